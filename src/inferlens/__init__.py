@@ -1,0 +1,32 @@
+"""Inferlens: which way of running a deep-learning model is fastest on this hardware, and where the time goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inferlens.api import bench
+    from inferlens.case import Budget, Case, TensorSpec
+    from inferlens.errors import InferlensError
+    from inferlens.plan import Plan
+    from inferlens.record import Record
+    from inferlens.store import load_records
+
+__version__ = "0.1.0"
+__all__ = [
+    "Budget", "Case", "InferlensError", "Plan", "Record", "TensorSpec", "__version__", "bench", "load_records",
+]  # fmt: skip
+
+_HOMES = {
+    "bench": "api", "Budget": "case", "Case": "case", "TensorSpec": "case", "InferlensError": "errors",
+    "Plan": "plan", "Record": "record", "load_records": "store",
+}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are imported when first used, so that ``import inferlens`` stays instant."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'inferlens' has no attribute '{name}'")
+    from importlib import import_module
+
+    return getattr(import_module(f"inferlens.{_HOMES[name]}"), name)

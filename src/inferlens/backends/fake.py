@@ -1,0 +1,177 @@
+"""A backend that computes nothing and takes as long as it is told, on a clock of its own.
+
+For tests of everything around a backend, and for a first look without any framework: ``inferlens bench fake:demo``. It
+can also misbehave in every way a real backend has been seen to.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import os
+import random
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from msgspec import Meta, Struct
+
+from inferlens.backends.base import Backend, Capabilities, Inputs, Outputs, Preparation, Runner, Support
+from inferlens.case import Case
+from inferlens.clocks import Clock, HostClock, Timings
+from inferlens.models.model import Model
+
+SPEED = {"steady": 1.0, "fast": 0.5, "noisy": 1.0}
+Trouble = Literal[
+    "none", "raise", "unsupported", "memory error", "segfault", "abort", "kill", "exit", "hang", "rubbish"
+]
+
+
+class Options(Struct, frozen=True, forbid_unknown_fields=True):
+    """How the fake behaves."""
+
+    latency: Annotated[float, Meta(description="milliseconds of one call at batch 1")] = 4.0
+    per_item: Annotated[float, Meta(description="milliseconds more for each further item of the batch")] = 1.0
+    error: Annotated[float, Meta(description="relative error put on the outputs")] = 0.0
+    clock: Annotated[
+        Literal["fake", "host"], Meta(description="fake: scripted times; host: time the empty call for real")
+    ] = "fake"
+    trouble: Annotated[Trouble, Meta(description="a way to misbehave")] = "none"
+    when: Annotated[Literal["prepare", "enter", "infer", "exit"], Meta(description="where to misbehave")] = "infer"
+
+
+class FakeClock:
+    """Time passes only when somebody says so. ``cost(index)`` is the time of the call number ``index``."""
+
+    name = "fake"
+    asynchronous = False
+
+    def __init__(self, cost: Callable[[int], float]) -> None:
+        self._cost = cost
+        self._calls = itertools.count()
+
+    def time(self, infer: Callable[[Any], Any], feed: Any, count: int) -> Timings:
+        """See :class:`inferlens.clocks.Clock`."""
+        latency = []
+        for _ in range(count):
+            infer(feed)
+            latency.append(self._cost(next(self._calls)))
+        return Timings(latency, [], [])
+
+    def window(self, infer: Callable[[Any], Any], feed: Any, count: int) -> float:
+        """See :class:`inferlens.clocks.Clock`."""
+        return sum(self.time(infer, feed, count).latency)
+
+
+class Fake(Backend):
+    """Scripted latencies."""
+
+    name = "fake"
+    summary = "computes nothing, takes as long as it is told"
+    variants = ("steady", "fast", "noisy")
+    options = Options
+
+    def capabilities(self) -> Capabilities:
+        """Always available, on the CPU, in every precision."""
+        supports = tuple(Support(variant, "cpu", ("fp32", "fp16", "bf16")) for variant in self.variants)
+        return Capabilities(formats=("fake",), supports=supports, dynamic_shapes=True)
+
+    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
+        """A runner that answers with its own inputs."""
+        options: Options = self.parse_options(case)
+        runner = FakeRunner(options, case, preparation, model.inputs[0].shape[0])
+        runner.misbehave("prepare")
+        return runner
+
+
+class FakeRunner(Runner):
+    """Answers with the sum of each input over all but its first dimension."""
+
+    def __init__(self, options: Options, case: Case, preparation: Preparation, batch: int) -> None:
+        self._options = options
+        self._precision = case.precision
+        self._preparation = preparation
+        milliseconds = (options.latency + options.per_item * (batch - 1)) * SPEED[case.variant]
+        noise = random.Random(case.seed)
+        spread = 0.1 if case.variant == "noisy" else 0.0
+        self.clock: Clock = (
+            HostClock()
+            if options.clock == "host"
+            else FakeClock(lambda _: milliseconds * 1e-3 * (1 + spread * noise.expovariate(1)))
+        )
+
+    def __enter__(self) -> FakeRunner:
+        with self._preparation.phase("build"):
+            self.misbehave("enter")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.misbehave("exit")
+
+    def place(self, inputs: Inputs) -> Inputs:
+        """The inputs as they are."""
+        return inputs
+
+    def infer(self, feed: Inputs) -> Inputs:
+        """Nothing, unless told to misbehave."""
+        if self._options.trouble != "none":
+            self.misbehave("infer")
+        return feed
+
+    def collect(self, outputs: Inputs) -> Outputs:
+        """One array per input, off by the error asked for, rounded to the precision."""
+        sums = [value.reshape(value.shape[0], -1).sum(axis=1, dtype=np.float64) for value in outputs.values()]
+        kind = np.float32 if self._precision == "fp32" else np.float16
+        scale = 1 + self._options.error
+        return [(value * scale).astype(kind).astype(np.float32) for value in sums]
+
+    def misbehave(self, place: str) -> None:
+        """Does what ``trouble`` says if this is the place for it."""
+        if self._options.trouble != "none" and place == self._options.when:
+            TROUBLES[self._options.trouble]()
+
+
+def _raise() -> None:
+    raise RuntimeError("this backend was told to fail")
+
+
+def _unsupported() -> None:
+    from inferlens.errors import Unsupported
+
+    raise Unsupported("The operator 'aten.fake' is not supported.", cure="another backend")
+
+
+def _memory_error() -> None:
+    raise MemoryError("cannot allocate 1 TiB")
+
+
+def _segfault() -> None:
+    ctypes.string_at(0)
+
+
+def _hang() -> None:
+    threading.Event().wait()
+
+
+def _rubbish() -> None:
+    os.write(1, b'\xff\xfe{"phase": 3}\x00\x1b[2J' * 100)
+    sys.stderr.write("Error: nothing is wrong\n")
+
+
+TROUBLES: dict[Trouble, Callable[[], Any]] = {
+    "raise": _raise,
+    "unsupported": _unsupported,
+    "memory error": _memory_error,
+    "segfault": _segfault,
+    "abort": os.abort,
+    "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "exit": lambda: os._exit(0),
+    "hang": _hang,
+    "rubbish": _rubbish,
+}

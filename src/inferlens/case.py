@@ -1,0 +1,166 @@
+"""What to run: a :class:`Case` and the :class:`Budget` of measuring it gets.
+
+Both are data, frozen, and import no framework. A case is a model x backend x variant x precision x batch x device x
+threads x options; two cases that differ in any of these have different folders and are never mixed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+import msgspec
+from msgspec import Struct
+
+from inferlens.errors import InferlensError
+
+PRECISIONS = ("fp32", "fp16", "bf16")
+DEVICES = ("cpu", "cuda")
+DTYPES = (
+    "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool",
+)  # fmt: skip
+
+Option = bool | int | float | str
+_TENSOR = re.compile(
+    r"^(?P<name>[^=:]+)=(?P<shape>scalar|\d+(x\d+)*)(:(?P<dtype>\w+))?(:(?P<low>-?\d+)\.\.(?P<high>-?\d+))?$"
+)
+
+
+class TensorSpec(Struct, frozen=True):
+    """Name, shape and type of one input tensor.
+
+    ``low`` and ``high`` bound the values of integer inputs (``high`` exclusive, as in ``range``); floats are drawn from
+    the standard normal distribution.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    low: int | None = None
+    high: int | None = None
+
+    @staticmethod
+    def parse(text: str) -> TensorSpec:
+        """A spec from ``NAME=1x3x224x224:float32`` or ``ids=1x128:int64:0..30522``.
+
+        Raises:
+            InferlensError: if the text has another form, or names an unknown type.
+        """
+        match = _TENSOR.match(text.strip())
+        form = "NAME=1x3x224x224:float32, or NAME=1x128:int64:0..1000 for integers in a range"
+        if not match:
+            raise InferlensError(f"'{text}' does not describe an input.", expected=form)
+        dtype = match["dtype"] or "float32"
+        if dtype not in DTYPES:
+            raise InferlensError(f"'{text}' names the unknown type '{dtype}'.", expected=", ".join(DTYPES))
+        shape = () if match["shape"] == "scalar" else tuple(int(n) for n in match["shape"].split("x"))
+        low, high = (int(match[key]) if match[key] else None for key in ("low", "high"))
+        if 0 in shape or (low is not None and high is not None and high <= low):
+            raise InferlensError(f"'{text}' describes an empty input.", expected=form)
+        return TensorSpec(match["name"], shape, dtype, low, high)
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape)) or "scalar"
+        bounds = "" if self.low is None else f":{self.low}..{self.high}"
+        return f"{self.name}={shape}:{self.dtype}{bounds}"
+
+
+def with_batch(specs: tuple[TensorSpec, ...], batch: int | None) -> tuple[TensorSpec, ...]:
+    """``specs`` with the batch size put in.
+
+    The batch is the first dimension of the first input, and of every input that shares its size. ``None`` leaves all
+    as it is.
+    """
+    if batch is None or not specs or not specs[0].shape:
+        return specs
+    own = specs[0].shape[0]
+    return tuple(
+        msgspec.structs.replace(spec, shape=(batch, *spec.shape[1:])) if spec.shape and spec.shape[0] == own else spec
+        for spec in specs
+    )
+
+
+class Case(Struct, frozen=True, kw_only=True):
+    """One thing to measure.
+
+    Attributes:
+        model: resolved name, such as ``torchvision:resnet18``.
+        backend, variant: such as ``onnxruntime`` and ``cpu``; the variant is empty where a backend has only one.
+        precision: ``fp32``, ``fp16`` or ``bf16``.
+        batch: first dimension of the inputs; ``None`` is the model's own.
+        device: ``cpu`` or ``cuda``.
+        threads: CPU threads for the work inside one call; ``None`` is the library's own choice.
+        options: backend options as asked for; what is not named has the backend's default.
+        inputs: inputs as asked for; empty is the model's own.
+        weights: name or file of weights; ``None`` is random from ``seed``.
+    """
+
+    model: str
+    backend: str
+    variant: str = ""
+    precision: str = "fp32"
+    batch: int | None = 1
+    device: str = "cpu"
+    threads: int | None = None
+    options: dict[str, Option] = {}
+    inputs: tuple[TensorSpec, ...] = ()
+    weights: str | None = None
+    seed: int = 0
+
+    @property
+    def backend_label(self) -> str:
+        """``onnxruntime:cpu``, or ``pytorch`` where there is no variant."""
+        return f"{self.backend}:{self.variant}" if self.variant else self.backend
+
+    @property
+    def options_label(self) -> str:
+        """Options as ``name=value`` words, sorted by name."""
+        return " ".join(f"{name}={_word(value)}" for name, value in sorted(self.options.items()))
+
+    @property
+    def label(self) -> str:
+        """The case in one line, without its model."""
+        words = [self.backend_label, self.precision]
+        words += [] if self.batch is None else [f"batch {self.batch}"]
+        words += [self.device]
+        words += [] if self.threads is None else [f"{self.threads} threads"]
+        words += [self.options_label] if self.options else []
+        return " ".join(words)
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that two cases share only if they are equal."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:12]
+
+    @property
+    def folder(self) -> str:
+        """Name of the case's folder: readable, safe in a path, and different for different cases of a model."""
+        words = [self.backend, self.variant, self.precision, "" if self.batch is None else f"b{self.batch}"]
+        words += [self.device, "" if self.threads is None else f"t{self.threads}"]
+        name = "-".join(word for word in words if word)
+        hidden = (self.options, self.inputs, self.weights, self.seed)
+        if any(hidden):
+            options = re.sub(r"[^\w.=-]+", "_", self.options_label.replace(" ", "-"))
+            name += f"-{options}" if options and len(options) <= 60 else ""
+            name += f"-{self.digest[:6]}"
+        return re.sub(r"[^\w.=-]+", "_", name)
+
+
+def _word(value: Option) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class Budget(Struct, frozen=True, kw_only=True):
+    """How much measuring a case gets; not part of what the case is.
+
+    Attributes:
+        warmup: calls before the first sample; ``None``: until both ``warmup_seconds`` and ten calls have passed.
+        iterations: latency samples; ``None``: as many as fit into ``seconds``, 20 at least and 1000 at most.
+        timeout: seconds after which the case's process is killed, its preparation included.
+    """
+
+    warmup: int | None = None
+    iterations: int | None = None
+    warmup_seconds: float = 1.0
+    seconds: float = 5.0
+    timeout: float = 900.0

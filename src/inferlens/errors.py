@@ -1,0 +1,51 @@
+"""What goes wrong, said once and clearly.
+
+Every error a user can cause or cure is an :class:`InferlensError`. It says what happened, what was expected, and what
+to try; the command line prints it without a traceback and exits with code 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class InferlensError(Exception):
+    """A problem a user can act on.
+
+    Args:
+        what: what happened, one sentence.
+        expected: what was expected instead, if that is not obvious.
+        cure: what to try: a command, a flag, another value.
+    """
+
+    def __init__(self, what: str, *, expected: str = "", cure: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.expected = expected
+        self.cure = cure
+
+    def __str__(self) -> str:
+        parts = [self.what]
+        if self.expected:
+            parts.append(f"Expected: {self.expected}.")
+        if self.cure:
+            parts.append(f"Try: {self.cure}")
+        return " ".join(parts)
+
+
+class Unsupported(InferlensError):
+    """What was asked cannot be done by this backend, on this device or with this model; a row with a reason."""
+
+
+class MissingLibrary(Unsupported):
+    """A library that is not installed; the cure is the command that installs it."""
+
+    def __init__(self, library: str, *, extra: str) -> None:
+        super().__init__(f"{library} is not installed.", cure=f"pip install 'inferlens[{extra}]'")
+
+
+def suggestion(name: str, known: Iterable[str], limit: int = 3) -> str:
+    """Near misses of ``name`` among ``known`` as ``"did you mean a, b?"``, or an empty string."""
+    near = difflib.get_close_matches(name, list(known), n=limit, cutoff=0.6)
+    return f"did you mean {', '.join(near)}?" if near else ""

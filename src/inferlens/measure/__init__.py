@@ -1,0 +1,1 @@
+"""Measuring a runner: warm-up, latency, throughput, memory, agreement, environment."""

@@ -1,0 +1,77 @@
+"""The noun :class:`Model`: what a backend is given to prepare, and :class:`Found`: what a name turned out to mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from inferlens.case import TensorSpec
+
+if TYPE_CHECKING:
+    import torch
+
+Format = Literal["module", "torchscript", "exported", "onnx", "fake"]
+Array = NDArray[np.generic]
+
+# The backend, as a user writes it, whose fp32 outputs on the CPU are the reference for a model of each format, and the
+# options it runs with there.
+REFERENCES: dict[Format, tuple[str, dict[str, str | bool]]] = {
+    "module": ("pytorch", {}),
+    "exported": ("pytorch", {}),
+    "torchscript": ("torchscript:script", {}),
+    "onnx": ("onnxruntime:cpu", {"graph_optimization": "disable"}),
+    "fake": ("fake", {}),
+}
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """What a model's name was found to mean, before anything heavy is loaded.
+
+    Attributes:
+        spec: the full name, such as ``torchvision:resnet18``.
+        name: the short name, used for the folder and titles.
+        format: what the model will be once loaded; decides which backends can take it.
+        batch: batch size of its own inputs, if known without loading it.
+        also: other full names that the same bare name would have meant.
+    """
+
+    spec: str
+    name: str
+    format: Format
+    batch: int | None = 1
+    also: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded model.
+
+    Attributes:
+        spec, name, format: as in :class:`Found`.
+        inputs: its inputs, batch size put in, in the order of its arguments.
+        module: the ``nn.Module`` (eval mode, fp32, on the CPU) for formats ``module``, ``torchscript`` and
+            ``exported``; it takes the inputs as positional arguments and may return any nesting of tensors.
+        path: the file it came from, if it did; for format ``onnx`` always.
+        example: real input arrays handed over by the user, by input name; otherwise inputs are drawn from a seed.
+        parameters: number of parameters, buffers not counted.
+        weights: where its weights came from, such as ``random, seed 0``.
+        weights_sha256: hash over all parameters and buffers, or of the file.
+        source: what else identifies it, such as the version of the library or the hash of the file.
+    """
+
+    spec: str
+    name: str
+    format: Format
+    inputs: tuple[TensorSpec, ...]
+    module: torch.nn.Module | None = None
+    path: Path | None = None
+    example: dict[str, Array] = field(default_factory=dict)
+    parameters: int | None = None
+    weights: str = ""
+    weights_sha256: str = ""
+    source: str = ""

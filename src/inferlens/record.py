@@ -1,0 +1,226 @@
+"""What was learned: a :class:`Record`, one per case and run, and its JSON form.
+
+A record is data, frozen, and holds raw samples; statistics are computed when asked for. Times are seconds, sizes are
+bytes. ``schema`` names the form; readers refuse forms they do not know and ignore fields they do not know.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from inferlens.case import Budget, Case, TensorSpec
+from inferlens.errors import InferlensError
+
+SCHEMA = "inferlens.record/1"
+
+Status = Literal["ok", "failed", "timed out", "out of memory", "crashed", "unsupported"]
+PhaseName = Literal["load", "export", "build", "first inference", "warm-up", "steady state"]
+Metric = Literal["latency", "enqueue time", "GPU time", "throughput"]
+
+
+class Measurement(Struct, frozen=True, kw_only=True):
+    """Raw samples of one metric, in the order they were taken.
+
+    Attributes:
+        metric: what was measured. ``latency``: host time from the call to its outputs being ready, nothing else in
+            flight. ``enqueue time``: host time until the call returned. ``GPU time``: between two events on the stream
+            around the call. ``throughput``: calls per second of one window of back-to-back calls.
+        unit: ``s`` or ``calls/s``.
+        clock: the clock that took the samples.
+        samples: the raw samples.
+        in_flight: calls in flight at a time; ``None`` where calls were enqueued without waiting.
+    """
+
+    metric: Metric
+    unit: Literal["s", "calls/s"]
+    clock: str
+    samples: tuple[float, ...]
+    in_flight: int | None = 1
+
+
+class Phase(Struct, frozen=True):
+    """One phase of a case and how long it took, in seconds of host time."""
+
+    name: PhaseName
+    seconds: float
+    note: str = ""
+
+
+class Agreement(Struct, frozen=True, kw_only=True):
+    """How far the outputs agree with the reference's.
+
+    Attributes:
+        reference: what the outputs were compared with.
+        max_abs: largest absolute difference of any element.
+        rel_l2: Euclidean norm of the difference over that of the reference, the worst output's.
+        cosine: cosine of the angle between the two, the worst output's.
+        top1: share of rows whose largest element is in the same place; ``None`` where outputs are no classes.
+        tolerance: the largest ``rel_l2`` accepted, given the case's precision.
+        agrees: whether the outputs are right; ``None`` where it could not be checked.
+        reason: why they are wrong, or could not be checked.
+    """
+
+    reference: str
+    max_abs: float | None = None
+    rel_l2: float | None = None
+    cosine: float | None = None
+    top1: float | None = None
+    tolerance: float | None = None
+    agrees: bool | None = None
+    reason: str = ""
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    """Peak memory of the case's process, in bytes, each with the basis it was read on."""
+
+    host_peak: int | None = None
+    host_basis: str = ""
+    device_peak: int | None = None
+    device_basis: str = ""
+
+
+class Gpu(Struct, frozen=True, kw_only=True):
+    """One GPU of the machine."""
+
+    name: str
+    memory: int | None = None
+    compute_capability: str = ""
+    uuid: str = ""
+
+
+class Environment(Struct, frozen=True, kw_only=True):
+    """Where a record was measured: machine, system, libraries. What could not be learned is empty."""
+
+    cpu: str = ""
+    cpu_cores: int | None = None
+    cpu_threads: int | None = None
+    governor: str = ""
+    memory: int | None = None
+    gpus: tuple[Gpu, ...] = ()
+    driver: str = ""
+    cuda_driver: str = ""
+    system: str = ""
+    container: str = ""
+    python: str = ""
+    inferlens: str = ""
+    libraries: dict[str, str] = {}
+    variables: dict[str, str] = {}
+    git_revision: str = ""
+
+
+class ModelFacts(Struct, frozen=True, kw_only=True):
+    """The model as it was run: its actual inputs and what identifies its weights."""
+
+    name: str
+    inputs: tuple[TensorSpec, ...] = ()
+    parameters: int | None = None
+    weights: str = ""
+    weights_sha256: str = ""
+    source: str = ""
+
+
+class Artefact(Struct, frozen=True):
+    """A file kept beside the record: its path relative to the record's folder, what it is, its size in bytes."""
+
+    path: str
+    kind: str
+    size: int
+
+
+class Warning(Struct, frozen=True):
+    """Something the reader of a number must know: a stable code, what happened, and what to do about it."""
+
+    code: str
+    message: str
+    advice: str = ""
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """Everything learned from one run of one case.
+
+    Attributes:
+        id: different for every run.
+        run: shared by the records of one command.
+        created: UTC time the case started, ISO 8601.
+        status: how it ended; ``reason`` says why if not ``ok``, ``output_tail`` has the last lines it printed.
+        phases: in the order they ran, also those before a failure.
+        facts: what the backend says of how it ran the model, such as the providers of an ONNX graph's nodes.
+    """
+
+    schema: str = SCHEMA
+    id: str
+    run: str = ""
+    created: str
+    case: Case
+    budget: Budget
+    status: Status
+    reason: str = ""
+    cure: str = ""
+    output_tail: tuple[str, ...] = ()
+    model: ModelFacts
+    environment: Environment
+    phases: tuple[Phase, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    agreement: Agreement | None = None
+    memory: Memory = Memory()
+    facts: dict[str, Any] = {}
+    artefacts: tuple[Artefact, ...] = ()
+    warnings: tuple[Warning, ...] = ()
+
+    def samples(self, metric: Metric) -> tuple[float, ...]:
+        """Raw samples of ``metric`` in their unit, empty if it was not measured."""
+        return next((m.samples for m in self.measurements if m.metric == metric), ())
+
+    def phase_seconds(self, name: PhaseName) -> float | None:
+        """Seconds spent in all phases called ``name``; ``None`` if there was none."""
+        found = [phase.seconds for phase in self.phases if phase.name == name]
+        return sum(found) if found else None
+
+    @property
+    def batch(self) -> int | None:
+        """Items in one call: the first dimension of the first input."""
+        if self.model.inputs and self.model.inputs[0].shape:
+            return self.model.inputs[0].shape[0]
+        return self.case.batch
+
+    @property
+    def ranked(self) -> bool:
+        """Whether this record may win: it ran to its end and its outputs are not known to be wrong."""
+        return self.status == "ok" and not (self.agreement and self.agreement.agrees is False)
+
+
+def encode(record: Record) -> bytes:
+    """A record as indented JSON, UTF-8, ending in a newline. Numbers that are not finite become null."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+
+
+def decode(data: bytes) -> Record:
+    """A record from its JSON form.
+
+    Raises:
+        InferlensError: if the data is no record of a schema this version reads.
+    """
+    try:
+        schema = msgspec.json.decode(data, type=_Tag).schema
+        if schema != SCHEMA:
+            raise InferlensError(
+                f"The record has schema '{schema}'.",
+                expected=SCHEMA,
+                cure="a version of inferlens that knows it",
+            )
+        return msgspec.json.decode(data, type=Record)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InferlensError(f"This is no record: {error}.", expected=f"JSON with schema {SCHEMA}") from error
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a record."""
+    schema = msgspec.json.schema(Record)
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA, **schema}
+
+
+class _Tag(Struct):
+    schema: str = ""

@@ -1,0 +1,54 @@
+"""Named parts found through Python's entry points.
+
+A registry knows nothing of what it holds. Built-in parts and third-party parts come in by the same door; a part whose
+import fails is an answer (the reason), not a crash.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar
+
+from inferlens.errors import InferlensError, suggestion
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """The parts of one entry-point ``group``; ``kind`` is the word for one of them in messages."""
+
+    def __init__(self, group: str, kind: str) -> None:
+        self.group = group
+        self.kind = kind
+
+    @cached_property
+    def _points(self) -> dict[str, EntryPoint]:
+        return {point.name: point for point in entry_points(group=self.group)}
+
+    def names(self) -> tuple[str, ...]:
+        """Every registered name, in alphabetical order."""
+        return tuple(sorted(self._points))
+
+    def get(self, name: str) -> type[T]:
+        """The part called ``name``.
+
+        Raises:
+            InferlensError: if there is none (near misses are suggested), or if its module cannot be imported.
+        """
+        point = self._points.get(name)
+        if point is None:
+            known = ", ".join(sorted(self._points)) or f"none; is inferlens installed (group '{self.group}')?"
+            raise InferlensError(
+                f"There is no {self.kind} '{name}'.",
+                expected=f"one of {known}",
+                cure=suggestion(name, self._points) or f"one of the {self.kind}s named",
+            )
+        try:
+            part: type[T] = point.load()
+        except Exception as error:
+            raise InferlensError(
+                f"The {self.kind} '{name}' ({point.value}) cannot be imported: {type(error).__name__}: {error}.",
+                cure="reinstall the package that provides it",
+            ) from error
+        return part

@@ -1,0 +1,1 @@
+"""Pure functions on samples: nothing here knows what was measured."""

@@ -1,0 +1,82 @@
+"""The only place that turns numbers into text for people, and such text back into numbers.
+
+Inside, everything is seconds and bytes. Milliseconds and mebibytes exist on the screen alone.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from inferlens.errors import InferlensError
+
+ABSENT = "–"
+_DURATION = re.compile(r"^\s*([0-9]*\.?[0-9]+)\s*(us|ms|s|m|min|h)?\s*$")
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+
+def significant(value: float, digits: int = 3) -> str:
+    """``value`` with ``digits`` significant digits, never in scientific notation between 1e-4 and 1e9."""
+    if value == 0 or not math.isfinite(value):
+        return "0" if value == 0 else str(value)
+    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(decimals, 9)}f}"
+
+
+def milliseconds(seconds: float | None, digits: int = 3) -> str:
+    """Seconds as a bare number of milliseconds, e.g. ``12.3``."""
+    return ABSENT if seconds is None else significant(seconds * 1e3, digits)
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds in the unit that reads best: ``850 µs``, ``12.3 ms``, ``4.2 s``, ``3 min 05 s``."""
+    if seconds is None:
+        return ABSENT
+    if seconds >= 60:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+    if seconds >= 1:
+        return f"{significant(seconds, 2 if seconds >= 10 else 3)} s"
+    if seconds >= 1e-3:
+        return f"{significant(seconds * 1e3)} ms"
+    return f"{significant(seconds * 1e6)} µs"
+
+
+def byte_count(count: float | None) -> str:
+    """Bytes in binary units: ``512 B``, ``1.50 MiB``, ``12.0 GiB``."""
+    if count is None:
+        return ABSENT
+    value, unit = float(count), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(value) < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{value:.0f} B" if unit == "B" else f"{significant(value)} {unit}"
+
+
+def rate(per_second: float | None) -> str:
+    """Something per second as a bare number: ``81.3``, ``12,345``."""
+    return ABSENT if per_second is None else significant(per_second)
+
+
+def ratio(value: float | None) -> str:
+    """A factor: ``1.83x``."""
+    return ABSENT if value is None else f"{significant(value)}x"
+
+
+def error_size(value: float | None) -> str:
+    """A relative error, e.g. ``3e-07``; exactly zero is ``0``."""
+    if value is None:
+        return ABSENT
+    return "0" if value == 0 else f"{value:.1g}" if value < 0.001 else significant(value, 2)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from ``90``, ``90s``, ``1.5m``, ``200ms``.
+
+    Raises:
+        InferlensError: if the text is no duration.
+    """
+    match = _DURATION.match(text)
+    if not match:
+        raise InferlensError(f"'{text}' is no duration.", expected="a number with us, ms, s, m or h, such as 90s")
+    return float(match[1]) * _SECONDS[match[2] or "s"]
