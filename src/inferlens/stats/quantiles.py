@@ -1,0 +1,81 @@
+"""Quantiles and summaries of samples.
+
+A quantile is the linearly interpolated one, type 7 of Hyndman and Fan, "Sample Quantiles in Statistical Packages", The
+American Statistician 50 (1996), which NumPy, R and most spreadsheets use by default. A percentile far out in the tail
+is given only if there are enough samples for at least one to lie beyond it; otherwise it would be the maximum in
+disguise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+# One sample in 1 / (1 - q) lies beyond the q-quantile.
+LEAST_FOR_P95 = 20
+LEAST_FOR_P99 = 100
+
+
+class Summary(Struct, frozen=True, kw_only=True):
+    """What a series of samples comes to, in the samples' unit.
+
+    Attributes:
+        count: number of samples.
+        deviation: standard deviation with ``n - 1`` in the denominator; 0 for a single sample.
+        p5, p95: ``None`` below :data:`LEAST_FOR_P95` samples.
+        p99: ``None`` below :data:`LEAST_FOR_P99` samples.
+    """
+
+    count: int
+    mean: float
+    deviation: float
+    minimum: float
+    p5: float | None
+    median: float
+    p95: float | None
+    p99: float | None
+    maximum: float
+
+
+def quantile(samples: Sequence[float], share: float) -> float:
+    """The ``share``-quantile (0 to 1) of ``samples``: linear interpolation at position ``(n - 1) * share``.
+
+    Raises:
+        ValueError: if there are no samples.
+    """
+    if not len(samples):
+        raise ValueError("no samples, so no quantile")
+    return float(np.quantile(np.asarray(samples, dtype=np.float64), share))
+
+
+def median(samples: Sequence[float]) -> float:
+    """The middle sample, or the mean of the two middle ones.
+
+    Raises:
+        ValueError: if there are no samples.
+    """
+    return quantile(samples, 0.5)
+
+
+def summarise(samples: Sequence[float]) -> Summary | None:
+    """The summary of finite ``samples``; ``None`` if there are none."""
+    values = np.asarray(samples, dtype=np.float64)
+    if not values.size:
+        return None
+    p5, middle, p95, p99 = (float(value) for value in np.quantile(values, [0.05, 0.5, 0.95, 0.99]))
+    least, most = float(values.min()), float(values.max())
+    enough = values.size >= LEAST_FOR_P95
+    return Summary(
+        count=int(values.size),
+        # Summing may round the mean of equal samples past them.
+        mean=min(max(float(values.mean()), least), most),
+        deviation=float(values.std(ddof=1)) if values.size > 1 else 0.0,
+        minimum=least,
+        p5=p5 if enough else None,
+        median=middle,
+        p95=p95 if enough else None,
+        p99=p99 if values.size >= LEAST_FOR_P99 else None,
+        maximum=most,
+    )

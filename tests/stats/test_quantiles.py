@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferlens.stats.quantiles import median, quantile, summarise
+
+SAMPLES = st.lists(st.floats(min_value=1e-9, max_value=1e3, allow_nan=False), min_size=1, max_size=300)
+
+
+def test_known_quantiles():
+    assert quantile([1, 2, 3, 4], 0.25) == 1.75  # type 7: position 0.75 between the first and the second
+    assert quantile([4, 1, 3, 2], 1.0) == 4
+    assert median([3, 1, 2]) == 2
+    assert median([4, 1, 3, 2]) == 2.5
+
+
+def test_no_samples():
+    assert summarise([]) is None
+    with pytest.raises(ValueError, match="no samples"):
+        median([])
+
+
+def test_known_summary():
+    summary = summarise([1.0, 2.0, 3.0, 6.0])
+    assert summary is not None
+    assert (summary.count, summary.mean, summary.median) == (4, 3.0, 2.5)
+    assert (summary.minimum, summary.maximum) == (1.0, 6.0)
+    assert summary.deviation == pytest.approx((14 / 3) ** 0.5)
+
+
+@pytest.mark.parametrize(
+    ("count", "p95", "p99"),
+    [(1, False, False), (19, False, False), (20, True, False), (99, True, False), (100, True, True)],
+)
+def test_percentiles_need_enough_samples(count, p95, p99):
+    summary = summarise(list(np.linspace(1, 2, count)))
+    assert summary is not None
+    assert (summary.p95 is not None, summary.p99 is not None) == (p95, p99)
+    assert (summary.p5 is not None) == p95
+
+
+@given(SAMPLES, st.floats(min_value=0, max_value=1))
+def test_quantile_lies_within_the_samples(samples, share):
+    assert min(samples) <= quantile(samples, share) <= max(samples) * (1 + 1e-12)
+
+
+@given(SAMPLES)
+def test_summary_is_in_order(samples):
+    summary = summarise(samples)
+    assert summary is not None
+    known = [summary.minimum, summary.p5, summary.median, summary.p95, summary.p99, summary.maximum]
+    values = [value for value in known if value is not None]
+    assert all(low <= high * (1 + 1e-12) for low, high in pairwise(values))
+    assert summary.minimum <= summary.mean <= summary.maximum
