@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 
 from inferlens.errors import InferlensError
 
@@ -19,7 +20,8 @@ def significant(value: float, digits: int = 3) -> str:
     """``value`` with ``digits`` significant digits, never in scientific notation between 1e-4 and 1e9."""
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else str(value)
-    decimals = max(0, digits - 1 - math.floor(math.log10(abs(value))))
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded value: 9.996 is 10.0, not 10.00
+    decimals = max(0, digits - 1 - exponent)
     return f"{value:,.{min(decimals, 9)}f}"
 
 
@@ -61,6 +63,36 @@ def rate(per_second: float | None) -> str:
 def ratio(value: float | None) -> str:
     """A factor: ``1.83x``."""
     return ABSENT if value is None else f"{significant(value)}x"
+
+
+def ratio_range(low: float | None, high: float | None) -> str:
+    """From one factor to another: ``1.71 to 1.95``; as many digits as show that the two differ, five at most."""
+    if low is None or high is None:
+        return ABSENT
+    for digits in (3, 4, 5):
+        if significant(low, digits) != significant(high, digits):
+            break
+    return f"{significant(low, digits)} to {significant(high, digits)}"
+
+
+def mebibytes(count: float | None) -> str:
+    """Bytes as a bare number of MiB, e.g. ``812``."""
+    return ABSENT if count is None else significant(count / 2**20)
+
+
+def bare_seconds(seconds: float | None) -> str:
+    """Seconds as a bare number, e.g. ``4.21``."""
+    return ABSENT if seconds is None else significant(seconds)
+
+
+def plural(count: int, thing: str) -> str:
+    """``1 sample``, ``1,000 samples``."""
+    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+
+
+def listing(words: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def error_size(value: float | None) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from msgspec import Struct
@@ -60,8 +61,7 @@ def median_interval(samples: Sequence[float], level: float = 0.95) -> Interval |
     values = np.asarray(samples, dtype=np.float64)
     if values.size < LEAST_SAMPLES:
         return None
-    medians = _bootstrapped_medians(values, _resamples(values.size), np.random.default_rng(SEED))
-    return _percentile_interval(medians, float(np.median(values)), level)
+    return _percentile_interval(_bootstrapped_medians(values, stream=0), float(np.median(values)), level)
 
 
 def speedup_interval(base: Sequence[float], candidate: Sequence[float], level: float = 0.95) -> Speedup | None:
@@ -80,13 +80,11 @@ def speedup_interval(base: Sequence[float], candidate: Sequence[float], level: f
     ratio = base_middle / middle
     if min(ours.size, theirs.size) < LEAST_SAMPLES:
         return Speedup(ratio, None)
-    generator = np.random.default_rng(SEED)
-    resamples = _resamples(max(ours.size, theirs.size))
-    above = _bootstrapped_medians(theirs, resamples, generator)
-    below = _bootstrapped_medians(ours, resamples, generator)
+    above, below = _bootstrapped_medians(theirs, stream=1), _bootstrapped_medians(ours, stream=0)
+    common = min(len(above), len(below))
     if not (below > 0).all():
         return Speedup(ratio, None)
-    return Speedup(ratio, _percentile_interval(above / below, ratio, level))
+    return Speedup(ratio, _percentile_interval(above[:common] / below[:common], ratio, level))
 
 
 def block_length(count: int) -> int:
@@ -95,16 +93,23 @@ def block_length(count: int) -> int:
     return length if length**3 >= count else length + 1
 
 
-def _resamples(count: int) -> int:
-    """How many resamples of ``count`` samples to draw: fewer of very long series."""
-    return max(_FEWEST_RESAMPLES, min(RESAMPLES, _MOST // count))
+def _bootstrapped_medians(values: Array, stream: int) -> Array:
+    """Medians of series as long as ``values``, put together from random blocks of it.
+
+    ``stream`` picks the random numbers: two series in one ratio need different ones, or their errors would cancel.
+    """
+    return _medians_of_blocks(values.tobytes(), stream)
 
 
-def _bootstrapped_medians(values: Array, resamples: int, generator: np.random.Generator) -> Array:
-    """Medians of ``resamples`` series as long as ``values``, put together from random blocks of it."""
+# One series is needed for its own median and for every ratio it is part of.
+@lru_cache(maxsize=64)
+def _medians_of_blocks(data: bytes, stream: int) -> Array:
+    values = np.frombuffer(data, dtype=np.float64)
     count, length = values.size, block_length(values.size)
     blocks = np.lib.stride_tricks.sliding_window_view(values, length)
+    generator = np.random.default_rng([SEED, stream])
     per_series = -(-count // length)
+    resamples = max(_FEWEST_RESAMPLES, min(RESAMPLES, _MOST // count))
     chunk = max(1, _CHUNK // (per_series * length))
     medians = []
     for start in range(0, resamples, chunk):

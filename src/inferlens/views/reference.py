@@ -1,0 +1,90 @@
+"""Which row the others of a comparison are compared with: plain PyTorch unless another one is named.
+
+Plain is fp32 with no options and the library's own number of threads. Each device of a comparison has its reference:
+its own plain PyTorch, or else the one of another device, or else the first row that ran.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from inferlens.errors import InferlensError, suggestion
+from inferlens.views.row import Row
+
+DEFAULT_BACKEND = "pytorch"
+
+
+def references(comparisons: Sequence[Sequence[Row]], named: str | None) -> list[dict[str, Row]]:
+    """For each comparison the reference of each device; devices without one are left out.
+
+    Raises:
+        InferlensError: if ``named`` fits no row of any comparison, or more than one of a comparison and device.
+    """
+    if not named or not any(comparisons):
+        return [_defaults(rows) for rows in comparisons]
+    every = [row for rows in comparisons for row in rows]
+    if not any(_fits(row, named) for row in every):
+        raise InferlensError(
+            f"No case fits the reference '{named}'.",
+            expected=f"one of {_labels(every)}",
+            cure=suggestion(named, {row.backend for row in every} | {row.label for row in every})
+            or f"--reference '{every[0].backend} {every[0].precision}'",
+        )
+    return [_matching(rows, named) for rows in comparisons]
+
+
+def _defaults(rows: Sequence[Row]) -> dict[str, Row]:
+    able = [row for row in rows if row.ranked]
+    plain = [row for row in able if row.backend == DEFAULT_BACKEND and _is_plain(row)]
+    if not able:
+        return {}
+    fallback = sorted(plain or able, key=lambda row: row.device != "cpu" if plain else False)[0]
+    return {device: next((r for r in plain if r.device == device), fallback) for device in {r.device for r in rows}}
+
+
+def _matching(rows: Sequence[Row], named: str) -> dict[str, Row]:
+    """The row that fits ``named`` for each device: on that device, or else the only one that fits on another."""
+    fitting = [row for row in rows if _fits(row, named)]
+    by_device: dict[str, list[Row]] = {}
+    for row in fitting:
+        by_device.setdefault(row.device, []).append(row)
+    single = {device: _single(found, named) for device, found in by_device.items()}
+    able = {device: row for device, row in single.items() if row.ok and row.median is not None}
+    if len(single) == 1 and able:
+        (only,) = able.values()
+        return {row.device: only for row in rows}
+    return able
+
+
+def _single(fitting: Sequence[Row], named: str) -> Row:
+    """The one row meant: an exact label, the only one that fits, or the only plain one."""
+    exact = [row for row in fitting if named.strip() in (row.label, row.name)]
+    for choice in (exact, fitting, [row for row in fitting if _is_plain(row)]):
+        if len(choice) == 1:
+            return choice[0]
+    raise InferlensError(
+        f"The reference '{named}' fits {len(fitting)} cases.",
+        expected=f"one of {_labels(fitting)}",
+        cure=f"--reference '{fitting[0].name}'",
+    )
+
+
+def _is_plain(row: Row) -> bool:
+    return row.precision == "fp32" and not row.options and row.threads is None
+
+
+def _fits(row: Row, named: str) -> bool:
+    """Whether every word of ``named`` is a word of the row's label, or its backend without the variant."""
+    return _words(named) <= _words(row.label) | _words(row.name) | {row.backend.partition(":")[0]}
+
+
+def _words(text: str) -> set[str]:
+    text = re.sub(r"\bbatch[ =]?(\d+)", r"batch=\1", text.replace(",", " "))
+    return set(re.sub(r"\b(\d+) threads\b", r"threads=\1", text).split())
+
+
+def _labels(rows: Sequence[Row]) -> str:
+    labels = list(dict.fromkeys(row.label for row in rows))
+    more = f" and {len(labels) - 12} more" if len(labels) > 12 else ""
+    return ", ".join(f"'{label}'" for label in labels[:12]) + more

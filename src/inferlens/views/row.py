@@ -1,0 +1,97 @@
+"""The noun of every view: one :class:`Row` per case, with all that a table or a chart can show of it.
+
+Rows hold numbers, never text made from numbers; ``rows`` makes them from records.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One case as it is shown; times in seconds, sizes in bytes, ``None`` for what was not measured or is not certain.
+
+    Attributes:
+        id, folder, created: of the record.
+        name: the case within its table: backend, precision and what else tells it from the other rows.
+        machine: what tells the machine from another; rows of two machines are never compared.
+        device_name: name of the GPU, or of the CPU for cases on the CPU.
+        inputs: the actual inputs; ``batch`` is the number of items in one call.
+        samples: number of latency samples.
+        median_low, median_high: 95 % interval of the median latency.
+        iterations_per_second: calls per second, median of the throughput windows; items are calls x batch.
+        reference: name of the row the speed-up is against; empty if there is none.
+        speedup: reference's median latency over this one's, with its 95 % interval.
+        error: relative L2 error of the outputs; ``agrees`` is ``None`` where they could not be checked.
+        build: seconds of export and build together.
+        ranked: whether the row may be the fastest: it ran, and its outputs are not known to be wrong.
+    """
+
+    id: str
+    folder: str
+    created: str
+    model: str
+    name: str
+    label: str
+    backend: str
+    precision: str
+    batch: int | None
+    device: str
+    device_name: str
+    machine: str
+    threads: int | None
+    options: str
+    inputs: str
+    status: str
+    reason: str
+    cure: str
+    samples: int = 0
+    mean: float | None = None
+    median: float | None = None
+    median_low: float | None = None
+    median_high: float | None = None
+    p5: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    deviation: float | None = None
+    gpu_time: float | None = None
+    iterations_per_second: float | None = None
+    items_per_second: float | None = None
+    reference: str = ""
+    is_reference: bool = False
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    error: float | None = None
+    agrees: bool | None = None
+    agreement_reason: str = ""
+    load: float | None = None
+    build: float | None = None
+    first_inference: float | None = None
+    host_peak: int | None = None
+    device_peak: int | None = None
+    ranked: bool = False
+    fastest: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the case ran to its end."""
+        return self.status == "ok"
+
+    @property
+    def table(self) -> tuple[str, str, str]:
+        """Rows that share this go into one table: model, machine, and inputs but for the batch."""
+        return self.model, self.machine, self.inputs_any_batch
+
+    @property
+    def comparison(self) -> tuple[str, str, str, int | None]:
+        """Rows that share this are compared with each other."""
+        return self.model, self.machine, self.inputs, self.batch
+
+    @property
+    def inputs_any_batch(self) -> str:
+        """The inputs with ``N`` for the batch."""
+        return self.inputs if self.batch is None else self.inputs.replace(f"={self.batch}x", "=Nx")

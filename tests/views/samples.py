@@ -1,0 +1,143 @@
+"""Records for tests of everything that looks at records: realistic numbers, no framework, the same every time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from inferlens.case import Budget, Case, TensorSpec
+from inferlens.record import (
+    Agreement,
+    Environment,
+    Gpu,
+    Measurement,
+    Memory,
+    ModelFacts,
+    Phase,
+    Record,
+    Warning,
+)
+
+CPU = "Intel(R) Xeon(R) Platinum 8480C"
+GPU = "NVIDIA H200"
+CPU_MACHINE = Environment(cpu=CPU, cpu_cores=8, cpu_threads=16, system="Linux", python="CPython 3.11.7")
+GPU_MACHINE = Environment(cpu=CPU, cpu_cores=8, cpu_threads=16, gpus=(Gpu(name=GPU),), driver="570.86.10")
+RIGHT = Agreement(reference="pytorch fp32", rel_l2=3e-7, max_abs=1e-6, cosine=1.0, tolerance=1e-4, agrees=True)
+WRONG = Agreement(
+    reference="pytorch fp32", rel_l2=0.52, tolerance=1e-4, agrees=False, reason="relative L2 error 0.52 is above 0.0001"
+)
+UNCHECKED = Agreement(reference="pytorch fp32", reason="the reference did not run")
+MEMORY = Memory(host_peak=812 * 2**20, host_basis="ru_maxrss", device_peak=201 * 2**20, device_basis="allocator")
+
+
+def series(centre: float, count: int = 200, spread: float = 0.03, seed: int = 0) -> tuple[float, ...]:
+    """Latencies around ``centre``: never much below, sometimes above."""
+    noise = np.random.default_rng([seed, round(centre * 1e7)]).gamma(2.0, spread / 2, count)
+    return tuple(float(value) for value in centre * (1 - spread / 2 + noise))
+
+
+def case(backend: str = "pytorch", **fields: Any) -> Case:
+    """A case of resnet18; ``backend`` may name a variant after a colon."""
+    name, _, variant = backend.partition(":")
+    return Case(**{"model": "torchvision:resnet18", "backend": name, "variant": variant, **fields})
+
+
+def facts(of: Case) -> ModelFacts:
+    batch = 1 if of.batch is None else of.batch
+    return ModelFacts(name=of.model, inputs=(TensorSpec("input", (batch, 3, 224, 224)),), parameters=11_689_512)
+
+
+def record(
+    of: Case | None = None,
+    *,
+    median: float | None = 10e-3,
+    samples: tuple[float, ...] | None = None,
+    rate: float | None = None,
+    gpu: float | None = None,
+    **fields: Any,
+) -> Record:
+    """A record that ran; ``samples`` instead of a ``median`` for exact numbers, ``rate`` in calls per second."""
+    of = of or case()
+    latency = samples if samples is not None else series(median) if median else ()
+    clock = "host: time.perf_counter_ns"
+    measurements = [Measurement(metric="latency", unit="s", clock=clock, samples=latency)] if latency else []
+    if gpu:
+        measurements.append(Measurement(metric="GPU time", unit="s", clock="CUDA events", samples=series(gpu)))
+    if rate:
+        windows = tuple(rate * (1 + 0.01 * step) for step in range(-2, 3))
+        measurements.append(Measurement(metric="throughput", unit="calls/s", clock=clock, samples=windows))
+    defaults: dict[str, Any] = {
+        "id": f"{of.digest}-1",
+        "run": "run-1",
+        "created": "2026-05-04T10:00:00Z",
+        "case": of,
+        "budget": Budget(),
+        "status": "ok",
+        "model": facts(of),
+        "environment": CPU_MACHINE if of.device == "cpu" else GPU_MACHINE,
+        "phases": (Phase("load", 0.4), Phase("export", 1.2), Phase("build", 3.1), Phase("first inference", 0.08)),
+        "measurements": tuple(measurements),
+        "agreement": RIGHT,
+        "memory": MEMORY,
+    }
+    return Record(**{**defaults, **fields})
+
+
+def failure(of: Case, status: str = "failed", reason: str = "It broke.", cure: str = "", **fields: Any) -> Record:
+    """A record of a case that did not run."""
+    return record(of, median=None, status=status, reason=reason, cure=cure, agreement=None, memory=Memory(), **fields)
+
+
+def cpu_records() -> list[Record]:
+    """Five ways on a CPU, of which one is wrong and two did not run."""
+    return [
+        record(case(), median=17.8e-3, rate=56.1),
+        record(case("torchscript:trace"), median=16.9e-3, rate=59.0),
+        record(case("torchscript:script"), median=12.1e-3, rate=82.0, agreement=WRONG),
+        record(case("onnxruntime:cpu"), median=9.42e-3, rate=105.0),
+        record(
+            case("onnxruntime:cpu", options={"graph_level": "basic"}),
+            median=11.3e-3,
+            rate=88.2,
+            warnings=(
+                Warning("governor", "The CPU's governor is powersave.", "cpupower frequency-set -g performance"),
+            ),
+        ),
+        record(case("openvino"), median=7.31e-3, rate=136.4),
+        failure(
+            case("onnxruntime:cuda", device="cuda"), "unsupported", "There is no CUDA GPU.", environment=CPU_MACHINE
+        ),
+        failure(
+            case("openvino", precision="bf16"),
+            "crashed",
+            "The process ended with signal 11 (SIGSEGV).",
+            "openvino>=2025.2",
+        ),
+    ]
+
+
+GPU_SPEED = {
+    ("pytorch", "fp32"): (1.62, 0.24), ("pytorch", "fp16"): (1.58, 0.11), ("torch_compile:inductor", "fp16"): (0.71, 0.07),
+    ("onnxruntime:cuda", "fp32"): (1.21, 0.22), ("onnxruntime:tensorrt", "fp16"): (0.44, 0.045),
+    ("tensorrt", "fp16"): (0.39, 0.043),
+}  # fmt: skip
+
+
+def gpu_records(batches: tuple[int, ...] = (1, 8, 16, 32)) -> list[Record]:
+    """Six ways on a GPU at several batch sizes; the time of a call is overhead plus a share for each item."""
+    found = []
+    for batch in batches:
+        for (backend, precision), (overhead, each) in GPU_SPEED.items():
+            seconds = max(overhead, 0.3 * overhead + each * batch) * 1e-3
+            of = case(backend, precision=precision, batch=batch, device="cuda")
+            found.append(record(of, median=seconds, rate=1.15 / seconds, gpu=0.93 * seconds))
+        found.append(
+            failure(
+                case("openvino", batch=batch, device="cuda"),
+                "unsupported",
+                "openvino does not run on cuda, only on cpu.",
+                "--device cpu",
+            )
+        )
+    return found
