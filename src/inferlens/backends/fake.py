@@ -27,7 +27,7 @@ from inferlens.models.model import Model
 
 SPEED = {"steady": 1.0, "fast": 0.5, "noisy": 1.0}
 Trouble = Literal[
-    "none", "raise", "unsupported", "memory error", "segfault", "abort", "kill", "exit", "hang", "rubbish"
+    "none", "raise", "unsupported", "memory error", "segfault", "abort", "kill", "exit", "hang", "rubbish", "eat memory"
 ]
 
 
@@ -164,6 +164,12 @@ def _rubbish() -> None:
     sys.stderr.write("Error: nothing is wrong\n")
 
 
+def _eat_memory() -> None:
+    eaten = []
+    while True:
+        eaten.append(bytearray(b"\1" * (16 << 20)))
+
+
 TROUBLES: dict[Trouble, Callable[[], Any]] = {
     "raise": _raise,
     "unsupported": _unsupported,
@@ -174,4 +180,5 @@ TROUBLES: dict[Trouble, Callable[[], Any]] = {
     "exit": lambda: os._exit(0),
     "hang": _hang,
     "rubbish": _rubbish,
+    "eat memory": _eat_memory,
 }

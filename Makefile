@@ -1,0 +1,37 @@
+# Two commands on a fresh machine with Python 3.10 to 3.13 and make:
+#   make bench   sets everything up and measures resnet18 on every backend that works here
+#   make test    sets everything up, checks the code and runs the tests
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: bench test lint test-gpu benchmark clean
+
+bench: $(READY)
+	$(BIN)/inferlens bench resnet18
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# On a machine with a GPU, in whatever environment `python3` is.
+test-gpu:
+	$(PYTHON) -m pytest tests/gpu
+
+benchmark: $(READY)
+	$(BIN)/python -m benchmarks
+
+$(READY): pyproject.toml constraints.txt
+	@echo "Setting up $(VENV): PyTorch, ONNX Runtime, OpenVINO and what they need, some 3 GB, a few minutes the first time."
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $(READY)
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

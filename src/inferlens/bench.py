@@ -1,0 +1,132 @@
+"""The whole flow of one case, from its description to its record; runs in a process of its own (see ``worker``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inferlens.backends import BACKENDS
+from inferlens.backends.base import Outputs, Preparation, Runner
+from inferlens.case import Case
+from inferlens.jobs import Answer, CaseJob
+from inferlens.measure import agreement, memory, series, stopping
+from inferlens.models import inputs, resolve
+from inferlens.models.model import Model
+from inferlens.record import Agreement, Measurement, ModelFacts
+from inferlens.stats.quantiles import median
+
+Progress = Callable[[float], None]
+
+
+class Flight:
+    """One case under way: what has been learned so far, kept even if the next step fails."""
+
+    def __init__(
+        self, job: CaseJob, preparation: Preparation, progress: Progress, deliver: Callable[[Answer], None]
+    ) -> None:
+        self.job = job
+        self.preparation = preparation
+        self.progress = progress
+        self.deliver = deliver
+        self.model: ModelFacts | None = None
+        self.runner: Runner | None = None
+        self.measurements: tuple[Measurement, ...] = ()
+        self.agreement: Agreement | None = None
+
+    def answer(self, status: Any, reason: str = "", cure: str = "") -> Answer:
+        """What is known now, as the worker's answer."""
+        return Answer(
+            status=status,
+            reason=reason,
+            cure=cure,
+            model=self.model,
+            phases=tuple(self.preparation.phases),
+            measurements=self.measurements,
+            agreement=self.agreement,
+            memory=memory.peak(self.runner),
+            facts=self.preparation.facts,
+            artefacts=tuple(self.preparation.artefacts),
+            warnings=tuple(self.preparation.warnings),
+        )
+
+
+def run_case(flight: Flight) -> None:
+    """Loads, prepares, warms up, measures and checks one case.
+
+    The answer is delivered before the runner lets go of its device, which is where libraries like to crash.
+
+    Raises:
+        Exception: whatever the model or the backend raises; ``flight`` then has what was learned until there.
+    """
+    job, preparation, phase = flight.job, flight.preparation, flight.preparation.phase
+    backend = BACKENDS.get(job.case.backend)()
+    with phase("load"):
+        model = resolve.load(job.case, trust=job.trust, live=_path(job.live))
+    flight.model = model_facts(model)
+    arrays = inputs.make_inputs(model, job.case.seed)
+    with backend.prepare(model, job.case, preparation) as runner:
+        flight.runner = runner
+        feed = runner.place(arrays)
+        with phase("first inference"):
+            outputs = runner.infer(feed)
+            runner.synchronize()
+        first = runner.collect(outputs)
+        with phase("warm-up"):
+            warmup = series.latency(runner, feed, stopping.warmup_rule(job.budget), lambda _: None)
+        preparation.facts["warm-up calls"] = len(warmup[0].samples) if warmup else 0
+        with phase("steady state"):
+            flight.measurements = _measure(runner, feed, job, flight.progress)
+        last = runner.collect(runner.infer(feed))
+        flight.agreement = _agreement(first, last, model, job, backend.tolerance(job.case))
+        flight.deliver(flight.answer("ok"))
+
+
+def reference_outputs(case: Case, *, trust: bool, live: str | None, folder: Path) -> tuple[Outputs, str]:
+    """Outputs of ``case``, and the hash of the weights they came from."""
+    backend = BACKENDS.get(case.backend)()
+    model = resolve.load(case, trust=trust, live=_path(live))
+    arrays = inputs.make_inputs(model, case.seed)
+    with backend.prepare(model, case, Preparation(folder, folder)) as runner:
+        return runner.collect(runner.infer(runner.place(arrays))), model.weights_sha256
+
+
+def model_facts(model: Model) -> ModelFacts:
+    """What a record says of the model."""
+    return ModelFacts(
+        name=model.name,
+        inputs=model.inputs,
+        parameters=model.parameters,
+        weights=model.weights,
+        weights_sha256=model.weights_sha256,
+        source=model.source,
+    )
+
+
+def _measure(runner: Runner, feed: Any, job: CaseJob, progress: Progress) -> tuple[Measurement, ...]:
+    """Latency first, then throughput on the calls' typical latency, in a fifth of the latency's time."""
+    latencies = series.latency(runner, feed, stopping.sampling_rule(job.budget), lambda share: progress(0.8 * share))
+    samples = latencies[0].samples
+    rates = series.throughput(
+        runner, feed, median(samples), 0.25 * sum(samples), lambda share: progress(0.8 + 0.2 * share)
+    )
+    return (*latencies, rates)
+
+
+def _agreement(first: Outputs, last: Outputs, model: Model, job: CaseJob, tolerance: float) -> Agreement:
+    """Agreement of the first and of the last outputs with the reference, the worse of the two."""
+    name = job.reference.name
+    if not job.reference.path:
+        return agreement.unchecked(name, job.reference.missing)
+    with np.load(job.reference.path, allow_pickle=False) as file:
+        reference = [file[f"output{index}"] for index in range(len(file.files))]
+    if job.reference.weights_sha256 != model.weights_sha256:
+        reason = "the weights differ from the reference's: building the model twice does not give the same weights"
+        return agreement.unchecked(name, reason)
+    return agreement.worse(*(agreement.compare(outputs, reference, tolerance, name) for outputs in (first, last)))
+
+
+def _path(text: str | None) -> Path | None:
+    return Path(text) if text else None

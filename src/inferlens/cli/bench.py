@@ -1,0 +1,143 @@
+"""``inferlens bench``: measure models on the backends of this machine."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from inferlens.plan import Plan, Planned
+    from inferlens.record import Record
+
+MODEL = "What to measure: a name (resnet18, timm:NAME, transformers:NAME, hub:REPO:NAME, inferlens:resnet34), \
+package.module:factory, a .onnx, .pt or .pt2 file; several of them; or one plan file (.toml)."
+BACKEND = (
+    "Backends, as name or name:variant, with commas; 'all' is every variant. [dim]Default: each that works here.[/dim]"
+)
+BATCH = "Batch sizes, with commas. [dim]Default: the model's own.[/dim]"
+INPUT = "An input, as NAME=1x3x224x224:float32 or NAME=1x128:int64:0..1000; repeatable."
+OPTION = "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'."
+WEIGHTS = "Name or file of weights. [dim]Default: random, from the seed.[/dim]"
+TRUST = "Open pickled model files, which can run any code when opened."
+ITERATIONS = "Latency samples of each case. [dim]Default: as many as fit in --seconds, 20 to 1000.[/dim]"
+WARMUP = "Calls before the first sample. [dim]Default: as many as fit in 1 s, at least 10.[/dim]"
+TIMEOUT = "Time each case may take in all, such as 90s or 15m."
+REFERENCE = "The row that speed-ups are against, such as 'onnxruntime:cpu fp32'. [dim]Default: pytorch fp32.[/dim]"
+
+
+def bench(
+    model: Annotated[list[str], typer.Argument(help=MODEL)],
+    backend: Annotated[str | None, typer.Option("--backend", "-b", help=BACKEND)] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, fp16, bf16, with commas.")] = None,
+    batch: Annotated[str | None, typer.Option(help=BATCH)] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, with commas. [dim]Default: cuda if it works.[/dim]")
+    ] = None,
+    threads: Annotated[str | None, typer.Option(help="CPU threads inside a call, with commas.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help=OPTION)] = None,
+    input: Annotated[list[str] | None, typer.Option(help=INPUT)] = None,
+    weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
+    trust: Annotated[bool | None, typer.Option("--trust", help=TRUST)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")] = None,
+    iterations: Annotated[int | None, typer.Option(help=ITERATIONS)] = None,
+    warmup: Annotated[int | None, typer.Option(help=WARMUP)] = None,
+    seconds: Annotated[str | None, typer.Option(help="Time for the latency samples.", show_default="5s")] = None,
+    timeout: Annotated[str | None, typer.Option(help=TIMEOUT, show_default="15m")] = None,
+    output: Annotated[str | None, typer.Option(help="Folder of the records.", show_default="results")] = None,
+    reference: Annotated[str | None, typer.Option(help=REFERENCE)] = None,
+    format: Annotated[str, typer.Option(help="table, markdown, csv or json.")] = "table",
+    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cases and run none.")] = False,
+) -> None:
+    """Measure a model on every backend that works here.
+
+    Each case runs in a process of its own; its record is kept under results/MODEL/ as soon as it is done. Axes given
+    with commas multiply into cases. A table compares them, and one sentence says what was fastest.
+    """
+    from inferlens import api
+    from inferlens.cli import screen
+
+    words = {
+        "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
+        "threads": threads, "option": option, "input": input, "weights": weights, "trust": trust, "seed": seed,
+        "iterations": iterations, "warmup": warmup, "seconds": seconds, "timeout": timeout, "output": output,
+    }  # fmt: skip
+    plan = read_plan(words)
+    format = "json" if json else format
+    screen.view(format, reference)  # a format that does not exist is told before hours of measuring
+    if dry_run:
+        list_cases(api.cases_of(plan), json)
+        return
+    records, interrupted = measure(plan)
+    if records:
+        screen.show(records, format, reference)
+        folders = sorted({str(Path(plan.output) / screen.folder_name(record)) for record in records})
+        screen.note(f"Kept in {', '.join(folders)}. Look again: inferlens show {folders[0]}")
+    if interrupted:
+        screen.note(f"Interrupted; {len(records)} measured cases are kept.")
+        raise typer.Exit(130)
+    if not any(record.status == "ok" for record in records):
+        raise typer.Exit(1)
+
+
+def read_plan(words: dict[str, Any]) -> Plan:
+    """The plan of the command line, or of the file it names, in which words of the command line take precedence."""
+    from inferlens.errors import InferlensError
+    from inferlens.plan import Plan
+
+    files = [name for name in words["model"] if name.endswith(".toml")]
+    if not files:
+        return Plan.from_words(words)
+    if len(words["model"]) > 1:
+        raise InferlensError("A plan file names its models itself.", cure=f"inferlens bench {files[0]}")
+    said = {name: value for name, value in words.items() if value not in (None, []) and name != "model"}
+    return Plan.from_words({**Plan.from_file(Path(files[0])), **said})
+
+
+def measure(plan: Plan) -> tuple[list[Record], bool]:
+    """Runs the plan with a progress bar; the records, and whether it was interrupted."""
+    from inferlens import api
+    from inferlens.cli import screen
+    from inferlens.cli.progress import Bar
+
+    with Bar(screen.errors()) as bar:
+        collected = Collecting(bar)
+        try:
+            api.run(plan, collected)
+        except KeyboardInterrupt:
+            return collected.records, True
+    return collected.records, False
+
+
+class Collecting:
+    """An observer that keeps the records, so that those of an interrupted plan are not lost, and passes all on."""
+
+    def __init__(self, bar: Any) -> None:
+        self.records: list[Record] = []
+        self._bar = bar
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bar, name)
+
+    def done(self, record: Record, folder: Path) -> None:
+        """See :class:`inferlens.api.Observer`."""
+        self.records.append(record)
+        self._bar.done(record, folder)
+
+
+def list_cases(cases: Sequence[Planned], as_json: bool) -> None:
+    """Prints what would run, and what could not."""
+    import msgspec
+
+    if as_json:
+        data = [{"case": each.case, "refusal": str(each.refusal) if each.refusal else ""} for each in cases]
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(data), indent=1).decode() + "\n")
+        return
+    for each in cases:
+        why = f"  (cannot run: {each.refusal})" if each.refusal else ""
+        sys.stdout.write(f"{each.case.model}  {each.case.label}{why}\n")
+    sys.stdout.write(f"{len(cases)} cases, {sum(not each.refusal for each in cases)} of them can run here.\n")

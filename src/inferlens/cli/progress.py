@@ -1,0 +1,106 @@
+"""Shows a plan under way on standard error: a bar on a terminal, a line per case elsewhere.
+
+Nothing is drawn by a timer: a redraw happens when a case reports, a few times a second at most, so that the processor
+belongs to what is being measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from inferlens import units
+from inferlens.case import Case
+from inferlens.plan import Planned
+from inferlens.record import PhaseName, Record
+
+BEFORE_STEADY: dict[PhaseName, str] = {"load": "loading", "export": "exporting", "build": "building"}
+
+
+class Bar:
+    """An observer that draws."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._cases = 0
+        self._done = 0
+        self._label = ""
+        self._bar = Progress(
+            TextColumn("{task.description}", table_column=None),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            auto_refresh=False,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("", total=None)
+
+    def __enter__(self) -> Bar:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.stop()
+
+    def planned(self, cases: Sequence[Planned]) -> None:
+        """See :class:`inferlens.api.Observer`."""
+        self._cases = len(cases)
+        self._bar.update(self._task, total=self._cases)
+        self._note_lookup(cases)
+
+    def doing(self, what: str) -> None:
+        """See :class:`inferlens.api.Observer`."""
+        self._draw(what)
+
+    def began(self, case: Case) -> None:
+        """See :class:`inferlens.api.Observer`."""
+        self._label = case.label
+        self._draw(f"{self._label}: starting")
+
+    def phase(self, name: PhaseName) -> None:
+        """See :class:`inferlens.api.Observer`."""
+        self._draw(f"{self._label}: {BEFORE_STEADY.get(name, name)}")
+
+    def progress(self, share: float) -> None:
+        """See :class:`inferlens.api.Observer`."""
+        self._draw(f"{self._label}: measuring", share)
+
+    def done(self, record: Record, folder: Path) -> None:  # noqa: ARG002 - where it lies is said once, at the end
+        """See :class:`inferlens.api.Observer`."""
+        self._done += 1
+        if not self._console.is_terminal:
+            counted = f"[{self._done}/{self._cases}]"
+            self._console.print(
+                escape(f"{counted} {record.model.name} {record.case.label}: {ending(record)}"), soft_wrap=True
+            )
+        self._draw("")
+
+    def _draw(self, what: str, share: float = 0.0) -> None:
+        self._bar.update(self._task, description=escape(what), completed=self._done + share)
+        if self._console.is_terminal:
+            self._bar.refresh()
+
+    def _note_lookup(self, cases: Sequence[Planned]) -> None:
+        """Says what a bare name was taken for, where it could have meant something else."""
+        for found in {planned.found.spec: planned.found for planned in cases}.values():
+            if found.also:
+                self._console.print(escape(f"{found.name} is {found.spec} (also there: {', '.join(found.also)})."))
+
+
+def ending(record: Record) -> str:
+    """How a case ended, in a few words."""
+    if record.status != "ok":
+        return f"{record.status}: {record.reason}"
+    samples = record.samples("latency")
+    middle = sorted(samples)[len(samples) // 2]
+    wrong = record.agreement is not None and record.agreement.agrees is False
+    return f"{units.duration(middle)}{', but its outputs are wrong' if wrong else ''}"

@@ -1,0 +1,132 @@
+"""What crosses between the parent process and a worker: jobs one way, events and an answer the other. Only data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from inferlens.backends.base import Capabilities
+from inferlens.case import Budget, Case
+from inferlens.models.model import Found
+from inferlens.record import (
+    Agreement,
+    Artefact,
+    Measurement,
+    Memory,
+    ModelFacts,
+    Phase,
+    PhaseName,
+    Status,
+    Warning,
+)
+
+
+class Reference(Struct, frozen=True, kw_only=True):
+    """Where the reference's outputs are kept for this run, or why there are none."""
+
+    name: str
+    path: str = ""
+    weights_sha256: str = ""
+    missing: str = ""
+
+
+class ProbeJob(Struct, frozen=True, kw_only=True, tag="probe"):
+    """Find out what the backends can do here."""
+
+    backends: tuple[str, ...]
+
+
+class FindJob(Struct, frozen=True, kw_only=True, tag="find"):
+    """Find out what models' names mean."""
+
+    models: tuple[str, ...]
+
+
+class ReferenceJob(Struct, frozen=True, kw_only=True, tag="reference"):
+    """Write the outputs of ``case`` to ``path`` (.npz)."""
+
+    case: Case
+    path: str
+    trust: bool = False
+    live: str | None = None
+
+
+class CaseJob(Struct, frozen=True, kw_only=True, tag="case"):
+    """Measure ``case``; artefacts go to ``folder``, what is worth keeping between cases to ``cache``."""
+
+    case: Case
+    budget: Budget
+    folder: str
+    cache: str
+    reference: Reference
+    trust: bool = False
+    live: str | None = None
+
+
+Job = ProbeJob | FindJob | ReferenceJob | CaseJob
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """A worker's answer to a :class:`CaseJob`: the part of the record that it knows."""
+
+    status: Status
+    reason: str = ""
+    cure: str = ""
+    model: ModelFacts | None = None
+    phases: tuple[Phase, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    agreement: Agreement | None = None
+    memory: Memory = Memory()
+    facts: dict[str, Any] = {}
+    artefacts: tuple[Artefact, ...] = ()
+    warnings: tuple[Warning, ...] = ()
+
+
+class Failure(Struct, frozen=True, kw_only=True):
+    """An error a user can act on, crossing the process border."""
+
+    what: str
+    expected: str = ""
+    cure: str = ""
+
+
+class ProbeAnswer(Struct, frozen=True):
+    """Capabilities by backend."""
+
+    capabilities: dict[str, Capabilities]
+
+
+class FindAnswer(Struct, frozen=True):
+    """What was found, in the order asked; a failure where a name means nothing."""
+
+    found: tuple[Found | None, ...]
+    failures: tuple[Failure | None, ...]
+
+
+class ReferenceAnswer(Struct, frozen=True):
+    """Hash of the weights the reference ran with."""
+
+    weights_sha256: str
+
+
+class Began(Struct, frozen=True, tag="began"):
+    """A phase began."""
+
+    phase: PhaseName
+
+
+class Progressed(Struct, frozen=True, tag="progressed"):
+    """The share of the steady state that is done."""
+
+    share: float
+
+
+class Answered(Struct, frozen=True, tag="answered"):
+    """The answer, encoded for the job's own answer type."""
+
+    answer: msgspec.Raw
+
+
+Event = Began | Progressed | Answered

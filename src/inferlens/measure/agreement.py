@@ -1,0 +1,93 @@
+"""Whether a case's outputs are right: compared with the reference's, element by element."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferlens.backends.base import Outputs
+from inferlens.record import Agreement
+
+LEAST_CLASSES = 10
+
+
+def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -> Agreement:
+    """How far ``outputs`` agree with ``reference``; floats by relative L2 error, integers by being equal.
+
+    Args:
+        outputs: what the case answered.
+        reference: what the reference answered to the same inputs.
+        tolerance: largest relative L2 error that counts as right.
+        name: what the reference is.
+    """
+    shapes = [value.shape for value in outputs], [value.shape for value in reference]
+    if shapes[0] != shapes[1]:
+        reason = f"outputs have shapes {_shapes(shapes[0])}, the reference's {_shapes(shapes[1])}"
+        return Agreement(reference=name, tolerance=tolerance, agrees=False, reason=reason)
+    if not all(np.isfinite(value).all() for value in reference):
+        reason = "the reference's own outputs are not finite, so nothing can be compared with them"
+        return Agreement(reference=name, tolerance=tolerance, reason=reason)
+    if not any(value.size for value in reference):
+        return Agreement(reference=name, tolerance=tolerance, reason="the model has no outputs to compare")
+    pairs = [(_flat(ours), _flat(theirs)) for ours, theirs in zip(outputs, reference, strict=True) if theirs.size]
+    if not all(np.isfinite(ours).all() for ours, _ in pairs):
+        return Agreement(
+            reference=name, tolerance=tolerance, agrees=False, reason="outputs are not finite (NaN or Inf)"
+        )
+    rel_l2 = max(_relative_l2(ours, theirs) for ours, theirs in pairs)
+    agrees = rel_l2 <= tolerance
+    return Agreement(
+        reference=name,
+        max_abs=max(float(np.abs(ours - theirs).max()) for ours, theirs in pairs),
+        rel_l2=rel_l2,
+        cosine=min(_cosine(ours, theirs) for ours, theirs in pairs),
+        top1=_top1(outputs[0], reference[0]),
+        tolerance=tolerance,
+        agrees=agrees,
+        reason="" if agrees else f"relative L2 error {rel_l2:.2g} is above the tolerance {tolerance:.2g}",
+    )
+
+
+def unchecked(name: str, reason: str) -> Agreement:
+    """Outputs that could not be compared, and why."""
+    return Agreement(reference=name, reason=reason)
+
+
+def worse(first: Agreement, last: Agreement) -> Agreement:
+    """The worse of two agreements of the same case, so that outputs that go wrong while it runs are seen."""
+    if first.agrees is not False and last.agrees is False:
+        return last
+    return last if (last.rel_l2 or 0.0) > (first.rel_l2 or 0.0) and first.agrees is not False else first
+
+
+def _flat(value: NDArray[np.generic]) -> NDArray[Any]:
+    kind = np.complex128 if np.iscomplexobj(value) else np.float64
+    return value.astype(kind).ravel()
+
+
+def _relative_l2(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
+    """||ours - theirs|| / ||theirs||; if the reference is zero, 0 for an equal output and infinity otherwise."""
+    norm = float(np.linalg.norm(theirs))
+    difference = float(np.linalg.norm(ours - theirs))
+    return difference / norm if norm else (0.0 if difference == 0 else math.inf)
+
+
+def _cosine(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
+    norms = float(np.linalg.norm(ours) * np.linalg.norm(theirs))
+    if not norms:
+        return 1.0 if np.array_equal(ours, theirs) else 0.0
+    return float(np.clip(np.vdot(theirs, ours).real / norms, -1.0, 1.0))
+
+
+def _top1(ours: NDArray[np.generic], theirs: NDArray[np.generic]) -> float | None:
+    """Share of rows with the same largest element, where the output looks like scores of classes."""
+    if theirs.ndim != 2 or theirs.shape[1] < LEAST_CLASSES or not np.issubdtype(theirs.dtype, np.floating):
+        return None
+    return float((ours.argmax(axis=1) == theirs.argmax(axis=1)).mean())
+
+
+def _shapes(shapes: list[tuple[int, ...]]) -> str:
+    return ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes) or "none"

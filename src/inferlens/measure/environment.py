@@ -1,0 +1,129 @@
+"""The machine, the system and the libraries a record was measured with. What cannot be learned stays empty."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import inferlens
+from inferlens.record import Environment, Gpu
+
+LIBRARIES = (
+    "torch", "torchvision", "timm", "transformers", "triton", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu",
+    "openvino", "tensorrt", "tensorrt-rtx", "torch-tensorrt", "torch-tensorrt-rtx", "numpy", "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+)  # fmt: skip
+VARIABLES = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY", "LD_PRELOAD",
+    "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "NVIDIA_TF32_OVERRIDE",
+    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCH_BLAS_PREFER_HIPBLASLT", "TORCHINDUCTOR_MAX_AUTOTUNE",
+)  # fmt: skip
+
+
+def collect() -> Environment:
+    """Everything about where this process runs, without importing any framework."""
+    gpus, driver, cuda_driver = _gpus()
+    return Environment(
+        cpu=_cpu_name(),
+        cpu_cores=psutil.cpu_count(logical=False),
+        cpu_threads=_usable_threads(),
+        governor=_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        memory=psutil.virtual_memory().total,
+        gpus=gpus,
+        driver=driver,
+        cuda_driver=cuda_driver,
+        system=platform.platform(),
+        container=_container(),
+        python=f"{platform.python_implementation()} {platform.python_version()}",
+        inferlens=inferlens.__version__,
+        libraries=_libraries(),
+        variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
+        git_revision=_git_revision(),
+    )
+
+
+def _cpu_name() -> str:
+    for line in _read("/proc/cpuinfo").splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _usable_threads() -> int | None:
+    """Logical processors this process may use, which containers and ``taskset`` make fewer than there are."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return psutil.cpu_count()
+
+
+def _gpus() -> tuple[tuple[Gpu, ...], str, str]:
+    """GPUs, driver version and the CUDA version of the driver, from NVML; nothing where there is no driver."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+    except Exception:  # a missing library and a missing or broken driver mean the same here
+        return (), "", ""
+    try:
+        gpus = tuple(_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
+        version = pynvml.nvmlSystemGetCudaDriverVersion_v2()
+        return gpus, str(pynvml.nvmlSystemGetDriverVersion()), f"{version // 1000}.{version % 1000 // 10}"
+    except pynvml.NVMLError:
+        return (), "", ""
+    finally:
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+def _gpu(nvml: Any, index: int) -> Gpu:
+    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+    major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    return Gpu(
+        name=str(nvml.nvmlDeviceGetName(handle)),
+        memory=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+        compute_capability=f"{major}.{minor}",
+        uuid=str(nvml.nvmlDeviceGetUUID(handle)),
+    )
+
+
+def _container() -> str:
+    """``docker``, ``podman``, ``kubernetes`` ..., or empty on a plain machine or where it cannot be told."""
+    if Path("/.dockerenv").exists():
+        return "docker"
+    if Path("/run/.containerenv").exists():
+        return "podman"
+    if "KUBERNETES_SERVICE_HOST" in os.environ:
+        return "kubernetes"
+    return os.environ.get("container", "")  # noqa: SIM112 - systemd-nspawn, LXC and podman spell it so
+
+
+def _libraries() -> dict[str, str]:
+    found = {}
+    for name in LIBRARIES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+def _git_revision() -> str:
+    """Revision of the working directory, with ``+`` if it has uncommitted changes; empty outside a checkout."""
+    command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

@@ -1,0 +1,126 @@
+"""Records on disk: ``<output>/<model>/<case>/record.json``, artefacts and the log beside it.
+
+A folder is claimed by creating it, so two runs, also two at the same time, never share one: the second run of a case
+gets ``<case>@2``. A record is written whole or not at all; a folder without one belongs to a run that was cut short.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from inferlens.case import Case
+from inferlens.errors import InferlensError
+from inferlens.record import Record, decode, encode
+
+RECORD = "record.json"
+LOG = "output.log"
+
+
+class Store:
+    """The folder that keeps the records of many models."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def claim(self, case: Case, model: str) -> Path:
+        """A new, empty folder for one run of ``case``.
+
+        Raises:
+            InferlensError: if the folder cannot be created.
+        """
+        parent = self.root / safe_name(model)
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            for number in range(1, 1_000_000):
+                folder = parent / (case.folder if number == 1 else f"{case.folder}@{number}")
+                try:
+                    folder.mkdir()
+                    return folder
+                except FileExistsError:
+                    continue
+        except OSError as error:
+            raise InferlensError(
+                f"The folder {parent} cannot be written: {error.strerror}.", cure="--output with another folder"
+            ) from error
+        raise InferlensError(f"{parent} has a million runs of {case.folder}.", cure="--output with another folder")
+
+    @staticmethod
+    def save(folder: Path, record: Record) -> None:
+        """Writes the record into ``folder``, whole or not at all."""
+        write_whole(folder / RECORD, encode(record))
+
+
+@dataclass
+class Loaded:
+    """Records that could be read, where each lies, and what could not be read."""
+
+    records: list[Record] = field(default_factory=list)
+    folders: dict[str, Path] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def load_records(paths: Iterable[Path | str]) -> Loaded:
+    """Every record under ``paths``: record files, or folders at any height above them.
+
+    A file that is no record is a problem in the answer, not an error.
+
+    Raises:
+        InferlensError: if a path does not exist, or there is no record under any of them.
+    """
+    loaded = Loaded()
+    given = [Path(path) for path in paths]
+    for path in given:
+        if not path.exists():
+            raise InferlensError(
+                f"{path} does not exist.",
+                expected="a folder with records, such as results/resnet18",
+                cure="inferlens bench",
+            )
+        files = sorted(path.rglob(RECORD)) if path.is_dir() else [path]
+        for file in files:
+            _load(file, loaded)
+    if not loaded.records:
+        problems = " ".join(loaded.problems)
+        raise InferlensError(
+            f"There is no record in {', '.join(map(str, given))}. {problems}".strip(), cure="inferlens bench"
+        )
+    loaded.records.sort(key=lambda record: record.created)
+    return loaded
+
+
+def _load(file: Path, loaded: Loaded) -> None:
+    try:
+        record = decode(file.read_bytes())
+    except OSError as error:
+        loaded.problems.append(f"{file} cannot be read: {error.strerror}.")
+    except InferlensError as error:
+        loaded.problems.append(f"{file} was left out. {error}")
+    else:
+        if record.id not in loaded.folders:
+            loaded.records.append(record)
+            loaded.folders[record.id] = file.parent
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Writes a file so that it has either its old content or all of the new, also after a crash."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def safe_name(name: str) -> str:
+    """``name`` made fit for one folder: no separators, no leading dot, never empty."""
+    return re.sub(r"[^\w.=@-]+", "_", name).lstrip(".")[:100] or "model"

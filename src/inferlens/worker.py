@@ -1,0 +1,177 @@
+"""The child process: reads one job from standard input, does it, sends events and the answer through its own pipe.
+
+Started as ``python -m inferlens.worker FD``. Standard output and error are free for whatever models and libraries
+print. The process dies with its parent, offers itself first when the kernel is short of memory, and dumps its stacks on
+SIGUSR1 so that a hang can be seen.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from inferlens.backends import BACKENDS
+from inferlens.backends.base import Absence, Capabilities, Preparation
+from inferlens.bench import Flight, reference_outputs, run_case
+from inferlens.errors import InferlensError, Unsupported
+from inferlens.jobs import (
+    Answer,
+    Answered,
+    Began,
+    CaseJob,
+    Event,
+    Failure,
+    FindAnswer,
+    FindJob,
+    Job,
+    ProbeAnswer,
+    ProbeJob,
+    Progressed,
+    ReferenceAnswer,
+    ReferenceJob,
+)
+from inferlens.models import resolve
+from inferlens.models.model import Found
+
+PR_SET_PDEATHSIG = 1
+SHORT_OF_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "bad_alloc",
+    "failed to allocate",
+)
+
+
+class Pipe:
+    """The way back to the parent. Whatever happens on standard output does not touch it."""
+
+    def __init__(self, descriptor: int) -> None:
+        os.set_inheritable(descriptor, False)
+        self._descriptor = descriptor
+
+    def send(self, event: Event) -> None:
+        """Writes one event as a line; a parent that is gone is nothing to complain about."""
+        data = msgspec.json.encode(event) + b"\n"
+        with suppress(BrokenPipeError):
+            while data:
+                data = data[os.write(self._descriptor, data) :]
+
+    def answer(self, answer: Struct) -> None:
+        """Sends the answer to the job."""
+        self.send(Answered(msgspec.Raw(msgspec.json.encode(answer))))
+
+
+def main() -> None:
+    """Does the job on standard input."""
+    pipe = Pipe(int(sys.argv[1]))
+    be_a_good_child()
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
+    DOING[type(job)](job, pipe)
+
+
+def be_a_good_child() -> None:
+    """Die with the parent, be the kernel's first choice when memory is short, show stacks when asked or crashing."""
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("900")
+
+
+def probe(job: ProbeJob, pipe: Pipe) -> None:
+    """Asks every backend what it can do; one that raises is absent, with the reason."""
+    pipe.answer(ProbeAnswer({name: _capabilities(name) for name in job.backends}))
+
+
+def find(job: FindJob, pipe: Pipe) -> None:
+    """Looks every model up."""
+    found: list[Found | None] = []
+    failures: list[Failure | None] = []
+    for name in job.models:
+        try:
+            found.append(resolve.find(name))
+            failures.append(None)
+        except InferlensError as error:
+            found.append(None)
+            failures.append(Failure(what=error.what, expected=error.expected, cure=error.cure))
+    pipe.answer(FindAnswer(tuple(found), tuple(failures)))
+
+
+def reference(job: ReferenceJob, pipe: Pipe) -> None:
+    """Runs the reference once and writes its outputs."""
+    with tempfile.TemporaryDirectory() as folder:
+        outputs, weights = reference_outputs(job.case, trust=job.trust, live=job.live, folder=Path(folder))
+    arrays: dict[str, Any] = {f"output{index}": value for index, value in enumerate(outputs)}
+    np.savez(job.path, **arrays)
+    pipe.answer(ReferenceAnswer(weights))
+
+
+def case(job: CaseJob, pipe: Pipe) -> None:
+    """Measures a case; what it raises before it has answered becomes its status and reason."""
+    preparation = Preparation(
+        Path(job.folder), Path(job.cache), lambda phase: pipe.send(Began(phase)), time.perf_counter
+    )
+    flight = Flight(job, preparation, lambda share: pipe.send(Progressed(share)), pipe.answer)
+    try:
+        run_case(flight)
+    except BaseException as error:
+        if not isinstance(error, InferlensError):
+            traceback.print_exc()
+        if flight.agreement:  # already answered; the exit code tells that something went wrong afterwards
+            sys.exit(1)
+        pipe.answer(_failure(flight, error))
+
+
+def _failure(flight: Flight, error: BaseException) -> Answer:
+    """What ``error`` makes of a case."""
+    if isinstance(error, InferlensError):
+        status = "unsupported" if isinstance(error, Unsupported) else "failed"
+        return flight.answer(status, _sentence(error), error.cure)
+    text = f"{type(error).__name__}: {_first_line(error)}"
+    short = isinstance(error, MemoryError) or any(words in str(error).lower() for words in SHORT_OF_MEMORY)
+    return flight.answer("out of memory" if short else "failed", text)
+
+
+def _capabilities(name: str) -> Capabilities:
+    try:
+        return BACKENDS.get(name)().capabilities()
+    except Exception as error:
+        traceback.print_exc()
+        reason = str(error) if isinstance(error, InferlensError) else f"{type(error).__name__}: {_first_line(error)}"
+        return Capabilities(formats=(), absent=(Absence("", reason),))
+
+
+def _sentence(error: InferlensError) -> str:
+    return f"{error.what} Expected: {error.expected}." if error.expected else error.what
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else "no message"
+
+
+DOING: dict[type[Any], Callable[[Any, Pipe], None]] = {
+    ProbeJob: probe,
+    FindJob: find,
+    ReferenceJob: reference,
+    CaseJob: case,
+}
+
+if __name__ == "__main__":
+    main()
