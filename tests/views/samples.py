@@ -86,7 +86,8 @@ def record(
 
 def failure(of: Case, status: str = "failed", reason: str = "It broke.", cure: str = "", **fields: Any) -> Record:
     """A record of a case that did not run."""
-    return record(of, median=None, status=status, reason=reason, cure=cure, agreement=None, memory=Memory(), **fields)
+    bare: dict[str, Any] = {"agreement": None, "memory": Memory(), "phases": (Phase("load", 0.4),)}
+    return record(of, median=None, status=status, reason=reason, cure=cure, **{**bare, **fields})
 
 
 def cpu_records() -> list[Record]:
@@ -118,8 +119,9 @@ def cpu_records() -> list[Record]:
 
 
 GPU_SPEED = {
-    ("pytorch", "fp32"): (1.62, 0.24), ("pytorch", "fp16"): (1.58, 0.11), ("torch_compile:inductor", "fp16"): (0.71, 0.07),
-    ("onnxruntime:cuda", "fp32"): (1.21, 0.22), ("onnxruntime:tensorrt", "fp16"): (0.44, 0.045),
+    ("pytorch", "fp32"): (1.62, 0.24), ("pytorch", "fp16"): (1.58, 0.11),
+    ("torch_compile:inductor", "fp16"): (0.71, 0.07), ("onnxruntime:cuda", "fp32"): (1.21, 0.22),
+    ("onnxruntime:tensorrt", "fp16"): (0.44, 0.045),
     ("tensorrt", "fp16"): (0.39, 0.043),
 }  # fmt: skip
 

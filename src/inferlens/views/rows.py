@@ -76,23 +76,28 @@ def _with_inputs(records: Sequence[Record]) -> list[tuple[Record, tuple[TensorSp
 
 def _named(records: Sequence[tuple[Record, tuple[TensorSpec, ...]]]) -> list[tuple[Row, Record]]:
     """A row for each record, its name with the device where devices differ, and with a number where names are equal."""
-    devices: dict[tuple[str, str], set[str]] = {}
+    ran: dict[tuple[str, str], set[str]] = {}
     for record, _ in records:
-        devices.setdefault((record.case.model, machine(record.environment)), set()).add(record.case.device)
+        devices = ran.setdefault((record.case.model, machine(record.environment)), set())
+        devices |= {record.case.device} if record.status == "ok" else set()
     seen: dict[tuple[object, ...], int] = {}
     pairs = []
     for record, inputs in records:
-        mixed = len(devices[record.case.model, machine(record.environment)]) > 1
-        row = _row(record, inputs, mixed)
+        case = record.case
+        said = ran[case.model, machine(record.environment)] == {case.device} or case.device in (
+            case.backend,
+            case.variant,
+        )
+        row = _row(record, inputs, device="" if said else case.device)
         number = seen[row.comparison, row.name] = seen.get((row.comparison, row.name), 0) + 1
         pairs.append((replace(row, name=f"{row.name} ({number})") if number > 1 else row, record))
     return pairs
 
 
-def _row(record: Record, inputs: tuple[TensorSpec, ...], mixed_devices: bool) -> Row:
-    """What one record says by itself."""
+def _row(record: Record, inputs: tuple[TensorSpec, ...], device: str) -> Row:
+    """What one record says by itself; ``device`` is a word of the name where it is not the same for all."""
     case, environment, agreement = record.case, record.environment, record.agreement
-    words = [case.backend_label, case.precision, case.device if mixed_devices else ""]
+    words = [case.backend_label, case.precision, device]
     words += ["" if case.threads is None else f"{case.threads} threads", case.options_label]
     gpu = environment.gpus[0].name if environment.gpus else "GPU"
     exports = [record.phase_seconds("export"), record.phase_seconds("build")]

@@ -1,0 +1,128 @@
+"""Columns of the tables for people: what each is called and how a row is written in it.
+
+The text table and the Markdown table share them. Numbers become text through ``units`` alone, and names and reasons,
+which may come from anywhere, through :func:`plain`.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from inferlens.units import (
+    ABSENT,
+    bare_seconds,
+    error_size,
+    mebibytes,
+    milliseconds,
+    rate,
+    ratio,
+    ratio_range,
+)
+from inferlens.views.row import Row
+
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+FASTEST = "★"
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: ``keep`` orders what stays on a narrow screen, lowest first."""
+
+    title: str
+    unit: str
+    text: Callable[[Row], str]
+    keep: int
+    numeric: bool = True
+
+
+COLUMNS = (
+    Column("precision", "", lambda row: row.precision, 1, numeric=False),
+    Column("batch", "", lambda row: ABSENT if row.batch is None else str(row.batch), 6),
+    Column("mean", "ms", lambda row: milliseconds(row.mean), 10),
+    Column("median", "ms", lambda row: milliseconds(row.median), 0),
+    Column("p95", "ms", lambda row: milliseconds(row.p95), 7),
+    Column("p99", "ms", lambda row: milliseconds(row.p99), 11),
+    Column("GPU time", "ms", lambda row: milliseconds(row.gpu_time), 9),
+    Column("iterations", "per s", lambda row: rate(row.iterations_per_second), 8),
+    Column("items", "per s", lambda row: rate(row.items_per_second), 5),
+    Column("speed-up", "", lambda row: outcome(row), 0),
+    Column("95 %", "interval", lambda row: ratio_range(row.speedup_low, row.speedup_high), 14),
+    Column("error", "rel. L2", lambda row: error(row), 4),
+    Column("build", "s", lambda row: bare_seconds(row.build), 12),
+    Column("memory", "host MiB", lambda row: mebibytes(row.host_peak), 13),
+    Column("memory", "GPU MiB", lambda row: mebibytes(row.device_peak), 13),
+)
+
+
+def outcome(row: Row) -> str:
+    """The speed-up, or the word for why there is none."""
+    if not row.ok:
+        return row.status
+    if row.agrees is False:
+        return "wrong"
+    return "reference" if row.is_reference else ratio(row.speedup)
+
+
+def error(row: Row) -> str:
+    """The error of the outputs, or that it is not known."""
+    if not row.ok:
+        return ABSENT
+    return "unchecked" if row.agrees is None else error_size(row.error)
+
+
+def used(rows: Sequence[Row], columns: Sequence[Column] = COLUMNS) -> list[Column]:
+    """Columns in which at least one row has something to say."""
+    return [column for column in columns if any(column.text(row) != ABSENT for row in rows)]
+
+
+def backend(row: Row, marks: str = "") -> str:
+    """First column: backend, what tells the row from its like, the mark of the fastest, marks of notes."""
+    words = row.name.replace(f"{row.backend} {row.precision}", row.backend, 1)
+    return " ".join(word for word in (plain(words), FASTEST if row.fastest else "", marks) if word)
+
+
+def headline(row: Row, batches: int) -> str:
+    """Model, device and inputs of a table."""
+    inputs = row.inputs_any_batch if batches > 1 else row.inputs
+    return " · ".join(plain(part) for part in (row.model, row.device_name, inputs) if part)
+
+
+class Notes:
+    """Numbered notes beneath a table; equal notes share a number."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def marks(self, row: Row) -> str:
+        """Numbers of a row's notes, adding those that are new."""
+        numbers = []
+        for text in notes_of(row):
+            if text not in self.texts:
+                self.texts.append(text)
+            numbers.append(self.texts.index(text) + 1)
+        return " ".join(str(number).translate(_SUPERSCRIPTS) for number in numbers)
+
+    def numbered(self) -> list[tuple[str, str]]:
+        """Mark and text of each note."""
+        return [(str(number).translate(_SUPERSCRIPTS), text) for number, text in enumerate(self.texts, 1)]
+
+
+def notes_of(row: Row) -> list[str]:
+    """What must be said of a row: why it did not run, or is wrong or unchecked, and its warnings."""
+    notes = []
+    if not row.ok:
+        cure = f" Try: {row.cure}" if row.cure else ""
+        notes.append(f"{row.reason or 'No reason is known.'}{cure}")
+    elif row.agrees is False:
+        notes.append(f"Wrong outputs: {row.agreement_reason or 'they differ from the reference'}")
+    elif row.agrees is None:
+        notes.append(f"Outputs not checked: {row.agreement_reason or 'nothing was there to compare them with'}")
+    return [plain(note) for note in (*notes, *row.warnings)]
+
+
+def plain(text: str) -> str:
+    """``text`` on one line, without characters that steer a terminal or turn the direction of writing."""
+    kept = (" " if c.isspace() else c for c in text if c.isspace() or unicodedata.category(c)[0] != "C")
+    return " ".join("".join(kept).split())

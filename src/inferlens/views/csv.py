@@ -1,0 +1,43 @@
+"""Raw numbers for a spreadsheet or a data frame: RFC 4180, seconds and bytes, an empty field for what is absent.
+
+The columns are the fields of a row, in their order. Texts are quoted where they need to be and nothing else is done to
+them: a field that begins with ``=`` is data here, to be imported as text.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from typing import ClassVar
+
+import msgspec
+
+from inferlens.record import Record
+from inferlens.views.base import View
+from inferlens.views.row import Row
+from inferlens.views.rows import rows
+
+
+class Csv(View):
+    """Every field of every row."""
+
+    name: ClassVar[str] = "csv"
+    summary: ClassVar[str] = "raw numbers in seconds and bytes, one line for each case"
+
+    def render(self, records: Sequence[Record]) -> str:
+        """See :class:`View`."""
+        names = [field.name for field in msgspec.structs.fields(Row)]
+        out = io.StringIO()
+        writer = csv.writer(out, lineterminator="\r\n")
+        writer.writerow(names)
+        for row in rows(records, self.reference):
+            writer.writerow([_field(getattr(row, name)) for name in names])
+        return out.getvalue()
+
+
+def _field(value: object) -> object:
+    """Booleans in lower case as in JSON, several warnings in one field; ``None`` is written empty by ``csv``."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return " | ".join(value) if isinstance(value, tuple) else value

@@ -1,0 +1,143 @@
+"""A table for the terminal: as many columns as fit, notes beneath, the verdict last.
+
+The same rows give the same text on every terminal of the same width; nothing is read from the surroundings.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from inferlens.record import Record
+from inferlens.units import listing
+from inferlens.views.base import View
+from inferlens.views.columns import COLUMNS, Column, Notes, backend, headline, plain, used
+from inferlens.views.row import Row
+from inferlens.views.rows import rows
+from inferlens.views.verdict import verdict
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.text import Text
+
+_GAP = 2
+# A line under the header and between the batches, none around.
+_LINES = "    \n    \n ── \n    \n ── \n ── \n    \n    \n"
+
+
+class Table(View):
+    """Rows side by side on a terminal."""
+
+    name: ClassVar[str] = "table"
+    summary: ClassVar[str] = "a table for the terminal, with notes and a verdict"
+
+    def __init__(self, *, reference: str | None = None, width: int = 120, color: bool = False) -> None:
+        """
+        Args:
+            reference: words that name the row others are compared with; ``None`` is plain PyTorch.
+            width: columns of the terminal.
+            color: whether to use the terminal's colours.
+        """
+        super().__init__(reference=reference)
+        self.width = max(width, 60)
+        self.color = color
+
+    def render(self, records: Sequence[Record]) -> str:
+        """See :class:`View`."""
+        console = _console(self.width, self.color)
+        for part in self.parts(records):
+            console.print(part)
+        text = console.file.getvalue()  # type: ignore[attr-defined]
+        return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+
+    def parts(self, records: Sequence[Record]) -> list[RenderableType]:
+        """What :meth:`render` prints, for a rich console of one's own."""
+        from rich.text import Text
+
+        shown = rows(records, self.reference)
+        if not shown:
+            return [Text("There are no records to show.")]
+        tables: dict[tuple[str, str, str], list[Row]] = {}
+        for row in shown:
+            tables.setdefault(row.table, []).append(row)
+        parts = [part for table in tables.values() for part in _table(table, self.width)]
+        return [*parts, *(Text(plain(sentence)) for sentence in verdict(shown))]
+
+
+def _table(table_rows: Sequence[Row], width: int) -> list[RenderableType]:
+    """Title, table and notes of one model on one machine."""
+    from rich.box import Box
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    notes = Notes()
+    names = [backend(row, notes.marks(row)) for row in table_rows]
+    batches = [row.batch for row in table_rows]
+    columns = used(table_rows, COLUMNS if len(set(batches)) > 1 else [c for c in COLUMNS if c.title != "batch"])
+    shown = fitting(columns, table_rows, width - max(_LEAST_BACKEND, min(max(map(len, names)), width // 3)))
+    table = RichTable(
+        box=Box("    \n    \n ── \n    \n ── \n ── \n    \n    \n"), pad_edge=False, padding=(0, _GAP, 0, 0)
+    )
+    table.add_column("backend", overflow="fold", max_width=max(_LEAST_BACKEND, width // 3))
+    for column in shown:
+        header = f"{column.title}\n{column.unit}" if column.unit else column.title
+        table.add_column(header, justify="right" if column.numeric else "left", no_wrap=True)
+    for index, (row, name) in enumerate(zip(table_rows, names, strict=True)):
+        last = index + 1 < len(table_rows) and table_rows[index + 1].comparison != row.comparison
+        table.add_row(Text(name), *(Text(column.text(row)) for column in shown), style=_style(row), end_section=last)
+    parts: list[RenderableType] = [Text(headline(table_rows[0], len(set(batches))), style="bold"), table]
+    parts += [_note(mark, text) for mark, text in notes.numbered()]
+    left_out = [column.title for column in columns if column not in shown]
+    if left_out:
+        text = f"Left out at this width: {listing(list(dict.fromkeys(left_out)))}."
+        parts.append(Text(text, style="dim"))
+    return [*parts, Text("")]
+
+
+def first_width(names: Sequence[str], width: int) -> int:
+    """Width of the first column: a third of the screen if it needs that, more only for a single long word."""
+    longest_word = max(len(word) for name in ["backend", *names] for word in name.split())
+    return min(max(longest_word, min(max(map(len, names)), width // 3)), width // 2)
+
+
+def fitting(columns: Sequence[Column], table_rows: Sequence[Row], width: int) -> list[Column]:
+    """The most important of ``columns`` that fit into ``width`` beside each other, in their own order."""
+    room, chosen = width, []
+    for column in sorted(columns, key=lambda column: column.keep):
+        cells = [column.title, column.unit, *(column.text(row) for row in table_rows)]
+        room -= max(map(len, cells)) + _GAP
+        if room < 0:
+            break
+        chosen.append(column)
+    return [column for column in columns if column in chosen]
+
+
+def _style(row: Row) -> str:
+    if not row.ok:
+        return "dim"
+    if row.agrees is False:
+        return "red"
+    return "bold green" if row.fastest else ""
+
+
+def _note(mark: str, text: str) -> Text:
+    from rich.text import Text
+
+    return Text(f"{mark} {text}", style="dim")
+
+
+def _console(width: int, color: bool) -> Console:
+    from rich.console import Console
+
+    return Console(
+        file=io.StringIO(),
+        width=width,
+        force_terminal=color,
+        color_system="standard" if color else None,
+        highlight=False,
+        markup=False,
+        emoji=False,
+        legacy_windows=False,
+        _environ={},
+    )

@@ -1,0 +1,169 @@
+"""The closing sentences: what was fastest, by how much, how sure that is, and what was left out.
+
+Two rows whose 95 % intervals of the median overlap are not told apart, whatever their medians are. The intervals come
+from one process each, so a sentence always says that variation between runs is not in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from inferlens.stats.intervals import Interval
+from inferlens.units import duration, listing, plural, ratio, ratio_range
+from inferlens.views.row import Row
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Rows that are compared with each other, and what can be said of them."""
+
+    rows: tuple[Row, ...]
+
+    @cached_property
+    def ranked(self) -> list[Row]:
+        """Rows that may win, fastest first."""
+        able = [row for row in self.rows if row.ranked and row.median is not None]
+        return sorted(able, key=lambda row: (not row.fastest, row.median))
+
+    @cached_property
+    def winner(self) -> Row | None:
+        """The row with the lowest median."""
+        return self.ranked[0] if self.ranked else None
+
+    @cached_property
+    def rivals(self) -> list[Row]:
+        """Rows that cannot be told apart from the winner."""
+        return [row for row in self.ranked[1:] if self.winner and overlap(self.winner, row)]
+
+    @cached_property
+    def faster_but_wrong(self) -> list[Row]:
+        """Rows left out for their wrong outputs that would have won."""
+        best = self.winner.median if self.winner else None
+        wrong = [row for row in self.rows if row.ok and row.agrees is False and row.median is not None]
+        return [row for row in wrong if best is None or row.median is None or row.median < best]
+
+    @property
+    def merge_key(self) -> tuple[str, ...]:
+        """Comparisons that share this are told in one sentence."""
+        if self.winner is None:
+            return ("none", str(any(row.ok for row in self.rows)))
+        plain = self.winner.speedup is not None and not self.winner.is_reference and not self.rivals
+        return ("won", self.winner.name, self.winner.reference) if plain else ("own", self.winner.id)
+
+
+def verdict(rows: Sequence[Row]) -> list[str]:
+    """Sentences on each model and machine among ``rows``, as :func:`inferlens.views.rows.rows` gives them."""
+    tables: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        tables.setdefault(row.table, []).append(row)
+    sentences = [sentence for table in tables.values() for sentence in of_table(table)]
+    if len({row.machine for row in rows}) > 1:
+        sentences.append("Rows of different machines are not compared with each other.")
+    return sentences
+
+
+def of_table(rows: Sequence[Row]) -> list[str]:
+    """Sentences on the rows of one model and machine."""
+    by_batch: dict[object, list[Row]] = {}
+    for row in rows:
+        by_batch.setdefault(row.comparison, []).append(row)
+    comparisons = [Comparison(tuple(each)) for each in by_batch.values()]
+    merged: dict[tuple[str, ...], list[Comparison]] = {}
+    for comparison in comparisons:
+        merged.setdefault(comparison.merge_key, []).append(comparison)
+    sentences = []
+    for same in merged.values():
+        where = _where(same, more=len(comparisons) > 1)
+        sentences.append(_won(same, where) if same[0].merge_key[0] == "won" else _single(same[0], where))
+    return [*sentences, *_left_out(comparisons), *_unchecked(comparisons), *_how_sure(comparisons)]
+
+
+def overlap(one: Row, other: Row) -> bool:
+    """Whether the 95 % intervals of two medians overlap; without intervals, whether the medians are equal."""
+    bounds = one.median_low, one.median_high, other.median_low, other.median_high
+    if None in bounds:
+        return one.median == other.median
+    low, high, other_low, other_high = (bound or 0.0 for bound in bounds)
+    return Interval(low, high).overlaps(Interval(other_low, other_high))
+
+
+def _won(same: Sequence[Comparison], where: str) -> str:
+    """A winner that is faster than the reference beyond doubt, at one or several batch sizes."""
+    winners = [comparison.winner for comparison in same if comparison.winner]
+    first = winners[0]
+    by = listing([ratio(row.speedup) for row in winners])
+    ranges = listing([ratio_range(row.speedup_low, row.speedup_high) for row in winners])
+    doubt = "" if first.speedup_low is None else f" (95 % {_s('interval', len(winners))} {ranges})"
+    text = f"{where}{first.name} was fastest: {by} as fast as {first.reference}{doubt}"
+    if len(same) > 1:
+        return f"{text}."
+    base = next((row for row in same[0].rows if row.is_reference and row.name == first.reference), None)
+    against = f" against {duration(base.median)}" if base else ""
+    return f"{text}, {duration(first.median)}{against}."
+
+
+def _single(comparison: Comparison, where: str) -> str:
+    """Everything but a plain winner."""
+    winner, rivals = comparison.winner, comparison.rivals
+    if winner is None:
+        ran = any(row.ok for row in comparison.rows)
+        return f"{where}{'no case ran with right outputs' if ran else 'no case ran'}, so nothing is ranked."
+    if rivals:
+        names = listing([_marked(row) for row in (winner, *rivals)])
+        doubt = "each other's doubt: their 95 % intervals overlap, so none is called the fastest"
+        return f"{where}{names} are within {doubt}. The lowest median is {winner.name}'s, {duration(winner.median)}."
+    if len(comparison.ranked) == 1:
+        return f"{where}{winner.name} is the only one to rank: {duration(winner.median)}."
+    if winner.is_reference:
+        second = comparison.ranked[1]
+        text = f"{where}{winner.name}, the reference, was fastest: {duration(winner.median)}. Next is {second.name}"
+        doubt = "" if second.speedup_low is None else f" ({ratio_range(second.speedup_low, second.speedup_high)})"
+        return f"{text}, {ratio(second.speedup)} as fast{doubt}."
+    return f"{where}{winner.name} was fastest: {duration(winner.median)}. No reference ran to compare it with."
+
+
+def _left_out(comparisons: Sequence[Comparison]) -> list[str]:
+    names = dict.fromkeys(row.name for comparison in comparisons for row in comparison.faster_but_wrong)
+    if not names:
+        return []
+    verb = "was" if len(names) == 1 else "were"
+    anyone = any(comparison.winner for comparison in comparisons)
+    return [f"{listing(list(names))} {verb} {'faster but ' if anyone else ''}wrong, so not ranked."]
+
+
+def _unchecked(comparisons: Sequence[Comparison]) -> list[str]:
+    """The winners whose outputs could not be compared with anything."""
+    rows = [row for c in comparisons if c.winner for row in (c.winner, *c.rivals) if row.agrees is None]
+    names = list(dict.fromkeys(row.name for row in rows))
+    return [f"The outputs of {listing(names)} were not checked."] if names else []
+
+
+def _how_sure(comparisons: Sequence[Comparison]) -> list[str]:
+    ranked = [row for comparison in comparisons for row in comparison.ranked]
+    if len(ranked) < 2:
+        return []
+    least, most = min(row.samples for row in ranked), max(row.samples for row in ranked)
+    count = plural(most, "sample") if least == most else f"{least:,} to {plural(most, 'sample')}"
+    sentence = f"Medians of {count}, one process each: variation between runs is not in the intervals."
+    few = [row.name for row in ranked if row.median_low is None]
+    if len(few) == len(ranked):
+        return [f"Medians of {count}, one process each: too few for an interval."]
+    return [sentence, *([f"{listing(list(dict.fromkeys(few)))} had too few samples for an interval."] if few else [])]
+
+
+def _where(same: Sequence[Comparison], more: bool) -> str:
+    """``model on device, at batch 1 and 8: ``."""
+    rows = [comparison.winner or comparison.rows[0] for comparison in same]
+    batches = [str(row.batch) for row in rows if row.batch is not None]
+    at = f", batch {listing(batches)}" if batches and more else ""
+    return f"{rows[0].model} on {rows[0].device_name}{at}: "
+
+
+def _marked(row: Row) -> str:
+    return f"{row.name} (the reference)" if row.is_reference else row.name
+
+
+def _s(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
