@@ -14,6 +14,7 @@ from inferlens.units import (
     ABSENT,
     bare_seconds,
     error_size,
+    listing,
     mebibytes,
     milliseconds,
     rate,
@@ -48,7 +49,7 @@ COLUMNS = (
     Column("iterations", "per s", lambda row: rate(row.iterations_per_second), 8),
     Column("items", "per s", lambda row: rate(row.items_per_second), 5),
     Column("speed-up", "", lambda row: outcome(row), 0),
-    Column("95 %", "interval", lambda row: ratio_range(row.speedup_low, row.speedup_high), 14),
+    Column("interval", "95 %", lambda row: ratio_range(row.speedup_low, row.speedup_high), 14),
     Column("error", "rel. L2", lambda row: error(row), 4),
     Column("build", "s", lambda row: bare_seconds(row.build), 12),
     Column("memory", "host MiB", lambda row: mebibytes(row.host_peak), 13),
@@ -83,10 +84,13 @@ def backend(row: Row, marks: str = "") -> str:
     return " ".join(word for word in (plain(words), FASTEST if row.fastest else "", marks) if word)
 
 
-def headline(row: Row, batches: int) -> str:
+def headline(table_rows: Sequence[Row]) -> str:
     """Model, device and inputs of a table."""
-    inputs = row.inputs_any_batch if batches > 1 else row.inputs
-    return " · ".join(plain(part) for part in (row.model, row.device_name, inputs) if part)
+    ran = [row for row in table_rows if row.ok] or table_rows
+    devices = listing(list(dict.fromkeys(row.device_name for row in ran)))
+    several = len({row.batch for row in table_rows}) > 1
+    inputs = ran[0].inputs_any_batch if several else ran[0].inputs
+    return " · ".join(plain(part) for part in (ran[0].model, devices, inputs) if part)
 
 
 class Notes:

@@ -49,7 +49,7 @@ def _table(table_rows: Sequence[Row]) -> list[str]:
     for row in table_rows:
         cells = [escape(backend(row, notes.marks(row))), *(escape(column.text(row)) for column in columns)]
         lines.append(_line([f"**{cell}**" if row.fastest and cell else cell for cell in cells]))
-    title = f"**{escape(headline(table_rows[0], len({row.batch for row in table_rows})))}**"
+    title = f"**{escape(headline(table_rows))}**"
     numbered = "  \n".join(f"{mark} {escape(text)}" for mark, text in notes.numbered())
     return [block for block in (title, "\n".join(lines), numbered) if block]
 

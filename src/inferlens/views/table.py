@@ -75,24 +75,23 @@ def _table(table_rows: Sequence[Row], width: int) -> list[RenderableType]:
     names = [backend(row, notes.marks(row)) for row in table_rows]
     batches = [row.batch for row in table_rows]
     columns = used(table_rows, COLUMNS if len(set(batches)) > 1 else [c for c in COLUMNS if c.title != "batch"])
-    shown = fitting(columns, table_rows, width - max(_LEAST_BACKEND, min(max(map(len, names)), width // 3)))
-    table = RichTable(
-        box=Box("    \n    \n ── \n    \n ── \n ── \n    \n    \n"), pad_edge=False, padding=(0, _GAP, 0, 0)
-    )
-    table.add_column("backend", overflow="fold", max_width=max(_LEAST_BACKEND, width // 3))
+    first = first_width(names, width)
+    shown = fitting(columns, table_rows, width - first)
+    table = RichTable(box=Box(_LINES), show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
+    table.add_column("backend", overflow="fold", width=first)
     for column in shown:
         header = f"{column.title}\n{column.unit}" if column.unit else column.title
         table.add_column(header, justify="right" if column.numeric else "left", no_wrap=True)
     for index, (row, name) in enumerate(zip(table_rows, names, strict=True)):
         last = index + 1 < len(table_rows) and table_rows[index + 1].comparison != row.comparison
         table.add_row(Text(name), *(Text(column.text(row)) for column in shown), style=_style(row), end_section=last)
-    parts: list[RenderableType] = [Text(headline(table_rows[0], len(set(batches))), style="bold"), table]
+    parts: list[RenderableType] = [Text(headline(table_rows), style="bold"), Text(""), table, Text("")]
     parts += [_note(mark, text) for mark, text in notes.numbered()]
     left_out = [column.title for column in columns if column not in shown]
     if left_out:
         text = f"Left out at this width: {listing(list(dict.fromkeys(left_out)))}."
         parts.append(Text(text, style="dim"))
-    return [*parts, Text("")]
+    return [*parts, Text("")] if left_out or notes.texts else parts
 
 
 def first_width(names: Sequence[str], width: int) -> int:

@@ -64,8 +64,8 @@ def verdict(rows: Sequence[Row]) -> list[str]:
     return sentences
 
 
-def of_table(rows: Sequence[Row]) -> list[str]:
-    """Sentences on the rows of one model and machine."""
+def of_table(rows: Sequence[Row], named: bool = True) -> list[str]:
+    """Sentences on the rows of one model and machine; where these stand in a title already, not ``named`` again."""
     by_batch: dict[object, list[Row]] = {}
     for row in rows:
         by_batch.setdefault(row.comparison, []).append(row)
@@ -75,7 +75,7 @@ def of_table(rows: Sequence[Row]) -> list[str]:
         merged.setdefault(comparison.merge_key, []).append(comparison)
     sentences = []
     for same in merged.values():
-        where = _where(same, more=len(comparisons) > 1)
+        where = _where(same, named, several=len(comparisons) > 1)
         sentences.append(_won(same, where) if same[0].merge_key[0] == "won" else _single(same[0], where))
     return [*sentences, *_left_out(comparisons), *_unchecked(comparisons), *_how_sure(comparisons)]
 
@@ -153,12 +153,13 @@ def _how_sure(comparisons: Sequence[Comparison]) -> list[str]:
     return [sentence, *([f"{listing(list(dict.fromkeys(few)))} had too few samples for an interval."] if few else [])]
 
 
-def _where(same: Sequence[Comparison], more: bool) -> str:
-    """``model on device, at batch 1 and 8: ``."""
+def _where(same: Sequence[Comparison], named: bool, several: bool) -> str:
+    """``model on device, batch 1 and 8: ``, or less of it, or nothing."""
     rows = [comparison.winner or comparison.rows[0] for comparison in same]
     batches = [str(row.batch) for row in rows if row.batch is not None]
-    at = f", batch {listing(batches)}" if batches and more else ""
-    return f"{rows[0].model} on {rows[0].device_name}{at}: "
+    words = [f"{rows[0].model} on {rows[0].device_name}"] if named else []
+    words += [f"batch {listing(batches)}"] if batches and several else []
+    return f"{', '.join(words)}: " if words else ""
 
 
 def _marked(row: Row) -> str:

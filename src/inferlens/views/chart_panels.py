@@ -1,0 +1,126 @@
+"""Panels of the charts: bars of one comparison, lines over the batch sizes of one table.
+
+Rows come in, an Altair chart goes out. Bars start at zero; every value is written beside its mark, by ``units``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from inferlens.units import ABSENT, milliseconds, rate
+from inferlens.views.chart_theme import PALETTE, SHAPES, cycled
+from inferlens.views.columns import plain
+from inferlens.views.row import Row
+
+PANEL = 330
+_STEP = 27
+# Room for the axis of the right panel of lines, and the same for bars, so that both stand in line.
+_BETWEEN = 64
+_HEADROOM = 1.22
+
+
+def colours(rows: Sequence[Row], by_series: bool) -> tuple[list[str], list[str]]:
+    """Names and colours of the legend: each series its own, or one for all of a backend's variants."""
+    names = list(dict.fromkeys(colour_key(row, by_series) for row in rows))
+    return names, cycled(PALETTE, len(names))
+
+
+def colour_key(row: Row, by_series: bool) -> str:
+    """What decides a row's colour."""
+    return plain(row.name if by_series else row.backend.partition(":")[0])
+
+
+def bars(rows: Sequence[Row], palette: tuple[list[str], list[str]], by_series: bool, title: str) -> Any:
+    """Median latency and items per second of one comparison side by side, fastest on top."""
+    import altair as alt
+
+    ordered = sorted(rows, key=lambda row: row.median or 0.0)
+    data = alt.Data(values=[_values(row, by_series) for row in ordered])
+    y = alt.Y("name:N", sort=[_label(row) for row in ordered], title=None)
+    colour = alt.Color("colour:N", scale=alt.Scale(domain=palette[0], range=palette[1]), legend=None)
+    latency = _panel(alt.Chart(data, title=title), "latency", "median latency (ms)", y, colour, _top(ordered, "p95"))
+    spread = alt.Chart(data).mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q", y=y)
+    ends = [alt.Chart(data).mark_tick(size=9, thickness=1.5).encode(x=f"{end}:Q", y=y) for end in ("low", "high")]
+    bare = alt.Y("name:N", sort=[_label(row) for row in ordered], title=None, axis=None)
+    top = max((row.items_per_second or 0.0 for row in ordered), default=0.0)
+    items = _panel(alt.Chart(data), "items", "throughput (items per second)", bare, colour, top)
+    size = {"width": PANEL, "height": alt.Step(_STEP)}
+    left = alt.layer(latency[0], spread, *ends, latency[1]).properties(**size)
+    return alt.hconcat(left, alt.layer(*items).properties(**size), spacing=_BETWEEN)
+
+
+def _panel(chart: Any, field: str, title: str, y: Any, colour: Any, top: float) -> tuple[Any, Any]:
+    """Bars of a field, and its values written at their ends."""
+    import altair as alt
+
+    scale = alt.Scale(domain=[0, (top or 1.0) * _HEADROOM], nice=False)
+    x = alt.X(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(tickCount=5))
+    tooltip = [alt.Tooltip(f"{name}:N", title=shown) for name, shown in _TOOLTIP.items()]
+    bar = chart.mark_bar(height=alt.RelativeBandSize(0.66), cornerRadiusEnd=2).encode(
+        x=x, y=y, color=colour, tooltip=tooltip
+    )
+    text = chart.mark_text(align="left", baseline="middle", dx=6).encode(
+        x=alt.X(f"{field}_end:Q", scale=scale), y=y, text=f"{field}_text:N"
+    )
+    return bar, text
+
+
+def lines(rows: Sequence[Row], palette: tuple[list[str], list[str]]) -> Any:
+    """Latency and items per second against the batch size, one line for each series."""
+    import altair as alt
+
+    data = alt.Data(values=[_values(row, True) for row in rows if row.batch])
+    batches = sorted({row.batch for row in rows if row.batch})
+    axis = alt.Axis(values=batches, format="d", labelOverlap=True)
+    x = alt.X("batch:Q", title="batch size (log scale)", scale=alt.Scale(type="log", base=2, nice=False), axis=axis)
+    in_a_row = max(1, 110 // (max(map(len, palette[0])) + 6))
+    legend = alt.Legend(title=None, orient="top", columns=in_a_row, offset=16)
+    colour = alt.Color("colour:N", scale=alt.Scale(domain=palette[0], range=palette[1]), legend=legend)
+    shape = alt.Shape(
+        "colour:N", scale=alt.Scale(domain=palette[0], range=cycled(SHAPES, len(palette[0]))), legend=legend
+    )
+    tooltip = [alt.Tooltip(f"{name}:N", title=shown) for name, shown in _TOOLTIP.items()]
+    panels = []
+    for field, title in (("latency", "median latency (ms, log scale)"), ("items", "items per second (log scale)")):
+        # A log scale with whole decades in sight keeps slow and fast apart; lines of equal speed-up are parallel.
+        y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(type="log", nice=True), axis=alt.Axis(tickCount=4))
+        base = alt.Chart(data).transform_filter(f"datum.{field} > 0")
+        line = base.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour)
+        point = base.mark_point(filled=True, size=60, opacity=1).encode(
+            x=x, y=y, color=colour, shape=shape, tooltip=tooltip
+        )
+        panels.append(alt.layer(line, point).properties(width=PANEL, height=260))
+    return alt.hconcat(*panels, spacing=_BETWEEN)
+
+
+_TOOLTIP = {"name": "case", "latency_text": "median (ms)", "spread": "p5 to p95 (ms)", "items_text": "items per second"}
+
+
+def _top(rows: Sequence[Row], field: str) -> float:
+    return max((max(row.median or 0.0, getattr(row, field) or 0.0) * 1e3 for row in rows), default=0.0)
+
+
+def _label(row: Row) -> str:
+    roles = ["reference"] * row.is_reference + ["fastest"] * row.fastest
+    return plain(row.name) + (f" ({', '.join(roles)})" if roles else "")
+
+
+def _values(row: Row, by_series: bool) -> dict[str, Any]:
+    """What the panels draw of a row: milliseconds and texts."""
+    known = row.p5 is not None and row.p95 is not None
+    low, high = (1e3 * (row.p5 or 0.0), 1e3 * (row.p95 or 0.0)) if known else (None, None)
+    return {
+        "name": _label(row),
+        "colour": colour_key(row, by_series),
+        "batch": row.batch,
+        "latency": 1e3 * (row.median or 0.0),
+        "latency_end": max(1e3 * (row.median or 0.0), high or 0.0),
+        "latency_text": milliseconds(row.median),
+        "low": low,
+        "high": high,
+        "spread": f"{milliseconds(row.p5)} to {milliseconds(row.p95)}" if known else ABSENT,
+        "items": row.items_per_second,
+        "items_end": row.items_per_second or 0.0,
+        "items_text": rate(row.items_per_second) if row.items_per_second else "not measured",
+    }

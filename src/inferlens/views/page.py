@@ -1,0 +1,61 @@
+"""One HTML file that draws a chart offline: the libraries are inside, and the page may load nothing.
+
+Data goes in as JSON in which no ``<`` is left, so that no name can close the script it stands in; a content security
+policy forbids every request besides.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import Any
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
+script-src 'unsafe-inline' 'unsafe-eval'; img-src data: blob:">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+body {{ margin: 0; padding: 16px; background: {light}; }}
+#chart {{ max-width: 100%; overflow-x: auto; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: {dark}; }} }}
+</style>
+<script>{libraries}</script>
+</head>
+<body>
+<div id="chart"></div>
+<noscript>This chart is drawn by JavaScript, which is inside this file; nothing is loaded.</noscript>
+<script>
+const charts = {charts};
+const dark = window.matchMedia("(prefers-color-scheme: dark)");
+function draw() {{
+  vegaEmbed("#chart", dark.matches ? charts.dark : charts.light, {{renderer: "svg", actions: false}});
+}}
+dark.addEventListener("change", draw);
+draw();
+</script>
+</body>
+</html>
+"""
+
+
+def page(light: dict[str, Any], dark: dict[str, Any], title: str, libraries: str) -> str:
+    """The file.
+
+    Args:
+        light: the chart for light pages, a Vega-Lite document.
+        dark: the one for dark pages.
+        title: of the page.
+        libraries: JavaScript that defines ``vegaEmbed``.
+    """
+    return _PAGE.format(
+        title=html.escape(title),
+        light=light["config"]["background"],
+        dark=dark["config"]["background"],
+        libraries=libraries.replace("</script", "<\\/script"),
+        charts=json.dumps({"light": light, "dark": dark}, sort_keys=True).replace("<", "\\u003c"),
+    )
