@@ -7,7 +7,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: bench test lint test-gpu benchmark clean
+.PHONY: bench test lint test-gpu benchmark schema clean
 
 bench: $(READY)
 	$(BIN)/inferlens bench resnet18
@@ -32,6 +32,9 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $(READY)
+
+schema: $(READY)
+	$(BIN)/python -c "import json; from inferlens.record import json_schema; print(json.dumps(json_schema(), indent=2))" > docs/record.schema.json
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

@@ -6,6 +6,7 @@ bytes. ``schema`` names the form; readers refuse forms they do not know and igno
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, Literal
 
 import msgspec
@@ -218,7 +219,10 @@ def decode(data: bytes) -> Record:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of a record."""
-    schema = msgspec.json.schema(Record)
+    schema: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(Record)))
+    for part in schema["$defs"].values():  # Python 3.13 strips docstrings of their indentation, older ones do not
+        if "description" in part:
+            part["description"] = inspect.cleandoc(part["description"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA, **schema}
 
 

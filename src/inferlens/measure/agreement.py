@@ -76,9 +76,11 @@ def _relative_l2(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
 
 
 def _cosine(ours: NDArray[Any], theirs: NDArray[Any]) -> float:
+    if np.array_equal(ours, theirs):
+        return 1.0
     norms = float(np.linalg.norm(ours) * np.linalg.norm(theirs))
     if not norms:
-        return 1.0 if np.array_equal(ours, theirs) else 0.0
+        return 0.0
     return float(np.clip(np.vdot(theirs, ours).real / norms, -1.0, 1.0))
 
 

@@ -1,0 +1,81 @@
+"""Whether outputs are right: the check passes what is right and fails what is not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferlens.measure.agreement import compare, unchecked, worse
+from inferlens.record import Agreement
+
+RNG = np.random.default_rng(0)
+SCORES = RNG.standard_normal((4, 1000)).astype(np.float32)
+
+
+def test_equal_outputs_agree_exactly() -> None:
+    agreement = compare([SCORES], [SCORES], 1e-4, "pytorch fp32")
+    assert agreement == Agreement(
+        reference="pytorch fp32", max_abs=0.0, rel_l2=0.0, cosine=1.0, top1=1.0, tolerance=1e-4, agrees=True
+    )
+
+
+@given(st.floats(1e-3, 1.0))
+def test_a_known_relative_error_is_measured_as_that(error: float) -> None:
+    agreement = compare([SCORES.astype(np.float64) * (1 + error)], [SCORES], 1e-4, "x")
+    assert agreement.rel_l2 == pytest.approx(error, rel=1e-6)
+    assert agreement.cosine == pytest.approx(1.0)
+    assert agreement.agrees is False
+    assert "above the tolerance" in agreement.reason
+
+
+def test_the_worst_output_counts() -> None:
+    agreement = compare([SCORES, SCORES * np.float32(1.5)], [SCORES, SCORES], 1e-4, "x")
+    assert agreement.rel_l2 == pytest.approx(0.5, rel=1e-5)
+
+
+def test_top1_is_the_share_of_rows_with_the_same_class() -> None:
+    ours = SCORES.copy()
+    ours[0, (SCORES[0].argmax() + 1) % 1000] = 100.0
+    assert compare([ours], [SCORES], 10.0, "x").top1 == 0.75
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_outputs_that_are_not_finite_are_wrong(bad: float) -> None:
+    ours = SCORES.copy()
+    ours[1, 1] = bad
+    assert compare([ours], [SCORES], 1e9, "x").agrees is False
+
+
+def test_a_reference_that_is_not_finite_proves_nothing() -> None:
+    agreement = compare([SCORES], [SCORES * np.float32(np.nan)], 1.0, "x")
+    assert agreement.agrees is None
+    assert "not finite" in agreement.reason
+
+
+@pytest.mark.parametrize("outputs", [[], [SCORES[:2]], [SCORES, SCORES]])
+def test_other_shapes_are_wrong(outputs: list[np.ndarray]) -> None:
+    agreement = compare(outputs, [SCORES], 1.0, "x")
+    assert agreement.agrees is False
+    assert "4x1000" in agreement.reason
+
+
+def test_zero_integer_complex_and_empty_outputs() -> None:
+    zero = np.zeros((2, 3), np.float32)
+    assert compare([zero], [zero], 1e-4, "x").agrees
+    assert compare([zero + 1], [zero], 1e-4, "x").agrees is False
+    labels = np.array([3, 4])
+    assert compare([labels], [labels], 1e-4, "x").agrees
+    assert compare([labels + 1], [labels], 1e-4, "x").agrees is False
+    waves = np.array([1 + 2j, 3j])
+    assert compare([waves], [waves], 1e-4, "x").agrees
+    assert compare([waves.conj()], [waves], 1e-4, "x").agrees is False
+    assert compare([np.zeros((0, 4))], [np.zeros((0, 4))], 1e-4, "x").agrees is None
+
+
+def test_outputs_that_go_wrong_while_the_case_runs_are_seen() -> None:
+    right, wrong = compare([SCORES], [SCORES], 1e-4, "x"), compare([SCORES * 2], [SCORES], 1e-4, "x")
+    assert worse(right, wrong) is wrong
+    assert worse(wrong, right) is wrong
+    assert worse(unchecked("x", "no reference"), unchecked("x", "no reference")).agrees is None
