@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.record import Record
@@ -18,9 +18,7 @@ from inferlens.views.row import Row
 from inferlens.views.rows import rows
 from inferlens.views.verdict import of_table
 
-Format = Literal["svg", "png", "html"]
-ThemeName = Literal["auto", "light", "dark"]
-FORMATS: tuple[Format, ...] = ("svg", "png", "html")
+FORMATS = ("svg", "png", "html")
 # Characters of 12-pixel type across the names and two panels.
 _CHARACTERS = 2 * PANEL // 6 + 45
 
@@ -31,7 +29,7 @@ class Chart(View):
     name: ClassVar[str] = "chart"
     summary: ClassVar[str] = "latency and throughput side by side, as SVG, PNG or HTML"
 
-    def __init__(self, *, reference: str | None = None, format: Format = "svg", theme: ThemeName = "auto") -> None:
+    def __init__(self, *, reference: str | None = None, format: str = "svg", theme: str = "auto") -> None:
         """
         Args:
             reference: words that name the row others are compared with; ``None`` is plain PyTorch.
@@ -43,9 +41,11 @@ class Chart(View):
         """
         super().__init__(reference=reference)
         if format not in FORMATS:
-            raise InferlensError(f"A chart has no format '{format}'.", expected=f"one of {', '.join(FORMATS)}")
+            raise InferlensError(
+                f"A chart cannot be written as '{format}'.", expected=", ".join(FORMATS), cure="--output compare.svg"
+            )
         if theme not in ("auto", *THEMES):
-            raise InferlensError(f"A chart has no theme '{theme}'.", expected=f"one of auto, {', '.join(THEMES)}")
+            raise InferlensError(f"A chart has no theme '{theme}'.", expected=f"auto, {', '.join(THEMES)}")
         self.format = format
         self.theme = theme
 

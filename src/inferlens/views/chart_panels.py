@@ -5,6 +5,7 @@ Rows come in, an Altair chart goes out. Bars start at zero; every value is writt
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,8 +84,10 @@ def lines(rows: Sequence[Row], palette: tuple[list[str], list[str]]) -> Any:
     tooltip = [alt.Tooltip(f"{name}:N", title=shown) for name, shown in _TOOLTIP.items()]
     panels = []
     for field, title in (("latency", "median latency (ms, log scale)"), ("items", "items per second (log scale)")):
-        # A log scale with whole decades in sight keeps slow and fast apart; lines of equal speed-up are parallel.
-        y = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(type="log", nice=True), axis=alt.Axis(tickCount=4))
+        # A log scale keeps slow and fast apart; lines whose speed-up is the same at every batch are parallel.
+        low, high = _range([value for row in rows for value in [_values(row, True)[field]] if value])
+        scale = alt.Scale(type="log", domain=[low, high], nice=False)
+        y = alt.Y(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(values=_ticks(low, high), format=",~r"))
         base = alt.Chart(data).transform_filter(f"datum.{field} > 0")
         line = base.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour)
         point = base.mark_point(filled=True, size=60, opacity=1).encode(
@@ -92,6 +95,19 @@ def lines(rows: Sequence[Row], palette: tuple[list[str], list[str]]) -> Any:
         )
         panels.append(alt.layer(line, point).properties(width=PANEL, height=260))
     return alt.hconcat(*panels, spacing=_BETWEEN)
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """From a little below the least to a little above the most."""
+    return (min(values) / 1.2, max(values) * 1.2) if values else (1.0, 10.0)
+
+
+def _ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 in every decade between the two."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    return [
+        tick for decade in decades for tick in (10.0**decade, 2 * 10.0**decade, 5 * 10.0**decade) if low <= tick <= high
+    ]
 
 
 _TOOLTIP = {"name": "case", "latency_text": "median (ms)", "spread": "p5 to p95 (ms)", "items_text": "items per second"}

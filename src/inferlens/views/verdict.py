@@ -154,11 +154,11 @@ def _how_sure(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def _where(same: Sequence[Comparison], named: bool, several: bool) -> str:
-    """``model on device, batch 1 and 8: ``, or less of it, or nothing."""
+    """``model on device, at batch 1 and 8: ``, or less of it, or nothing."""
     rows = [comparison.winner or comparison.rows[0] for comparison in same]
     batches = [str(row.batch) for row in rows if row.batch is not None]
     words = [f"{rows[0].model} on {rows[0].device_name}"] if named else []
-    words += [f"batch {listing(batches)}"] if batches and several else []
+    words += [f"{'at' if named else 'At'} batch {listing(batches)}"] if batches and several else []
     return f"{', '.join(words)}: " if words else ""
 
 

@@ -1,0 +1,52 @@
+"""``inferlens plot``: draw records as a picture or a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from inferlens.cli.show import PATHS, REFERENCE
+
+OUTPUT = "The file to write; .svg, .png or .html decides its format."
+THEME = "light or dark. [dim]Default: light, and in HTML what the reader's system is set to.[/dim]"
+
+
+def plot(
+    paths: Annotated[list[Path], typer.Argument(help=PATHS)],
+    output: Annotated[Path, typer.Option("--output", "-o", help=OUTPUT)] = Path("compare.svg"),
+    reference: Annotated[str | None, typer.Option(help=REFERENCE)] = None,
+    theme: Annotated[str | None, typer.Option(help=THEME)] = None,
+) -> None:
+    """Draw latency and throughput of every backend side by side, and against the batch size.
+
+    The HTML file is interactive and needs no network.
+    """
+    from inferlens.cli import screen
+    from inferlens.store import load_records
+    from inferlens.views.chart import Chart
+
+    chart = Chart(reference=reference, format=output.suffix.lower().removeprefix("."), theme=theme or "auto")
+    loaded = load_records(paths)
+    for problem in loaded.problems:
+        screen.note(problem)
+    write(output, chart.render(loaded.records))
+    screen.note(f"Wrote {output}.")
+
+
+def write(output: Path, drawn: str | bytes) -> None:
+    """Writes the file whole or not at all.
+
+    Raises:
+        InferlensError: if it cannot be written there.
+    """
+    from inferlens.errors import InferlensError
+    from inferlens.store import write_whole
+
+    try:
+        write_whole(output, drawn.encode() if isinstance(drawn, str) else drawn)
+    except OSError as error:
+        raise InferlensError(
+            f"{output} cannot be written: {error.strerror}.", cure="--output with another file"
+        ) from error
