@@ -66,12 +66,10 @@ def ratio(value: float | None) -> str:
 
 
 def ratio_range(low: float | None, high: float | None) -> str:
-    """From one factor to another: ``1.71 to 1.95``; as many digits as show that the two differ, five at most."""
+    """From one factor to another: ``1.71 to 1.95``; as many digits as show that the two differ, if five do."""
     if low is None or high is None:
         return ABSENT
-    for digits in (3, 4, 5):
-        if significant(low, digits) != significant(high, digits):
-            break
+    digits = next((d for d in (3, 4, 5) if significant(low, d) != significant(high, d)), 3)
     return f"{significant(low, digits)} to {significant(high, digits)}"
 
 

@@ -16,8 +16,9 @@ from inferlens.views.row import Row
 
 PANEL = 330
 _STEP = 27
-# Room for the axis of the right panel of lines, and the same for bars, so that both stand in line.
-_BETWEEN = 64
+# The right panel of lines has an axis of its own; with it, both right panels stand in line.
+_BETWEEN = 76
+_BETWEEN_LINES = 12
 _HEADROOM = 1.22
 
 
@@ -87,14 +88,16 @@ def lines(rows: Sequence[Row], palette: tuple[list[str], list[str]]) -> Any:
         # A log scale keeps slow and fast apart; lines whose speed-up is the same at every batch are parallel.
         low, high = _range([value for row in rows for value in [_values(row, True)[field]] if value])
         scale = alt.Scale(type="log", domain=[low, high], nice=False)
-        y = alt.Y(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(values=_ticks(low, high), format=",~r"))
+        y = alt.Y(
+            f"{field}:Q", title=title, scale=scale, axis=alt.Axis(values=_ticks(low, high), format=",~r", minExtent=44)
+        )
         base = alt.Chart(data).transform_filter(f"datum.{field} > 0")
         line = base.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour)
         point = base.mark_point(filled=True, size=60, opacity=1).encode(
             x=x, y=y, color=colour, shape=shape, tooltip=tooltip
         )
         panels.append(alt.layer(line, point).properties(width=PANEL, height=260))
-    return alt.hconcat(*panels, spacing=_BETWEEN)
+    return alt.hconcat(*panels, spacing=_BETWEEN_LINES)
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:

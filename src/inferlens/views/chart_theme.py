@@ -43,6 +43,7 @@ def config(theme: Theme) -> dict[str, Any]:
         "titleFontSize": 12,
         "titleFontWeight": "normal",
         "labelLimit": 320,
+        "labelFlush": False,
         "titlePadding": 8,
     }
     title = {"color": theme.text, "fontSize": 13, "fontWeight": "bold", "anchor": "start", "offset": 8}

@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from inferlens import units
+from inferlens.errors import InferlensError
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"), (12.345, "12.3"), (1.5, "1.50"), (9.996, "10.0"), (999.7, "1,000"), (12345.6, "12,346"),
+        (0.00123, "0.00123"), (-2.5, "-2.50"), (math.inf, "inf"), (math.nan, "nan"),
+    ],
+)  # fmt: skip
+def test_significant(value, text):
+    assert units.significant(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "–"), (850e-6, "850 µs"), (0.0123, "12.3 ms"), (4.2, "4.20 s"), (42.0, "42 s"), (185, "3 min 05 s")],
+)
+def test_duration(seconds, text):
+    assert units.duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(None, "–"), (0, "0 B"), (512, "512 B"), (1.5 * 2**20, "1.50 MiB"), (2**50, "1,024 TiB")]
+)
+def test_byte_count(count, text):
+    assert units.byte_count(count) == text
+
+
+def test_bare_numbers():
+    assert units.milliseconds(0.0123) == "12.3"
+    assert units.mebibytes(812 * 2**20) == "812"
+    assert units.bare_seconds(4.3) == "4.30"
+    assert units.rate(81.26) == "81.3"
+    assert units.ratio(1.834) == "1.83x"
+    assert {units.milliseconds(None), units.mebibytes(None), units.rate(None), units.ratio(None)} == {units.ABSENT}
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "text"),
+    [(1.71, 1.95, "1.71 to 1.95"), (2.0101, 2.0119, "2.010 to 2.012"), (2, 2, "2.00 to 2.00"), (None, 1.0, "–")],
+)
+def test_ratio_range(low, high, text):
+    assert units.ratio_range(low, high) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "–"), (0, "0"), (3.2e-7, "3e-07"), (0.0123, "0.012"), (0.5, "0.50")]
+)
+def test_error_size(value, text):
+    assert units.error_size(value) == text
+
+
+def test_words():
+    assert units.plural(1, "sample") == "1 sample"
+    assert units.plural(1000, "sample") == "1,000 samples"
+    assert [units.listing(list(words)) for words in ("", "a", "ab", "abc")] == ["", "a", "a and b", "a, b and c"]
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90", 90), ("90s", 90), ("1.5m", 90), ("200ms", 0.2), (" 1 h ", 3600)])
+def test_parse_duration(text, seconds):
+    assert units.parse_duration(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["", "s", "1 day", "-5s", "1.2.3"])
+def test_what_is_no_duration(text):
+    with pytest.raises(InferlensError, match="is no duration"):
+        units.parse_duration(text)

@@ -1,0 +1,190 @@
+"""What every view promises. A new view is one line in ``MEMBERS``."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+import xml.dom.minidom
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from inferlens.errors import InferlensError
+from inferlens.record import Memory
+from inferlens.views import VIEWS
+from inferlens.views.chart import Chart
+from inferlens.views.csv import Csv
+from inferlens.views.json import Json
+from inferlens.views.markdown import Markdown
+from inferlens.views.table import Table
+
+from .samples import UNCHECKED, WRONG, case, cpu_records, failure, gpu_records, record
+
+MEMBERS = {
+    "table": Table,
+    "table, narrow": lambda **options: Table(width=80, **options),
+    "table, coloured": lambda **options: Table(color=True, **options),
+    "markdown": Markdown,
+    "csv": Csv,
+    "json": Json,
+    "chart, svg": Chart,
+    "chart, png": lambda **options: Chart(format="png", **options),
+    "chart, html": lambda **options: Chart(format="html", **options),
+}
+TEXTS = [name for name in MEMBERS if not name.startswith("chart")]
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>|\n| a | \x1b[31m ]]> =cmd()'\"@everyone"
+NUMBERS = (math.nan, math.inf, 0.01, 0.011, 0.0, 1e-12, 1e12) * 4
+SETS = {
+    "ok": [record(median=0.01, rate=99.0)],
+    "many": cpu_records(),
+    "mixed batches": gpu_records((1, 8)),
+    "machines and models": [
+        *cpu_records(),
+        *gpu_records((1,)),
+        record(case(model="inferlens:resnet34"), median=0.02, rate=50.0),
+    ],
+    "failed beside ok": [record(), failure(case("openvino"), "timed out", "Took longer than 90 s.", "--timeout 10m")],
+    "wrong beside ok": [record(), record(case("openvino"), median=0.001, agreement=WRONG)],
+    "unchecked": [record(agreement=None), record(case("openvino"), agreement=UNCHECKED)],
+    "missing measurements": [record(), record(case("openvino"), median=None, memory=Memory(), phases=())],
+    "one sample": [record(samples=(0.01,)), record(case("openvino"), samples=(0.02,))],
+    "odd numbers": [record(), record(case("openvino"), samples=NUMBERS, rate=math.inf)],
+    "all zero": [record(samples=(0.0,) * 30, rate=0.0), record(case("openvino"), samples=(0.0,) * 30)],
+    "no batch": [record(case(batch=None), model=msgspec.structs.replace(record().model, inputs=()))],
+    "hostile": [
+        record(case(model=HOSTILE), rate=90.0),
+        record(case(HOSTILE, model=HOSTILE, options={"a": HOSTILE}), median=0.005, rate=200.0),
+        failure(case("openvino", model=HOSTILE), "failed", HOSTILE, HOSTILE),
+    ],
+}
+NOTHING_TO_DRAW = {
+    "empty": [],
+    "failed": [failure(case(), "out of memory", "The GPU ran out of memory.", "--batch 1")],
+    "wrong": [record(agreement=WRONG)],
+}
+
+
+@pytest.fixture(params=MEMBERS)
+def view(request):
+    return MEMBERS[request.param]
+
+
+def test_every_view_is_under_test():
+    assert {name.partition(",")[0] for name in MEMBERS} == set(VIEWS.names())
+    for name in VIEWS.names():
+        found = VIEWS.get(name)
+        assert found.name == name
+        assert found.summary
+
+
+@pytest.mark.parametrize("records", SETS.values(), ids=SETS)
+def test_renders(view, records):
+    drawn = view().render(records)
+    assert drawn
+
+
+@pytest.mark.parametrize("records", NOTHING_TO_DRAW.values(), ids=NOTHING_TO_DRAW)
+@pytest.mark.parametrize("name", MEMBERS)
+def test_without_a_right_answer_there_is_text_but_no_chart(name, records):
+    if name in TEXTS:
+        assert MEMBERS[name]().render(records)
+    else:
+        with pytest.raises(InferlensError, match="nothing to draw"):
+            MEMBERS[name]().render(records)
+
+
+def test_is_deterministic(view):
+    assert view().render(cpu_records()) == view().render(cpu_records())
+
+
+def test_takes_a_reference(view):
+    assert view(reference="onnxruntime:cpu graph_level=basic").render(cpu_records())
+    with pytest.raises(InferlensError, match="No case fits the reference 'tensorrt'"):
+        view(reference="tensorrt").render(cpu_records())
+
+
+def test_reads_nothing_from_its_surroundings(view, monkeypatch):
+    before = view().render(cpu_records())
+    for name, value in (("COLUMNS", "40"), ("NO_COLOR", "1"), ("FORCE_COLOR", "1"), ("TERM", "dumb")):
+        monkeypatch.setenv(name, value)
+    assert view().render(cpu_records()) == before
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_failures_are_rows_with_their_reason(name):
+    drawn = re.sub(r"\s+", " ", MEMBERS[name]().render(SETS["failed beside ok"]).replace("\\", ""))
+    assert "timed out" in drawn
+    assert "Took longer than 90 s." in drawn
+    assert "--timeout 10m" in drawn
+
+
+@pytest.mark.parametrize("name", ["table", "table, narrow", "markdown"])
+def test_texts_for_people_have_no_control_characters(name):
+    drawn = MEMBERS[name]().render(SETS["hostile"])
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", drawn)
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160, 200])
+@pytest.mark.parametrize("records", [cpu_records(), gpu_records((1, 8)), SETS["hostile"]])
+def test_tables_keep_to_their_width(width, records):
+    drawn = Table(width=width).render(records)
+    assert max(len(line) for line in drawn.splitlines()) <= width
+    assert "…" not in drawn
+
+
+def test_markdown_rows_stay_rows():
+    lines = [line for line in Markdown().render(SETS["hostile"]).splitlines() if line.startswith("| ")]
+    assert len(lines) == 2 + 3
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+    assert "<" not in re.sub(r"\\<", "", "\n".join(lines))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_svg_is_valid_and_runs_nothing(theme):
+    document = xml.dom.minidom.parseString(Chart(theme=theme).render(SETS["hostile"]))
+    names = {element.tagName for element in document.getElementsByTagName("*")}
+    assert not names & {"script", "img", "image", "foreignObject", "a"}
+    for element in document.getElementsByTagName("*"):
+        assert not [name for name in element.attributes.keys() if name.startswith("on") or name.endswith("href")]  # noqa: SIM118
+
+
+def test_html_is_one_file_that_loads_nothing():
+    drawn = Chart(format="html").render(SETS["hostile"])
+    assert drawn.count("<script>") == drawn.count("</script>") == 2
+    assert "<img" not in drawn[drawn.rindex("<script>") :]  # the libraries' own code stands before
+    assert "default-src 'none'" in drawn
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", drawn)
+
+
+@pytest.mark.parametrize("option", [{"format": "pdf"}, {"theme": "pink"}])
+def test_a_chart_refuses_what_it_does_not_know(option):
+    with pytest.raises(InferlensError):
+        Chart(**option)
+
+
+BARE = """
+import sys
+sys.path.insert(0, {folder!r})
+from samples import cpu_records
+from inferlens.views import VIEWS
+for name in VIEWS.names():
+    VIEWS.get(name)().render(cpu_records())
+frameworks = {{"torch", "torchvision", "onnx", "onnxruntime", "openvino", "tensorrt", "transformers", "timm"}}
+print(sorted({{name.split(".")[0] for name in sys.modules}} & frameworks), "inferlens.backends" in sys.modules)
+"""
+
+
+def test_no_framework_is_imported():
+    code = BARE.format(folder=str(Path(__file__).parent))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.returncode) == ("[] False\n", 0), done.stderr
+
+
+def test_a_missing_plot_library_is_an_answer(monkeypatch):
+    monkeypatch.setitem(sys.modules, "altair", None)
+    with pytest.raises(InferlensError, match="pip install 'inferlens\\[plots\\]'"):
+        Chart().render(cpu_records())

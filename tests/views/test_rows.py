@@ -1,0 +1,181 @@
+from __future__ import annotations
+
+import pytest
+
+from inferlens.errors import InferlensError
+from inferlens.record import Environment, Gpu, Phase
+from inferlens.views.rows import rows
+
+from .samples import CPU, UNCHECKED, WRONG, case, cpu_records, failure, gpu_records, record
+
+
+def constant(backend: str, seconds: float, count: int = 100, **fields):
+    return record(case(backend), samples=(seconds,) * count, **fields)
+
+
+def by_name(records, reference=None):
+    return {row.name: row for row in rows(records, reference)}
+
+
+def test_speedups_are_ratios_of_medians():
+    found = by_name([constant("pytorch", 0.02), constant("openvino", 0.01), constant("torchscript:trace", 0.04)])
+    assert found["pytorch fp32"].is_reference
+    assert found["openvino fp32"].speedup == pytest.approx(2.0)
+    assert (found["openvino fp32"].speedup_low, found["openvino fp32"].speedup_high) == pytest.approx((2.0, 2.0))
+    assert found["torchscript:trace fp32"].speedup == pytest.approx(0.5)
+    assert [row.name for row in found.values() if row.fastest] == ["openvino fp32"]
+    assert {row.reference for row in found.values()} == {"pytorch fp32"}
+
+
+def test_order_is_reference_then_speed_then_wrong_then_failed():
+    names = [
+        row.name
+        for row in rows(
+            [
+                failure(case("onnxruntime:cpu")),
+                constant("torchscript:trace", 0.003, agreement=WRONG),
+                constant("openvino", 0.02),
+                constant("torch_compile:inductor", 0.01),
+                constant("pytorch", 0.05),
+            ]
+        )
+    ]
+    assert [name.split()[0] for name in names] == [
+        "pytorch",
+        "torch_compile:inductor",
+        "openvino",
+        "torchscript:trace",
+        "onnxruntime:cpu",
+    ]
+
+
+def test_rates_are_measured_and_never_derived_from_latency():
+    of = case(batch=8)
+    with_rate, without = rows([record(of, median=0.01, rate=250.0)])[0], rows([record(of, median=0.01)])[0]
+    assert with_rate.iterations_per_second == pytest.approx(250.0)
+    assert with_rate.items_per_second == pytest.approx(2000.0)
+    assert (without.iterations_per_second, without.items_per_second) == (None, None)
+
+
+def test_wrong_outputs_are_neither_ranked_nor_given_a_speedup():
+    found = by_name([constant("pytorch", 0.02), constant("openvino", 0.001, agreement=WRONG)])
+    wrong = found["openvino fp32"]
+    assert (wrong.ranked, wrong.fastest, wrong.speedup, wrong.agrees) == (False, False, None, False)
+    assert wrong.median == 0.001
+    assert found["pytorch fp32"].fastest
+
+
+def test_unchecked_outputs_are_ranked_and_shown_as_such():
+    found = by_name([constant("pytorch", 0.02), constant("openvino", 0.001, agreement=UNCHECKED)])
+    assert found["openvino fp32"].agrees is None
+    assert found["openvino fp32"].fastest
+
+
+def test_failures_keep_status_reason_and_cure_and_show_no_numbers():
+    failed = failure(case("openvino"), "crashed", "signal 11", "--batch 1", measurements=record().measurements)
+    row = by_name([record(), failed])["openvino fp32"]
+    assert (row.status, row.reason, row.cure, row.median, row.samples) == ("crashed", "signal 11", "--batch 1", None, 0)
+
+
+def test_build_is_export_and_build():
+    phases = (Phase("load", 9.0), Phase("export", 1.0), Phase("build", 2.0), Phase("build", 0.5))
+    assert rows([record(phases=phases)])[0].build == 3.5
+    assert rows([record(phases=(Phase("load", 9.0),))])[0].build is None
+
+
+def test_percentiles_need_samples():
+    few = rows([record(samples=(0.01,) * 19)])[0]
+    assert (few.median, few.p95, few.p99) == (0.01, None, None)
+    assert rows([record(samples=(0.01,) * 9)])[0].median_low is None
+
+
+def test_samples_that_are_no_numbers_are_left_out_and_told():
+    row = rows([record(samples=(0.01, float("nan"), float("inf"), 0.01))])[0]
+    assert (row.samples, row.median) == (2, 0.01)
+    assert row.warnings == ("2 samples are no finite numbers and were left out.",)
+
+
+def test_only_the_latest_record_of_a_case_counts():
+    old = record(samples=(0.5,) * 30, created="2026-01-01T00:00:00Z")
+    new = record(samples=(0.1,) * 30, created="2026-02-01T00:00:00Z", id="other")
+    assert [row.median for row in rows([old, new])] == [row.median for row in rows([new, old])] == [0.1]
+
+
+def test_rows_of_different_machines_are_never_compared():
+    elsewhere = Environment(cpu="AMD EPYC 9654", cpu_threads=16)
+    here, there = constant("pytorch", 0.02), constant("openvino", 0.01, environment=elsewhere)
+    found = by_name([here, there])
+    assert found["openvino fp32"].reference == "openvino fp32"
+    assert found["openvino fp32"].speedup == 1.0
+    both = rows([here, constant("pytorch", 0.01, environment=elsewhere)])
+    assert [row.is_reference for row in both] == [True, True]
+
+
+def test_batches_are_never_compared():
+    found = rows([record(case(batch=8)), record(case(batch=1)), record(case("openvino", batch=8), median=0.005)])
+    assert [row.batch for row in found] == [1, 8, 8]
+    assert [row.is_reference for row in found] == [True, True, False]
+
+
+def test_each_device_has_its_own_pytorch():
+    both = Environment(cpu=CPU, gpus=(Gpu(name="NVIDIA H200"),))
+    found = by_name(
+        [
+            record(case(device=device), samples=(seconds,) * 50, environment=both)
+            for device, seconds in (("cpu", 0.02), ("cuda", 0.002))
+        ]
+        + [record(case("tensorrt", device="cuda"), samples=(0.001,) * 50, environment=both)]
+    )
+    assert found["tensorrt fp32 cuda"].reference == "pytorch fp32 cuda"
+    assert found["tensorrt fp32 cuda"].speedup == pytest.approx(2.0)
+    assert found["pytorch fp32 cpu"].speedup == 1.0
+    assert found["tensorrt fp32 cuda"].device_name == "NVIDIA H200"
+
+
+def test_without_pytorch_the_first_that_ran_is_the_reference():
+    found = by_name([failure(case()), constant("openvino", 0.02), constant("onnxruntime:cpu", 0.01)])
+    assert found["onnxruntime:cpu fp32"].reference == "openvino fp32"
+
+
+def test_pytorch_with_options_is_no_default_reference():
+    tuned = record(case(options={"channels_last": True}), samples=(0.01,) * 50)
+    found = by_name([tuned, constant("pytorch", 0.02)])
+    assert found["pytorch fp32"].is_reference
+    assert found["pytorch fp32 channels_last=true"].speedup == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("words", "name"),
+    [
+        ("openvino", "openvino fp32"),
+        ("torchscript:trace", "torchscript:trace fp32"),
+        ("onnxruntime:cpu", "onnxruntime:cpu fp32"),
+        ("onnxruntime graph_level=basic", "onnxruntime:cpu fp32 graph_level=basic"),
+        ("onnxruntime:cpu fp32 batch 1 cpu graph_level=basic", "onnxruntime:cpu fp32 graph_level=basic"),
+    ],
+)
+def test_a_reference_is_named_by_words(words, name):
+    assert {row.reference for row in rows([r for r in cpu_records() if r.status == "ok"], words)} == {name}
+
+
+def test_an_ambiguous_reference_lists_what_it_fits():
+    with pytest.raises(InferlensError, match="fits 3 cases") as caught:
+        rows(gpu_records((1,)), "fp32 cuda")
+    assert "'onnxruntime:cuda fp32 batch 1 cuda'" in str(caught.value)
+
+
+def test_a_reference_that_did_not_run_leaves_rows_without_speedup():
+    found = rows([record(), failure(case("openvino"))], "openvino")
+    assert [row.speedup for row in found] == [None, None]
+    assert [row.reference for row in found] == ["", ""]
+
+
+def test_a_failure_before_the_inputs_were_known_stays_in_its_comparison():
+    bare = record().model
+    lost = failure(case("openvino"), model=type(bare)(name="torchvision:resnet18"))
+    assert len({row.comparison for row in rows([record(), lost])}) == 1
+
+
+def test_cases_that_look_alike_get_different_names():
+    found = rows([record(case(seed=seed)) for seed in (0, 1)])
+    assert sorted(row.name for row in found) == ["pytorch fp32", "pytorch fp32 (2)"]

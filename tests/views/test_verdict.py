@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+from inferlens.record import Environment
+from inferlens.views.rows import rows
+from inferlens.views.verdict import verdict
+
+from .samples import CPU, CPU_MACHINE, GPU_MACHINE, UNCHECKED, WRONG, case, failure, record, series
+
+WHERE = f"torchvision:resnet18 on {CPU}: "
+SURE = "Medians of 100 samples, one process each: variation between runs is not in the intervals."
+
+
+def constant(backend: str, seconds: float, count: int = 100, batch: int = 1, **fields):
+    return record(case(backend, batch=batch), samples=(seconds,) * count, **fields)
+
+
+def told(*records, reference=None):
+    return verdict(rows(records, reference))
+
+
+def test_a_clear_winner():
+    assert told(constant("pytorch", 0.02), constant("openvino", 0.01)) == [
+        f"{WHERE}openvino fp32 was fastest: 2.00x as fast as pytorch fp32 (95 % interval 2.00 to 2.00), "
+        "10.0 ms against 20.0 ms.",
+        SURE,
+    ]
+
+
+def test_the_same_winner_at_several_batches_is_told_once():
+    records = [constant("pytorch", 0.02 * b, batch=b) for b in (1, 8, 16)]
+    records += [constant("openvino", s, batch=b) for b, s in ((1, 0.01), (8, 0.04), (16, 0.04))]
+    assert told(*records)[0] == (
+        f"torchvision:resnet18 on {CPU}, at batch 1, 8 and 16: openvino fp32 was fastest: 2.00x, 4.00x and 8.00x "
+        "as fast as pytorch fp32 (95 % intervals 2.00 to 2.00, 4.00 to 4.00 and 8.00 to 8.00)."
+    )
+    assert len(told(*records)) == 2
+
+
+def test_different_winners_are_told_apart():
+    records = [constant("pytorch", 0.02, batch=1), constant("pytorch", 0.02, batch=8)]
+    records += [constant("openvino", 0.01, batch=1), constant("openvino", 0.04, batch=8)]
+    first, second, _ = told(*records)
+    assert first.startswith(f"torchvision:resnet18 on {CPU}, at batch 1: openvino fp32 was fastest")
+    assert second == (
+        f"torchvision:resnet18 on {CPU}, at batch 8: pytorch fp32, the reference, was fastest: 20.0 ms. "
+        "Next is openvino fp32, 0.500x as fast (0.500 to 0.500)."
+    )
+
+
+def test_two_that_cannot_be_told_apart():
+    near = [
+        record(case(), samples=series(0.01, 100, 0.1)),
+        record(case("openvino"), samples=series(0.01001, 100, 0.1, seed=1)),
+    ]
+    found = rows(near)
+    low = min(found, key=lambda row: row.median or 0)
+    sentence = verdict(found)[0]
+    assert "pytorch fp32 (the reference)" in sentence
+    assert "are within each other's doubt: their 95 % intervals overlap, so none is called the fastest." in sentence
+    assert f"The lowest median is {low.name}'s" in sentence
+
+
+def test_few_samples_are_said_to_be_few():
+    assert told(constant("pytorch", 0.02, count=5), constant("openvino", 0.01, count=5)) == [
+        f"{WHERE}openvino fp32 was fastest: 2.00x as fast as pytorch fp32, 10.0 ms against 20.0 ms.",
+        "Medians of 5 samples, one process each: too few for an interval.",
+    ]
+    assert told(constant("pytorch", 0.02), constant("openvino", 0.01, count=5))[1:] == [
+        "Medians of 5 to 100 samples, one process each: variation between runs is not in the intervals.",
+        "openvino fp32 had too few samples for an interval.",
+    ]
+
+
+def test_only_one_ran():
+    assert told(constant("pytorch", 0.02), failure(case("openvino"))) == [
+        f"{WHERE}pytorch fp32 is the only one to rank: 20.0 ms."
+    ]
+
+
+def test_none_ran():
+    assert told(failure(case()), failure(case("openvino"))) == [f"{WHERE}no case ran, so nothing is ranked."]
+    assert told(constant("pytorch", 0.02, agreement=WRONG)) == [
+        f"{WHERE}no case ran with right outputs, so nothing is ranked.",
+        "pytorch fp32 was wrong, so not ranked.",
+    ]
+    assert told() == []
+
+
+def test_a_fast_wrong_answer_is_named():
+    wrong = constant("torchscript:trace", 0.001, agreement=WRONG)
+    sentences = told(constant("pytorch", 0.02), constant("openvino", 0.01), wrong)
+    assert sentences[1] == "torchscript:trace fp32 was faster but wrong, so not ranked."
+
+
+def test_a_slow_wrong_answer_is_not_worth_a_sentence():
+    wrong = constant("torchscript:trace", 0.05, agreement=WRONG)
+    assert len(told(constant("pytorch", 0.02), constant("openvino", 0.01), wrong)) == 2
+
+
+def test_unchecked_outputs_of_the_winner_are_named():
+    sentences = told(constant("pytorch", 0.02), constant("openvino", 0.01, agreement=UNCHECKED))
+    assert sentences[1] == "The outputs of openvino fp32 were not checked."
+
+
+def test_a_reference_that_did_not_run():
+    sentences = told(
+        constant("pytorch", 0.02), constant("openvino", 0.01), failure(case("tensorrt")), reference="tensorrt"
+    )
+    assert sentences[0] == f"{WHERE}openvino fp32 was fastest: 10.0 ms. No reference ran to compare it with."
+
+
+def test_machines_are_not_compared():
+    sentences = told(
+        constant("pytorch", 0.02, environment=CPU_MACHINE),
+        constant("openvino", 0.01, environment=Environment(cpu="AMD EPYC 9654")),
+    )
+    assert sentences[-1] == "Rows of different machines are not compared with each other."
+    assert GPU_MACHINE.gpus
