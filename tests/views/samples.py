@@ -143,3 +143,8 @@ def gpu_records(batches: tuple[int, ...] = (1, 8, 16, 32)) -> list[Record]:
             )
         )
     return found
+
+
+def sample_records() -> list[Record]:
+    """A bit of everything: two machines, two batch sizes, right, wrong and failed cases."""
+    return [*cpu_records(), *gpu_records((1, 8))]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
 import re
 import subprocess
@@ -156,7 +158,12 @@ def test_html_is_one_file_that_loads_nothing():
     drawn = Chart(format="html").render(SETS["hostile"])
     assert drawn.count("<script>") == drawn.count("</script>") == 2
     assert "<img" not in drawn[drawn.rindex("<script>") :]  # the libraries' own code stands before
-    assert "default-src 'none'" in drawn
+    policy = re.search(r'Security-Policy" content="([^"]*)"', drawn)
+    assert policy
+    assert policy[1].startswith("default-src 'none';")
+    assert "unsafe" not in policy[1].partition("script-src")[2]
+    for script in re.findall(r"<script>(.*?)</script>", drawn, re.DOTALL):
+        assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy[1]
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", drawn)
 
 

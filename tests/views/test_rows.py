@@ -6,7 +6,7 @@ from inferlens.errors import InferlensError
 from inferlens.record import Environment, Gpu, Phase
 from inferlens.views.rows import rows
 
-from .samples import CPU, UNCHECKED, WRONG, case, cpu_records, failure, gpu_records, record
+from .samples import CPU, UNCHECKED, WRONG, case, cpu_records, failure, gpu_records, record, series
 
 
 def constant(backend: str, seconds: float, count: int = 100, **fields):
@@ -179,3 +179,12 @@ def test_a_failure_before_the_inputs_were_known_stays_in_its_comparison():
 def test_cases_that_look_alike_get_different_names():
     found = rows([record(case(seed=seed)) for seed in (0, 1)])
     assert sorted(row.name for row in found) == ["pytorch fp32", "pytorch fp32 (2)"]
+
+
+def test_all_that_cannot_be_told_from_the_fastest_are_marked():
+    near = [
+        record(case(), samples=series(0.01, spread=0.1)),
+        record(case("openvino"), samples=series(0.01, spread=0.1)),
+    ]
+    found = by_name([*near, constant("torchscript:trace", 0.02)])
+    assert [name for name, row in found.items() if row.fastest] == ["pytorch fp32", "openvino fp32"]

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.record import Record
 from inferlens.views.base import View
-from inferlens.views.chart_panels import PANEL, bars, colours, lines
+from inferlens.views.chart_panels import PANEL, Palette, bars, colours, lines
 from inferlens.views.chart_theme import THEMES, Theme, config
 from inferlens.views.columns import headline, plain
 from inferlens.views.page import page
@@ -77,7 +77,8 @@ class Chart(View):
         tables: dict[tuple[str, str, str], list[Row]] = {}
         for row in shown:
             tables.setdefault(row.table, []).append(row)
-        blocks = [_block(table) for table in tables.values() if any(drawn(row) for row in table)]
+        families = colours([row for row in shown if drawn(row)], by_series=False)
+        blocks = [_block(table, families) for table in tables.values() if any(drawn(row) for row in table)]
         chart = alt.vconcat(*blocks, spacing=44).resolve_scale(color="independent", shape="independent")
         document: dict[str, Any] = chart.to_dict()
         document["config"] = config(theme)
@@ -89,7 +90,7 @@ def drawn(row: Row) -> bool:
     return row.ranked and row.median is not None
 
 
-def _block(table: Sequence[Row]) -> Any:
+def _block(table: Sequence[Row], families: Palette) -> Any:
     """One model on one machine: lines over the batch sizes if there are several, bars for each of them."""
     import altair as alt
 
@@ -97,7 +98,7 @@ def _block(table: Sequence[Row]) -> Any:
     batches = list(dict.fromkeys(row.comparison for row in able))
     several = len(batches) > 1
     largest = sorted(able, key=lambda row: (-(row.batch or 0), row.median or 0.0))
-    palette = colours(largest, several)
+    palette = colours(largest, by_series=True) if several else families
     panels = [lines(able, palette)] if several else []
     for comparison in batches:
         rows_of = [row for row in able if row.comparison == comparison]
@@ -106,7 +107,8 @@ def _block(table: Sequence[Row]) -> Any:
     title = alt.TitleParams(
         plain(table[0].model), subtitle=_subtitle(table), fontSize=18, anchor="start", offset=18, frame="bounds"
     )
-    return alt.vconcat(*panels, spacing=30, title=title)
+    # Each panel names its colours itself; sharing them would make one legend of those with and without.
+    return alt.vconcat(*panels, spacing=30, title=title).resolve_scale(color="independent", shape="independent")
 
 
 def _subtitle(table: Sequence[Row]) -> list[str]:

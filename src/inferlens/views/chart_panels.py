@@ -14,6 +14,9 @@ from inferlens.views.chart_theme import PALETTE, SHAPES, cycled
 from inferlens.views.columns import plain
 from inferlens.views.row import Row
 
+# Names of a legend, and the colour of each.
+Palette = tuple[list[str], list[str]]
+
 PANEL = 330
 _STEP = 27
 # The right panel of lines has an axis of its own; with it, both right panels stand in line.
@@ -22,7 +25,7 @@ _BETWEEN_LINES = 12
 _HEADROOM = 1.22
 
 
-def colours(rows: Sequence[Row], by_series: bool) -> tuple[list[str], list[str]]:
+def colours(rows: Sequence[Row], by_series: bool) -> Palette:
     """Names and colours of the legend: each series its own, or one for all of a backend's variants."""
     names = list(dict.fromkeys(colour_key(row, by_series) for row in rows))
     return names, cycled(PALETTE, len(names))
@@ -33,18 +36,20 @@ def colour_key(row: Row, by_series: bool) -> str:
     return plain(row.name if by_series else row.backend.partition(":")[0])
 
 
-def bars(rows: Sequence[Row], palette: tuple[list[str], list[str]], by_series: bool, title: str) -> Any:
+def bars(rows: Sequence[Row], palette: Palette, by_series: bool, title: str) -> Any:
     """Median latency and items per second of one comparison side by side, fastest on top."""
     import altair as alt
 
     ordered = sorted(rows, key=lambda row: row.median or 0.0)
-    data = alt.Data(values=[_values(row, by_series) for row in ordered])
-    y = alt.Y("name:N", sort=[_label(row) for row in ordered], title=None)
+    tied = sum(row.fastest for row in ordered) > 1
+    values = [{**_values(row, by_series), "name": _label(row, tied)} for row in ordered]
+    data, names = alt.Data(values=values), [value["name"] for value in values]
+    y = alt.Y("name:N", sort=names, title=None)
     colour = alt.Color("colour:N", scale=alt.Scale(domain=palette[0], range=palette[1]), legend=None)
     latency = _panel(alt.Chart(data, title=title), "latency", "median latency (ms)", y, colour, _top(ordered, "p95"))
     spread = alt.Chart(data).mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q", y=y)
     ends = [alt.Chart(data).mark_tick(size=9, thickness=1.5).encode(x=f"{end}:Q", y=y) for end in ("low", "high")]
-    bare = alt.Y("name:N", sort=[_label(row) for row in ordered], title=None, axis=None)
+    bare = alt.Y("name:N", sort=names, title=None, axis=None)
     top = max((row.items_per_second or 0.0 for row in ordered), default=0.0)
     items = _panel(alt.Chart(data), "items", "throughput (items per second)", bare, colour, top)
     size = {"width": PANEL, "height": alt.Step(_STEP)}
@@ -68,7 +73,7 @@ def _panel(chart: Any, field: str, title: str, y: Any, colour: Any, top: float) 
     return bar, text
 
 
-def lines(rows: Sequence[Row], palette: tuple[list[str], list[str]]) -> Any:
+def lines(rows: Sequence[Row], palette: Palette) -> Any:
     """Latency and items per second against the batch size, one line for each series."""
     import altair as alt
 
@@ -120,8 +125,8 @@ def _top(rows: Sequence[Row], field: str) -> float:
     return max((max(row.median or 0.0, getattr(row, field) or 0.0) * 1e3 for row in rows), default=0.0)
 
 
-def _label(row: Row) -> str:
-    roles = ["reference"] * row.is_reference + ["fastest"] * row.fastest
+def _label(row: Row, tied: bool) -> str:
+    roles = ["reference"] * row.is_reference + ["tied" if tied else "fastest"] * row.fastest
     return plain(row.name) + (f" ({', '.join(roles)})" if roles else "")
 
 
@@ -130,7 +135,7 @@ def _values(row: Row, by_series: bool) -> dict[str, Any]:
     known = row.p5 is not None and row.p95 is not None
     low, high = (1e3 * (row.p5 or 0.0), 1e3 * (row.p95 or 0.0)) if known else (None, None)
     return {
-        "name": _label(row),
+        "name": plain(row.name),
         "colour": colour_key(row, by_series),
         "batch": row.batch,
         "latency": 1e3 * (row.median or 0.0),

@@ -81,7 +81,7 @@ def used(rows: Sequence[Row], columns: Sequence[Column] = COLUMNS) -> list[Colum
 def backend(row: Row, marks: str = "") -> str:
     """First column: backend, what tells the row from its like, the mark of the fastest, marks of notes."""
     words = row.name.replace(f"{row.backend} {row.precision}", row.backend, 1)
-    return " ".join(word for word in (plain(words), FASTEST if row.fastest else "", marks) if word)
+    return f"{plain(words)}{marks}{f' {FASTEST}' if row.fastest else ''}"
 
 
 def headline(table_rows: Sequence[Row]) -> str:
@@ -106,7 +106,7 @@ class Notes:
             if text not in self.texts:
                 self.texts.append(text)
             numbers.append(self.texts.index(text) + 1)
-        return " ".join(str(number).translate(_SUPERSCRIPTS) for number in numbers)
+        return "˙".join(str(number).translate(_SUPERSCRIPTS) for number in numbers)
 
     def numbered(self) -> list[tuple[str, str]]:
         """Mark and text of each note."""

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from inferlens.stats.intervals import Interval
+
 
 class Row(Struct, frozen=True, kw_only=True):
     """One case as it is shown; times in seconds, sizes in bytes, ``None`` for what was not measured or is not certain.
@@ -25,6 +27,7 @@ class Row(Struct, frozen=True, kw_only=True):
         error: relative L2 error of the outputs; ``agrees`` is ``None`` where they could not be checked.
         build: seconds of export and build together.
         ranked: whether the row may be the fastest: it ran, and its outputs are not known to be wrong.
+        fastest: the lowest median of its comparison, or not to be told apart from it: several rows may be.
     """
 
     id: str
@@ -90,6 +93,13 @@ class Row(Struct, frozen=True, kw_only=True):
     def comparison(self) -> tuple[str, str, str, int | None]:
         """Rows that share this are compared with each other."""
         return self.model, self.machine, self.inputs, self.batch
+
+    def overlaps(self, other: Row) -> bool:
+        """Whether the 95 % intervals of two medians overlap; without intervals, whether the medians are equal."""
+        mine, theirs = (self.median_low, self.median_high), (other.median_low, other.median_high)
+        if None in mine or None in theirs:
+            return self.median == other.median
+        return Interval(*mine).overlaps(Interval(*theirs))  # type: ignore[arg-type]
 
     @property
     def inputs_any_batch(self) -> str:

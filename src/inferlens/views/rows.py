@@ -176,9 +176,9 @@ def _compared(pairs: Sequence[tuple[Row, Record]], chosen: dict[str, Row]) -> li
         if reference is not None:
             row = _against(row, reference, samples)
         done.append(row)
-    best = min((row.median for row in done if row.ranked and row.median is not None), default=None)
-    first = next((row.id for row in done if row.ranked and row.median == best), "")
-    marked = [replace(row, fastest=row.id == first) for row in done]
+    ranked = [row for row in done if row.ranked]
+    best = min(ranked, key=lambda row: row.median or 0.0, default=None)
+    marked = [replace(row, fastest=best is not None and row.ranked and row.overlaps(best)) for row in done]
     return sorted(marked, key=_place)
 
 

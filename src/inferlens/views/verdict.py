@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from inferlens.stats.intervals import Interval
 from inferlens.units import duration, listing, plural, ratio, ratio_range
 from inferlens.views.row import Row
 
@@ -25,7 +24,7 @@ class Comparison:
     def ranked(self) -> list[Row]:
         """Rows that may win, fastest first."""
         able = [row for row in self.rows if row.ranked and row.median is not None]
-        return sorted(able, key=lambda row: (not row.fastest, row.median))
+        return sorted(able, key=lambda row: row.median or 0.0)
 
     @cached_property
     def winner(self) -> Row | None:
@@ -35,7 +34,7 @@ class Comparison:
     @cached_property
     def rivals(self) -> list[Row]:
         """Rows that cannot be told apart from the winner."""
-        return [row for row in self.ranked[1:] if self.winner and overlap(self.winner, row)]
+        return [row for row in self.ranked[1:] if self.winner and self.winner.overlaps(row)]
 
     @cached_property
     def faster_but_wrong(self) -> list[Row]:
@@ -78,15 +77,6 @@ def of_table(rows: Sequence[Row], named: bool = True) -> list[str]:
         where = _where(same, named, several=len(comparisons) > 1)
         sentences.append(_won(same, where) if same[0].merge_key[0] == "won" else _single(same[0], where))
     return [*sentences, *_left_out(comparisons), *_unchecked(comparisons), *_how_sure(comparisons)]
-
-
-def overlap(one: Row, other: Row) -> bool:
-    """Whether the 95 % intervals of two medians overlap; without intervals, whether the medians are equal."""
-    bounds = one.median_low, one.median_high, other.median_low, other.median_high
-    if None in bounds:
-        return one.median == other.median
-    low, high, other_low, other_high = (bound or 0.0 for bound in bounds)
-    return Interval(low, high).overlaps(Interval(other_low, other_high))
 
 
 def _won(same: Sequence[Comparison], where: str) -> str:
