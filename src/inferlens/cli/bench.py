@@ -60,6 +60,7 @@ def bench(
     """
     from inferlens import api
     from inferlens.cli import screen
+    from inferlens.store import safe_name
 
     words = {
         "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
@@ -75,7 +76,7 @@ def bench(
     records, interrupted = measure(plan)
     if records:
         screen.show(records, format, reference)
-        folders = sorted({str(Path(plan.output) / screen.folder_name(record)) for record in records})
+        folders = sorted({str(Path(plan.output) / safe_name(record.model.name)) for record in records})
         screen.note(f"Kept in {', '.join(folders)}. Look again: inferlens show {folders[0]}")
     if interrupted:
         screen.note(f"Interrupted; {len(records)} measured cases are kept.")

@@ -90,10 +90,10 @@ class Bar:
             self._bar.refresh()
 
     def _note_lookup(self, cases: Sequence[Planned]) -> None:
-        """Says what a bare name was taken for, where it could have meant something else."""
+        """Says what a bare name was found to mean."""
         for found in {planned.found.spec: planned.found for planned in cases}.values():
-            if found.also:
-                self._console.print(escape(f"{found.name} is {found.spec} (also there: {', '.join(found.also)})."))
+            if found.asked not in ("", found.spec):
+                self._console.print(escape(f"{found.asked} is {found.spec}."))
 
 
 def ending(record: Record) -> str:

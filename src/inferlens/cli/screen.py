@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -11,6 +12,10 @@ if TYPE_CHECKING:
 
     from inferlens.record import Record
     from inferlens.views.base import View
+
+
+TEXTS = ("table", "markdown", "csv", "json")
+WIDTH_OF_A_PIPE = 160
 
 
 def output() -> Console:
@@ -32,3 +37,32 @@ def note(text: str) -> None:
     from rich.markup import escape
 
     errors().print(f"[dim]{escape(text)}[/dim]", soft_wrap=True)
+
+
+def view(format: str, reference: str | None) -> View:
+    """The view of that name, made for this terminal.
+
+    Raises:
+        InferlensError: if there is none, or it draws pictures.
+    """
+    from inferlens.errors import InferlensError
+    from inferlens.views import VIEWS
+
+    if format not in TEXTS:
+        raise InferlensError(
+            f"There is no format '{format}'.", expected=", ".join(TEXTS), cure="inferlens plot for pictures"
+        )
+    chosen = VIEWS.get(format)
+    if format != "table":
+        return chosen(reference=reference)
+    console = output()
+    width = console.width if console.is_terminal or "COLUMNS" in os.environ else WIDTH_OF_A_PIPE
+    return chosen(reference=reference, width=width, color=console.is_terminal and not console.no_color)  # type: ignore[call-arg]
+
+
+def show(records: Sequence[Record], format: str, reference: str | None) -> None:
+    """Prints records to standard output in that format."""
+    drawn = view(format, reference).render(records)
+    text = drawn.decode() if isinstance(drawn, bytes) else drawn
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()

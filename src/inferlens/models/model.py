@@ -37,14 +37,14 @@ class Found(Struct, frozen=True, kw_only=True):
         name: the short name, used for the folder and titles.
         format: what the model will be once loaded; decides which backends can take it.
         batch: batch size of its own inputs, if known without loading it.
-        also: other full names that the same bare name would have meant.
+        asked: the name as it was asked for.
     """
 
     spec: str
     name: str
     format: Format
     batch: int | None = 1
-    also: tuple[str, ...] = ()
+    asked: str = ""
 
 
 @dataclass(frozen=True)

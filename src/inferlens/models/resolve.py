@@ -1,0 +1,213 @@
+"""From a name to a model: :func:`find` says what a name means, :func:`load` opens it for a case."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from inferlens.case import Case, TensorSpec, with_batch
+from inferlens.errors import InferlensError, MissingLibrary, Unsupported, suggestion
+from inferlens.models.model import Found, Model
+from inferlens.models.sources.base import Opened, Source, Wish
+from inferlens.models.sources.factory import Factory
+from inferlens.models.sources.fake import Fake
+from inferlens.models.sources.files import SUFFIXES, TorchFile
+from inferlens.models.sources.hub import Hub
+from inferlens.models.sources.live import Live
+from inferlens.models.sources.onnx import OnnxFile
+from inferlens.models.sources.timm import Timm
+from inferlens.models.sources.torchvision import Torchvision
+from inferlens.models.sources.transformers import Transformers
+from inferlens.models.sources.zoo import Zoo
+
+# A bare name is looked up in the sources that list their names, in this order.
+SOURCES: tuple[Source, ...] = (
+    Torchvision(), Timm(), Transformers(), Zoo(), Hub(), Factory(), OnnxFile(), TorchFile(), Live(), Fake(),
+)  # fmt: skip
+BY_PREFIX = {source.prefix: source for source in SOURCES}
+IMAGE = TensorSpec("x", (1, 3, 224, 224))
+
+
+def find(name: str) -> Found:
+    """What ``name`` means: ``SOURCE:NAME``, a model file, ``package.module:factory``, or a bare name.
+
+    Raises:
+        InferlensError: if it means nothing; near misses are suggested.
+    """
+    prefix, colon, rest = name.partition(":")
+    if colon and prefix in BY_PREFIX:
+        found = BY_PREFIX[prefix].find(rest)
+    elif name.endswith(".onnx"):
+        found = BY_PREFIX["onnx"].find(name)
+    elif name.endswith(SUFFIXES) or Path(name).is_file():
+        found = BY_PREFIX["file"].find(name)
+    elif colon:
+        found = BY_PREFIX["factory"].find(name)
+    else:
+        found = _bare(name)
+    return msgspec.structs.replace(found, asked=name)
+
+
+def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
+    """Opens the model of ``case``, with its weights, its inputs and its batch size.
+
+    Args:
+        case: ``case.model`` is a full name, as in :attr:`Found.spec`.
+        trust: whether pickles that can run code may be opened.
+        live: where the parent process left a live module.
+
+    Raises:
+        InferlensError: if the model, its weights or the inputs asked for do not fit together.
+    """
+    prefix, _, name = case.model.partition(":")
+    source = BY_PREFIX[prefix]
+    with_seed = Wish(seed=case.seed, weights=case.weights, trust=trust, live=live)
+    if source.format == "module":
+        _seed(case.seed)
+    opened = source.open(name, with_seed)
+    if opened.module is not None:
+        opened.module.eval().requires_grad_(False)
+    weights = _weights(opened, case)
+    inputs = with_batch(_inputs(opened, case.inputs), case.batch)
+    _check_batch(opened, inputs)
+    return Model(
+        spec=case.model,
+        name=name,
+        format=opened.format,
+        inputs=inputs,
+        module=opened.module,
+        path=opened.path,
+        example={} if case.inputs else opened.example,
+        weights=weights,
+        source=opened.source,
+        parameters=_parameters(opened),
+        weights_sha256=_fingerprint(opened),
+    )
+
+
+def _bare(name: str) -> Found:
+    known: list[str] = []
+    missing: MissingLibrary | None = None
+    for source in SOURCES:
+        try:
+            names = source.names()
+        except MissingLibrary as error:
+            missing = missing or error
+            continue
+        if name in names:
+            return source.find(name)
+        known += names
+    if missing:
+        raise InferlensError(
+            f"No model '{name}' was found, and not every source is here. {missing.what}", cure=missing.cure
+        )
+    raise InferlensError(
+        f"There is no model '{name}'.",
+        expected="a name of torchvision, timm, transformers or inferlens, a model file, or package.module:factory",
+        cure=suggestion(name, known) or "torchvision:resnet18",
+    )
+
+
+def _seed(seed: int) -> None:
+    try:
+        import torch
+    except ImportError as error:
+        raise MissingLibrary("torch", extra="torch") from error
+    torch.manual_seed(seed)
+
+
+def _weights(opened: Opened, case: Case) -> str:
+    """Gives a fresh module its weights; says where they are from."""
+    from inferlens.models import inputs as input_arrays
+    from inferlens.models import weights
+
+    if case.weights and Path(case.weights).suffix:
+        if opened.module is None:
+            raise InferlensError("Weights cannot be put into an ONNX file.", cure="leave out --weights")
+        weights.load_weights(opened.module, Path(case.weights))
+        return f"file {Path(case.weights).name}"
+    if not opened.fresh or opened.module is None:
+        return opened.weights or f"made with seed {case.seed}"
+    if opened.inputs:
+        import torch
+
+        arrays = input_arrays.draw(opened.inputs, case.seed)
+        weights.randomize(opened.module, tuple(torch.from_numpy(array) for array in arrays.values()), case.seed)
+    return f"random, seed {case.seed}"
+
+
+def _inputs(opened: Opened, asked: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    """The model's own inputs, with those asked for in their place."""
+    if not opened.inputs:
+        return asked or (_guess(opened),)
+    own = {spec.name: spec for spec in opened.inputs}
+    for spec in asked:
+        if spec.name not in own:
+            raise InferlensError(
+                f"The model has no input '{spec.name}'.",
+                expected=f"one of {', '.join(own)}",
+                cure=suggestion(spec.name, own) or f"--input {opened.inputs[0]}",
+            )
+        if spec.low is None and spec.dtype == own[spec.name].dtype:
+            spec = msgspec.structs.replace(spec, low=own[spec.name].low, high=own[spec.name].high)
+        own[spec.name] = spec
+    for spec in own.values():
+        if 0 in spec.shape:
+            raise InferlensError(
+                f"The input '{spec.name}' has dimensions that the model leaves open.",
+                expected="a size for each",
+                cure=f"--input {str(spec).replace('x0', 'x128')}",
+            )
+    return tuple(own.values())
+
+
+def _guess(opened: Opened) -> TensorSpec:
+    """An image, if the model takes one: most models whose inputs nobody tells do.
+
+    Raises:
+        InferlensError: if it does not.
+    """
+    import torch
+
+    from inferlens.models.examples import argument_names
+
+    assert opened.module is not None
+    spec = msgspec.structs.replace(IMAGE, name=argument_names(opened.module, 1)[0])
+    try:
+        with torch.inference_mode():
+            opened.module(torch.zeros(spec.shape))
+    except Exception as error:
+        raise InferlensError(
+            "What to feed this model is not known, and it takes no image of 1x3x224x224.",
+            expected="an --input for each of its arguments",
+            cure=f"--input {spec.name}=1x3x32x32:float32",
+        ) from error
+    return spec
+
+
+def _check_batch(opened: Opened, inputs: tuple[TensorSpec, ...]) -> None:
+    """A model stored for one batch size runs at that alone.
+
+    Raises:
+        Unsupported: if the case asks for another.
+    """
+    own = opened.inputs[0].shape[0] if opened.inputs and opened.inputs[0].shape else None
+    if opened.fixed_batch and inputs[0].shape[0] != own:
+        raise Unsupported(
+            f"The file was stored for batch {own} alone, not for {inputs[0].shape[0]}.",
+            cure=f"--batch {own}, or a file stored with a dynamic batch",
+        )
+
+
+def _fingerprint(opened: Opened) -> str:
+    """What tells these weights from others."""
+    from inferlens.models import weights
+
+    return weights.fingerprint(opened.module) if opened.module is not None else opened.source.rpartition(" ")[2]
+
+
+def _parameters(opened: Opened) -> int | None:
+    from inferlens.models import weights
+
+    return weights.parameter_count(opened.module) if opened.module is not None else None

@@ -1,0 +1,1 @@
+"""Where models come from: one small module per source. ``resolve`` has the order in which they are asked."""

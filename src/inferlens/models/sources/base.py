@@ -1,0 +1,94 @@
+"""The seam of a source of models: it knows names, and opens one of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+from inferlens.case import TensorSpec
+from inferlens.errors import InferlensError, suggestion
+from inferlens.models.model import Array, Format, Found
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How a model is to be opened.
+
+    Attributes:
+        seed: of random weights.
+        weights: name or file of weights; ``None`` is random.
+        trust: whether pickles that can run code may be opened.
+        live: where the parent process left a live module.
+    """
+
+    seed: int = 0
+    weights: str | None = None
+    trust: bool = False
+    live: Path | None = None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What a source gives: a module or a file, and what it knows of the inputs.
+
+    Attributes:
+        inputs: the model's own inputs; empty if it does not know them.
+        fixed_batch: whether the model was stored for one batch size alone.
+        fresh: whether its weights are the constructor's random ones, to be made healthy or replaced by a file's.
+        weights: where its weights came from, if they are not random.
+        source: what identifies it, such as the library's version or the file's hash.
+    """
+
+    format: Format
+    inputs: tuple[TensorSpec, ...] = ()
+    module: torch.nn.Module | None = None
+    path: Path | None = None
+    example: dict[str, Array] = field(default_factory=dict)
+    fixed_batch: bool = False
+    fresh: bool = False
+    weights: str = ""
+    source: str = ""
+
+
+class Source(ABC):
+    """One kind of place that models come from; ``prefix`` is written before the colon."""
+
+    prefix: ClassVar[str]
+    format: ClassVar[Format] = "module"
+
+    @abstractmethod
+    def names(self) -> Sequence[str]:
+        """Every name it knows; empty if they cannot be listed.
+
+        Raises:
+            MissingLibrary: if the library behind it is not installed.
+        """
+
+    @abstractmethod
+    def open(self, name: str, wish: Wish) -> Opened:
+        """The model called ``name``.
+
+        Raises:
+            InferlensError: if it cannot be opened.
+        """
+
+    def find(self, name: str) -> Found:
+        """What ``name`` means here.
+
+        Raises:
+            InferlensError: if it means nothing; near misses are suggested.
+        """
+        names = self.names()
+        if name not in names:
+            raise InferlensError(
+                f"{self.prefix} has no model '{name}'.",
+                expected=f"one of its {len(names)} models",
+                cure=suggestion(name, names) or f"a name that {self.prefix} lists",
+            )
+        return Found(spec=f"{self.prefix}:{name}", name=name, format=self.format)

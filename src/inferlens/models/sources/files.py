@@ -1,0 +1,196 @@
+"""Model files: TorchScript (``.pt``), exported programs (``.pt2``) and, with trust, pickled modules.
+
+What a file is, is told by its content. Nothing that can run code is unpickled unless the user trusts the file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from inferlens.errors import InferlensError, MissingLibrary
+from inferlens.models.examples import spec_of, with_example
+from inferlens.models.model import Format, Found
+from inferlens.models.sources.base import Opened, Source, Wish
+
+if TYPE_CHECKING:
+    import torch
+
+Kind = Literal["torchscript", "exported", "pickle", "unknown"]
+SUFFIXES = (".pt", ".pth", ".pt2")
+FORMATS: dict[Kind, Format] = {"torchscript": "torchscript", "exported": "exported", "pickle": "module"}
+UNSAFE_PARTS = ("/custom_obj_", "/opaque_obj_", "/aotinductor/", "script_object")  # pickles of any class, native code
+
+
+class TorchFile(Source):
+    """Files that PyTorch wrote."""
+
+    prefix = "file"
+
+    def names(self) -> Sequence[str]:
+        """Files are not listed."""
+        return ()
+
+    def find(self, name: str) -> Found:
+        """See :class:`Source`."""
+        path = existing(name)
+        kind = kind_of(path)
+        if kind == "unknown":
+            raise InferlensError(
+                f"{path} is no file that PyTorch wrote, or it is cut short.",
+                expected="TorchScript (torch.jit.save) or an exported program (torch.export.save)",
+            )
+        return Found(spec=f"file:{path}", name=path.stem, format=FORMATS[kind], batch=None)
+
+    def open(self, name: str, wish: Wish) -> Opened:
+        """See :class:`Source`."""
+        path = existing(name)
+        try:
+            import torch  # noqa: F401 - only to say clearly that it is missing
+        except ImportError as error:
+            raise MissingLibrary("torch", extra="torch") from error
+        with broken_file(path), only_weights(not wish.trust):
+            kind = kind_of(path)
+            if kind == "torchscript":
+                return _script(path)
+            if kind == "exported":
+                return _exported(path, wish.trust)
+            return _pickled(path, wish.trust)
+
+
+def existing(name: str) -> Path:
+    """The file of that name.
+
+    Raises:
+        InferlensError: if there is none.
+    """
+    path = Path(name)
+    if not path.is_file():
+        raise InferlensError(f"The file {path} does not exist.", expected="a model file")
+    return path
+
+
+def kind_of(path: Path) -> Kind:
+    """What a file is, by its content."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (zipfile.BadZipFile, OSError):
+        with path.open("rb") as file:
+            return "pickle" if file.read(2) in (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05") else "unknown"
+    if any(name.endswith("archive_format") or "serialized_exported_program" in name for name in names):
+        return "exported"
+    if any(name.endswith("/constants.pkl") for name in names) and any("/code/" in name for name in names):
+        return "torchscript"
+    return "pickle" if any(name.endswith("data.pkl") for name in names) else "unknown"
+
+
+def sha256(path: Path) -> str:
+    """Hash of a file's content."""
+    with path.open("rb") as file:
+        digest = hashlib.sha256()
+        while block := file.read(1 << 22):
+            digest.update(block)
+        return digest.hexdigest()
+
+
+@contextmanager
+def broken_file(path: Path) -> Iterator[None]:
+    """Whatever a library raises while it reads a file becomes one message about the file."""
+    try:
+        yield
+    except (InferlensError, MemoryError):
+        raise
+    except Exception as error:
+        lines = str(error).strip().splitlines()
+        why = lines[0][:200] if lines else "no reason given"
+        raise InferlensError(f"{path} cannot be read: {type(error).__name__}: {why}") from error
+
+
+@contextmanager
+def only_weights(forced: bool) -> Iterator[None]:
+    """While it lasts, ``torch.load`` unpickles tensors alone, also where a library asks it to do more."""
+    variable = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
+    before = os.environ.get(variable)
+    if forced:
+        os.environ[variable] = "1"
+    try:
+        yield
+    finally:
+        if forced:
+            os.environ.pop(variable)
+            if before is not None:
+                os.environ[variable] = before
+
+
+def _script(path: Path) -> Opened:
+    import torch
+
+    module = torch.jit.load(str(path), map_location="cpu").eval()
+    source = f"TorchScript file, sha256 {sha256(path)}"
+    return Opened(format="torchscript", module=module, path=path, weights=f"in {path.name}", source=source)
+
+
+def _exported(path: Path, trust: bool) -> Opened:
+    import torch
+
+    with zipfile.ZipFile(path) as archive:
+        unsafe = [name for name in archive.namelist() if any(part in name for part in UNSAFE_PARTS)]
+    if unsafe and not trust:
+        raise InferlensError(
+            f"{path} holds {unsafe[0]}, which can run code when it is opened.", cure="--trust, if you trust its author"
+        )
+    program = torch.export.load(str(path))
+    arguments = tuple(program.example_inputs[0]) if program.example_inputs else ()
+    names = program.graph_signature.user_inputs
+    specs = tuple(spec_of(str(name), value) for name, value in zip(names, arguments, strict=False))
+    if len(specs) != len(names):
+        raise InferlensError(f"{path} does not say what its inputs are.", cure="export it with positional tensors")
+    return Opened(
+        format="exported",
+        module=program.module(),
+        path=path,
+        inputs=specs,
+        fixed_batch=not _batch_is_free(program),
+        weights=f"in {path.name}",
+        source=f"exported program, sha256 {sha256(path)}",
+    )
+
+
+def _batch_is_free(program: torch.export.ExportedProgram) -> bool:
+    """Whether the first dimension of the first input was exported as dynamic."""
+    first = program.graph_signature.user_inputs[0]
+    (node,) = (node for node in program.graph.nodes if node.name == first)
+    shape = node.meta["val"].shape
+    return bool(shape) and not isinstance(shape[0], int)
+
+
+def _pickled(path: Path, trust: bool) -> Opened:
+    import torch
+
+    if not trust:
+        with only_weights(True):
+            try:
+                torch.load(path, map_location="cpu", weights_only=True)
+            except Exception as error:
+                raise InferlensError(
+                    f"{path} is a pickle, which can run code when it is opened.",
+                    expected="TorchScript or an exported program",
+                    cure="--trust, if you trust its author",
+                ) from error
+        raise _state_dict(path)
+    module: Any = torch.load(path, map_location="cpu", weights_only=False)
+    if not isinstance(module, torch.nn.Module):
+        raise _state_dict(path)
+    return with_example(module, None, weights=f"in {path.name}", source=f"pickled module, sha256 {sha256(path)}")
+
+
+def _state_dict(path: Path) -> InferlensError:
+    return InferlensError(
+        f"{path} holds weights, not a model.", expected="a model", cure=f"a model by name with --weights {path}"
+    )

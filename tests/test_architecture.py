@@ -1,0 +1,143 @@
+"""The shape of the code: imports go one way, the core is light, nobody asks for a backend's name."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import inferlens
+
+ROOT = Path(inferlens.__file__).parent
+# From the bottom to the top: a layer may import from those before it, and from itself.
+LAYERS = [
+    "errors", "units", "registry", "clocks", "case", "record", "stats", "models", "backends", "measure", "jobs", "bench",
+    "worker", "launch", "plan", "store", "api", "views", "cli", "__main__",
+]  # fmt: skip
+FRAMEWORKS = {
+    "torch", "torchvision", "timm", "transformers", "onnx", "onnxruntime", "openvino", "tensorrt", "altair", "vl_convert",
+    "cloudpickle", "safetensors", "pynvml", "scipy",
+}  # fmt: skip
+LONG_FUNCTION = 60
+LONG_FILE = 330
+
+
+def modules() -> list[Path]:
+    return sorted(ROOT.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def imports(tree: ast.AST, top_level_only: bool) -> Iterator[str]:
+    """Full names that a module imports; at the top level alone: those that cost when the module is imported."""
+    nodes = list(tree.body) if top_level_only and isinstance(tree, ast.Module) else list(ast.walk(tree))
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def layer_of(name: str) -> str:
+    return name.split(".")[0]
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_imports_go_one_way(path: Path) -> None:
+    layer = layer_of(name_of(path))
+    if layer == "__init__":
+        return  # the public names, imported when first used
+    assert layer in LAYERS, f"{layer} has no place in the layers"
+    for name in imports(ast.parse(path.read_text()), top_level_only=False):
+        if not name.startswith("inferlens."):
+            continue
+        other = layer_of(name.removeprefix("inferlens."))
+        if other in LAYERS:
+            assert LAYERS.index(other) <= LAYERS.index(layer), f"{path.name} imports {name}, which is above it"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_frameworks_are_imported_late(path: Path) -> None:
+    heavy = {name for name in imports(ast.parse(path.read_text()), top_level_only=True) if name.split(".")[0] in FRAMEWORKS}
+    assert not heavy
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_functions_and_files_fit_the_eye(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= LONG_FILE
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            lines = (node.end_lineno or 0) - node.lineno
+            assert lines <= LONG_FUNCTION, f"{path.name}: {node.name} has {lines} lines"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_every_module_says_what_it_is_for(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_nothing_outside_a_backend_asks_for_its_name() -> None:
+    """A comparison of ``.backend`` or ``.variant`` with a text is a branch on a name; ask a capability instead."""
+    for path in modules():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Compare) or layer_of(name_of(path)) == "backends":
+                continue
+            names = {side.attr for side in [node.left, *node.comparators] if isinstance(side, ast.Attribute)}
+            texts = [side for side in [node.left, *node.comparators] if isinstance(side, ast.Constant)]
+            assert not (names & {"backend", "variant"} and any(isinstance(text.value, str) for text in texts)), path
+
+
+def test_views_see_no_runner_and_backends_see_no_record() -> None:
+    for path in modules():
+        layer = layer_of(name_of(path))
+        names = set(imports(ast.parse(path.read_text()), top_level_only=False))
+        if layer == "views":
+            assert not any(name.startswith(("inferlens.backends", "inferlens.models", "inferlens.measure")) for name in names)
+        if layer == "backends":
+            assert "inferlens.record.Record" not in names
+
+
+def test_there_are_no_import_cycles() -> None:
+    graph = {
+        name_of(path): {
+            name.removeprefix("inferlens.")
+            for name in imports(ast.parse(path.read_text()), top_level_only=True)
+            if name.startswith("inferlens.")
+        }
+        for path in modules()
+    }
+    done: set[str] = set()
+
+    def visit(name: str, way: tuple[str, ...]) -> None:
+        assert name not in way, " -> ".join((*way, name))
+        if name in done or name not in graph:
+            return
+        for other in graph[name]:
+            visit(other, (*way, name))
+        done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def test_public_names_are_what_they_say() -> None:
+    for name in inferlens.__all__:
+        assert getattr(inferlens, name) is not None
+    with pytest.raises(AttributeError):
+        _ = inferlens.nothing_of_that_name
+    assert set(inferlens.__all__) <= set(dir(inferlens))
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    script = "import inferlens, inferlens.cli, sys; print(sorted({m.split('.')[0] for m in sys.modules}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    loaded = set(ast.literal_eval(done.stdout))
+    assert not loaded & (FRAMEWORKS | {"numpy", "psutil"})

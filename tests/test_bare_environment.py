@@ -1,0 +1,133 @@
+"""The core alone, without any framework: a virtual environment that has only what the package itself depends on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import venv
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tests.views.samples import sample_records
+from inferlens.record import encode
+
+OURS = Path(__file__).parent.parent / "src"
+
+
+def core_distributions() -> set[str]:
+    """Names of the distributions the core needs, and what those need, extras left out."""
+    found: set[str] = set()
+    waiting = ["inferlens"]
+    while waiting:
+        name = waiting.pop()
+        for requirement in metadata.requires(name) or []:
+            needed, _, marker = requirement.partition(";")
+            wanted = re.split(r"[^\w.-]", needed.strip(), maxsplit=1)[0].lower()
+            if "extra" in marker or wanted in found:
+                continue
+            try:
+                metadata.version(wanted)
+            except metadata.PackageNotFoundError:  # not needed on this Python or system
+                continue
+            found.add(wanted)
+            waiting.append(wanted)
+    return found
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A fresh environment into which the core's distributions are linked from this one: no network needed."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, with_pip=False, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    for name in {*core_distributions(), "inferlens"}:
+        distribution = metadata.distribution(name)
+        for top in {file.parts[0] for file in distribution.files or [] if file.parts[0] not in ("..", "__pycache__")}:
+            source = Path(str(distribution.locate_file(top)))
+            if not (site / top).exists() and source.exists():
+                os.symlink(source, site / top)
+    (site / "inferlens-source.pth").write_text(str(OURS))
+    return folder / "bin" / "python"
+
+
+def run(python: Path, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [str(python), "-m", "inferlens", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=cwd, timeout=300, check=False)
+
+
+def test_there_is_no_framework_in_it(bare: Path) -> None:
+    for name in ("torch", "onnx", "onnxruntime", "openvino", "altair", "transformers"):
+        done = subprocess.run([str(bare), "-c", f"import {name}"], capture_output=True, check=False)
+        assert done.returncode, name
+
+
+def test_help_is_quick_and_names_the_commands(bare: Path) -> None:
+    run(bare, "--help")  # compiles the bytecode where it can be kept
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = run(bare, "--help")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0
+    assert all(command in done.stdout for command in ("bench", "show", "plot", "doctor", "backends"))
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    print(f"--help took {cpu:.2f} s of CPU")
+
+
+def test_doctor_says_what_is_missing_and_the_cure(bare: Path) -> None:
+    done = run(bare, "doctor", "--json")
+    assert done.returncode == 0, done.stderr
+    backends = json.loads(done.stdout)["backends"]
+    assert backends["fake"]["supports"]
+    for name in ("pytorch", "torchscript", "torch_compile", "onnxruntime", "openvino"):
+        (absence,) = backends[name]["absent"]
+        assert "not installed" in absence["reason"]
+        assert absence["cure"].startswith("pip install 'inferlens[")
+    assert run(bare, "doctor").returncode == 0
+
+
+def test_bench_show_and_every_text_view_work(bare: Path, tmp_path: Path) -> None:
+    done = run(bare, "bench", "fake:demo", "--iterations", "50", "--backend", "all", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "fake:fast" in done.stdout
+    for format in ("table", "markdown", "csv", "json"):
+        shown = run(bare, "show", "results/demo", "--format", format, cwd=tmp_path)
+        assert shown.returncode == 0, shown.stderr
+        assert "fake:fast" in shown.stdout
+
+
+def test_records_of_another_machine_can_be_looked_at(bare: Path, tmp_path: Path) -> None:
+    for index, record in enumerate(sample_records()):
+        (tmp_path / str(index)).mkdir()
+        (tmp_path / str(index) / "record.json").write_bytes(encode(record))
+    shown = run(bare, "show", str(tmp_path))
+    assert shown.returncode == 0, shown.stderr
+    assert "pytorch" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("bench", "resnet18"), "pip install 'inferlens["),
+        (("bench", "torchvision:resnet18"), "pip install 'inferlens["),
+        (("plot", "results/demo", "-o", "x.png"), "pip install 'inferlens[plots]'"),
+        (("show", "nowhere"), "does not exist"),
+    ],
+)
+def test_what_needs_more_says_what_to_install(
+    bare: Path, tmp_path: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    assert run(bare, "bench", "fake:demo", "--iterations", "5", cwd=tmp_path).returncode == 0
+    done = run(bare, *arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert words in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+if __name__ == "__main__":
+    print(sys.executable, core_distributions())
