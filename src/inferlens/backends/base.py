@@ -38,11 +38,15 @@ class Support(Struct, frozen=True):
 
 
 class Absence(Struct, frozen=True):
-    """Why a variant (or, if empty, the whole backend) is not available here, and the command that cures it."""
+    """Why a variant (or, if empty, the whole backend) is not available here, and the command that cures it.
+
+    If ``device`` is named, that holds for this device only.
+    """
 
     variant: str
     reason: str
     cure: str = ""
+    device: str = ""
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
@@ -76,7 +80,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     def refusal(self, case: Case, format: Format) -> Unsupported | None:
         """Why ``case`` cannot run here; ``None`` if, as far as can be told beforehand, it can."""
         for absence in self.absent:
-            if absence.variant in ("", case.variant):
+            if absence.variant in ("", case.variant) and absence.device in ("", case.device):
                 return Unsupported(absence.reason, cure=absence.cure)
         here = [support for support in self.supports if support.variant == case.variant]
         on_device = [support for support in here if support.device == case.device]

@@ -1,0 +1,84 @@
+"""Whether a library and a device are there, as answers for :class:`~inferlens.backends.base.Capabilities`.
+
+Nothing here raises for something missing: a library that is absent or broken, and a machine without a GPU, are an
+:class:`~inferlens.backends.base.Absence` with its cure.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from types import ModuleType
+from typing import Any
+
+from inferlens.backends.base import Absence
+from inferlens.case import PRECISIONS
+from inferlens.errors import MissingLibrary
+
+
+def imported(library: str, title: str, extra: str) -> tuple[ModuleType | None, Absence | None]:
+    """The imported library, or why it cannot be imported; ``extra`` is ours that installs it."""
+    try:
+        return importlib.import_module(library), None
+    except ModuleNotFoundError as error:
+        if error.name == library:
+            missing = MissingLibrary(title, extra=extra)
+            return None, Absence("", missing.what, missing.cure)
+        return None, _broken(title, error, extra)
+    except Exception as error:  # a library that was built for another system can raise anything when it is loaded
+        return None, _broken(title, error, extra)
+
+
+def _broken(title: str, error: Exception, extra: str) -> Absence:
+    return Absence(
+        "", f"{title} cannot be loaded: {first_lines(error)}", f"pip install --force-reinstall '{extra_of(extra)}'"
+    )
+
+
+def extra_of(extra: str) -> str:
+    """``inferlens[onnx]``."""
+    return f"inferlens[{extra}]"
+
+
+def found(*libraries: str) -> bool:
+    """Whether all these libraries are installed; asks without importing them."""
+    return all(importlib.util.find_spec(library) is not None for library in libraries)
+
+
+def cuda_absence(torch: Any) -> Absence | None:
+    """Why PyTorch cannot use a GPU; ``None`` if it can."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        if torch.cuda.is_available():
+            return None
+    if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
+        return Absence("", "this PyTorch build is CPU-only", "install a PyTorch build with CUDA", device="cuda")
+    reason = "no NVIDIA GPU is visible to PyTorch"
+    if heard:  # PyTorch's own words, such as that the driver is too old
+        reason += f": {first_lines(heard[0].message, 1)}"
+    return Absence("", reason, "check nvidia-smi, the driver and CUDA_VISIBLE_DEVICES", device="cuda")
+
+
+def cuda_precisions(torch: Any) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Precisions of PyTorch on this GPU, and why others are missing, as ``Capabilities.limits`` has it."""
+    if torch.cuda.is_bf16_supported(including_emulation=False):
+        return PRECISIONS, {}
+    return ("fp32", "fp16"), {"cuda/bf16": "this GPU has no bf16 arithmetic, which came with compute capability 8.0"}
+
+
+def torch_versions(torch: Any) -> dict[str, str]:
+    """Versions of PyTorch and, where they are in it, CUDA and cuDNN."""
+    versions = {"torch": str(torch.__version__)}
+    if torch.version.cuda:
+        versions["CUDA"] = str(torch.version.cuda)
+        if torch.backends.cudnn.is_available():
+            number = torch.backends.cudnn.version()  # 91900 is 9.19.0 since cuDNN 9
+            versions["cuDNN"] = f"{number // 10000}.{number // 100 % 100}.{number % 100}" if number else ""
+    return versions
+
+
+def first_lines(error: object, count: int = 3) -> str:
+    """The first lines of what an error says that are not empty, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:count])[:400] or type(error).__name__

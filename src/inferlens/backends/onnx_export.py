@@ -1,0 +1,91 @@
+"""From a PyTorch module to an ONNX file in the case's folder.
+
+The exporter built on ``torch.export`` comes first: it keeps every node's module path. Where it fails, the older one,
+which traces, gets a try, and the record says so. Models that already are ONNX files are used as they are.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import Any
+
+from inferlens.backends.availability import first_lines
+from inferlens.backends.base import Preparation
+from inferlens.backends.feeds import FLOATS, ordered
+from inferlens.case import Case
+from inferlens.errors import Unsupported
+from inferlens.models.model import Model
+
+EMBED_LIMIT = (
+    1_500_000_000  # bytes of weights; one ONNX file holds less than 2 GiB, the rest goes into a file beside it
+)
+
+
+def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str) -> Path:
+    """The model as an ONNX file with weights and float inputs in ``precision``; an artefact if it was made here.
+
+    Raises:
+        Unsupported: if the model cannot be exported.
+    """
+    if model.path is not None and model.format == "onnx":
+        return model.path
+    if model.module is None:
+        raise Unsupported(f"'{model.spec}' is neither a PyTorch module nor an ONNX file.")
+    path = preparation.folder / "model.onnx"
+    with preparation.phase("export"):
+        preparation.folder.mkdir(parents=True, exist_ok=True)
+        module, feed = _cast(model, case, precision)
+        _export(module, feed, model, path, preparation)
+    for written in sorted(preparation.folder.glob("model.onnx*")):
+        preparation.keep(written, "onnx" if written == path else "onnx weights")
+    return path
+
+
+def _cast(model: Model, case: Case, precision: str) -> tuple[Any, tuple[Any, ...]]:
+    """The module and its inputs on the CPU in a precision; the module in place, as everywhere."""
+    import numpy as np
+    import torch
+
+    from inferlens.models.inputs import make_inputs
+
+    module: Any = model.module
+    {"fp32": module.float, "fp16": module.half, "bf16": module.bfloat16}[precision]()
+    dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[precision]
+    arrays = ordered(make_inputs(model, case.seed), model.inputs)
+    return module, tuple(
+        torch.tensor(np.asarray(array, np.float32)).to(dtype)
+        if spec.dtype in FLOATS
+        else torch.tensor(np.asarray(array)).to(getattr(torch, spec.dtype))
+        for array, spec in zip(arrays, model.inputs, strict=True)
+    )
+
+
+def _export(module: Any, feed: tuple[Any, ...], model: Model, path: Path, preparation: Preparation) -> None:
+    import torch
+
+    size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
+    names = [spec.name for spec in model.inputs]
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.filterwarnings("ignore", category=DeprecationWarning)  # of the exporter's own use of its libraries
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        try:
+            torch.onnx.export(
+                module, feed, path, input_names=names, dynamo=True, external_data=size > EMBED_LIMIT, verbose=False
+            )
+            preparation.facts["onnx_exporter"] = "torch.export"
+            return
+        except Exception as error:  # whatever the exporter stumbles over, the other one may do
+            first = error
+        try:
+            torch.onnx.export(module, feed, path, input_names=names, dynamo=False, verbose=False)
+        except Exception as error:
+            raise Unsupported(
+                f"'{model.name}' cannot be exported to ONNX: {first_lines(first)} (tracing: {first_lines(error, 1)})"
+            ) from first
+    preparation.facts["onnx_exporter"] = "TorchScript"
+    preparation.warn(
+        "export-fallback",
+        f"The torch.export-based ONNX exporter failed ({first_lines(first, 1)}); the older, tracing one was used.",
+        "Its nodes have no module paths, and control flow is fixed to what this input took.",
+    )

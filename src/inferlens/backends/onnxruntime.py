@@ -1,0 +1,139 @@
+"""ONNX Runtime, one variant for each of its providers that Inferlens knows how to feed.
+
+Modules are exported to ONNX first; ONNX files run as they are. A provider that cannot be had is an absence or a
+refusal, never a silent run on another one.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from inferlens.backends.availability import cuda_absence, found, imported, torch_versions
+from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support
+from inferlens.backends.onnx_export import onnx_file
+from inferlens.backends.onnx_graph import check_precision
+from inferlens.backends.onnxruntime_providers import PROVIDERS, provider_absence
+from inferlens.backends.torch_runner import torch_tolerance
+from inferlens.case import Case
+from inferlens.errors import InferlensError
+from inferlens.models.model import Format, Model
+
+NO_BF16 = "ONNX Runtime has hardly any bf16 operators for the CPU, not even a convolution"
+
+
+class Options(Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of ONNX Runtime."""
+
+    graph_optimization: Annotated[
+        Literal["all", "extended", "basic", "disable"], Meta(description="how far the graph is rewritten when loaded")
+    ] = "all"
+    execution_mode: Annotated[
+        Literal["sequential", "parallel"], Meta(description="parallel: independent branches on several threads")
+    ] = "sequential"
+    inter_op_threads: Annotated[
+        int, Meta(description="threads for execution_mode parallel; 0 is ONNX Runtime's own choice", ge=0)
+    ] = 0
+    tf32: Annotated[
+        bool, Meta(description="let fp32 convolutions and matrix products use TF32 on CUDA; off: fp32 is fp32")
+    ] = False
+    cudnn_conv_algo_search: Annotated[
+        Literal["EXHAUSTIVE", "HEURISTIC", "DEFAULT"], Meta(description="how cuDNN's convolution algorithms are chosen")
+    ] = "EXHAUSTIVE"
+    cuda_graph: Annotated[
+        bool, Meta(description="capture the graph's kernels in a CUDA graph; all nodes must run on the GPU")
+    ] = False
+
+
+class OnnxRuntime(Backend):
+    """ONNX Runtime."""
+
+    name = "onnxruntime"
+    summary = "ONNX Runtime, by provider"
+    variants = ("cpu", "cuda", "tensorrt")
+    options = Options
+
+    def capabilities(self) -> Capabilities:
+        """Those providers of this build whose libraries load; modules too if there is an exporter."""
+        formats = onnx_formats()
+        ort, missing = imported("onnxruntime", "ONNX Runtime", "onnx")
+        if ort is None or missing is not None:
+            return Capabilities(formats=formats, absent=(missing,) if missing else ())
+        versions, no_gpu = _torch_for_gpu()
+        versions["onnxruntime"] = str(ort.__version__)
+        absences = {
+            variant: provider_absence(ort, variant) or (no_gpu if variant != "cpu" else None)
+            for variant in self.variants
+        }
+        precisions = {"cpu": ("fp32", "fp16")}
+        return Capabilities(
+            formats=formats,
+            supports=tuple(
+                Support(variant, PROVIDERS[variant].device, precisions.get(variant, ("fp32", "fp16", "bf16")))
+                for variant, absence in absences.items()
+                if absence is None
+            ),
+            absent=tuple(
+                Absence(variant, absence.reason, absence.cure) for variant, absence in absences.items() if absence
+            ),
+            limits={"cpu/cpu/bf16": NO_BF16},
+            libraries={**versions, **onnx_versions()},
+        )
+
+    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
+        """Exports if the model is no ONNX file; a runner that loads the file when it is entered."""
+        from inferlens.backends.onnxruntime_cuda import CudaRunner
+        from inferlens.backends.onnxruntime_runner import CpuRunner
+
+        options: Options = self.parse_options(case)
+        provider = PROVIDERS[case.variant]
+        if provider.device == "cpu":
+            refuse_gpu_options(options)
+        path = self._path(model, case, preparation)
+        kind = CpuRunner if provider.device == "cpu" else CudaRunner
+        return kind(path, provider, model, case, preparation, options)
+
+    def tolerance(self, case: Case) -> float:
+        """TF32's where it is on."""
+        return torch_tolerance(case, tf32=self.parse_options(case).tf32)
+
+    @staticmethod
+    def _path(model: Model, case: Case, preparation: Preparation) -> Path:
+        # TensorRT takes the fp32 graph and lowers it itself; the other providers run a graph in the types it has.
+        precision = "fp32" if PROVIDERS[case.variant].lowers else case.precision
+        if model.format == "onnx" and model.path is not None and not PROVIDERS[case.variant].lowers and found("onnx"):
+            check_precision(model.path, precision)
+        return onnx_file(model, case, preparation, precision)
+
+
+def refuse_gpu_options(options: Options) -> None:
+    """Raises for an option that only a GPU has.
+
+    Raises:
+        InferlensError: naming the option.
+    """
+    if options.cuda_graph:
+        raise InferlensError("There are no CUDA graphs on the CPU.", cure="onnxruntime:cuda, or no cuda_graph")
+
+
+def onnx_formats() -> tuple[Format, ...]:
+    """Formats that can be had as ONNX here: PyTorch's modules too, if its exporter's libraries are there."""
+    return ("module", "exported", "onnx") if found("torch", "onnx", "onnxscript") else ("onnx",)
+
+
+def onnx_versions() -> dict[str, str]:
+    """Versions of the exporter's libraries that are installed; asks without importing them."""
+    from importlib import metadata
+
+    return {name: metadata.version(name) for name in ("onnx", "onnxscript") if found(name)}
+
+
+def _torch_for_gpu() -> tuple[dict[str, str], Absence | None]:
+    """Versions of PyTorch, whose tensors and events are used on a GPU, and why that cannot be used."""
+    torch: Any
+    torch, missing = imported("torch", "PyTorch", "torch")
+    if torch is None:
+        return {}, missing
+    return torch_versions(torch), cuda_absence(torch)

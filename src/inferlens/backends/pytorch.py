@@ -1,0 +1,89 @@
+"""PyTorch as it is, operator by operator ("eager"); optionally its kernels replayed from a CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
+from inferlens.backends.cuda_graph import CudaGraph
+from inferlens.backends.torch_runner import (
+    Feed,
+    TorchOptions,
+    TorchRunner,
+    torch_capabilities,
+    torch_tolerance,
+)
+from inferlens.backends.torch_settings import torch_settings
+from inferlens.case import Case
+from inferlens.errors import Unsupported
+from inferlens.models.model import Model
+
+
+class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
+    """Options of eager PyTorch."""
+
+    autocast: Annotated[
+        bool, Meta(description="keep weights in fp32 and let torch.autocast choose the precision of each operator")
+    ] = False
+    cudnn_benchmark: Annotated[
+        bool, Meta(description="let cuDNN try its convolution algorithms at the first call and keep the fastest")
+    ] = False
+    cuda_graph: Annotated[
+        bool, Meta(description="capture the call in a CUDA graph once and replay it; needs static shapes, on CUDA")
+    ] = False
+
+
+class PyTorch(Backend):
+    """Eager PyTorch."""
+
+    name = "pytorch"
+    summary = "PyTorch eager, operator by operator"
+    options = Options
+
+    def capabilities(self) -> Capabilities:
+        """CPU always, CUDA where PyTorch sees a GPU."""
+        return torch_capabilities(self.variants, ("module", "exported"))
+
+    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
+        """A runner that calls the module."""
+        options: Options = self.parse_options(case)
+        if not options.cuda_graph:
+            return EagerRunner(model, case, preparation, options)
+        if case.device != "cuda":
+            raise Unsupported(f"There are no CUDA graphs on {case.device}.", cure="--device cuda, or no cuda_graph")
+        return GraphRunner(model, case, preparation, options)
+
+    def tolerance(self, case: Case) -> float:
+        """TF32's where it is on."""
+        return torch_tolerance(case, tf32=self.parse_options(case).tf32)
+
+
+class EagerRunner(TorchRunner):
+    """Calls the module."""
+
+    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
+        super().__init__(model, case, preparation, options, autocast=options.autocast)
+        self._cudnn_benchmark = options.cudnn_benchmark
+
+    def settings(self) -> Any:
+        """Those of every runner in PyTorch, and cuDNN's benchmark mode."""
+        return torch_settings(threads=self.case.threads, tf32=self.tf32, cudnn_benchmark=self._cudnn_benchmark)
+
+
+class GraphRunner(EagerRunner):
+    """Replays the module's kernels from a CUDA graph."""
+
+    def build(self, module: Any) -> Callable[..., Any]:
+        """Captures one call.
+
+        Raises:
+            Unsupported: if the call does something that a graph cannot hold, such as copying a value to the host.
+        """
+        return CudaGraph.capture(self.forward(module), self.seeded_feed())
+
+    def infer(self, feed: Feed) -> Any:
+        """One replay; ``feed`` is copied in first unless it is the one that is there already."""
+        return self._call(feed)  # as one object, by which the graph knows it again

@@ -1,0 +1,165 @@
+"""``torch.compile`` with its own compiler, Inductor, in the modes that users choose between.
+
+The compilation happens at the first call, so the runner makes that call itself when it is entered: it is the build.
+What the compiler could not do as asked (graph breaks, CUDA graphs skipped) is said in facts and warnings.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from inferlens.backends.availability import first_lines, found
+from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner
+from inferlens.backends.torch_runner import (
+    TorchOptions,
+    TorchRunner,
+    not_entered,
+    torch_capabilities,
+    torch_tolerance,
+)
+from inferlens.case import Case
+from inferlens.errors import Unsupported
+from inferlens.models.model import Model
+
+GRAPH_MODES = ("reduce-overhead", "max-autotune")  # these use CUDA graphs
+
+
+class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
+    """Options of ``torch.compile``."""
+
+    autocast: Annotated[
+        bool, Meta(description="keep weights in fp32 and let torch.autocast choose the precision of each operator")
+    ] = False
+    dynamic: Annotated[bool, Meta(description="compile for any input shape instead of this one")] = False
+    fullgraph: Annotated[bool, Meta(description="refuse a model that does not compile into one graph")] = False
+
+
+class TorchCompile(Backend):
+    """``torch.compile`` with Inductor."""
+
+    name = "torch_compile"
+    summary = "torch.compile (Inductor)"
+    variants = ("default", "reduce-overhead", "max-autotune")
+    options = Options
+
+    def capabilities(self) -> Capabilities:
+        """Where PyTorch runs and what Inductor compiles with is there: a C++ compiler, and Triton on CUDA."""
+        return torch_capabilities(self.variants, ("module", "exported"), compiler_absence)
+
+    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
+        """A runner that compiles when it is entered."""
+        options: Options = self.parse_options(case)
+        if case.variant == "reduce-overhead" and case.device != "cuda":
+            preparation.warn(
+                "no-effect",
+                f"reduce-overhead replays CUDA graphs, which {case.device} does not have: this ran as 'default' does.",
+                "Compare torch_compile:default instead.",
+            )
+        return CompiledRunner(model, case, preparation, options)
+
+    def tolerance(self, case: Case) -> float:
+        """TF32's where it is on."""
+        return torch_tolerance(case, tf32=self.parse_options(case).tf32)
+
+
+def compiler_absence(torch: Any, device: str) -> Absence | None:
+    """What Inductor lacks to compile for a device; ``None`` if nothing.
+
+    On CUDA the compiler is for the stubs by which Triton launches its kernels.
+    """
+    names = (os.environ.get("CXX", ""), "g++", "clang++") if device == "cpu" else (
+        os.environ.get("CC", ""), "gcc", "clang", "cc"
+    )  # fmt: skip
+    if not any(shutil.which(name) for name in names if name):
+        cure = "install g++ (Debian: apt-get install g++), or name one in the variable CXX"
+        return Absence("", f"torch.compile needs a C++ compiler on {device}, none is installed", cure, device)
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        cure = "install Python's headers (Debian: apt-get install python3-dev)"
+        return Absence("", "torch.compile needs the header Python.h, it is not installed", cure, device)
+    if device != "cuda":
+        return None
+    if not found("triton"):
+        return Absence("", "torch.compile needs Triton on cuda, it is not installed", "pip install triton", device)
+    if torch.cuda.get_device_capability() < (7, 0):
+        return Absence("", "Triton needs a GPU of compute capability 7.0 or later", "a newer GPU", device)
+    return None
+
+
+class CompiledRunner(TorchRunner):
+    """Calls the compiled module."""
+
+    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
+        super().__init__(model, case, preparation, options, autocast=options.autocast)
+        self._dynamic = options.dynamic
+        self._fullgraph = options.fullgraph
+
+    def build(self, module: Any) -> Callable[..., Any]:
+        """Compiles, by calling once; where CUDA graphs are used, until they are recorded.
+
+        Raises:
+            Unsupported: if ``fullgraph`` was asked for and the model does not compile into one graph.
+        """
+        import torch
+        from torch._dynamo.utils import counters
+
+        torch._dynamo.reset()
+        counters.clear()
+        compiled = torch.compile(
+            self.forward(module), mode=self.case.variant, dynamic=self._dynamic, fullgraph=self._fullgraph
+        )
+        feed = self.seeded_feed()
+        graphs = self.case.device == "cuda" and self.case.variant in GRAPH_MODES
+        try:
+            with warnings.catch_warnings():
+                # Inductor advises TF32 at every fp32 matrix product; whether it is used is this tool's option tf32.
+                warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
+                for _ in range(3 if graphs else 1):  # compiles, warms up, records
+                    compiled(*feed)
+        except torch._dynamo.exc.Unsupported as error:
+            raise Unsupported(
+                f"'{self.model.name}' does not compile into one graph: {first_lines(error, 2)}",
+                cure="without fullgraph",
+            ) from error
+        self._tell({name: dict(counts) for name, counts in counters.items()}, graphs)
+        return compiled  # type: ignore[no-any-return]
+
+    def __exit__(self, *error: Any) -> None:
+        import torch
+
+        self._call = not_entered
+        torch._dynamo.reset()  # lets go of the compiled code and, with it, of the CUDA graphs' memory
+        super().__exit__(*error)
+
+    def _tell(self, counters: Mapping[str, Mapping[str, int]], graphs: bool) -> None:
+        """What the compiler's counters say, as facts and warnings."""
+        inductor = counters.get("inductor", {})
+        reasons = [first_lines(reason, 1) for reason in counters.get("graph_break", {})]
+        breaks = sum(counters.get("graph_break", {}).values())
+        facts = self.preparation.facts
+        facts["graphs"] = counters.get("stats", {}).get("unique_graphs", 0)
+        facts["graph_breaks"] = {"count": breaks, "reasons": reasons}
+        facts["compile_cache"] = {
+            "hits": inductor.get("fxgraph_cache_hit", 0),
+            "misses": inductor.get("fxgraph_cache_miss", 0),
+        }
+        if breaks:
+            self.preparation.warn(
+                "graph-breaks",
+                f"The model compiled into {facts['graphs']} graphs: {breaks} graph breaks ({'; '.join(reasons[:3])}).",
+                "Between graphs Python runs; fullgraph=true shows where the first break is.",
+            )
+        skips = inductor.get("cudagraph_skips", 0)
+        if graphs and skips:
+            self.preparation.warn(
+                "no-cuda-graph",
+                f"{skips} of {facts['graphs']} compiled graphs run without a CUDA graph.",
+                "The log of the case says why (TORCH_LOGS=cudagraphs).",
+            )

@@ -1,0 +1,153 @@
+"""TorchScript: the model traced or scripted, optionally frozen and optimised for inference.
+
+A model that already is TorchScript runs as it is under either variant; ``facts["torchscript"]`` says so. Tracing and
+scripting happen on the case's device and in its precision, because a trace bakes both into its constants.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from inferlens.backends.availability import first_lines
+from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
+from inferlens.backends.torch_runner import TorchOptions, TorchRunner, torch_capabilities, torch_tolerance
+from inferlens.case import Case
+from inferlens.errors import Unsupported
+from inferlens.models.model import Model
+
+
+class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
+    """Options of TorchScript."""
+
+    freeze: Annotated[
+        bool,
+        Meta(description="inline weights as constants (torch.jit.freeze), which folds batch norm into convolutions"),
+    ] = False
+    optimize_for_inference: Annotated[
+        bool, Meta(description="freeze and fuse for inference (torch.jit.optimize_for_inference)")
+    ] = False
+
+
+class TorchScript(Backend):
+    """TorchScript, traced or scripted."""
+
+    name = "torchscript"
+    summary = "TorchScript, traced or scripted"
+    variants = ("trace", "script")
+    options = Options
+
+    def capabilities(self) -> Capabilities:
+        """CPU always, CUDA where PyTorch sees a GPU."""
+        return torch_capabilities(self.variants, ("module", "exported", "torchscript"))
+
+    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
+        """A runner that traces or scripts when it is entered."""
+        options: Options = self.parse_options(case)
+        if model.format == "exported" and case.variant == "script":
+            raise Unsupported("An exported program has no source to script.", cure="--backend torchscript:trace")
+        return ScriptRunner(model, case, preparation, options)
+
+    def tolerance(self, case: Case) -> float:
+        """TF32's where it is on."""
+        return torch_tolerance(case, tf32=self.parse_options(case).tf32)
+
+
+class ScriptRunner(TorchRunner):
+    """Calls the script module."""
+
+    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
+        super().__init__(model, case, preparation, options)
+        self._options = options
+
+    def build(self, module: Any) -> Callable[..., Any]:
+        """Traces or scripts, then freezes and optimises as asked.
+
+        Raises:
+            Unsupported: if TorchScript cannot take the model; its reason is in the message.
+        """
+        import torch
+
+        with quiet(), unsupported(self.case.variant, self.model.name):
+            script = self._script(module)
+            if self._options.optimize_for_inference:
+                script = torch.jit.optimize_for_inference(script)
+            elif self._options.freeze and hasattr(script, "training"):  # frozen before it was saved, it has lost that
+                script = torch.jit.freeze(script.eval())
+        call: Callable[..., Any] = script
+        return call
+
+    def _script(self, module: Any) -> Any:
+        import torch
+
+        if isinstance(module, torch.jit.ScriptModule):
+            self.preparation.facts["torchscript"] = "loaded as TorchScript, neither traced nor scripted here"
+            return module
+        self.preparation.facts["torchscript"] = {"trace": "traced", "script": "scripted"}[self.case.variant]
+        if self.case.variant == "script":
+            return torch.jit.script(module)
+        return self._traced(module)
+
+    def _traced(self, module: Any) -> Any:
+        import torch
+
+        feed = self.seeded_feed()
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("always", torch.jit.TracerWarning)
+            try:
+                traced = torch.jit.trace(module, feed, check_trace=False, strict=False)
+            except RuntimeError:
+                # A trace returns tensors, tuples, lists and dictionaries of one type; any other output is flattened.
+                traced = torch.jit.trace(flat_outputs(module), feed, check_trace=False, strict=False)
+        # Values that became constants. Mostly they are shapes and harmless; where not, the outputs disagree.
+        self.preparation.facts["trace_warnings"] = [first_lines(warning.message, 1) for warning in heard]
+        return traced
+
+
+def flat_outputs(module: Any) -> Any:
+    """A module that returns the tensors of ``module``'s outputs as a flat tuple, in the order of ``flatten``."""
+    import torch
+
+    from inferlens.models.outputs import flatten
+
+    class FlatOutputs(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *feed: Any) -> Any:
+            return tuple(flatten(self.module(*feed)))
+
+    return FlatOutputs().eval()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the notices that TorchScript is deprecated: it is what was asked for."""
+    with warnings.catch_warnings():
+        for category in (FutureWarning, DeprecationWarning):
+            warnings.filterwarnings(
+                "ignore", message=r".*torch\.jit\.\w+` is (deprecated|not supported)", category=category
+            )
+        yield
+
+
+@contextmanager
+def unsupported(variant: str, name: str) -> Iterator[None]:
+    """Turns whatever TorchScript raises for a model it cannot take into the reason of a row."""
+    import torch
+
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, Unsupported):
+        raise
+    except Exception as error:  # scripting raises nearly every type there is, down to OSError for missing source code
+        other = {"trace": "script", "script": "trace"}[variant]
+        raise Unsupported(
+            f"TorchScript cannot {variant} '{name}': {first_lines(error)}", cure=f"--backend torchscript:{other}"
+        ) from error
