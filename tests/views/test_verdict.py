@@ -116,3 +116,12 @@ def test_machines_are_not_compared():
     )
     assert sentences[-1] == "Rows of different machines are not compared with each other."
     assert GPU_MACHINE.gpus
+
+
+def test_a_reference_that_wins_everywhere_is_told_once():
+    records = [constant("pytorch", 0.02 * b, batch=b) for b in (1, 8)]
+    records += [constant("openvino", 0.05 * b, batch=b) for b in (1, 8)]
+    assert told(*records)[0] == (
+        f"torchvision:resnet18 on {CPU}, at batch 1 and 8: pytorch fp32, the reference, was fastest: "
+        "20.0 ms and 160 ms."
+    )

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from inferlens.units import ABSENT, milliseconds, rate
-from inferlens.views.chart_theme import PALETTE, SHAPES, cycled
+from inferlens.views.chart_theme import colours_of, shapes_of
 from inferlens.views.columns import plain
 from inferlens.views.row import Row
 
@@ -28,7 +28,7 @@ _HEADROOM = 1.22
 def colours(rows: Sequence[Row], by_series: bool) -> Palette:
     """Names and colours of the legend: each series its own, or one for all of a backend's variants."""
     names = list(dict.fromkeys(colour_key(row, by_series) for row in rows))
-    return names, cycled(PALETTE, len(names))
+    return names, colours_of(len(names))
 
 
 def colour_key(row: Row, by_series: bool) -> str:
@@ -41,9 +41,9 @@ def bars(rows: Sequence[Row], palette: Palette, by_series: bool, title: str) -> 
     import altair as alt
 
     ordered = sorted(rows, key=lambda row: row.median or 0.0)
-    tied = sum(row.fastest for row in ordered) > 1
-    values = [{**_values(row, by_series), "name": _label(row, tied)} for row in ordered]
-    data, names = alt.Data(values=values), [value["name"] for value in values]
+    names = labels(ordered)
+    values = [{**_values(row, by_series), "name": name} for row, name in zip(ordered, names, strict=True)]
+    data = alt.Data(values=values)
     y = alt.Y("name:N", sort=names, title=None)
     colour = alt.Color("colour:N", scale=alt.Scale(domain=palette[0], range=palette[1]), legend=None)
     latency = _panel(alt.Chart(data, title=title), "latency", "median latency (ms)", y, colour, _top(ordered, "p95"))
@@ -84,9 +84,7 @@ def lines(rows: Sequence[Row], palette: Palette) -> Any:
     in_a_row = max(1, 110 // (max(map(len, palette[0])) + 6))
     legend = alt.Legend(title=None, orient="top", columns=in_a_row, offset=16)
     colour = alt.Color("colour:N", scale=alt.Scale(domain=palette[0], range=palette[1]), legend=legend)
-    shape = alt.Shape(
-        "colour:N", scale=alt.Scale(domain=palette[0], range=cycled(SHAPES, len(palette[0]))), legend=legend
-    )
+    shape = alt.Shape("colour:N", scale=alt.Scale(domain=palette[0], range=shapes_of(len(palette[0]))), legend=legend)
     tooltip = [alt.Tooltip(f"{name}:N", title=shown) for name, shown in _TOOLTIP.items()]
     panels = []
     for field, title in (("latency", "median latency (ms, log scale)"), ("items", "items per second (log scale)")):
@@ -118,16 +116,26 @@ def _ticks(low: float, high: float) -> list[float]:
     ]
 
 
-_TOOLTIP = {"name": "case", "latency_text": "median (ms)", "spread": "p5 to p95 (ms)", "items_text": "items per second"}
+_TOOLTIP = {"case": "case", "latency_text": "median (ms)", "spread": "p5 to p95 (ms)", "items_text": "items per second"}
 
 
 def _top(rows: Sequence[Row], field: str) -> float:
     return max((max(row.median or 0.0, getattr(row, field) or 0.0) * 1e3 for row in rows), default=0.0)
 
 
-def _label(row: Row, tied: bool) -> str:
-    roles = ["reference"] * row.is_reference + ["tied" if tied else "fastest"] * row.fastest
-    return plain(row.name) + (f" ({', '.join(roles)})" if roles else "")
+def labels(rows: Sequence[Row]) -> list[str]:
+    """Names of the rows of one comparison with their roles, long ones without their middle, no two alike."""
+    tied = sum(row.fastest for row in rows) > 1
+    names = [shortened(plain(row.name)) for row in rows]
+    if len(set(names)) < len(names):
+        names = [plain(row.name) for row in rows]
+    roles = [["reference"] * row.is_reference + ["tied" if tied else "fastest"] * row.fastest for row in rows]
+    return [f"{name} ({', '.join(mine)})" if mine else name for name, mine in zip(names, roles, strict=True)]
+
+
+def shortened(name: str, most: int = 52) -> str:
+    """``name`` with its middle left out if it is long: backend and options are at its ends."""
+    return name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-most // 2 :]}"
 
 
 def _values(row: Row, by_series: bool) -> dict[str, Any]:
@@ -135,7 +143,7 @@ def _values(row: Row, by_series: bool) -> dict[str, Any]:
     known = row.p5 is not None and row.p95 is not None
     low, high = (1e3 * (row.p5 or 0.0), 1e3 * (row.p95 or 0.0)) if known else (None, None)
     return {
-        "name": plain(row.name),
+        "case": plain(row.name),
         "colour": colour_key(row, by_series),
         "batch": row.batch,
         "latency": 1e3 * (row.median or 0.0),

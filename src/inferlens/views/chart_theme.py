@@ -6,7 +6,6 @@ vanish on white and on dark. A chart paints its own background, so a light one s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +41,7 @@ def config(theme: Theme) -> dict[str, Any]:
         "labelFontSize": 12,
         "titleFontSize": 12,
         "titleFontWeight": "normal",
-        "labelLimit": 320,
+        "labelLimit": 400,
         "labelFlush": False,
         "titlePadding": 8,
     }
@@ -54,7 +53,7 @@ def config(theme: Theme) -> dict[str, Any]:
         "view": {"stroke": None},
         "axis": axis,
         "title": {**title, "subtitleColor": theme.faint, "subtitleFontSize": 12, "subtitlePadding": 6},
-        "legend": {"labelColor": theme.text, "labelFontSize": 12, "labelLimit": 320, "symbolSize": 90},
+        "legend": {"labelColor": theme.text, "labelFontSize": 12, "labelLimit": 700, "symbolSize": 90},
         "text": {"color": theme.text, "fontSize": 12},
         "rule": {"color": theme.text},
         "tick": {"color": theme.text},
@@ -62,6 +61,11 @@ def config(theme: Theme) -> dict[str, Any]:
     }
 
 
-def cycled(values: Sequence[str], count: int) -> list[str]:
-    """The first ``count`` of ``values``, from the start again when they run out."""
-    return [values[index % len(values)] for index in range(count)]
+def colours_of(count: int) -> list[str]:
+    """Colours of ``count`` series, from the first again after the last."""
+    return [PALETTE[index % len(PALETTE)] for index in range(count)]
+
+
+def shapes_of(count: int) -> list[str]:
+    """Shapes of ``count`` series: those that share a colour have different ones."""
+    return [SHAPES[(index + index // len(PALETTE)) % len(SHAPES)] for index in range(count)]

@@ -44,12 +44,17 @@ class Comparison:
         return [row for row in wrong if best is None or row.median is None or row.median < best]
 
     @property
-    def merge_key(self) -> tuple[str, ...]:
-        """Comparisons that share this are told in one sentence."""
+    def kind(self) -> tuple[str, ...]:
+        """What can be said; comparisons that share it are told in one sentence."""
         if self.winner is None:
-            return ("none", str(any(row.ok for row in self.rows)))
-        plain = self.winner.speedup is not None and not self.winner.is_reference and not self.rivals
-        return ("won", self.winner.name, self.winner.reference) if plain else ("own", self.winner.id)
+            return ("wrong",) if any(row.ok for row in self.rows) else ("none",)
+        if self.rivals:
+            return ("tied", *sorted(_marked(row) for row in (self.winner, *self.rivals)))
+        if len(self.ranked) == 1:
+            return ("alone", self.winner.name)
+        if self.winner.is_reference:
+            return ("reference", self.winner.name)
+        return ("no reference" if self.winner.speedup is None else "won", self.winner.name, self.winner.reference)
 
 
 def verdict(rows: Sequence[Row]) -> list[str]:
@@ -71,22 +76,38 @@ def of_table(rows: Sequence[Row], named: bool = True) -> list[str]:
     comparisons = [Comparison(tuple(each)) for each in by_batch.values()]
     merged: dict[tuple[str, ...], list[Comparison]] = {}
     for comparison in comparisons:
-        merged.setdefault(comparison.merge_key, []).append(comparison)
-    sentences = []
-    for same in merged.values():
-        where = _where(same, named, several=len(comparisons) > 1)
-        sentences.append(_won(same, where) if same[0].merge_key[0] == "won" else _single(same[0], where))
+        merged.setdefault(comparison.kind, []).append(comparison)
+    several = len(comparisons) > 1
+    sentences = [_where(same, named, several) + _said(kind, same) for kind, same in merged.items()]
     return [*sentences, *_left_out(comparisons), *_unchecked(comparisons), *_how_sure(comparisons)]
 
 
-def _won(same: Sequence[Comparison], where: str) -> str:
-    """A winner that is faster than the reference beyond doubt, at one or several batch sizes."""
+def _said(kind: tuple[str, ...], same: Sequence[Comparison]) -> str:
+    """One sentence on comparisons of the same kind."""
     winners = [comparison.winner for comparison in same if comparison.winner]
+    times = listing([duration(row.median) for row in winners])
+    if kind[0] == "won":
+        return _won(same, winners)
+    if kind[0] == "reference":
+        return f"{kind[1]}, the reference, was fastest: {times}.{_next(same[0]) if len(same) == 1 else ''}"
+    if kind[0] == "tied":
+        doubt = "within each other's doubt: their 95 % intervals overlap, so none is called the fastest"
+        lowest = f" The lowest median is {winners[0].name}'s, {times}." if len(same) == 1 else ""
+        return f"{listing(kind[1:])} are {doubt}.{lowest}"
+    if kind[0] == "alone":
+        return f"{kind[1]} is the only one to rank: {times}."
+    if kind[0] == "no reference":
+        return f"{kind[1]} was fastest: {times}. No reference ran to compare it with."
+    return f"no case ran{' with right outputs' if kind[0] == 'wrong' else ''}, so nothing is ranked."
+
+
+def _won(same: Sequence[Comparison], winners: Sequence[Row]) -> str:
+    """A winner that is faster than the reference beyond doubt, at one or several batch sizes."""
     first = winners[0]
     by = listing([ratio(row.speedup) for row in winners])
     ranges = listing([ratio_range(row.speedup_low, row.speedup_high) for row in winners])
-    doubt = "" if first.speedup_low is None else f" (95 % {_s('interval', len(winners))} {ranges})"
-    text = f"{where}{first.name} was fastest: {by} as fast as {first.reference}{doubt}"
+    doubt = "" if first.speedup_low is None else f" (95 % interval{'s' * (len(winners) > 1)} {ranges})"
+    text = f"{first.name} was fastest: {by} as fast as {first.reference}{doubt}"
     if len(same) > 1:
         return f"{text}."
     base = next((row for row in same[0].rows if row.is_reference and row.name == first.reference), None)
@@ -94,24 +115,11 @@ def _won(same: Sequence[Comparison], where: str) -> str:
     return f"{text}, {duration(first.median)}{against}."
 
 
-def _single(comparison: Comparison, where: str) -> str:
-    """Everything but a plain winner."""
-    winner, rivals = comparison.winner, comparison.rivals
-    if winner is None:
-        ran = any(row.ok for row in comparison.rows)
-        return f"{where}{'no case ran with right outputs' if ran else 'no case ran'}, so nothing is ranked."
-    if rivals:
-        names = listing([_marked(row) for row in (winner, *rivals)])
-        doubt = "each other's doubt: their 95 % intervals overlap, so none is called the fastest"
-        return f"{where}{names} are within {doubt}. The lowest median is {winner.name}'s, {duration(winner.median)}."
-    if len(comparison.ranked) == 1:
-        return f"{where}{winner.name} is the only one to rank: {duration(winner.median)}."
-    if winner.is_reference:
-        second = comparison.ranked[1]
-        text = f"{where}{winner.name}, the reference, was fastest: {duration(winner.median)}. Next is {second.name}"
-        doubt = "" if second.speedup_low is None else f" ({ratio_range(second.speedup_low, second.speedup_high)})"
-        return f"{text}, {ratio(second.speedup)} as fast{doubt}."
-    return f"{where}{winner.name} was fastest: {duration(winner.median)}. No reference ran to compare it with."
+def _next(comparison: Comparison) -> str:
+    """The second, where the reference itself is first."""
+    second = comparison.ranked[1]
+    doubt = "" if second.speedup_low is None else f" ({ratio_range(second.speedup_low, second.speedup_high)})"
+    return f" Next is {second.name}, {ratio(second.speedup)} as fast{doubt}."
 
 
 def _left_out(comparisons: Sequence[Comparison]) -> list[str]:
@@ -154,7 +162,3 @@ def _where(same: Sequence[Comparison], named: bool, several: bool) -> str:
 
 def _marked(row: Row) -> str:
     return f"{row.name} (the reference)" if row.is_reference else row.name
-
-
-def _s(word: str, count: int) -> str:
-    return word if count == 1 else f"{word}s"

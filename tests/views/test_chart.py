@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import re
+
+from inferlens.views.chart import Chart
+from inferlens.views.chart_panels import labels, shortened
+from inferlens.views.chart_theme import colours_of, shapes_of
+from inferlens.views.rows import rows
+
+from .samples import case, cpu_records, gpu_records, record, series
+
+
+def texts(records) -> str:
+    drawn = re.findall(r"<text[^>]*>(.*?)</text>", Chart().render(records), re.DOTALL)
+    return " ".join(re.sub(r"<[^>]*>", " ", text) for text in drawn)
+
+
+def test_every_value_and_name_is_written():
+    drawn = texts(cpu_records())
+    for row in rows(cpu_records()):
+        if row.ranked:
+            assert row.name in drawn
+    for text in ("median latency (ms)", "throughput (items per second)", "7.39", "136", "(fastest)", "(reference)"):
+        assert text in drawn
+
+
+def test_what_is_not_drawn_is_named_with_its_reason():
+    drawn = texts(cpu_records())
+    assert "Not drawn: torchscript:script fp32 (wrong outputs), openvino bf16 (crashed)" in " ".join(drawn.split())
+    assert "Whiskers: 5th to 95th percentile" in drawn
+
+
+def test_several_batches_are_drawn_against_each_other():
+    assert "batch size (log scale)" in texts(gpu_records((1, 8)))
+    assert "batch size (log scale)" not in texts(gpu_records((8,)))
+
+
+def test_rows_that_tie_are_said_to():
+    near = [record(case(name), samples=series(0.01, spread=0.1)) for name in ("pytorch", "openvino")]
+    assert labels(rows(near)) == ["pytorch fp32 (reference, tied)", "openvino fp32 (tied)"]
+
+
+def test_long_names_lose_their_middle_but_stay_apart():
+    assert shortened("short") == "short"
+    assert len(shortened("x" * 100)) == 52
+    options = [{"mode": "a" * 60 + end + "b" * 60} for end in "xy"]
+    assert len(set(labels(rows([record(case(options=each)) for each in options])))) == 2
+
+
+def test_no_two_of_sixty_four_series_look_alike():
+    assert len(set(zip(colours_of(64), shapes_of(64), strict=True))) == 64
