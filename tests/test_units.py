@@ -37,7 +37,7 @@ def test_byte_count(count, text):
 def test_bare_numbers():
     assert units.milliseconds(0.0123) == "12.3"
     assert units.mebibytes(812 * 2**20) == "812"
-    assert units.bare_seconds(4.3) == "4.30"
+    assert [units.bare_seconds(seconds) for seconds in (4.3, 0.0834, 2e-6, 312.4)] == ["4.30", "0.08", "0.00", "312"]
     assert units.rate(81.26) == "81.3"
     assert units.ratio(1.834) == "1.83x"
     assert {units.milliseconds(None), units.mebibytes(None), units.rate(None), units.ratio(None)} == {units.ABSENT}

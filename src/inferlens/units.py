@@ -79,8 +79,10 @@ def mebibytes(count: float | None) -> str:
 
 
 def bare_seconds(seconds: float | None) -> str:
-    """Seconds as a bare number, e.g. ``4.21``."""
-    return ABSENT if seconds is None else significant(seconds)
+    """Seconds as a bare number, e.g. ``4.21``; no finer than a hundredth."""
+    if seconds is None:
+        return ABSENT
+    return significant(seconds) if seconds >= 1 else f"{seconds:.2f}"
 
 
 def plural(count: int, thing: str) -> str:
