@@ -13,6 +13,7 @@ from typing import Any
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Preparation
 from inferlens.backends.feeds import FLOATS, ordered
+from inferlens.backends.flat_outputs import flat_outputs
 from inferlens.case import Case
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
@@ -78,7 +79,9 @@ def _export(module: Any, feed: tuple[Any, ...], model: Model, path: Path, prepar
         except Exception as error:  # whatever the exporter stumbles over, the other one may do
             first = error
         try:
-            torch.onnx.export(module, feed, path, input_names=names, dynamo=False, verbose=False)
+            warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # the record warns of just that
+            flat = flat_outputs(module)  # this one knows fewer types of outputs
+            torch.onnx.export(flat, feed, path, input_names=names, dynamo=False, verbose=False)
         except Exception as error:
             raise Unsupported(
                 f"'{model.name}' cannot be exported to ONNX: {first_lines(first)} (tracing: {first_lines(error, 1)})"

@@ -15,6 +15,7 @@ from msgspec import Meta
 
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
+from inferlens.backends.flat_outputs import flat_outputs
 from inferlens.backends.torch_runner import TorchOptions, TorchRunner, torch_capabilities, torch_tolerance
 from inferlens.case import Case
 from inferlens.errors import Unsupported
@@ -107,23 +108,6 @@ class ScriptRunner(TorchRunner):
         # Values that became constants. Mostly they are shapes and harmless; where not, the outputs disagree.
         self.preparation.facts["trace_warnings"] = [first_lines(warning.message, 1) for warning in heard]
         return traced
-
-
-def flat_outputs(module: Any) -> Any:
-    """A module that returns the tensors of ``module``'s outputs as a flat tuple, in the order of ``flatten``."""
-    import torch
-
-    from inferlens.models.outputs import flatten
-
-    class FlatOutputs(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.module = module
-
-        def forward(self, *feed: Any) -> Any:
-            return tuple(flatten(self.module(*feed)))
-
-    return FlatOutputs().eval()
 
 
 @contextmanager

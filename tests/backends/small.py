@@ -1,0 +1,123 @@
+"""Two models small enough to compile in seconds, and what a test does with a backend."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from inferlens.backends import BACKENDS
+from inferlens.backends.base import Backend, Inputs, Outputs, Preparation
+from inferlens.case import Case, TensorSpec, with_batch
+from inferlens.models.model import Format, Model
+
+
+class Convolution(nn.Module):
+    """Convolution, batch norm with statistics of its own, ReLU, pooling, a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.linear = nn.Linear(8, 10)
+        nn.init.normal_(self.norm.running_mean)
+        nn.init.uniform_(self.norm.running_var, 0.5, 2.0)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.linear(torch.relu(self.norm(self.convolution(image))).mean(dim=(2, 3)))
+
+
+class TwoInputs(nn.Module):
+    """An image-like and an integer input; returns a tuple that holds a dictionary and a tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16)
+        self.linear = nn.Linear(12, 16)
+
+    def forward(
+        self, values: torch.Tensor, tokens: torch.Tensor
+    ) -> tuple[dict[str, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]:
+        words = self.embedding(tokens)
+        mixed = self.linear(values).unsqueeze(1) * words
+        scores = torch.softmax(mixed.sum(-1), -1)
+        return {"scores": scores, "mixed": mixed}, (mixed.mean(1), tokens + 1)
+
+
+CONVOLUTION = (TensorSpec("image", (1, 3, 16, 16)),)
+TWO_INPUTS = (TensorSpec("values", (1, 12)), TensorSpec("tokens", (1, 6), "int64", 0, 50))
+
+
+def model(
+    kind: type[nn.Module] = Convolution, batch: int = 1, format: Format = "module", path: Path | None = None
+) -> Model:
+    """A model of a kind, its weights from a seed; each call makes a new one, for runners change it in place."""
+    torch.manual_seed(0)
+    module = kind().eval()
+    specs = with_batch(TWO_INPUTS if kind is TwoInputs else CONVOLUTION, batch)
+    return Model(kind.__name__, kind.__name__.lower(), format, specs, module=module, path=path)
+
+
+def arrays(model: Model, seed: int = 0) -> Inputs:
+    """Inputs of a model from a seed."""
+    random = np.random.default_rng(seed)
+    return {
+        spec.name: random.standard_normal(spec.shape, dtype=np.float32)
+        if spec.low is None
+        else random.integers(spec.low, spec.high, spec.shape, dtype=spec.dtype)
+        for spec in model.inputs
+    }
+
+
+def eager(model: Model, inputs: Inputs) -> Outputs:
+    """What the model's module gives for ``inputs`` in fp32 on the CPU, tensors flattened in order."""
+    module = copy.deepcopy(model.module)
+    assert module is not None
+    with torch.inference_mode():
+        outputs = module(*(torch.from_numpy(inputs[spec.name]) for spec in model.inputs))
+    return [tensor.numpy() for tensor in _flat(outputs)]
+
+
+def _flat(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for part in (value.values() if isinstance(value, dict) else value) for tensor in _flat(part)]
+
+
+def error(outputs: Outputs, reference: Outputs) -> float:
+    """Relative L2 error, the worst output's."""
+    assert [value.shape for value in outputs] == [value.shape for value in reference]
+    return max(
+        float(np.linalg.norm(own.astype(np.float64) - right) / np.linalg.norm(right.astype(np.float64)))
+        for own, right in zip(outputs, reference, strict=True)
+    )
+
+
+def backend(label: str) -> Backend:
+    """The backend of ``onnxruntime:cpu``."""
+    found: Backend = BACKENDS.get(label.partition(":")[0])()
+    return found
+
+
+def case(label: str, **more: Any) -> Case:
+    """A case of a backend and variant."""
+    name, _, variant = label.partition(":")
+    return Case(model="small", backend=name, variant=variant, **more)
+
+
+def preparation(folder: Path) -> Preparation:
+    """Folders under ``folder``."""
+    (folder / "case").mkdir(exist_ok=True)
+    return Preparation(folder / "case", folder / "cache")
+
+
+def run(model: Model, case: Case, preparation: Preparation, inputs: Inputs) -> Outputs:
+    """Prepares, enters, places, infers once and collects."""
+    with backend(case.backend).prepare(model, case, preparation) as runner:
+        outputs = runner.infer(runner.place(inputs))
+        runner.synchronize()
+        return runner.collect(outputs)

@@ -1,0 +1,213 @@
+"""One suite for every backend and variant, on the CPU. A new backend adds its labels to ``LABELS``."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import sys
+
+import msgspec
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from inferlens.backends.base import TOLERANCES, Preparation
+from inferlens.case import PRECISIONS
+from inferlens.errors import InferlensError, Unsupported
+from tests.backends import small
+
+REAL = (
+    "pytorch",
+    "torchscript:trace",
+    "torchscript:script",
+    "torch_compile:default",
+    "onnxruntime:cpu",
+    "openvino:cpu",
+)
+# Variants that on the CPU run the code of one above; they take a compiler's time, and get one test.
+SAME_ON_CPU = ("torch_compile:reduce-overhead", "torch_compile:max-autotune")
+GPU_ONLY = ("onnxruntime:cuda", "onnxruntime:tensorrt")
+LABELS = (*REAL, *SAME_ON_CPU, *GPU_ONLY, "fake:steady", "fake:fast", "fake:noisy")
+NAMES = tuple(dict.fromkeys(label.partition(":")[0] for label in LABELS))
+
+
+@pytest.fixture(autouse=True)
+def skip_absent(request: pytest.FixtureRequest) -> None:
+    """Skips tests of what this machine lacks; the tests of capabilities themselves always run."""
+    label = request.node.callspec.params.get("label") if hasattr(request.node, "callspec") else None
+    if label is None or "capabilities" in request.node.name:
+        return
+    refusal = small.backend(label).capabilities().refusal(small.case(label), "fake" if "fake" in label else "module")
+    if refusal:
+        pytest.skip(str(refusal))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_capabilities_are_well_formed(name: str) -> None:
+    backend = small.backend(name)
+    able = backend.capabilities()
+    assert backend.name == name
+    assert backend.summary
+    assert not backend.summary.endswith(".")
+    for support in able.supports:
+        assert support.variant in backend.variants
+        assert support.device in ("cpu", "cuda")
+        assert support.precisions
+        assert set(support.precisions) <= set(PRECISIONS)
+    for absence in able.absent:
+        assert absence.variant in ("", *backend.variants)
+        assert absence.reason
+        assert absence.cure
+        assert absence.device in ("", "cpu", "cuda")
+    for key, why in able.limits.items():
+        assert key.split("/")[-1] in PRECISIONS
+        assert why
+    if able.supports and name != "fake":
+        assert able.libraries
+        assert all(able.libraries.values())
+    known = {(support.variant, support.device) for support in able.supports}
+    assert len(known) == len(able.supports)
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_capabilities_explain_every_variant(label: str) -> None:
+    """Each variant runs on some device, or says why not."""
+    able = small.backend(label).capabilities()
+    variant = label.partition(":")[2]
+    runs = any(support.variant == variant for support in able.supports)
+    assert runs or any(absence.variant in ("", variant) for absence in able.absent)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_options_are_described_and_have_defaults(name: str) -> None:
+    kind = small.backend(name).options
+    kind()
+    schema = msgspec.json.schema(kind)["$defs"][kind.__name__]
+    for option in schema["properties"].values():
+        assert option.get("description")
+        assert "default" in option
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_unknown_option_is_rejected_with_a_suggestion(name: str) -> None:
+    backend = small.backend(name)
+    option = msgspec.structs.fields(backend.options)[0].name
+    with pytest.raises(InferlensError, match=f"no option '{option}x'.*did you mean {option}"):
+        backend.parse_options(small.case(name, options={f"{option}x": True}))
+
+
+@pytest.mark.parametrize("label", REAL)
+def test_outputs_are_right_and_stay_so(label: str, preparation: Preparation) -> None:
+    """Agreement, repeated calls, another feed, entering twice, threads and phases, in one preparation."""
+    model = small.model()
+    inputs, others = small.arrays(model), small.arrays(model, seed=1)
+    expected, other = small.eager(model, inputs), small.eager(model, others)
+    case = small.case(label, threads=1)
+    threads = torch.get_num_threads()
+    runner = small.backend(label).prepare(model, case, preparation)
+    for _ in range(2):
+        with runner:
+            feed, second = runner.place(inputs), runner.place(others)
+            for placed, right in ((feed, expected), (feed, expected), (second, other), (feed, expected)):
+                got = runner.collect(runner.infer(placed))
+                assert small.error(got, right) < TOLERANCES["fp32"]
+                assert all(value.dtype == np.float32 for value in got)
+            kept = runner.collect(runner.infer(feed))
+            runner.infer(second)
+            assert small.error(kept, expected) < TOLERANCES["fp32"], "collected outputs were overwritten"
+            assert not runner.clock.asynchronous
+    assert preparation.facts["threads"] == 1
+    assert torch.get_num_threads() == threads
+    assert "build" in {phase.name for phase in preparation.phases}
+    assert not preparation.warnings
+
+
+@pytest.mark.parametrize("label", REAL)
+def test_two_inputs_and_nested_outputs(label: str, preparation: Preparation) -> None:
+    model = small.model(small.TwoInputs, batch=3)
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs)
+    got = small.run(model, small.case(label, batch=3), preparation, inputs)
+    assert [value.shape for value in got] == [(3, 6), (3, 6, 16), (3, 16), (3, 6)]
+    assert small.error(got, expected) < TOLERANCES["fp32"]
+    assert got[3].dtype == np.int64
+    assert preparation.facts["threads"] >= 1
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("label", REAL)
+def test_lower_precisions_agree_or_are_refused(label: str, precision: str, preparation: Preparation) -> None:
+    backend = small.backend(label)
+    model = small.model(batch=3)
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs)
+    case = small.case(label, precision=precision, batch=3)
+    refusal = backend.capabilities().refusal(case, "module")
+    if refusal:
+        assert ": " in refusal.what, "refused without a reason"
+        return
+    got = small.run(model, case, preparation, inputs)
+    assert 0 < small.error(got, expected) < backend.tolerance(case)
+    assert got[0].dtype == np.float32
+
+
+@pytest.mark.parametrize("label", REAL)
+def test_wrong_inputs_are_named(label: str, preparation: Preparation) -> None:
+    if label.startswith("torch_compile"):
+        pytest.skip("places as every backend in PyTorch does")
+    model = small.model()
+    with small.backend(label).prepare(model, small.case(label), preparation) as runner:
+        with pytest.raises(InferlensError, match=r"no input 'imag'.*did you mean image"):
+            runner.place({"imag": small.arrays(model)["image"]})
+        with pytest.raises(InferlensError, match="'image' is missing"):
+            runner.place({})
+
+
+@pytest.mark.parametrize("label", REAL)
+def test_inference_does_not_gather_memory(label: str, preparation: Preparation) -> None:
+    if label.startswith("torch_compile"):
+        pytest.skip("takes the time of a compilation")
+    spec = msgspec.structs.replace(small.CONVOLUTION[0], shape=(16, 3, 64, 64))
+    model = dataclasses.replace(small.model(), inputs=(spec,))
+    inputs = {"image": np.zeros(spec.shape, np.float32)}
+    process = psutil.Process()
+    with small.backend(label).prepare(model, small.case(label), preparation) as runner:
+        feed = runner.place(inputs)
+        for _ in range(20):
+            runner.infer(feed)
+        gc.collect()
+        before = process.memory_info().rss
+        for _ in range(100):
+            runner.infer(feed)
+        assert process.memory_info().rss - before < 20 * 2**20  # one call's activations alone are 2 MiB
+
+
+@pytest.mark.parametrize("label", SAME_ON_CPU)
+def test_variants_for_the_gpu_are_right_on_the_cpu_too(label: str, preparation: Preparation) -> None:
+    model = small.model()
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs)
+    assert small.error(small.run(model, small.case(label), preparation, inputs), expected) < TOLERANCES["fp32"]
+
+
+@pytest.mark.parametrize("label", GPU_ONLY)
+def test_gpu_variants_do_not_run_on_the_cpu(label: str, preparation: Preparation) -> None:
+    assert small.backend(label).capabilities().refusal(small.case(label), "module") is not None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_missing_library_is_an_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With none of the libraries importable, capabilities say what is missing and how to get it."""
+    for library in ("torch", "onnxruntime", "openvino", "onnx", "onnxscript"):
+        monkeypatch.setitem(sys.modules, library, None)
+    able = small.backend(name).capabilities()
+    if name == "fake":
+        assert able.available
+        return
+    assert not able.available
+    assert able.absent[0].variant == ""
+    assert "is not installed" in able.absent[0].reason
+    assert able.absent[0].cure.startswith("pip install 'inferlens[")
+    refusal = able.refusal(small.case(name), "module")
+    assert isinstance(refusal, Unsupported)

@@ -1,0 +1,174 @@
+"""What ONNX Runtime has beyond the contract: export, ONNX files, providers."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+from inferlens.backends.base import TOLERANCES, Preparation
+from inferlens.backends.onnx_graph import check_shapes, file_precision
+from inferlens.backends.onnxruntime import Options
+from inferlens.backends.onnxruntime_providers import PROVIDERS, provider_list
+from inferlens.backends.onnxruntime_runner import CpuRunner
+from inferlens.case import TensorSpec, with_batch
+from inferlens.errors import InferlensError, Unsupported
+from inferlens.models.model import Model
+from tests.backends import small
+
+CPU = "onnxruntime:cpu"
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The small convolutional model as an ONNX file, batch 1."""
+    return _exported(tmp_path_factory.mktemp("onnx"), "fp32")
+
+
+def _exported(folder: Path, precision: str) -> Path:
+    model = small.model()
+    with small.backend(CPU).prepare(model, small.case(CPU, precision=precision), small.preparation(folder)):
+        return folder / "case" / "model.onnx"
+
+
+def _onnx(path: Path, batch: int = 1) -> Model:
+    return dataclasses.replace(small.model(batch=batch, format="onnx", path=path), module=None)
+
+
+def test_the_exported_file_is_kept(preparation: Preparation) -> None:
+    model = small.model()
+    small.run(model, small.case(CPU), preparation, small.arrays(model))
+    assert [phase.name for phase in preparation.phases] == ["export", "build"]
+    (artefact,) = preparation.artefacts
+    assert (artefact.path, artefact.kind) == ("model.onnx", "onnx")
+    assert artefact.size > 1000
+    assert preparation.facts["onnx_exporter"] == "torch.export"
+    assert set(preparation.facts["nodes_by_provider"]) == {"CPUExecutionProvider"}
+
+
+class Branching(nn.Module):
+    """Control flow that depends on a value: `torch.export` refuses it, a trace takes the branch that was taken."""
+
+    def forward(self, image: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"out": image + 1 if image.shape[0] == 1 and image.square().sum() > 0 else image}
+
+
+class Impossible(nn.Module):
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        raise ValueError("this model cannot be called")
+
+
+def test_the_older_exporter_steps_in(preparation: Preparation) -> None:
+    model = small.model(Branching)
+    inputs = small.arrays(model)
+    got = small.run(model, small.case(CPU), preparation, inputs)
+    assert small.error(got, [inputs["image"] + 1]) < TOLERANCES["fp32"]
+    assert preparation.facts["onnx_exporter"] == "TorchScript"
+    assert [warning.code for warning in preparation.warnings] == ["export-fallback"]
+
+
+def test_what_cannot_be_exported_is_a_row_with_a_reason(preparation: Preparation) -> None:
+    with pytest.raises(Unsupported, match=r"cannot be exported to ONNX.*cannot be called"):
+        small.backend(CPU).prepare(small.model(Impossible), small.case(CPU), preparation)
+    assert preparation.phases[-1].name == "export"
+
+
+def test_an_onnx_file_runs_as_it_is(file: Path, preparation: Preparation) -> None:
+    inputs = small.arrays(small.model())
+    expected = small.eager(small.model(), inputs)
+    assert small.error(small.run(_onnx(file), small.case(CPU), preparation, inputs), expected) < TOLERANCES["fp32"]
+    assert not preparation.artefacts
+    assert [phase.name for phase in preparation.phases] == ["build"]
+
+
+def test_an_onnx_file_is_not_run_under_another_precision(file: Path, tmp_path: Path) -> None:
+    half = _exported(tmp_path, "fp16")
+    assert (file_precision(file), file_precision(half)) == ("fp32", "fp16")
+    preparation = small.preparation(tmp_path)
+    with pytest.raises(Unsupported, match="is in fp32, and"):
+        small.backend(CPU).prepare(_onnx(file), small.case(CPU, precision="fp16"), preparation)
+    with pytest.raises(Unsupported, match="is in fp16, and"):
+        small.backend(CPU).prepare(_onnx(half), small.case(CPU), preparation)
+
+
+def test_a_fixed_batch_is_refused_with_the_reason(file: Path, preparation: Preparation) -> None:
+    runner = small.backend(CPU).prepare(_onnx(file, batch=3), small.case(CPU, batch=3), preparation)
+    with pytest.raises(Unsupported, match="made for image=1x3x16x16, not for image=3x3x16x16"):
+        runner.__enter__()
+
+
+def test_free_dimensions_fit_any_size_and_names_must_match() -> None:
+    specs = with_batch(small.CONVOLUTION, 5)
+    check_shapes([("image", ["N", 3, None, 16])], specs)
+    with pytest.raises(Unsupported, match="has the inputs picture"):
+        check_shapes([("picture", ["N", 3, 16, 16])], specs)
+    with pytest.raises(Unsupported, match="made for image=N"):
+        check_shapes([("image", ["N"])], specs)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"graph_optimization": "disable"},
+        {"graph_optimization": "extended", "execution_mode": "parallel", "inter_op_threads": 2},
+    ],
+)
+def test_options_leave_outputs_right(options: dict[str, Any], file: Path, preparation: Preparation) -> None:
+    inputs = small.arrays(small.model())
+    expected = small.eager(small.model(), inputs)
+    case = small.case(CPU, options=options)
+    assert small.error(small.run(_onnx(file), case, preparation, inputs), expected) < TOLERANCES["fp32"]
+
+
+def test_threads_are_counted_when_onnxruntime_chooses(file: Path, preparation: Preparation) -> None:
+    with small.backend(CPU).prepare(_onnx(file), small.case(CPU), preparation):
+        assert 1 <= preparation.facts["threads"] <= torch.get_num_threads()
+
+
+def test_a_provider_that_gives_way_is_refused(file: Path, preparation: Preparation) -> None:
+    """Not on a machine that has this provider: ONNX Runtime then drops it with a warning, and runs on the CPU."""
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("this ONNX Runtime has CUDA")
+    arguments = PROVIDERS["cuda"], _onnx(file), small.case("onnxruntime:cuda"), preparation, Options()
+    with (
+        pytest.warns(UserWarning, match="CUDAExecutionProvider"),
+        pytest.raises(Unsupported, match=r"fell back to CPUExecutionProvider: the CUDA.*(does not load|not created)"),
+    ):
+        CpuRunner(file, *arguments).__enter__()
+
+
+def test_cuda_graph_is_refused_on_the_cpu(preparation: Preparation) -> None:
+    with pytest.raises(InferlensError, match="no CUDA graphs"):
+        small.backend(CPU).prepare(small.model(), small.case(CPU, options={"cuda_graph": True}), preparation)
+
+
+def test_provider_options_for_the_gpu() -> None:
+    case = small.case("onnxruntime:cuda", device="cuda")
+    (name, cuda), cpu = provider_list(PROVIDERS["cuda"], case, Options(), 77, Path("cache"))
+    assert (name, cpu) == ("CUDAExecutionProvider", "CPUExecutionProvider")
+    assert cuda["use_tf32"] == "0"
+    assert cuda["user_compute_stream"] == "77"
+    assert cuda["enable_cuda_graph"] == "0"
+    case = small.case("onnxruntime:tensorrt", device="cuda", precision="fp16")
+    (name, tensorrt), *others = provider_list(PROVIDERS["tensorrt"], case, Options(cuda_graph=True), 77, Path("cache"))
+    assert name == "TensorrtExecutionProvider"
+    assert tensorrt["trt_fp16_enable"] == tensorrt["trt_cuda_graph_enable"] == "1"
+    assert tensorrt["trt_engine_cache_path"] == "cache"
+    assert others[0][1]["enable_cuda_graph"] == "0"
+
+
+def test_an_input_that_is_never_used(preparation: Preparation) -> None:
+    class Ignoring(nn.Module):
+        def forward(self, image: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+            return image + 1
+
+    specs = (*small.CONVOLUTION, TensorSpec("other", (1, 4)))
+    model = Model("ignoring", "ignoring", "module", specs, module=Ignoring().eval())
+    inputs = small.arrays(model)
+    got = small.run(model, small.case(CPU), preparation, inputs)
+    assert small.error(got, [inputs["image"] + 1]) < TOLERANCES["fp32"]

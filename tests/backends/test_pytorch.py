@@ -1,0 +1,199 @@
+"""What eager PyTorch has beyond the contract, and what all runners in PyTorch share."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from inferlens.backends.base import TOLERANCES, Absence, Capabilities, Preparation, Support
+from inferlens.backends.torch_runner import host_array
+from inferlens.backends.torch_settings import torch_settings
+from inferlens.case import TensorSpec
+from inferlens.errors import Unsupported
+from inferlens.models.model import Model
+from tests.backends import small
+
+
+def test_settings_are_set_and_put_back() -> None:
+    before = (
+        torch.get_num_threads(),
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cudnn.benchmark,
+    )
+    with torch_settings(threads=1, tf32=False):
+        assert torch.get_num_threads() == 1
+        assert not torch.backends.cuda.matmul.allow_tf32
+        assert not torch.backends.cudnn.allow_tf32
+        assert torch.get_float32_matmul_precision() == "highest"
+    with torch_settings(threads=None, tf32=True, cudnn_benchmark=True):
+        assert torch.backends.cuda.matmul.allow_tf32
+        assert torch.backends.cudnn.allow_tf32
+        assert torch.backends.cudnn.benchmark
+    after = (
+        torch.get_num_threads(),
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+        torch.backends.cudnn.benchmark,
+    )
+    assert after == before
+
+
+def test_a_failing_build_puts_settings_back(preparation: Preparation) -> None:
+    class Failing(small.Convolution):
+        def float(self) -> Any:
+            raise RuntimeError("no memory left")
+
+    threads = torch.get_num_threads()
+    runner = small.backend("pytorch").prepare(small.model(Failing), small.case("pytorch", threads=1), preparation)
+    with pytest.raises(RuntimeError, match="no memory left"):
+        runner.__enter__()
+    assert torch.get_num_threads() == threads
+    assert not torch.is_inference_mode_enabled()
+
+
+def test_tf32_has_its_own_tolerance_on_cuda() -> None:
+    backend = small.backend("pytorch")
+    assert backend.tolerance(small.case("pytorch", device="cuda", options={"tf32": True})) == TOLERANCES["tf32"]
+    assert backend.tolerance(small.case("pytorch", device="cuda")) == TOLERANCES["fp32"]
+    assert backend.tolerance(small.case("pytorch", options={"tf32": True})) == TOLERANCES["fp32"]
+    case = small.case("pytorch", device="cuda", precision="bf16", options={"tf32": True})
+    assert backend.tolerance(case) == TOLERANCES["bf16"]
+
+
+def test_option_without_effect_is_said(preparation: Preparation) -> None:
+    small.backend("pytorch").prepare(small.model(), small.case("pytorch", options={"tf32": True}), preparation)
+    assert [warning.code for warning in preparation.warnings] == ["no-effect"]
+
+
+def test_channels_last(preparation: Preparation) -> None:
+    model = small.model(batch=2)
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs)
+    case = small.case("pytorch", options={"channels_last": True})
+    with small.backend("pytorch").prepare(model, case, preparation) as runner:
+        feed = runner.place(inputs)
+        assert feed[0].is_contiguous(memory_format=torch.channels_last)
+        assert small.error(runner.collect(runner.infer(feed)), expected) < TOLERANCES["fp32"]
+
+
+def test_autocast_keeps_weights_in_fp32(preparation: Preparation) -> None:
+    model = small.model()
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs)
+    case = small.case("pytorch", precision="bf16", options={"autocast": True})
+    with small.backend("pytorch").prepare(model, case, preparation) as runner:
+        assert model.module is not None
+        assert {parameter.dtype for parameter in model.module.parameters()} == {torch.float32}
+        feed = runner.place(inputs)
+        outputs = runner.infer(feed)
+        assert feed[0].dtype == torch.float32
+        assert outputs.dtype == torch.bfloat16
+        assert 0 < small.error(runner.collect(outputs), expected) < TOLERANCES["bf16"]
+
+
+def test_autocast_means_nothing_in_fp32(preparation: Preparation) -> None:
+    with pytest.raises(Unsupported, match="fp32 is none"):
+        small.backend("pytorch").prepare(small.model(), small.case("pytorch", options={"autocast": True}), preparation)
+
+
+def test_cuda_graph_is_refused_on_the_cpu(preparation: Preparation) -> None:
+    with pytest.raises(Unsupported, match="no CUDA graphs on cpu"):
+        small.backend("pytorch").prepare(
+            small.model(), small.case("pytorch", options={"cuda_graph": True}), preparation
+        )
+
+
+def test_exported_program(preparation: Preparation) -> None:
+    model = small.model(format="exported")
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs)
+    program = torch.export.export(model.module, (torch.from_numpy(inputs["image"]),))
+    model = dataclasses.replace(model, module=program.module())
+    assert small.error(small.run(model, small.case("pytorch"), preparation, inputs), expected) < TOLERANCES["fp32"]
+
+
+class Types(nn.Module):
+    """Returns what is not a plain float tensor, in an ordered dictionary."""
+
+    def forward(self, double: torch.Tensor, half: torch.Tensor, flags: torch.Tensor, small: torch.Tensor) -> Any:
+        assert double.dtype == half.dtype == torch.float32
+        assert flags.dtype == torch.bool
+        assert small.dtype == torch.uint8
+        spectrum = torch.fft.fft(double + half)
+        return OrderedDict(sum=double + half, spectrum=spectrum.conj(), flags=~flags, bytes=small + 1)
+
+
+def test_every_type_goes_in_and_comes_out(preparation: Preparation) -> None:
+    kinds = {"double": "float64", "half": "bfloat16", "flags": "bool", "small": "uint8"}
+    specs = tuple(TensorSpec(name, (2, 4), dtype) for name, dtype in kinds.items())
+    model = Model("types", "types", "module", specs, module=Types().eval())
+    inputs = {
+        "double": np.ones((2, 4), np.float64),
+        "half": np.ones((2, 4), np.float32),
+        "flags": np.zeros((2, 4), bool),
+        "small": np.ones((2, 4), np.uint8),
+    }
+    total, spectrum, flags, small_integers = small.run(model, small.case("pytorch"), preparation, inputs)
+    assert total.dtype == np.float32
+    assert total.sum() == 16
+    assert spectrum.dtype == np.complex64
+    assert spectrum[0, 0] == 8
+    assert flags.dtype == bool
+    assert flags.all()
+    assert small_integers.dtype == np.uint8
+    assert small_integers.max() == 2
+
+
+def test_complex_buffers_keep_their_imaginary_parts_in_fp16(preparation: Preparation) -> None:
+    class Rotation(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("turn", torch.full((4,), 1j))
+
+        def forward(self, values: torch.Tensor) -> torch.Tensor:
+            return (values.float() * self.turn).imag
+
+    model = Model("rotation", "rotation", "module", (TensorSpec("values", (4,)),), module=Rotation().eval())
+    case = small.case("pytorch", precision="fp16")
+    (got,) = small.run(model, case, preparation, {"values": np.ones(4, np.float32)})
+    assert got.tolist() == [1, 1, 1, 1]
+
+
+def test_collected_arrays_are_copies() -> None:
+    tensor = torch.ones(3)
+    array = host_array(tensor)
+    tensor.zero_()
+    assert array.tolist() == [1, 1, 1]
+
+
+def test_infer_outside_the_context_fails(preparation: Preparation) -> None:
+    runner = small.backend("pytorch").prepare(small.model(), small.case("pytorch"), preparation)
+    with pytest.raises(RuntimeError, match="not entered"):
+        runner.infer((torch.ones(1, 3, 16, 16),))
+
+
+def test_absence_on_one_device_does_not_refuse_the_other() -> None:
+    able = Capabilities(
+        formats=("module",),
+        supports=(Support("", "cpu", ("fp32",)),),
+        absent=(Absence("", "no GPU is there", "buy one", device="cuda"),),
+    )
+    assert able.refusal(small.case("pytorch"), "module") is None
+    refusal = able.refusal(small.case("pytorch", device="cuda"), "module")
+    assert refusal is not None
+    assert refusal.what == "no GPU is there"
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_missing_gpu_is_explained() -> None:
+    refusal = small.backend("pytorch").capabilities().refusal(small.case("pytorch", device="cuda"), "module")
+    assert refusal is not None
+    assert "PyTorch" in refusal.what
+    assert refusal.cure
