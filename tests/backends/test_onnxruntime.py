@@ -17,7 +17,7 @@ from inferlens.backends.onnxruntime import Options
 from inferlens.backends.onnxruntime_providers import PROVIDERS, provider_list
 from inferlens.backends.onnxruntime_runner import CpuRunner
 from inferlens.case import TensorSpec, with_batch
-from inferlens.errors import InferlensError, Unsupported
+from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from tests.backends import small
 
@@ -143,8 +143,14 @@ def test_a_provider_that_gives_way_is_refused(file: Path, preparation: Preparati
 
 
 def test_cuda_graph_is_refused_on_the_cpu(preparation: Preparation) -> None:
-    with pytest.raises(InferlensError, match="no CUDA graphs"):
+    with pytest.raises(Unsupported, match="no CUDA graphs"):
         small.backend(CPU).prepare(small.model(), small.case(CPU, options={"cuda_graph": True}), preparation)
+
+
+def test_options_without_effect_are_said(file: Path, preparation: Preparation) -> None:
+    options = {"tf32": True, "cudnn_conv_algo_search": "DEFAULT"}
+    small.backend(CPU).prepare(_onnx(file), small.case(CPU, options=options), preparation)
+    assert [warning.code for warning in preparation.warnings] == ["no-effect", "no-effect"]
 
 
 def test_provider_options_for_the_gpu() -> None:

@@ -47,7 +47,7 @@ def test_settings_are_set_and_put_back() -> None:
 
 def test_a_failing_build_puts_settings_back(preparation: Preparation) -> None:
     class Failing(small.Convolution):
-        def float(self) -> Any:
+        def to(self, *_: Any, **__: Any) -> Any:
             raise RuntimeError("no memory left")
 
     threads = torch.get_num_threads()
@@ -67,9 +67,11 @@ def test_tf32_has_its_own_tolerance_on_cuda() -> None:
     assert backend.tolerance(case) == TOLERANCES["bf16"]
 
 
-def test_option_without_effect_is_said(preparation: Preparation) -> None:
-    small.backend("pytorch").prepare(small.model(), small.case("pytorch", options={"tf32": True}), preparation)
-    assert [warning.code for warning in preparation.warnings] == ["no-effect"]
+@pytest.mark.parametrize("option", ["tf32", "cudnn_benchmark"])
+def test_option_without_effect_is_said(option: str, preparation: Preparation) -> None:
+    small.backend("pytorch").prepare(small.model(), small.case("pytorch", options={option: True}), preparation)
+    (warning,) = preparation.warnings
+    assert (warning.code, option in warning.message) == ("no-effect", True)
 
 
 def test_channels_last(preparation: Preparation) -> None:

@@ -93,6 +93,22 @@ def test_a_loaded_archive_runs_as_it_is(label: str, frozen: bool, tmp_path: Path
     assert preparation.facts["torchscript"].startswith("loaded")
 
 
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_loaded_archive_is_cast_unless_it_was_frozen(frozen: bool, tmp_path: Path, preparation: Preparation) -> None:
+    model = small.model(format="torchscript")
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs)
+    with quiet():
+        script = torch.jit.script(model.module)
+        model = dataclasses.replace(model, module=torch.jit.freeze(script) if frozen else script)
+    case = small.case("torchscript:script", precision="bf16")
+    if frozen:
+        with pytest.raises(Unsupported, match="was frozen"):
+            small.run(model, case, preparation, inputs)
+    else:
+        assert 0 < small.error(small.run(model, case, preparation, inputs), expected) < TOLERANCES["bf16"]
+
+
 def test_exported_programs_are_traced_and_not_scripted(preparation: Preparation) -> None:
     model = small.model(format="exported")
     inputs = small.arrays(model)

@@ -12,7 +12,7 @@ import warnings
 from types import ModuleType
 from typing import Any
 
-from inferlens.backends.base import Absence
+from inferlens.backends.base import Absence, Preparation
 from inferlens.case import PRECISIONS
 from inferlens.errors import MissingLibrary
 
@@ -65,6 +65,11 @@ def cuda_precisions(torch: Any) -> tuple[tuple[str, ...], dict[str, str]]:
     if torch.cuda.is_bf16_supported(including_emulation=False):
         return PRECISIONS, {}
     return ("fp32", "fp16"), {"cuda/bf16": "this GPU has no bf16 arithmetic, which came with compute capability 8.0"}
+
+
+def warn_no_effect(preparation: Preparation, option: str, device: str) -> None:
+    """Says in the record that an option was asked for that does nothing on this device."""
+    preparation.warn("no-effect", f"The option {option} does nothing on {device}.", "Leave it out there.")
 
 
 def torch_versions(torch: Any) -> dict[str, str]:

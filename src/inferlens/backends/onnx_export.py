@@ -12,8 +12,9 @@ from typing import Any
 
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Preparation
-from inferlens.backends.feeds import FLOATS, ordered
+from inferlens.backends.feeds import ordered
 from inferlens.backends.flat_outputs import flat_outputs
+from inferlens.backends.torch_cast import cast, tensor_of
 from inferlens.case import Case
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
@@ -36,30 +37,18 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
     path = preparation.folder / "model.onnx"
     with preparation.phase("export"):
         preparation.folder.mkdir(parents=True, exist_ok=True)
-        module, feed = _cast(model, case, precision)
-        _export(module, feed, model, path, preparation)
+        cast(model.module, precision)
+        _export(model.module, _feed(model, case, precision), model, path, preparation)
     for written in sorted(preparation.folder.glob("model.onnx*")):
         preparation.keep(written, "onnx" if written == path else "onnx weights")
     return path
 
 
-def _cast(model: Model, case: Case, precision: str) -> tuple[Any, tuple[Any, ...]]:
-    """The module and its inputs on the CPU in a precision; the module in place, as everywhere."""
-    import numpy as np
-    import torch
-
+def _feed(model: Model, case: Case, precision: str) -> tuple[Any, ...]:
     from inferlens.models.inputs import make_inputs
 
-    module: Any = model.module
-    {"fp32": module.float, "fp16": module.half, "bf16": module.bfloat16}[precision]()
-    dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[precision]
     arrays = ordered(make_inputs(model, case.seed), model.inputs)
-    return module, tuple(
-        torch.tensor(np.asarray(array, np.float32)).to(dtype)
-        if spec.dtype in FLOATS
-        else torch.tensor(np.asarray(array)).to(getattr(torch, spec.dtype))
-        for array, spec in zip(arrays, model.inputs, strict=True)
-    )
+    return tuple(tensor_of(array, spec, precision) for array, spec in zip(arrays, model.inputs, strict=True))
 
 
 def _export(module: Any, feed: tuple[Any, ...], model: Model, path: Path, preparation: Preparation) -> None:

@@ -7,18 +7,25 @@ refusal, never a silent run on another one.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
-from inferlens.backends.availability import cuda_absence, found, imported, torch_versions
+from inferlens.backends.availability import (
+    cuda_absence,
+    cuda_precisions,
+    found,
+    imported,
+    torch_versions,
+    warn_no_effect,
+)
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support
 from inferlens.backends.onnx_export import onnx_file
 from inferlens.backends.onnx_graph import check_precision
 from inferlens.backends.onnxruntime_providers import PROVIDERS, provider_absence
 from inferlens.backends.torch_runner import torch_tolerance
 from inferlens.case import Case
-from inferlens.errors import InferlensError
+from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
 
 NO_BF16 = "ONNX Runtime has hardly any bf16 operators for the CPU, not even a convolution"
@@ -61,25 +68,30 @@ class OnnxRuntime(Backend):
         ort, missing = imported("onnxruntime", "ONNX Runtime", "onnx")
         if ort is None or missing is not None:
             return Capabilities(formats=formats, absent=(missing,) if missing else ())
-        versions, no_gpu = _torch_for_gpu()
-        versions["onnxruntime"] = str(ort.__version__)
+        torch, no_torch = imported("torch", "PyTorch", "torch")  # its tensors and events are used on a GPU
+        no_gpu = no_torch or cuda_absence(torch)
+        on_gpu, limits = ((), {}) if no_gpu else cuda_precisions(torch)
         absences = {
             variant: provider_absence(ort, variant) or (no_gpu if variant != "cpu" else None)
             for variant in self.variants
         }
-        precisions = {"cpu": ("fp32", "fp16")}
+        precisions = {"cpu": ("fp32", "fp16"), "cuda": on_gpu}
         return Capabilities(
             formats=formats,
             supports=tuple(
-                Support(variant, PROVIDERS[variant].device, precisions.get(variant, ("fp32", "fp16", "bf16")))
+                Support(variant, PROVIDERS[variant].device, precisions[PROVIDERS[variant].device])
                 for variant, absence in absences.items()
                 if absence is None
             ),
             absent=tuple(
                 Absence(variant, absence.reason, absence.cure) for variant, absence in absences.items() if absence
             ),
-            limits={"cpu/cpu/bf16": NO_BF16},
-            libraries={**versions, **onnx_versions()},
+            limits={**limits, "cpu/bf16": NO_BF16},
+            libraries={
+                "onnxruntime": str(ort.__version__),
+                **onnx_versions(),
+                **(torch_versions(torch) if torch else {}),
+            },
         )
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
@@ -90,7 +102,7 @@ class OnnxRuntime(Backend):
         options: Options = self.parse_options(case)
         provider = PROVIDERS[case.variant]
         if provider.device == "cpu":
-            refuse_gpu_options(options)
+            check_gpu_options(options, preparation)
         path = self._path(model, case, preparation)
         kind = CpuRunner if provider.device == "cpu" else CudaRunner
         return kind(path, provider, model, case, preparation, options)
@@ -108,14 +120,17 @@ class OnnxRuntime(Backend):
         return onnx_file(model, case, preparation, precision)
 
 
-def refuse_gpu_options(options: Options) -> None:
-    """Raises for an option that only a GPU has.
+def check_gpu_options(options: Options, preparation: Preparation) -> None:
+    """For the CPU: refuses what it cannot do, warns of what does nothing there.
 
     Raises:
-        InferlensError: naming the option.
+        Unsupported: if a CUDA graph is asked for.
     """
     if options.cuda_graph:
-        raise InferlensError("There are no CUDA graphs on the CPU.", cure="onnxruntime:cuda, or no cuda_graph")
+        raise Unsupported("There are no CUDA graphs on cpu.", cure="--backend onnxruntime:cuda, or no cuda_graph")
+    for option in ("tf32", "cudnn_conv_algo_search"):
+        if getattr(options, option) != getattr(Options(), option):
+            warn_no_effect(preparation, option, "cpu")
 
 
 def onnx_formats() -> tuple[Format, ...]:
@@ -128,12 +143,3 @@ def onnx_versions() -> dict[str, str]:
     from importlib import metadata
 
     return {name: metadata.version(name) for name in ("onnx", "onnxscript") if found(name)}
-
-
-def _torch_for_gpu() -> tuple[dict[str, str], Absence | None]:
-    """Versions of PyTorch, whose tensors and events are used on a GPU, and why that cannot be used."""
-    torch: Any
-    torch, missing = imported("torch", "PyTorch", "torch")
-    if torch is None:
-        return {}, missing
-    return torch_versions(torch), cuda_absence(torch)

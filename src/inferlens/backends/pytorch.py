@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from inferlens.backends.availability import warn_no_effect
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.cuda_graph import CudaGraph
 from inferlens.backends.torch_runner import (
@@ -50,6 +51,8 @@ class PyTorch(Backend):
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """A runner that calls the module."""
         options: Options = self.parse_options(case)
+        if options.cudnn_benchmark and case.device != "cuda":
+            warn_no_effect(preparation, "cudnn_benchmark", case.device)
         if not options.cuda_graph:
             return EagerRunner(model, case, preparation, options)
         if case.device != "cuda":

@@ -14,9 +14,10 @@ from typing import Annotated, Any
 import numpy as np
 from msgspec import Meta, Struct
 
-from inferlens.backends.availability import cuda_absence, cuda_precisions, imported, torch_versions
+from inferlens.backends.availability import cuda_absence, cuda_precisions, imported, torch_versions, warn_no_effect
 from inferlens.backends.base import TOLERANCES, Absence, Capabilities, Inputs, Outputs, Preparation, Runner, Support
-from inferlens.backends.feeds import FLOATS, ordered
+from inferlens.backends.feeds import ordered
+from inferlens.backends.torch_cast import cast, dtype_of, tensor_of
 from inferlens.backends.torch_settings import torch_settings
 from inferlens.case import PRECISIONS, Case, TensorSpec
 from inferlens.clocks import Clock, CudaClock, HostClock
@@ -24,7 +25,6 @@ from inferlens.errors import Unsupported
 from inferlens.models.model import Array, Format, Model
 
 Feed = tuple[Any, ...]
-TORCH_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 class TorchOptions(Struct, frozen=True, forbid_unknown_fields=True):
@@ -87,13 +87,14 @@ class TorchRunner(Runner):
         self.case = case
         self.preparation = preparation
         self.autocast = autocast
+        self._stored = "fp32" if autocast else case.precision  # of weights and inputs
         self.channels_last = options.channels_last
         self.tf32 = options.tf32
         self.clock = clock_of(case.device)
         self._call: Callable[..., Any] = not_entered
         self._entered = ExitStack()
         if options.tf32 and case.device != "cuda":
-            preparation.warn("no-effect", f"The option tf32 does nothing on {case.device}.", "Leave it out there.")
+            warn_no_effect(preparation, "tf32", case.device)
 
     def build(self, module: Any) -> Callable[..., Any]:
         """What to call, with the placed inputs as arguments; the device may be used. Here: the module itself."""
@@ -177,7 +178,7 @@ class TorchRunner(Runner):
             return module  # type: ignore[no-any-return]
         import torch
 
-        device, dtype = self.case.device, self._torch_dtype()
+        device, dtype = self.case.device, dtype_of(self.case.precision)
 
         def autocasting(*feed: Any) -> Any:
             with torch.autocast(device, dtype=dtype):
@@ -192,27 +193,16 @@ class TorchRunner(Runner):
         module = self.model.module
         if module is None:
             raise Unsupported(f"{self.case.backend_label} needs a model in PyTorch, '{self.model.spec}' has none.")
-        # Not `module.to(dtype)`: that would cast complex tensors too, and drop their imaginary parts.
-        casts = {"fp32": module.float, "fp16": module.half, "bf16": module.bfloat16}
-        casts["fp32" if self.autocast else self.case.precision]()
+        cast(module, self._stored)
         module.to(self.case.device)
         if self.channels_last:
             module.to(memory_format=torch.channels_last)
         return module
 
-    def _torch_dtype(self) -> Any:
-        import torch
-
-        return getattr(torch, TORCH_DTYPES[self.case.precision])
-
     def _tensor(self, array: Array, spec: TensorSpec) -> Any:
         import torch
 
-        if spec.dtype in FLOATS:  # whatever float the model names: the case's precision decides
-            dtype = torch.float32 if self.autocast else self._torch_dtype()
-            tensor = torch.tensor(np.asarray(array, np.float32)).to(self.case.device, dtype)
-        else:
-            tensor = torch.tensor(np.asarray(array)).to(self.case.device, getattr(torch, spec.dtype))
+        tensor = tensor_of(array, spec, self._stored).to(self.case.device)
         if self.channels_last and tensor.dim() == 4:
             tensor = tensor.contiguous(memory_format=torch.channels_last)
         return tensor

@@ -87,11 +87,24 @@ class ScriptRunner(TorchRunner):
 
         if isinstance(module, torch.jit.ScriptModule):
             self.preparation.facts["torchscript"] = "loaded as TorchScript, neither traced nor scripted here"
-            return module
+            return self._movable(module)
         self.preparation.facts["torchscript"] = {"trace": "traced", "script": "scripted"}[self.case.variant]
         if self.case.variant == "script":
             return torch.jit.script(module)
         return self._traced(module)
+
+    def _movable(self, script: Any) -> Any:
+        """The loaded module, unless it was frozen: then its weights are constants that stayed where and what they were.
+
+        Raises:
+            Unsupported: if they are constants and the case wants them elsewhere, or in another precision.
+        """
+        if not hasattr(script, "training") and (self.case.device != "cpu" or self.case.precision != "fp32"):
+            raise Unsupported(
+                "This TorchScript archive was frozen: its weights are fp32 constants on the CPU.",
+                cure="an archive saved without torch.jit.freeze, or --device cpu --precision fp32",
+            )
+        return script
 
     def _traced(self, module: Any) -> Any:
         import torch

@@ -1,0 +1,45 @@
+"""Precision of modules and tensors in PyTorch."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from inferlens.backends.feeds import FLOATS
+from inferlens.case import TensorSpec
+from inferlens.models.model import Array
+
+DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+def dtype_of(precision: str) -> Any:
+    """PyTorch's type for a precision."""
+    import torch
+
+    return getattr(torch, DTYPES[precision])
+
+
+def cast(module: Any, precision: str) -> None:
+    """Gives every floating-point parameter and buffer of a module the precision, in place.
+
+    ``module.to(dtype)`` would do the same to complex tensors and drop their imaginary parts; ``module.bfloat16()`` is
+    not there for TorchScript.
+    """
+    dtype = dtype_of(precision)
+    for tensor in chain(module.parameters(), module.buffers()):
+        if tensor.is_floating_point():
+            tensor.data = tensor.data.to(dtype)
+
+
+def tensor_of(array: Array, spec: TensorSpec, precision: str) -> Any:
+    """A tensor on the CPU with a copy of ``array``.
+
+    Whatever float the model names, the tensor is in ``precision``; other types are as named.
+    """
+    import torch
+
+    if spec.dtype in FLOATS:
+        return torch.tensor(np.asarray(array, np.float32)).to(dtype_of(precision))
+    return torch.tensor(np.asarray(array)).to(getattr(torch, spec.dtype))

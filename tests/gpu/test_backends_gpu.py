@@ -1,0 +1,251 @@
+"""The contract of the backends on an NVIDIA GPU: right outputs, honest clocks, and fp32 that is fp32."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from inferlens.backends.base import TOLERANCES, Preparation, Runner  # noqa: E402
+from inferlens.case import TensorSpec  # noqa: E402
+from inferlens.errors import Unsupported  # noqa: E402
+from inferlens.models.model import Model  # noqa: E402
+from tests.backends import small  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+Options = dict[str, Any]
+# Backend and options. All of them are tried in every precision.
+RUNS: list[tuple[str, Options]] = [
+    ("pytorch", {}),
+    ("pytorch", {"cuda_graph": True}),
+    ("pytorch", {"channels_last": True, "cudnn_benchmark": True}),
+    ("torchscript:trace", {}),
+    ("torchscript:trace", {"freeze": True}),
+    ("torchscript:script", {"optimize_for_inference": True}),
+    ("torch_compile:default", {}),
+    ("torch_compile:reduce-overhead", {}),
+    ("torch_compile:max-autotune", {"channels_last": True}),
+    ("onnxruntime:cuda", {}),
+    ("onnxruntime:cuda", {"cuda_graph": True}),
+    ("onnxruntime:tensorrt", {}),
+]
+LABELS = tuple(dict.fromkeys(label for label, _ in RUNS))
+
+
+def name(value: Any) -> str:
+    return ",".join(value) if isinstance(value, dict) else str(value)
+
+
+@pytest.fixture
+def preparation(tmp_path: Any) -> Preparation:
+    return small.preparation(tmp_path)
+
+
+def prepared(label: str, options: Options, model: Model, preparation: Preparation, precision: str = "fp32") -> Runner:
+    """A runner on the GPU; skips what this machine lacks."""
+    batch = model.inputs[0].shape[0]
+    case = small.case(label, device="cuda", precision=precision, batch=batch, options=options)
+    backend = small.backend(label)
+    refusal = backend.capabilities().refusal(case, model.format)
+    if refusal:
+        pytest.skip(str(refusal))
+    return backend.prepare(model, case, preparation)
+
+
+@pytest.mark.parametrize(("label", "options"), RUNS, ids=name)
+def test_outputs_are_right_and_stay_so(label: str, options: Options, preparation: Preparation) -> None:
+    model = small.model(batch=3)
+    inputs, others = small.arrays(model), small.arrays(model, seed=1)
+    expected, other = small.eager(model, inputs), small.eager(model, others)
+    runner = prepared(label, options, model, preparation)
+    for _ in range(2):
+        with runner:
+            feed, second = runner.place(inputs), runner.place(others)
+            for placed, right in ((feed, expected), (feed, expected), (second, other), (feed, expected)):
+                outputs = runner.infer(placed)
+                runner.synchronize()
+                assert small.error(runner.collect(outputs), right) < TOLERANCES["fp32"]
+            kept = runner.collect(runner.infer(feed))
+            runner.infer(second)
+            runner.synchronize()
+            assert small.error(kept, expected) < TOLERANCES["fp32"], "collected outputs were overwritten"
+    assert "build" in {phase.name for phase in preparation.phases}
+    assert not preparation.warnings
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_two_inputs_and_nested_outputs(label: str, preparation: Preparation) -> None:
+    model = small.model(small.TwoInputs, batch=3)
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs)
+    with prepared(label, {}, model, preparation) as runner:
+        got = runner.collect(runner.infer(runner.place(inputs)))
+    assert [value.shape for value in got] == [(3, 6), (3, 6, 16), (3, 16), (3, 6)]
+    assert small.error(got, expected) < TOLERANCES["fp32"]
+    assert got[3].dtype == np.int64
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize(("label", "options"), RUNS, ids=name)
+def test_lower_precisions_agree_or_are_refused(
+    label: str, options: Options, precision: str, preparation: Preparation
+) -> None:
+    model = small.model(batch=8)
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs)
+    try:
+        with prepared(label, options, model, preparation, precision) as runner:
+            outputs = runner.infer(runner.place(inputs))
+            runner.synchronize()
+            got = runner.collect(outputs)
+    except Unsupported as refusal:
+        assert ": " in refusal.what, "refused without a reason"  # noqa: PT017
+        return
+    assert 0 < small.error(got, expected) < TOLERANCES[precision]
+
+
+@pytest.mark.parametrize("label", ["pytorch", "torch_compile:default"])
+def test_autocast(label: str, preparation: Preparation) -> None:
+    model = small.model(batch=8)
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs)
+    with prepared(label, {"autocast": True}, model, preparation, "fp16") as runner:
+        assert model.module is not None
+        assert {parameter.dtype for parameter in model.module.parameters()} == {torch.float32}
+        got = runner.collect(runner.infer(runner.place(inputs)))
+    assert 0 < small.error(got, expected) < TOLERANCES["fp16"]
+
+
+@pytest.mark.parametrize(("label", "options"), RUNS, ids=name)
+def test_times_are_consistent(label: str, options: Options, preparation: Preparation) -> None:
+    """On a model with enough work to see: enqueueing is part of the latency, and so is the GPU time but for events."""
+    model = big(batch=16)
+    inputs = small.arrays(model)
+    with prepared(label, options, model, preparation) as runner:
+        assert runner.clock.asynchronous
+        feed = runner.place(inputs)
+        for _ in range(5):
+            runner.infer(feed)
+        runner.synchronize()
+        times = runner.clock.time(runner.infer, feed, 20)
+        window = runner.clock.window(runner.infer, feed, 20) / 20
+    latency, enqueue, gpu = (float(np.median(part)) for part in (times.latency, times.enqueue, times.gpu))
+    assert min(times.gpu) > 0
+    assert all(enqueued <= whole for enqueued, whole in zip(times.enqueue, times.latency, strict=True))
+    # The first event is recorded before the host clock starts, so GPU time may exceed latency by that much.
+    assert gpu <= latency + 50e-6
+    # The work is on the timed stream: work elsewhere would leave the events next to each other.
+    assert gpu > 0.3 * latency
+    assert enqueue < latency
+    assert window < 1.5 * latency
+
+
+@pytest.mark.parametrize("tf32", [False, True])
+@pytest.mark.parametrize("label", ["pytorch", "torchscript:trace", "torch_compile:default", "onnxruntime:cuda"])
+def test_fp32_is_fp32_unless_tf32_is_asked_for(label: str, tf32: bool, preparation: Preparation) -> None:
+    """A convolution and a matrix product long enough for TF32 to show, against fp64."""
+    model = sums()
+    inputs = small.arrays(model)
+    expected = exact(model, inputs)
+    with prepared(label, {"tf32": tf32}, model, preparation) as runner:
+        got = runner.collect(runner.infer(runner.place(inputs)))
+    error = small.error(got, expected)
+    assert error < (TOLERANCES["tf32"] if tf32 else 2e-5)  # cuDNN may take Winograd's way in fp32
+    if tf32 and torch.cuda.get_device_capability() >= (8, 0):
+        assert error > 5e-5, "TF32 was asked for and not used"
+
+
+@pytest.mark.parametrize(("label", "options"), RUNS, ids=name)
+def test_device_memory_is_given_back(label: str, options: Options, preparation: Preparation) -> None:
+    model = small.model(batch=3)
+    runner = prepared(label, options, model, preparation)
+    inputs = small.arrays(model)
+    for _ in range(2):
+        with runner:
+            feed = runner.place(inputs)
+            runner.collect(runner.infer(feed))
+            told = runner.device_memory()
+            assert told is None or (told[0] > 0 and told[1])
+        del feed
+        torch.cuda.synchronize()
+        left = torch.cuda.memory_allocated()
+    assert left < 64 * 2**20  # cuBLAS keeps its workspaces
+
+
+def test_the_device_is_untouched_before_entry(preparation: Preparation) -> None:
+    model = small.model()
+    before = torch.cuda.memory_allocated()
+    for label in LABELS:
+        case = small.case(label, device="cuda")
+        if small.backend(label).capabilities().refusal(case, "module") is None:
+            small.backend(label).prepare(model, case, preparation)
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_onnxruntime_says_which_nodes_run_where(preparation: Preparation) -> None:
+    model = small.model()
+    with prepared("onnxruntime:cuda", {}, model, preparation):
+        assert preparation.facts["nodes_by_provider"]["CUDAExecutionProvider"] >= 3
+
+
+def test_compiled_graphs_are_cuda_graphs(preparation: Preparation) -> None:
+    with prepared("torch_compile:reduce-overhead", {}, small.model(), preparation):
+        assert preparation.facts["graphs"] == 1
+    assert not preparation.warnings
+
+
+def big(batch: int) -> Model:
+    """The small network on larger images."""
+    spec = msgspec.structs.replace(small.CONVOLUTION[0], shape=(batch, 3, 256, 256))
+    return dataclasses.replace(small.model(), inputs=(spec,))
+
+
+class Sums(torch.nn.Module):  # type: ignore[misc]
+    """Long sums of products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = torch.nn.Conv2d(64, 64, 3)
+        self.linear = torch.nn.Linear(1024, 256)
+
+    def forward(self, image: Any, rows: Any) -> Any:
+        return self.convolution(image), self.linear(rows)
+
+
+def sums() -> Model:
+    torch.manual_seed(0)
+    specs = (TensorSpec("image", (4, 64, 16, 16)), TensorSpec("rows", (64, 1024)))
+    return Model("sums", "sums", "module", specs, module=Sums().eval())
+
+
+def exact(model: Model, inputs: Any) -> Any:
+    """Outputs computed in fp64."""
+    import copy
+
+    module: Any = copy.deepcopy(model.module)
+    with torch.inference_mode():
+        outputs = module.double()(*(torch.from_numpy(inputs[spec.name]).double() for spec in model.inputs))
+    return [tensor.numpy() for tensor in outputs]
+
+
+def test_what_cannot_be_captured_is_a_row_with_a_reason(preparation: Preparation) -> None:
+    """Last in this file: a failed capture can leave the process's CUDA context in doubt."""
+
+    class Reading(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, image: Any) -> Any:
+            return image * image.sum().item()
+
+    with (
+        pytest.raises(Unsupported, match=r"cannot be captured in a CUDA graph: .+"),
+        prepared("pytorch", {"cuda_graph": True}, small.model(Reading), preparation),
+    ):
+        pass
