@@ -66,7 +66,7 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
     if source.format == "module":
         _seed(case.seed)
     opened = source.open(name, with_seed)
-    if opened.module is not None:
+    if opened.module is not None and opened.format == "module":  # stored programs are what they are
         opened.module.eval().requires_grad_(False)
     weights = _weights(opened, case)
     inputs = with_batch(_inputs(opened, case.inputs), case.batch)

@@ -17,6 +17,7 @@ from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.models.examples import spec_of, with_example
 from inferlens.models.model import Format, Found
 from inferlens.models.sources.base import Opened, Source, Wish
+from inferlens.models.sources.program_check import code_in
 
 if TYPE_CHECKING:
     import torch
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 Kind = Literal["torchscript", "exported", "pickle", "unknown"]
 SUFFIXES = (".pt", ".pth", ".pt2")
 FORMATS: dict[Kind, Format] = {"torchscript": "torchscript", "exported": "exported", "pickle": "module"}
-UNSAFE_PARTS = ("/custom_obj_", "/opaque_obj_", "/aotinductor/", "script_object")  # pickles of any class, native code
 
 
 class TorchFile(Source):
@@ -139,11 +139,10 @@ def _script(path: Path) -> Opened:
 def _exported(path: Path, trust: bool) -> Opened:
     import torch
 
-    with zipfile.ZipFile(path) as archive:
-        unsafe = [name for name in archive.namelist() if any(part in name for part in UNSAFE_PARTS)]
-    if unsafe and not trust:
+    code = "" if trust else code_in(path)
+    if code:
         raise InferlensError(
-            f"{path} holds {unsafe[0]}, which can run code when it is opened.", cure="--trust, if you trust its author"
+            f"{path} holds {code}, which can run code when it is opened.", cure="--trust, if you trust its author"
         )
     program = torch.export.load(str(path))
     arguments = tuple(program.example_inputs[0]) if program.example_inputs else ()
@@ -153,7 +152,7 @@ def _exported(path: Path, trust: bool) -> Opened:
         raise InferlensError(f"{path} does not say what its inputs are.", cure="export it with positional tensors")
     return Opened(
         format="exported",
-        module=program.module(),
+        module=program.module(check_guards=False),  # guards are text in the file, and would be run as Python
         path=path,
         inputs=specs,
         fixed_batch=not _batch_is_free(program),

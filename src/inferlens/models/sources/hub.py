@@ -33,7 +33,7 @@ class Hub(Source):
 
         repository, entry = _split(name)
         folder = _check(repository)
-        entries: list[str] = torch.hub.list(str(folder), source="local", trust_repo=True)
+        entries = [name for name, value in vars(_hubconf(folder)).items() if callable(value) and not name.startswith("_")]
         if entry not in entries:
             raise InferlensError(
                 f"The hub repository {repository} has no '{entry}'.",
@@ -41,7 +41,7 @@ class Hub(Source):
                 cure=suggestion(entry, entries),
             )
         arguments = _without_weights(folder, entry)
-        module = torch.hub.load(str(folder), entry, source="local", trust_repo=True, **arguments)
+        module = torch.hub.load(str(folder), entry, source="local", **arguments)
         if not isinstance(module, torch.nn.Module):
             raise InferlensError(f"hub:{name} gives a {type(module).__name__}.", expected="an nn.Module")
         return Opened(format="module", module=module, fresh=bool(arguments), source=f"hub folder {folder.name}")

@@ -1,0 +1,1 @@
+"""What Inferlens itself costs, measured beside its peers in the same run. Run by hand: ``make benchmark``."""
