@@ -25,7 +25,7 @@ TREES = ("in_spec", "out_spec")
 IMPORTING = ("__enum__", "default_factory")
 EXPRESSION = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
-    ast.Name, ast.Load, ast.Constant, ast.Call,
+    ast.Name, ast.Load, ast.Constant, ast.Call, ast.keyword,
 )  # fmt: skip
 
 
@@ -71,7 +71,7 @@ def _is_plain(text: str, key: str) -> bool:
         return _is_tree(text)
     if key == "guards_code":  # would be run by `module()`, which is told not to
         return True
-    return PLAIN.fullmatch(text) is not None and not text.startswith(UNSAFE_PAYLOADS)
+    return PLAIN.fullmatch(text) is not None and not (key == "path_name" and text.startswith(UNSAFE_PAYLOADS))
 
 
 def _is_free_text(metadata: dict[str, Any]) -> bool:
@@ -97,7 +97,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def is_arithmetic(text: str) -> bool:
-    """Whether ``text`` is numbers and names with operators and functions of sizes, such as ``Max(1, s0//2)``."""
+    """Whether ``text`` is numbers and symbols with operators and functions of sizes, such as ``Max(1, s0//2)``."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -107,7 +107,7 @@ def is_arithmetic(text: str) -> bool:
 
 def _is_harmless(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name) and FUNCTION.fullmatch(node.func.id) is not None and not node.keywords
-    if isinstance(node, ast.Constant):
-        return isinstance(node.value, (bool, int, float))
+        return isinstance(node.func, ast.Name) and FUNCTION.fullmatch(node.func.id) is not None
+    if isinstance(node, ast.Constant):  # a text is the name of a symbol, as in Symbol('s17', integer=True)
+        return isinstance(node.value, (bool, int, float)) or (isinstance(node.value, str) and node.value.isalnum())
     return not isinstance(node, ast.Name) or "__" not in node.id
