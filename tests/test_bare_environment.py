@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.views.samples import sample_records
 from inferlens.record import encode
+from tests.views.samples import sample_records
 
 OURS = Path(__file__).parent.parent / "src"
 

@@ -26,7 +26,7 @@ from inferlens.record import PhaseName, Status
 
 GOODBYE = 20.0  # seconds to leave after the answer
 KEPT_OUTPUT = 4 << 20
-TAIL_LINES = 20
+TAIL_LINES = 40
 TAIL_WIDTH = 300
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -103,7 +103,7 @@ class _Child:
         self._events, theirs = os.pipe()
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-X", "faulthandler", "-m", "inferlens.worker", str(theirs)],
+                [sys.executable, "-X", "faulthandler", "-m", "inferlens.worker", str(theirs), str(os.getpid())],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -1,6 +1,6 @@
 """The child process: reads one job from standard input, does it, sends events and the answer through its own pipe.
 
-Started as ``python -m inferlens.worker FD``. Standard output and error are free for whatever models and libraries
+Started as ``python -m inferlens.worker FD PARENT``. Standard output and error are free for whatever models and libraries
 print. The process dies with its parent, offers itself first when the kernel is short of memory, and dumps its stacks on
 SIGUSR1 so that a hang can be seen.
 """
@@ -78,18 +78,21 @@ class Pipe:
 
 def main() -> None:
     """Does the job on standard input."""
-    pipe = Pipe(int(sys.argv[1]))
-    be_a_good_child()
+    descriptor, parent = map(int, sys.argv[1:])
+    pipe = Pipe(descriptor)
+    be_a_good_child(parent)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
     DOING[type(job)](job, pipe)
 
 
-def be_a_good_child() -> None:
+def be_a_good_child(parent: int) -> None:
     """Die with the parent, be the kernel's first choice when memory is short, show stacks when asked or crashing."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the line above
+            sys.exit(1)
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("900")
 

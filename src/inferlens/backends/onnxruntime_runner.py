@@ -140,6 +140,8 @@ class CpuRunner(OnnxRunner):
     """ONNX Runtime on the CPU."""
 
     def __enter__(self) -> CpuRunner:
+        import onnxruntime  # noqa: F401 - starts threads of its own, which are not counted below
+
         process = psutil.Process()
         before = process.num_threads()
         with self.preparation.phase("build"):

@@ -29,7 +29,7 @@ def _adapter_class() -> Any:
     """The module class, made when first needed, because its base comes from PyTorch."""
     import torch
 
-    class Adapter(torch.nn.Module):
+    class Adapter(torch.nn.Module):  # type: ignore[misc]
         """Calls ``inner`` with its arguments by name."""
 
         def __init__(self, inner: torch.nn.Module, names: tuple[str, ...]) -> None:

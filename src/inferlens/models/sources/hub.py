@@ -33,7 +33,8 @@ class Hub(Source):
 
         repository, entry = _split(name)
         folder = _check(repository)
-        entries = [name for name, value in vars(_hubconf(folder)).items() if callable(value) and not name.startswith("_")]
+        known = vars(_hubconf(folder))
+        entries = [each for each, value in known.items() if callable(value) and not each.startswith("_")]
         if entry not in entries:
             raise InferlensError(
                 f"The hub repository {repository} has no '{entry}'.",
