@@ -71,6 +71,7 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
     weights = _weights(opened, case)
     inputs = with_batch(_inputs(opened, case.inputs), case.batch)
     _check_batch(opened, inputs)
+    _check_shapes(opened, inputs)
     return Model(
         spec=case.model,
         name=name,
@@ -122,11 +123,16 @@ def _weights(opened: Opened, case: Case) -> str:
     from inferlens.models import inputs as input_arrays
     from inferlens.models import weights
 
+    if case.weights and opened.format != "module":
+        raise InferlensError(f"{case.model} brings its own weights.", cure="leave out --weights")
     if case.weights and Path(case.weights).suffix:
-        if opened.module is None:
-            raise InferlensError("Weights cannot be put into an ONNX file.", cure="leave out --weights")
+        assert opened.module is not None
         weights.load_weights(opened.module, Path(case.weights))
         return f"file {Path(case.weights).name}"
+    if case.weights and (opened.fresh or not opened.named_weights):
+        raise InferlensError(
+            f"{case.model} has no weights by name, so '{case.weights}' means nothing.", cure="--weights with a file"
+        )
     if not opened.fresh or opened.module is None:
         return opened.weights or f"made with seed {case.seed}"
     if opened.inputs:
@@ -200,6 +206,26 @@ def _check_batch(opened: Opened, inputs: tuple[TensorSpec, ...]) -> None:
         )
 
 
+def _check_shapes(opened: Opened, inputs: tuple[TensorSpec, ...]) -> None:
+    """What a file fixes of its inputs' shapes and types is what it runs at.
+
+    Raises:
+        InferlensError: if the case asks for something else.
+    """
+    own = {spec.name: spec for spec in opened.inputs}
+    for spec in inputs:
+        shape = opened.shapes.get(spec.name)
+        if shape is None:
+            continue
+        sizes = zip(spec.shape, shape, strict=False)
+        fits = len(spec.shape) == len(shape) and all(size == fixed for size, fixed in sizes if fixed is not None)
+        if not fits or spec.dtype != own[spec.name].dtype:
+            form = "x".join("N" if size is None else str(size) for size in shape) or "scalar"
+            raise InferlensError(
+                f"The file does not take {spec}.", expected=f"{spec.name}={form}:{own[spec.name].dtype}"
+            )
+
+
 def _fingerprint(opened: Opened) -> str:
     """What tells these weights from others."""
     from inferlens.models import weights
@@ -210,4 +236,4 @@ def _fingerprint(opened: Opened) -> str:
 def _parameters(opened: Opened) -> int | None:
     from inferlens.models import weights
 
-    return weights.parameter_count(opened.module) if opened.module is not None else None
+    return weights.parameter_count(opened.module) if opened.module is not None else opened.parameters

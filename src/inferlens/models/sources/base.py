@@ -39,8 +39,11 @@ class Opened:
 
     Attributes:
         inputs: the model's own inputs; empty if it does not know them.
+        shapes: what the inputs' shapes must be, by name, ``None`` where any size will do; empty if that is not known.
         fixed_batch: whether the model was stored for one batch size alone.
         fresh: whether its weights are the constructor's random ones, to be made healthy or replaced by a file's.
+        parameters: number of parameters, where there is no module to ask.
+        named_weights: whether it has the weights that were asked for by name.
         weights: where its weights came from, if they are not random.
         source: what identifies it, such as the library's version or the file's hash.
     """
@@ -50,8 +53,11 @@ class Opened:
     module: torch.nn.Module | None = None
     path: Path | None = None
     example: dict[str, Array] = field(default_factory=dict)
+    shapes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
     fixed_batch: bool = False
     fresh: bool = False
+    parameters: int | None = None
+    named_weights: bool = False
     weights: str = ""
     source: str = ""
 

@@ -90,13 +90,14 @@ def kind_of(path: Path) -> Kind:
     return "pickle" if any(name.endswith("data.pkl") for name in names) else "unknown"
 
 
-def sha256(path: Path) -> str:
-    """Hash of a file's content."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while block := file.read(1 << 22):
-            digest.update(block)
-        return digest.hexdigest()
+def sha256(*paths: Path) -> str:
+    """Hash of the files' content, one after the other."""
+    digest = hashlib.sha256()
+    for path in paths:
+        with path.open("rb") as file:
+            while block := file.read(1 << 22):
+                digest.update(block)
+    return digest.hexdigest()
 
 
 @contextmanager
@@ -150,23 +151,26 @@ def _exported(path: Path, trust: bool) -> Opened:
     specs = tuple(spec_of(str(name), value) for name, value in zip(names, arguments, strict=False))
     if len(specs) != len(names):
         raise InferlensError(f"{path} does not say what its inputs are.", cure="export it with positional tensors")
+    shapes = _shapes(program)
     return Opened(
         format="exported",
         module=program.module(check_guards=False),  # guards are text in the file, and would be run as Python
         path=path,
         inputs=specs,
-        fixed_batch=not _batch_is_free(program),
+        shapes=shapes,
+        fixed_batch=next(iter(shapes[str(names[0])]), None) is not None,
         weights=f"in {path.name}",
         source=f"exported program, sha256 {sha256(path)}",
     )
 
 
-def _batch_is_free(program: torch.export.ExportedProgram) -> bool:
-    """Whether the first dimension of the first input was exported as dynamic."""
-    first = program.graph_signature.user_inputs[0]
-    (node,) = (node for node in program.graph.nodes if node.name == first)
-    shape = node.meta["val"].shape
-    return bool(shape) and not isinstance(shape[0], int)
+def _shapes(program: torch.export.ExportedProgram) -> dict[str, tuple[int | None, ...]]:
+    """Shapes of the inputs by name, ``None`` for dimensions that were exported as dynamic."""
+    nodes = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    return {
+        str(name): tuple(size if isinstance(size, int) else None for size in nodes[name].shape)
+        for name in program.graph_signature.user_inputs
+    }
 
 
 def _pickled(path: Path, trust: bool) -> Opened:

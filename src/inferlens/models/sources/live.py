@@ -24,6 +24,14 @@ class Live(Source):
         """There is only one."""
         return ()
 
+    def find(self, name: str) -> Found:
+        """See :class:`Source`; a live module is handed over, never looked up."""
+        raise InferlensError(
+            f"'live:{name}' cannot be looked up by name.",
+            expected="a module of a running program",
+            cure="inferlens.bench(module, example_inputs) in Python",
+        )
+
     def open(self, name: str, wish: Wish) -> Opened:
         """See :class:`Source`."""
         import cloudpickle

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,13 @@ from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.models.model import Found
 from inferlens.models.sources.base import Opened, Source, Wish
 from inferlens.models.sources.files import broken_file, existing, sha256
+
+FLOATS = (
+    1,
+    10,
+    11,
+    16,
+)  # of onnx.TensorProto.DataType: the types that parameters have; integers are shapes and indices
 
 
 class OnnxFile(Source):
@@ -26,28 +34,30 @@ class OnnxFile(Source):
     def find(self, name: str) -> Found:
         """See :class:`Source`."""
         path = existing(name)
-        shapes = list(_graph_inputs(path).values())
+        shapes = list(_inputs(_read(path)).values())
         batch = shapes[0][0][0] if shapes and shapes[0][0] else None
         return Found(spec=f"onnx:{path}", name=path.stem, format="onnx", batch=batch or 1)
 
     def open(self, name: str, wish: Wish) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
         """See :class:`Source`."""
         path = existing(name)
-        graph = _graph_inputs(path)
+        model = _read(path)
+        graph = _inputs(model)
         first = next(iter(graph.values()))[0] if graph else ()
-        digest = sha256(path)
         return Opened(
             format="onnx",
             path=path,
             inputs=tuple(_spec(name, shape, dtype) for name, (shape, dtype) in graph.items()),
+            shapes={name: tuple(size or None for size in shape) for name, (shape, _) in graph.items()},
             fixed_batch=bool(first and first[0]),
+            parameters=sum(math.prod(tensor.dims) for tensor in model.graph.initializer if tensor.data_type in FLOATS),
             weights=f"in {path.name}",
-            source=f"ONNX file, sha256 {digest}",
+            source=f"ONNX file, sha256 {sha256(path, *_weight_files(path, model))}",
         )
 
 
-def _graph_inputs(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape (0 where a dimension is free) and type of each input of the graph.
+def _read(path: Path) -> Any:
+    """The graph, weights in other files left there.
 
     Raises:
         InferlensError: if the file is no ONNX graph.
@@ -60,11 +70,40 @@ def _graph_inputs(path: Path) -> dict[str, tuple[tuple[int, ...], str]]:
         model = onnx.load(str(path), load_external_data=False)
         if not model.graph.node:
             raise InferlensError(f"{path} is no ONNX graph, or an empty one.")
-        weights = {tensor.name for tensor in model.graph.initializer}
-        return {value.name: _shape_and_type(onnx, value) for value in model.graph.input if value.name not in weights}
+        return model
 
 
-def _shape_and_type(onnx: Any, value: Any) -> tuple[tuple[int, ...], str]:
+def _inputs(model: Any) -> dict[str, tuple[tuple[int, ...], str]]:
+    """Shape (0 where a dimension is free) and type of each input of the graph."""
+    weights = {tensor.name for tensor in model.graph.initializer}
+    return {value.name: _shape_and_type(value) for value in model.graph.input if value.name not in weights}
+
+
+def _weight_files(path: Path, model: Any) -> list[Path]:
+    """The files beside ``path`` that hold its larger weights.
+
+    Raises:
+        InferlensError: if one is missing, cut short, or elsewhere: a graph has no business outside its folder.
+    """
+    ends: dict[str, int] = {}
+    for tensor in model.graph.initializer:
+        where = {entry.key: entry.value for entry in tensor.external_data}
+        if tensor.data_location and "location" in where:
+            end = int(where.get("offset", 0)) + int(where.get("length", 0))
+            ends[where["location"]] = max(end, ends.get(where["location"], 0))
+    for name, end in ends.items():
+        file = path.parent / name
+        if Path(name).is_absolute() or ".." in Path(name).parts:  # by name: a cache of models is made of links
+            raise InferlensError(f"{path} wants weights from {name}.", expected="weights in the folder of the graph")
+        if not file.is_file() or file.stat().st_size < end:
+            problem = "is cut short" if file.is_file() else "is missing"
+            raise InferlensError(f"{file}, which holds weights of {path.name}, {problem}.", expected=f"{end} bytes")
+    return [path.parent / name for name in sorted(ends)]
+
+
+def _shape_and_type(value: Any) -> tuple[tuple[int, ...], str]:
+    import onnx
+
     tensor = value.type.tensor_type
     name = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
     dtype = {"float": "float32", "double": "float64"}.get(name, name)

@@ -38,6 +38,7 @@ class Torchvision(Source):
             module=builder(**arguments),
             inputs=_inputs(torchvision, name),
             fresh=arguments["weights"] is None,
+            named_weights=arguments["weights"] is not None,
             weights=str(arguments["weights"] or ""),
             source=f"torchvision {torchvision.__version__}",
         )

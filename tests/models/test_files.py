@@ -1,0 +1,111 @@
+"""Model files say what they take; what does not fit them, and what is missing beside them, is one message."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+
+from inferlens.case import Case, TensorSpec
+from inferlens.errors import InferlensError
+from inferlens.models.model import Model
+from inferlens.models.resolve import find, load
+
+
+def loaded(name: str, **fields: Any) -> Model:
+    found = find(name)
+    return load(Case(model=found.spec, backend="pytorch", **{"batch": found.batch, **fields}))
+
+
+def graph(folder: Path, free: bool = False) -> Path:
+    """A convolution with 4*3*3*3 + 4 parameters; batch and height are open if ``free``."""
+    path = folder / "net.onnx"
+    shapes = ({0: torch.export.Dim("batch"), 2: torch.export.Dim("height", min=4)},) if free else None
+    torch.onnx.export(
+        torch.nn.Conv2d(3, 4, 3).eval(), (torch.ones(2, 3, 8, 8),), path, dynamo=True, input_names=["x"],
+        dynamic_shapes=shapes, verbose=False,
+    )  # fmt: skip
+    return path
+
+
+def program(folder: Path) -> Path:
+    torch.export.save(
+        torch.export.export(torch.nn.Conv2d(3, 4, 3).eval(), (torch.ones(2, 3, 8, 8),)), folder / "net.pt2"
+    )
+    return folder / "net.pt2"
+
+
+@pytest.mark.parametrize("make", [graph, program])
+@pytest.mark.parametrize("wrong", ["2x3x9x9:float32", "2x3:float32", "2x3x8x8:int64"])
+def test_what_a_file_fixes_cannot_be_asked_for_otherwise(tmp_path: Path, make: Any, wrong: str) -> None:
+    path = str(make(tmp_path))
+    name = loaded(path).inputs[0].name
+    with pytest.raises(InferlensError, match="does not take") as raised:
+        loaded(path, inputs=(TensorSpec.parse(f"{name}={wrong}"),), batch=None)
+    assert f"{name}=2x3x8x8:float32" in str(raised.value)
+
+
+def test_open_dimensions_are_asked_for_and_then_taken(tmp_path: Path) -> None:
+    path = str(graph(tmp_path, free=True))
+    assert find(path).batch == 1
+    with pytest.raises(InferlensError, match="leaves open") as raised:
+        loaded(path)
+    assert "--input x=1x3x" in raised.value.cure
+    model = loaded(path, inputs=(TensorSpec("x", (1, 3, 10, 8)),), batch=5)
+    assert model.inputs == (TensorSpec("x", (5, 3, 10, 8)),)
+    with pytest.raises(InferlensError, match="does not take"):
+        loaded(path, inputs=(TensorSpec("x", (1, 4, 10, 8)),))
+
+
+def test_weights_beside_a_graph_count_and_are_looked_for(tmp_path: Path) -> None:
+    path, beside = graph(tmp_path), tmp_path / "net.data"
+    assert loaded(str(path)).parameters == 4 * 3 * 3 * 3 + 4
+    onnx.save_model(
+        onnx.load(path),
+        path,
+        save_as_external_data=True,
+        size_threshold=0,
+        location=beside.name,
+        convert_attribute=False,
+    )
+    first = loaded(str(path))
+    assert first.parameters == 4 * 3 * 3 * 3 + 4
+    data = beside.read_bytes()
+    beside.write_bytes(data[::-1])
+    assert loaded(str(path)).weights_sha256 != first.weights_sha256
+    beside.write_bytes(data[:20])
+    with pytest.raises(InferlensError, match="is cut short"):
+        loaded(str(path))
+    beside.unlink()
+    with pytest.raises(InferlensError, match="is missing"):
+        loaded(str(path))
+
+
+def test_a_graph_reads_nothing_outside_its_folder(tmp_path: Path) -> None:
+    path = graph(tmp_path)
+    model = onnx.load(path)
+    onnx.external_data_helper.set_external_data(model.graph.initializer[0], location="../secret")
+    model.graph.initializer[0].data_location = onnx.TensorProto.EXTERNAL
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(InferlensError, match="wants weights from"):
+        loaded(str(path))
+
+
+@pytest.mark.parametrize("weights", ["DEFAULT", "other.pth"])
+def test_weights_are_not_put_where_there_are_some(tmp_path: Path, weights: str) -> None:
+    for path in (graph(tmp_path), program(tmp_path)):
+        with pytest.raises(InferlensError, match="brings its own weights"):
+            loaded(str(path), weights=weights)
+
+
+def test_weights_by_a_name_nobody_knows_are_refused() -> None:
+    with pytest.raises(InferlensError, match="no weights by name"):
+        loaded("inferlens:resnet34", weights="DEFAULT")
+
+
+def test_a_live_module_cannot_be_asked_for_by_name() -> None:
+    with pytest.raises(InferlensError, match=r"inferlens.bench\(module, example_inputs\)"):
+        find("live:net")
