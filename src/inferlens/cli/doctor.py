@@ -79,5 +79,5 @@ def backend_table(capabilities: dict[str, Capabilities]) -> Table:
         for absence in can.absent:
             label = f"{name}:{absence.variant}" if absence.variant else name
             cure = f"\nTry: {absence.cure}" if absence.cure else ""
-            table.add_row("[red]✗[/red]", label, "", "", escape(absence.reason + cure))
+            table.add_row("[red]✗[/red]", label, absence.device, "", escape(absence.reason + cure))
     return table

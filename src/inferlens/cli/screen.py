@@ -22,7 +22,10 @@ def output() -> Console:
     """The console for what was asked for."""
     from rich.console import Console
 
-    return Console(file=sys.stdout, highlight=False)
+    console = Console(file=sys.stdout, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = WIDTH_OF_A_PIPE
+    return console
 
 
 def errors() -> Console:
@@ -56,8 +59,8 @@ def view(format: str, reference: str | None) -> View:
     if format != "table":
         return chosen(reference=reference)
     console = output()
-    width = console.width if console.is_terminal or "COLUMNS" in os.environ else WIDTH_OF_A_PIPE
-    return chosen(reference=reference, width=width, color=console.is_terminal and not console.no_color)  # type: ignore[call-arg]
+    color = console.is_terminal and not console.no_color
+    return chosen(reference=reference, width=console.width, color=color)  # type: ignore[call-arg]
 
 
 def show(records: Sequence[Record], format: str, reference: str | None) -> None:

@@ -1,0 +1,135 @@
+"""``inferlens bench`` and its neighbours, as a person runs them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+def inferlens(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "inferlens", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
+
+
+def test_one_command_measures_shows_and_keeps(tmp_path: Path) -> None:
+    done = inferlens("bench", "fake:demo", "--iterations", "200", "--backend", "all", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "fake:fast" in done.stdout
+    assert "2.00x as fast as fake:steady" in " ".join(done.stdout.split())
+    assert "[3/3] demo fake:noisy" in done.stderr
+    assert "inferlens show results/demo" in done.stderr
+    folders = sorted(path.parent.name for path in tmp_path.glob("results/demo/*/record.json"))
+    assert folders == ["fake-fast-fp32-b1-cpu", "fake-noisy-fp32-b1-cpu", "fake-steady-fp32-b1-cpu"]
+    shown = inferlens("show", "results/demo", cwd=tmp_path)
+    assert shown.stdout == done.stdout
+
+
+def test_a_second_run_leaves_the_first_ones_evidence(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert inferlens("bench", "fake:demo", "--iterations", "20", "-b", "fake", cwd=tmp_path).returncode == 0
+    folders = sorted(path.parent.name for path in tmp_path.glob("results/demo/*/record.json"))
+    assert folders == ["fake-steady-fp32-b1-cpu", "fake-steady-fp32-b1-cpu@2"]
+
+
+def test_failed_cases_are_rows_and_the_exit_code_says_whether_anything_was_measured(tmp_path: Path) -> None:
+    mixed = inferlens("bench", "fake:demo", "--iterations", "20", "-b", "fake", "--option", "fake.trouble=none,raise",
+                      cwd=tmp_path)  # fmt: skip
+    assert mixed.returncode == 0
+    assert "RuntimeError: this backend was told to fail" in " ".join(mixed.stdout.split())
+    none = inferlens("bench", "fake:demo", "-b", "fake", "--option", "fake.trouble=raise", cwd=tmp_path)
+    assert none.returncode == 1
+    assert "failed" in none.stdout
+
+
+def test_dry_run_lists_the_cases_and_runs_none(tmp_path: Path) -> None:
+    arguments = (
+        "bench",
+        "fake:a",
+        "fake:b",
+        "--backend",
+        "fake:all",
+        "--batch",
+        "1,8",
+        "--device",
+        "cpu,cuda",
+        "--dry-run",
+    )
+    done = inferlens(*arguments, cwd=tmp_path)
+    assert done.returncode == 0
+    assert "24 cases, 12 of them can run here." in done.stdout
+    assert "only on cpu" in done.stdout
+    assert not list(tmp_path.iterdir())
+    data = json.loads(inferlens(*arguments, "--json", cwd=tmp_path).stdout)
+    assert len(data) == 24
+    assert data[0]["case"]["model"] == "fake:a"
+
+
+def test_json_is_all_that_standard_output_has(tmp_path: Path) -> None:
+    done = inferlens("bench", "fake:demo", "--iterations", "20", "--batch", "1,2", "--json", cwd=tmp_path)
+    data = json.loads(done.stdout)
+    assert data["schema"] == "inferlens.table/1"
+    assert len(data["rows"]) == 2
+    assert data["rows"][0]["median"] == 0.004
+
+
+def test_a_plan_file_and_words_of_the_command_line_that_overrule_it(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text('model = "fake:demo"\nbackend = "fake:all"\niterations = 20\nbatch = [1, 2]\n')
+    done = inferlens("bench", "plan.toml", "--batch", "4", "--output", "elsewhere", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    names = sorted(path.parent.name for path in tmp_path.glob("elsewhere/demo/*/record.json"))
+    assert names == ["fake-fast-fp32-b4-cpu", "fake-noisy-fp32-b4-cpu", "fake-steady-fp32-b4-cpu"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("bench", "fake:demo", "--backend", "fakke"), "did you mean fake?"),
+        (("bench", "fake:demo", "--format", "xml"), "There is no format 'xml'"),
+        (("bench", "fake:demo", "--batch", "many"), "'many' is no value for batch"),
+        (("bench", "missing.onnx"), "does not exist"),
+        (("bench", "missing.toml"), "cannot be read"),
+        (("bench", "fake:demo", "--reference", "nobody"), "nobody"),
+        (("show", "nowhere"), "does not exist"),
+        (("backends", "tensorflow"), "There is no backend 'tensorflow'"),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    done = inferlens(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_backends_lists_variants_and_typed_options(tmp_path: Path) -> None:
+    overview = inferlens("backends", cwd=tmp_path).stdout
+    assert all(
+        name in overview for name in ("pytorch", "torchscript", "torch_compile", "onnxruntime", "openvino", "fake")
+    )
+    one = inferlens("backends", "onnxruntime", cwd=tmp_path).stdout
+    assert "onnxruntime.graph_optimization" in one
+    assert "all|extended|basic|disable" in one
+
+
+def test_doctor_names_every_backend_and_the_machine(tmp_path: Path) -> None:
+    data = json.loads(inferlens("doctor", "--json", cwd=tmp_path).stdout)
+    assert data["environment"]["cpu"]
+    assert {"pytorch", "onnxruntime", "openvino", "fake"} <= set(data["backends"])
+    for name, can in data["backends"].items():
+        assert can["supports"] or can["absent"][0]["reason"], name
+
+
+def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
+    done = subprocess.run(
+        f"{sys.executable} -m inferlens doctor | head -1",
+        shell=True,
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    assert "Machine" in done.stdout

@@ -1,0 +1,101 @@
+"""From Python: names, live modules, options; real backends on a tiny real model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import inferlens
+from inferlens import InferlensError
+
+
+class Tiny(torch.nn.Module):
+    """A convolution, a norm, a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU())
+        self.head = torch.nn.Linear(8, 12)
+
+    def forward(self, image: torch.Tensor) -> dict[str, Any]:
+        features = self.body(image)
+        return {"scores": self.head(features.mean((2, 3))), "features": [features]}
+
+
+REAL = "pytorch,torchscript:trace,torchscript:script,onnxruntime:cpu,openvino:cpu"
+
+
+def test_a_live_module_runs_on_every_backend_and_agrees(tmp_path: Path) -> None:
+    records = inferlens.bench(
+        Tiny().eval(),
+        torch.randn(2, 3, 16, 16),
+        backend=REAL,
+        iterations=20,
+        warmup=3,
+        output=str(tmp_path),
+        device="cpu",
+    )
+    assert [record.case.backend_label for record in records] == REAL.split(",")
+    for record in records:
+        label = record.case.backend_label
+        if label == "torchscript:script":  # the source of a class in a test file can be read, so this works too
+            assert record.status in ("ok", "unsupported")
+            continue
+        assert record.status == "ok", (label, record.reason, record.output_tail)
+        assert record.agreement is not None
+        assert record.agreement.agrees, (label, record.agreement)
+        assert len(record.samples("latency")) == 20
+        assert record.batch == 2
+        assert record.memory.host_peak
+        assert [phase.name for phase in record.phases][-3:] == ["first inference", "warm-up", "steady state"]
+    folders = {path.parent.name for path in tmp_path.glob("Tiny/*/record.json")}
+    assert "pytorch-fp32-b2-cpu" in folders
+
+
+def test_the_check_catches_a_backend_that_computes_something_else(tmp_path: Path) -> None:
+    """Dropout in train mode answers differently every time: the same model disagrees with itself."""
+
+    class Restless(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.nn.functional.dropout(x, 0.5, training=True)
+
+    (record,) = inferlens.bench(
+        Restless(), torch.randn(4, 64), backend="pytorch", device="cpu", iterations=5, output=tmp_path
+    )
+    assert record.status == "ok"
+    assert record.agreement is not None
+    assert record.agreement.agrees is False
+    assert not record.ranked
+
+
+def test_single_values_lists_and_texts_with_commas_are_the_same(tmp_path: Path) -> None:
+    common: dict[str, Any] = {"iterations": 5, "output": str(tmp_path)}
+    one = inferlens.bench("fake:demo", backend="fake:steady,fake:fast", batch="1,2", **common)
+    two = inferlens.bench("fake:demo", backend=["fake:steady", "fake:fast"], batch=[1, 2], **common)
+    assert [record.case for record in one] == [record.case for record in two]
+    assert len({record.run for record in one}) == 1
+    assert len({record.id for record in one + two}) == 8
+
+
+def test_several_models_at_once(tmp_path: Path) -> None:
+    records = inferlens.bench(["fake:a", "fake:b"], backend="fake:steady", iterations=5, output=str(tmp_path))
+    assert [record.model.name for record in records] == ["a", "b"]
+
+
+def test_example_inputs_with_a_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InferlensError, match="live module"):
+        inferlens.bench("fake:demo", torch.zeros(1), output=str(tmp_path))
+
+
+def test_the_observer_is_told_everything_in_order(tmp_path: Path) -> None:
+    told: list[str] = []
+
+    class Ear:
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: told.append(name) if not told or told[-1] != name else None
+
+    inferlens.bench("fake:demo", backend="fake:steady", iterations=5, output=str(tmp_path), observer=Ear())
+    assert told == ["doing", "planned", "doing", "began", "phase", "progress", "done"]
