@@ -1,0 +1,389 @@
+"""Documents, help texts and code, checked against each other; what the documents say to do is done."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import typer
+
+import inferlens
+from inferlens import load_records
+from inferlens.backends import BACKENDS
+from inferlens.backends.base import TOLERANCES
+from inferlens.case import Budget
+from inferlens.cli import app
+from inferlens.cli.backends import option_rows
+from inferlens.cli.bench import read_plan
+from inferlens.measure import series, stopping
+from inferlens.models.resolve import BY_PREFIX
+from inferlens.plan import _WORDS, Plan
+from inferlens.record import Metric, PhaseName, Record, Status
+from inferlens.units import parse_duration
+from tests.views.samples import sample_records
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted(DOCS.glob("*.md"))]
+EXAMPLES = ROOT / "examples" / "h200"
+GROUP = typer.main.get_command(app)
+COMMANDS = GROUP.commands  # type: ignore[attr-defined]
+OTHERS_OPTIONS = {"--editable"}  # of pip
+NOT_WRITTEN = {"factory", "onnx", "file", "live"}  # sources whose prefix a user need not know
+FORBIDDEN_WORDS = r"managers?|helpers?|utils|handlers?|sessions?|agents?"
+# Put together here, so that this file does not contain them.
+FORBIDDEN_EVERYWHERE = ["/" + "work/", "py" + "pi.org", "python" + "hosted.org", "/" + "root/"]
+
+
+def text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def blocks(path: Path, language: str) -> list[str]:
+    """Code blocks whose info string is ``language``."""
+    return re.findall(rf"^```{language}\n(.*?)^```", text(path), re.M | re.S)
+
+
+def section(path: Path, title: str) -> str:
+    """What stands under a heading, down to the next one of any level."""
+    match = re.search(rf"^#+ {re.escape(title)}\n(.*?)(?=^#+ |\Z)", text(path), re.M | re.S)
+    assert match, f"{path.name} has no section '{title}'"
+    return match[1]
+
+
+def table_rows(body: str) -> list[list[str]]:
+    """Cells of the tables in a text, headers and rules left out."""
+    rows = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in body.splitlines() if line[:1] == "|"]
+    return [row for index, row in enumerate(rows) if not row[0].startswith("-") and index not in _headers(rows)]
+
+
+def _headers(rows: list[list[str]]) -> set[int]:
+    return {index - 1 for index, row in enumerate(rows) if row[0].startswith("-")}
+
+
+def names_in(body: str) -> set[str]:
+    """Names in the first column of a section's tables, without their backticks."""
+    return {name for row in table_rows(body) for name in re.findall(r"`([^`]+)`", row[0])}
+
+
+def commands() -> Iterator[tuple[Path, str]]:
+    """Every ``inferlens`` command in a bash block or between backticks."""
+    for path in PAGES:
+        lines = [line for language in ("bash", "bash runnable") for block in blocks(path, language) for line in
+                 block.splitlines()]  # fmt: skip
+        inline = re.findall(r"`(inferlens [^`]+)`", re.sub(r"^```.*?^```", "", text(path), flags=re.M | re.S))
+        for line in [*lines, *inline]:
+            if line.startswith("inferlens "):
+                yield path, line
+
+
+# What is written exists, and what exists is written
+
+
+def test_every_option_of_every_command_is_documented() -> None:
+    written = "\n".join(map(text, PAGES))
+    for name, command in {**COMMANDS, "inferlens": GROUP}.items():
+        assert name == "inferlens" or f"inferlens {name}" in written
+        for parameter in command.params:
+            for option in parameter.opts:
+                if option.startswith("-"):
+                    assert re.search(rf"(?<![\w-]){option}(?![\w-])", written), f"{name} {option}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_option_written_exists(path: Path) -> None:
+    known = {option for command in (GROUP, *COMMANDS.values()) for each in command.params for option in each.opts}
+    written = set(re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w-])", text(path)))
+    assert written <= known | {"--help"} | OTHERS_OPTIONS
+
+
+@pytest.mark.parametrize(("path", "line"), commands(), ids=lambda value: value if isinstance(value, str) else "")
+def test_every_command_written_parses(path: Path, line: str) -> None:
+    name, *arguments = shlex.split(line, comments=True)[1:]
+    if name.startswith("-"):
+        assert name in ("--version", "--help")
+        return
+    assert name in COMMANDS, line
+    if not arguments or arguments[-1] == "--help":  # the command's name, in a sentence
+        return
+    context = COMMANDS[name].make_context(name, list(arguments))
+    if name == "bench" and not any(word.endswith(".toml") or word == "MODEL..." for word in arguments):
+        words = {word: value for word, value in context.params.items() if word in _WORDS}
+        words = {word: list(value) if isinstance(value, tuple) else value for word, value in words.items()}
+        read_plan({word: value for word, value in words.items() if value not in (None, [])})
+
+
+def test_help_says_what_the_code_does() -> None:
+    options = {option.name: option for option in COMMANDS["bench"].params}
+    budget = Budget()
+    assert parse_duration(options["seconds"].show_default) == budget.seconds
+    assert parse_duration(options["timeout"].show_default) == budget.timeout
+    assert f"{stopping.LEAST_SAMPLES} to {stopping.MOST_SAMPLES}" in options["iterations"].help
+    assert f"fit in {budget.warmup_seconds:g} s, at least {stopping.LEAST_WARMUP}" in options["warmup"].help
+    assert options["output"].show_default == Plan(model=("x",)).output
+    for command in COMMANDS.values():
+        assert command.help
+        for parameter in command.params:
+            assert getattr(parameter, "help", "") or parameter.name == "name"
+
+
+def test_the_budget_is_documented_as_it_is() -> None:
+    rows = {row[0].strip("`"): row[2] for row in table_rows(section(DOCS / "bench.md", "How much measuring"))}
+    budget = Budget()
+    assert set(rows) == {"--warmup", "--iterations", "--seconds", "--timeout"}
+    assert f"{stopping.LEAST_SAMPLES} at least and {stopping.MOST_SAMPLES} at most" in rows["--iterations"]
+    assert f"{budget.warmup_seconds:g} s of latencies and {stopping.LEAST_WARMUP} calls" in rows["--warmup"]
+    assert parse_duration(rows["--seconds"].strip("`")) == budget.seconds
+    assert parse_duration(rows["--timeout"].strip("`")) == budget.timeout
+    assert f"in {series.WINDOWS} windows" in section(DOCS / "bench.md", "How much measuring")
+
+
+def test_backends_are_documented_with_their_variants() -> None:
+    rows = table_rows(text(DOCS / "backends.md").partition("\n## ")[0])
+    written = {re.findall(r"`(\w+)`", row[0])[0]: tuple(re.findall(r"`([\w-]+)`", row[1])) or ("",) for row in rows}
+    assert written == {name: BACKENDS.get(name).variants for name in written}
+    ours = {name for name in BACKENDS.names() if BACKENDS.get(name).__module__.startswith("inferlens.")}
+    assert set(written) == ours
+
+
+def test_every_option_of_a_backend_is_documented_with_its_default() -> None:
+    written = {}
+    for name in re.findall(r"^## (\w+)$", text(DOCS / "backends.md"), re.M):
+        for option, values, default, description in table_rows(section(DOCS / "backends.md", name)):
+            written[option.strip("`")] = (values.replace("`", "").replace(", ", "|"), default.strip("`"), description)
+    known = {
+        f"{name}.{option}": (values, default, description)
+        for name in names_in(text(DOCS / "backends.md").partition("\n## ")[0])
+        if name in BACKENDS.names()
+        for option, values, default, description in option_rows(BACKENDS.get(name))
+    }
+    assert written == known
+
+
+@pytest.mark.parametrize(
+    ("title", "names"),
+    [
+        ("Status", set(typing.get_args(Status))),
+        ("Phases", set(typing.get_args(PhaseName))),
+        ("Measurements", set(typing.get_args(Metric))),
+    ],
+)
+def test_the_words_of_the_record_are_documented(title: str, names: set[str]) -> None:
+    assert names_in(section(DOCS / "record.md", title)) == names
+
+
+def test_the_fields_of_the_record_are_documented() -> None:
+    fields = {field.name for field in msgspec.structs.fields(Record)}
+    assert names_in(section(DOCS / "record.md", "The record")) == fields
+
+
+def test_tolerances_are_documented_as_they_are() -> None:
+    rows = [row for row in table_rows(section(DOCS / "record.md", "Agreement")) if len(row) == 3]
+    assert {row[0].lower(): float(row[1]) for row in rows} == TOLERANCES
+
+
+def test_public_names_and_words_of_a_plan_are_documented() -> None:
+    written = text(DOCS / "bench.md")
+    for name in inferlens.__all__:
+        assert f"`inferlens.{name}" in written, name
+    words = section(DOCS / "bench.md", "A plan file")
+    assert set(re.findall(r"`(\w+)`", words)) >= _WORDS
+    for prefix in set(BY_PREFIX) - NOT_WRITTEN:
+        assert f"`{prefix}:" in section(DOCS / "bench.md", "Models")
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", DOCS / "bench.md"], ids=lambda path: path.name)
+def test_plan_files_written_are_plans(path: Path) -> None:
+    assert blocks(path, "toml")
+    for block in blocks(path, "toml"):
+        plan = Plan.from_words(tomllib.loads(block))
+        for name, values in plan.option.items():
+            backend, _, option = name.partition(".")
+            known = {row[0]: row[1].split("|") for row in option_rows(BACKENDS.get(backend))}
+            assert set(values) <= set(known[option])
+
+
+def test_extras_are_documented() -> None:
+    extras = set(tomllib.loads(text(ROOT / "pyproject.toml"))["project"]["optional-dependencies"]) - {"dev"}
+    assert set(re.findall(r"pip install -e '\.\[([\w-]+)\]'", text(ROOT / "README.md"))) == extras
+
+
+def test_exit_codes_are_documented() -> None:
+    codes = {row[0] for row in table_rows(section(ROOT / "README.md", "Exit codes"))}
+    assert codes == set(re.findall(r"\b\d+\b", sys.modules["inferlens.cli"].__doc__ or ""))
+
+
+def test_make_targets_written_exist() -> None:
+    targets = set(re.findall(r"^([\w-]+):", text(ROOT / "Makefile"), re.M))
+    for path in PAGES:
+        assert set(re.findall(r"^make ([\w-]+)|`make ([\w-]+)", text(path), re.M)) <= {
+            pair for target in targets for pair in ((target, ""), ("", target))
+        }
+
+
+# Links, paths and words
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    targets = re.findall(r"\]\(([^)]+)\)", text(path)) + re.findall(r"\bsrc(?:set)?=\"([^\"]+)\"", text(path))
+    for target in targets:
+        if "://" in target:
+            continue
+        name, _, anchor = target.partition("#")
+        found = path.parent / name if name else path
+        if found.parent.name == "pictures" and not EXAMPLES.exists():
+            continue  # drawn from the records there, see below
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), target
+
+
+def anchors(path: Path) -> set[str]:
+    """Anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", text(path), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_pictures_are_drawn_from_the_records() -> None:
+    if not EXAMPLES.exists():
+        pytest.skip("examples/h200 has no records yet, from which the pictures are drawn")
+    for name in ("table.svg", "compare.svg", "compare-dark.svg"):
+        assert "<svg" in text(DOCS / "pictures" / name)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_files_written_exist(path: Path) -> None:
+    for name in re.findall(r"`((?:src|tests|docs|benchmarks)/[\w./-]+)`", text(path)):
+        assert (ROOT / name).exists(), name
+    for name in re.findall(r"`((?:backends|views|models)/\w+\.py)`", text(path)):
+        assert (ROOT / "src" / "inferlens" / name).exists(), name
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_pages_use_our_words(path: Path) -> None:
+    prose = re.sub(r"^```.*?^```", "", text(path), flags=re.M | re.S)
+    assert not re.findall(rf"\b(?:{FORBIDDEN_WORDS})\b", prose, re.I)
+    assert not re.findall(r"\bissues? #?\d+", prose, re.I)
+    assert "/tmp" not in text(path)
+
+
+def test_the_repository_speaks_of_the_project_alone() -> None:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("this is no checkout")
+    for name in listed.stdout.splitlines():
+        try:
+            content = text(ROOT / name)
+        except (UnicodeDecodeError, FileNotFoundError):
+            continue
+        assert not [word for word in FORBIDDEN_EVERYWHERE if word in content], name
+
+
+# What the documents say to do is done
+
+
+def run(
+    arguments: list[str], folder: Path, more_path: Path | None = None, timeout: float = 300
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, filter(None, (more_path, ROOT / "src"))))}
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout
+    )
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if "```bash runnable" in text(path)], ids=lambda p: p.name)
+def test_runnable_commands_run(path: Path, tmp_path: Path) -> None:
+    for block in blocks(path, "bash runnable"):
+        for line in block.splitlines():
+            done = run(["-m", *shlex.split(line, comments=True)], tmp_path)
+            assert done.returncode == 0, f"{line}\n{done.stderr}"
+            assert done.stdout
+
+
+@pytest.mark.parametrize("path", [ROOT / "README.md", DOCS / "bench.md"], ids=lambda path: path.name)
+def test_python_blocks_run(path: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = run(["-c", "\n".join(blocks(path, "python"))], tmp_path)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package of ``add-a-backend.md``, installed by hand: its files and what an installer writes of its name."""
+    folder = tmp_path_factory.mktemp("package")
+    files = re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```", text(DOCS / "add-a-backend.md"), re.M | re.S)
+    for name, body in files:
+        (folder / name).write_text(body, encoding="utf-8")
+    project = tomllib.loads(text(folder / "pyproject.toml"))["project"]
+    installed = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    lines = [
+        f"[{group}]\n" + "".join(f"{name} = {value}\n" for name, value in points.items())
+        for group, points in project["entry-points"].items()
+    ]
+    (installed / "entry_points.txt").write_text("".join(lines))
+    return folder
+
+
+def test_the_backend_of_the_guide_runs_and_is_right(package: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "tiny.py").write_text(
+        "import torch\n\ndef build():\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU()), torch.randn(2, 16)\n"
+    )
+    options = ["--option", "torch_export.core=true", "--iterations", "20", "--warmup", "2"]
+    done = run(["-m", "inferlens", "bench", "tiny:build", "-b", "torch_export", *options], tmp_path, package)
+    assert done.returncode == 0, done.stderr
+    (record,) = load_records([tmp_path / "results"]).records
+    assert record.case.backend == "torch_export"
+    assert record.agreement is not None
+    assert record.agreement.agrees
+    assert record.facts["graph nodes"]
+    shown = run(["-m", "inferlens", "backends", "torch_export"], tmp_path, package)
+    assert "torch_export.core" in shown.stdout
+    assert len(text(package / "inferlens_torch_export.py").splitlines()) < 60
+
+
+def test_the_backend_of_the_guide_keeps_the_contract(package: Path, tmp_path: Path) -> None:
+    """The line that the guide adds, and the tests of the contract that take no time."""
+    pytest.importorskip("torch")
+    suite = text(ROOT / "tests" / "backends" / "test_contract.py")
+    (line,) = re.findall(r"^\+(.+)$", "".join(blocks(DOCS / "add-a-backend.md", "diff")), re.M)
+    assert suite.count("\nREAL = (\n") == 1
+    backends = tmp_path / "tests" / "backends"
+    backends.mkdir(parents=True)
+    (tmp_path / "tests" / "__init__.py").touch()
+    for name in ("__init__.py", "conftest.py", "small.py"):
+        (backends / name).write_text(text(ROOT / "tests" / "backends" / name))
+    (backends / "test_contract.py").write_text(suite.replace("\nREAL = (\n", f"\nREAL = (\n{line}\n"))
+    wanted = "torch_export and not memory"
+    done = run(["-m", "pytest", "-q", "-p", "no:cacheprovider", "tests", "-k", wanted], tmp_path, package)
+    assert done.returncode == 0, done.stdout
+    assert "passed" in done.stdout
+    assert "skipped" not in done.stdout
+
+
+def test_the_view_of_the_guide_draws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source, *_ = blocks(DOCS / "add-a-view.md", "python")
+    (tmp_path / "inferlens_slowest.py").write_text(source, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    from inferlens_slowest import Slowest  # type: ignore[import-not-found]
+
+    drawn = Slowest().render(sample_records())
+    assert len(drawn.splitlines()) > 1
