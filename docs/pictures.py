@@ -1,8 +1,8 @@
 """Draws the README's pictures from stored records: ``python docs/pictures.py examples/h200 [MODEL]``.
 
-The table is what ``inferlens show`` prints, at the model's smallest batch size and as wide as its columns need; the
-chart is what ``inferlens plot`` draws. Nothing is measured here and no number is typed in: the same records give the
-same files.
+The table is what ``inferlens show`` prints, at the model's smallest batch size and as wide as its columns need up
+to a limit; the chart is what ``inferlens plot`` draws. Nothing is measured here and no number is typed in: the same
+records give the same files.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from inferlens.views.table import Table
 
 PICTURES = Path(__file__).parent / "pictures"
 FAVOURITE = "resnet18"
-WIDTHS = range(80, 201)
+WIDTHS = range(80, 133)  # wider than that, its letters are too small on a page
 # Rich's own frame, but for its web font: a picture that asks for nothing from the network. Every line's length is set,
 # so any monospaced font fits.
 FRAME = """\
