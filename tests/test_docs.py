@@ -298,7 +298,12 @@ def test_the_repository_speaks_of_the_project_alone() -> None:
 def run(
     arguments: list[str], folder: Path, more_path: Path | None = None, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, filter(None, (more_path, ROOT / "src"))))}
+    # One thread: threads that wait for each other on a busy machine take most of the time otherwise.
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(map(str, filter(None, (more_path, ROOT / "src")))),
+    }
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout
     )
