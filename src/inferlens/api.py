@@ -198,7 +198,7 @@ class Voyage:
             reason=answer.reason,
             cure=answer.cure,
             output_tail=outcome.tail if answer.status != "ok" or outcome.fault else (),
-            model=answer.model or ModelFacts(name=planned.found.name),
+            model=msgspec.structs.replace(answer.model or ModelFacts(name=""), name=planned.found.name),
             environment=self.environment,
             phases=answer.phases,
             measurements=answer.measurements,

@@ -106,7 +106,7 @@ def model_facts(model: Model) -> ModelFacts:
 
 
 def _measure(runner: Runner, feed: Any, job: CaseJob, progress: Progress) -> tuple[Measurement, ...]:
-    """Latency first, then throughput on the calls' typical latency, in a fifth of the latency's time."""
+    """Latency first, then throughput for a quarter of the time that the latency took."""
     latencies = series.latency(runner, feed, stopping.sampling_rule(job.budget), lambda share: progress(0.8 * share))
     samples = latencies[0].samples
     rates = series.throughput(

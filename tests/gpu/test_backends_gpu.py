@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from typing import Any
 
 import msgspec
@@ -169,7 +170,8 @@ def test_device_memory_is_given_back(label: str, options: Options, preparation: 
     model = small.model(batch=3)
     runner = prepared(label, options, model, preparation)
     inputs = small.arrays(model)
-    for _ in range(2):
+    left = []
+    for _ in range(3):
         with runner:
             feed = runner.place(inputs)
             runner.collect(runner.infer(feed))
@@ -177,8 +179,10 @@ def test_device_memory_is_given_back(label: str, options: Options, preparation: 
             assert told is None or (told[0] > 0 and told[1])
         del feed
         torch.cuda.synchronize()
-        left = torch.cuda.memory_allocated()
-    assert left < 64 * 2**20  # cuBLAS keeps its workspaces
+        gc.collect()
+        torch._C._cuda_clearCublasWorkspaces()  # cuBLAS keeps one for each stream it ever ran on
+        left.append(torch.cuda.memory_allocated())
+    assert left[2] <= left[0]
 
 
 def test_the_device_is_untouched_before_entry(preparation: Preparation) -> None:

@@ -111,6 +111,7 @@ class OnnxRunner(Runner):
             "parallel": ort.ExecutionMode.ORT_PARALLEL,
         }[self.options.execution_mode]
         settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        self.preparation.facts["onnxruntime"] = ort.__version__  # CPU and GPU packages may both be installed
         return settings
 
     def _tell_nodes(self, loaded: Any) -> None:

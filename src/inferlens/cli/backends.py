@@ -47,7 +47,8 @@ def _one(backend: type[Backend]) -> None:
     if backend.variants != ("",):
         console.print(f"variants: {' '.join(backend.variants)}")
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for header in ("option", "values", "default", "what it does"):
+    table.add_column("option", no_wrap=True)
+    for header in ("values", "default", "what it does"):
         table.add_column(header)
     for option, values, default, description in option_rows(backend):
         table.add_row(f"{backend.name}.{option}", escape(values), escape(default), escape(description))
