@@ -43,9 +43,10 @@ def test_shapes_from_stage_to_stage(network: nn.Module) -> None:
             x = stage(x)
             shapes.append(tuple(x.shape[1:]))
         features = torch.flatten(network.pool(x), 1)
+        answer = network.head(features)
     assert shapes == [(64, 56, 56), (64, 56, 56), (128, 28, 28), (256, 14, 14), (512, 7, 7)]
     assert features.shape == (2, 4608)
-    assert network.head(features).shape == (2, 1000)
+    assert answer.shape == (2, 1000)
 
 
 def test_after_each_convolution_first_relu_then_batch_norm(network: nn.Module) -> None:
