@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,28 +21,43 @@ from inferlens.errors import InferlensError, MissingLibrary
 if TYPE_CHECKING:
     import torch
 
-BIAS = 0.5  # biases lie in [-BIAS, BIAS]: enough to break scale invariance before a norm, too little to drown weights
-BARE = 1.0  # the same for parameters of two and more dimensions that are no weights, such as position embeddings
-GAIN = {2: 1.0}  # a layer's output is at most this much larger than its input, by its weight's number of dimensions
-OTHER_GAIN = 2.0  # convolutions make up for the half that a ReLU cuts off
-STEPS = 16  # biases are centred in steps of a sixteenth, so that no rounding error of a mean shows in them
-WRAPPERS = ("state_dict", "model")
-SHOWN = 3  # names listed of each kind in an error
+# All random numbers are uniform in [-x, x] around a centre. The values are a compromise found by measuring: with larger
+# biases and less centring, tokens or pixels grow alike with depth and layers stop to show; with less of the first and
+# more of the second, a deep network turns chaotic and multiplies fp16's rounding beyond what agreement tolerates.
+CONV_BIAS = 0.5  # also what makes a convolution in front of a layer norm count, which a scale alone would not
+BIAS = 0.125
+BARE = 1.0  # parameters that are neither weights nor biases, such as position embeddings
+NORM_WEIGHT = (0.5, 1.5)
+RUNNING_MEAN = 0.5
+RUNNING_VAR = (0.5, 1.5)
+CENTRING = 0.5  # how much of each filter's mean is taken away, because inputs behind a ReLU have a mean, too
+
+# What a layer adds to its output, as root mean square. Queries and keys get more: attention that weighs all tokens
+# alike, which it does for small logits, shows nothing of them.
+CONV_OUTPUT = 1.0
+OUTPUT = 0.5
+LOGITS = 2.0
+_QUERY_OR_KEY = re.compile(r"(?:^|_)(?:q|k|qk|qkv|query|key|c_attn|wq|wk|wqkv)(?:_|$)", re.IGNORECASE)
+
+_WRAPPERS = ("state_dict", "model")
+_SHOWN = 3  # names of each kind in an error
 
 
 def randomize(module: torch.nn.Module, example: tuple[torch.Tensor, ...], seed: int) -> None:
     """Gives ``module`` random weights with which every layer shows in the outputs; in place, from ``seed`` alone.
 
-    Every floating-point parameter is drawn anew, and every batch norm's statistics; then ``example`` goes through the
-    module once, and each layer's weight is scaled so that what it adds to its output is near one (as LSUV does, Mishkin
-    & Matas 2015, "All you need is a good init", in one pass and without its orthogonal start), and its bias is centred.
+    Every floating-point parameter is drawn anew (scalars apart), and the statistics of every batch norm. Then
+    ``example`` goes through the module once, and the weight of each layer is scaled in the order of execution, so that
+    what it adds to its output has a given size; as in LSUV (Mishkin & Matas 2015, "All you need is a good init"), but
+    by powers of two, in one pass, and without the orthogonal start. A layer used twice is scaled at its first use.
 
-    Weights are 24 random bits times a scale of three bits, so no rounding error of a sum shows in them: they are the
-    same for any number of threads, and practically always on any machine. The global random state is left alone.
+    Drawing consists of exact sums and single rounded operations, and scaling by a power of two rounds nothing, so the
+    weights are the same bits for any number of threads, and practically on any machine. The global random state is left
+    as it is.
 
-    What cannot be made to matter: the scale of a layer without bias, alone in front of a layer or instance norm; rows
-    of an embedding that the inputs do not use; parameters that no forward uses; the bias of an attention's keys, which
-    shifts a row of logits as a whole.
+    What cannot matter, whatever the weights: the scale of a layer without a bias that stands alone in front of a layer,
+    group or instance norm; an attention key's bias, which shifts a row of logits as a whole; rows of an embedding that
+    the inputs do not use; what no forward uses.
 
     Args:
         module: on the CPU, in fp32; left in eval mode.
@@ -57,192 +73,22 @@ def randomize(module: torch.nn.Module, example: tuple[torch.Tensor, ...], seed: 
     with torch.no_grad(), torch.random.fork_rng(devices=[]), _one_thread():
         torch.manual_seed(seed)
         _draw(module)
-        scaled: set[int] = set()
-        layers = [part for part in module.modules() if _matrix(part) is not None]
-        hooks = [
-            part.register_forward_hook(lambda part, inputs, output: _scale(part, inputs, output, scaled))
-            for part in layers
-        ]
+        hooks = list(_scaling_hooks(module))
         try:
             module(*example)
         except Exception as error:
             raise InferlensError(
                 f"The model fails on its own inputs: {type(error).__name__}: {error}",
-                cure="describe its inputs, for example --input x=1x3x224x224",
+                expected="a model that takes its inputs as positional arguments, on the CPU, in fp32",
             ) from error
         finally:
             for hook in hooks:
                 hook.remove()
 
 
-def load_weights(module: torch.nn.Module, file: Path) -> None:
-    """Puts the weights of a state dict into ``module``, every one of them.
-
-    Args:
-        module: changed in place.
-        file: ``.safetensors``, or what ``torch.save`` wrote of a state dict; nothing else in it is unpickled.
-
-    Raises:
-        InferlensError: if the file cannot be read, or its names and shapes are not the module's.
-    """
-    loaded = _state_dict(file)
-    own = module.state_dict()
-    missing = sorted(own.keys() - loaded.keys())
-    unexpected = sorted(loaded.keys() - own.keys())
-    other = sorted(name for name in own.keys() & loaded.keys() if own[name].shape != loaded[name].shape)
-    problems = [
-        f"{len(names)} {kind}: {', '.join(names[:SHOWN])}{', ...' if len(names) > SHOWN else ''}"
-        for kind, names in (("missing", missing), ("not the model's", unexpected), ("of another shape", other))
-        if names
-    ]
-    if problems:
-        raise InferlensError(
-            f"The weights in {file} do not fit the model. {'; '.join(problems)}.",
-            expected="the weights of this very model",
-        )
-    module.load_state_dict(loaded)
-
-
-def fingerprint(module: torch.nn.Module) -> str:
-    """SHA-256 over names, types, shapes and values of all parameters and buffers, in order."""
-    import torch
-
-    digest = hashlib.sha256()
-    for name, value in module.state_dict().items():
-        if not isinstance(value, torch.Tensor):
-            continue
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
-        data = value.detach().cpu().contiguous().reshape(-1)
-        digest.update(memoryview(data.view(torch.uint8).numpy()) if data.numel() else b"")
-    return digest.hexdigest()
-
-
-def parameter_count(module: torch.nn.Module) -> int:
-    """Number of parameters, shared ones counted once, buffers not at all."""
-    return sum(parameter.numel() for parameter in module.parameters())
-
-
-def _state_dict(file: Path) -> dict[str, Any]:
-    """What a weights file holds, by name."""
-    import torch
-
-    if not file.is_file():
-        raise InferlensError(f"The file of weights {file} does not exist.", expected=".pth, .pt or .safetensors")
-    try:
-        if file.suffix == ".safetensors":
-            loaded: Any = _safetensors(file)
-        else:
-            loaded = torch.load(file, map_location="cpu", weights_only=True)
-    except (InferlensError, MemoryError):
-        raise
-    except Exception as error:
-        raise InferlensError(
-            f"{file} cannot be read as weights: {type(error).__name__}.", expected="a state dict, tensors by name"
-        ) from error
-    for wrapper in WRAPPERS:
-        if isinstance(loaded, dict) and isinstance(loaded.get(wrapper), dict):
-            loaded = loaded[wrapper]
-    if not isinstance(loaded, dict) or not all(isinstance(value, torch.Tensor) for value in loaded.values()):
-        raise InferlensError(f"{file} holds no weights.", expected="a state dict, tensors by name")
-    return loaded
-
-
-def _safetensors(file: Path) -> dict[str, Any]:
-    try:
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise MissingLibrary("safetensors", extra="models") from error
-    return dict(load_file(file))
-
-
-def _draw(module: torch.nn.Module) -> None:
-    """Draws every parameter, matrices by their fan-in, and batch norms' statistics."""
-    for name, value in module.named_parameters():
-        if not value.is_floating_point():
-            continue
-        if name.endswith("bias"):
-            _fill(value, BIAS)
-        elif value.dim() < 2:  # weights of norms, layer scales
-            _fill(value, 0.5, around=1.0)
-        elif name.endswith("weight"):
-            _fill(value, _power_of_two(math.sqrt(3 / max(1, value[0].numel()))))
-        else:
-            _fill(value, BARE)
-    for name, value in module.named_buffers():
-        if name.endswith("running_mean"):
-            _fill(value, 0.25)
-        elif name.endswith("running_var"):
-            _fill(value, 0.5, around=1.0)
-
-
-def _fill(value: torch.Tensor, reach: float, around: float = 0.0) -> None:
-    """Uniform in ``around`` plus or minus ``reach``."""
-    value.uniform_(-1, 1).mul_(reach).add_(around)
-
-
-def _scale(part: torch.nn.Module, inputs: tuple[Any, ...], output: Any, scaled: set[int]) -> Any:
-    """Scales a layer's weight so that what it adds to its output is near one, or :data:`GAIN` times its input if that
-    is less; the output as it then is.
-
-    Where there is a bias it takes away what is the same at every position: a network that attends averages its tokens,
-    and if that average were kept, tokens would be all alike after a few layers, and where they attend would not matter.
-    But what remains of an average is small, and is left small: scaled to one, layer after layer, rounding errors would
-    grow with it until fp16 has nothing in common with fp32 (1e-3 in fp32 alone, for a Transformer of six layers).
-    """
-    import torch
-
-    weight, bias = _matrix(part), part._parameters.get("bias")
-    if weight is None or id(weight) in scaled or not isinstance(output, torch.Tensor):
-        return output
-    scaled.add(id(weight))
-    channel = -1 if weight.dim() == 2 else 1
-    added = output.movedim(channel, -1) - (0.0 if bias is None else bias)
-    flat = added.reshape(-1, added.shape[-1])
-    constant = torch.zeros(()) if bias is None or len(flat) == 1 else flat.mean(0)
-    size, wanted = _rms(flat), _wanted(inputs, GAIN.get(weight.dim(), OTHER_GAIN))
-    if not math.isfinite(size) or size == 0 or wanted == 0:
-        return output
-    factor = _coarse(wanted / size)
-    weight.mul_(factor)
-    if bias is None:
-        return output * factor
-    bias.sub_((constant * factor * STEPS).round() / STEPS)
-    return (added * factor + bias).movedim(-1, channel)
-
-
-def _wanted(inputs: tuple[Any, ...], gain: float) -> float:
-    """The size that a layer's output shall have: one, or ``gain`` times its input's; indices have no size."""
-    import torch
-
-    if not inputs or not isinstance(inputs[0], torch.Tensor) or not inputs[0].is_floating_point():
-        return 1.0
-    return min(1.0, gain * _rms(inputs[0]))
-
-
-def _rms(values: torch.Tensor) -> float:
-    return float(values.square().mean().sqrt())
-
-
-def _matrix(part: torch.nn.Module) -> torch.Tensor | None:
-    """A layer's weight, if it is a matrix or more; norms have vectors and need no scaling."""
-    weight = part._parameters.get("weight")
-    return weight if weight is not None and weight.dim() >= 2 and weight.is_floating_point() else None
-
-
-def _coarse(value: float) -> float:
-    """``value`` with three bits of mantissa: too few for the rounding error of a sum to show."""
-    mantissa, exponent = math.frexp(value)
-    return math.ldexp(round(mantissa * 8) / 8, exponent)
-
-
-def _power_of_two(value: float) -> float:
-    """The power of two nearest to ``value`` by ratio."""
-    return float(2.0 ** round(math.log2(value)))
-
-
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """One thread for the work inside: sums in parallel are not the same bits with another number of threads."""
+    """One thread for the work inside: a sum shared by threads has other last bits for another number of them."""
     import torch
 
     threads = torch.get_num_threads()
@@ -251,3 +97,220 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
+
+
+def _draw(module: torch.nn.Module) -> None:
+    drawn: set[int] = set()
+    for part in module.modules():
+        for name, parameter in part.named_parameters(recurse=False):
+            if id(parameter) not in drawn and parameter.is_floating_point() and parameter.ndim:
+                drawn.add(id(parameter))
+                _draw_parameter(part, name, parameter)
+        for name, buffer in part.named_buffers(recurse=False):
+            if name == "running_mean":
+                _draw_uniform(buffer, 0.0, RUNNING_MEAN)
+            elif name == "running_var":
+                _draw_uniform(buffer, *_middle(RUNNING_VAR))
+
+
+def _draw_parameter(part: torch.nn.Module, name: str, parameter: torch.Tensor) -> None:
+    if "bias" in name:
+        _draw_uniform(parameter, 0.0, CONV_BIAS if _is_convolution(part) else BIAS)
+    elif parameter.ndim == 1:  # weights of norms, layer scales
+        _draw_uniform(parameter, *_middle(NORM_WEIGHT))
+    elif "weight" in name:
+        fan_in = parameter[0].numel()
+        # torch's own attention has queries, keys and values in one parameter, and no layer of it has a hook.
+        size = LOGITS if name == "in_proj_weight" else 1.0
+        # A depthwise filter sees one channel; without its mean it would be a high-pass, which multiplies noise.
+        _draw_uniform(parameter, 0.0, size * math.sqrt(3 / fan_in), CENTRING if parameter.shape[1] > 1 else 0.0)
+    else:
+        _draw_uniform(parameter, 0.0, BARE)
+
+
+def _draw_uniform(tensor: torch.Tensor, middle: float, reach: float, centring: float = 0.0) -> None:
+    """Fills ``tensor`` with numbers in middle ± reach; each row gets ``centring`` of its mean taken away.
+
+    Numbers in [-0.5, 0.5) first: they are multiples of 2**-24, so their sum in float64 is exact in any order.
+    """
+    import torch
+
+    tensor.uniform_().sub_(0.5)
+    if centring:
+        over = tuple(range(1, tensor.ndim))
+        mean = tensor.sum(over, keepdim=True, dtype=torch.float64) / tensor[0].numel()
+        tensor.sub_((centring * mean).to(tensor.dtype))
+    tensor.mul_(2 * reach).add_(middle)
+
+
+def _middle(bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = bounds
+    return (low + high) / 2, (high - low) / 2
+
+
+def _scaling_hooks(module: torch.nn.Module) -> Iterator[Any]:
+    """Hooks under which every layer with a weight of two or more dimensions scales it when it is first used."""
+    import torch
+
+    scaled: set[int] = set()
+    for path, part in module.named_modules():
+        # The output projection inside torch's own attention is never called as a module: its parent stands in for it.
+        layer = part.out_proj if isinstance(part, torch.nn.MultiheadAttention) else part
+        weight = layer._parameters.get("weight") if not isinstance(layer, torch.jit.ScriptModule) else None
+        if weight is None or weight.ndim < 2 or not weight.is_floating_point():
+            continue
+        target = CONV_OUTPUT if _is_convolution(layer) else OUTPUT
+        target = LOGITS if _QUERY_OR_KEY.search(path.rpartition(".")[2]) else target
+
+        def hook(
+            _part: torch.nn.Module,
+            _inputs: Any,
+            output: Any,
+            layer: torch.nn.Module = layer,
+            weight: torch.Tensor = weight,
+            target: float = target,
+        ) -> Any:
+            if id(weight) in scaled:  # a tied weight, or a layer used twice
+                return None
+            scaled.add(id(weight))
+            first = output[0] if isinstance(output, tuple) else output
+            if not isinstance(first, torch.Tensor) or not first.is_floating_point():
+                return None
+            first = _scaled_output(layer, weight, first, target)
+            return (first, *output[1:]) if isinstance(output, tuple) else first
+
+        yield part.register_forward_hook(hook)
+
+
+def _scaled_output(layer: torch.nn.Module, weight: torch.Tensor, output: torch.Tensor, target: float) -> torch.Tensor:
+    """Scales ``weight`` so that what it adds to ``output`` is near ``target``; returns the output it would have given.
+
+    The layer is taken to be linear in its weight, which saves running it again.
+    """
+    bias: torch.Tensor | float = 0.0
+    given = layer._parameters.get("bias")
+    if given is not None:
+        # Behind the dimension of the outputs come as many as a filter has: none of a linear layer, two of a Conv2d.
+        bias = given.view(-1, *[1] * (weight.ndim - 2))
+        if output.ndim < bias.ndim or output.shape[-bias.ndim] != given.numel():
+            return output  # another kind of layer, that only looks like one of these; left as drawn
+    own = output - bias
+    size = float(own.square().mean().sqrt())
+    if not (0 < size < math.inf):
+        return output
+    scale = 2.0 ** round(math.log2(target / size))
+    weight.mul_(scale)
+    return own * scale + bias
+
+
+def _is_convolution(part: torch.nn.Module) -> bool:
+    from torch.nn.modules.conv import _ConvNd
+
+    return isinstance(part, _ConvNd)
+
+
+def load_weights(module: torch.nn.Module, file: Path) -> None:
+    """Loads a state dict into ``module``; every name has to fit. Nothing in the file is executed.
+
+    Args:
+        module: changed in place; after an error its weights are undefined.
+        file: ``.pth`` or ``.pt`` (a state dict, plain or under ``state_dict`` or ``model``), or ``.safetensors``.
+
+    Raises:
+        InferlensError: if the file cannot be read, holds something else, or does not fit.
+        MissingLibrary: for ``.safetensors`` without that library.
+    """
+    state = _read_state(file)
+    own = module.state_dict()
+    try:
+        missing, unexpected = module.load_state_dict(state, strict=False)
+    except Exception as error:
+        names = [name for name in own if name in state and state[name].shape != own[name].shape]
+        wrong = [f"{name} ({_shape(state[name])} instead of {_shape(own[name])})" for name in names]
+        complaints = [_listed("of another shape", wrong or [str(error).splitlines()[0]])]
+        complaints += [_listed("missing", [name for name in own if name not in state])]
+        complaints += [_listed("unexpected", [name for name in state if name not in own])]
+    else:
+        complaints = [_listed("missing", missing), _listed("unexpected", unexpected)]
+    if any(complaints):
+        raise InferlensError(
+            f"The weights in {file} do not fit the model: {'; '.join(filter(None, complaints))}.",
+            expected=f"the {len(own)} tensors of this model, by name and shape",
+            cure="the model these weights were saved from",
+        )
+
+
+def _read_state(file: Path) -> Mapping[str, torch.Tensor]:
+    import torch
+
+    if file.suffix not in (".pth", ".pt", ".safetensors"):
+        raise InferlensError(f"{file} is not known as a file of weights.", expected=".pth, .pt or .safetensors")
+    if not file.is_file():
+        raise InferlensError(f"There is no file {file}.")
+    try:
+        if file.suffix == ".safetensors":
+            state = _read_safetensors(file)
+        else:
+            # weights_only: a pickle can hold code, and weights come from strangers.
+            state = torch.load(file, map_location="cpu", weights_only=True)
+    except MissingLibrary:
+        raise
+    except Exception as error:
+        raise InferlensError(
+            f"{file} cannot be read as weights: {type(error).__name__}.",
+            expected="a state dict of tensors only; files with Python objects or code are refused",
+            cure="save it again with torch.save(model.state_dict(), file)",
+        ) from error
+    for wrapper in _WRAPPERS:
+        if isinstance(state, Mapping) and isinstance(state.get(wrapper), Mapping):
+            state = state[wrapper]
+    if not isinstance(state, Mapping) or not all(
+        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()
+    ):
+        raise InferlensError(
+            f"{file} holds no state dict.",
+            expected="tensors by name, plain or under 'state_dict' or 'model'",
+            cure="save it again with torch.save(model.state_dict(), file)",
+        )
+    return state
+
+
+def _read_safetensors(file: Path) -> Any:
+    try:
+        from safetensors.torch import load_file
+    except ImportError as error:
+        raise MissingLibrary("safetensors", extra="models") from error
+    return load_file(file)
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "scalar"
+
+
+def _listed(kind: str, names: list[str]) -> str:
+    """``missing: a, b, c and 4 more``, or nothing for no names."""
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{kind}: {', '.join(names[:_SHOWN])}{more}" if names else ""
+
+
+def fingerprint(module: torch.nn.Module) -> str:
+    """SHA-256 over name, type, shape and bytes of every parameter and persistent buffer, in their order; hexadecimal.
+
+    Weights that a quantized module keeps packed are no tensors of its state and are left out.
+    """
+    import torch
+
+    digest = hashlib.sha256()
+    for name, tensor in module.state_dict().items():
+        if not isinstance(tensor, torch.Tensor):
+            continue
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}\n".encode())
+        plain = tensor.detach().cpu()
+        plain = plain.dequantize() if plain.is_quantized else plain
+        digest.update(plain.contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
+
+
+def parameter_count(module: torch.nn.Module) -> int:
+    """Number of parameters, shared ones once, buffers not counted."""
+    return sum(parameter.numel() for parameter in module.parameters())
