@@ -111,7 +111,7 @@ def test_backends_lists_variants_and_typed_options(tmp_path: Path) -> None:
     )
     one = inferlens("backends", "onnxruntime", cwd=tmp_path).stdout
     assert "onnxruntime.graph_optimization" in one
-    assert "disable" in one
+    assert "extended" in one
 
 
 def test_doctor_names_every_backend_and_the_machine(tmp_path: Path) -> None:

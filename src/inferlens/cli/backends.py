@@ -49,7 +49,7 @@ def _one(backend: type[Backend]) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("option", no_wrap=True)
     for header in ("values", "default", "what it does"):
-        table.add_column(header)
+        table.add_column(header, overflow="fold")
     for option, values, default, description in option_rows(backend):
         table.add_row(f"{backend.name}.{option}", escape(values), escape(default), escape(description))
     console.print(table)

@@ -70,7 +70,7 @@ def backend_table(capabilities: dict[str, Capabilities]) -> Table:
 
     table = Table(title="\nBackends", title_justify="left", box=None, padding=(0, 2, 0, 0), header_style="bold")
     for header in ("", "backend", "device", "precision", "if not: why, and the cure"):
-        table.add_column(header)
+        table.add_column(header, overflow="fold")
     for name, can in sorted(capabilities.items(), key=lambda item: (not item[1].available, item[0])):
         for support in can.supports:
             label = f"{name}:{support.variant}" if support.variant else name
