@@ -1,8 +1,8 @@
 """The child process: reads one job from standard input, does it, sends events and the answer through its own pipe.
 
-Started as ``python -m inferlens.worker FD PARENT``. Standard output and error are free for whatever models and libraries
-print. The process dies with its parent, offers itself first when the kernel is short of memory, and dumps its stacks on
-SIGUSR1 so that a hang can be seen.
+Started as ``python -m inferlens.worker FD PARENT``. Standard output and error are free for whatever models and
+libraries print. The process dies with its parent, offers itself first when the kernel is short of memory, and dumps its
+stacks on SIGUSR1 so that a hang can be seen.
 """
 
 from __future__ import annotations
