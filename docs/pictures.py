@@ -55,7 +55,7 @@ def main(folder: Path, model: str | None = None) -> list[Path]:
     smallest = min(record.batch or 0 for record in records)
     table = [record for record in records if (record.batch or 0) == smallest]
     drawn = {
-        "table.svg": table_picture(table, f"inferlens show {folder / table[0].model.name}"),
+        "table.svg": table_picture(table, f"{table[0].model.name}, batch {smallest}"),
         "compare.svg": Chart(format="svg", theme="light").render(records),
         "compare-dark.svg": Chart(format="svg", theme="dark").render(records),
     }

@@ -88,7 +88,8 @@ def test_a_plan_file_and_words_of_the_command_line_that_overrule_it(tmp_path: Pa
     ("arguments", "words"),
     [
         (("bench", "fake:demo", "--backend", "fakke"), "did you mean fake?"),
-        (("bench", "fake:demo", "--format", "xml"), "There is no format 'xml'"),
+        (("bench", "fake:demo", "--format", "xml"), "There is no view 'xml'"),
+        (("bench", "fake:demo", "--format", "chart"), "inferlens plot"),
         (("bench", "fake:demo", "--batch", "many"), "'many' is no value for batch"),
         (("bench", "missing.onnx"), "does not exist"),
         (("bench", "missing.toml"), "cannot be read"),

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from inferlens.cli.show import REFERENCE
+
 if TYPE_CHECKING:
     from inferlens.plan import Plan, Planned
     from inferlens.record import Record
@@ -24,9 +26,8 @@ OPTION = "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'in
 WEIGHTS = "Name or file of weights. [dim]Default: random, from the seed.[/dim]"
 TRUST = "Open pickled model files, which can run any code when opened."
 ITERATIONS = "Latency samples of each case. [dim]Default: as many as fit in --seconds, 20 to 1000.[/dim]"
-WARMUP = "Calls before the first sample. [dim]Default: as many as fit in 1 s, at least 10.[/dim]"
+WARMUP = "Calls before the first sample. [dim]Default: as many as fit in 1 s, 10 to 1000.[/dim]"
 TIMEOUT = "Time each case may take in all, such as 90s or 15m."
-REFERENCE = "The row that speed-ups are against, such as 'onnxruntime:cpu fp32'. [dim]Default: pytorch fp32.[/dim]"
 
 
 def bench(

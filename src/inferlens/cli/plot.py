@@ -10,7 +10,7 @@ import typer
 from inferlens.cli.show import PATHS, REFERENCE
 
 OUTPUT = "The file to write; .svg, .png or .html decides its format."
-THEME = "light or dark. [dim]Default: light, and in HTML what the reader's system is set to.[/dim]"
+THEME = "auto, light or dark. [dim]Default: light, and in HTML what the reader's system is set to.[/dim]"
 
 
 def plot(

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from inferlens.views.base import View
 
 
-TEXTS = ("table", "markdown", "csv", "json")
 WIDTH_OF_A_PIPE = 160
 
 
@@ -51,12 +50,10 @@ def view(format: str, reference: str | None) -> View:
     from inferlens.errors import InferlensError
     from inferlens.views import VIEWS
 
-    if format not in TEXTS:
-        raise InferlensError(
-            f"There is no format '{format}'.", expected=", ".join(TEXTS), cure="inferlens plot for pictures"
-        )
     chosen = VIEWS.get(format)
-    if format != "table":
+    if not chosen.printable:
+        raise InferlensError(f"The view '{format}' draws pictures.", cure="inferlens plot")
+    if not chosen.fits_width:
         return chosen(reference=reference)
     console = output()
     color = console.is_terminal and not console.no_color

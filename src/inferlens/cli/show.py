@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 PATHS = "Folders with records, at any height, or record files."
-REFERENCE = "The row that speed-ups are against, such as 'onnxruntime:cpu fp32'. [dim]Default: pytorch fp32.[/dim]"
+REFERENCE = "The row that speed-ups are against, such as 'onnxruntime:cpu fp32'. \
+[dim]Default: pytorch fp32, or else the first that ran.[/dim]"
 
 
 def show(

@@ -17,6 +17,8 @@ class View(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    printable: ClassVar[bool] = True  # text that a terminal or a pipe can take
+    fits_width: ClassVar[bool] = False  # the constructor takes ``width`` and ``color`` of the terminal
 
     def __init__(self, *, reference: str | None = None) -> None:
         """

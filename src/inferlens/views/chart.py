@@ -28,6 +28,7 @@ class Chart(View):
 
     name: ClassVar[str] = "chart"
     summary: ClassVar[str] = "latency and throughput side by side, as SVG, PNG or HTML"
+    printable: ClassVar[bool] = False
 
     def __init__(self, *, reference: str | None = None, format: str = "svg", theme: str = "auto") -> None:
         """

@@ -31,6 +31,7 @@ class Table(View):
 
     name: ClassVar[str] = "table"
     summary: ClassVar[str] = "a table for the terminal, with notes and a verdict"
+    fits_width: ClassVar[bool] = True
 
     def __init__(self, *, reference: str | None = None, width: int = 120, color: bool = False) -> None:
         """
