@@ -132,7 +132,10 @@ def test_help_says_what_the_code_does() -> None:
     assert parse_duration(options["seconds"].show_default) == budget.seconds
     assert parse_duration(options["timeout"].show_default) == budget.timeout
     assert f"{stopping.LEAST_SAMPLES} to {stopping.MOST_SAMPLES}" in options["iterations"].help
-    assert f"fit in {budget.warmup_seconds:g} s, at least {stopping.LEAST_WARMUP}" in options["warmup"].help
+    assert (
+        f"fit in {budget.warmup_seconds:g} s, {stopping.LEAST_WARMUP} to {stopping.MOST_SAMPLES}"
+        in options["warmup"].help
+    )
     assert options["output"].show_default == Plan(model=("x",)).output
     for command in COMMANDS.values():
         assert command.help
