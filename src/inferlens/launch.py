@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from inferlens.record import PhaseName, Status
 
 GOODBYE = 20.0  # seconds to leave after the answer
 KEPT_OUTPUT = 4 << 20
+LAST_OUTPUT = 1 << 16
 TAIL_LINES = 40
 TAIL_WIDTH = 300
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -96,7 +96,7 @@ class _Child:
     answer: bytes = b""
     phase: PhaseName | None = None
     output: bytearray = field(default_factory=bytearray)
-    _last: deque[bytes] = field(default_factory=lambda: deque(maxlen=64))
+    _last: bytes = b""
     _line: bytes = b""
 
     def __post_init__(self) -> None:
@@ -163,12 +163,12 @@ class _Child:
 
     def tail(self) -> tuple[str, ...]:
         """The last lines printed, made harmless."""
-        text = b"".join(self._last).decode(errors="replace")
+        text = self._last.decode(errors="replace")
         lines = [_CONTROL.sub("", line).rstrip()[:TAIL_WIDTH] for line in text.splitlines()]
         return tuple([line for line in lines if line][-TAIL_LINES:])
 
     def _keep(self, data: bytes) -> None:
-        self._last.append(data)
+        self._last = (self._last + data)[-LAST_OUTPUT:]
         self.output += data[: max(0, KEPT_OUTPUT - len(self.output))]
 
     def _hear(self, data: bytes, on_event: Callable[[Event], None]) -> None:
