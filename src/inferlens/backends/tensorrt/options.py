@@ -1,0 +1,64 @@
+"""Options of the backend ``tensorrt``: each with its type, default and description, as the command line shows them.
+
+Several values in one option are joined by ``+``, profiles by ``;`` (commas make axes of a plan).
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+
+class Options(Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of TensorRT and TensorRT for RTX."""
+
+    optimization_level: Annotated[int, Meta(description="how long the builder searches, 0 to 5", ge=0, le=5)] = 3
+    max_num_tactics: Annotated[
+        int, Meta(description="most tactics that are tried for a layer; 0 is TensorRT's own choice", ge=0)
+    ] = 0
+    tactic_sources: Annotated[
+        str, Meta(description="where tactics may come from, joined by +; empty is TensorRT's own choice, none is none")
+    ] = ""
+    workspace: Annotated[
+        int, Meta(description="most memory of the GPU that a tactic may use, in MiB; 0 is all of it", ge=0)
+    ] = 0
+    avg_timing_iterations: Annotated[int, Meta(description="how often a tactic is timed; the mean counts", ge=1)] = 1
+    timing_cache: Annotated[
+        str, Meta(description="file that keeps timings of tactics (rtx: compiled kernels) from one run to the next")
+    ] = ""
+    profiles: Annotated[
+        str, Meta(description="optimization profiles, as MIN/OPT/MAX shapes; empty: one, from the inputs")
+    ] = ""
+    profile: Annotated[int, Meta(description="which of the profiles runs, from 0", ge=0)] = 0
+    version_compatible: Annotated[bool, Meta(description="an engine that later versions of TensorRT can run (trt)")] = (
+        False
+    )
+    hardware_compatible: Annotated[
+        Literal["none", "ampere_plus", "same_compute_capability"],
+        Meta(description="an engine for more than this model of GPU (trt)"),
+    ] = "none"
+    compute_capability: Annotated[
+        str, Meta(description="GPUs to build for, such as 8.0+8.9; also without a GPU (rtx); empty: the GPU here")
+    ] = ""
+    sparsity: Annotated[bool, Meta(description="let tactics use weights of which two in four are zero")] = False
+    plugins: Annotated[str, Meta(description="libraries of plugins to load, joined by +")] = ""
+    refittable: Annotated[bool, Meta(description="an engine whose weights can be replaced")] = False
+    profiling_verbosity: Annotated[
+        Literal["detailed", "layer_names_only", "none"], Meta(description="what the engine keeps to say of its layers")
+    ] = "detailed"
+    weakly_typed: Annotated[
+        bool, Meta(description="give an fp32 graph to the builder and let it lower the precision (TensorRT 10)")
+    ] = False
+    tf32: Annotated[bool, Meta(description="let fp32 convolutions and matrix products use TF32; off: fp32 is fp32")] = (
+        False
+    )
+    cuda_graph: Annotated[bool, Meta(description="capture the call in a CUDA graph once and replay it")] = False
+    streams: Annotated[
+        int, Meta(description="calls side by side when throughput is measured, each with its own context", ge=1)
+    ] = 1
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The values of an option that takes several, joined by ``+``."""
+    return tuple(word.strip() for word in text.split("+") if word.strip())
