@@ -1,0 +1,145 @@
+"""The second step of a build: the builder's configuration, from the options of a case."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inferlens.backends.tensorrt.network import Network
+from inferlens.backends.tensorrt.options import Options, words
+from inferlens.backends.tensorrt.profiles import Profile
+from inferlens.errors import InferlensError, Unsupported, suggestion
+
+LOWERED = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8"}  # flags of a weakly typed network, by precision
+
+
+def configuration(
+    network: Network,
+    options: Options,
+    profiles: tuple[Profile, ...],
+    targets: tuple[str, ...] = (),
+    precision: str = "fp32",
+) -> Any:
+    """An ``IBuilderConfig`` for ``network``.
+
+    ``profiles`` are as of :func:`~inferlens.backends.tensorrt.profiles.profiles`, ``targets`` as of
+    :func:`~inferlens.backends.tensorrt.targets.targets` (empty: the GPU here). ``precision`` is what a weakly typed
+    network may be lowered to; others have their own.
+
+    Raises:
+        Unsupported: for an option that this flavour does not have, or a profile that does not fit the network.
+    """
+    check(network, options)
+    trt, config = network.flavour.module, network.builder.create_builder_config()
+    config.builder_optimization_level = options.optimization_level
+    config.avg_timing_iterations = options.avg_timing_iterations
+    config.profiling_verbosity = getattr(trt.ProfilingVerbosity, options.profiling_verbosity.upper())
+    if options.max_num_tactics:
+        config.max_num_tactics = options.max_num_tactics
+    if options.workspace:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace << 20)
+    if options.tactic_sources:
+        config.set_tactic_sources(_sources(trt.TacticSource, options.tactic_sources))
+    if options.hardware_compatible != "none":
+        level = getattr(trt.HardwareCompatibilityLevel, options.hardware_compatible.upper())
+        config.hardware_compatibility_level = level
+    _set_flags(network, config, options, precision)
+    if targets:
+        config.num_compute_capabilities = len(targets)
+        for index, target in enumerate(targets):
+            config.set_compute_capability(network.flavour.targets[target], index)
+    for profile in profiles:
+        _add_profile(network, config, profile)
+    return config
+
+
+def check(network: Network, options: Options) -> None:
+    """Refuses what the flavour does not have.
+
+    Raises:
+        Unsupported: with the reason.
+    """
+    flavour = network.flavour
+    if options.hardware_compatible != "none" and flavour.jit:
+        raise Unsupported(
+            f"{flavour.name} has no levels of hardware compatibility.", cure="compute_capability=8.0+8.6+8.9+12.0"
+        )
+    if options.hardware_compatible != "none":
+        level = options.hardware_compatible.upper()
+        if not hasattr(getattr(flavour.module, "HardwareCompatibilityLevel", None), level):
+            raise Unsupported(f"{flavour.title} has no hardware compatibility '{options.hardware_compatible}'.")
+    if options.version_compatible and flavour.jit:
+        raise Unsupported(
+            f"{flavour.name} has no lean runtime, which runs the engines of other versions.",
+            cure="no version_compatible; build again after an update",
+        )
+
+
+def _set_flags(network: Network, config: Any, options: Options, precision: str) -> None:
+    flags = network.flavour.module.BuilderFlag
+    wanted = {
+        "TF32": options.tf32,  # the builder's own default is on
+        "SPARSE_WEIGHTS": options.sparsity,
+        "REFIT": options.refittable,
+        "VERSION_COMPATIBLE": options.version_compatible,
+    }
+    if network.weakly_typed and precision in LOWERED:
+        wanted[LOWERED[precision]] = True
+    for name, on in wanted.items():
+        flag = getattr(flags, name, None)
+        if flag is None and on:
+            raise Unsupported(f"{network.flavour.title} has no builder flag {name}.")
+        if flag is not None:
+            (config.set_flag if on else config.clear_flag)(flag)
+
+
+def _sources(known: Any, text: str) -> int:
+    """Tactic sources as the bit mask that TensorRT takes."""
+    members = {name.lower(): value for name, value in known.__members__.items()}
+    mask = 0
+    for name in words(text.lower()):
+        if name not in members and name != "none":
+            raise InferlensError(
+                f"There is no tactic source '{name}'.",
+                expected=f"none, or some of {', '.join(members)}",
+                cure=suggestion(name, members),
+            )
+        mask |= 0 if name == "none" else 1 << int(members[name])
+    return mask
+
+
+def _add_profile(network: Network, config: Any, profile: Profile) -> None:
+    made = network.builder.create_optimization_profile()
+    for index in range(network.definition.num_inputs):
+        tensor = network.definition.get_input(index)
+        if tensor.name not in profile:
+            given = ", ".join(profile)
+            raise Unsupported(f"The ONNX graph has an input '{tensor.name}', the model was described with {given}.")
+        if tensor.is_shape_tensor:
+            raise Unsupported(
+                f"The values of the input '{tensor.name}' decide shapes inside the graph, so they would be part of a "
+                "profile.",
+                cure="export the model with that input as a constant",
+            )
+        _check_fixed(tensor, profile[tensor.name])
+        made.set_shape(tensor.name, *profile[tensor.name])
+    added = config.add_optimization_profile(made)
+    if added < 0:
+        shapes = "; ".join(f"{name} {triple}" for name, triple in profile.items())
+        raise Unsupported(f"{network.flavour.name} does not take the profile {shapes}.")
+
+
+def _check_fixed(tensor: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
+    """Compares a profile with the sizes that the graph fixes.
+
+    Raises:
+        Unsupported: if they differ.
+    """
+    fixed = tuple(tensor.shape)
+    for shape in shapes:
+        fits = len(shape) == len(fixed) and all(a in (-1, b) for a, b in zip(fixed, shape, strict=True))
+        if not fits:
+            own, asked = ("x".join("?" if size == -1 else str(size) for size in each) for each in (fixed, shape))
+            raise Unsupported(
+                f"The ONNX graph was made for {tensor.name}={own or 'scalar'}, not for {asked or 'scalar'}.",
+                cure="its own shape, or a file exported with dynamic shapes",
+            )

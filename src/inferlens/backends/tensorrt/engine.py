@@ -1,0 +1,201 @@
+"""From a network and its configuration to a plan, and from a case to a plan: built, or taken from the cache.
+
+A plan in the cache is named by everything it depends on (see ``recipe``); one that is damaged is built again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inferlens.backends.base import Preparation
+from inferlens.backends.tensorrt import log, quantized
+from inferlens.backends.tensorrt.configuration import configuration
+from inferlens.backends.tensorrt.flavours import Flavour
+from inferlens.backends.tensorrt.network import Network, network
+from inferlens.backends.tensorrt.options import Options
+from inferlens.backends.tensorrt.plugins import load_plugins
+from inferlens.backends.tensorrt.profiles import Profile, check_shapes, profiles, spread
+from inferlens.backends.tensorrt.recipe import Recipe, recipe
+from inferlens.backends.tensorrt.targets import targets
+from inferlens.backends.tensorrt.timing_cache import keep_timing_cache, use_timing_cache
+from inferlens.case import Case, TensorSpec
+from inferlens.errors import InferlensError, Unsupported
+from inferlens.files import write_whole
+from inferlens.models import provenance
+from inferlens.models.model import Model
+from inferlens.models.provenance import Provenance
+from inferlens.record import Gpu, ModelFacts
+
+KIND = "TensorRT plan"
+FOLDER = "tensorrt"  # inside the cache
+NO_MEMORY = ("out of memory", "OutOfMemory", "Error Code 2: OutOfMemory", "cudaErrorMemoryAllocation")
+
+
+@dataclass(frozen=True)
+class Order:
+    """An engine to build: from which ONNX file, with which flavour and options, on which GPU (``None``: there is none).
+
+    ``model`` and ``case`` go into the provenance; the shapes are those of the model's inputs.
+    """
+
+    path: Path
+    model: Model
+    case: Case
+    flavour: Flavour
+    options: Options
+    gpu: Gpu | None
+
+    @cached_property
+    def profiles(self) -> tuple[Profile, ...]:
+        """The optimization profiles, checked to take the model's inputs."""
+        found = profiles(self.options.profiles, self.model.inputs)
+        check_shapes(found, self.options.profile, self.model.inputs)
+        return found
+
+    @cached_property
+    def targets(self) -> tuple[str, ...]:
+        """Compute capabilities to build for; empty is the GPU here."""
+        return targets(self.options.compute_capability, self.flavour, self.gpu)
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """Everything the plan depends on."""
+        return recipe(self.path, self.flavour, self.options, self.profiles, self.targets, self.gpu, self.case.precision)
+
+
+@dataclass(frozen=True)
+class Built:
+    """A plan: its content, its provenance, its file in the cache, and whether it was there before."""
+
+    plan: bytes
+    provenance: Provenance
+    path: Path
+    cached: bool
+
+
+def build_plan(network: Network, config: Any) -> bytes:
+    """The serialized engine.
+
+    Raises:
+        Unsupported: if the builder cannot build it, with the builder's reason.
+        MemoryError: if it ran out of memory.
+    """
+    errors = network.log.errors
+    errors.clear()
+    serialized = network.builder.build_serialized_network(network.definition, config)
+    if serialized is not None:
+        return bytes(serialized)
+    if any(words in error for error in errors for words in NO_MEMORY):
+        raise MemoryError(f"{network.flavour.name}: {log.condensed(errors)}")
+    reason, cure = quantized.explained(errors) or (log.condensed(errors), "")
+    raise Unsupported(f"{network.flavour.title} cannot build the engine: {reason}.", cure=cure)
+
+
+def build(order: Order, timing_cache: Path | None) -> tuple[bytes, float, tuple[TensorSpec, ...]]:
+    """Parses, configures and builds: the plan, the seconds the builder took, and the engine's outputs."""
+    load_plugins(order.flavour, order.options.plugins)
+    parsed = network(order.path, order.flavour, weakly_typed=order.options.weakly_typed)
+    config = configuration(parsed, order.options, order.profiles, order.targets, order.case.precision)
+    timings = use_timing_cache(parsed, config, timing_cache) if timing_cache else None
+    begin = time.perf_counter()
+    plan = build_plan(parsed, config)
+    seconds = time.perf_counter() - begin
+    if timing_cache and timings is not None:
+        keep_timing_cache(config, timing_cache)
+    return plan, seconds, parsed.outputs
+
+
+def built(order: Order, preparation: Preparation) -> Built:
+    """The plan of ``order`` from the cache, or built and put there; timed as the phase ``build``, noted if ``cached``.
+
+    Raises:
+        Unsupported: if it cannot be built, with the reason.
+    """
+    with preparation.phase("build") as phase:
+        wanted = order.recipe
+        path = preparation.cache / FOLDER / f"{wanted.key}.engine"
+        kept = None if preparation.rebuild else _kept(path)
+        if kept is not None:
+            phase.note = "cached"
+            return Built(path.read_bytes(), told_of(kept, order), path, cached=True)
+        timings = Path(order.options.timing_cache) if order.options.timing_cache else None
+        plan, seconds, outputs = build(order, timings)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = provenance_of(order, plan, seconds, outputs)
+        write_plan(path, plan, made)
+        return Built(plan, made, path, cached=False)
+
+
+def write_plan(path: Path, plan: bytes, made: Provenance) -> None:
+    """Writes a plan and its provenance beside it, each whole or not at all.
+
+    The old provenance goes first: at no time does one tell of another plan.
+    """
+    provenance.beside(path).unlink(missing_ok=True)
+    write_whole(path, plan)
+    provenance.write(path, made)
+
+
+def provenance_of(order: Order, plan: bytes, seconds: float, outputs: tuple[TensorSpec, ...]) -> Provenance:
+    """What a plan just built from ``order`` is; inputs are the model's own, outputs the engine's (-1: a free size)."""
+    return told_of(
+        Provenance(
+            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            kind=KIND,
+            file_sha256=hashlib.sha256(plan).hexdigest(),
+            case=order.case,
+            model=_facts(order.model),
+            format=order.model.format,
+            onnx_sha256=order.recipe.onnx_sha256,
+            flavour=order.flavour.name,
+            version=order.flavour.version,
+            libraries={order.flavour.key: order.flavour.version},
+            gpu=order.gpu.name if order.gpu else "",
+            compute_capability=order.gpu.compute_capability if order.gpu else "",
+            targets=order.targets,
+            options=msgspec.structs.asdict(order.options),
+            outputs=outputs,
+            profiles=order.profiles,
+            build_seconds=seconds,
+        ),
+        order,
+    )
+
+
+def told_of(made: Provenance, order: Order) -> Provenance:
+    """``made``, of an equal plan, told of the case and model of ``order``."""
+    return msgspec.structs.replace(
+        made,
+        case=order.case,
+        model=_facts(order.model),
+        format=order.model.format,
+        options=msgspec.structs.asdict(order.options),
+        inputs=spread(order.model.inputs, order.profiles),
+    )
+
+
+def _kept(path: Path) -> Provenance | None:
+    """The provenance of a plan in the cache; ``None`` if it is not there, or damaged."""
+    try:
+        return provenance.read(path) if path.is_file() else None
+    except InferlensError:
+        return None
+
+
+def _facts(model: Model) -> ModelFacts:
+    return ModelFacts(
+        name=model.name,
+        inputs=model.inputs,
+        parameters=model.parameters,
+        weights=model.weights,
+        weights_sha256=model.weights_sha256,
+        source=model.source,
+    )

@@ -1,0 +1,120 @@
+"""Whether a plan can run here, told before TensorRT opens it: a plan that does not fit can take the process down.
+
+What is known of a plan is its header and, where Inferlens built it, its provenance; the last word has the runtime's own
+check, in flavours that have one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+from inferlens.backends.tensorrt import log
+from inferlens.backends.tensorrt.flavours import KINDS, Flavour
+from inferlens.backends.tensorrt.header import SIZE, Header, read_header
+from inferlens.errors import Unsupported
+from inferlens.files import sha256
+from inferlens.models.provenance import Provenance
+from inferlens.record import Gpu
+
+AGAIN = "build it again here: inferlens build MODEL -o FILE"
+AMPERE = (8, 0)
+
+
+def check_plan(plan: Path | bytes, made: Provenance | None, flavour: Flavour, gpu: Gpu | None, name: str = "") -> None:
+    """Checks that ``plan``, a file or its content, is whole and for this flavour, version and GPU.
+
+    ``made`` is its provenance, if there is one; ``gpu`` is ``None`` where only flavour and wholeness matter; ``name``
+    is what messages call a plan that is no file.
+
+    Raises:
+        Unsupported: saying what it is, what would run here, and what to do.
+    """
+    name = name or (str(plan) if isinstance(plan, Path) else "The plan")
+    start, size = _start(plan)
+    header = read_header(start)
+    if header is None:
+        raise Unsupported(
+            f"{name} is no TensorRT engine ({size} bytes).", expected="a plan that TensorRT built", cure=AGAIN
+        )
+    if header.variant != flavour.variant:
+        other = f"{KINDS[header.variant].name} {header.version}".strip()
+        raise Unsupported(
+            f"{name} was built by {other}; {flavour.title} cannot run it.", cure=f"--backend tensorrt:{header.variant}"
+        )
+    if header.size is not None and header.size != size:
+        raise Unsupported(f"{name} is damaged: it has {size} of {header.size} bytes.", cure=AGAIN)
+    _check_version(name, header, made, flavour)
+    if made is not None and made.file_sha256 != _hash(plan):
+        raise Unsupported(f"{name} is damaged: it is not the file its provenance tells of.", cure=AGAIN)
+    if gpu is not None:
+        _check_gpu(name, made, flavour, gpu)
+        _ask_runtime(name, start, flavour, gpu)
+
+
+def _start(plan: Path | bytes) -> tuple[bytes, int]:
+    if isinstance(plan, bytes):
+        return plan[:SIZE], len(plan)
+    with plan.open("rb") as file:
+        return file.read(SIZE), plan.stat().st_size
+
+
+def _hash(plan: Path | bytes) -> str:
+    return sha256(plan) if isinstance(plan, Path) else hashlib.sha256(plan).hexdigest()
+
+
+def _check_version(name: str, header: Header, made: Provenance | None, flavour: Flavour) -> None:
+    """Plans belong to one version (three numbers; the fourth is the build), unless built to be compatible."""
+    version = made.version if made is not None and made.version else header.version
+    if not version or version.split(".")[:3] == flavour.version.split(".")[:3]:
+        return
+    older = _numbers(version) < _numbers(flavour.version)
+    if made is not None and made.options.get("version_compatible") and older:
+        return
+    raise Unsupported(f"{name} was built by {flavour.name} {version}; {flavour.title} cannot run it.", cure=AGAIN)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+
+
+def _check_gpu(name: str, made: Provenance | None, flavour: Flavour, gpu: Gpu) -> None:
+    """An engine built for one GPU runs on that model alone, unless it was built to be compatible."""
+    if made is None or flavour.jit or not made.gpu:  # kernels compiled when it runs: the runtime knows
+        return
+    level = made.options.get("hardware_compatible", "none")
+    same = made.compute_capability == gpu.compute_capability
+    fits = {
+        "none": made.gpu == gpu.name and same,
+        "same_compute_capability": same,
+        "ampere_plus": _capability(gpu.compute_capability) >= AMPERE,
+    }
+    if not fits.get(str(level), False):
+        raise Unsupported(
+            f"{name} was built on {made.gpu} (compute capability {made.compute_capability}) and for it; here is "
+            f"{gpu.name} ({gpu.compute_capability}).",
+            cure=AGAIN,
+        )
+
+
+def _capability(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".") if part.isdigit())
+
+
+def _ask_runtime(name: str, start: bytes, flavour: Flavour, gpu: Gpu) -> None:
+    """The runtime's own check of a header, where the flavour has one."""
+    trt: Any = flavour.module
+    if not hasattr(trt.Runtime, "get_engine_validity"):
+        return
+    heard = log.log(flavour)
+    validity, causes = trt.Runtime(heard).get_engine_validity(start)
+    if validity != trt.EngineValidity.INVALID:
+        return
+    members = trt.EngineInvalidityDiagnostics.__members__
+    named = [word.name.lower().replace("_", " ") for word in members.values() if int(causes) & int(word)]
+    raise Unsupported(
+        f"{name} cannot run here, on {gpu.name} with {flavour.title}: "
+        f"{', '.join(named) or log.condensed(heard.errors)}.",
+        cure=AGAIN,
+    )

@@ -1,0 +1,111 @@
+"""Optimization profiles: for which input shapes (min, opt, max) an engine is made.
+
+As an option they are a text: ``1x3x224x224/2x3x224x224/16x3x224x224`` for a model with one input,
+``ids=1x8/1x128/4x512+mask=1x8/1x128/4x512`` for several (an input that is left out keeps the shapes of the case), one
+shape alone where it is fixed, and profiles joined by ``;``.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from inferlens.case import TensorSpec
+from inferlens.errors import InferlensError, Unsupported, suggestion
+
+Shape = tuple[int, ...]
+Profile = dict[str, tuple[Shape, Shape, Shape]]
+FORM = "MIN/OPT/MAX, such as 1x3x224x224/2x3x224x224/16x3x224x224; several inputs as a=1x8/1x8/4x8+b=1x8/1x8/4x8; \
+several profiles joined by ;"
+_SHAPE = re.compile(r"^(scalar|[1-9]\d*(x[1-9]\d*)*)$")
+
+
+def profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, ...]:
+    """Profiles as shapes by input name, in the order of the inputs; one, of the inputs' own, if ``text`` is empty.
+
+    Raises:
+        InferlensError: if the text has another form, names an unknown input, or a shape does not fit.
+    """
+    own: Profile = {spec.name: spec.profile for spec in specs}
+    if not text.strip():
+        return (own,)
+    return tuple({**own, **_profile(part, specs)} for part in text.split(";") if part.strip())
+
+
+def check_shapes(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorSpec, ...]) -> None:
+    """Checks that the profile that runs takes the shapes that are measured.
+
+    Raises:
+        Unsupported: if there is no such profile, or a shape is outside of it.
+    """
+    if index >= len(profiles):
+        raise Unsupported(
+            f"There is no profile {index}: the engine has {len(profiles)}, counted from 0.",
+            cure=f"profile={len(profiles) - 1}",
+        )
+    for spec in specs:
+        least, _, most = profiles[index][spec.name]
+        if not _within(least, spec.shape, most):
+            triples = enumerate(profile[spec.name] for profile in profiles)
+            fits = [number for number, (low, _, high) in triples if _within(low, spec.shape, high)]
+            raise Unsupported(
+                f"Profile {index} takes {spec.name} from {_text(least)} to {_text(most)}, not {_text(spec.shape)}.",
+                cure=f"profile={fits[0]}" if fits else "a profile that takes this shape, or another batch",
+            )
+
+
+def spread(specs: tuple[TensorSpec, ...], profiles: tuple[Profile, ...]) -> tuple[TensorSpec, ...]:
+    """The inputs with the range of sizes that all the profiles take together: what the graph is exported for."""
+    return tuple(_spread(spec, [profile[spec.name] for profile in profiles]) for spec in specs)
+
+
+def _spread(spec: TensorSpec, triples: list[tuple[Shape, Shape, Shape]]) -> TensorSpec:
+    least = tuple(min(sizes) for sizes in zip(*(triple[0] for triple in triples), strict=True))
+    most = tuple(max(sizes) for sizes in zip(*(triple[2] for triple in triples), strict=True))
+    if least == most:
+        return spec
+    return msgspec.structs.replace(spec, least=least, best=triples[0][1], most=most)
+
+
+def _profile(text: str, specs: tuple[TensorSpec, ...]) -> Profile:
+    known = {spec.name: spec for spec in specs}
+    found: Profile = {}
+    for part in text.split("+"):
+        name, equals, shapes = part.strip().rpartition("=")
+        if not equals and len(specs) > 1:
+            raise InferlensError(f"'{part.strip()}' does not say which input it is for.", expected=FORM)
+        name = name.strip() if equals else specs[0].name
+        if name not in known:
+            raise InferlensError(
+                f"The model has no input '{name}'.",
+                expected=f"one of {', '.join(known)}",
+                cure=suggestion(name, known),
+            )
+        found[name] = _shapes(shapes.strip(), known[name])
+    return found
+
+
+def _shapes(text: str, spec: TensorSpec) -> tuple[Shape, Shape, Shape]:
+    words = [word.strip() for word in text.split("/")]
+    if len(words) not in (1, 3) or not all(_SHAPE.match(word) for word in words):
+        raise InferlensError(f"'{text}' is no profile of '{spec.name}'.", expected=FORM)
+    parsed = [() if word == "scalar" else tuple(map(int, word.split("x"))) for word in words]
+    least, best, most = parsed * 3 if len(parsed) == 1 else parsed
+    if any(len(shape) != len(spec.shape) for shape in (least, best, most)):
+        raise InferlensError(
+            f"'{text}' has another number of dimensions than the input '{spec.name}', which is {_text(spec.shape)}."
+        )
+    if not (_within(least, best, most)):
+        raise InferlensError(f"In '{text}' the sizes do not grow from min over opt to max.", expected=FORM)
+    return least, best, most
+
+
+def _within(least: Shape, shape: Shape, most: Shape) -> bool:
+    return len(least) == len(shape) == len(most) and all(
+        low <= size <= high for low, size, high in zip(least, shape, most, strict=True)
+    )
+
+
+def _text(shape: Shape) -> str:
+    return "x".join(map(str, shape)) or "scalar"

@@ -1,0 +1,85 @@
+"""Everything that a plan depends on, and the key that two builds share only if they would make the same plan."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from inferlens.backends.tensorrt.flavours import Flavour
+from inferlens.backends.tensorrt.options import Options, words
+from inferlens.backends.tensorrt.profiles import Profile
+from inferlens.files import sha256
+from inferlens.record import Gpu
+
+# They change how an engine is run, or how long its build takes, not what is built.
+OF_THE_RUN = ("profile", "cuda_graph", "streams", "timing_cache", "plugins", "compute_capability", "profiles")
+
+
+class Recipe(Struct, frozen=True, kw_only=True):
+    """What a plan is built from and for.
+
+    Attributes:
+        onnx_sha256: hash of the ONNX file and of the files that hold its weights.
+        flavour, version: the library that builds.
+        gpu, compute_capability: the GPU it builds on; empty where ``targets`` say what for.
+        targets: compute capabilities it builds for.
+        precision: the case's.
+        options: those that change the plan, with their values, defaults too.
+        profiles: optimization profiles, shapes by input name.
+        plugins: hashes of the plugin libraries.
+    """
+
+    onnx_sha256: str
+    flavour: str
+    version: str
+    gpu: str = ""
+    compute_capability: str = ""
+    targets: tuple[str, ...] = ()
+    precision: str = "fp32"
+    options: dict[str, Any] = {}
+    profiles: tuple[Profile, ...] = ()
+    plugins: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Hexadecimal SHA-256 of all of it."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()
+
+
+def recipe(
+    path: Path,
+    flavour: Flavour,
+    options: Options,
+    profiles: tuple[Profile, ...],
+    targets: tuple[str, ...],
+    gpu: Gpu | None,
+    precision: str,
+) -> Recipe:
+    """The recipe of the ONNX file ``path``; ``gpu`` counts only where no ``targets`` are named."""
+    here = gpu if gpu is not None and not targets else Gpu(name="")
+    return Recipe(
+        onnx_sha256=onnx_sha256(path),
+        flavour=flavour.key,
+        version=flavour.version,
+        gpu=here.name,
+        compute_capability=here.compute_capability,
+        targets=targets,
+        precision=precision,
+        options={name: value for name, value in msgspec.structs.asdict(options).items() if name not in OF_THE_RUN},
+        profiles=profiles,
+        plugins=tuple(sha256(Path(library)) for library in words(options.plugins) if Path(library).is_file()),
+    )
+
+
+def onnx_sha256(path: Path) -> str:
+    """Hash of an ONNX file and of the files beside it that hold its larger weights."""
+    import onnx
+    from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+    graph = onnx.load(str(path), load_external_data=False).graph
+    beside = {ExternalDataInfo(tensor).location for tensor in graph.initializer if uses_external_data(tensor)}
+    return sha256(path, *(path.parent / name for name in sorted(beside)))

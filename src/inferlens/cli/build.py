@@ -1,0 +1,122 @@
+"""``inferlens build``: a TensorRT engine from a model, in a file."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inferlens.cli.bench import OPTION, TRUST, WEIGHTS
+
+if TYPE_CHECKING:
+    from inferlens.build_report import BuildReport
+
+MODEL = "What to build an engine of: a name, package.module:factory, or a file, such as a .onnx."
+OUTPUT = "The engine's file, such as model.engine; what it was built from and for goes to model.engine.json."
+BACKEND = "tensorrt:trt or tensorrt:rtx. [dim]Default: the flavour that is installed.[/dim]"
+INPUT = "An input, as NAME=1x3x224x224:float32, or NAME=1..16x3x224x224:opt=2 for a range; repeatable."
+BUILDS = "Build so many times, never from the cache, and say how far the builds differ."
+CAPABILITY = "GPUs to build for, such as 8.0,8.9; also without a GPU (rtx). [dim]Default: the GPU here.[/dim]"
+
+
+def build(
+    model: Annotated[str, typer.Argument(help=MODEL)],
+    output: Annotated[Path, typer.Option("--output", "-o", help=OUTPUT)],
+    backend: Annotated[str, typer.Option("--backend", "-b", help=BACKEND)] = "tensorrt",
+    precision: Annotated[str | None, typer.Option(help="fp32, fp16 or bf16.", show_default="fp32")] = None,
+    batch: Annotated[int | None, typer.Option(help="Batch size. [dim]Default: the model's own.[/dim]")] = None,
+    option: Annotated[list[str] | None, typer.Option(help=OPTION)] = None,
+    input: Annotated[list[str] | None, typer.Option(help=INPUT)] = None,
+    weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
+    trust: Annotated[bool, typer.Option("--trust", help=TRUST)] = False,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights.", show_default="0")] = None,
+    compute_capability: Annotated[str | None, typer.Option(help=CAPABILITY)] = None,
+    builds: Annotated[int, typer.Option(help=BUILDS, min=1)] = 1,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Build anew what was built before.")] = False,
+    timeout: Annotated[str, typer.Option(help="Time it may take in all, such as 90s or 1h.")] = "1h",
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+) -> None:
+    """Build a TensorRT engine and write it to a file.
+
+    Beside it goes what it was built from and for. 'inferlens bench model.engine' runs it. Without a GPU, TensorRT for
+    RTX builds for the compute capabilities that are named.
+    """
+    options = [*(option or ())]
+    if compute_capability:
+        options.append(f"{backend.partition(':')[0]}.compute_capability={compute_capability.replace(',', '+')}")
+    words = {
+        "model": model, "precision": precision, "batch": batch, "option": options, "input": input or None,
+        "weights": weights, "trust": trust, "seed": seed,
+    }  # fmt: skip
+    show(run(words, backend, output, builds, rebuild, timeout), json)
+
+
+def run(words: dict[str, Any], backend: str, output: Path, builds: int, rebuild: bool, timeout: str) -> BuildReport:
+    """Builds in a process of its own."""
+    from inferlens import tasks
+    from inferlens.build_report import BuildReport
+    from inferlens.cli import screen
+    from inferlens.errors import InferlensError
+    from inferlens.units import parse_duration
+
+    check_output(output)
+    seconds = parse_duration(timeout)
+    cases = tasks.cases(words, backend, device="cuda")
+    if len(cases) != 1:
+        raise InferlensError(f"These are {len(cases)} engines.", expected="one value of every option")
+    done = tasks.run(
+        "build", cases[0], BuildReport, {"path": str(output.resolve()), "builds": builds},
+        trust=bool(words["trust"]), rebuild=rebuild, timeout=seconds,
+    )  # fmt: skip
+    for warning in done.warnings:
+        screen.note(f"{warning.message} {warning.advice}".strip())
+    return done.result
+
+
+def check_output(path: Path) -> None:
+    """Refuses a file that could not be benchmarked or not be written, before the time of a build is spent.
+
+    Raises:
+        InferlensError: saying what to name it.
+    """
+    from inferlens.errors import InferlensError
+
+    if path.suffix not in (".engine", ".plan"):
+        raise InferlensError(f"{path} has no suffix of an engine.", cure=f"--output {path.with_suffix('.engine')}")
+    if path.is_dir() or not path.parent.is_dir():
+        problem = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+        raise InferlensError(f"{path} {problem}.", expected="a file in a folder that exists")
+
+
+def show(report: BuildReport, as_json: bool) -> None:
+    """Prints the report: size, seconds, flavour, what for, where; and how far builds differ."""
+    import msgspec
+
+    if as_json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=1).decode() + "\n")
+        return
+    sys.stdout.write(text(report))
+
+
+def text(report: BuildReport) -> str:
+    """The report in lines."""
+    from inferlens import units
+
+    took = "cached" if report.cached else f"built in {units.duration(report.seconds)}"
+    if report.targets:
+        purpose = f"compute capability {units.listing(report.targets)}"
+    else:
+        purpose = f"{report.gpu} (compute capability {report.compute_capability})"
+    lines = [
+        f"{report.path}: {units.byte_count(report.size)}, {took}, by {report.flavour} {report.version}, for {purpose}."
+    ]
+    lines += [
+        f"  build {number}: {units.duration(build.seconds)}, {units.byte_count(build.size)}, sha256 {build.sha256[:12]}"
+        + ("" if build.gpu_seconds is None else f", GPU time {units.duration(build.gpu_seconds)}")
+        + (", shared timings" if build.shared_timings else "")
+        for number, build in enumerate(report.builds, 1)
+    ]
+    lines += [f"  {difference.name}: {' | '.join(difference.tactics)}" for difference in report.differences[:20]]
+    return "\n".join([*lines, *report.findings]) + "\n"
