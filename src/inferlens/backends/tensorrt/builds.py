@@ -14,7 +14,7 @@ from typing import Any
 
 from inferlens import units
 from inferlens.backends.base import Preparation
-from inferlens.backends.tensorrt.engine import Order, build, built, provenance_of, write_plan
+from inferlens.backends.tensorrt.engine import Job, build, built, provenance_of, write_plan
 from inferlens.build_report import Build, BuildReport, LayerDifference
 from inferlens.models.provenance import Provenance
 
@@ -39,9 +39,9 @@ class Series:
 
 
 def write_engine(
-    order: Order, preparation: Preparation, path: Path, *, builds: int = 1, examine: Examine | None = None
+    job: Job, preparation: Preparation, path: Path, *, builds: int = 1, examine: Examine | None = None
 ) -> BuildReport:
-    """Builds the engine of ``order`` and writes it to ``path``, its provenance beside it.
+    """Builds the engine of ``job`` and writes it to ``path``, its provenance beside it.
 
     One build may come from the cache. Several never do: they are made one after the other, then as many again with
     timings that they share, where the flavour has such. ``examine`` opens a plan on the GPU; ``None`` without one.
@@ -50,29 +50,29 @@ def write_engine(
         Unsupported: if it cannot be built, with the reason; then nothing is written.
     """
     if builds <= 1:
-        made = built(order, preparation)
+        made = built(job, preparation)
         write_plan(path, made.plan, made.provenance)
         return _report(path, made.provenance, len(made.plan), cached=made.cached)
     with preparation.phase("build"):
-        alone, plan, provenance = _series(order, builds, None, examine)
+        alone, plan, provenance = _series(job, builds, None, examine)
         shared = Series()
-        if not order.flavour.jit:
-            timings = Path(order.options.timing_cache or preparation.folder / "timings.cache")
+        if not job.flavour.jit:
+            timings = Path(job.options.timing_cache or preparation.folder / "timings.cache")
             timings.parent.mkdir(parents=True, exist_ok=True)
-            shared, of_shared, provenance_of_shared = _series(order, builds, timings, examine)
-            if order.options.timing_cache:
+            shared, of_shared, provenance_of_shared = _series(job, builds, timings, examine)
+            if job.options.timing_cache:
                 plan, provenance = of_shared, provenance_of_shared
     write_plan(path, plan, provenance)
-    return _report(path, provenance, len(plan), alone=alone, shared=shared, times_tactics=not order.flavour.jit)
+    return _report(path, provenance, len(plan), alone=alone, shared=shared, times_tactics=not job.flavour.jit)
 
 
 def _series(
-    order: Order, count: int, timings: Path | None, examine: Examine | None
+    job: Job, count: int, timings: Path | None, examine: Examine | None
 ) -> tuple[Series, bytes, Provenance]:
     """``count`` builds, and the first plan with its provenance."""
     series, first = Series(), None
     for _ in range(count):
-        plan, seconds, outputs = build(order, timings)
+        plan, seconds, outputs = build(job, timings)
         layers, gpu_seconds = examine(plan) if examine else ([], None)
         series.builds.append(
             Build(
@@ -86,7 +86,7 @@ def _series(
         )
         if examine:
             series.layers.append(tactics(layers))
-        first = first or (plan, provenance_of(order, plan, seconds, outputs))
+        first = first or (plan, provenance_of(job, plan, seconds, outputs))
     assert first is not None
     return series, *first
 

@@ -40,7 +40,7 @@ NO_MEMORY = ("out of memory", "OutOfMemory", "Error Code 2: OutOfMemory", "cudaE
 
 
 @dataclass(frozen=True)
-class Order:
+class Job:
     """An engine to build: from which ONNX file, with which flavour and options, on which GPU (``None``: there is none).
 
     ``model`` and ``case`` go into the provenance; the shapes are those of the model's inputs.
@@ -99,11 +99,11 @@ def build_plan(network: Network, config: Any) -> bytes:
     raise Unsupported(f"{network.flavour.title} cannot build the engine: {reason}.", cure=cure)
 
 
-def build(order: Order, timing_cache: Path | None) -> tuple[bytes, float, tuple[TensorSpec, ...]]:
+def build(job: Job, timing_cache: Path | None) -> tuple[bytes, float, tuple[TensorSpec, ...]]:
     """Parses, configures and builds: the plan, the seconds the builder took, and the engine's outputs."""
-    load_plugins(order.flavour, order.options.plugins)
-    parsed = network(order.path, order.flavour, weakly_typed=order.options.weakly_typed)
-    config = configuration(parsed, order.options, order.profiles, order.targets, order.case.precision)
+    load_plugins(job.flavour, job.options.plugins)
+    parsed = network(job.path, job.flavour, weakly_typed=job.options.weakly_typed)
+    config = configuration(parsed, job.options, job.profiles, job.targets, job.case.precision)
     timings = use_timing_cache(parsed, config, timing_cache) if timing_cache else None
     begin = time.perf_counter()
     plan = build_plan(parsed, config)
@@ -113,23 +113,23 @@ def build(order: Order, timing_cache: Path | None) -> tuple[bytes, float, tuple[
     return plan, seconds, parsed.outputs
 
 
-def built(order: Order, preparation: Preparation) -> Built:
-    """The plan of ``order`` from the cache, or built and put there; timed as the phase ``build``, noted if ``cached``.
+def built(job: Job, preparation: Preparation) -> Built:
+    """The plan of ``job`` from the cache, or built and put there; timed as the phase ``build``, noted if ``cached``.
 
     Raises:
         Unsupported: if it cannot be built, with the reason.
     """
     with preparation.phase("build") as phase:
-        wanted = order.recipe
+        wanted = job.recipe
         path = preparation.cache / FOLDER / f"{wanted.key}.engine"
         kept = None if preparation.rebuild else _kept(path)
         if kept is not None:
             phase.note = "cached"
-            return Built(path.read_bytes(), told_of(kept, order), path, cached=True)
-        timings = Path(order.options.timing_cache) if order.options.timing_cache else None
-        plan, seconds, outputs = build(order, timings)
+            return Built(path.read_bytes(), told_of(kept, job), path, cached=True)
+        timings = Path(job.options.timing_cache) if job.options.timing_cache else None
+        plan, seconds, outputs = build(job, timings)
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = provenance_of(order, plan, seconds, outputs)
+        made = provenance_of(job, plan, seconds, outputs)
         write_plan(path, plan, made)
         return Built(plan, made, path, cached=False)
 
@@ -144,41 +144,41 @@ def write_plan(path: Path, plan: bytes, made: Provenance) -> None:
     provenance.write(path, made)
 
 
-def provenance_of(order: Order, plan: bytes, seconds: float, outputs: tuple[TensorSpec, ...]) -> Provenance:
-    """What a plan just built from ``order`` is; inputs are the model's own, outputs the engine's (-1: a free size)."""
+def provenance_of(job: Job, plan: bytes, seconds: float, outputs: tuple[TensorSpec, ...]) -> Provenance:
+    """What a plan just built from ``job`` is; inputs are the model's own, outputs the engine's (-1: a free size)."""
     return told_of(
         Provenance(
             created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
             kind=KIND,
             file_sha256=hashlib.sha256(plan).hexdigest(),
-            case=order.case,
-            model=_facts(order.model),
-            format=order.model.format,
-            onnx_sha256=order.recipe.onnx_sha256,
-            flavour=order.flavour.name,
-            version=order.flavour.version,
-            libraries={order.flavour.key: order.flavour.version},
-            gpu=order.gpu.name if order.gpu else "",
-            compute_capability=order.gpu.compute_capability if order.gpu else "",
-            targets=order.targets,
-            options=msgspec.structs.asdict(order.options),
+            case=job.case,
+            model=_facts(job.model),
+            format=job.model.format,
+            onnx_sha256=job.recipe.onnx_sha256,
+            flavour=job.flavour.name,
+            version=job.flavour.version,
+            libraries={job.flavour.key: job.flavour.version},
+            gpu=job.gpu.name if job.gpu else "",
+            compute_capability=job.gpu.compute_capability if job.gpu else "",
+            targets=job.targets,
+            options=msgspec.structs.asdict(job.options),
             outputs=outputs,
-            profiles=order.profiles,
+            profiles=job.profiles,
             build_seconds=seconds,
         ),
-        order,
+        job,
     )
 
 
-def told_of(made: Provenance, order: Order) -> Provenance:
-    """``made``, of an equal plan, told of the case and model of ``order``."""
+def told_of(made: Provenance, job: Job) -> Provenance:
+    """``made``, of an equal plan, told of the case and model of ``job``."""
     return msgspec.structs.replace(
         made,
-        case=order.case,
-        model=_facts(order.model),
-        format=order.model.format,
-        options=msgspec.structs.asdict(order.options),
-        inputs=spread(order.model.inputs, order.profiles),
+        case=job.case,
+        model=_facts(job.model),
+        format=job.model.format,
+        options=msgspec.structs.asdict(job.options),
+        inputs=spread(job.model.inputs, job.profiles),
     )
 
 

@@ -12,7 +12,11 @@ from inferlens.backends.tensorrt.flavours import Flavour
 WORDS = ("internal error", "error", "warning")
 # Said after every other error on a machine without a driver; says nothing of the cause.
 ECHO = re.compile(r"\[checkMacros\.cpp::catchCudaError::\d+\]")
-PLACE = re.compile(r"\s+In \w+ at /\S+|\s*\(?In \w+ at /\S+?\)?$|^\s*\[\d+\]\s*|^\S+\.cpp:\d+:\s*")
+# Places in TensorRT's own source and the function that was called, which say nothing to its users.
+PLACES = re.compile(
+    r"\s*In \w+ at [^\s)]+|^\s*\[\d+\]\s*|^\S+\.cpp:\d+:\s*|\[\S+\.\w+:\d+: \w+\]\s*|^I[A-Z]\w+::\w+:\s*"
+)
+CODE = re.compile(r"^Error Code \d+: ([\w ]+?) [( ]+(.*?)[) ]*$")
 LONGEST = 600
 
 
@@ -54,8 +58,8 @@ def condensed(errors: list[str], otherwise: str = "no reason given") -> str:
     """What the errors say, in one line: each once, without the places in TensorRT's own source."""
     told: list[str] = []
     for error in errors:
-        text = " ".join(PLACE.sub("", line).strip() for line in error.splitlines() if not ECHO.search(line))
-        text = text.strip()
+        lines = [PLACES.sub("", line).strip() for line in error.splitlines() if not ECHO.search(line)]
+        text = CODE.sub(r"\1: \2", " ".join(filter(None, lines))).strip(" .")
         if text and text not in told:
             told.append(text)
     return "; ".join(told)[:LONGEST] or otherwise

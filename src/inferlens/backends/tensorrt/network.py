@@ -73,7 +73,7 @@ def network(path: Path, flavour: Flavour, *, weakly_typed: bool = False) -> Netw
     definition = builder.create_network(0 if weakly_typed or typed is None else 1 << int(typed))
     parser = trt.OnnxParser(definition, heard)
     if not parser.parse_from_file(str(path)):
-        raise refusal(path, parser, flavour, heard.errors)
+        raise refusal(path, parser, flavour)
     if not definition.num_layers or not definition.num_outputs:  # the parser takes an empty file for an empty graph
         raise Unsupported(f"{path} is no ONNX graph, or an empty one.", expected="an ONNX file with nodes and outputs")
     return Network(flavour, heard, builder, definition, parser, weakly_typed)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,25 +16,47 @@ from inferlens.errors import Unsupported
 from inferlens.units import plural
 
 SCOPES = "pkg.torch.onnx.name_scopes"  # where the exporter of PyTorch keeps the module's path
-UNREADABLE = ("MODEL_DESERIALIZE_FAILED", "DESERIALIZE", "ParseFromCodedStream")
-MISSING = "is not supported"
+UNREADABLE = ("ParseFromCodedStream", "Failed to parse the ONNX model")
+NO_OPERATOR = re.compile(r"^Op type \S+ is not supported|No importer registered for op|Plugin not found")
 CURE = "another operator in the model, a plugin (option plugins), or --backend onnxruntime:cuda"
 
 
-def refusal(path: Path, parser: Any, flavour: Flavour, errors: list[str]) -> Unsupported:
-    """The error for a file that the parser refused; ``errors`` are the logger's."""
-    told = [parser.get_error(index) for index in range(parser.num_errors)]
-    if not told or any(word in error.desc() for error in told for word in UNREADABLE):
-        reason = "" if told else f": {condensed(errors)}"
+def refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
+    """The error for a file that the parser refused."""
+    try:
+        told = [Told.of(parser.get_error(index)) for index in range(parser.num_errors)]
+    except UnicodeDecodeError:  # names that are no text
+        told = []
+    if not told or any(word in error.text for error in told for word in UNREADABLE):
         return Unsupported(
-            f"{flavour.name} cannot read {path}: it is no ONNX file, or cut short or damaged{reason}.",
-            cure="export it again",
+            f"{flavour.name} cannot read {path}: it is no ONNX file, or cut short or damaged.", cure="export it again"
         )
-    first, graph = told[0], _graph(path)
-    where = _node(first, graph)
-    more = sorted({error.node_operator() for error in told if error.node_operator()} - {first.node_operator()})
+    first = told[0]
+    where = _where(first, _graph(path))
+    more = sorted({error.operator for error in told if error.operator} - {first.operator})
     others = f" Nor can it take {plural(len(more), 'more operator')}: {', '.join(more)}." if more else ""
-    return Unsupported(f"{flavour.title} cannot take {where}: {_reason(first)}.{others}", cure=CURE)
+    return Unsupported(
+        f"{flavour.title} cannot take {where}: {_reason(first)}.{others}",
+        cure="export it again: the graph contradicts itself" if first.invalid else CURE,
+    )
+
+
+@dataclass(frozen=True)
+class Told:
+    """One error of the parser: its text, the node, the function of the parser and the input it was at."""
+
+    text: str
+    name: str
+    operator: str
+    function: str
+    place: str
+    invalid: bool
+
+    @staticmethod
+    def of(error: Any) -> Told:
+        """From a ``ParserError``."""
+        invalid = str(error.code().name).startswith("INVALID")
+        return Told(error.desc(), error.node_name(), error.node_operator(), error.func(), error.file(), invalid)
 
 
 def module_of(node: Any) -> str:
@@ -47,14 +71,14 @@ def module_of(node: Any) -> str:
     return next((scope for scope in reversed(scopes[:-1]) if scope), "")  # the last is the node's own name
 
 
-def _node(error: Any, graph: Any) -> str:
-    operator, name = error.node_operator(), error.node_name()
-    if not operator and not name:
-        return f"the input '{error.file()}'" if "importInput" in error.func() else "the graph"
-    node = next((each for each in _nodes(graph) if each.name == name and each.op_type == operator), None)
+def _where(error: Told, graph: Any) -> str:
+    if not error.operator and not error.name:
+        return f"the input '{error.place}'" if error.function == "importInput" else "the graph"
+    node = next((each for each in _nodes(graph) if each.name == error.name and each.op_type == error.operator), None)
     domain = f"{node.domain}::" if node is not None and node.domain not in ("", "ai.onnx") else ""
     module = module_of(node) if node is not None else ""
-    return f"the ONNX node '{name}' ({domain}{operator}{f', in the module {module}' if module else ''})"
+    within = f", in the module {module}" if module else ""
+    return f"the ONNX node '{error.name}' ({domain}{error.operator}{within})"
 
 
 def _nodes(graph: Any) -> Iterator[Any]:
@@ -68,14 +92,14 @@ def _nodes(graph: Any) -> Iterator[Any]:
             pending += [attribute.g for attribute in node.attribute if attribute.g.node]
 
 
-def _reason(error: Any) -> str:
-    text = condensed([error.desc()]).rstrip(".")
-    operator = error.node_operator()
-    if text == "false" or (operator and text == f"Op type {operator} is not supported in TensorRT-RTX"):
+def _reason(error: Told) -> str:
+    if error.text.strip() == "false" or NO_OPERATOR.search(error.text):
         return "it has no such operator"
-    if "convertDtype" in text:
+    if "convertDtype" in error.text:
         return "it has no such data type"
-    return text.removeprefix(f"Invalid Node - {error.node_name()}").strip()
+    if "Node input was not registered" in error.text:
+        return "one of its inputs comes from nowhere"
+    return condensed([error.text]).removeprefix(f"Invalid Node - {error.name}").strip()
 
 
 def _graph(path: Path) -> Any:

@@ -38,13 +38,13 @@ def check_plan(plan: Path | bytes, made: Provenance | None, flavour: Flavour, gp
         raise Unsupported(
             f"{name} is no TensorRT engine ({size} bytes).", expected="a plan that TensorRT built", cure=AGAIN
         )
+    if size < SIZE or header.size not in (None, size):
+        raise Unsupported(f"{name} is damaged: it has {size} of {header.size or 'more'} bytes.", cure=AGAIN)
     if header.variant != flavour.variant:
         other = f"{KINDS[header.variant].name} {header.version}".strip()
         raise Unsupported(
             f"{name} was built by {other}; {flavour.title} cannot run it.", cure=f"--backend tensorrt:{header.variant}"
         )
-    if header.size is not None and header.size != size:
-        raise Unsupported(f"{name} is damaged: it has {size} of {header.size} bytes.", cure=AGAIN)
     _check_version(name, header, made, flavour)
     if made is not None and made.file_sha256 != _hash(plan):
         raise Unsupported(f"{name} is damaged: it is not the file its provenance tells of.", cure=AGAIN)

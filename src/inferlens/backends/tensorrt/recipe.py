@@ -13,6 +13,7 @@ from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.options import Options, words
 from inferlens.backends.tensorrt.profiles import Profile
 from inferlens.files import sha256
+from inferlens.models.sources.files import broken_file
 from inferlens.record import Gpu
 
 # They change how an engine is run, or how long its build takes, not what is built.
@@ -76,10 +77,15 @@ def recipe(
 
 
 def onnx_sha256(path: Path) -> str:
-    """Hash of an ONNX file and of the files beside it that hold its larger weights."""
+    """Hash of an ONNX file and of the files beside it that hold its larger weights.
+
+    Raises:
+        InferlensError: if it cannot be read.
+    """
     import onnx
     from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
-    graph = onnx.load(str(path), load_external_data=False).graph
-    beside = {ExternalDataInfo(tensor).location for tensor in graph.initializer if uses_external_data(tensor)}
-    return sha256(path, *(path.parent / name for name in sorted(beside)))
+    with broken_file(path):
+        graph = onnx.load(str(path), load_external_data=False).graph
+        beside = {ExternalDataInfo(tensor).location for tensor in graph.initializer if uses_external_data(tensor)}
+        return sha256(path, *(path.parent / name for name in sorted(beside)))

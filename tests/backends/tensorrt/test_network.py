@@ -1,0 +1,171 @@
+"""ONNX files that do not become networks, each with one clear message; and quantized ones that do."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper
+
+from inferlens.backends.base import Preparation
+from inferlens.backends.tensorrt.engine import built
+from inferlens.backends.tensorrt.network import network
+from inferlens.backends.tensorrt.parse_errors import module_of
+from inferlens.backends.tensorrt.quantized import limits
+from inferlens.case import TensorSpec
+from inferlens.errors import Unsupported
+
+
+@pytest.mark.parametrize("content", [b"", b"hello" * 100, "cut", "garbled"], ids=["empty", "foreign", "cut", "garbled"])
+def test_a_broken_file_is_one_sentence(content: Any, graph: Path, tmp_path: Path, rtx: Any) -> None:
+    path, whole = tmp_path / "broken.onnx", graph.read_bytes()
+    if content == "garbled":
+        content = whole[:200] + bytes(reversed(whole[200:600])) + whole[600:]
+    path.write_bytes(whole[: len(whole) // 2] if content == "cut" else content)
+    with pytest.raises(Unsupported, match=r"no ONNX (file|graph)") as raised:
+        network(path, rtx)
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_an_unsupported_operator_is_named_with_its_module(tmp_path: Path, rtx: Any) -> None:
+    """A custom operator deep in a module, as PyTorch's exporter would write it."""
+    node = helper.make_node("Warp", ["a"], ["y"], name="node_warp", domain="acme")
+    node.metadata_props.add(
+        key="pkg.torch.onnx.name_scopes", value="['', 'encoder', 'encoder.layers.3', 'encoder.layers.3.warp', 'warp']"
+    )
+    path = saved(tmp_path, [helper.make_node("Relu", ["x"], ["a"], name="relu"), node], domains=("acme",))
+    with pytest.raises(Unsupported) as raised:
+        network(path, rtx)
+    assert raised.value.what == (
+        f"{rtx.title} cannot take the ONNX node 'node_warp' (acme::Warp, in the module encoder.layers.3.warp): it has "
+        "no such operator."
+    )
+    assert "plugin" in raised.value.cure
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ([helper.make_node("Det", ["x"], ["y"], name="det")], r"'det' \(Det\): it has no such operator"),
+        ([helper.make_node("Relu", ["nothing"], ["y"], name="relu")], r"'relu' \(Relu\): .* comes from nowhere"),
+        ([helper.make_node("Add", ["x", "w"], ["y"], name="add")], r"'add' \(Add\): .*broadcast"),
+    ],
+    ids=["operator", "dangling", "shapes"],
+)
+def test_what_cannot_be_parsed_is_named(nodes: list[Any], message: str, tmp_path: Path, rtx: Any) -> None:
+    with pytest.raises(Unsupported, match=message) as raised:
+        network(saved(tmp_path, nodes), rtx)
+    assert raised.value.cure
+
+
+def test_several_unsupported_operators_are_all_named(tmp_path: Path, rtx: Any) -> None:
+    nodes = [helper.make_node("Det", ["x"], ["y"], name="det"), helper.make_node("Warp", ["x"], ["z"], domain="acme")]
+    with pytest.raises(Unsupported, match="Nor can it take 1 more operator: Warp"):
+        network(saved(tmp_path, nodes, domains=("acme",)), rtx)
+
+
+def test_an_input_of_a_type_it_lacks_is_named(tmp_path: Path, rtx: Any) -> None:
+    path = saved(tmp_path, [helper.make_node("Abs", ["x"], ["y"], name="abs")], kind=TensorProto.INT16)
+    with pytest.raises(Unsupported, match="the input 'x': it has no such data type"):
+        network(path, rtx)
+
+
+def test_weakly_typed_networks_are_refused_where_there_are_none(graph: Path, rtx: Any) -> None:
+    with pytest.raises(Unsupported, match="strongly typed"):
+        network(graph, rtx, weakly_typed=True)
+
+
+@pytest.mark.parametrize(
+    ("properties", "module"),
+    [
+        ({"pkg.torch.onnx.name_scopes": "['', 'layer1', 'layer1.0', 'conv2d']"}, "layer1.0"),
+        ({"namespace": "model: Net/layer1: Block/layer1.conv: Conv2d/conv2d: aten.conv2d.default"}, "layer1.conv"),
+        ({"pkg.torch.onnx.name_scopes": "broken["}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_module_of_a_node(properties: dict[str, str], module: str) -> None:
+    node = helper.make_node("Conv", ["x"], ["y"])
+    for key, value in properties.items():
+        node.metadata_props.add(key=key, value=value)
+    assert module_of(node) == module
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+@pytest.mark.parametrize("layers", ["linear", "convolution"])
+def test_quantized_graphs_build_as_they_are(
+    kind: str, layers: str, tmp_path: Path, job: Any, preparation: Preparation, rtx: Any
+) -> None:
+    wanted = job(path=quantized(tmp_path, kind, layers), precision=kind, compute_capability="8.9")
+    if layers == "linear":
+        model = dataclasses.replace(wanted.model, inputs=(TensorSpec("image", (4, 32)),))
+        wanted = dataclasses.replace(wanted, model=model)
+    types = {layer_type(network(wanted.path, rtx), index) for index in range(network(wanted.path, rtx).layers)}
+    assert {"QUANTIZE", "DEQUANTIZE"} <= types
+    if (kind, layers) == ("int8", "convolution"):
+        with pytest.raises(Unsupported, match="has no INT8 convolutions") as raised:
+            built(wanted, preparation)
+        assert "FP8" in raised.value.cure
+        assert "convolutions are refused" in limits(rtx)["rtx/cuda/int8"]
+    else:
+        assert len(built(wanted, preparation).plan) > 1000
+
+
+def test_fp8_names_the_gpus_that_lack_it(tmp_path: Path, job: Any, preparation: Preparation) -> None:
+    wanted = job(path=quantized(tmp_path, "fp8", "convolution"), precision="fp8")
+    with pytest.raises(Unsupported, match=r"compute capability 8\.0 have no FP8"):
+        built(wanted, preparation)
+
+
+def layer_type(parsed: Any, index: int) -> str:
+    return str(parsed.definition.get_layer(index).type.name)
+
+
+def quantized(folder: Path, kind: str, layers: str) -> Path:
+    """A graph with QuantizeLinear and DequantizeLinear nodes, made by ONNX Runtime."""
+    from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
+
+    convolution = layers == "convolution"
+    module: Any = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32))
+    if convolution:
+        module = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3))
+    example = torch.randn(1, 3, 16, 16) if convolution else torch.randn(4, 32)
+    torch.onnx.export(
+        module.eval(), (example,), folder / "float.onnx", input_names=["image"], dynamo=True, verbose=False,
+        external_data=False,
+    )  # fmt: skip
+    type = QuantType.QInt8 if kind == "int8" else QuantType.QFLOAT8E4M3FN
+    quantize_static(
+        folder / "float.onnx", folder / f"{kind}.onnx", Reader(tuple(example.shape)), quant_format=QuantFormat.QDQ,
+        activation_type=type, weight_type=type,
+        calibrate_method=CalibrationMethod.MinMax if kind == "int8" else CalibrationMethod.Distribution,
+        extra_options={"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False},
+    )  # fmt: skip
+    return folder / f"{kind}.onnx"
+
+
+class Reader:
+    """Calibration data: a few random images."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        random = np.random.default_rng(0)
+        self.left = [{"image": random.standard_normal(shape, dtype=np.float32)} for _ in range(4)]
+
+    def get_next(self) -> dict[str, Any] | None:
+        return self.left.pop() if self.left else None
+
+
+def saved(folder: Path, nodes: list[Any], domains: tuple[str, ...] = (), kind: int = TensorProto.FLOAT) -> Path:
+    """A graph from ``x`` to ``y``, both 1x4, with a weight ``w`` of size 3."""
+    ends = [helper.make_tensor_value_info(name, kind, [1, 4]) for name in ("x", "y")]
+    weight = helper.make_tensor("w", TensorProto.FLOAT, [3], [1, 2, 3])
+    graph = helper.make_graph(nodes, "graph", ends[:1], ends[1:], [weight])
+    sets = [helper.make_opsetid("", 20), *(helper.make_opsetid(domain, 1) for domain in domains)]
+    onnx.save(helper.make_model(graph, opset_imports=sets, ir_version=10), folder / "made.onnx")
+    return folder / "made.onnx"

@@ -1,0 +1,144 @@
+"""Plans that cannot run here are refused in one sentence, before TensorRT sees them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from inferlens.backends.base import Preparation
+from inferlens.backends.tensorrt.engine import Built, built
+from inferlens.backends.tensorrt.flavours import Flavour
+from inferlens.backends.tensorrt.header import read_header
+from inferlens.backends.tensorrt.plan_check import check_plan
+from inferlens.errors import Unsupported
+from inferlens.record import Gpu
+
+H200 = Gpu(name="NVIDIA H200", compute_capability="9.0")
+A100 = Gpu(name="NVIDIA A100-SXM4-80GB", compute_capability="8.0")
+
+
+@pytest.fixture
+def made(job: Any, preparation: Preparation) -> Built:
+    return built(job(), preparation)
+
+
+def test_a_whole_plan_passes(made: Built, rtx: Flavour) -> None:
+    check_plan(made.path, made.provenance, rtx, None)
+    check_plan(made.plan, None, rtx, None)
+
+
+@pytest.mark.parametrize("size", [0, 3, 20, 63, 1000, -1])
+def test_a_truncated_plan(size: int, made: Built, rtx: Flavour, tmp_path: Path) -> None:
+    path = tmp_path / "model.engine"
+    path.write_bytes(made.plan[:size])
+    with pytest.raises(Unsupported, match=r"is damaged|is no TensorRT engine") as raised:
+        check_plan(path, None, rtx, None)
+    assert str(path) in raised.value.what
+    assert "build" in raised.value.cure
+
+
+@pytest.mark.parametrize("content", [b"PK\x03\x04" + b"0" * 500, b"\x08\x0a\x12\x07pytorch" * 50])
+def test_a_foreign_file(content: bytes, rtx: Flavour) -> None:
+    with pytest.raises(Unsupported, match="is no TensorRT engine"):
+        check_plan(content, None, rtx, None, name="model.engine")
+
+
+def test_a_plan_of_the_other_flavour(made: Built, rtx: Flavour) -> None:
+    """As the header of a plan of TensorRT 10.13 begins."""
+    other = b"ftrt" + made.plan[4:24] + bytes((10, 13, 0, 35)) + made.plan[28:]
+    with pytest.raises(Unsupported, match=r"was built by TensorRT 10\.13\.0\.35; TensorRT for RTX .* cannot") as raised:
+        check_plan(other, None, rtx, None, name="model.engine")
+    assert raised.value.cure == "--backend tensorrt:trt"
+
+
+@pytest.mark.parametrize(("version", "fits"), [((1, 6, 1, 121), True), ((1, 5, 0, 9), False), ((2, 0, 0, 1), False)])
+def test_a_plan_of_another_version(version: tuple[int, ...], fits: bool, made: Built, rtx: Flavour) -> None:
+    here = tuple(int(part) for part in rtx.version.split("."))
+    version = (*here[:3], version[3]) if fits else version
+    other = made.plan[:24] + bytes(version) + made.plan[28:]
+    if fits:
+        check_plan(other, None, rtx, None)
+        return
+    with pytest.raises(Unsupported, match=r"was built by TensorRT for RTX \d\.\d\.0\.\d; .* cannot run it"):
+        check_plan(other, None, rtx, None)
+
+
+def test_a_plan_that_is_not_what_its_provenance_tells_of(made: Built, rtx: Flavour) -> None:
+    with pytest.raises(Unsupported, match="not the file its provenance tells of"):
+        check_plan(made.plan[:-1] + b"\x07", made.provenance, rtx, None)
+
+
+class Runtime:
+    """A runtime that finds every plan invalid for its GPU."""
+
+    def __init__(self, log: Any) -> None: ...
+
+    def get_engine_validity(self, header: bytes) -> tuple[Any, int]:
+        assert len(header) == 64
+        return "invalid", 2
+
+
+def test_the_runtime_has_the_last_word(made: Built, rtx: Flavour, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU it cannot tell, and is not asked."""
+    with pytest.raises(Unsupported, match=r"cannot run here, on NVIDIA H200 with .*Error reading CUDA GPU properties"):
+        check_plan(made.path, made.provenance, rtx, H200)
+    monkeypatch.setattr(rtx.module, "Runtime", Runtime)
+    monkeypatch.setattr(rtx.module.EngineValidity, "INVALID", "invalid")
+    with pytest.raises(Unsupported, match=r"on NVIDIA H200 with .*: unsupported cc"):
+        check_plan(made.path, made.provenance, rtx, H200)
+
+
+@pytest.mark.parametrize(
+    ("level", "gpu", "fits"),
+    [
+        ("none", A100, True),
+        ("none", Gpu(name="NVIDIA A100-PCIE-40GB", compute_capability="8.0"), False),
+        ("same_compute_capability", Gpu(name="NVIDIA A100-PCIE-40GB", compute_capability="8.0"), True),
+        ("same_compute_capability", H200, False),
+        ("ampere_plus", H200, True),
+        ("ampere_plus", Gpu(name="Tesla T4", compute_capability="7.5"), False),
+    ],
+)
+def test_engines_of_tensorrt_belong_to_a_gpu(level: str, gpu: Gpu, fits: bool, made: Built) -> None:
+    """TensorRT itself cannot be had here: a stand-in, of which only the name and version are asked."""
+    trt = Flavour("trt", "tensorrt", "TensorRT", "10.13.0.35", module=type("Module", (), {"Runtime": object}))
+    plan = b"ftrt" + made.plan[4:24] + bytes((10, 13, 0, 35)) + made.plan[28:]
+    told = msgspec.structs.replace(
+        made.provenance, file_sha256=sha256(plan), flavour=trt.name, version=trt.version, gpu=A100.name,
+        compute_capability="8.0", options={"hardware_compatible": level},
+    )  # fmt: skip
+    if fits:
+        check_plan(plan, told, trt, gpu)
+        return
+    with pytest.raises(Unsupported, match=r"was built on NVIDIA A100-SXM4-80GB .* here is"):
+        check_plan(plan, told, trt, gpu)
+
+
+def test_version_compatible_engines_run_on_later_versions(made: Built) -> None:
+    later = Flavour("trt", "tensorrt", "TensorRT", "10.14.1.48", module=None)
+    earlier = Flavour("trt", "tensorrt", "TensorRT", "10.9.0.34", module=None)
+    plan = b"ftrt" + made.plan[4:24] + bytes((10, 13, 0, 35)) + made.plan[28:]
+    told = msgspec.structs.replace(
+        made.provenance, file_sha256=sha256(plan), version="10.13.0.35", options={"version_compatible": True}
+    )
+    check_plan(plan, told, later, None)
+    for flavour, provenance in ((earlier, told), (later, None)):
+        with pytest.raises(Unsupported, match="cannot run it"):
+            check_plan(plan, provenance, flavour, None)
+
+
+def test_headers() -> None:
+    assert read_header(b"") is None
+    assert read_header(b"PK\x03\x04" * 16) is None
+    old = read_header(b"ptrt" + bytes(60))
+    assert old is not None
+    assert (old.variant, old.version, old.size) == ("trt", "", None)
+
+
+def sha256(data: bytes) -> str:
+    import hashlib
+
+    return hashlib.sha256(data).hexdigest()
