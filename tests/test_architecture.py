@@ -15,12 +15,13 @@ import inferlens
 ROOT = Path(inferlens.__file__).parent
 # From the bottom to the top: a layer may import from those before it, and from itself.
 LAYERS = [
-    "errors", "units", "registry", "clocks", "case", "record", "stats", "models", "backends", "measure", "jobs",
-    "bench", "worker", "launch", "plan", "store", "api", "views", "cli", "__main__",
+    "errors", "units", "files", "registry", "clocks", "case", "record", "partition", "build_report", "stats", "models",
+    "backends", "measure", "jobs", "bench", "worker", "launch", "plan_words", "plan", "store", "api", "tasks", "views",
+    "cli", "__main__",
 ]  # fmt: skip
 FRAMEWORKS = {
-    "torch", "torchvision", "timm", "transformers", "onnx", "onnxruntime", "openvino", "tensorrt", "altair",
-    "vl_convert", "cloudpickle", "safetensors", "pynvml", "scipy",
+    "torch", "torchvision", "timm", "transformers", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx",
+    "torch_tensorrt", "altair", "vl_convert", "cloudpickle", "safetensors", "pynvml", "scipy",
 }  # fmt: skip
 BELOW_VIEWS = ("inferlens.backends", "inferlens.models", "inferlens.measure")
 LONG_FUNCTION = 60

@@ -42,7 +42,14 @@ EXAMPLES = ROOT / "examples" / "h200"
 GROUP = typer.main.get_command(app)
 COMMANDS = GROUP.commands  # type: ignore[attr-defined]
 OTHERS_OPTIONS = {"--editable"}  # of pip
-NOT_WRITTEN = {"factory", "onnx", "file", "live"}  # sources whose prefix a user need not know
+NOT_WRITTEN = {
+    "factory",
+    "onnx",
+    "file",
+    "engine",
+    "torch_tensorrt",
+    "live",
+}  # sources whose prefix a user need not know
 FORBIDDEN_WORDS = r"managers?|helpers?|utils|handlers?|sessions?|agents?"
 # Put together here, so that this file does not contain them.
 FORBIDDEN_EVERYWHERE = ["/" + "work/", "py" + "pi.org", "python" + "hosted.org", "/" + "root/"]

@@ -13,8 +13,9 @@ import pytest
 
 from inferlens import InferlensError, load_records
 from inferlens.case import Budget, Case
+from inferlens.files import write_whole
 from inferlens.record import Environment, Measurement, ModelFacts, Record, decode, encode, json_schema
-from inferlens.store import Store, write_whole
+from inferlens.store import Store
 
 CASE = Case(model="fake:demo", backend="fake", variant="steady")
 RECORD = Record(

@@ -90,9 +90,9 @@ def bench(
         model: a name, a file, a factory, or a live ``nn.Module``; a list of names for several models.
         example_inputs: for a live module: a tensor, a tuple of tensors, or a dict of tensors by argument name.
         observer: told what happens; by default nothing is shown.
-        words: as on the command line: ``backend``, ``precision``, ``batch``, ``device``, ``threads``, ``option``,
-            ``input``, ``weights``, ``trust``, ``seed``, ``warmup``, ``iterations``, ``seconds``, ``timeout``,
-            ``output``; single values, lists, or texts with commas.
+        words: as on the command line: ``backend``, ``precision``, ``batch``, ``device``, ``threads``, ``io``,
+            ``option``, ``input``, ``weights``, ``trust``, ``rebuild``, ``seed``, ``warmup``, ``iterations``,
+            ``seconds``, ``timeout``, ``output``; single values, lists, or texts with commas.
 
     Returns:
         One record per case, in the order they ran, failed cases included. They are on disk too, under ``output``.
@@ -225,6 +225,7 @@ class Voyage:
             cache=str(self._cache()),
             reference=self._reference(planned),
             trust=self.plan.trust,
+            rebuild=self.plan.rebuild,
             live=self.live,
         )
         self.observer.began(planned.case)
@@ -236,6 +237,8 @@ class Voyage:
     def _reference(self, planned: Planned) -> Reference:
         """The reference's outputs for this case, computed once for all cases that share model, inputs and weights."""
         case = planned.reference
+        if case is None:
+            return Reference(name="", missing="nothing tells what the file was compiled from")
         if case.digest not in self._references:
             self.observer.doing(f"reference outputs: {case.label}")
             path = self.scratch / f"{case.digest}.npz"

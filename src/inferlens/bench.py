@@ -10,6 +10,7 @@ import numpy as np
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Outputs, Preparation, Runner
+from inferlens.backends.host_io import HostIo
 from inferlens.case import Case
 from inferlens.jobs import Answer, CaseJob
 from inferlens.measure import agreement, memory, series, stopping
@@ -19,6 +20,11 @@ from inferlens.record import Agreement, Measurement, ModelFacts
 from inferlens.stats.quantiles import median
 
 Progress = Callable[[float], None]
+STATIC = (
+    "static-shape",
+    "Prepared for the measured shape alone: ranges of sizes mean nothing to this backend.",
+    "Compare with care: a model prepared for many shapes may be slower at one of them.",
+)
 
 
 class Flight:
@@ -67,7 +73,10 @@ def run_case(flight: Flight) -> None:
         model = resolve.load(job.case, trust=job.trust, live=_path(job.live))
     flight.model = model_facts(model)
     arrays = inputs.make_inputs(model, job.case.seed)
-    with backend.prepare(model, job.case, preparation) as runner:
+    runner = backend.prepare(model, job.case, preparation)
+    if any(spec.dynamic for spec in model.inputs) and not backend.capabilities().dynamic_shapes:
+        preparation.warn(*STATIC)
+    with HostIo(runner) if job.case.io == "host" else runner as runner:
         flight.runner = runner
         feed = runner.place(arrays)
         with phase("first inference"):

@@ -12,52 +12,84 @@ import re
 import msgspec
 from msgspec import Struct
 
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, Unsupported
 
 PRECISIONS = ("fp32", "fp16", "bf16")
+QUANTIZED = ("fp8", "int8")  # of models that are quantized already; nothing is quantized here
 DEVICES = ("cpu", "cuda")
+IO = ("device", "host")
 DTYPES = (
     "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
 
 Option = bool | int | float | str
+SIZE = r"\d+(\.\.\d+)?"
 _TENSOR = re.compile(
-    r"^(?P<name>[^=:]+)=(?P<shape>scalar|\d+(x\d+)*)(:(?P<dtype>\w+))?(:(?P<low>-?\d+)\.\.(?P<high>-?\d+))?$"
+    rf"^(?P<name>[^=:]+)=(?P<shape>scalar|{SIZE}(x{SIZE})*)(:(?P<dtype>[a-z]\w*))?"
+    r"(:(?P<low>-?\d+)\.\.(?P<high>-?\d+))?(:opt=(?P<best>\d+(x\d+)*))?$"
 )
+_FORM = (
+    "NAME=1x3x224x224:float32, NAME=1x128:int64:0..1000 for integers in a range, "
+    "NAME=1..16x3x224x224 for a range of sizes"
+)
+Shape = tuple[int, ...]
 
 
 class TensorSpec(Struct, frozen=True):
     """Name, shape and type of one input tensor.
 
-    ``low`` and ``high`` bound the values of integer inputs (``high`` exclusive, as in ``range``); floats are drawn from
-    the standard normal distribution.
+    ``shape`` is the one that is measured. ``low`` and ``high`` bound the values of integer inputs (``high`` exclusive,
+    as in ``range``); floats are drawn from the standard normal distribution. ``least``, ``best`` and ``most`` are the
+    shapes a model is prepared for where sizes have a range; empty where they have none, ``best`` also where the
+    measured shape is the one to be fastest at.
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: Shape
     dtype: str = "float32"
     low: int | None = None
     high: int | None = None
+    least: Shape = ()
+    best: Shape = ()
+    most: Shape = ()
 
     @staticmethod
     def parse(text: str) -> TensorSpec:
-        """A spec from ``NAME=1x3x224x224:float32`` or ``ids=1x128:int64:0..30522``.
+        """A spec from ``NAME=1x3x224x224:float32``, ``ids=1x128:int64:0..30522`` or ``x=1..16x3x224x224:opt=2``.
+
+        ``opt`` gives the sizes of the dimensions that have a range, in their order, or of all. Without it, a size with
+        a range is measured at its upper end unless the batch says otherwise.
 
         Raises:
             InferlensError: if the text has another form, or names an unknown type.
         """
         match = _TENSOR.match(text.strip())
-        form = "NAME=1x3x224x224:float32, or NAME=1x128:int64:0..1000 for integers in a range"
         if not match:
-            raise InferlensError(f"'{text}' does not describe an input.", expected=form)
+            raise InferlensError(f"'{text}' does not describe an input.", expected=_FORM)
         dtype = match["dtype"] or "float32"
         if dtype not in DTYPES:
             raise InferlensError(f"'{text}' names the unknown type '{dtype}'.", expected=", ".join(DTYPES))
-        shape = () if match["shape"] == "scalar" else tuple(int(n) for n in match["shape"].split("x"))
+        sizes = [] if match["shape"] == "scalar" else [_range(size) for size in match["shape"].split("x")]
+        least, most = (tuple(size[end] for size in sizes) for end in (0, 1))
         low, high = (int(match[key]) if match[key] else None for key in ("low", "high"))
-        if 0 in shape or (low is not None and high is not None and high <= low):
-            raise InferlensError(f"'{text}' describes an empty input.", expected=form)
-        return TensorSpec(match["name"], shape, dtype, low, high)
+        if 0 in least or any(a > b for a, b in sizes) or (low is not None and high is not None and high <= low):
+            raise InferlensError(f"'{text}' describes an empty input.", expected=_FORM)
+        if least == most and match["best"] is None:
+            return TensorSpec(match["name"], least, dtype, low, high)
+        best = _best(text, match["best"], least, most) if match["best"] else ()
+        return TensorSpec(match["name"], best or most, dtype, low, high, least, best, most)
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the model is prepared for more than the measured shape."""
+        return bool(self.most)
+
+    @property
+    def profile(self) -> tuple[Shape, Shape, Shape]:
+        """The smallest shape, the one to be fastest at, and the largest; without ranges the measured one, thrice."""
+        if not self.most:
+            return self.shape, self.shape, self.shape
+        return self.least, self.best or self.shape, self.most
 
     def __str__(self) -> str:
         shape = "x".join(map(str, self.shape)) or "scalar"
@@ -65,19 +97,54 @@ class TensorSpec(Struct, frozen=True):
         return f"{self.name}={shape}:{self.dtype}{bounds}"
 
 
+def _range(size: str) -> tuple[int, int]:
+    low, _, high = size.partition("..")
+    return int(low), int(high or low)
+
+
+def _best(text: str, sizes: str, least: Shape, most: Shape) -> Shape:
+    """The shape that ``opt=`` means: sizes of all dimensions, or of those alone that have a range.
+
+    Raises:
+        InferlensError: if the sizes do not fit.
+    """
+    given = [int(size) for size in sizes.split("x")]
+    free = [index for index, (a, b) in enumerate(zip(least, most, strict=True)) if a < b]
+    if len(given) == len(free):
+        shape = list(least)
+        for index, size in zip(free, given, strict=True):
+            shape[index] = size
+        given = shape
+    fits = len(given) == len(least) and all(a <= n <= b for a, n, b in zip(least, given, most, strict=True))
+    if not fits or not free:
+        raise InferlensError(
+            f"'{text}' names an optimum that is not in its range.", expected="such as x=1..16x3x224x224:opt=2"
+        )
+    return tuple(given)
+
+
 def with_batch(specs: tuple[TensorSpec, ...], batch: int | None) -> tuple[TensorSpec, ...]:
     """``specs`` with the batch size put in.
 
     The batch is the first dimension of the first input, and of every input that shares its size. ``None`` leaves all
     as it is.
+
+    Raises:
+        Unsupported: if an input's range of sizes does not hold the batch.
     """
     if batch is None or not specs or not specs[0].shape:
         return specs
     own = specs[0].shape[0]
-    return tuple(
-        msgspec.structs.replace(spec, shape=(batch, *spec.shape[1:])) if spec.shape and spec.shape[0] == own else spec
-        for spec in specs
-    )
+    return tuple(_at_batch(spec, batch) if spec.shape and spec.shape[0] == own else spec for spec in specs)
+
+
+def _at_batch(spec: TensorSpec, batch: int) -> TensorSpec:
+    if spec.most and not spec.least[0] <= batch <= spec.most[0]:
+        raise Unsupported(
+            f"Batch {batch} is outside of the range of the input '{spec.name}'.",
+            expected=f"{spec.least[0]} to {spec.most[0]}",
+        )
+    return msgspec.structs.replace(spec, shape=(batch, *spec.shape[1:]))
 
 
 class Case(Struct, frozen=True, kw_only=True):
@@ -86,13 +153,15 @@ class Case(Struct, frozen=True, kw_only=True):
     Attributes:
         model: resolved name, such as ``torchvision:resnet18``.
         backend, variant: such as ``onnxruntime`` and ``cpu``; the variant is empty where a backend has only one.
-        precision: ``fp32``, ``fp16`` or ``bf16``.
+        precision: ``fp32``, ``fp16`` or ``bf16``; of a model that is quantized already, ``fp8`` or ``int8``.
         batch: first dimension of the inputs; ``None`` is the model's own.
         device: ``cpu`` or ``cuda``.
         threads: CPU threads for the work inside one call; ``None`` is the library's own choice.
         options: backend options as asked for; what is not named has the backend's default.
         inputs: inputs as asked for; empty is the model's own.
         weights: name or file of weights; ``None`` is random from ``seed``.
+        io: where a call's inputs come from and its outputs go to: memory of the ``device``, or of the ``host``, with
+            copies in and out as part of the call.
     """
 
     model: str
@@ -106,6 +175,7 @@ class Case(Struct, frozen=True, kw_only=True):
     inputs: tuple[TensorSpec, ...] = ()
     weights: str | None = None
     seed: int = 0
+    io: str = "device"
 
     @property
     def backend_label(self) -> str:
@@ -124,6 +194,7 @@ class Case(Struct, frozen=True, kw_only=True):
         words += [] if self.batch is None else [f"batch {self.batch}"]
         words += [self.device]
         words += [] if self.threads is None else [f"{self.threads} threads"]
+        words += [] if self.io == "device" else [f"{self.io} io"]
         words += [self.options_label] if self.options else []
         return " ".join(words)
 
@@ -137,6 +208,7 @@ class Case(Struct, frozen=True, kw_only=True):
         """Name of the case's folder: readable, safe in a path, and different for different cases of a model."""
         words = [self.backend, self.variant, self.precision, "" if self.batch is None else f"b{self.batch}"]
         words += [self.device, "" if self.threads is None else f"t{self.threads}"]
+        words += ["" if self.io == "device" else f"{self.io}io"]
         name = "-".join(word for word in words if word)
         hidden = (self.options, self.inputs, self.weights, self.seed)
         if any(hidden):

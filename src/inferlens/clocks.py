@@ -6,20 +6,26 @@ numbers themselves. Host times come from ``time.perf_counter_ns``, GPU times fro
 
 from __future__ import annotations
 
+import itertools
 import time
 from array import array
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 
 @dataclass(frozen=True)
 class Timings:
-    """Times of consecutive calls, in seconds. ``enqueue`` and ``gpu`` are empty where the device has no queue."""
+    """Times of consecutive calls, in seconds.
+
+    ``enqueue`` and ``gpu`` are empty where the device has no queue; ``stages`` has the parts of the GPU time by name,
+    where a call has parts.
+    """
 
     latency: list[float]
     enqueue: list[float]
     gpu: list[float]
+    stages: dict[str, list[float]] = field(default_factory=dict)
 
 
 class Clock(Protocol):
@@ -107,3 +113,68 @@ class CudaClock:
             infer(feed)
         synchronize()
         return (time.perf_counter_ns() - begin) * 1e-9
+
+
+class LanesClock(CudaClock):
+    """As :class:`CudaClock`; windows go round several lanes, each of which enqueues on a stream of its own.
+
+    Latency is still that of one call with nothing else in flight.
+    """
+
+    def __init__(self, lanes: list[Callable[[], None]]) -> None:
+        self._lanes = lanes
+
+    def window(self, infer: Callable[[Any], Any], feed: Any, count: int) -> float:
+        """See :class:`Clock`."""
+        if len(self._lanes) < 2:
+            return super().window(infer, feed, count)
+        import torch
+
+        lanes = itertools.islice(itertools.cycle(self._lanes), count)
+        torch.cuda.synchronize()
+        begin = time.perf_counter_ns()
+        for enqueue in lanes:
+            enqueue()
+        torch.cuda.synchronize()
+        return (time.perf_counter_ns() - begin) * 1e-9
+
+
+class StagedClock(CudaClock):
+    """As :class:`CudaClock`, for a call that is several stages in a row: an event between any two of them, too.
+
+    The stages are given by name and called in order with the feed; together they are what ``infer`` does.
+    """
+
+    def __init__(self, stages: dict[str, Callable[[Any], Any]]) -> None:
+        self._stages = stages
+
+    def time(self, infer: Callable[[Any], Any], feed: Any, count: int) -> Timings:  # noqa: ARG002 - the stages are it
+        """See :class:`Clock`."""
+        import torch
+
+        now = time.perf_counter_ns
+        stream = torch.cuda.current_stream()
+        synchronize = stream.synchronize
+        stages = tuple(self._stages.values())
+        latency, enqueue = array("q", bytes(8 * count)), array("q", bytes(8 * count))
+        events = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(len(stages) + 1)) for _ in range(count)]
+        for event in (event for row in events for event in row):  # CUDA creates an event when it is first recorded
+            event.record(stream)
+        synchronize()
+        for index in range(count):
+            first, *rest = events[index]
+            steps = tuple(zip(stages, rest, strict=True))
+            first.record(stream)
+            begin = now()
+            for stage, after in steps:
+                stage(feed)
+                after.record(stream)
+            enqueue[index] = now() - begin
+            synchronize()
+            latency[index] = now() - begin
+        gpu = [row[0].elapsed_time(row[-1]) * 1e-3 for row in events]
+        parts = {
+            name: [row[place].elapsed_time(row[place + 1]) * 1e-3 for row in events]
+            for place, name in enumerate(self._stages)
+        }
+        return Timings([t * 1e-9 for t in latency], [t * 1e-9 for t in enqueue], gpu, parts)

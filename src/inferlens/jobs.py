@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -54,7 +54,10 @@ class ReferenceJob(Struct, frozen=True, kw_only=True, tag="reference"):
 
 
 class CaseJob(Struct, frozen=True, kw_only=True, tag="case"):
-    """Measure ``case``; artefacts go to ``folder``, what is worth keeping between cases to ``cache``."""
+    """Measure ``case``; artefacts go to ``folder``, what is worth keeping between cases to ``cache``.
+
+    ``rebuild`` asks for what is in the cache to be made anew.
+    """
 
     case: Case
     budget: Budget
@@ -62,10 +65,29 @@ class CaseJob(Struct, frozen=True, kw_only=True, tag="case"):
     cache: str
     reference: Reference
     trust: bool = False
+    rebuild: bool = False
     live: str | None = None
 
 
-Job = ProbeJob | FindJob | ReferenceJob | CaseJob
+class TaskJob(Struct, frozen=True, kw_only=True, tag="task"):
+    """Have the backend of ``case`` do something with its model other than run it: ``save`` it, for example.
+
+    Attributes:
+        task: name of the backend's method.
+        folder, cache: as in :class:`CaseJob`.
+        arguments: of the method, by name.
+    """
+
+    task: Literal["save", "build", "partition"]
+    case: Case
+    folder: str
+    cache: str
+    trust: bool = False
+    rebuild: bool = False
+    arguments: dict[str, Any] = {}
+
+
+Job = ProbeJob | FindJob | ReferenceJob | CaseJob | TaskJob
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -90,6 +112,16 @@ class Failure(Struct, frozen=True, kw_only=True):
     what: str
     expected: str = ""
     cure: str = ""
+
+
+class TaskAnswer(Struct, frozen=True, kw_only=True):
+    """A worker's answer to a :class:`TaskJob`: what the method returned, as JSON, or why it did not."""
+
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    failure: Failure | None = None
+    phases: tuple[Phase, ...] = ()
+    facts: dict[str, Any] = {}
+    warnings: tuple[Warning, ...] = ()
 
 
 class ProbeAnswer(Struct, frozen=True):

@@ -17,9 +17,10 @@ from msgspec import Struct
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Capabilities, split_label
-from inferlens.case import DEVICES, PRECISIONS, Budget, Case, Option, TensorSpec
+from inferlens.case import DEVICES, IO, PRECISIONS, QUANTIZED, Budget, Case, Option, TensorSpec
 from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.model import REFERENCES, Found
+from inferlens.plan_words import count, counts, flag, known, listed, option_values, texts
 from inferlens.units import parse_duration
 
 EVERY_VARIANT = "all"
@@ -31,22 +32,25 @@ class Plan(Struct, frozen=True, kw_only=True):
     Attributes:
         model: names, files or factories.
         backend: ``name`` or ``name:variant``; empty is every backend that works here, ``all`` every variant of them.
-        precision, batch, device, threads: the axes; empty is the default of each.
+        precision, batch, device, threads, io: the axes; empty is the default of each.
         option: values by ``backend.option``.
         input: inputs that replace the model's own.
+        rebuild: whether to build anew what was built before.
         budget: how much measuring each case gets.
     """
 
     model: tuple[str, ...]
     backend: tuple[str, ...] = ()
-    precision: tuple[str, ...] = ("fp32",)
+    precision: tuple[str, ...] = ()
     batch: tuple[int, ...] = ()
     device: tuple[str, ...] = ()
     threads: tuple[int, ...] = ()
+    io: tuple[str, ...] = ("device",)
     option: dict[str, tuple[str, ...]] = {}
     input: tuple[TensorSpec, ...] = ()
     weights: str | None = None
     trust: bool = False
+    rebuild: bool = False
     seed: int = 0
     budget: Budget = Budget()
     output: str = "results"
@@ -69,17 +73,19 @@ class Plan(Struct, frozen=True, kw_only=True):
         if not words.get("model"):
             raise InferlensError("The plan names no model.", cure="inferlens bench resnet18")
         return Plan(
-            model=_texts(words["model"]),
-            backend=_texts(words.get("backend", ())),
-            precision=_known("precision", words.get("precision", "fp32"), PRECISIONS),
-            batch=_counts("batch", words.get("batch", ())),
-            device=_known("device", words.get("device", ()), DEVICES),
-            threads=_counts("threads", words.get("threads", ())),
-            option=_options(words.get("option", {})),
-            input=tuple(TensorSpec.parse(text) for text in _listed(words.get("input", ()))),
+            model=texts(words["model"]),
+            backend=texts(words.get("backend", ())),
+            precision=known("precision", words.get("precision", ()), (*PRECISIONS, *QUANTIZED)),
+            batch=counts("batch", words.get("batch", ())),
+            device=known("device", words.get("device", ()), DEVICES),
+            threads=counts("threads", words.get("threads", ())),
+            io=known("io", words.get("io", "device"), IO),
+            option=option_values(words.get("option", {})),
+            input=tuple(TensorSpec.parse(text) for text in listed(words.get("input", ()))),
             weights=words.get("weights"),
-            trust=_flag("trust", words.get("trust", False)),
-            seed=_count("seed", words.get("seed", 0), least=0),
+            trust=flag("trust", words.get("trust", False)),
+            rebuild=flag("rebuild", words.get("rebuild", False)),
+            seed=count("seed", words.get("seed", 0), least=0),
             budget=_budget(words),
             output=str(words.get("output", "results")),
         )
@@ -110,14 +116,25 @@ class Planned:
     refusal: Unsupported | None
 
     @property
-    def reference(self) -> Case:
-        """The case whose outputs this one's are compared with: fp32, on the CPU, same weights and inputs."""
-        label, options = REFERENCES[self.found.format]
+    def reference(self) -> Case | None:
+        """The case whose outputs this one's are compared with: fp32, on the CPU, same weights and inputs.
+
+        An ONNX graph runs in its own precision there too; ``None`` for a compiled model of which nobody tells the
+        origin.
+        """
+        case, origin = self.case, self.found.origin
+        if origin is not None:
+            case = msgspec.structs.replace(case, model=origin.spec, weights=origin.weights, seed=origin.seed)
+        format = origin.format if origin else self.found.format
+        if format not in REFERENCES:
+            return None
+        label, options = REFERENCES[format]
         backend, _, variant = label.partition(":")
         variant = variant or BACKENDS.get(backend).variants[0]
+        precision = self.found.precision if format == "onnx" else "fp32"
         return msgspec.structs.replace(
-            self.case, backend=backend, variant=variant, precision="fp32", device="cpu", threads=None,
-            options=dict(options),
+            case, backend=backend, variant=variant, precision=precision, device="cpu", threads=None,
+            options=dict(options), io="device",
         )  # fmt: skip
 
 
@@ -130,26 +147,49 @@ def expand(plan: Plan, found: Iterable[Found], capabilities: Mapping[str, Capabi
     _check_options(plan, capabilities)
     planned: dict[str, Planned] = {}
     for model in found:
-        for batch in plan.batch or (model.batch,):
+        for batch in plan.batch or (_own_batch(plan, model),):
             for case in _cases(plan, model, batch, capabilities):
-                refusal = capabilities[case.backend].refusal(case, model.format)
+                refusal = capabilities[case.backend].refusal(case, model)
                 planned.setdefault(f"{case.digest}", Planned(case, model, refusal))
     if not planned:
-        raise InferlensError("No backend here can run this plan.", cure="inferlens doctor")
+        formats = ", ".join(dict.fromkeys(model.format for model in found))
+        raise InferlensError(f"No backend here runs models of format {formats}.", cure="inferlens doctor")
     return list(planned.values())
+
+
+def cases_on(plan: Plan, model: Found, capabilities: Mapping[str, Capabilities], device: str = "") -> list[Case]:
+    """Every case of the plan for one model on the backends of ``capabilities``, whether they can run here or not.
+
+    Raises:
+        InferlensError: if the plan names a variant or option that does not exist.
+    """
+    _check_options(plan, capabilities)
+    if not device:
+        here = {support.device for can in capabilities.values() for support in can.takes(model.format)}
+        device = "cpu" if "cpu" in here else "cuda"
+    plan = msgspec.structs.replace(plan, device=plan.device or (device,))
+    batches = plan.batch or (_own_batch(plan, model),)
+    return [case for batch in batches for case in _cases(plan, model, batch, capabilities)]
+
+
+def _own_batch(plan: Plan, model: Found) -> int | None:
+    """The batch when none was asked for: that of the inputs asked for, else the model's."""
+    asked = plan.input[0].shape if plan.input else ()
+    return asked[0] if asked else model.batch
 
 
 def _cases(plan: Plan, model: Found, batch: int | None, capabilities: Mapping[str, Capabilities]) -> Iterator[Case]:
     default = _default_device(capabilities)
     for backend, variant in _backends(plan, model, capabilities, plan.device or (default,)):
         for device in plan.device or (_device_for(capabilities[backend], variant, default),):
-            chosen = variant if variant is not None else capabilities[backend].default_variant(device)
-            for precision, threads in itertools.product(plan.precision, plan.threads or (None,)):
+            chosen = variant if variant is not None else capabilities[backend].default_variant(device, model.format)
+            precisions = plan.precision or (model.precision,)
+            for precision, threads, io in itertools.product(precisions, plan.threads or (None,), plan.io):
                 for options in _option_sets(plan, backend):
                     case = Case(
                         model=model.spec,
                         backend=backend,
-                        variant=BACKENDS.get(backend).variants[0] if chosen is None else chosen,
+                        variant=_installed(backend, capabilities[backend]) if chosen is None else chosen,
                         precision=precision,
                         batch=batch,
                         device=device,
@@ -158,6 +198,7 @@ def _cases(plan: Plan, model: Found, batch: int | None, capabilities: Mapping[st
                         inputs=plan.input,
                         weights=plan.weights,
                         seed=plan.seed,
+                        io=io,
                     )
                     yield msgspec.structs.replace(case, options=_typed(case))
 
@@ -166,21 +207,19 @@ def _backends(
     plan: Plan, model: Found, capabilities: Mapping[str, Capabilities], devices: tuple[str, ...]
 ) -> Iterator[tuple[str, str | None]]:
     """Backends and variants the plan means; a variant of ``None`` is the default one of the device."""
-    reference = REFERENCES[model.format][0].partition(":")[0]
-    usable = [
-        name
+    reference = REFERENCES.get(model.format, ("", {}))[0].partition(":")[0]
+    here = {
+        name: [support.variant for support in can.takes(model.format) if support.device in devices]
         for name, can in capabilities.items()
-        if model.format in can.formats and any(support.device in devices for support in can.supports)
-    ]
+    }
+    usable = [name for name, variants in here.items() if variants]
     usable.sort(key=lambda name: (name != reference, name))
     if not plan.backend:
         yield from ((name, None) for name in usable)
         return
     for label in plan.backend:
         if label == EVERY_VARIANT:
-            for name in usable:
-                supports = [support for support in capabilities[name].supports if support.device in devices]
-                yield from ((name, support.variant) for support in supports)
+            yield from ((name, each) for name in usable for each in here[name])
             continue
         name, variant = split_label(label, list(capabilities))
         variants = BACKENDS.get(name).variants
@@ -204,7 +243,15 @@ def _default_device(capabilities: Mapping[str, Capabilities]) -> str:
 
 def _device_for(can: Capabilities, variant: str | None, default: str) -> str:
     devices = [support.device for support in can.supports if variant is None or support.variant == variant]
+    devices = devices or [absence.device for absence in can.absent if absence.device]  # the row then says what it lacks
     return default if default in devices or not devices else devices[0]
+
+
+def _installed(backend: str, can: Capabilities) -> str:
+    """The first variant that lacks nothing but a device; the first of all if every one lacks more."""
+    lacking = {absence.variant for absence in can.absent if not absence.device}
+    variants = BACKENDS.get(backend).variants
+    return next((each for each in variants if each not in lacking), variants[0])
 
 
 def _option_sets(plan: Plan, backend: str) -> list[dict[str, Option]]:
@@ -233,74 +280,12 @@ def _check_options(plan: Plan, capabilities: Mapping[str, Capabilities]) -> None
             )
 
 
-def _listed(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    """Texts from a text with commas, a list of such, or single values of another type."""
-    parts = [part.strip() for item in _listed(value) for part in _word(item).split(",")]
-    return tuple(part for part in parts if part)
-
-
-def _word(value: Any) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _known(axis: str, value: Any, known: tuple[str, ...]) -> tuple[str, ...]:
-    texts = _texts(value)
-    for text in texts:
-        if text not in known:
-            raise InferlensError(
-                f"'{text}' is no {axis}.", expected=f"one of {', '.join(known)}", cure=suggestion(text, known)
-            )
-    return texts
-
-
-def _counts(axis: str, value: Any) -> tuple[int, ...]:
-    return tuple(_count(axis, text) for text in _texts(value))
-
-
-def _count(axis: str, value: Any, least: int = 1) -> int:
-    try:
-        number = int(str(value))
-    except ValueError:
-        number = least - 1
-    if number < least:
-        raise InferlensError(f"'{value}' is no value for {axis}.", expected=f"a whole number, {least} or more")
-    return number
-
-
-def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise InferlensError(f"'{value}' is no value for {name}.", expected="true or false")
-    return value
-
-
-def _options(value: Any) -> dict[str, tuple[str, ...]]:
-    """``{"backend.option": values}`` from that form, from ``backend.option=values`` texts, or from nested tables."""
-    if not isinstance(value, Mapping):
-        pairs = [str(text).partition("=") for text in _listed(value)]
-        for name, equals, _ in pairs:
-            if not equals:
-                form = "BACKEND.OPTION=VALUE, such as onnxruntime.graph_optimization=all,basic"
-                raise InferlensError(f"The option '{name}' has no value.", expected=form)
-        return {name.strip(): _texts(values) for name, _, values in pairs}
-    flat: dict[str, tuple[str, ...]] = {}
-    for name, values in value.items():
-        if isinstance(values, Mapping):
-            flat |= {f"{name}.{option}": _texts(each) for option, each in values.items()}
-        else:
-            flat[name] = _texts(values)
-    return flat
-
-
 def _budget(words: Mapping[str, Any]) -> Budget:
     given: dict[str, Any] = {}
     if "warmup" in words:
-        given["warmup"] = _count("warmup", words["warmup"], least=0)
+        given["warmup"] = count("warmup", words["warmup"], least=0)
     if "iterations" in words:
-        given["iterations"] = _count("iterations", words["iterations"])
+        given["iterations"] = count("iterations", words["iterations"])
     for name in ("seconds", "timeout"):
         if name in words:
             given[name] = parse_duration(str(words[name]))
@@ -309,5 +294,5 @@ def _budget(words: Mapping[str, Any]) -> Budget:
 
 _WORDS = frozenset(
     ("model", "backend", "precision", "batch", "device", "threads", "option", "input", "weights", "trust", "seed",
-     "warmup", "iterations", "seconds", "timeout", "output")
+     "io", "rebuild", "warmup", "iterations", "seconds", "timeout", "output")
 )  # fmt: skip

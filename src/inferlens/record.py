@@ -19,7 +19,8 @@ SCHEMA = "inferlens.record/1"
 
 Status = Literal["ok", "failed", "timed out", "out of memory", "crashed", "unsupported"]
 PhaseName = Literal["load", "export", "build", "first inference", "warm-up", "steady state"]
-Metric = Literal["latency", "enqueue time", "GPU time", "throughput"]
+Stage = Literal["H2D time", "compute time", "D2H time"]
+Metric = Literal["latency", "enqueue time", "GPU time", Stage, "throughput"]
 
 
 class Measurement(Struct, frozen=True, kw_only=True):
@@ -28,7 +29,9 @@ class Measurement(Struct, frozen=True, kw_only=True):
     Attributes:
         metric: what was measured. ``latency``: host time from the call to its outputs being ready, nothing else in
             flight. ``enqueue time``: host time until the call returned. ``GPU time``: between two events on the stream
-            around the call. ``throughput``: calls per second of one window of back-to-back calls.
+            around the call. ``H2D time``, ``compute time``, ``D2H time``: of the GPU time the copies in, the inference
+            alone and the copies out, where a call begins and ends on the host. ``throughput``: calls per second of one
+            window of back-to-back calls.
         unit: ``s`` or ``calls/s``.
         clock: the clock that took the samples.
         samples: the raw samples.

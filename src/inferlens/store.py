@@ -6,15 +6,14 @@ gets ``<case>@2``. A record is written whole or not at all; a folder without one
 
 from __future__ import annotations
 
-import os
 import re
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from inferlens.case import Case
 from inferlens.errors import InferlensError
+from inferlens.files import write_whole
 from inferlens.record import Record, decode, encode
 
 RECORD = "record.json"
@@ -104,21 +103,6 @@ def _load(file: Path, loaded: Loaded) -> None:
         if record.id not in loaded.folders:
             loaded.records.append(record)
             loaded.folders[record.id] = file.parent
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Writes a file so that it has either its old content or all of the new, also after a crash."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 def safe_name(name: str) -> str:

@@ -43,6 +43,8 @@ from inferlens.jobs import (
     Progressed,
     ReferenceAnswer,
     ReferenceJob,
+    TaskAnswer,
+    TaskJob,
 )
 from inferlens.models import resolve
 from inferlens.models.model import Found
@@ -128,7 +130,7 @@ def reference(job: ReferenceJob, pipe: Pipe) -> None:
 def case(job: CaseJob, pipe: Pipe) -> None:
     """Measures a case; what it raises before it has answered becomes its status and reason."""
     preparation = Preparation(
-        Path(job.folder), Path(job.cache), lambda phase: pipe.send(Began(phase)), time.perf_counter
+        Path(job.folder), Path(job.cache), lambda phase: pipe.send(Began(phase)), time.perf_counter, job.rebuild
     )
     flight = Flight(job, preparation, lambda share: pipe.send(Progressed(share)), pipe.answer)
     try:
@@ -139,6 +141,33 @@ def case(job: CaseJob, pipe: Pipe) -> None:
         if flight.agreement:  # already answered; the exit code tells that something went wrong afterwards
             sys.exit(1)
         pipe.answer(_failure(flight, error))
+
+
+def task(job: TaskJob, pipe: Pipe) -> None:
+    """Calls the backend's method; what it raises becomes the failure."""
+    preparation = Preparation(
+        Path(job.folder), Path(job.cache), lambda phase: pipe.send(Began(phase)), time.perf_counter, job.rebuild
+    )
+    result, failure = None, None
+    try:
+        backend = BACKENDS.get(job.case.backend)()
+        with preparation.phase("load"):
+            model = resolve.load(job.case, trust=job.trust)
+        result = getattr(backend, job.task)(model, job.case, preparation, **job.arguments)
+    except InferlensError as error:
+        failure = Failure(what=error.what, expected=error.expected, cure=error.cure)
+    except Exception as error:
+        traceback.print_exc()
+        failure = Failure(what=f"{type(error).__name__}: {_first_line(error)}")
+    pipe.answer(
+        TaskAnswer(
+            result=msgspec.Raw(msgspec.json.encode(result)),
+            failure=failure,
+            phases=tuple(preparation.phases),
+            facts=preparation.facts,
+            warnings=tuple(preparation.warnings),
+        )
+    )
 
 
 def _failure(flight: Flight, error: BaseException) -> Answer:
@@ -174,6 +203,7 @@ DOING: dict[type[Any], Callable[[Any, Pipe], None]] = {
     FindJob: find,
     ReferenceJob: reference,
     CaseJob: case,
+    TaskJob: task,
 }
 
 if __name__ == "__main__":

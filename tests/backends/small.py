@@ -13,7 +13,7 @@ from torch import nn
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Backend, Inputs, Outputs, Preparation
 from inferlens.case import Case, TensorSpec, with_batch
-from inferlens.models.model import Format, Model
+from inferlens.models.model import Format, Found, Model
 
 
 class Convolution(nn.Module):
@@ -107,6 +107,10 @@ def case(label: str, **more: Any) -> Case:
     """A case of a backend and variant."""
     name, _, variant = label.partition(":")
     return Case(model="small", backend=name, variant=variant, **more)
+
+
+def found(format: Format) -> Found:
+    return Found(spec=f"{format}:small", name="small", format=format)
 
 
 def preparation(folder: Path) -> Preparation:

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from inferlens.backends.base import TOLERANCES, Preparation
-from inferlens.case import PRECISIONS
+from inferlens.case import PRECISIONS, QUANTIZED
 from inferlens.errors import InferlensError, Unsupported
 from tests.backends import small
 
@@ -38,7 +38,8 @@ def skip_absent(request: pytest.FixtureRequest) -> None:
     label = request.node.callspec.params.get("label") if hasattr(request.node, "callspec") else None
     if label is None or "capabilities" in request.node.name:
         return
-    refusal = small.backend(label).capabilities().refusal(small.case(label), "fake" if "fake" in label else "module")
+    found = small.found("fake" if "fake" in label else "module")
+    refusal = small.backend(label).capabilities().refusal(small.case(label), found)
     if refusal:
         pytest.skip(str(refusal))
 
@@ -54,14 +55,14 @@ def test_capabilities_are_well_formed(name: str) -> None:
         assert support.variant in backend.variants
         assert support.device in ("cpu", "cuda")
         assert support.precisions
-        assert set(support.precisions) <= set(PRECISIONS)
+        assert set(support.precisions) <= {*PRECISIONS, *QUANTIZED}
     for absence in able.absent:
         assert absence.variant in ("", *backend.variants)
         assert absence.reason
         assert absence.cure
         assert absence.device in ("", "cpu", "cuda")
     for key, why in able.limits.items():
-        assert key.split("/")[-1] in PRECISIONS
+        assert key.split("/")[-1] in (*PRECISIONS, *QUANTIZED)
         assert why
     if able.supports and name != "fake":
         assert able.libraries
@@ -143,7 +144,7 @@ def test_lower_precisions_agree_or_are_refused(label: str, precision: str, prepa
     inputs = small.arrays(model)
     expected = small.eager(model, inputs)
     case = small.case(label, precision=precision, batch=3)
-    refusal = backend.capabilities().refusal(case, "module")
+    refusal = backend.capabilities().refusal(case, small.found("module"))
     if refusal:
         assert ": " in refusal.what, "refused without a reason"
         return
@@ -193,7 +194,7 @@ def test_variants_for_the_gpu_are_right_on_the_cpu_too(label: str, preparation: 
 
 @pytest.mark.parametrize("label", GPU_ONLY)
 def test_gpu_variants_do_not_run_on_the_cpu(label: str, preparation: Preparation) -> None:
-    assert small.backend(label).capabilities().refusal(small.case(label), "module") is not None
+    assert small.backend(label).capabilities().refusal(small.case(label), small.found("module")) is not None
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -209,5 +210,5 @@ def test_missing_library_is_an_answer(name: str, monkeypatch: pytest.MonkeyPatch
     assert able.absent[0].variant == ""
     assert "is not installed" in able.absent[0].reason
     assert able.absent[0].cure.startswith("pip install 'inferlens[")
-    refusal = able.refusal(small.case(name), "module")
+    refusal = able.refusal(small.case(name), small.found("module"))
     assert isinstance(refusal, Unsupported)

@@ -187,15 +187,17 @@ def test_absence_on_one_device_does_not_refuse_the_other() -> None:
         supports=(Support("", "cpu", ("fp32",)),),
         absent=(Absence("", "no GPU is there", "buy one", device="cuda"),),
     )
-    assert able.refusal(small.case("pytorch"), "module") is None
-    refusal = able.refusal(small.case("pytorch", device="cuda"), "module")
+    assert able.refusal(small.case("pytorch"), small.found("module")) is None
+    refusal = able.refusal(small.case("pytorch", device="cuda"), small.found("module"))
     assert refusal is not None
     assert refusal.what == "no GPU is there"
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_missing_gpu_is_explained() -> None:
-    refusal = small.backend("pytorch").capabilities().refusal(small.case("pytorch", device="cuda"), "module")
+    refusal = (
+        small.backend("pytorch").capabilities().refusal(small.case("pytorch", device="cuda"), small.found("module"))
+    )
     assert refusal is not None
     assert "PyTorch" in refusal.what
     assert refusal.cure

@@ -58,7 +58,7 @@ def test_no_compiler_is_an_absence_with_a_cure(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(shutil, "which", lambda name: None)
     able = small.backend("torch_compile").capabilities()
     assert not able.available
-    refusal = able.refusal(small.case("torch_compile:default"), "module")
+    refusal = able.refusal(small.case("torch_compile:default"), small.found("module"))
     assert refusal is not None
     assert "C++ compiler" in refusal.what
     assert "g++" in refusal.cure

@@ -56,7 +56,7 @@ def prepared(label: str, options: Options, model: Model, preparation: Preparatio
     batch = model.inputs[0].shape[0]
     case = small.case(label, device="cuda", precision=precision, batch=batch, options=options)
     backend = small.backend(label)
-    refusal = backend.capabilities().refusal(case, model.format)
+    refusal = backend.capabilities().refusal(case, small.found(model.format))
     if refusal:
         pytest.skip(str(refusal))
     return backend.prepare(model, case, preparation)
@@ -190,7 +190,7 @@ def test_the_device_is_untouched_before_entry(preparation: Preparation) -> None:
     before = torch.cuda.memory_allocated()
     for label in LABELS:
         case = small.case(label, device="cuda")
-        if small.backend(label).capabilities().refusal(case, "module") is None:
+        if small.backend(label).capabilities().refusal(case, small.found("module")) is None:
             small.backend(label).prepare(model, case, preparation)
     assert torch.cuda.memory_allocated() == before
 

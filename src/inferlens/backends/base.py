@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
@@ -19,10 +20,10 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from inferlens.case import Case
+from inferlens.case import QUANTIZED, Case
 from inferlens.clocks import Clock, HostClock
 from inferlens.errors import InferlensError, Unsupported, suggestion
-from inferlens.models.model import Array, Format, Model
+from inferlens.models.model import Array, Format, Found, Model
 from inferlens.record import Artefact, Phase, PhaseName, Warning
 
 Inputs = dict[str, Array]
@@ -30,11 +31,15 @@ Outputs = list[NDArray[np.generic]]
 
 
 class Support(Struct, frozen=True):
-    """A variant works on a device in these precisions. The first on a device is the default variant there."""
+    """A variant works on a device in these precisions. The first on a device is the default variant there.
+
+    ``formats`` are those of models that it takes; empty: those of the backend.
+    """
 
     variant: str
     device: str
     precisions: tuple[str, ...]
+    formats: tuple[Format, ...] = ()
 
 
 class Absence(Struct, frozen=True):
@@ -59,6 +64,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         limits: why some precision is missing on a device, by ``variant/device/precision`` or ``device/precision``.
         libraries: versions of the libraries it uses.
         dynamic_shapes: whether one prepared model runs at several input shapes.
+        contents: what else it has, by title: such as the plugins that are registered.
     """
 
     formats: tuple[Format, ...]
@@ -67,17 +73,22 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     limits: dict[str, str] = {}
     libraries: dict[str, str] = {}
     dynamic_shapes: bool = False
+    contents: dict[str, tuple[str, ...]] = {}
 
     @property
     def available(self) -> bool:
         """Whether anything works."""
         return bool(self.supports)
 
-    def default_variant(self, device: str) -> str | None:
-        """The first variant that works on ``device``; ``None`` if none does."""
-        return next((support.variant for support in self.supports if support.device == device), None)
+    def takes(self, format: Format) -> tuple[Support, ...]:
+        """What works here for models of a format."""
+        return tuple(support for support in self.supports if format in (support.formats or self.formats))
 
-    def refusal(self, case: Case, format: Format) -> Unsupported | None:
+    def default_variant(self, device: str, format: Format) -> str | None:
+        """The first variant that takes ``format`` on ``device``; ``None`` if none does."""
+        return next((support.variant for support in self.takes(format) if support.device == device), None)
+
+    def refusal(self, case: Case, found: Found) -> Unsupported | None:
         """Why ``case`` cannot run here; ``None`` if, as far as can be told beforehand, it can."""
         for absence in self.absent:
             if absence.variant in ("", case.variant) and absence.device in ("", case.device):
@@ -87,19 +98,42 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         if not on_device:
             devices = ", ".join(support.device for support in here) or "no device of this machine"
             return Unsupported(f"{case.backend_label} does not run on {case.device}, only on {devices}.")
-        if case.precision not in on_device[0].precisions:
-            keys = (f"{case.variant}/{case.device}/{case.precision}", f"{case.device}/{case.precision}")
-            why = next((self.limits[key] for key in keys if key in self.limits), "")
+        if case.io == "host" and case.device == "cpu":
+            return Unsupported("On the CPU every call begins and ends on the host.", cure="without --io host")
+        formats = on_device[0].formats or self.formats
+        if found.format not in formats:
             return Unsupported(
-                f"{case.backend_label} does not run {case.precision} on {case.device}{f': {why}' if why else ''}.",
-                cure=f"--precision {','.join(on_device[0].precisions)}",
+                f"{case.backend_label} cannot run a model of format '{found.format}'.",
+                expected=f"format {', '.join(formats)}",
             )
-        if format not in self.formats:
+        return self._precision_refusal(case, found, on_device[0])
+
+    def _precision_refusal(self, case: Case, found: Found, support: Support) -> Unsupported | None:
+        keys = (f"{case.variant}/{case.device}/{case.precision}", f"{case.device}/{case.precision}")
+        why = next((f": {self.limits[key]}" for key in keys if key in self.limits), "")
+        if case.precision not in support.precisions:
             return Unsupported(
-                f"{case.backend_label} cannot run a model of format '{format}'.",
-                expected=f"format {', '.join(self.formats)}",
+                f"{case.backend_label} does not run {case.precision} on {case.device}{why}.",
+                cure=f"--precision {','.join(name for name in support.precisions if name not in QUANTIZED)}",
+            )
+        if found.origin and found.precision != case.precision:
+            return Unsupported(
+                f"The model was compiled for {found.precision}, not for {case.precision}.",
+                cure=f"--precision {found.precision}",
+            )
+        if case.precision in QUANTIZED and found.precision != case.precision:
+            return Unsupported(
+                f"The model is not quantized to {case.precision}, and models are run here as they are{why}.",
+                cure="an ONNX file with QuantizeLinear and DequantizeLinear nodes",
             )
         return None
+
+
+@dataclass
+class Noted:
+    """A phase under way; ``note`` is what the record says of it, such as ``cached``."""
+
+    note: str = ""
 
 
 class Preparation:
@@ -111,6 +145,7 @@ class Preparation:
         cache: Path,
         began: Callable[[PhaseName], None] = lambda _: None,
         now: Callable[[], float] = time.perf_counter,
+        rebuild: bool = False,
     ) -> None:
         """
         Args:
@@ -118,9 +153,11 @@ class Preparation:
             cache: for artefacts worth keeping between cases; name them by their content.
             began: told the name of each phase as it begins.
             now: the clock of the phases, in seconds.
+            rebuild: whether what the cache already has is to be made anew.
         """
         self.folder = folder
         self.cache = cache
+        self.rebuild = rebuild
         self.phases: list[Phase] = []
         self.facts: dict[str, Any] = {}
         self.artefacts: list[Artefact] = []
@@ -129,14 +166,15 @@ class Preparation:
         self._now = now
 
     @contextmanager
-    def phase(self, name: PhaseName, note: str = "") -> Iterator[None]:
+    def phase(self, name: PhaseName) -> Iterator[Noted]:
         """Times what happens inside as one phase; a phase that fails is kept too."""
         self._began(name)
+        noted = Noted()
         begin = self._now()
         try:
-            yield
+            yield noted
         finally:
-            self.phases.append(Phase(name, self._now() - begin, note))
+            self.phases.append(Phase(name, self._now() - begin, noted.note))
 
     def keep(self, path: Path, kind: str) -> None:
         """Lists a file under ``folder`` as an artefact of the record."""
@@ -182,6 +220,12 @@ class Runner(ABC):
     def collect(self, outputs: Any) -> Outputs:
         """The tensors in ``outputs``, any nesting flattened in order, as arrays on the host; floats as float32."""
 
+    def read_by(self, feed: Any) -> list[Any]:
+        """The tensors on the device that the next call with ``feed`` will read; its own, if nothing else is bound."""
+        from inferlens.models.outputs import flatten
+
+        return list(flatten(feed))
+
     def device_memory(self) -> tuple[int, str] | None:
         """Peak device memory by the library's own account and what that counts; ``None`` if it does not tell."""
         return None
@@ -194,6 +238,7 @@ class Backend(ABC):
     summary: ClassVar[str]
     variants: ClassVar[tuple[str, ...]] = ("",)
     options: ClassVar[type[Struct]]
+    saves: ClassVar[dict[str, str]] = {}  # what a prepared model can be saved as: suffix of the file, and its kind
 
     @abstractmethod
     def capabilities(self) -> Capabilities:
@@ -206,6 +251,14 @@ class Backend(ABC):
         Raises:
             Unsupported: if this model cannot be run this way.
         """
+
+    def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:  # noqa: ARG002
+        """Writes ``model``, prepared for ``case``, to a new file whose suffix is one of ``saves``.
+
+        Raises:
+            Unsupported: if this model cannot be saved this way.
+        """
+        raise Unsupported(f"Models prepared for {case.backend_label} cannot be saved.", cure="inferlens backends")
 
     def tolerance(self, case: Case) -> float:
         """Largest relative L2 error against the fp32 reference that counts as right for this case."""
@@ -236,8 +289,9 @@ class Backend(ABC):
 
 
 # Relative L2 error against fp32 that counts as right. Unit roundoffs: 6e-8 (fp32), 5e-4 (fp16, TF32), 4e-3 (bf16);
-# the factor above them leaves room for the depth of the network and another order of summation.
-TOLERANCES = {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2, "bf16": 1e-1}
+# the factor above them leaves room for the depth of the network and another order of summation. Quantized models are
+# compared with themselves, computed in fp32 between their own roundings: what differs is which way a value is rounded.
+TOLERANCES = {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2, "bf16": 1e-1, "fp8": 1e-1, "int8": 1e-1}
 
 
 def split_label(text: str, known: Sequence[str]) -> tuple[str, str | None]:

@@ -64,6 +64,11 @@ class CudaGraph:
         self._graph.replay()
         return self._outputs
 
+    @property
+    def inputs(self) -> Feed:
+        """The captured inputs, which a replay reads."""
+        return self._inputs
+
     def bind(self, feed: Feed) -> None:
         """Copies ``feed`` into the captured inputs, in order with the replays of the current stream."""
         for own, tensor in zip(self._inputs, feed, strict=True):

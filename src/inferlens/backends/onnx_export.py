@@ -6,15 +6,16 @@ which traces, gets a try, and the record says so. Models that already are ONNX f
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
 
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Preparation
-from inferlens.backends.feeds import ordered
+from inferlens.backends.dynamic import example_feed, export_dimensions, free_sizes
 from inferlens.backends.flat_outputs import flat_outputs
-from inferlens.backends.torch_cast import cast, tensor_of
+from inferlens.backends.torch_cast import cast
 from inferlens.case import Case
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
@@ -38,17 +39,25 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
     with preparation.phase("export"):
         preparation.folder.mkdir(parents=True, exist_ok=True)
         cast(model.module, precision)
-        _export(model.module, _feed(model, case, precision), model, path, preparation)
+        _export(model.module, example_feed(model, case, precision), model, path, preparation)
     for written in sorted(preparation.folder.glob("model.onnx*")):
         preparation.keep(written, "onnx" if written == path else "onnx weights")
     return path
 
 
-def _feed(model: Model, case: Case, precision: str) -> tuple[Any, ...]:
-    from inferlens.models.inputs import make_inputs
+def move_onnx(written: Path, path: Path) -> None:
+    """Moves an ONNX file, and the file of its weights if it has one, whose name the graph knows.
 
-    arrays = ordered(make_inputs(model, case.seed), model.inputs)
-    return tuple(tensor_of(array, spec, precision) for array, spec in zip(arrays, model.inputs, strict=True))
+    The second file gets the name of the first with ``.data`` after it.
+    """
+    import onnx
+
+    beside = [each for each in written.parent.glob(f"{written.name}*") if each != written]
+    if not beside:
+        shutil.move(written, path)
+        return
+    graph = onnx.load(str(written))  # with its weights
+    onnx.save(graph, str(path), save_as_external_data=True, location=f"{path.name}.data")
 
 
 def _export(module: Any, feed: tuple[Any, ...], model: Model, path: Path, preparation: Preparation) -> None:
@@ -61,8 +70,9 @@ def _export(module: Any, feed: tuple[Any, ...], model: Model, path: Path, prepar
         warnings.filterwarnings("ignore", category=FutureWarning)
         try:
             torch.onnx.export(
-                module, feed, path, input_names=names, dynamo=True, external_data=size > EMBED_LIMIT, verbose=False
-            )
+                module, feed, path, input_names=names, dynamo=True, external_data=size > EMBED_LIMIT, verbose=False,
+                dynamic_shapes=export_dimensions(model.inputs),
+            )  # fmt: skip
             preparation.facts["onnx_exporter"] = "torch.export"
             return
         except Exception as error:  # whatever the exporter stumbles over, the other one may do
@@ -70,7 +80,8 @@ def _export(module: Any, feed: tuple[Any, ...], model: Model, path: Path, prepar
         try:
             warnings.filterwarnings("ignore", category=torch.jit.TracerWarning)  # the record warns of just that
             flat = flat_outputs(module)  # this one knows fewer types of outputs
-            torch.onnx.export(flat, feed, path, input_names=names, dynamo=False, verbose=False)
+            axes = {spec.name: free_sizes(spec) for spec in model.inputs}
+            torch.onnx.export(flat, feed, path, input_names=names, dynamo=False, verbose=False, dynamic_axes=axes)
         except Exception as error:
             raise Unsupported(
                 f"'{model.name}' cannot be exported to ONNX: {first_lines(first)} (tracing: {first_lines(error, 1)})"

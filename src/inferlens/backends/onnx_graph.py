@@ -1,34 +1,14 @@
-"""What an ONNX graph on disk declares: its float type, and whether the inputs of a case fit it."""
+"""Whether an ONNX graph on disk fits a case: its precision and its inputs' shapes."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from inferlens.case import TensorSpec
 from inferlens.errors import Unsupported
-
-FLOAT_TYPES = {1: "fp32", 10: "fp16", 16: "bf16"}  # onnx.TensorProto.DataType
-
-
-def file_precision(path: Path) -> str:
-    """The precision most of a file's weights (without weights: its inputs) are in; fp32 if it has no floats."""
-    import onnx
-
-    graph = onnx.load(str(path), load_external_data=False).graph
-    sizes: Counter[str] = Counter()
-    for weight in graph.initializer:
-        if weight.data_type in FLOAT_TYPES:
-            count = 1
-            for size in weight.dims:
-                count *= size
-            sizes[FLOAT_TYPES[weight.data_type]] += count
-    if not sizes:
-        kinds = (value.type.tensor_type.elem_type for value in graph.input)
-        sizes.update(FLOAT_TYPES[kind] for kind in kinds if kind in FLOAT_TYPES)
-    return sizes.most_common(1)[0][0] if sizes else "fp32"
+from inferlens.models.onnx_precision import file_precision
 
 
 def check_precision(path: Path, precision: str) -> None:
@@ -40,7 +20,7 @@ def check_precision(path: Path, precision: str) -> None:
     own = file_precision(path)
     if own != precision:
         raise Unsupported(
-            f"The file {path.name} is in {own}, and ONNX Runtime runs it as it is.",
+            f"The file {path.name} is in {own}, and it is run as it is.",
             cure=f"--precision {own}, or a file written in {precision}",
         )
 

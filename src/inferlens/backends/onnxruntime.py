@@ -7,7 +7,7 @@ refusal, never a silent run on another one.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
@@ -20,11 +20,11 @@ from inferlens.backends.availability import (
     warn_no_effect,
 )
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support
-from inferlens.backends.onnx_export import onnx_file
+from inferlens.backends.onnx_export import move_onnx, onnx_file
 from inferlens.backends.onnx_graph import check_precision
 from inferlens.backends.onnxruntime_providers import PROVIDERS, provider_absence
 from inferlens.backends.torch_runner import torch_tolerance
-from inferlens.case import Case
+from inferlens.case import QUANTIZED, Case
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
 
@@ -61,6 +61,7 @@ class OnnxRuntime(Backend):
     summary = "ONNX Runtime, by provider"
     variants = ("cpu", "cuda", "tensorrt")
     options = Options
+    saves: ClassVar[dict[str, str]] = {".onnx": "ONNX graph"}
 
     def capabilities(self) -> Capabilities:
         """Those providers of this build whose libraries load; modules too if there is an exporter."""
@@ -75,7 +76,7 @@ class OnnxRuntime(Backend):
             variant: provider_absence(ort, variant) or (no_gpu if variant != "cpu" else None)
             for variant in self.variants
         }
-        precisions = {"cpu": ("fp32", "fp16"), "cuda": on_gpu}
+        precisions = {"cpu": ("fp32", "fp16", *QUANTIZED), "cuda": (*on_gpu, *QUANTIZED) if on_gpu else ()}
         return Capabilities(
             formats=formats,
             supports=tuple(
@@ -87,6 +88,7 @@ class OnnxRuntime(Backend):
                 Absence(variant, absence.reason, absence.cure) for variant, absence in absences.items() if absence
             ),
             limits={**limits, "cpu/bf16": NO_BF16},
+            dynamic_shapes=True,
             libraries={
                 "onnxruntime": str(ort.__version__),
                 **onnx_versions(),
@@ -106,6 +108,13 @@ class OnnxRuntime(Backend):
         path = self._path(model, case, preparation)
         kind = CpuRunner if provider.device == "cpu" else CudaRunner
         return kind(path, provider, model, case, preparation, options)
+
+    def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Writes the ONNX graph; weights that do not fit into one file go into a second one beside it."""
+        written = onnx_file(model, case, preparation, case.precision)
+        if written == model.path:
+            raise Unsupported(f"'{model.name}' is an ONNX file already.", expected="a model in PyTorch")
+        move_onnx(written, path)
 
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on."""

@@ -90,6 +90,10 @@ class CudaRunner(OnnxRunner):
         self._loaded.run_with_iobinding(self._binding, self._run_options)
         return self._outputs
 
+    def read_by(self, feed: Feed) -> list[Any]:  # noqa: ARG002 - every feed is copied into the bound tensors
+        """The bound tensors."""
+        return list(self._own.values())
+
     def synchronize(self) -> None:
         """Waits for the runner's stream."""
         import torch

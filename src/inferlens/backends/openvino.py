@@ -18,12 +18,12 @@ from inferlens.backends.onnx_export import onnx_file
 from inferlens.backends.onnx_graph import check_shapes
 from inferlens.backends.onnxruntime import onnx_formats, onnx_versions
 from inferlens.backends.onnxruntime_runner import as_output
-from inferlens.case import PRECISIONS, Case
+from inferlens.case import PRECISIONS, QUANTIZED, Case
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 
-TYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16"}
-ABILITIES = {"fp32": "FP32", "fp16": "FP16", "bf16": "BF16"}
+TYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "int8": "f32"}  # of what is not quantized
+ABILITIES = {"fp32": "FP32", "fp16": "FP16", "bf16": "BF16", "int8": "INT8"}
 
 
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
@@ -56,13 +56,13 @@ class OpenVino(Backend):
         if openvino is None or missing is not None:
             return Capabilities(formats=formats, absent=(missing,) if missing else ())
         abilities = openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-        precisions = tuple(name for name in PRECISIONS if ABILITIES[name] in abilities)
+        precisions = tuple(name for name in ABILITIES if ABILITIES[name] in abilities)
         return Capabilities(
             formats=formats,
             supports=(Support("cpu", "cpu", precisions),),
             limits={
                 f"cpu/{name}": f"OpenVINO has no {name} arithmetic on this CPU (it has {', '.join(abilities)})"
-                for name in PRECISIONS
+                for name in (*PRECISIONS, *QUANTIZED)
                 if name not in precisions
             },
             libraries={"openvino": str(openvino.__version__), **onnx_versions()},

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from inferlens.backends.availability import warn_no_effect
+from inferlens.backends.availability import first_lines, warn_no_effect
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.cuda_graph import CudaGraph
+from inferlens.backends.dynamic import example_feed, export_dimensions
+from inferlens.backends.torch_cast import cast
 from inferlens.backends.torch_runner import (
     Feed,
     TorchOptions,
@@ -43,6 +46,7 @@ class PyTorch(Backend):
     name = "pytorch"
     summary = "PyTorch eager, operator by operator"
     options = Options
+    saves: ClassVar[dict[str, str]] = {".pt2": "exported program"}
 
     def capabilities(self) -> Capabilities:
         """CPU always, CUDA where PyTorch sees a GPU."""
@@ -58,6 +62,23 @@ class PyTorch(Backend):
         if case.device != "cuda":
             raise Unsupported(f"There are no CUDA graphs on {case.device}.", cure="--device cuda, or no cuda_graph")
         return GraphRunner(model, case, preparation, options)
+
+    def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Writes the exported program of ``torch.export``, on the CPU, with the sizes free that have a range."""
+        import torch
+
+        if model.module is None:
+            raise Unsupported(f"'{model.spec}' has no module to export.", expected="a model in PyTorch")
+        with preparation.phase("export"):
+            cast(model.module, case.precision)
+            feed = example_feed(model, case)
+            try:
+                program = torch.export.export(
+                    model.module, feed, dynamic_shapes=export_dimensions(model.inputs), strict=False
+                )
+            except Exception as error:  # the exporter raises nearly every type there is
+                raise Unsupported(f"torch.export cannot export '{model.name}': {first_lines(error)}") from error
+            torch.export.save(program, str(path))
 
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on."""
@@ -90,3 +111,8 @@ class GraphRunner(EagerRunner):
     def infer(self, feed: Feed) -> Any:
         """One replay; ``feed`` is copied in first unless it is the one that is there already."""
         return self._call(feed)  # as one object, by which the graph knows it again
+
+    def read_by(self, feed: Feed) -> list[Any]:  # noqa: ARG002 - every feed is copied into the captured inputs
+        """The captured inputs."""
+        assert isinstance(self._call, CudaGraph)
+        return list(self._call.inputs)

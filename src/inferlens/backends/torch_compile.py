@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from inferlens.backends.availability import first_lines, found
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner
+from inferlens.backends.dynamic import free_sizes
 from inferlens.backends.torch_runner import (
     TorchOptions,
     TorchRunner,
@@ -116,6 +117,10 @@ class CompiledRunner(TorchRunner):
             self.forward(module), mode=self.case.variant, dynamic=self._dynamic, fullgraph=self._fullgraph
         )
         feed = self.seeded_feed()
+        for tensor, spec in zip(feed, self.model.inputs, strict=True):
+            for index in free_sizes(spec):
+                if tensor.shape[index] > 1:  # a size of 1 is compiled for itself alone
+                    torch._dynamo.mark_dynamic(tensor, index)
         graphs = self.case.device == "cuda" and self.case.variant in GRAPH_MODES
         try:
             with warnings.catch_warnings():

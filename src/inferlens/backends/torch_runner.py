@@ -72,6 +72,7 @@ def torch_capabilities(
         absent=tuple(reason for reason in lacking.values() if reason is not None),
         limits=limits,
         libraries=torch_versions(torch),
+        dynamic_shapes=True,
     )
 
 

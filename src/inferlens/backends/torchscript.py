@@ -9,8 +9,10 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
 
+import msgspec
 from msgspec import Meta
 
 from inferlens.backends.availability import first_lines
@@ -41,6 +43,7 @@ class TorchScript(Backend):
     summary = "TorchScript, traced or scripted"
     variants = ("trace", "script")
     options = Options
+    saves: ClassVar[dict[str, str]] = {".pt": "TorchScript"}
 
     def capabilities(self) -> Capabilities:
         """CPU always, CUDA where PyTorch sees a GPU."""
@@ -53,6 +56,15 @@ class TorchScript(Backend):
             raise Unsupported("An exported program has no source to script.", cure="--backend torchscript:trace")
         return ScriptRunner(model, case, preparation, options)
 
+    def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Writes the traced or scripted module, on the CPU."""
+        import torch
+
+        runner = self.prepare(model, msgspec.structs.replace(case, device="cpu"), preparation)
+        with runner, quiet():
+            assert isinstance(runner, ScriptRunner)
+            torch.jit.save(runner.script, str(path))
+
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on."""
         return torch_tolerance(case, tf32=self.parse_options(case).tf32)
@@ -64,6 +76,11 @@ class ScriptRunner(TorchRunner):
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
         super().__init__(model, case, preparation, options)
         self._options = options
+
+    @property
+    def script(self) -> Any:
+        """The script module, once the runner is entered."""
+        return self._call
 
     def build(self, module: Any) -> Callable[..., Any]:
         """Traces or scripts, then freezes and optimises as asked.

@@ -16,12 +16,17 @@ if TYPE_CHECKING:
     from inferlens.record import Record
 
 MODEL = "What to measure: a name (resnet18, timm:NAME, transformers:NAME, hub:REPO:NAME, inferlens:resnet34), \
-package.module:factory, a .onnx, .pt or .pt2 file; several of them; or one plan file (.toml)."
+package.module:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of them; or one plan file (.toml)."
 BACKEND = (
     "Backends, as name or name:variant, with commas; 'all' is every variant. [dim]Default: each that works here.[/dim]"
 )
+PRECISION = "fp32, fp16, bf16, with commas; fp8, int8 for ONNX files quantized to them. \
+[dim]Default: the file's own, else fp32.[/dim]"
 BATCH = "Batch sizes, with commas. [dim]Default: the model's own.[/dim]"
-INPUT = "An input, as NAME=1x3x224x224:float32 or NAME=1x128:int64:0..1000; repeatable."
+INPUT = "An input, as NAME=1x3x224x224:float32 or NAME=1x128:int64:0..1000; NAME=1..16x3x224x224:opt=2 prepares for a \
+range of sizes; repeatable."
+IO = "Where a call begins and ends: device, or host with copies in and out as part of it, with commas."
+REBUILD = "Build anew what was built and kept before, such as engines."
 OPTION = "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'."
 WEIGHTS = "Name or file of weights. [dim]Default: random, from the seed.[/dim]"
 TRUST = "Open pickled model files, which can run any code when opened."
@@ -33,16 +38,18 @@ TIMEOUT = "Time each case may take in all, such as 90s or 15m."
 def bench(
     model: Annotated[list[str], typer.Argument(help=MODEL)],
     backend: Annotated[str | None, typer.Option("--backend", "-b", help=BACKEND)] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, fp16, bf16, with commas.")] = None,
+    precision: Annotated[str | None, typer.Option(help=PRECISION)] = None,
     batch: Annotated[str | None, typer.Option(help=BATCH)] = None,
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, with commas. [dim]Default: cuda if it works.[/dim]")
     ] = None,
     threads: Annotated[str | None, typer.Option(help="CPU threads inside a call, with commas.")] = None,
+    io: Annotated[str | None, typer.Option(help=IO, show_default="device")] = None,
     option: Annotated[list[str] | None, typer.Option(help=OPTION)] = None,
     input: Annotated[list[str] | None, typer.Option(help=INPUT)] = None,
     weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
     trust: Annotated[bool | None, typer.Option("--trust", help=TRUST)] = None,
+    rebuild: Annotated[bool | None, typer.Option("--rebuild", help=REBUILD)] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")] = None,
     iterations: Annotated[int | None, typer.Option(help=ITERATIONS)] = None,
     warmup: Annotated[int | None, typer.Option(help=WARMUP)] = None,
@@ -66,6 +73,7 @@ def bench(
     words = {
         "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
         "threads": threads, "option": option, "input": input, "weights": weights, "trust": trust, "seed": seed,
+        "io": io, "rebuild": rebuild,
         "iterations": iterations, "warmup": warmup, "seconds": seconds, "timeout": timeout, "output": output,
     }  # fmt: skip
     plan = read_plan(words)

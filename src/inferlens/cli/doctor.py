@@ -20,6 +20,7 @@ def doctor(
     import sys
 
     import msgspec
+    from rich.markup import escape
 
     from inferlens import api
     from inferlens.backends import BACKENDS
@@ -35,6 +36,9 @@ def doctor(
     console = screen.output()
     console.print(machine(here))
     console.print(backend_table(capabilities))
+    for can in capabilities.values():
+        for title, names in can.contents.items():
+            console.print(f"\n[bold]{escape(title)}[/bold]: {escape(', '.join(names) or 'none')}")
 
 
 def machine(here: Environment) -> Table:

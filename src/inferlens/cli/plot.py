@@ -42,7 +42,7 @@ def write(output: Path, drawn: str | bytes) -> None:
         InferlensError: if it cannot be written there.
     """
     from inferlens.errors import InferlensError
-    from inferlens.store import write_whole
+    from inferlens.files import write_whole
 
     try:
         write_whole(output, drawn.encode() if isinstance(drawn, str) else drawn)

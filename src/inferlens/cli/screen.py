@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -39,6 +40,17 @@ def note(text: str) -> None:
     from rich.markup import escape
 
     errors().print(f"[dim]{escape(text)}[/dim]", soft_wrap=True)
+
+
+@contextmanager
+def busy(what: str) -> Iterator[Callable[[str], None]]:
+    """Shows on a terminal that something is under way; gives what to tell the name of each step to."""
+    console = errors()
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status(what) as status:
+        yield lambda step: status.update(f"{what}: {step}")
 
 
 def view(format: str, reference: str | None) -> View:

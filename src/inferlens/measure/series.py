@@ -21,23 +21,28 @@ Progress = Callable[[float], None]
 
 
 def latency(runner: Runner, feed: Any, rule: StoppingRule, progress: Progress) -> tuple[Measurement, ...]:
-    """Latency samples until ``rule`` is satisfied, with enqueue and GPU times where the clock tells them."""
+    """Latency samples until ``rule`` is satisfied; enqueue and GPU times and their parts where the clock tells them."""
     clock = runner.clock
     host: list[float] = []
     enqueue: list[float] = []
     gpu: list[float] = []
+    stages: dict[str, list[float]] = {}
     chunk = 1
     with collector_off():
         while not rule.finished:
             timings = clock.time(runner.infer, feed, min(chunk, rule.most))
-            for seconds in timings.latency:
-                rule.add(seconds)
+            for sample in timings.latency:
+                rule.add(sample)
             host += timings.latency
             enqueue += timings.enqueue
             gpu += timings.gpu
+            for name, seconds in timings.stages.items():
+                stages.setdefault(name, []).extend(seconds)
             chunk = _chunk(timings.latency)
             progress(rule.progress)
-    series: tuple[tuple[Any, list[float]], ...] = (("latency", host), ("enqueue time", enqueue), ("GPU time", gpu))
+    series: tuple[tuple[Any, list[float]], ...] = (
+        ("latency", host), ("enqueue time", enqueue), ("GPU time", gpu), *stages.items(),
+    )  # fmt: skip
     return tuple(
         Measurement(metric=metric, unit="s", clock=clock.name, samples=tuple(samples))
         for metric, samples in series

@@ -15,11 +15,12 @@ from inferlens.case import TensorSpec
 if TYPE_CHECKING:
     import torch
 
-Format = Literal["module", "torchscript", "exported", "onnx", "fake"]
+Format = Literal["module", "torchscript", "exported", "onnx", "engine", "torch_tensorrt", "fake"]
 Array = NDArray[np.generic]
 
 # The backend, as a user writes it, whose fp32 outputs on the CPU are the reference for a model of each format, and the
-# options it runs with there.
+# options it runs with there. Compiled models (``engine``, ``torch_tensorrt``) have the reference of what they were
+# compiled from.
 REFERENCES: dict[Format, tuple[str, dict[str, str | bool]]] = {
     "module": ("pytorch", {}),
     "exported": ("pytorch", {}),
@@ -27,6 +28,15 @@ REFERENCES: dict[Format, tuple[str, dict[str, str | bool]]] = {
     "onnx": ("onnxruntime:cpu", {"graph_optimization": "disable"}),
     "fake": ("fake", {}),
 }
+
+
+class Origin(Struct, frozen=True, kw_only=True):
+    """What a compiled model was made from: enough to load that again."""
+
+    spec: str
+    format: Format
+    weights: str | None = None
+    seed: int = 0
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -38,6 +48,8 @@ class Found(Struct, frozen=True, kw_only=True):
         format: what the model will be once loaded; decides which backends can take it.
         batch: batch size of its own inputs, if known without loading it.
         asked: the name as it was asked for.
+        precision: what it is in and runs in, if nothing else is asked for.
+        origin: what it was compiled from, for compiled models whose origin is known.
     """
 
     spec: str
@@ -45,6 +57,8 @@ class Found(Struct, frozen=True, kw_only=True):
     format: Format
     batch: int | None = 1
     asked: str = ""
+    precision: str = "fp32"
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True)

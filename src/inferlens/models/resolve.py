@@ -10,6 +10,7 @@ from inferlens.case import Case, TensorSpec, with_batch
 from inferlens.errors import InferlensError, MissingLibrary, Unsupported, suggestion
 from inferlens.models.model import Found, Model
 from inferlens.models.sources.base import Opened, Source, Wish
+from inferlens.models.sources.compiled import EngineFile, TorchTensorRtFile
 from inferlens.models.sources.factory import Factory
 from inferlens.models.sources.fake import Fake
 from inferlens.models.sources.files import SUFFIXES, TorchFile
@@ -23,9 +24,14 @@ from inferlens.models.sources.zoo import Zoo
 
 # A bare name is looked up in the sources that list their names, in this order.
 SOURCES: tuple[Source, ...] = (
-    Torchvision(), Timm(), Transformers(), Zoo(), Hub(), Factory(), OnnxFile(), TorchFile(), Live(), Fake(),
+    Torchvision(), Timm(), Transformers(), Zoo(), Hub(), Factory(), OnnxFile(), TorchFile(), EngineFile(),
+    TorchTensorRtFile(), Live(), Fake(),
 )  # fmt: skip
 BY_PREFIX = {source.prefix: source for source in SOURCES}
+BY_SUFFIX = {
+    ".onnx": "onnx",
+    **{suffix: kind.prefix for kind in (EngineFile, TorchTensorRtFile) for suffix in kind.suffixes},
+}
 IMAGE = TensorSpec("x", (1, 3, 224, 224))
 
 
@@ -38,8 +44,8 @@ def find(name: str) -> Found:
     prefix, colon, rest = name.partition(":")
     if colon and prefix in BY_PREFIX:
         found = BY_PREFIX[prefix].find(rest)
-    elif name.endswith(".onnx"):
-        found = BY_PREFIX["onnx"].find(name)
+    elif Path(name).suffix in BY_SUFFIX:
+        found = BY_PREFIX[BY_SUFFIX[Path(name).suffix]].find(name)
     elif name.endswith(SUFFIXES) or Path(name).is_file():
         found = BY_PREFIX["file"].find(name)
     elif colon:
@@ -145,6 +151,12 @@ def _weights(opened: Opened, case: Case) -> str:
 
 def _inputs(opened: Opened, asked: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
     """The model's own inputs, with those asked for in their place."""
+    if not opened.inputs and opened.module is None and not asked:
+        raise InferlensError(
+            "Nothing beside the file tells what its inputs are.",
+            expected="an --input for each of them",
+            cure="--input x=1x3x224x224:float32",
+        )
     if not opened.inputs:
         return asked or (_guess(opened),)
     own = {spec.name: spec for spec in opened.inputs}
@@ -230,6 +242,8 @@ def _fingerprint(opened: Opened) -> str:
     """What tells these weights from others."""
     from inferlens.models import weights
 
+    if opened.weights_sha256:
+        return opened.weights_sha256
     return weights.fingerprint(opened.module) if opened.module is not None else opened.source.rpartition(" ")[2]
 
 

@@ -19,13 +19,15 @@ class Row(Struct, frozen=True, kw_only=True):
         machine: what tells the machine from another; rows of two machines are never compared.
         device_name: name of the GPU, or of the CPU for cases on the CPU.
         inputs: the actual inputs; ``batch`` is the number of items in one call.
+        io: where a call begins and ends, ``device`` or ``host``.
         samples: number of latency samples.
         median_low, median_high: 95 % interval of the median latency.
         iterations_per_second: calls per second, median of the throughput windows; items are calls x batch.
         reference: name of the row the speed-up is against; empty if there is none.
         speedup: reference's median latency over this one's, with its 95 % interval.
         error: relative L2 error of the outputs; ``agrees`` is ``None`` where they could not be checked.
-        build: seconds of export and build together.
+        h2d, compute, d2h: medians of the parts of the GPU time, where a call begins and ends on the host.
+        build: seconds of export and build together; ``cached`` if what was built before was used.
         ranked: whether the row may be the fastest: it ran, and its outputs are not known to be wrong.
         fastest: the lowest median of its comparison, or not to be told apart from it: several rows may be.
     """
@@ -45,6 +47,7 @@ class Row(Struct, frozen=True, kw_only=True):
     threads: int | None
     options: str
     inputs: str
+    io: str
     status: str
     reason: str
     cure: str
@@ -60,6 +63,10 @@ class Row(Struct, frozen=True, kw_only=True):
     maximum: float | None = None
     deviation: float | None = None
     gpu_time: float | None = None
+    enqueue: float | None = None
+    h2d: float | None = None
+    compute: float | None = None
+    d2h: float | None = None
     iterations_per_second: float | None = None
     items_per_second: float | None = None
     reference: str = ""
@@ -72,6 +79,7 @@ class Row(Struct, frozen=True, kw_only=True):
     agreement_reason: str = ""
     load: float | None = None
     build: float | None = None
+    cached: bool = False
     first_inference: float | None = None
     host_peak: int | None = None
     device_peak: int | None = None
@@ -90,9 +98,9 @@ class Row(Struct, frozen=True, kw_only=True):
         return self.model, self.machine, self.inputs_any_batch
 
     @property
-    def comparison(self) -> tuple[str, str, str, int | None]:
+    def comparison(self) -> tuple[str, str, str, int | None, str]:
         """Rows that share this are compared with each other."""
-        return self.model, self.machine, self.inputs, self.batch
+        return self.model, self.machine, self.inputs, self.batch, self.io
 
     def overlaps(self, other: Row) -> bool:
         """Whether the 95 % intervals of two medians overlap; without intervals, whether the medians are equal."""

@@ -30,7 +30,7 @@ def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
         InferlensError: if ``reference`` names no row, or more than one.
     """
     named = _named(_with_inputs(latest(records)))
-    comparisons: dict[tuple[str, str, str, int | None], list[tuple[Row, Record]]] = {}
+    comparisons: dict[tuple[object, ...], list[tuple[Row, Record]]] = {}
     for pair in named:
         comparisons.setdefault(pair[0].comparison, []).append(pair)
     tables = {row.table: index for index, (row, _) in reversed(list(enumerate(named)))}
@@ -98,7 +98,8 @@ def _row(record: Record, inputs: tuple[TensorSpec, ...], device: str) -> Row:
     """What one record says by itself; ``device`` is a word of the name where it is not the same for all."""
     case, environment, agreement = record.case, record.environment, record.agreement
     words = [case.backend_label, case.precision, device]
-    words += ["" if case.threads is None else f"{case.threads} threads", case.options_label]
+    words += ["" if case.threads is None else f"{case.threads} threads", "" if case.io == "device" else "host io"]
+    words += [*map(_range, filter(lambda spec: spec.dynamic, inputs)), case.options_label]
     gpu = environment.gpus[0].name if environment.gpus else "GPU"
     exports = [record.phase_seconds("export"), record.phase_seconds("build")]
     row = Row(
@@ -117,6 +118,7 @@ def _row(record: Record, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         threads=case.threads,
         options=case.options_label,
         inputs=", ".join(map(str, inputs)),
+        io=case.io,
         status=record.status,
         reason=record.reason,
         cure=record.cure,
@@ -125,6 +127,7 @@ def _row(record: Record, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         agreement_reason=agreement.reason if agreement else "",
         load=record.phase_seconds("load"),
         build=None if exports == [None, None] else sum(seconds or 0.0 for seconds in exports),
+        cached=any(phase.note == "cached" for phase in record.phases),
         first_inference=record.phase_seconds("first inference"),
         host_peak=record.memory.host_peak,
         device_peak=record.memory.device_peak,
@@ -135,7 +138,7 @@ def _row(record: Record, inputs: tuple[TensorSpec, ...], device: str) -> Row:
 
 
 def _with_measurements(row: Row, record: Record) -> Row:
-    latency, gpu, calls = (_finite(record, metric) for metric in ("latency", "GPU time", "throughput"))
+    latency, calls = _finite(record, "latency"), _finite(record, "throughput")
     left_out = sum(len(m.samples) for m in record.measurements) - sum(
         len(_finite(record, m.metric)) for m in record.measurements
     )
@@ -146,7 +149,11 @@ def _with_measurements(row: Row, record: Record) -> Row:
     row = replace(
         row,
         samples=len(latency),
-        gpu_time=median(gpu) if gpu else None,
+        gpu_time=_median(record, "GPU time"),
+        enqueue=_median(record, "enqueue time"),
+        h2d=_median(record, "H2D time"),
+        compute=_median(record, "compute time"),
+        d2h=_median(record, "D2H time"),
         iterations_per_second=per_second,
         items_per_second=None if per_second is None or row.batch is None else per_second * row.batch,
     )
@@ -195,6 +202,18 @@ def _against(row: Row, reference: Row, samples: dict[str, tuple[float, ...]]) ->
 def _place(row: Row) -> tuple[str, bool, bool, bool, float]:
     """Order within a comparison and device: reference, ranked rows by speed, wrong ones by speed, what did not run."""
     return row.device, not row.is_reference, not row.ranked, not row.ok, math.inf if row.median is None else row.median
+
+
+def _range(spec: TensorSpec) -> str:
+    """The sizes that a model was prepared for, such as ``x=1..16x3x224x224 opt 2x3x224x224``."""
+    least, best, most = spec.profile
+    sizes = "x".join(str(low) if low == high else f"{low}..{high}" for low, high in zip(least, most, strict=True))
+    return f"{spec.name}={sizes} opt {'x'.join(map(str, best))}"
+
+
+def _median(record: Record, metric: Metric) -> float | None:
+    samples = _finite(record, metric)
+    return median(samples) if samples else None
 
 
 def _finite(record: Record, metric: Metric) -> tuple[float, ...]:

@@ -45,6 +45,7 @@ class Opened:
         parameters: number of parameters, where there is no module to ask.
         named_weights: whether it has the weights that were asked for by name.
         weights: where its weights came from, if they are not random.
+        weights_sha256: hash of the weights it was compiled with, where there is neither module nor file to ask.
         source: what identifies it, such as the library's version or the file's hash.
     """
 
@@ -59,6 +60,7 @@ class Opened:
     parameters: int | None = None
     named_weights: bool = False
     weights: str = ""
+    weights_sha256: str = ""
     source: str = ""
 
 

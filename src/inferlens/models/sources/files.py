@@ -5,7 +5,6 @@ What a file is, is told by its content. Nothing that can run code is unpickled u
 
 from __future__ import annotations
 
-import hashlib
 import os
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from inferlens.errors import InferlensError, MissingLibrary
+from inferlens.files import sha256
 from inferlens.models.examples import spec_of, with_example
 from inferlens.models.model import Format, Found
 from inferlens.models.sources.base import Opened, Source, Wish
@@ -88,16 +88,6 @@ def kind_of(path: Path) -> Kind:
     if any(name.endswith("/constants.pkl") for name in names) and any("/code/" in name for name in names):
         return "torchscript"
     return "pickle" if any(name.endswith("data.pkl") for name in names) else "unknown"
-
-
-def sha256(*paths: Path) -> str:
-    """Hash of the files' content, one after the other."""
-    digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
-            while block := file.read(1 << 22):
-                digest.update(block)
-    return digest.hexdigest()
 
 
 @contextmanager

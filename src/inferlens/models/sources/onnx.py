@@ -9,9 +9,11 @@ from typing import Any
 
 from inferlens.case import DTYPES, TensorSpec
 from inferlens.errors import InferlensError, MissingLibrary
+from inferlens.files import sha256
 from inferlens.models.model import Found
+from inferlens.models.onnx_precision import graph_precision
 from inferlens.models.sources.base import Opened, Source, Wish
-from inferlens.models.sources.files import broken_file, existing, sha256
+from inferlens.models.sources.files import broken_file, existing
 
 FLOATS = (
     1,
@@ -34,9 +36,12 @@ class OnnxFile(Source):
     def find(self, name: str) -> Found:
         """See :class:`Source`."""
         path = existing(name)
-        shapes = list(_inputs(_read(path)).values())
+        model = _read(path)
+        shapes = list(_inputs(model).values())
         batch = shapes[0][0][0] if shapes and shapes[0][0] else None
-        return Found(spec=f"onnx:{path}", name=path.stem, format="onnx", batch=batch or 1)
+        return Found(
+            spec=f"onnx:{path}", name=path.stem, format="onnx", batch=batch or 1, precision=graph_precision(model)
+        )
 
     def open(self, name: str, wish: Wish) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
         """See :class:`Source`."""

@@ -1,0 +1,54 @@
+"""Inputs whose sizes have a range, for tracers: which dimensions are free, and an example to trace with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from inferlens.backends.feeds import ordered
+from inferlens.backends.torch_cast import tensor_of
+from inferlens.case import Case, TensorSpec
+from inferlens.models.model import Model
+
+
+def free_sizes(spec: TensorSpec) -> dict[int, str]:
+    """The dimensions that have a range, each with the name of its size.
+
+    Sizes of one place and range share a name, also in other inputs: a batch, or a length, is the same for all.
+    """
+    least, _, most = spec.profile
+    return {
+        index: f"size{index}_{low}_{high}"
+        for index, (low, high) in enumerate(zip(least, most, strict=True))
+        if low < high
+    }
+
+
+def export_dimensions(specs: tuple[TensorSpec, ...]) -> tuple[dict[int, Any], ...] | None:
+    """``dynamic_shapes`` for ``torch.export``, one for each input; ``None`` if no size has a range."""
+    if not any(spec.dynamic for spec in specs):
+        return None
+    from torch.export import Dim
+
+    known: dict[str, Any] = {}
+    for spec in specs:
+        least, _, most = spec.profile
+        for index, name in free_sizes(spec).items():
+            known.setdefault(name, Dim(name, min=least[index], max=most[index]))
+    return tuple({index: known[name] for index, name in free_sizes(spec).items()} for spec in specs)
+
+
+def example_feed(model: Model, case: Case, precision: str = "") -> tuple[Any, ...]:
+    """Tensors on the CPU to trace with, in the case's precision or in ``precision``.
+
+    Inputs with a range are at their largest shape: tracers take a size of 1 for a constant.
+    """
+    from inferlens.models.inputs import make_inputs
+
+    if any(spec.dynamic for spec in model.inputs):
+        specs = tuple(msgspec.structs.replace(spec, shape=spec.profile[2]) for spec in model.inputs)
+        model = replace(model, inputs=specs)
+    arrays = zip(ordered(make_inputs(model, case.seed), model.inputs), model.inputs, strict=True)
+    return tuple(tensor_of(array, spec, precision or case.precision) for array, spec in arrays)

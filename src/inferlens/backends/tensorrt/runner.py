@@ -1,0 +1,218 @@
+"""The runner of the backend ``tensorrt``: an engine on a stream of its own, fed by PyTorch's tensors without a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from inferlens.backends.availability import first_lines
+from inferlens.backends.base import Inputs, Outputs, Preparation, Runner
+from inferlens.backends.feeds import ordered
+from inferlens.backends.tensorrt.flavours import Flavour
+from inferlens.backends.tensorrt.options import Options
+from inferlens.backends.tensorrt.runtime import Call, Engine
+from inferlens.backends.torch_runner import host_array
+from inferlens.case import Case, TensorSpec
+from inferlens.clocks import Clock, LanesClock
+from inferlens.errors import Unsupported
+from inferlens.models.model import Model
+
+Feed = dict[str, Any]
+
+
+class EngineRunner(Runner):
+    """Opens a plan when it is entered and calls it; the plan itself is made by ``build``, inside of the entry.
+
+    With a CUDA graph a call is a replay, which reads the captured inputs: feeds are copied into those. Without, the
+    engine reads the feed's own tensors.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], bytes],
+        model: Model,
+        case: Case,
+        preparation: Preparation,
+        flavour: Flavour,
+        options: Options,
+    ) -> None:
+        self._build = build
+        self._model = model
+        self._case = case
+        self._preparation = preparation
+        self._flavour = flavour
+        self._options = options
+        self._calls: list[Call] = []
+        self._graphs: list[Any] = []
+        self._outputs: Any = None
+        self._bound: Feed | None = None
+        self._entered = ExitStack()
+        self.clock: Clock = LanesClock([])
+
+    def __enter__(self) -> EngineRunner:
+        import torch
+
+        plan = self._build()
+        with ExitStack() as entered:
+            stream = torch.cuda.Stream()
+            entered.enter_context(torch.cuda.stream(stream))
+            with self._preparation.phase("build"):
+                self._engine = self._opened(plan)
+                self._calls = [
+                    Call(self._engine, lane, self._shapes(), self._options.profile) for lane in self._streams(stream)
+                ]
+                self._own = self._seeded_feed()
+                if self._case.io == "host" and self._calls[0].grows:
+                    raise Unsupported("The shape of an output depends on the data: no room on the host can be kept.")
+                for call in self._calls:
+                    call.bind(self._own)
+                    call.enqueue()  # kernels are loaded, or compiled, at the first call
+                torch.cuda.synchronize()
+                if self._options.cuda_graph:
+                    self._graphs = [self._captured(call) for call in self._calls]
+            self._entered = entered.pop_all()
+        self._outputs = self._calls[0] if self._calls[0].grows else self._calls[0].outputs
+        self.clock = LanesClock(self._lanes())
+        self._tell()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._engine.keep_kernels()
+            self._graphs = []
+            for call in self._calls:
+                call.close()
+        self._calls, self._bound = [], None
+        self._entered.close()
+
+    def place(self, inputs: Inputs) -> Feed:
+        """Tensors on the GPU, in the types that the engine takes, by name."""
+        specs = self._model.inputs
+        arrays = zip(specs, ordered(inputs, specs), strict=True)
+        return {spec.name: self._tensor(array, spec) for spec, array in arrays if spec.name in self._engine.inputs}
+
+    def infer(self, feed: Feed) -> Any:
+        """Enqueues one call; a feed that is not the last one is bound first, or copied where a graph is replayed."""
+        if feed is not self._bound:
+            self._bind(feed)
+        if self._graphs:
+            self._graphs[0].replay()
+        else:
+            self._calls[0].enqueue()
+        return self._outputs
+
+    def read_by(self, feed: Feed) -> list[Any]:
+        """The feed's own tensors, or the captured ones."""
+        return list((self._own if self._graphs else feed).values())
+
+    def synchronize(self) -> None:
+        """Waits for the runner's stream."""
+        self._calls[0].stream.synchronize()
+
+    def collect(self, outputs: Any) -> Outputs:
+        """See :class:`Runner`."""
+        tensors = outputs.outputs if isinstance(outputs, Call) else outputs
+        return [host_array(tensor) for tensor in tensors]
+
+    def _bind(self, feed: Feed) -> None:
+        if self._graphs:
+            for name, own in self._own.items():
+                own.copy_(feed[name])
+        else:
+            for call in self._calls:
+                call.bind(feed)
+        self._bound = feed
+
+    def _opened(self, plan: bytes) -> Engine:
+        """The engine, checked to have the case's inputs.
+
+        Raises:
+            Unsupported: if it has others.
+        """
+        cache = Path(self._options.timing_cache) if self._options.timing_cache and self._flavour.jit else None
+        engine = Engine(plan, self._flavour, plugins=self._options.plugins, cache=cache)
+        known = {spec.name for spec in self._model.inputs}
+        if not set(engine.inputs) <= known:
+            wanted = ", ".join(f"{name}={_shape(engine, name)}" for name in engine.inputs)
+            raise Unsupported(f"The engine takes {wanted}, not {', '.join(sorted(known))}.", cure="--input for each")
+        if self._options.profile >= engine.opened.num_optimization_profiles:
+            count = engine.opened.num_optimization_profiles
+            raise Unsupported(f"There is no profile {self._options.profile}: the engine has {count}, counted from 0.")
+        return engine
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {spec.name: spec.shape for spec in self._model.inputs if spec.name in self._engine.inputs}
+
+    def _lanes(self) -> list[Callable[[], None]]:
+        """What enqueues a call on each of the streams."""
+        if not self._graphs:
+            return [call.enqueue for call in self._calls]
+        return [_replay(graph, call.stream) for graph, call in zip(self._graphs, self._calls, strict=True)]
+
+    def _streams(self, first: Any) -> list[Any]:
+        import torch
+
+        return [first, *(torch.cuda.Stream() for _ in range(self._options.streams - 1))]
+
+    def _seeded_feed(self) -> Feed:
+        from inferlens.models.inputs import make_inputs
+
+        return self.place(make_inputs(self._model, self._case.seed))
+
+    def _tensor(self, array: Any, spec: TensorSpec) -> Any:
+        import torch
+
+        return torch.from_numpy(np.array(array, order="C", copy=True)).to("cuda", self._engine.dtype(spec.name))
+
+    def _captured(self, call: Call) -> Any:
+        """The call as a CUDA graph.
+
+        Raises:
+            Unsupported: if it cannot be captured.
+        """
+        import torch
+
+        if call.grows:
+            raise Unsupported(
+                "The shape of an output depends on the data, which a CUDA graph cannot hold.", cure="without cuda_graph"
+            )
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=call.stream):
+                call.enqueue()
+        except RuntimeError as error:
+            raise Unsupported(
+                f"The engine cannot be captured in a CUDA graph: {first_lines(error)}", cure="without cuda_graph"
+            ) from error
+        return graph
+
+    def _tell(self) -> None:
+        opened, facts = self._engine.opened, self._preparation.facts
+        facts["flavour"] = self._flavour.title
+        facts["layers"] = opened.num_layers
+        facts["profiles"] = opened.num_optimization_profiles
+        facts["streams"] = len(self._calls)
+        if hasattr(opened, "device_memory_size_v2"):
+            facts["activation_bytes"] = opened.device_memory_size_v2
+
+
+def _replay(graph: Any, stream: Any) -> Callable[[], None]:
+    """Replays ``graph`` on ``stream``: a replay goes to whatever stream is the current one."""
+    import torch
+
+    def replay() -> None:
+        with torch.cuda.stream(stream):
+            graph.replay()
+
+    return replay
+
+
+def _shape(engine: Engine, name: str) -> str:
+    return "x".join("N" if size < 0 else str(size) for size in engine.opened.get_tensor_shape(name)) or "scalar"

@@ -1,0 +1,220 @@
+"""Running an engine: the opened :class:`Engine`, and :class:`Call`, one way of calling it with memory of its own.
+
+A context reads and writes memory by address. Every tensor whose address it was given is kept by the :class:`Call` for
+as long as the context lives: memory that is freed too early is an illegal access, which ends the whole process.
+"""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from inferlens.backends.tensorrt import log
+from inferlens.backends.tensorrt.flavours import Flavour
+from inferlens.backends.tensorrt.plugins import load_plugins
+from inferlens.errors import Unsupported
+from inferlens.files import write_whole
+
+Shape = tuple[int, ...]
+# PyTorch's types by the names of TensorRT's.
+TYPES = {
+    "FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT64": "int64", "INT32": "int32", "INT8": "int8",
+    "UINT8": "uint8", "BOOL": "bool", "FP8": "float8_e4m3fn",
+}  # fmt: skip
+
+
+class Engine:
+    """A plan, opened on the GPU.
+
+    ``inputs`` and ``outputs`` are the names of its tensors in order. The cache file, in flavours that compile kernels
+    when an engine runs, keeps those from one run to the next.
+    """
+
+    def __init__(self, plan: bytes, flavour: Flavour, *, plugins: str = "", cache: Path | None = None) -> None:
+        """Opens ``plan``, which was checked to be for this flavour and GPU (``check_plan``).
+
+        Raises:
+            Unsupported: if TensorRT cannot open it, with its reason.
+        """
+        load_plugins(flavour, plugins)
+        trt: Any = flavour.module
+        self.flavour = flavour
+        self.log = log.log(flavour)
+        self._runtime = trt.Runtime(self.log)
+        self.opened: Any = self._runtime.deserialize_cuda_engine(plan)
+        if self.opened is None:
+            raise Unsupported(f"{flavour.title} cannot open the engine: {log.condensed(self.log.errors)}.")
+        names = [self.opened.get_tensor_name(index) for index in range(self.opened.num_io_tensors)]
+        modes = {name: self.opened.get_tensor_mode(name) for name in names}
+        self.inputs = [name for name in names if modes[name] == trt.TensorIOMode.INPUT]
+        self.outputs = [name for name in names if modes[name] == trt.TensorIOMode.OUTPUT]
+        self._cache = cache
+        self._config: Any = None
+        self._kernels: Any = None
+        if cache is not None and flavour.jit:
+            self._use_cache(cache)
+
+    def dtype(self, name: str) -> Any:
+        """PyTorch's type of a tensor."""
+        import torch
+
+        kind = self.opened.get_tensor_dtype(name).name
+        if kind not in TYPES:
+            raise Unsupported(f"The engine's tensor '{name}' has the type {kind}, which PyTorch does not have.")
+        return getattr(torch, TYPES[kind])
+
+    def profile_shapes(self, name: str, profile: int) -> tuple[Shape, Shape, Shape]:
+        """Smallest, best and largest shape of an input in a profile."""
+        least, best, most = (tuple(shape) for shape in self.opened.get_tensor_profile_shape(name, profile))
+        return least, best, most
+
+    def context(self) -> Any:
+        """A new execution context.
+
+        Raises:
+            MemoryError: if there is no room for its activations.
+        """
+        made = (
+            self.opened.create_execution_context(self._config)
+            if self._config is not None
+            else self.opened.create_execution_context()
+        )
+        if made is None:
+            raise MemoryError(f"{self.flavour.name} created no context: {log.condensed(self.log.errors)}")
+        return made
+
+    def keep_kernels(self) -> None:
+        """Writes the kernels that were compiled so far to the cache file, if there is one."""
+        if self._kernels is not None and self._cache is not None:
+            self._cache.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self._cache, bytes(self._kernels.serialize()))
+
+    def layers(self) -> list[Any]:
+        """What the engine tells of its layers, as decoded JSON: a mapping for each, or its name alone."""
+        import msgspec
+
+        inspector = self.opened.create_engine_inspector()
+        told = inspector.get_engine_information(self.flavour.module.LayerInformationFormat.JSON)
+        found: list[Any] = msgspec.json.decode(told).get("Layers", [])
+        return found
+
+    def _use_cache(self, path: Path) -> None:
+        self._config = self.opened.create_runtime_config()
+        self._kernels = self._config.create_runtime_cache()
+        if path.is_file():
+            self._kernels.deserialize(path.read_bytes())  # one of another GPU or version is passed over
+        self._config.set_runtime_cache(self._kernels)
+
+
+class Call:
+    """One context of an engine on a stream, with its inputs and outputs bound."""
+
+    def __init__(self, engine: Engine, stream: Any, shapes: dict[str, Shape], profile: int = 0) -> None:
+        """Binds outputs for inputs of ``shapes``; the inputs themselves are bound by :meth:`bind`.
+
+        ``grows`` is set if the shape of an output depends on the data, so that it is known only after a call.
+
+        Raises:
+            Unsupported: if the profile does not take the shapes.
+        """
+        self.engine = engine
+        self.stream = stream
+        self._handle = stream.cuda_stream
+        self._context = engine.context()
+        self._inputs: dict[str, Any] = {}
+        self._outputs: list[Any] = []  # tensors, and what will give one where its shape depends on the data
+        self.grows = False
+        if profile:
+            self._context.set_optimization_profile_async(profile, self._handle)
+            stream.synchronize()
+        for name, shape in shapes.items():
+            if not self._context.set_input_shape(name, shape):
+                least, _, most = engine.profile_shapes(name, profile)
+                raise Unsupported(f"The engine takes {name} from {_text(least)} to {_text(most)}, not {_text(shape)}.")
+        self._bind_outputs()
+
+    def bind(self, tensors: dict[str, Any]) -> None:
+        """Reads the inputs from ``tensors``, by name: contiguous, on the GPU, of the engine's types; no copies."""
+        for name, tensor in tensors.items():
+            self._context.set_tensor_address(name, tensor.data_ptr())
+        self._inputs = dict(tensors)
+
+    def enqueue(self) -> None:
+        """One inference on the stream.
+
+        Raises:
+            RuntimeError: if TensorRT could not enqueue it.
+        """
+        if not self._context.execute_async_v3(self._handle):
+            raise RuntimeError(f"{self.engine.flavour.name} did not run: {log.condensed(self.engine.log.errors)}")
+
+    def close(self) -> None:
+        """Lets go of the context first, then of what it had the addresses of."""
+        self.stream.synchronize()
+        self._context = None
+        self._inputs, self._outputs = {}, []
+
+    @property
+    def outputs(self) -> list[Any]:
+        """The outputs' tensors; those whose shape depends on the data have it once the stream has come to its end."""
+        return [value.tensor() if hasattr(value, "notify_shape") else value for value in self._outputs]
+
+    def _bind_outputs(self) -> None:
+        import torch
+
+        for name in self.engine.outputs:
+            shape = tuple(self._context.get_tensor_shape(name))
+            dtype = self.engine.dtype(name)
+            if all(size >= 0 for size in shape):
+                tensor = torch.empty(shape, dtype=dtype, device="cuda")
+                self._context.set_tensor_address(name, tensor.data_ptr())
+                self._outputs.append(tensor)
+            else:
+                growing = _growing(self.engine.flavour.module)(dtype)
+                self._context.set_output_allocator(name, growing)
+                self._outputs.append(growing)
+                self.grows = True
+
+
+@functools.lru_cache(maxsize=2)
+def _growing(module: Any) -> Any:
+    """The class of outputs whose shape depends on the data, which must be a subclass of the module's own allocator."""
+
+    class _Growing(module.IOutputAllocator):  # type: ignore[misc]
+        """Memory that TensorRT asks for while it runs, kept from call to call and never made smaller."""
+
+        def __init__(self, dtype: Any) -> None:
+            module.IOutputAllocator.__init__(self)
+            self._dtype = dtype
+            self._memory: Any = None
+            self._shape: Shape = ()
+
+        def reallocate_output(self, _name: str, _memory: int, size: int, _alignment: int) -> int:
+            return self._room(size)
+
+        def reallocate_output_async(self, _name: str, _memory: int, size: int, _alignment: int, _stream: int) -> int:
+            return self._room(size)
+
+        def notify_shape(self, _name: str, shape: Any) -> None:
+            self._shape = tuple(shape)
+
+        def tensor(self) -> Any:
+            """The output of the last call."""
+            count = 1
+            for size in self._shape:
+                count *= size
+            return self._memory.view(self._dtype)[:count].reshape(self._shape)
+
+        def _room(self, size: int) -> int:
+            import torch
+
+            if self._memory is None or self._memory.numel() < size:
+                self._memory = torch.empty(max(size, 256) + 15 & ~15, dtype=torch.uint8, device="cuda")
+            return int(self._memory.data_ptr())
+
+    return _Growing
+
+
+def _text(shape: Shape) -> str:
+    return "x".join(map(str, shape)) or "scalar"

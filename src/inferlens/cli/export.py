@@ -1,0 +1,48 @@
+"""``inferlens export``: write a model to a file, as one of the backends would run it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from inferlens.cli.bench import INPUT, OPTION, TRUST, WEIGHTS
+
+MODEL = "The model, as for 'inferlens bench'."
+TO = "The file: .onnx, .pt (TorchScript), .pt2 (exported program), .engine (TensorRT), .ts or .ep (Torch-TensorRT)."
+BACKEND = "What makes the file, as name or name:variant. [dim]Default: what writes files of that name.[/dim]"
+
+
+def export(
+    model: Annotated[str, typer.Argument(help=MODEL)],
+    to: Annotated[Path, typer.Option("--to", help=TO)],
+    backend: Annotated[str | None, typer.Option("--backend", "-b", help=BACKEND)] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, fp16 or bf16.", show_default="fp32")] = None,
+    batch: Annotated[str | None, typer.Option(help="Batch size. [dim]Default: the model's own.[/dim]")] = None,
+    input: Annotated[list[str] | None, typer.Option(help=INPUT)] = None,
+    option: Annotated[list[str] | None, typer.Option(help=OPTION)] = None,
+    weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
+    trust: Annotated[bool, typer.Option("--trust", help=TRUST)] = False,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")] = None,
+    rebuild: Annotated[bool, typer.Option("--rebuild", help="Build anew what was built before.")] = False,
+) -> None:
+    """Write a model to a file that 'inferlens bench' runs and others can load.
+
+    Compiled files have a JSON file beside them that tells what they were made from and need.
+    """
+    from inferlens import tasks, units
+    from inferlens.cli import screen
+
+    words = {
+        "model": model, "precision": precision, "batch": batch, "input": input, "option": option, "weights": weights,
+        "trust": trust, "seed": seed,
+    }  # fmt: skip
+    case = tasks.single(words, backend or tasks.saver(to))
+    with screen.busy(f"{model}: {case.backend_label}") as phase:
+        done = tasks.save(to, case, trust=trust, rebuild=rebuild, phase=phase)
+    for warning in done.warnings:
+        screen.note(f"{warning.message} {warning.advice}".strip())
+    seconds = sum(phase.seconds for phase in done.phases)
+    size = units.byte_count(to.stat().st_size)
+    screen.note(f"Wrote {to}, {size}, in {units.duration(seconds)}. Run it: inferlens bench {to}")

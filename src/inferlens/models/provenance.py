@@ -1,0 +1,109 @@
+"""What a compiled model was made from, by and for: a :class:`Provenance`, a JSON file beside the model's own.
+
+A compiled model (an engine, a compiled module) tells neither its source nor, safely, whether it can run here: opening
+one that was made for another GPU or library can take the process down. Its provenance is read first.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from inferlens.case import Case, TensorSpec
+from inferlens.errors import InferlensError
+from inferlens.files import sha256, write_whole
+from inferlens.models.model import Format, Model
+from inferlens.record import ModelFacts
+
+SCHEMA = "inferlens.provenance/1"
+
+
+class Provenance(Struct, frozen=True, kw_only=True):
+    """Where a compiled model came from and what it needs.
+
+    Attributes:
+        created: UTC time, ISO 8601.
+        kind: what the file is, such as ``TensorRT plan``.
+        file_sha256: hash of the file itself, which tells a whole one from one that was cut short.
+        case: what it was made for: model, weights, seed, backend, variant, precision, batch, options as asked for.
+        model: the model as it was loaded, with the hash of its weights.
+        format: what the model was before.
+        onnx_sha256: hash of the ONNX graph it was built from, if there was one.
+        flavour, version: the library that made it, such as ``TensorRT for RTX`` and ``1.4.0.76``.
+        libraries: versions of all libraries that matter.
+        gpu, compute_capability: the GPU it was made on, such as ``9.0``; empty if there was none.
+        targets: compute capabilities it was made for, if other than that GPU's.
+        options: every option, defaults too.
+        inputs, outputs: of the compiled model, in order, with their ranges of sizes.
+        profiles: shapes (min, opt, max) by input name, one for each optimization profile.
+        build_seconds: time the build took.
+    """
+
+    schema: str = SCHEMA
+    created: str
+    kind: str
+    file_sha256: str
+    case: Case
+    model: ModelFacts
+    format: Format
+    onnx_sha256: str = ""
+    flavour: str = ""
+    version: str = ""
+    libraries: dict[str, str] = {}
+    gpu: str = ""
+    compute_capability: str = ""
+    targets: tuple[str, ...] = ()
+    options: dict[str, Any] = {}
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    profiles: tuple[dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]], ...] = ()
+    build_seconds: float | None = None
+
+
+def of(path: Path, kind: str, model: Model, case: Case, **more: Any) -> Provenance:
+    """The provenance of the file at ``path``, just made from ``model`` for ``case``; ``more`` are further fields."""
+    facts = ModelFacts(
+        name=model.name, inputs=model.inputs, parameters=model.parameters, weights=model.weights,
+        weights_sha256=model.weights_sha256, source=model.source,
+    )  # fmt: skip
+    created = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return Provenance(
+        created=created, kind=kind, file_sha256=sha256(path), case=case, model=facts, format=model.format,
+        **{"inputs": model.inputs, **more},
+    )  # fmt: skip
+
+
+def beside(path: Path) -> Path:
+    """Where the provenance of the model at ``path`` is kept."""
+    return path.with_name(f"{path.name}.json")
+
+
+def write(path: Path, provenance: Provenance) -> None:
+    """Writes the provenance of the model at ``path`` beside it, whole or not at all."""
+    write_whole(beside(path), msgspec.json.format(msgspec.json.encode(provenance), indent=1) + b"\n")
+
+
+def read(path: Path) -> Provenance | None:
+    """The provenance of the model at ``path``; ``None`` if there is none beside it.
+
+    Raises:
+        InferlensError: if what lies there is none, or the model's file is not the one that was made.
+    """
+    file = beside(path)
+    if not file.is_file():
+        return None
+    try:
+        provenance = msgspec.json.decode(file.read_bytes(), type=Provenance)
+    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        raise InferlensError(f"{file} does not tell what {path.name} is: {error}.", cure="build it again") from error
+    if provenance.schema != SCHEMA:
+        raise InferlensError(f"{file} has schema '{provenance.schema}'.", expected=SCHEMA, cure="build it again")
+    if sha256(path) != provenance.file_sha256:
+        raise InferlensError(
+            f"{path} is not the file that {file.name} tells of: it was cut short, or replaced.", cure="build it again"
+        )
+    return provenance

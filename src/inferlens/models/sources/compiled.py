@@ -1,0 +1,103 @@
+"""Compiled models: TensorRT engines (``.engine``, ``.plan``), and modules that Torch-TensorRT compiled.
+
+What they are and need is read from the :class:`~inferlens.models.provenance.Provenance` beside them; the backend opens
+the file itself. An engine that something else built has no provenance: its inputs are then asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from inferlens.case import TensorSpec
+from inferlens.errors import InferlensError
+from inferlens.files import sha256
+from inferlens.models import provenance
+from inferlens.models.model import Format, Found, Origin
+from inferlens.models.provenance import Provenance
+from inferlens.models.sources.base import Opened, Source, Wish
+from inferlens.models.sources.files import existing
+
+
+class Compiled(Source):
+    """Files that hold a compiled model."""
+
+    suffixes: ClassVar[tuple[str, ...]]
+    title: ClassVar[str]
+
+    def names(self) -> Sequence[str]:
+        """Files are not listed."""
+        return ()
+
+    def find(self, name: str) -> Found:
+        """See :class:`Source`."""
+        path = existing(name)
+        made = provenance.read(path)
+        if made is None:
+            return Found(spec=f"{self.prefix}:{path}", name=path.stem, format=self.format, batch=None)
+        origin = Origin(spec=made.case.model, format=made.format, weights=made.case.weights, seed=made.case.seed)
+        return Found(
+            spec=f"{self.prefix}:{path}", name=path.stem, format=self.format, batch=_batch(made.inputs),
+            precision=made.case.precision, origin=origin,
+        )  # fmt: skip
+
+    def open(self, name: str, wish: Wish) -> Opened:
+        """See :class:`Source`."""
+        path = existing(name)
+        self.check(path, wish)
+        made = provenance.read(path)
+        source = f"{self.title}, sha256 {sha256(path)}"
+        if made is None:
+            return Opened(format=self.format, path=path, weights=f"in {path.name}", source=source)
+        return Opened(
+            format=self.format, path=path, inputs=made.inputs, shapes=_shapes(made), weights=made.model.weights,
+            weights_sha256=made.model.weights_sha256, parameters=made.model.parameters, source=source,
+        )  # fmt: skip
+
+    def check(self, path: Path, wish: Wish) -> None:
+        """Refuses a file that is not to be opened.
+
+        Raises:
+            InferlensError: saying why, and what to do.
+        """
+
+
+class EngineFile(Compiled):
+    """TensorRT engines."""
+
+    prefix = "engine"
+    format = "engine"
+    suffixes = (".engine", ".plan")
+    title = "TensorRT engine"
+
+
+class TorchTensorRtFile(Compiled):
+    """Modules that Torch-TensorRT compiled: TorchScript (``.ts``) and exported programs (``.ep``)."""
+
+    prefix = "torch_tensorrt"
+    format: ClassVar[Format] = "torch_tensorrt"
+    suffixes = (".ts", ".ep")
+    title = "Torch-TensorRT module"
+
+    def check(self, path: Path, wish: Wish) -> None:
+        """Both kinds hold pickles and native code."""
+        if not wish.trust:
+            raise InferlensError(
+                f"{path} is a compiled module, which can run code when it is opened.",
+                cure="--trust, if you trust its author",
+            )
+
+
+def _batch(inputs: tuple[TensorSpec, ...]) -> int | None:
+    return inputs[0].shape[0] if inputs and inputs[0].shape else None
+
+
+def _shapes(made: Provenance) -> dict[str, tuple[int | None, ...]]:
+    """Shapes of the inputs by name, ``None`` for sizes that have a range."""
+    return {
+        spec.name: tuple(
+            low if low == high else None for low, high in zip(spec.profile[0], spec.profile[2], strict=True)
+        )
+        for spec in made.inputs
+    }

@@ -1,0 +1,200 @@
+"""Which operators of a model run in TensorRT and which in PyTorch: a :class:`Partition`, and what it could be instead.
+
+Pure data, and pure functions on it. A partition is a sequence of segments in the order of the graph; each engine is a
+segment, and so is each run of operators between engines. Where a segment of PyTorch's stands, the graph breaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from typing import Literal
+
+from msgspec import Struct
+
+SCHEMA = "inferlens.partition/1"
+MOST_CHOICES = 16  # sizes of engines that are tried as min_block_size
+
+Side = Literal["TensorRT", "PyTorch"]
+Why = Literal["", "unsupported", "block too small", "forced"]
+
+
+class Operator(Struct, frozen=True):
+    """One operator of the lowered graph.
+
+    Attributes:
+        name: such as ``aten.convolution.default``.
+        module: path of the ``nn.Module`` it came from, such as ``layer1.0.conv1``; empty is the model itself.
+        why: why it runs in PyTorch; empty where TensorRT runs it.
+        detail: the same in words, where there is more to say.
+    """
+
+    name: str
+    module: str = ""
+    why: Why = ""
+    detail: str = ""
+
+
+class Segment(Struct, frozen=True):
+    """Operators that run together: one engine, or what PyTorch runs between engines.
+
+    Attributes:
+        runs_in: who runs them.
+        operators: in the order of the graph.
+        graph: which graph it belongs to, from 0, where the model was compiled into several.
+    """
+
+    runs_in: Side
+    operators: tuple[Operator, ...]
+    graph: int = 0
+
+
+class Break(Struct, frozen=True):
+    """A place where the graph leaves TensorRT.
+
+    Attributes:
+        segment: number of the segment that PyTorch runs, from 0.
+        modules: paths of the modules it is about, in order, each once.
+        operators: their names and how often each is there.
+        why: the reasons, each once.
+    """
+
+    segment: int
+    modules: tuple[str, ...]
+    operators: dict[str, int]
+    why: tuple[Why, ...]
+
+
+class Choice(Struct, frozen=True):
+    """What any ``min_block_size`` from ``least`` to ``most`` gives: operators of each engine, and segments in all."""
+
+    least: int
+    most: int
+    engines: tuple[int, ...]
+    segments: int
+
+
+class Partition(Struct, frozen=True, kw_only=True):
+    """Who runs what.
+
+    Attributes:
+        front_end: the variant it was made with.
+        min_block_size: the one it was made with.
+        operators, in_tensorrt: how many there are, and how many of them TensorRT runs.
+        engines: operators of each engine; ``None`` for engines whose operators the front end does not tell.
+        segments: in the order of the graph.
+        breaks: where the graph leaves TensorRT.
+        graph_breaks: why the model was compiled into several graphs, in the compiler's words.
+        choices: what other values of ``min_block_size`` give; empty where that was not found out.
+        fewest: the choice with the fewest segments among those that leave an engine.
+        flavour: of TensorRT.
+        assumed_gpu: compute capability that was assumed because there was no GPU; empty where there was one.
+        note: what is not known, and why.
+    """
+
+    schema: str = SCHEMA
+    front_end: str
+    min_block_size: int
+    operators: int
+    in_tensorrt: int
+    engines: tuple[int | None, ...]
+    segments: tuple[Segment, ...]
+    breaks: tuple[Break, ...]
+    graph_breaks: tuple[str, ...] = ()
+    choices: tuple[Choice, ...] = ()
+    fewest: Choice | None = None
+    flavour: str = ""
+    assumed_gpu: str = ""
+    note: str = ""
+
+
+def partition_of(
+    segments: Sequence[Segment],
+    *,
+    front_end: str,
+    min_block_size: int,
+    choices: Sequence[Choice] = (),
+    graph_breaks: Sequence[str] = (),
+    flavour: str = "",
+    assumed_gpu: str = "",
+) -> Partition:
+    """A partition from its segments, everything else counted."""
+    engines = tuple(len(each.operators) for each in segments if each.runs_in == "TensorRT")
+    return Partition(
+        front_end=front_end,
+        min_block_size=min_block_size,
+        operators=sum(len(each.operators) for each in segments),
+        in_tensorrt=sum(engines),
+        engines=engines,
+        segments=tuple(segments),
+        breaks=breaks_of(segments),
+        graph_breaks=tuple(graph_breaks),
+        choices=tuple(choices),
+        fewest=fewest_segments(choices),
+        flavour=flavour,
+        assumed_gpu=assumed_gpu,
+    )
+
+
+def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
+    """Segments with neighbours of PyTorch's in one graph put together, and empty ones left out."""
+    whole: list[Segment] = []
+    for segment in segments:
+        if not segment.operators:
+            continue
+        last = whole[-1] if whole else None
+        if last and last.runs_in == segment.runs_in == "PyTorch" and last.graph == segment.graph:
+            whole[-1] = Segment("PyTorch", (*last.operators, *segment.operators), last.graph)
+        else:
+            whole.append(segment)
+    return tuple(whole)
+
+
+def breaks_of(segments: Sequence[Segment]) -> tuple[Break, ...]:
+    """Every segment that PyTorch runs, summed up."""
+    return tuple(
+        Break(
+            number,
+            tuple(dict.fromkeys(operator.module for operator in segment.operators)),
+            counted(operator.name for operator in segment.operators),
+            tuple(dict.fromkeys(operator.why for operator in segment.operators if operator.why)),
+        )
+        for number, segment in enumerate(segments)
+        if segment.runs_in == "PyTorch"
+    )
+
+
+def counted(names: Iterable[str]) -> dict[str, int]:
+    """How often each name is there, in the order of their first."""
+    counts: dict[str, int] = {}
+    for name in names:
+        counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def choices_of(sizes: Iterable[int], evaluate: Callable[[int], Sequence[Segment]]) -> tuple[Choice, ...]:
+    """What each ``min_block_size`` gives that changes anything.
+
+    An engine goes when ``min_block_size`` exceeds its operators, so only their numbers are tried: between two of them
+    nothing changes. Larger values than the largest leave no engine.
+
+    Args:
+        sizes: operators of every engine at ``min_block_size`` 1.
+        evaluate: the segments that the partitioner makes with a ``min_block_size``.
+    """
+    known = sorted(set(sizes))
+    if len(known) > MOST_CHOICES:  # the largest decide what is fewest; of the others some show the way
+        step = len(known) / (MOST_CHOICES - 1)
+        known = sorted({known[int(index * step)] for index in range(MOST_CHOICES - 1)} | {known[-1]})
+    found = []
+    for below, size in pairwise([0, *known]):
+        segments = evaluate(size)
+        engines = tuple(len(each.operators) for each in segments if each.runs_in == "TensorRT")
+        found.append(Choice(below + 1, size, engines, len(segments)))
+    return tuple(found)
+
+
+def fewest_segments(choices: Iterable[Choice]) -> Choice | None:
+    """The choice with the fewest segments, of equal ones that with most in TensorRT; ``None`` if none has an engine."""
+    able = [choice for choice in choices if choice.engines]
+    return min(able, key=lambda choice: (choice.segments, -sum(choice.engines), choice.least), default=None)

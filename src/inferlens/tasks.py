@@ -1,0 +1,169 @@
+"""What a backend does with a model other than running it (save it, build an engine, tell its partition), in a process
+of its own as a case.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from inferlens import api
+from inferlens.backends import BACKENDS
+from inferlens.case import Case
+from inferlens.errors import InferlensError, suggestion
+from inferlens.jobs import Began, Event, TaskAnswer, TaskJob
+from inferlens.launch import launch
+from inferlens.plan import Plan, cases_on
+from inferlens.record import Phase, PhaseName, Warning
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Done(Generic[T]):
+    """A task's result, and what the backend said on the way.
+
+    Attributes:
+        case: what it was done for.
+        result: what the backend returned.
+        phases: what took how long.
+        facts, warnings: as in a record.
+    """
+
+    case: Case
+    result: T
+    phases: tuple[Phase, ...]
+    facts: dict[str, Any]
+    warnings: tuple[Warning, ...]
+
+
+def cases(words: Mapping[str, Any], backend: str, *, device: str = "") -> list[Case]:
+    """Every case that ``words`` mean for one model on one backend.
+
+    Whether the case could be measured here is not asked: an engine, for example, can be built without a GPU.
+
+    Args:
+        words: as on the command line, ``model`` among them.
+        backend: ``name`` or ``name:variant``; without a variant the first that works here, else the first there is.
+        device: ``cpu`` or ``cuda``; empty is the CPU if the backend can use it, else ``cuda``, there or not.
+
+    Raises:
+        InferlensError: if the words mean nothing, or more than one model.
+    """
+    plan = Plan.from_words({**words, "backend": backend})
+    if len(plan.model) != 1:
+        raise InferlensError("This takes one model.", expected="a single name or file")
+    (found,) = api.find(plan.model)
+    name = backend.partition(":")[0]
+    BACKENDS.get(name)  # a name that means nothing is told before it is asked
+    return cases_on(plan, found, api.probe([name]), device)
+
+
+def single(words: Mapping[str, Any], backend: str) -> Case:
+    """The one case that ``words`` mean on ``backend``.
+
+    Raises:
+        InferlensError: if they mean several, or none.
+    """
+    found = cases(words, backend)
+    if len(found) != 1:
+        raise InferlensError(f"This takes one case, not {len(found)}.", expected="single values, no commas")
+    return found[0]
+
+
+def run(
+    task: Any,
+    case: Case,
+    result_type: type[T],
+    arguments: Mapping[str, Any] | None = None,
+    *,
+    trust: bool = False,
+    rebuild: bool = False,
+    cache: Path = Path("results/.cache"),
+    timeout: float = 900.0,
+    phase: Callable[[PhaseName], None] = lambda _: None,
+) -> Done[T]:
+    """Has the backend of ``case`` do ``task`` in a process of its own.
+
+    Args:
+        task: ``save``, ``build`` or ``partition``.
+        case: what to do it for.
+        result_type: what the backend returns; ``type(None)`` for nothing.
+        arguments: for the backend's method, by name; only what JSON can hold.
+        trust, rebuild: as on the command line.
+        cache: for what is worth keeping.
+        timeout: seconds after which the process is killed.
+        phase: told the name of each phase as it begins.
+
+    Raises:
+        InferlensError: if the backend could not do it, with its reason; also if its process crashed or hung.
+    """
+    method = getattr(BACKENDS.get(case.backend), task, None)
+    if method is None:
+        raise InferlensError(f"The backend '{case.backend}' has no '{task}'.", cure="inferlens backends")
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Began):
+            phase(event.phase)
+
+    cache.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
+        job = TaskJob(
+            task=task, case=case, folder=folder, cache=str(cache.resolve()), trust=trust, rebuild=rebuild,
+            arguments=dict(arguments or {}),
+        )  # fmt: skip
+        outcome = launch(job, timeout=timeout, on_event=on_event)
+    if not outcome.answer:
+        raise InferlensError(f"{case.label}: {outcome.reason}.\n{_tail(outcome.tail)}".rstrip())
+    answer = msgspec.json.decode(outcome.answer, type=TaskAnswer)
+    if answer.failure:
+        raise InferlensError(answer.failure.what, expected=answer.failure.expected, cure=answer.failure.cure)
+    result = msgspec.json.decode(answer.result, type=result_type)
+    return Done(case, result, answer.phases, answer.facts, answer.warnings)
+
+
+def save(path: Path, case: Case, **more: Any) -> Done[Any]:
+    """Has the backend of ``case`` write its model to ``path``; what is there already stays if that fails.
+
+    ``more`` is as in :func:`run`. Files that belong to it, its provenance for example, are written beside it.
+    """
+    return _beside(path, lambda new: run("save", case, object, {"path": str(new)}, **more))
+
+
+def saver(path: Path) -> str:
+    """The backend that saves models in files with the suffix of ``path``.
+
+    Raises:
+        InferlensError: if there is none.
+    """
+    known = {suffix: name for name in reversed(BACKENDS.names()) for suffix in BACKENDS.get(name).saves}
+    if path.suffix not in known:
+        raise InferlensError(
+            f"Nothing here writes models to files named '{path.suffix or path.name}'.",
+            expected=f"one of {', '.join(sorted(known))}",
+            cure=suggestion(path.suffix, known),
+        )
+    return known[path.suffix]
+
+
+def _beside(path: Path, write: Callable[[Path], Done[T]]) -> Done[T]:
+    """Writes into a folder beside ``path`` and, once all is there, moves it to its place."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".inferlens-") as folder:
+            done = write(Path(folder) / path.name)
+            for written in sorted(Path(folder).iterdir(), reverse=True):
+                os.replace(written, path.parent / written.name)
+    except OSError as error:
+        raise InferlensError(f"{path} cannot be written: {error.strerror}.") from error
+    return done
+
+
+def _tail(lines: Sequence[str]) -> str:
+    return "\n".join(f"  {line}" for line in lines[-5:])
