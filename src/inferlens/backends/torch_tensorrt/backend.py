@@ -1,0 +1,140 @@
+"""The backend ``torch_tensorrt``: what works here, and who prepares, saves and partitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec import structs
+
+from inferlens.backends.availability import cuda_precisions, torch_versions
+from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support
+from inferlens.backends.torch_runner import torch_tolerance
+from inferlens.backends.torch_tensorrt import files, settings
+from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS
+from inferlens.backends.torch_tensorrt.library import Library, find, gpu_or_assumed, load
+from inferlens.backends.torch_tensorrt.loaded import LoadedRunner
+from inferlens.backends.torch_tensorrt.options import Options
+from inferlens.backends.torch_tensorrt.runner import TensorRtRunner
+from inferlens.case import Case
+from inferlens.errors import Unsupported
+from inferlens.models.model import Format, Model
+from inferlens.partition import Partition
+
+FORMATS: tuple[Format, ...] = ("module", "exported")
+LOADED = "loaded"
+SCRIPTS = ("ts-trace", "ts-script")
+MODELOPT = "Torch-TensorRT quantizes through NVIDIA ModelOpt, which is not driven from here; "
+QUANTIZED = {
+    "tensorrt_rtx": {
+        "int8": "TensorRT for RTX builds INT8 matrix products and refuses INT8 convolutions",
+        "fp8": "TensorRT for RTX runs FP8 convolutions and matrix products of a quantized ONNX file",
+    },
+    "tensorrt": {
+        "int8": "TensorRT runs a quantized ONNX file",
+        "fp8": "TensorRT runs a quantized ONNX file, from compute capability 8.9 on",
+    },
+}
+
+
+class TorchTensorRT(Backend):
+    """Torch-TensorRT, through each of its front ends."""
+
+    name = "torch_tensorrt"
+    summary = "Torch-TensorRT: engines in a PyTorch module"
+    variants = (*FRONT_ENDS, LOADED)
+    options = Options
+    saves = files.KINDS
+
+    def capabilities(self) -> Capabilities:
+        """On NVIDIA GPUs alone. Imports the library where there is one."""
+        library, absence = find()
+        if library is None:
+            return Capabilities(formats=FORMATS, absent=(absence,) if absence else ())
+        import torch
+
+        precisions, limits = cuda_precisions(torch)
+        script = tuple(precision for precision in precisions if precision != "bf16")
+        limits |= {f"cuda/{name}": MODELOPT + why for name, why in QUANTIZED.get(library.package, {}).items()}
+        limits |= {f"{name}/cuda/bf16": "the TorchScript front end knows no bf16" for name in SCRIPTS}
+        scripts = SCRIPTS if library.script_front_end else ()
+        return Capabilities(
+            formats=FORMATS,
+            supports=(
+                *(Support(name, "cuda", precisions, FORMATS) for name in ("dynamo", "compile")),
+                *(Support(name, "cuda", script, FORMATS) for name in scripts),
+                Support(LOADED, "cuda", precisions, ("torch_tensorrt",)),
+            ),
+            absent=() if scripts else tuple(_no_script(library, name) for name in SCRIPTS),
+            limits=limits,
+            libraries={**torch_versions(torch), **library.versions},
+            dynamic_shapes=True,
+        )
+
+    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
+        """A runner that compiles when it is entered."""
+        options: Options = self.parse_options(case)
+        library = load()
+        settings.check(options, case, library, preparation)
+        if case.variant == LOADED:
+            return LoadedRunner(model, case, preparation, options, library)
+        return self._runner(model, case, preparation, options, library)
+
+    def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Compiles and writes an exported program (``.ep``) or TorchScript (``.ts``); needs the GPU.
+
+        Raises:
+            Unsupported: if this front end has no such form.
+        """
+        options: Options = self.parse_options(case)
+        if case.variant not in ("dynamo", *SCRIPTS) or (path.suffix != ".ts" and case.variant in SCRIPTS):
+            raise Unsupported(
+                f"What {case.backend_label} compiles cannot be saved as {path.suffix}.",
+                cure="--backend torch_tensorrt:dynamo" + (", or a file .ts" if case.variant in SCRIPTS else ""),
+            )
+        if options.autocast or options.cuda_graph:
+            word = "autocast" if options.autocast else "cuda_graph"
+            raise Unsupported(f"A file does not tell that its module runs with {word}.", cure=f"without {word}")
+        library = load()
+        settings.check(options, case, library, preparation)
+        with self._runner(model, case, preparation, options, library) as runner:
+            runner.save(path)
+
+    def partition(self, model: Model, case: Case, preparation: Preparation) -> Partition:
+        """Which operators would run in TensorRT and which in PyTorch, and why; builds nothing.
+
+        Needs no GPU: without one, :attr:`~inferlens.partition.Partition.assumed_gpu` says which was assumed. The
+        process is good for nothing else afterwards then.
+
+        Raises:
+            Unsupported: if this model cannot be exported, or the front end tells no partition.
+        """
+        options: Options = self.parse_options(case)
+        with gpu_or_assumed() as assumed:
+            library = load()
+            settings.check(options, case, library, preparation)
+            here = structs.replace(case, device="cpu" if assumed else "cuda")
+            return self._runner(model, here, preparation, options, library).partition(assumed)
+
+    def tolerance(self, case: Case) -> float:
+        """TF32's where it is on."""
+        return torch_tolerance(case, tf32=self.parse_options(case).tf32)
+
+    def _runner(
+        self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library
+    ) -> TensorRtRunner:
+        if case.variant not in FRONT_ENDS:
+            raise Unsupported(
+                f"{case.backend_label} runs a module that is compiled already.", cure="--backend torch_tensorrt:dynamo"
+            )
+        if model.module is None or (model.format == "exported" and case.variant == "ts-script"):
+            raise Unsupported(
+                f"'{model.spec}' has no source to script." if model.module else f"'{model.spec}' is no PyTorch module.",
+                cure="--backend torch_tensorrt:ts-trace" if model.module else "",
+            )
+        return TensorRtRunner(model, case, preparation, options, library)
+
+
+def _no_script(library: Library, variant: str) -> Absence:
+    return Absence(
+        variant, f"{library.title} was built without the TorchScript front end", "--backend torch_tensorrt:dynamo"
+    )

@@ -1,0 +1,210 @@
+"""The ways into Torch-TensorRT: each exports a module, if it does that, and compiles it."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from inferlens.backends.availability import first_lines
+from inferlens.backends.flat_outputs import flat_outputs
+from inferlens.backends.torch_tensorrt import shapes
+from inferlens.backends.torch_tensorrt.library import TITLE, Library, quiet
+from inferlens.backends.torchscript import quiet as quiet_script
+from inferlens.case import TensorSpec
+from inferlens.errors import InferlensError, Unsupported
+
+Feed = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a front end works with.
+
+    Attributes:
+        library: the installed one.
+        name: the model's, for messages.
+        specs: the model's inputs.
+        precision: of weights and inputs.
+        settings: keyword arguments for the library.
+        example: input tensors that show which sizes vary (see ``shapes``).
+        feed: the input tensors that are measured.
+    """
+
+    library: Library
+    name: str
+    specs: tuple[TensorSpec, ...]
+    precision: str
+    settings: dict[str, Any]
+    example: Feed
+    feed: Feed
+
+    def inputs(self) -> list[Any]:
+        """``torch_tensorrt.Input`` of each input."""
+        return shapes.library_inputs(self.library.module, self.specs, self.precision)
+
+
+class FrontEnd(ABC):
+    """A way in."""
+
+    variant: ClassVar[str]
+    exports: ClassVar[bool] = True  # whether there is a step before the compilation
+    one_mode: ClassVar[bool] = False  # whether it must be called in the grad mode it was compiled in
+    script: ClassVar[bool] = False  # whether it is the TorchScript front end, whose partitioner cannot be watched
+
+    def export(self, module: Any, work: Work) -> Any:  # noqa: ARG002
+        """The module in the form that :meth:`compile` takes."""
+        return module
+
+    @abstractmethod
+    def compile(self, program: Any, work: Work) -> Callable[..., Any]:
+        """What to call, with the input tensors as arguments."""
+
+    def save(self, compiled: Any, work: Work, path: Path) -> None:  # noqa: ARG002
+        """Writes what :meth:`compile` returned to ``path``.
+
+        Raises:
+            Unsupported: if it has no such form.
+        """
+        raise Unsupported(
+            f"What {TITLE} compiles through '{self.variant}' cannot be saved as {path.suffix}.",
+            cure="--backend torch_tensorrt:dynamo",
+        )
+
+
+class Dynamo(FrontEnd):
+    """Ahead of time: ``torch.export``, then ``torch_tensorrt.dynamo.compile``."""
+
+    variant = "dynamo"
+
+    def export(self, module: Any, work: Work) -> Any:
+        """An exported program."""
+        import torch
+
+        dimensions = shapes.export_dimensions(module, work.specs)
+        return torch.export.export(module, work.example, dynamic_shapes=dimensions, strict=False)
+
+    def compile(self, program: Any, work: Work) -> Callable[..., Any]:
+        """A graph module with engines in it."""
+        compiled: Callable[..., Any] = work.library.module.dynamo.compile(
+            program, arg_inputs=work.inputs(), **work.settings
+        )
+        return compiled
+
+    def save(self, compiled: Any, work: Work, path: Path) -> None:
+        """As an exported program (``.ep``) or as TorchScript (``.ts``), which is a trace."""
+        save, script = work.library.module.save, path.suffix == ".ts"
+        with quiet(), quiet_script():
+            if script:
+                save(compiled, str(path), output_format="torchscript", arg_inputs=list(work.example))
+            else:
+                save(compiled, str(path), output_format="exported_program", arg_inputs=work.inputs())
+
+
+class Compile(FrontEnd):
+    """``torch.compile`` with Torch-TensorRT as its backend; compiles when it is first called."""
+
+    variant = "compile"
+    exports = False
+    one_mode = True
+
+    def compile(self, program: Any, work: Work) -> Callable[..., Any]:
+        """The compiled module, called with both the example and what will be measured, so that both are compiled."""
+        import torch
+        from torch._dynamo.utils import counters
+
+        torch._dynamo.reset()
+        counters.clear()
+        dynamic = any(spec.dynamic for spec in work.specs)
+        compiled: Callable[..., Any] = torch.compile(
+            program, backend="torch_tensorrt", options=work.settings, dynamic=None if dynamic else False
+        )
+        if dynamic:
+            shapes.mark_dimensions(work.example, work.specs)
+            compiled(*work.example)
+        compiled(*work.feed)
+        return compiled
+
+
+class Script(FrontEnd):
+    """The TorchScript front end: ``torch_tensorrt.ts.compile``."""
+
+    script = True
+
+    def compile(self, program: Any, work: Work) -> Callable[..., Any]:
+        """A script module with engines in it."""
+        compiled: Callable[..., Any] = work.library.module.ts.compile(program, inputs=work.inputs(), **work.settings)
+        return compiled
+
+    def save(self, compiled: Any, work: Work, path: Path) -> None:
+        """As TorchScript (``.ts``)."""
+        import torch
+
+        if path.suffix != ".ts":
+            super().save(compiled, work, path)
+        with quiet_script():
+            torch.jit.save(compiled, str(path))
+
+
+class Trace(Script):
+    """From a trace."""
+
+    variant = "ts-trace"
+
+    def export(self, module: Any, work: Work) -> Any:
+        """A trace; its outputs are a flat tuple, for the front end takes no dictionaries."""
+        import torch
+
+        with quiet_script(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", torch.jit.TracerWarning)
+            return torch.jit.trace(flat_outputs(module), work.example, check_trace=False)
+
+
+class Scripted(Script):
+    """From the module's source."""
+
+    variant = "ts-script"
+
+    def export(self, module: Any, work: Work) -> Any:  # noqa: ARG002
+        """The scripted module."""
+        import torch
+
+        with quiet_script():
+            return torch.jit.script(module)
+
+
+FRONT_ENDS: dict[str, FrontEnd] = {each.variant: each for each in (Dynamo(), Compile(), Trace(), Scripted())}
+
+
+@contextmanager
+def compiling(name: str, step: str, cure: str = "") -> Iterator[None]:
+    """Turns what a step raises for a model that it cannot take into the reason of a row; running out of memory is none.
+
+    Args:
+        name: the model's.
+        step: what is done, such as ``export``.
+        cure: what to try instead.
+    """
+    import torch
+
+    try:
+        with quiet(), torch.inference_mode(mode=False), torch.no_grad():
+            yield
+    except (torch.OutOfMemoryError, MemoryError, InferlensError):
+        raise
+    except Exception as error:  # exporters, compilers and converters raise nearly every type there is
+        inner = getattr(error, "inner_exception", None) or error
+        if isinstance(inner, InferlensError):
+            raise inner from error
+        if isinstance(inner, AssertionError) and "require_full_compilation" in str(inner):
+            raise Unsupported(
+                f"PyTorch would run a part of '{name}', and require_full_compilation was asked for.",
+                cure="inferlens partition, which tells which part and why",
+            ) from error
+        raise Unsupported(
+            f"{TITLE} cannot {step} '{name}': {type(inner).__name__}: {first_lines(inner)}", cure=cure
+        ) from error

@@ -1,0 +1,160 @@
+"""Torch-TensorRT as it is installed here: its versions, its flavour of TensorRT, and what this build can do.
+
+Torch-TensorRT cannot be imported where there is no GPU: it asks CUDA for one on the way. So nothing imports it before
+it is known that there is one. To partition a model no GPU is needed; :func:`gpu_or_assumed` then answers for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from types import SimpleNamespace
+from typing import Any
+
+from msgspec import structs
+
+from inferlens.backends.availability import cuda_absence, found, imported
+from inferlens.backends.base import Absence
+from inferlens.errors import InferlensError, MissingLibrary
+
+EXTRA = "tensorrt-rtx"
+TITLE = "Torch-TensorRT"
+FLAVOURS = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT for RTX"}
+ASSUMED = (8, 9)  # compute capability; converters ask for it only to tell Jetson boards
+
+
+@dataclass(frozen=True)
+class Library:
+    """The imported library.
+
+    Attributes:
+        module: ``torch_tensorrt``.
+        package: the TensorRT it was built for, ``tensorrt`` or ``tensorrt_rtx``.
+    """
+
+    module: Any
+    package: str
+
+    @property
+    def flavour(self) -> str:
+        """``TensorRT`` or ``TensorRT for RTX``."""
+        return FLAVOURS.get(self.package, self.package)
+
+    @property
+    def rtx(self) -> bool:
+        """Whether kernels are compiled just in time: then the builder times no tactics."""
+        return bool(getattr(self.module.ENABLED_FEATURES, "tensorrt_rtx", False))
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of Torch-TensorRT and its TensorRT, by module name."""
+        tensorrt = importlib.import_module(self.package)
+        return {"torch_tensorrt": str(self.module.__version__), self.package: str(tensorrt.__version__)}
+
+    @property
+    def title(self) -> str:
+        """``Torch-TensorRT 2.14.0``."""
+        return f"{TITLE} {self.module.__version__}"
+
+    @property
+    def script_front_end(self) -> bool:
+        """Whether this build has the TorchScript front end."""
+        return bool(self.module.ENABLED_FEATURES.torchscript_frontend)
+
+    @property
+    def native_runtime(self) -> bool:
+        """Whether this build has the runtime in C++."""
+        return bool(self.module.ENABLED_FEATURES.torch_tensorrt_runtime)
+
+    @cached_property
+    def settings(self) -> frozenset[str]:
+        """Names of the settings that this version honours; a parameter alone may be there for old programs' sake."""
+        kind = self.module.dynamo.CompilationSettings
+        return frozenset(field.name for field in dataclasses.fields(kind))
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """Names of the parameters that the Dynamo front end takes."""
+        return frozenset(inspect.signature(self.module.dynamo.compile).parameters)
+
+
+def find() -> tuple[Library | None, Absence | None]:
+    """The library, or why it cannot be used here, with the cure. Imports it only where there is a GPU."""
+    torch, missing = imported("torch", "PyTorch", "torch")
+    if torch is None:
+        return None, missing
+    if not found("torch_tensorrt"):
+        error = MissingLibrary(TITLE, extra=EXTRA)
+        return None, Absence("", error.what, f"{error.cure} (or [tensorrt], where NVIDIA's own index is at hand)")
+    no_gpu = cuda_absence(torch)
+    if no_gpu is not None:
+        return None, structs.replace(no_gpu, device="")
+    return _imported()
+
+
+def load() -> Library:
+    """The library, imported; a GPU is there or assumed.
+
+    Raises:
+        InferlensError: if it is missing or cannot be loaded.
+    """
+    if not found("torch_tensorrt"):
+        raise MissingLibrary(TITLE, extra=EXTRA)
+    library, absence = _imported()
+    if library is None:
+        raise InferlensError(absence.reason if absence else "", cure=absence.cure if absence else "")
+    return library
+
+
+def _imported() -> tuple[Library | None, Absence | None]:
+    with quiet():
+        module, broken = imported("torch_tensorrt", TITLE, EXTRA)
+    if module is None:
+        return None, broken
+    return Library(module, str(getattr(module, "tensorrt_package_name", "")) or "tensorrt"), None
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the library's notices of what is deprecated: what the versions differ in is this package's business."""
+    with warnings.catch_warnings():
+        for category in (DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", category)
+        yield
+
+
+@contextmanager
+def gpu_or_assumed() -> Iterator[str]:
+    """Where there is a GPU, nothing, and an empty text; else what is asked of CUDA is answered for an assumed one.
+
+    Yields the compute capability that was assumed, such as ``8.9``. Only lowering and partitioning work then. Not for a
+    process that does anything else afterwards: the library stays imported.
+    """
+    import torch
+
+    if torch.cuda.is_available():
+        yield ""
+        return
+    memory = 16 * 2**30
+    device = SimpleNamespace(
+        major=ASSUMED[0], minor=ASSUMED[1], name="assumed", total_memory=memory, multi_processor_count=1
+    )
+    answers: dict[str, Any] = {
+        "get_device_capability": ASSUMED, "current_device": 0, "get_device_properties": device,
+        "get_device_name": device.name, "mem_get_info": (memory, memory),
+    }  # fmt: skip
+    with ExitStack() as put_back:
+        for name, answer in answers.items():
+            put_back.callback(setattr, torch.cuda, name, getattr(torch.cuda, name))
+            setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+        if found("torch_tensorrt"):
+            compiler: Any = importlib.import_module("torch_tensorrt.dynamo._compiler")
+            put_back.callback(setattr, compiler, "to_torch_device", compiler.to_torch_device)
+            compiler.to_torch_device = lambda _: torch.device("cpu")  # where what PyTorch runs is moved to
+        yield ".".join(map(str, ASSUMED))

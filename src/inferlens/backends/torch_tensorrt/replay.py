@@ -1,0 +1,52 @@
+"""What the runners of compiled modules share: a call that may be replayed from a CUDA graph.
+
+The graph is captured around the whole call, by ``backends/cuda_graph.py``, and not by the library's own
+``enable_cudagraphs``: that one copies the inputs in every call and clones the outputs, which would be timed here and in
+no other backend; and it captures single engines, where PyTorch runs something between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from inferlens.backends.base import Preparation
+from inferlens.backends.cuda_graph import CudaGraph
+from inferlens.backends.torch_runner import Feed, TorchOptions, TorchRunner, not_entered
+from inferlens.backends.torch_tensorrt.library import Library
+from inferlens.backends.torch_tensorrt.options import Options
+from inferlens.case import Case
+from inferlens.models.model import Model
+
+
+class ReplayingRunner(TorchRunner):
+    """Calls a module that has engines in it, or replays the call."""
+
+    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library) -> None:
+        super().__init__(model, case, preparation, TorchOptions(tf32=options.tf32), autocast=options.autocast)
+        self.options = options
+        self.library = library
+        self._graph: CudaGraph | None = None
+
+    def captured(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """``call``, which is captured first if that was asked for.
+
+        Raises:
+            Unsupported: if it cannot be captured.
+        """
+        if self.options.cuda_graph:
+            self._graph = CudaGraph.capture(call, self.seeded_feed())
+        return call
+
+    def infer(self, feed: Feed) -> Any:
+        """One call, or one replay; a replay copies ``feed`` in first unless it is the one that is there already."""
+        return self._call(*feed) if self._graph is None else self._graph(feed)
+
+    def read_by(self, feed: Feed) -> list[Any]:
+        """The captured inputs, if the call is replayed."""
+        return list(feed if self._graph is None else self._graph.inputs)
+
+    def __exit__(self, *error: Any) -> None:
+        self._call = not_entered
+        self._graph = None
+        super().__exit__(*error)

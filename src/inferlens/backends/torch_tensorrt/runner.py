@@ -1,0 +1,212 @@
+"""Runs what Torch-TensorRT compiled: everything but the compilation is :class:`TorchRunner`'s.
+
+The compilation is outside of PyTorch's inference mode, which the export would trace into the graph.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inferlens.backends.base import Preparation
+from inferlens.backends.torch_runner import Feed, not_entered
+from inferlens.backends.torch_tensorrt import settings, shapes
+from inferlens.backends.torch_tensorrt.engine_cache import counting_cache
+from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS, FrontEnd, Work, compiling
+from inferlens.backends.torch_tensorrt.library import Library
+from inferlens.backends.torch_tensorrt.options import Options
+from inferlens.backends.torch_tensorrt.replay import ReplayingRunner
+from inferlens.backends.torch_tensorrt.scripts import script_partition
+from inferlens.backends.torch_tensorrt.watch import Lowered, choices, segments_of, watching
+from inferlens.case import Case
+from inferlens.errors import Unsupported
+from inferlens.models.inputs import make_inputs
+from inferlens.models.model import Model
+from inferlens.partition import Partition, partition_of
+
+NO_PATHS = "torch.compile does not tell from which modules the operators came."
+
+
+class TensorRtRunner(ReplayingRunner):
+    """Calls a module that has engines in it."""
+
+    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library) -> None:
+        super().__init__(model, case, preparation, options, library)
+        self.compiled: Any = None
+        self._program: Any = None
+        self._work: Work | None = None
+        self._graphs: list[Lowered] = []
+
+    @property
+    def front_end(self) -> FrontEnd:
+        """The way in."""
+        return FRONT_ENDS[self.case.variant]
+
+    def __enter__(self) -> TensorRtRunner:
+        import torch
+
+        if self.front_end.exports:
+            with self.preparation.phase("export"), self.settings():
+                self._program = self._exported()
+        super().__enter__()
+        try:
+            self._tell()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+        if self.front_end.one_mode:  # it was compiled outside of inference mode, and would compile again inside
+            self._entered.enter_context(torch.inference_mode(mode=False))
+            self._entered.enter_context(torch.no_grad())
+        return self
+
+    def build(self, module: Any) -> Callable[..., Any]:
+        """Compiles.
+
+        Raises:
+            Unsupported: if the model, or what was asked for, is not for this front end.
+        """
+        cache = counting_cache(self.options, self.library, self.preparation)
+        with watching() as self._graphs, compiling(self.model.name, "compile"):
+            work = self.work()
+            if cache is not None:
+                work.settings["custom_engine_cache"] = cache
+            self.compiled = self.front_end.compile(self._program if self.front_end.exports else module, work)
+            if cache is not None:
+                self.preparation.facts["engine_cache"] = {"hits": cache.hits, "misses": cache.misses}
+            self._program = self._work = None
+            return self.captured(self.compiled)
+
+    def __exit__(self, *error: Any) -> None:
+        import torch
+
+        self.compiled = self._program = self._work = None
+        self._graphs = []
+        self._call = not_entered
+        if self.front_end.one_mode:
+            torch._dynamo.reset()  # lets go of the compiled code and of the engines in it
+        super().__exit__(*error)
+
+    def save(self, path: Path) -> None:
+        """Writes the compiled module; the runner is entered.
+
+        Raises:
+            Unsupported: if the front end, or the runtime, has no such form.
+        """
+        if self.options.use_python_runtime:
+            raise Unsupported("Engines of the Python runtime cannot be saved.", cure="without use_python_runtime")
+        with compiling(self.model.name, f"save as {path.suffix}", cure="the other kind of file, .ts or .ep"):
+            self.front_end.save(self.compiled, self.work(), path)
+
+    def partition(self, assumed_gpu: str) -> Partition:
+        """How the model would be partitioned; nothing is built, and the runner is not entered."""
+        if self.front_end.script:
+            raise Unsupported(
+                "The TorchScript front end tells its partition only when it has built.",
+                cure="--backend torch_tensorrt:dynamo, or the record of a case",
+            )
+        with self.settings():
+            program = self._exported() if self.front_end.exports else self._moved()
+            with compiling(self.model.name, "partition"):
+                work = self.work()
+            work.settings.update(dryrun=True, require_full_compilation=False)
+            with watching() as self._graphs, compiling(self.model.name, "partition"):
+                self.front_end.compile(program, work)
+            return self._partition(assumed_gpu)
+
+    def work(self) -> Work:
+        """What the front end works with: settings, and inputs that lie on the device."""
+        if self._work is None:
+            self._work = Work(
+                library=self.library,
+                name=self.model.name,
+                specs=self.model.inputs,
+                precision=self._stored,
+                settings=self._settings(),
+                example=self._example(),
+                feed=self.seeded_feed(),
+            )
+        return self._work
+
+    def _settings(self) -> dict[str, Any]:
+        if self.front_end.script:
+            return settings.script_settings(self.options, self.case)
+        parameters = self.library.settings if self.front_end.one_mode else self.library.parameters
+        return settings.dynamo_settings(self.options, self.case, self.library, self.preparation, parameters=parameters)
+
+    def _exported(self) -> Any:
+        module = self._moved()
+        with compiling(self.model.name, "export", cure=self._other()):
+            return self.front_end.export(module, self.work())
+
+    def _other(self) -> str:
+        return f"--backend torch_tensorrt:{'dynamo' if self.front_end.script else 'compile'}"
+
+    def _example(self) -> Feed:
+        """Inputs that show which sizes vary."""
+        specs = shapes.example_specs(self.model.inputs)
+        arrays = make_inputs(dataclasses.replace(self.model, inputs=specs), self.case.seed)
+        return self.place(arrays)
+
+    def _tell(self) -> None:
+        """What was built, as facts and warnings.
+
+        Raises:
+            Unsupported: if PyTorch runs a part and that was not wanted.
+        """
+        facts, preparation, options = self.preparation.facts, self.preparation, self.options
+        facts["flavour"] = self.library.flavour
+        facts["runtime"] = "Python" if options.use_python_runtime or not self.library.native_runtime else "C++"
+        moved = {} if self.front_end.script else shapes.moved_optimum(self.model.inputs)
+        if moved:
+            places = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in moved.items())
+            preparation.warn(
+                "moved-optimum",
+                f"The engines are built to be fastest at {places}: a size of 1 is a constant to this front end.",
+                "opt=2 or more, or --backend torch_tensorrt:ts-script.",
+            )
+        partition = self._script_partition() if self.front_end.script else self._partition("")
+        facts["partition"] = msgspec.to_builtins(partition)
+        if not partition.engines:
+            preparation.warn(
+                "no-engines",
+                f"There is no engine: everything ran in PyTorch (min_block_size {options.min_block_size}).",
+                "inferlens partition tells why.",
+            )
+        if options.require_full_compilation and partition.breaks:
+            raise Unsupported(
+                f"PyTorch runs a part of '{self.model.name}', and require_full_compilation was asked for.",
+                cure="inferlens partition, which tells which part and why",
+            )
+
+    def _script_partition(self) -> Partition:
+        return script_partition(
+            self.compiled,
+            front_end=self.case.variant,
+            min_block_size=self.options.min_block_size,
+            flavour=self.library.flavour,
+        )
+
+    def _partition(self, assumed_gpu: str) -> Partition:
+        whole = self.front_end.one_mode
+        found = partition_of(
+            segments_of(self._graphs),
+            front_end=self.case.variant,
+            min_block_size=self.options.min_block_size,
+            choices=choices(self._graphs),
+            graph_breaks=graph_breaks() if whole else (),
+            flavour=self.library.flavour,
+            assumed_gpu=assumed_gpu,
+        )
+        return msgspec.structs.replace(found, note=NO_PATHS) if whole else found
+
+
+def graph_breaks() -> tuple[str, ...]:
+    """Why Dynamo broke the graph, in its words."""
+    from torch._dynamo.utils import counters
+
+    return tuple(str(reason).strip().splitlines()[0] for reason in counters.get("graph_break", {}))

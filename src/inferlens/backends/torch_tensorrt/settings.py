@@ -1,0 +1,161 @@
+"""What the options mean in the words of a front end and of the installed version of the library.
+
+What a version or a front end does not know is asked of it, never of its version number. An option that cannot be had
+and would change what is measured is ``Unsupported``; one that makes no difference is a warning of the record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from inferlens.backends.base import Preparation
+from inferlens.backends.torch_cast import dtype_of
+from inferlens.backends.torch_tensorrt.library import Library
+from inferlens.backends.torch_tensorrt.options import Options, words
+from inferlens.case import Case
+from inferlens.errors import InferlensError, Unsupported, suggestion
+
+DEFAULT_LEVEL = 3  # TensorRT's own, which then need not be set
+# Options that the TorchScript front end has no word for, and what they are when they are not asked for.
+NOT_IN_SCRIPT = {
+    "optimization_level": DEFAULT_LEVEL, "autocast": False, "version_compatible": False, "hardware_compatible": False,
+    "use_python_runtime": False, "engine_cache": False,
+}  # fmt: skip
+OTHER = "--backend torch_tensorrt:dynamo"
+
+
+def check(options: Options, case: Case, library: Library, preparation: Preparation) -> None:
+    """Refuses, or warns of, options that the front end or the installed version cannot honour.
+
+    Raises:
+        Unsupported: for one that would change what is measured.
+    """
+    label = case.backend_label
+    if case.variant.startswith("ts-"):
+        for name, default in NOT_IN_SCRIPT.items():
+            if getattr(options, name) != default:
+                raise Unsupported(f"The TorchScript front end has no '{name}'.", cure=OTHER)
+    if options.autocast and case.variant == "compile":
+        raise Unsupported(f"Torch-TensorRT's autocast is a step of the export, which {label} has not.", cure=OTHER)
+    if options.use_python_runtime and "use_python_runtime" not in library.settings:
+        runtime = "C++" if library.native_runtime else "Python"
+        raise Unsupported(
+            f"{library.title} has one runtime and chooses it itself ({runtime} here).",
+            cure="without use_python_runtime",
+        )
+    if options.engine_cache and options.immutable_weights:
+        raise Unsupported(
+            "Torch-TensorRT keeps only engines whose weights can be replaced.",
+            cure="--option torch_tensorrt.immutable_weights=false",
+        )
+    if library.rtx and options.num_avg_timing_iters != 1:
+        preparation.warn(
+            "no-effect", "num_avg_timing_iters does nothing: TensorRT for RTX times no tactics.", "Leave it out there."
+        )
+
+
+def dynamo_settings(
+    options: Options, case: Case, library: Library, preparation: Preparation, *, parameters: frozenset[str]
+) -> dict[str, Any]:
+    """Keyword arguments of ``torch_tensorrt.dynamo.compile``, or ``options`` of ``torch.compile``.
+
+    Args:
+        options, case: what was asked for.
+        library: the installed one; names that it does not know are left out.
+        preparation: for its folders.
+        parameters: names that the front end takes.
+
+    Raises:
+        InferlensError: for an operator that there is not.
+    """
+    kept = engine_folder(library, preparation)
+    wanted = {
+        "min_block_size": options.min_block_size,
+        "require_full_compilation": options.require_full_compilation,
+        "torch_executed_ops": set(executed_ops(options.torch_executed_ops)),
+        "optimization_level": None if options.optimization_level == DEFAULT_LEVEL else options.optimization_level,
+        "workspace_size": options.workspace_size,
+        "num_avg_timing_iters": options.num_avg_timing_iters,
+        "truncate_double": options.truncate_double,
+        "disable_tf32": not options.tf32,
+        "sparse_weights": options.sparse_weights,
+        "immutable_weights": options.immutable_weights,
+        "version_compatible": options.version_compatible,
+        "hardware_compatible": options.hardware_compatible,
+        # By default builds share timings in a folder of temporary files: how long one takes would depend on those
+        # before it. Here each case begins with none, unless it is to use what others left.
+        "timing_cache_path": str((kept if options.engine_cache else preparation.folder) / "timing.cache"),
+        "cache_built_engines": options.engine_cache,
+        "reuse_cached_engines": options.engine_cache and not preparation.rebuild,
+        # A build that fails is a row with the reason, not a run of PyTorch.
+        "pass_through_build_failures": True,
+        # Types are the module's own. This is the default in new versions; older ones let the builder choose.
+        "use_explicit_typing": True,
+    }
+    wanted |= {"use_python_runtime": True} if options.use_python_runtime else {}
+    if options.autocast:
+        wanted |= {"enable_autocast": True, "autocast_low_precision_type": dtype_of(case.precision)}
+    return {name: value for name, value in wanted.items() if name in library.settings and name in parameters}
+
+
+def script_settings(options: Options, case: Case) -> dict[str, Any]:
+    """Keyword arguments of ``torch_tensorrt.ts.compile``.
+
+    Raises:
+        InferlensError: for an operator that there is not.
+    """
+    import torch
+
+    names = (name.removeprefix("torch.ops.").split(".") for name in executed_ops(options.torch_executed_ops))
+    return {
+        "min_block_size": options.min_block_size,
+        "require_full_compilation": options.require_full_compilation,
+        "torch_executed_ops": sorted({f"{space}::{name}" for space, name, _ in names}),
+        "workspace_size": options.workspace_size,
+        "num_avg_timing_iters": options.num_avg_timing_iters,
+        "truncate_long_and_double": options.truncate_double,
+        "disable_tf32": not options.tf32,
+        "sparse_weights": options.sparse_weights,
+        "refit": not options.immutable_weights,
+        "enabled_precisions": {torch.float32, dtype_of(case.precision)},
+    }
+
+
+def executed_ops(text: str) -> list[str]:
+    """Full names (``torch.ops.aten.relu.default``) of the operators that ``aten.relu+aten::mean.dim`` means.
+
+    A name without an overload means all of them.
+
+    Raises:
+        InferlensError: if there is no such operator.
+    """
+    return [name for word in words(text) for name in _overloads(word)]
+
+
+def _overloads(word: str) -> Iterator[str]:
+    import torch
+
+    space, _, rest = word.removeprefix("torch.ops.").replace("::", ".").partition(".")
+    name, _, overload = rest.partition(".")
+    packet = getattr(getattr(torch.ops, space), name, None) if name else None
+    overloads = packet.overloads() if packet is not None else []
+    if packet is None or (overload and overload not in overloads):
+        known = [f"{space}.{name}.{each}" for each in overloads] or [f"{space}.{each}" for each in dir(torch.ops.aten)]
+        raise InferlensError(
+            f"torch_executed_ops names '{word}', which is no operator.",
+            expected="names such as aten.relu.default, joined by +",
+            cure=suggestion(word, known),
+        )
+    yield from (f"torch.ops.{space}.{name}.{each}" for each in ([overload] if overload else overloads))
+
+
+def engine_folder(library: Library, preparation: Preparation) -> Path:
+    """Where built engines are kept: one folder for each GPU and each version of what builds, for the library's own
+    names of engines tell neither.
+    """
+    import torch
+
+    words = [*(f"{name}-{version}" for name, version in library.versions.items()), torch.cuda.get_device_name()]
+    return preparation.cache / "torch_tensorrt" / "-".join(words).replace(" ", "_").replace("/", "_")
