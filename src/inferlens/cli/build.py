@@ -55,24 +55,24 @@ def build(
 
 def run(words: dict[str, Any], backend: str, output: Path, builds: int, rebuild: bool, timeout: str) -> BuildReport:
     """Builds in a process of its own."""
+    import msgspec
+
     from inferlens import tasks
     from inferlens.build_report import BuildReport
     from inferlens.cli import screen
-    from inferlens.errors import InferlensError
     from inferlens.units import parse_duration
 
     check_output(output)
     seconds = parse_duration(timeout)
-    cases = tasks.cases(words, backend, device="cuda")
-    if len(cases) != 1:
-        raise InferlensError(f"These are {len(cases)} engines.", expected="one value of every option")
-    done = tasks.run(
-        "build", cases[0], BuildReport, {"path": str(output.resolve()), "builds": builds},
-        trust=bool(words["trust"]), rebuild=rebuild, timeout=seconds,
-    )  # fmt: skip
+    case = tasks.single(words, backend)
+    with screen.busy(f"{words['model']}: {case.backend_label}") as phase:
+        done = tasks.run(
+            "build", case, BuildReport, {"path": str(output.resolve()), "builds": builds},
+            trust=bool(words["trust"]), rebuild=rebuild, timeout=seconds, phase=phase,
+        )  # fmt: skip
     for warning in done.warnings:
         screen.note(f"{warning.message} {warning.advice}".strip())
-    return done.result
+    return msgspec.structs.replace(done.result, path=str(output))
 
 
 def check_output(path: Path) -> None:

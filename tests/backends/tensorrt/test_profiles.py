@@ -59,7 +59,7 @@ def test_the_profile_that_runs_must_take_the_shape() -> None:
     check_shapes(both, 1, IMAGE)
     with pytest.raises(Unsupported, match="not 2x3x8x8") as raised:
         check_shapes(both, 0, IMAGE)
-    assert raised.value.cure == "profile=1"
+    assert raised.value.cure == "--option tensorrt.profile=1"
     with pytest.raises(Unsupported, match="no profile 2: the engine has 2"):
         check_shapes(both, 2, IMAGE)
 

@@ -66,9 +66,7 @@ def write_engine(
     return _report(path, provenance, len(plan), alone=alone, shared=shared, times_tactics=not job.flavour.jit)
 
 
-def _series(
-    job: Job, count: int, timings: Path | None, examine: Examine | None
-) -> tuple[Series, bytes, Provenance]:
+def _series(job: Job, count: int, timings: Path | None, examine: Examine | None) -> tuple[Series, bytes, Provenance]:
     """``count`` builds, and the first plan with its provenance."""
     series, first = Series(), None
     for _ in range(count):

@@ -61,7 +61,8 @@ def check(network: Network, options: Options) -> None:
     flavour = network.flavour
     if options.hardware_compatible != "none" and flavour.jit:
         raise Unsupported(
-            f"{flavour.name} has no levels of hardware compatibility.", cure="compute_capability=8.0+8.6+8.9+12.0"
+            f"{flavour.name} has no levels of hardware compatibility.",
+            cure="--option tensorrt.compute_capability=8.0+8.6+8.9+12.0",
         )
     if options.hardware_compatible != "none":
         level = options.hardware_compatible.upper()

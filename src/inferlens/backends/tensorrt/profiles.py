@@ -42,7 +42,7 @@ def check_shapes(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorS
     if index >= len(profiles):
         raise Unsupported(
             f"There is no profile {index}: the engine has {len(profiles)}, counted from 0.",
-            cure=f"profile={len(profiles) - 1}",
+            cure=f"--option tensorrt.profile={len(profiles) - 1}",
         )
     for spec in specs:
         least, _, most = profiles[index][spec.name]
@@ -51,7 +51,9 @@ def check_shapes(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorS
             fits = [number for number, (low, _, high) in triples if _within(low, spec.shape, high)]
             raise Unsupported(
                 f"Profile {index} takes {spec.name} from {_text(least)} to {_text(most)}, not {_text(spec.shape)}.",
-                cure=f"profile={fits[0]}" if fits else "a profile that takes this shape, or another batch",
+                cure=f"--option tensorrt.profile={fits[0]}"
+                if fits
+                else "a profile that takes this shape, or another batch",
             )
 
 

@@ -38,5 +38,5 @@ def explained(errors: list[str]) -> tuple[str, str] | None:
         if lacks := NO_TYPE.search(error):
             names = ", ".join(f"{name[:-1]}.{name[-1]}" for name in re.findall(r"sm(\d+)", lacks[1]))
             type = lacks[2].partition("_")[0].upper()
-            return f"GPUs of compute capability {names} have no {type}", "compute_capability=8.9, which has FP8"
+            return f"GPUs of compute capability {names} have no {type}", "--option tensorrt.compute_capability=8.9"
     return None

@@ -7,6 +7,8 @@ from inferlens.backends.tensorrt.options import words
 from inferlens.errors import Unsupported
 from inferlens.record import Gpu
 
+OTHERS = "a machine with a GPU, or --backend tensorrt:rtx"
+
 
 def targets(compute_capability: str, flavour: Flavour, gpu: Gpu | None) -> tuple[str, ...]:
     """Compute capabilities to build for, from ``8.0+8.9``, in ascending order; empty is the GPU here.
@@ -20,19 +22,19 @@ def targets(compute_capability: str, flavour: Flavour, gpu: Gpu | None) -> tuple
         if gpu is None:
             raise Unsupported(
                 f"There is no GPU here that {flavour.name} could build an engine for.",
-                cure=f"compute_capability={'+'.join(known)}, or some of these" if known else "a machine with a GPU",
+                cure=f"--option tensorrt.compute_capability={'+'.join(known)}, or some of these" if known else OTHERS,
             )
         return ()
     if not known:
         raise Unsupported(
             f"{flavour.title} builds for the GPU of the machine alone, not for {', '.join(named)}.",
-            cure="no compute_capability, or --backend tensorrt:rtx",
+            cure="leave the option compute_capability out, or --backend tensorrt:rtx",
         )
     unknown = [name for name in named if name not in known]
     if unknown:
         raise Unsupported(
             f"{flavour.title} cannot build for compute capability {', '.join(unknown)}.",
             expected=f"some of {', '.join(known)}",
-            cure="on a machine with such a GPU: no compute_capability, which is the GPU there",
+            cure="leave the option out on a machine with such a GPU: it builds for the GPU there",
         )
     return tuple(name for name in known if name in named)

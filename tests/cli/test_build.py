@@ -1,0 +1,99 @@
+"""``inferlens build``, as a person runs it on a machine without a GPU."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inferlens.build_report import Build, BuildReport, LayerDifference
+from inferlens.cli.build import text
+from inferlens.models import provenance
+
+ON_AMPERE = ("--backend", "tensorrt:rtx", "--compute-capability", "8.0,8.9")
+
+
+def build(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "inferlens", "build", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small ONNX file in a folder of its own."""
+    pytest.importorskip("tensorrt_rtx")
+    torch = pytest.importorskip("torch")
+    folder = tmp_path_factory.mktemp("build")
+    module: Any = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU()).eval()
+    torch.onnx.export(
+        module, (torch.ones(2, 8),), folder / "net.onnx", input_names=["x"], dynamo=True, verbose=False,
+        external_data=False,
+    )  # fmt: skip
+    return folder / "net.onnx"
+
+
+def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cached(graph: Path) -> None:
+    done = build("net.onnx", "-o", "net.engine", *ON_AMPERE, cwd=graph.parent)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("net.engine: ")
+    assert "built in " in done.stdout
+    assert "by TensorRT for RTX " in done.stdout
+    assert "for compute capability 8.0 and 8.9.\n" in done.stdout
+    told = provenance.read(graph.parent / "net.engine")
+    assert told is not None
+    assert told.case.model == "onnx:net.onnx"
+    assert told.targets == ("8.0", "8.9")
+    again = build("net.onnx", "-o", "again.engine", *ON_AMPERE, "--json", cwd=graph.parent)
+    report = json.loads(again.stdout)
+    assert report["cached"]
+    assert report["path"] == "again.engine"
+    assert report["sha256"] == told.file_sha256
+
+
+def test_repeated_builds_say_how_far_they_differ(graph: Path) -> None:
+    done = build("net.onnx", "-o", "net.plan", *ON_AMPERE, "--builds", "2", cwd=graph.parent)
+    assert done.returncode == 0, done.stderr
+    assert "  build 2: " in done.stdout
+    assert "2 builds are the same, byte for byte" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("-o", "net.trt"), "net.trt has no suffix of an engine"),
+        (("-o", "nowhere/net.engine"), "in a folder that does not exist"),
+        (("-o", "bad.engine", "--backend", "tensorrt:rtx", "--compute-capability", "9.9"), "cannot build for compute"),
+        (("-o", "bad.engine", "--option", "tensorrt.optimization_level=1,2"), "one case, not 2"),
+        (("-o", "bad.engine", "--backend", "onnxruntime"), "has no 'build'"),
+    ],
+    ids=["suffix", "folder", "target", "two", "backend"],
+)
+def test_what_cannot_be_built_is_said_and_nothing_is_written(
+    arguments: tuple[str, ...], message: str, graph: Path
+) -> None:
+    done = build("net.onnx", *arguments, cwd=graph.parent)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "  Try: " in done.stderr or "  Expected: " in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (graph.parent / "bad.engine").exists()
+
+
+def test_the_report_in_lines() -> None:
+    one = Build(seconds=2.0, size=2**20, sha256="a" * 64, layers=3, gpu_seconds=0.001)
+    report = BuildReport(
+        path="net.engine", size=2**20, sha256="a" * 64, flavour="TensorRT", version="10.13", gpu="NVIDIA H200",
+        compute_capability="9.0", seconds=2.0, builds=(one, Build(seconds=1.0, size=2**20, sha256="b" * 64,
+        shared_timings=True)), differences=(LayerDifference("conv", ("a", "b")),), findings=("They differ.",),
+    )  # fmt: skip
+    assert text(report).splitlines() == [
+        "net.engine: 1.00 MiB, built in 2.00 s, by TensorRT 10.13, for NVIDIA H200 (compute capability 9.0).",
+        "  build 1: 2.00 s, 1.00 MiB, sha256 aaaaaaaaaaaa, GPU time 1.00 ms",
+        "  build 2: 1.00 s, 1.00 MiB, sha256 bbbbbbbbbbbb, shared timings",
+        "  conv: a | b",
+        "They differ.",
+    ]
