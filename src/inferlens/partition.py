@@ -176,18 +176,20 @@ def choices_of(sizes: Iterable[int], evaluate: Callable[[int], Sequence[Segment]
     """What each ``min_block_size`` gives that changes anything.
 
     An engine goes when ``min_block_size`` exceeds its operators, so only their numbers are tried: between two of them
-    nothing changes. Larger values than the largest leave no engine.
+    nothing changes. Larger values than the largest leave no engine. Of very many sizes only some are tried, the
+    smallest and the largest among them.
 
     Args:
         sizes: operators of every engine at ``min_block_size`` 1.
         evaluate: the segments that the partitioner makes with a ``min_block_size``.
     """
     known = sorted(set(sizes))
-    if len(known) > MOST_CHOICES:  # the largest decide what is fewest; of the others some show the way
-        step = len(known) / (MOST_CHOICES - 1)
-        known = sorted({known[int(index * step)] for index in range(MOST_CHOICES - 1)} | {known[-1]})
+    reaches = list(pairwise([0, *known]))  # from above the size before, to this one
+    if len(reaches) > MOST_CHOICES:  # the largest decides what is fewest; of the others some show the way
+        step = (len(reaches) - 1) / (MOST_CHOICES - 1)
+        reaches = [reaches[round(index * step)] for index in range(MOST_CHOICES)]
     found = []
-    for below, size in pairwise([0, *known]):
+    for below, size in reaches:
         segments = evaluate(size)
         engines = tuple(len(each.operators) for each in segments if each.runs_in == "TensorRT")
         found.append(Choice(below + 1, size, engines, len(segments)))

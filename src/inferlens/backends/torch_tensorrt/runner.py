@@ -185,7 +185,7 @@ class TensorRtRunner(ReplayingRunner):
 
     def _script_partition(self) -> Partition:
         return script_partition(
-            self.compiled,
+            self.compiled.inlined_graph,
             front_end=self.case.variant,
             min_block_size=self.options.min_block_size,
             flavour=self.library.flavour,

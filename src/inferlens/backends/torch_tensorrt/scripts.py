@@ -14,9 +14,9 @@ ENGINE = "tensorrt::execute_engine"
 NOTE = "The TorchScript front end does not tell which operators went into an engine, nor why others did not."
 
 
-def script_partition(script: Any, *, front_end: str, min_block_size: int, flavour: str) -> Partition:
-    """The partition of a compiled script module."""
-    nodes = list(_nodes(script.graph))
+def script_partition(graph: Any, *, front_end: str, min_block_size: int, flavour: str) -> Partition:
+    """The partition of a compiled script module, from its inlined graph."""
+    nodes = list(_nodes(graph))
     parts = [
         Segment("TensorRT", (Operator(ENGINE),))
         if node.kind() == ENGINE

@@ -70,7 +70,7 @@ def dynamo_settings(
     Raises:
         InferlensError: for an operator that there is not.
     """
-    kept = engine_folder(library, preparation)
+    kept = engine_folder(library, preparation) if options.engine_cache else preparation.folder
     wanted = {
         "min_block_size": options.min_block_size,
         "require_full_compilation": options.require_full_compilation,
@@ -86,7 +86,7 @@ def dynamo_settings(
         "hardware_compatible": options.hardware_compatible,
         # By default builds share timings in a folder of temporary files: how long one takes would depend on those
         # before it. Here each case begins with none, unless it is to use what others left.
-        "timing_cache_path": str((kept if options.engine_cache else preparation.folder) / "timing.cache"),
+        "timing_cache_path": str(kept / "timing.cache"),
         "cache_built_engines": options.engine_cache,
         "reuse_cached_engines": options.engine_cache and not preparation.rebuild,
         # A build that fails is a row with the reason, not a run of PyTorch.

@@ -1,0 +1,214 @@
+"""The backend ``torch_tensorrt`` where there is no GPU: what it answers, and what its options become.
+
+Here the library is not imported: that needs a GPU, or a process of its own (see ``test_torch_tensorrt_partition``).
+"""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from inferlens.backends.base import Preparation
+from inferlens.backends.torch_tensorrt import library, settings, shapes
+from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
+from inferlens.backends.torch_tensorrt.operators import clean_path
+from inferlens.backends.torch_tensorrt.options import Options
+from inferlens.backends.torch_tensorrt.scripts import script_partition
+from inferlens.case import Case, TensorSpec
+from inferlens.errors import InferlensError, Unsupported
+from tests.backends import small
+
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="tells what is said where there is no GPU")
+
+# The settings that differ between versions; the others are in all.
+BOTH = (
+    "min_block_size require_full_compilation torch_executed_ops optimization_level workspace_size num_avg_timing_iters "
+    "truncate_double disable_tf32 sparse_weights immutable_weights version_compatible hardware_compatible "
+    "timing_cache_path cache_built_engines reuse_cached_engines pass_through_build_failures enable_autocast "
+    "autocast_low_precision_type"
+)
+OLD = frozenset(f"{BOTH} use_python_runtime use_explicit_typing".split())
+NEW = frozenset(BOTH.split())
+
+
+def stub(names: frozenset[str] = NEW, *, rtx: bool = True) -> Any:
+    return SimpleNamespace(
+        rtx=rtx, settings=names, parameters=names | {"use_python_runtime"}, native_runtime=True,
+        title="Torch-TensorRT 2.x", versions={"torch_tensorrt": "2.x", "tensorrt": "11"},
+    )  # fmt: skip
+
+
+def case(variant: str = "dynamo", precision: str = "fp32") -> Case:
+    return small.case(f"torch_tensorrt:{variant}", device="cuda", precision=precision)
+
+
+@no_gpu
+def test_no_gpu_is_an_answer_and_the_library_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "found", lambda *_: True)
+    able = TorchTensorRT().capabilities()
+    assert not able.available
+    refusal = able.refusal(case(), small.found("module"))
+    assert isinstance(refusal, Unsupported)
+    assert "no NVIDIA GPU" in refusal.what
+    assert refusal.cure
+    assert "torch_tensorrt" not in sys.modules
+
+
+def test_missing_library_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch_tensorrt", None)
+    (absence,) = TorchTensorRT().capabilities().absent
+    assert absence.reason == "Torch-TensorRT is not installed."
+    assert absence.cure.startswith("pip install 'inferlens[tensorrt-rtx]'")
+
+
+def test_variants_and_files() -> None:
+    assert TorchTensorRT.variants == ("dynamo", "compile", "ts-trace", "ts-script", "loaded")
+    assert set(TorchTensorRT.saves) == {".ep", ".ts"}
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", set()),
+        ("aten.relu.default", {"torch.ops.aten.relu.default"}),
+        ("aten::add.Tensor + torch.ops.aten.mean.dim", {"torch.ops.aten.add.Tensor", "torch.ops.aten.mean.dim"}),
+    ],
+)
+def test_operators_are_named_in_any_spelling(text: str, names: set[str]) -> None:
+    assert set(settings.executed_ops(text)) == names
+
+
+def test_an_operator_without_overload_means_all_of_them() -> None:
+    assert {"torch.ops.aten.relu.default", "torch.ops.aten.relu.out"} <= set(settings.executed_ops("aten.relu"))
+
+
+@pytest.mark.parametrize(("text", "near"), [("aten.rleu", "aten.relu"), ("aten.relu.defalt", "default"), ("relu", "")])
+def test_an_operator_that_there_is_not_is_named(text: str, near: str) -> None:
+    with pytest.raises(InferlensError, match="is no operator") as caught:
+        settings.executed_ops(text)
+    assert near in caught.value.cure
+
+
+def test_settings_are_those_of_the_installed_version(preparation: Preparation) -> None:
+    wanted = Options(min_block_size=3, torch_executed_ops="aten.relu.default", optimization_level=5)
+    for names in (OLD, NEW):
+        known = stub(names)
+        made = settings.dynamo_settings(wanted, case(), known, preparation, parameters=known.parameters)
+        assert set(made) <= names
+        assert made["min_block_size"] == 3
+        assert made["torch_executed_ops"] == {"torch.ops.aten.relu.default"}
+        assert made["optimization_level"] == 5
+        assert made["disable_tf32"] is True
+        assert made["pass_through_build_failures"] is True
+        assert made["timing_cache_path"].startswith(str(preparation.folder)), "builds share no timings"
+        assert ("use_explicit_typing" in made) == (names is OLD)
+        assert "use_python_runtime" not in made
+
+
+def test_python_runtime_is_refused_where_there_is_no_choice(preparation: Preparation) -> None:
+    wanted = Options(use_python_runtime=True)
+    settings.check(wanted, case(), stub(OLD), preparation)
+    made = settings.dynamo_settings(wanted, case(), stub(OLD), preparation, parameters=OLD)
+    assert made["use_python_runtime"] is True
+    with pytest.raises(Unsupported, match="chooses it itself"):
+        settings.check(wanted, case(), stub(NEW), preparation)
+
+
+def test_autocast_keeps_the_weights(preparation: Preparation) -> None:
+    wanted = Options(autocast=True)
+    made = settings.dynamo_settings(wanted, case(precision="bf16"), stub(), preparation, parameters=NEW)
+    assert made["enable_autocast"] is True
+    assert made["autocast_low_precision_type"] is torch.bfloat16
+    with pytest.raises(Unsupported, match="autocast"):
+        settings.check(wanted, case("compile", "fp16"), stub(), preparation)
+
+
+@pytest.mark.parametrize("name", settings.NOT_IN_SCRIPT)
+def test_what_the_torchscript_front_end_has_not_is_refused(name: str, preparation: Preparation) -> None:
+    value = 5 if name == "optimization_level" else True
+    wanted = msgspec.structs.replace(Options(immutable_weights=False), **{name: value})
+    with pytest.raises(Unsupported, match=f"has no '{name}'"):
+        settings.check(wanted, case("ts-trace", "fp16"), stub(OLD), preparation)
+
+
+def test_script_settings() -> None:
+    wanted = Options(torch_executed_ops="aten.relu+aten.mean.dim", immutable_weights=False, tf32=True)
+    made = settings.script_settings(wanted, case("ts-trace", "fp16"))
+    assert made["torch_executed_ops"] == ["aten::mean", "aten::relu"]
+    assert made["enabled_precisions"] == {torch.float32, torch.float16}
+    assert made["refit"] is True
+    assert made["disable_tf32"] is False
+    assert made["min_block_size"] == Options().min_block_size
+
+
+def test_engines_are_kept_only_if_their_weights_can_be_replaced(preparation: Preparation) -> None:
+    with pytest.raises(Unsupported, match="weights can be replaced") as caught:
+        settings.check(Options(engine_cache=True), case(), stub(), preparation)
+    assert "immutable_weights=false" in caught.value.cure
+    settings.check(Options(engine_cache=True, immutable_weights=False), case(), stub(), preparation)
+
+
+def test_what_does_nothing_is_a_warning(preparation: Preparation) -> None:
+    settings.check(Options(num_avg_timing_iters=4), case(), stub(rtx=False), preparation)
+    assert not preparation.warnings
+    settings.check(Options(num_avg_timing_iters=4), case(), stub(rtx=True), preparation)
+    assert [warning.code for warning in preparation.warnings] == ["no-effect"]
+
+
+def test_examples_show_which_sizes_vary() -> None:
+    static = TensorSpec("y", (1, 4))
+    ranged, ones = TensorSpec.parse("x=1..16x3x8x8:opt=2"), TensorSpec.parse("x=1..16x3x8x8:opt=1")
+    assert [spec.shape for spec in shapes.example_specs((ranged, static))] == [(2, 3, 8, 8), (1, 4)]
+    assert shapes.example_specs((ones,))[0].shape == (16, 3, 8, 8), "a size of 1 would be a constant"
+    assert shapes.moved_optimum((ranged, static)) == {}
+    assert shapes.moved_optimum((ones,)) == {"x": (16, 3, 8, 8)}
+
+
+def test_ranges_are_dimensions_of_the_export() -> None:
+    class Many(nn.Module):
+        def forward(self, *values: torch.Tensor) -> torch.Tensor:
+            return values[0] + values[1]
+
+    specs = (TensorSpec.parse("x=1..16x8:opt=2"), TensorSpec.parse("y=1..16x8:opt=2"))
+    feed = tuple(torch.randn(spec.shape) for spec in shapes.example_specs(specs))
+    program = torch.export.export(Many(), feed, dynamic_shapes=shapes.export_dimensions(Many(), specs), strict=False)
+    assert program.module()(torch.ones(5, 8), torch.ones(5, 8)).shape == (5, 8)
+    assert shapes.export_dimensions(Many(), (TensorSpec("x", (1, 8)),)) is None
+
+
+def test_a_script_without_engines_says_so() -> None:
+    script = torch.jit.trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.randn(2, 4))
+    part = script_partition(script.inlined_graph, front_end="ts-trace", min_block_size=5, flavour="TensorRT")
+    assert part.engines == ()
+    assert part.in_tensorrt == 0
+    assert set(part.breaks[0].operators) == {"aten.linear", "aten.relu"}
+    assert part.note
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("layer1.0.conv1", "layer1.0.conv1"),
+        ("", ""),
+        ("L['self']._modules['layer1']._modules['0']", "layer1.0"),
+        ("L['self'].layer1", "layer1"),
+    ],
+)
+def test_module_paths_are_those_of_named_modules(text: str, path: str) -> None:
+    assert clean_path(text) == path
+
+
+def test_what_cannot_be_saved_says_what_can(preparation: Preparation) -> None:
+    model, target = small.model(), preparation.folder / "x.ep"
+    for variant in ("compile", "ts-trace", "loaded"):
+        with pytest.raises(Unsupported, match=r"cannot be saved as \.ep"):
+            TorchTensorRT().save(model, case(variant), preparation, target)
+    autocast = msgspec.structs.replace(case(precision="fp16"), options={"autocast": True})
+    with pytest.raises(Unsupported, match="runs with autocast"):
+        TorchTensorRT().save(model, autocast, preparation, target)
