@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from inferlens.backends.tensorrt.build_errors import explained
 from inferlens.backends.tensorrt.configuration import configuration
 from inferlens.backends.tensorrt.engine import build_plan
 from inferlens.backends.tensorrt.flavours import Flavour
@@ -64,7 +65,7 @@ def test_defaults_are_fp32_and_tell_of_layers(parsed: Network, rtx: Flavour) -> 
     [
         ({"version_compatible": True}, "no lean runtime"),
         ({"hardware_compatible": "ampere_plus"}, "no levels of hardware compatibility"),
-        ({"tactic_sources": "CUBLAS"}, "no tactic source 'cublas'"),
+        ({"tactic_sources": "GUESSES"}, "no tactic source 'guesses'"),
     ],
 )
 def test_what_the_flavour_lacks_is_refused(options: dict[str, Any], message: str, parsed: Network) -> None:
@@ -180,3 +181,26 @@ def test_timings_are_loaded_used_and_merged_back(stand_in: Network, tmp_path: Pa
 
 def test_tensorrt_for_rtx_times_nothing(parsed: Network, tmp_path: Path) -> None:
     assert use_timing_cache(parsed, None, tmp_path / "none") is None
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("Myelin (cudnn_impl.cpp:89: CHECK(dtype == myelinTypeFP8E4M3) failed", "no INT8 convolutions"),
+        ("Myelin (kernel_gen.cpp:1212: CHECK(sm_vers_.size() == 1) failed.", "one compute capability at a time"),
+        ("Cannot compile for target(s) sm75, sm80, because the model contains HW-specific datatypes: fp8_e4m3.",
+         "GPUs of compute capability 7.5, 8.0 have no FP8"),
+        ("Error Code 1: Cuda Runtime (In generateForCurrent at /_src/x.cpp:186)", "on a GPU alone"),
+    ],
+)  # fmt: skip
+def test_known_errors_of_the_builder_are_explained(error: str, reason: str) -> None:
+    told, cure = explained([error], has_gpu=False)
+    assert reason in told
+    assert cure
+
+
+def test_other_errors_of_the_builder_are_its_own_words() -> None:
+    assert explained(["Error Code 9: Internal Error (no tactic In x at /y.cpp:1)"], has_gpu=True) == (
+        "Internal Error: no tactic",
+        "",
+    )

@@ -19,6 +19,7 @@ from inferlens.backends.tensorrt.plan_check import check_plan
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.files import sha256
 from inferlens.models import provenance
+from inferlens.record import Gpu
 
 OUTPUTS = {
     "resnet18": (1, 1000),
@@ -159,9 +160,18 @@ def test_without_a_gpu_targets_must_be_named(job: Any, preparation: Preparation)
     assert "8.6" in raised.value.expected
 
 
-def test_the_builders_own_error_is_one_sentence(job: Any, preparation: Preparation) -> None:
-    with pytest.raises(Unsupported, match="cannot build the engine") as raised:
-        built(job(refittable=True), preparation)
+def test_what_needs_a_gpu_says_so(job: Any, preparation: Preparation) -> None:
+    with pytest.raises(Unsupported, match="it builds on a GPU alone") as raised:
+        built(job(refittable=True, compute_capability="8.9"), preparation)
+    assert raised.value.cure == "a machine with a GPU"
+
+
+def test_the_builders_own_error_is_one_sentence(
+    job: Any, preparation: Preparation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "current_gpu", lambda: Gpu(name="a GPU"))
+    with pytest.raises(Unsupported, match=r"cannot build the engine: .+") as raised:
+        built(job(refittable=True, compute_capability="8.9"), preparation)
     assert "\n" not in raised.value.what
     assert "/_src/" not in raised.value.what
 

@@ -16,9 +16,11 @@ from typing import Any
 import msgspec
 
 from inferlens.backends.base import Preparation
-from inferlens.backends.tensorrt import log, quantized
+from inferlens.backends.tensorrt import log
+from inferlens.backends.tensorrt.build_errors import explained
 from inferlens.backends.tensorrt.configuration import configuration
 from inferlens.backends.tensorrt.flavours import Flavour
+from inferlens.backends.tensorrt.gpu import current_gpu
 from inferlens.backends.tensorrt.network import Network, network
 from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.plugins import load_plugins
@@ -95,7 +97,7 @@ def build_plan(network: Network, config: Any) -> bytes:
         return bytes(serialized)
     if any(words in error for error in errors for words in NO_MEMORY):
         raise MemoryError(f"{network.flavour.name}: {log.condensed(errors)}")
-    reason, cure = quantized.explained(errors) or (log.condensed(errors), "")
+    reason, cure = explained(errors, has_gpu=current_gpu() is not None)
     raise Unsupported(f"{network.flavour.title} cannot build the engine: {reason}.", cure=cure)
 
 

@@ -56,7 +56,7 @@ class Flavour:
     @property
     def strongly_typed_only(self) -> bool:
         """Whether precisions are the network's alone, with no flags that let the builder lower them."""
-        return not hasattr(self.module.BuilderFlag, "FP16")
+        return self.jit or not hasattr(self.module.BuilderFlag, "FP16")  # TensorRT for RTX 1.4 has flags it ignores
 
     @property
     def jit(self) -> bool:

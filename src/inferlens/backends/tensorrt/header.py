@@ -2,7 +2,7 @@
 
 Layout, little endian: at 0 four letters that tell the flavour, at 16 the size of the whole plan (8 bytes), at 24 the
 version as four bytes. TensorRT's own ``trtexec --getPlanVersionOnly`` reads the letters ``ftrt`` and the version from
-there; the rest was seen in plans of TensorRT for RTX 1.6, which says itself that a header has 64 bytes.
+there; the rest was seen in plans of TensorRT for RTX 1.4 and 1.6, which say themselves that a header has 64 bytes.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def condensed(errors: list[str], otherwise: str = "no reason given") -> str:
     told: list[str] = []
     for error in errors:
         lines = [PLACES.sub("", line).strip() for line in error.splitlines() if not ECHO.search(line)]
-        text = CODE.sub(r"\1: \2", " ".join(filter(None, lines))).strip(" .")
+        text = CODE.sub(r"\1: \2", " ".join(filter(None, lines))).strip(" .:()")
         if text and text not in told:
             told.append(text)
     return "; ".join(told)[:LONGEST] or otherwise
