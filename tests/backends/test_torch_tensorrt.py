@@ -6,6 +6,7 @@ Here the library is not imported: that needs a GPU, or a process of its own (see
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,13 +16,15 @@ import torch
 from torch import nn
 
 from inferlens.backends.base import Preparation
-from inferlens.backends.torch_tensorrt import library, settings, shapes
+from inferlens.backends.torch_tensorrt import files, library, settings, shapes
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
 from inferlens.backends.torch_tensorrt.operators import clean_path
 from inferlens.backends.torch_tensorrt.options import Options
 from inferlens.backends.torch_tensorrt.scripts import script_partition
 from inferlens.case import Case, TensorSpec
 from inferlens.errors import InferlensError, Unsupported
+from inferlens.models.provenance import Provenance
+from inferlens.record import ModelFacts
 from tests.backends import small
 
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="tells what is said where there is no GPU")
@@ -209,6 +212,47 @@ def test_what_cannot_be_saved_says_what_can(preparation: Preparation) -> None:
     for variant in ("compile", "ts-trace", "loaded"):
         with pytest.raises(Unsupported, match=r"cannot be saved as \.ep"):
             TorchTensorRT().save(model, case(variant), preparation, target)
-    autocast = msgspec.structs.replace(case(precision="fp16"), options={"autocast": True})
-    with pytest.raises(Unsupported, match="runs with autocast"):
-        TorchTensorRT().save(model, autocast, preparation, target)
+    python = msgspec.structs.replace(case(), options={"use_python_runtime": True})
+    with pytest.raises(Unsupported, match="Python runtime cannot be saved"):
+        TorchTensorRT().save(model, python, preparation, target)
+
+
+def made(**more: Any) -> Provenance:
+    told = {
+        "created": "", "kind": "", "file_sha256": "", "case": case(), "model": ModelFacts(name="small"),
+        "format": "module", "flavour": "TensorRT", "version": "11.0.0.1", "gpu": "NVIDIA T4",
+        "compute_capability": "7.5",
+    }  # fmt: skip
+    return Provenance(**{**told, **more})
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({}, ""),
+        ({"version": "11.0.0.9"}, ""),  # another build of the same version
+        ({"version": "10.3.0.1"}, "engines of TensorRT 10.3.0.1; here is TensorRT 11.0.0.1"),
+        ({"flavour": "TensorRT for RTX"}, "engines of TensorRT for RTX"),
+        ({"gpu": "NVIDIA L4", "compute_capability": "8.9"}, r"built on NVIDIA L4 \(compute capability 8.9\)"),
+        ({"gpu": "NVIDIA L4", "compute_capability": "8.9", "options": {"hardware_compatible": True}}, ""),
+    ],
+)
+def test_a_file_for_another_gpu_or_version_is_not_opened(
+    told: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_gpu", lambda: ("NVIDIA T4", "7.5"))
+    known = SimpleNamespace(flavour="TensorRT", package="tensorrt", versions={"tensorrt": "11.0.0.1"}, rtx=False)
+    if not words:
+        files.check(Path("x.ts"), made(**told), known)  # type: ignore[arg-type]
+        return
+    with pytest.raises(Unsupported, match=words):
+        files.check(Path("x.ts"), made(**told), known)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["x.ts", "x.ep"])
+def test_a_file_of_another_kind_is_one_sentence(name: str, preparation: Preparation) -> None:
+    path = preparation.folder / name
+    path.write_bytes(b"no module")
+    with pytest.raises(InferlensError, match=r"cannot be opened: \w+: .+") as caught:
+        files.open_module(path)
+    assert "inferlens export" in caught.value.cure

@@ -58,9 +58,9 @@ def partition(
     cases = tasks.cases({name: value for name, value in words.items() if value is not None}, backend)
     results: list[tuple[Case, Partition | InferlensError]] = []
     for number, case in enumerate(cases, 1):
-        with screen.errors().status(f"{number} of {len(cases)}: {case.label}"):
+        with screen.busy(f"{number} of {len(cases)}, {case.label}") as phase:
             try:
-                results.append((case, tasks.run("partition", case, Partition, trust=trust).result))
+                results.append((case, tasks.run("partition", case, Partition, trust=trust, phase=phase).result))
             except InferlensError as error:
                 results.append((case, error))
     failures = [result for _, result in results if isinstance(result, InferlensError)]

@@ -74,30 +74,34 @@ class TorchTensorRT(Backend):
         """A runner that compiles when it is entered."""
         options: Options = self.parse_options(case)
         library = load()
-        settings.check(options, case, library, preparation)
         if case.variant == LOADED:
             return LoadedRunner(model, case, preparation, options, library)
+        settings.check(options, case, library, preparation)
         return self._runner(model, case, preparation, options, library)
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Compiles and writes an exported program (``.ep``) or TorchScript (``.ts``); needs the GPU.
+        """Compiles and writes an exported program (``.ep``) or TorchScript (``.ts``), and beside it what it is.
+
+        Needs the GPU.
 
         Raises:
             Unsupported: if this front end has no such form.
         """
-        options: Options = self.parse_options(case)
+        path = Path(path)
+        options: Options = structs.replace(self.parse_options(case), cuda_graph=False)
         if case.variant not in ("dynamo", *SCRIPTS) or (path.suffix != ".ts" and case.variant in SCRIPTS):
             raise Unsupported(
                 f"What {case.backend_label} compiles cannot be saved as {path.suffix}.",
                 cure="--backend torch_tensorrt:dynamo" + (", or a file .ts" if case.variant in SCRIPTS else ""),
             )
-        if options.autocast or options.cuda_graph:
-            word = "autocast" if options.autocast else "cuda_graph"
-            raise Unsupported(f"A file does not tell that its module runs with {word}.", cure=f"without {word}")
+        if options.use_python_runtime:
+            raise Unsupported("Engines of the Python runtime cannot be saved.", cure="without use_python_runtime")
         library = load()
         settings.check(options, case, library, preparation)
         with self._runner(model, case, preparation, options, library) as runner:
             runner.save(path)
+        seconds = sum(phase.seconds for phase in preparation.phases if phase.name == "build")
+        files.tell(path, model, case, options, library, seconds)
 
     def partition(self, model: Model, case: Case, preparation: Preparation) -> Partition:
         """Which operators would run in TensorRT and which in PyTorch, and why; builds nothing.

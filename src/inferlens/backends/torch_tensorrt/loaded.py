@@ -5,14 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from inferlens.backends.torch_tensorrt.files import open_module
+import msgspec
+
+from inferlens.backends.base import Preparation
+from inferlens.backends.torch_tensorrt import files
 from inferlens.backends.torch_tensorrt.front_ends import compiling
+from inferlens.backends.torch_tensorrt.library import Library
+from inferlens.backends.torch_tensorrt.options import Options
 from inferlens.backends.torch_tensorrt.replay import ReplayingRunner
+from inferlens.case import Case
 from inferlens.errors import Unsupported
+from inferlens.models import provenance
+from inferlens.models.model import Model
+
+OPTIONS = ("cuda_graph", "tf32")  # those that mean something to a module that is compiled already
 
 
 class LoadedRunner(ReplayingRunner):
     """Calls a compiled module as it is: neither moved nor cast nor compiled."""
+
+    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library) -> None:
+        made = provenance.read(model.path) if model.path else None
+        if model.path:
+            files.check(model.path, made, library)
+        for name in case.options:
+            if name not in OPTIONS:
+                preparation.warn("no-effect", f"{name} does nothing to a module that is compiled already.")
+        autocast = bool(made and made.options.get("autocast"))  # then its inputs are fp32, whatever its precision
+        super().__init__(model, case, preparation, msgspec.structs.replace(options, autocast=autocast), library)
 
     def build(self, module: Any) -> Callable[..., Any]:
         """The module as it is."""
@@ -25,4 +45,4 @@ class LoadedRunner(ReplayingRunner):
             return self.model.module
         if self.model.path is None:
             raise Unsupported(f"'{self.model.spec}' is no compiled module.")
-        return open_module(self.model.path)
+        return files.open_module(self.model.path)

@@ -95,10 +95,8 @@ class TensorRtRunner(ReplayingRunner):
         """Writes the compiled module; the runner is entered.
 
         Raises:
-            Unsupported: if the front end, or the runtime, has no such form.
+            Unsupported: if the front end has no such form.
         """
-        if self.options.use_python_runtime:
-            raise Unsupported("Engines of the Python runtime cannot be saved.", cure="without use_python_runtime")
         with compiling(self.model.name, f"save as {path.suffix}", cure="the other kind of file, .ts or .ep"):
             self.front_end.save(self.compiled, self.work(), path)
 
