@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -184,3 +185,29 @@ def test_jobs_with_several_profiles_build(job: Any, preparation: Preparation) ->
     assert told.profiles[1]["image"] == ((16, 3, 16, 16),) * 3
     assert told.inputs[0].profile == ((1, 3, 16, 16), (2, 3, 16, 16), (16, 3, 16, 16))
     assert told.outputs[0].shape == (-1, 10)
+
+
+def test_a_full_disk_leaves_the_old_engine(
+    job: Any, preparation: Preparation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.engine"
+    write_engine(job(), preparation, path)
+    before = path.read_bytes()
+
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(engine, "write_whole", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_engine(job(compute_capability="8.9"), preparation, path)
+    assert path.read_bytes() == before
+    assert provenance.read(path) is not None
+
+
+def test_running_out_of_memory_is_no_refusal(job: Any, preparation: Preparation, graph: Path) -> None:
+    parsed = network(graph, job().flavour)
+    parsed.builder = SimpleNamespace(
+        build_serialized_network=lambda *_: parsed.log.errors.append("Error Code 2: OutOfMemory (no 5 GiB)")
+    )
+    with pytest.raises(MemoryError, match="5 GiB"):
+        engine.build_plan(parsed, None)

@@ -72,13 +72,15 @@ def test_a_plan_that_is_not_what_its_provenance_tells_of(made: Built, rtx: Flavo
 
 
 class Runtime:
-    """A runtime that finds every plan invalid for its GPU."""
+    """A runtime that finds every plan invalid, for the causes it is told."""
+
+    causes = 0
 
     def __init__(self, log: Any) -> None: ...
 
     def get_engine_validity(self, header: bytes) -> tuple[Any, int]:
         assert len(header) == 64
-        return "invalid", 2
+        return "invalid", self.causes
 
 
 def test_the_runtime_has_the_last_word(made: Built, rtx: Flavour, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +89,11 @@ def test_the_runtime_has_the_last_word(made: Built, rtx: Flavour, monkeypatch: p
         check_plan(made.path, made.provenance, rtx, H200)
     monkeypatch.setattr(rtx.module, "Runtime", Runtime)
     monkeypatch.setattr(rtx.module.EngineValidity, "INVALID", "invalid")
-    with pytest.raises(Unsupported, match=r"on NVIDIA H200 with .*: unsupported cc"):
+    known = rtx.module.EngineInvalidityDiagnostics
+    monkeypatch.setattr(Runtime, "causes", int(known.UNSUPPORTED_CC))
+    check_plan(made.path, made.provenance, rtx, H200)
+    monkeypatch.setattr(Runtime, "causes", int(known.UNSUPPORTED_CC) | int(known.OLD_CUDA_DRIVER))
+    with pytest.raises(Unsupported, match=r"on NVIDIA H200 with .*: unsupported cc, old cuda driver"):
         check_plan(made.path, made.provenance, rtx, H200)
 
 

@@ -38,7 +38,7 @@ from inferlens.record import Gpu, ModelFacts
 
 KIND = "TensorRT plan"
 FOLDER = "tensorrt"  # inside the cache
-NO_MEMORY = ("out of memory", "OutOfMemory", "Error Code 2: OutOfMemory", "cudaErrorMemoryAllocation")
+NO_MEMORY = ("out of memory", "OutOfMemory", "cudaErrorMemoryAllocation")
 
 
 @dataclass(frozen=True)
@@ -139,9 +139,8 @@ def built(job: Job, preparation: Preparation) -> Built:
 def write_plan(path: Path, plan: bytes, made: Provenance) -> None:
     """Writes a plan and its provenance beside it, each whole or not at all.
 
-    The old provenance goes first: at no time does one tell of another plan.
+    Should the second fail, the hash in the old provenance tells that it is of another plan.
     """
-    provenance.beside(path).unlink(missing_ok=True)
     write_whole(path, plan)
     provenance.write(path, made)
 

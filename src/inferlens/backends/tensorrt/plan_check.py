@@ -103,7 +103,11 @@ def _capability(text: str) -> tuple[int, ...]:
 
 
 def _ask_runtime(name: str, start: bytes, flavour: Flavour, gpu: Gpu) -> None:
-    """The runtime's own check of a header, where the flavour has one."""
+    """The runtime's own check of a header, where the flavour has one.
+
+    What it says of the compute capability alone is not taken for an answer: TensorRT for RTX has names for some only,
+    and plans for 8.0 were seen to run on 9.0. Opening such a plan tells, with an error and no crash.
+    """
     trt: Any = flavour.module
     if not hasattr(trt.Runtime, "get_engine_validity"):
         return
@@ -112,7 +116,9 @@ def _ask_runtime(name: str, start: bytes, flavour: Flavour, gpu: Gpu) -> None:
     if validity != trt.EngineValidity.INVALID:
         return
     members = trt.EngineInvalidityDiagnostics.__members__
-    named = [word.name.lower().replace("_", " ") for word in members.values() if int(causes) & int(word)]
+    named = [name.lower().replace("_", " ") for name, word in members.items() if int(causes) & int(word)]
+    if named == ["unsupported cc"]:
+        return
     raise Unsupported(
         f"{name} cannot run here, on {gpu.name} with {flavour.title}: "
         f"{', '.join(named) or log.condensed(heard.errors)}.",
