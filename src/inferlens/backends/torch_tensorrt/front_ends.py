@@ -97,12 +97,12 @@ class Dynamo(FrontEnd):
 
     def save(self, compiled: Any, work: Work, path: Path) -> None:
         """As an exported program (``.ep``) or as TorchScript (``.ts``), which is a trace."""
-        save, script = work.library.module.save, path.suffix == ".ts"
+        kind = {"output_format": "torchscript" if path.suffix == ".ts" else "exported_program"}
+        # Ranges are given as dimensions: from its own Inputs the library would make one for each input's batch.
+        dimensions = shapes.export_dimensions(compiled, work.specs) if path.suffix == ".ep" else None
+        more = {} if dimensions is None else {"dynamic_shapes": dimensions}
         with quiet(), quiet_script():
-            if script:
-                save(compiled, str(path), output_format="torchscript", arg_inputs=list(work.example))
-            else:
-                save(compiled, str(path), output_format="exported_program", arg_inputs=work.inputs())
+            work.library.module.save(compiled, str(path), arg_inputs=list(work.example), **kind, **more)
 
 
 class Compile(FrontEnd):
