@@ -267,7 +267,8 @@ def test_engines_are_kept_and_used_again(tmp_path: Path) -> None:
             got.append(outputs_of(runner, inputs))
         found.append(preparation.facts["engine_cache"])
     assert found[0] == {"hits": 0, "misses": 1}
-    assert found[1]["hits"] == 1
+    assert found[1] == {"hits": 1, "misses": 0}
+    assert preparation.phases[-1].note == "cached"
     assert small.error(got[1], got[0]) < TOLERANCES["fp32"]
 
 

@@ -106,7 +106,7 @@ def show(results: Sequence[tuple[Case, Partition | InferlensError]], console: Co
             console.print(f"[bold]What PyTorch runs[/bold]{f' with {escape(label)}' if label else ''}")
             console.print(breaks_table(part), "")
     if known[0][1].choices:
-        console.print("[bold]What other values of min_block_size give[/bold]")
+        console.print("[bold]What min_block_size changes[/bold]")
         console.print(choices_table(known[0][1]), "")
     for text in dict.fromkeys(note for _, part in known for note in notes(part)):
         console.print(f"[dim]{escape(text)}[/dim]")

@@ -158,6 +158,9 @@ class TensorRtRunner(ReplayingRunner):
         """
         facts, preparation, options = self.preparation.facts, self.preparation, self.options
         facts["flavour"] = self.library.flavour
+        kept = facts.get("engine_cache", {})
+        if kept.get("hits") and not kept.get("misses"):
+            preparation.phases[-1] = msgspec.structs.replace(preparation.phases[-1], note="cached")
         facts["runtime"] = "Python" if options.use_python_runtime or not self.library.native_runtime else "C++"
         moved = {} if self.front_end.script else shapes.moved_optimum(self.model.inputs)
         if moved:
