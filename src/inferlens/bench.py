@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from inferlens.backends import BACKENDS
-from inferlens.backends.base import Outputs, Preparation, Runner
+from inferlens.backends.base import TOLERANCES, Outputs, Preparation, Runner
 from inferlens.backends.host_io import HostIo
 from inferlens.case import Case
 from inferlens.jobs import Answer, CaseJob
@@ -90,6 +90,7 @@ def run_case(flight: Flight) -> None:
             flight.measurements = _measure(runner, feed, job, flight.progress)
         last = runner.collect(runner.infer(feed))
         flight.agreement = _agreement(first, last, model, job, backend.tolerance(job.case))
+        _tell_lower_precision(flight.agreement, job.case, preparation)
         flight.deliver(flight.answer("ok"))
 
 
@@ -135,6 +136,18 @@ def _agreement(first: Outputs, last: Outputs, model: Model, job: CaseJob, tolera
         reason = "the weights differ from the reference's: building the model twice does not give the same weights"
         return agreement.unchecked(name, reason)
     return agreement.worse(*(agreement.compare(outputs, reference, tolerance, name) for outputs in (first, last)))
+
+
+def _tell_lower_precision(found: Agreement, case: Case, preparation: Preparation) -> None:
+    """Warns of fp32 that is none: some libraries compute in TF32 although that is off."""
+    error = found.rel_l2 or 0.0
+    if case.precision == "fp32" and found.agrees and error > TOLERANCES["fp32"] and not case.options.get("tf32"):
+        preparation.warn(
+            "lower-precision",
+            f"Asked for fp32, but the outputs differ by {error:.1g} (relative L2), as in TF32: the library computes in "
+            "a lower precision than it was told to.",
+            "Compare it with the others' TF32, such as --option pytorch.tf32=true.",
+        )
 
 
 def _path(text: str | None) -> Path | None:

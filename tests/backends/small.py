@@ -109,6 +109,11 @@ def case(label: str, **more: Any) -> Case:
     return Case(model="small", backend=name, variant=variant, **more)
 
 
+def allowed(label: str, precision: str = "fp32", **options: Any) -> float:
+    """The largest error that the backend of ``label`` may have on a GPU."""
+    return backend(label).tolerance(case(label, device="cuda", precision=precision, options=options))
+
+
 def found(format: Format) -> Found:
     return Found(spec=f"{format}:small", name="small", format=format)
 

@@ -38,6 +38,13 @@ RUNS: list[tuple[str, Options]] = [
     ("onnxruntime:cuda", {}),
     ("onnxruntime:cuda", {"cuda_graph": True}),
     ("onnxruntime:tensorrt", {}),
+    ("tensorrt:trt", {}),
+    ("tensorrt:rtx", {}),
+    ("tensorrt:rtx", {"cuda_graph": True}),
+    ("torch_tensorrt:dynamo", {"min_block_size": 1}),
+    ("torch_tensorrt:compile", {"min_block_size": 1}),
+    ("torch_tensorrt:ts-trace", {"min_block_size": 1}),
+    ("torch_tensorrt:ts-script", {"min_block_size": 1}),
 ]
 LABELS = tuple(dict.fromkeys(label for label, _ in RUNS))
 
@@ -74,16 +81,17 @@ def test_outputs_are_right_and_stay_so(label: str, options: Options, preparation
             for placed, right in ((feed, expected), (feed, expected), (second, other), (feed, expected)):
                 outputs = runner.infer(placed)
                 runner.synchronize()
-                assert small.error(runner.collect(outputs), right) < TOLERANCES["fp32"]
+                assert small.error(runner.collect(outputs), right) < small.allowed(label)
             kept = runner.collect(runner.infer(feed))
             runner.infer(second)
             runner.synchronize()
-            assert small.error(kept, expected) < TOLERANCES["fp32"], "collected outputs were overwritten"
+            assert small.error(kept, expected) < small.allowed(label), "collected outputs were overwritten"
     assert "build" in {phase.name for phase in preparation.phases}
     assert not preparation.warnings
 
 
-@pytest.mark.parametrize("label", LABELS)
+# Torch-TensorRT's TorchScript front end truncates integers.
+@pytest.mark.parametrize("label", [label for label in LABELS if ":ts-" not in label])
 def test_two_inputs_and_nested_outputs(label: str, preparation: Preparation) -> None:
     model = small.model(small.TwoInputs, batch=3)
     inputs = small.arrays(model)
@@ -91,7 +99,7 @@ def test_two_inputs_and_nested_outputs(label: str, preparation: Preparation) -> 
     with prepared(label, {}, model, preparation) as runner:
         got = runner.collect(runner.infer(runner.place(inputs)))
     assert [value.shape for value in got] == [(3, 6), (3, 6, 16), (3, 16), (3, 6)]
-    assert small.error(got, expected) < TOLERANCES["fp32"]
+    assert small.error(got, expected) < small.allowed(label)
     assert got[3].dtype == np.int64
 
 

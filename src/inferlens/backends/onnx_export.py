@@ -39,7 +39,7 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
     with preparation.phase("export"):
         preparation.folder.mkdir(parents=True, exist_ok=True)
         cast(model.module, precision)
-        _export(model.module, example_feed(model, case, precision), model, path, preparation)
+        _export(model, example_feed(model, case, precision), precision, path, preparation)
     for written in sorted(preparation.folder.glob("model.onnx*")):
         preparation.keep(written, "onnx" if written == path else "onnx weights")
     return path
@@ -60,8 +60,42 @@ def move_onnx(written: Path, path: Path) -> None:
     onnx.save(graph, str(path), save_as_external_data=True, location=f"{path.name}.data")
 
 
-def _export(module: Any, feed: tuple[Any, ...], model: Model, path: Path, preparation: Preparation) -> None:
+def lower_folded_weights(path: Path) -> None:
+    """Gives folded convolution weights of a bf16 graph their type back, in place.
+
+    The exporter folds batch norm into convolutions with NumPy, which has no bf16, and leaves fp32 weights behind: a
+    graph that no runtime takes.
+    """
+    import onnx
     import torch
+
+    model = onnx.load(str(path), load_external_data=False)
+    mixed = {
+        name
+        for node in model.graph.node
+        if node.op_type in ("Conv", "ConvTranspose", "Gemm")
+        for name in node.input[1:]
+    }
+    stray = [
+        tensor
+        for tensor in model.graph.initializer
+        if tensor.name in mixed and tensor.data_type == onnx.TensorProto.FLOAT
+    ]
+    for tensor in stray:
+        values = torch.from_numpy(onnx.numpy_helper.to_array(tensor, str(path.parent)).copy()).to(torch.bfloat16)
+        lowered = onnx.TensorProto(
+            name=tensor.name, data_type=onnx.TensorProto.BFLOAT16, dims=tensor.dims,
+            raw_data=values.view(torch.int16).numpy().tobytes(),
+        )  # fmt: skip
+        tensor.CopyFrom(lowered)
+    if stray:
+        onnx.save(model, str(path))
+
+
+def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, preparation: Preparation) -> None:
+    import torch
+
+    module: Any = model.module
 
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
     names = [spec.name for spec in model.inputs]
@@ -73,6 +107,8 @@ def _export(module: Any, feed: tuple[Any, ...], model: Model, path: Path, prepar
                 module, feed, path, input_names=names, dynamo=True, external_data=size > EMBED_LIMIT, verbose=False,
                 dynamic_shapes=export_dimensions(model.inputs),
             )  # fmt: skip
+            if precision == "bf16":
+                lower_folded_weights(path)
             preparation.facts["onnx_exporter"] = "torch.export"
             return
         except Exception as error:  # whatever the exporter stumbles over, the other one may do

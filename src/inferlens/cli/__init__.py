@@ -16,7 +16,9 @@ import typer
 import inferlens
 from inferlens.cli.backends import backends
 from inferlens.cli.bench import bench
+from inferlens.cli.build import build
 from inferlens.cli.doctor import doctor
+from inferlens.cli.export import export
 from inferlens.cli.plot import plot
 from inferlens.cli.show import show
 from inferlens.errors import InferlensError
@@ -28,7 +30,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (bench, show, plot, doctor, backends):
+for command in (bench, show, plot, build, export, doctor, backends):
     app.command()(command)
 
 

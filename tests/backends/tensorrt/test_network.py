@@ -6,10 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import pytest
-import torch
 from onnx import TensorProto, helper
 
 from inferlens.backends.base import Preparation
@@ -19,6 +17,7 @@ from inferlens.backends.tensorrt.parse_errors import module_of
 from inferlens.backends.tensorrt.quantized import limits
 from inferlens.case import TensorSpec
 from inferlens.errors import Unsupported
+from tests.backends.quantized import quantized_file
 
 
 @pytest.mark.parametrize("content", [b"", b"hello" * 100, "cut", "garbled"], ids=["empty", "foreign", "cut", "garbled"])
@@ -102,7 +101,7 @@ def test_the_module_of_a_node(properties: dict[str, str], module: str) -> None:
 def test_quantized_graphs_build_as_they_are(
     kind: str, layers: str, tmp_path: Path, job: Any, preparation: Preparation, rtx: Any
 ) -> None:
-    wanted = job(path=quantized(tmp_path, kind, layers), precision=kind, compute_capability="8.9")
+    wanted = job(path=quantized_file(tmp_path, kind, layers), precision=kind, compute_capability="8.9")
     if layers == "linear":
         model = dataclasses.replace(wanted.model, inputs=(TensorSpec("image", (4, 32)),))
         wanted = dataclasses.replace(wanted, model=model)
@@ -118,47 +117,13 @@ def test_quantized_graphs_build_as_they_are(
 
 
 def test_fp8_names_the_gpus_that_lack_it(tmp_path: Path, job: Any, preparation: Preparation) -> None:
-    wanted = job(path=quantized(tmp_path, "fp8", "convolution"), precision="fp8")
+    wanted = job(path=quantized_file(tmp_path, "fp8", "convolution"), precision="fp8")
     with pytest.raises(Unsupported, match=r"compute capability 8\.0 have no FP8"):
         built(wanted, preparation)
 
 
 def layer_type(parsed: Any, index: int) -> str:
     return str(parsed.definition.get_layer(index).type.name)
-
-
-def quantized(folder: Path, kind: str, layers: str) -> Path:
-    """A graph with QuantizeLinear and DequantizeLinear nodes, made by ONNX Runtime."""
-    from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
-
-    convolution = layers == "convolution"
-    module: Any = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 32))
-    if convolution:
-        module = torch.nn.Sequential(torch.nn.Conv2d(3, 16, 3), torch.nn.ReLU(), torch.nn.Conv2d(16, 16, 3))
-    example = torch.randn(1, 3, 16, 16) if convolution else torch.randn(4, 32)
-    torch.onnx.export(
-        module.eval(), (example,), folder / "float.onnx", input_names=["image"], dynamo=True, verbose=False,
-        external_data=False,
-    )  # fmt: skip
-    type = QuantType.QInt8 if kind == "int8" else QuantType.QFLOAT8E4M3FN
-    quantize_static(
-        folder / "float.onnx", folder / f"{kind}.onnx", Reader(tuple(example.shape)), quant_format=QuantFormat.QDQ,
-        activation_type=type, weight_type=type,
-        calibrate_method=CalibrationMethod.MinMax if kind == "int8" else CalibrationMethod.Distribution,
-        extra_options={"ActivationSymmetric": True, "WeightSymmetric": True, "QuantizeBias": False},
-    )  # fmt: skip
-    return folder / f"{kind}.onnx"
-
-
-class Reader:
-    """Calibration data: a few random images."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        random = np.random.default_rng(0)
-        self.left = [{"image": random.standard_normal(shape, dtype=np.float32)} for _ in range(4)]
-
-    def get_next(self) -> dict[str, Any] | None:
-        return self.left.pop() if self.left else None
 
 
 def saved(folder: Path, nodes: list[Any], domains: tuple[str, ...] = (), kind: int = TensorProto.FLOAT) -> Path:

@@ -109,10 +109,10 @@ class TensorRT(Backend):
         return write_engine(job, preparation, Path(path), builds=builds, examine=examine)
 
     def tolerance(self, case: Case) -> float:
-        """TF32's where it is on."""
+        """TF32's where it is on; TensorRT for RTX computes fp32 in TF32 whatever the option says."""
         if case.precision in QUANTIZED:
             return TOLERANCES[case.precision]
-        return torch_tolerance(case, tf32=self.parse_options(case).tf32)
+        return torch_tolerance(case, tf32=case.variant == "rtx" or self.parse_options(case).tf32)
 
     @staticmethod
     def _onnx(model: Model, case: Case, preparation: Preparation, options: Options) -> Path:

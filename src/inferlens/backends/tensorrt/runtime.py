@@ -74,6 +74,7 @@ class Engine:
 
         Raises:
             MemoryError: if there is no room for its activations.
+            Unsupported: if it cannot be created for another reason, such as kernels that do not compile.
         """
         made = (
             self.opened.create_execution_context(self._config)
@@ -81,7 +82,8 @@ class Engine:
             else self.opened.create_execution_context()
         )
         if made is None:
-            raise MemoryError(f"{self.flavour.name} created no context: {log.condensed(self.log.errors)}")
+            reason = f"{self.flavour.title} created no context: {log.condensed(self.log.errors)}"
+            raise MemoryError(reason) if "memory" in reason.lower() else Unsupported(f"{reason}.")
         return made
 
     def keep_kernels(self) -> None:
@@ -128,11 +130,20 @@ class Call:
         if profile:
             self._context.set_optimization_profile_async(profile, self._handle)
             stream.synchronize()
+        self._profile = profile
+        self.reshape(shapes)
+        self._bind_outputs()
+
+    def reshape(self, shapes: dict[str, Shape]) -> None:
+        """Gives inputs other shapes, by name. Outputs that were bound before keep their memory.
+
+        Raises:
+            Unsupported: if the profile does not take a shape.
+        """
         for name, shape in shapes.items():
             if not self._context.set_input_shape(name, shape):
-                least, _, most = engine.profile_shapes(name, profile)
+                least, _, most = self.engine.profile_shapes(name, self._profile)
                 raise Unsupported(f"The engine takes {name} from {_text(least)} to {_text(most)}, not {_text(shape)}.")
-        self._bind_outputs()
 
     def bind(self, tensors: dict[str, Any]) -> None:
         """Reads the inputs from ``tensors``, by name: contiguous, on the GPU, of the engine's types; no copies."""

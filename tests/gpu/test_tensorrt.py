@@ -1,0 +1,347 @@
+"""TensorRT from ONNX on an NVIDIA GPU: option groups, shapes, files, copies, streams, and outputs that are right."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from inferlens import api  # noqa: E402
+from inferlens.backends.base import TOLERANCES, Preparation, Runner  # noqa: E402
+from inferlens.backends.host_io import HostIo  # noqa: E402
+from inferlens.backends.onnx_export import onnx_file  # noqa: E402
+from inferlens.backends.tensorrt.engine import Job, built  # noqa: E402
+from inferlens.backends.tensorrt.flavours import find  # noqa: E402
+from inferlens.backends.tensorrt.gpu import current_gpu  # noqa: E402
+from inferlens.backends.tensorrt.options import Options  # noqa: E402
+from inferlens.backends.tensorrt.runtime import Call, Engine  # noqa: E402
+from inferlens.case import TensorSpec  # noqa: E402
+from inferlens.errors import InferlensError, Unsupported  # noqa: E402
+from inferlens.models.model import Model  # noqa: E402
+from inferlens.record import Record  # noqa: E402
+from tests.backends import small  # noqa: E402
+from tests.backends.quantized import quantized_file  # noqa: E402
+
+HERE = [variant for variant in ("trt", "rtx") if find(variant)[0] is not None]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+    pytest.mark.skipif(not HERE, reason="needs TensorRT or TensorRT for RTX"),
+]
+RANGE = TensorSpec("image", (2, 3, 16, 16), least=(1, 3, 16, 16), best=(2, 3, 16, 16), most=(16, 3, 16, 16))
+
+
+@pytest.fixture(params=HERE)
+def label(request: pytest.FixtureRequest) -> str:
+    return f"tensorrt:{request.param}"
+
+
+@pytest.fixture
+def preparation(tmp_path: Path) -> Preparation:
+    return small.preparation(tmp_path)
+
+
+def at(model: Model, batch: int) -> Model:
+    """The model at another batch, its input with a range of sizes."""
+    return dataclasses.replace(model, inputs=(msgspec.structs.replace(RANGE, shape=(batch, 3, 16, 16)),))
+
+
+def prepared(label: str, model: Model, preparation: Preparation, precision: str = "fp32", **options: Any) -> Runner:
+    case = small.case(label, device="cuda", precision=precision, batch=None, options=options)
+    return small.backend(label).prepare(model, case, preparation)
+
+
+def outputs(runner: Runner, inputs: Any) -> Any:
+    found = runner.infer(runner.place(inputs))
+    runner.synchronize()
+    return runner.collect(found)
+
+
+# Shapes
+
+
+@pytest.mark.parametrize("batch", [1, 2, 16])
+def test_one_engine_takes_a_range_of_batches(label: str, batch: int, preparation: Preparation) -> None:
+    inputs = small.arrays(at(small.model(), batch))
+    with prepared(label, at(small.model(), batch), preparation) as runner:
+        assert small.error(outputs(runner, inputs), small.eager(small.model(), inputs)) < small.allowed(label)
+
+
+def test_the_engine_of_a_range_is_built_once_for_all_its_batches(label: str, tmp_path: Path) -> None:
+    notes = []
+    for batch in (1, 16):
+        (tmp_path / str(batch)).mkdir()
+        preparation = Preparation(tmp_path / str(batch), tmp_path / "cache")
+        with prepared(label, at(small.model(), batch), preparation):
+            notes.append([phase.note for phase in preparation.phases if phase.name == "build"])
+    assert "cached" not in notes[0]
+    assert "cached" in notes[1]
+
+
+def test_several_profiles_and_the_one_that_runs(label: str, preparation: Preparation) -> None:
+    shapes = "1x3x16x16/1x3x16x16/4x3x16x16;8x3x16x16/8x3x16x16/16x3x16x16"
+    inputs = small.arrays(small.model(batch=8))
+    with prepared(label, small.model(batch=8), preparation, profiles=shapes, profile=1) as runner:
+        assert small.error(outputs(runner, inputs), small.eager(small.model(), inputs)) < small.allowed(label)
+    assert preparation.facts["profiles"] == 2
+    with (
+        pytest.raises(InferlensError, match="Profile 0"),
+        prepared(label, small.model(batch=8), preparation, profiles=shapes, profile=0),
+    ):
+        pass
+
+
+class Count(torch.nn.Module):
+    """Its second output is as long as there are positive numbers."""
+
+    def forward(self, values: Any) -> Any:
+        return values * 2, torch.nonzero(values > 0)
+
+
+def test_shapes_that_depend_on_the_data(label: str, preparation: Preparation) -> None:
+    model = Model("count", "count", "module", (TensorSpec("values", (4, 8)),), module=Count().eval())
+    try:
+        with prepared(label, model, preparation) as runner:
+            for seed in (0, 1, 0):
+                inputs = small.arrays(model, seed)
+                doubled, places = outputs(runner, inputs)
+                np.testing.assert_allclose(doubled, inputs["values"] * 2, rtol=1e-6)
+                np.testing.assert_array_equal(places, np.argwhere(inputs["values"] > 0))
+    except Unsupported as refusal:
+        assert "NonZero" in refusal.what  # noqa: PT017 - TensorRT for RTX 1.4 has no kernel for it
+        return
+    with pytest.raises(Unsupported, match="depends on the data"):
+        prepared(label, model, preparation, cuda_graph=True).__enter__()
+
+
+def test_outputs_get_memory_while_they_are_made(label: str, preparation: Preparation) -> None:
+    """The allocator of outputs, with an engine whose input shape is not set yet when they are bound."""
+    flavour = find(label.partition(":")[2])[0]
+    assert flavour
+    model = at(small.model(), 2)
+    case = small.case(label, device="cuda", batch=None)
+    graph = onnx_file(model, case, preparation, "fp32")
+    plan = built(Job(graph, model, case, flavour, Options(), current_gpu()), preparation).plan
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        call = Call(Engine(plan, flavour), stream, {})
+        assert call.grows
+        for batch in (2, 16, 1):
+            inputs = small.arrays(at(small.model(), batch))
+            image = torch.from_numpy(inputs["image"]).to("cuda")
+            call.reshape({"image": tuple(image.shape)})
+            call.bind({"image": image})
+            call.enqueue()
+            stream.synchronize()
+            found = [tensor.cpu().numpy() for tensor in call.outputs]
+            assert small.error(found, small.eager(small.model(), inputs)) < small.allowed(label)
+        call.close()
+
+
+# Options
+
+GROUPS: list[dict[str, Any]] = [
+    {"optimization_level": 0},
+    {"optimization_level": 5, "max_num_tactics": 4},
+    {"tactic_sources": "none"},
+    {"workspace": 64, "avg_timing_iterations": 4},
+    {"version_compatible": True},
+    {"hardware_compatible": "ampere_plus"},
+    {"sparsity": True, "refittable": True},
+    {"profiling_verbosity": "none"},
+    {"profiling_verbosity": "layer_names_only", "tf32": True},
+    {"weakly_typed": True},
+    {"streams": 3},
+    {"streams": 2, "cuda_graph": True},
+]
+
+
+@pytest.mark.parametrize("options", GROUPS, ids=str)
+def test_option_groups_give_right_outputs_or_a_reason(
+    label: str, options: dict[str, Any], preparation: Preparation
+) -> None:
+    model = small.model(batch=4)
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs)
+    try:
+        with prepared(label, model, preparation, **options) as runner:
+            assert small.error(outputs(runner, inputs), expected) < small.allowed(label, **options)
+            assert runner.clock.window(runner.infer, runner.place(inputs), 12) > 0
+    except Unsupported as refusal:
+        assert len(refusal.what) > 20  # noqa: PT017
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_lower_precisions(label: str, precision: str, preparation: Preparation) -> None:
+    model = small.model(batch=4)
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs)
+    with prepared(label, model, preparation, precision) as runner:
+        assert 0 < small.error(outputs(runner, inputs), expected) < TOLERANCES[precision]
+
+
+def test_timings_or_kernels_are_kept_in_a_file(label: str, preparation: Preparation, tmp_path: Path) -> None:
+    file = tmp_path / "kept" / "kernels.cache"
+    for _ in range(2):
+        with prepared(label, small.model(batch=4), preparation, timing_cache=str(file)) as runner:
+            outputs(runner, small.arrays(small.model(batch=4)))
+        assert file.stat().st_size > 0
+
+
+def test_a_new_feed_is_read_where_it_lies(label: str, preparation: Preparation) -> None:
+    model = small.model(batch=4)
+    with prepared(label, model, preparation) as runner:
+        feed = runner.place(small.arrays(model))
+        assert [tensor.data_ptr() for tensor in runner.read_by(feed)] == [feed["image"].data_ptr()]
+
+
+# Copies and streams
+
+
+@pytest.mark.parametrize("options", [{}, {"cuda_graph": True}], ids=str)
+def test_calls_from_and_to_the_host(label: str, options: dict[str, Any], preparation: Preparation) -> None:
+    model = small.model(batch=4)
+    inputs, others = small.arrays(model), small.arrays(model, seed=1)
+    expected = [small.eager(model, each) for each in (inputs, others)]
+    with HostIo(prepared(label, model, preparation, **options)) as runner:
+        for arrays, right in zip((inputs, others), expected, strict=True):
+            feed = runner.place(arrays)
+            timings = runner.clock.time(runner.infer, feed, 10)
+            assert set(timings.stages) == {"H2D time", "compute time", "D2H time"}
+            parts = [sum(stage[call] for stage in timings.stages.values()) for call in range(10)]
+            np.testing.assert_allclose(parts, timings.gpu, atol=2e-6)
+            assert all(latency >= gpu * 0.9 for latency, gpu in zip(timings.latency, timings.gpu, strict=True))
+            assert small.error(runner.collect(runner.infer(feed)), right) < small.allowed(label)
+            assert all(tensor.is_pinned() for tensor in feed.pinned)
+
+
+# Files
+
+
+def bench(*models: Any, **words: Any) -> list[Record]:
+    return api.bench([str(model) for model in models], iterations=20, warmup=5, **words)
+
+
+@pytest.fixture
+def engine(label: str, tmp_path: Path) -> Path:
+    path = tmp_path / "model.engine"
+    model = small.model(batch=4)
+    torch.onnx.export(
+        model.module, (torch.zeros(4, 3, 16, 16),), tmp_path / "model.onnx", input_names=["image"], dynamo=True,
+        verbose=False, external_data=False,
+    )  # fmt: skip
+    from inferlens import tasks
+
+    case = tasks.single({"model": str(tmp_path / "model.onnx")}, label)
+    tasks.save(path, case, cache=tmp_path / "cache")
+    return path
+
+
+def test_an_engine_runs_from_its_file_and_is_checked_against_its_source(engine: Path, tmp_path: Path) -> None:
+    (record,) = bench(engine, output=str(tmp_path / "out"))
+    assert (record.status, record.reason) == ("ok", "")
+    assert record.agreement
+    assert record.agreement.agrees is True
+    assert "onnxruntime" in record.agreement.reference
+
+
+def test_an_engine_without_provenance_runs_and_says_what_is_not_known(engine: Path, tmp_path: Path) -> None:
+    engine.with_name("model.engine.json").unlink()
+    (record,) = bench(engine, input="image=4x3x16x16", output=str(tmp_path / "out"))
+    assert record.status == "ok"
+    assert record.agreement
+    assert record.agreement.agrees is None
+    assert {warning.code for warning in record.warnings} == {"unknown-origin"}
+    (record,) = bench(engine, input="wrong=4x3x16x16", output=str(tmp_path / "out"))
+    assert "image=4x3x16x16" in record.reason
+
+
+@pytest.mark.parametrize("damage", ["truncated", "foreign", "changed"])
+def test_a_damaged_engine_is_one_sentence_and_no_crash(engine: Path, damage: str, tmp_path: Path) -> None:
+    whole = engine.read_bytes()
+    engine.write_bytes(
+        {"truncated": whole[:-1000], "foreign": b"GIF89a" * 99, "changed": whole[:-9] + bytes(9)}[damage]
+    )
+    with pytest.raises(InferlensError, match="cut short, or replaced"):
+        bench(engine, output=str(tmp_path / "out"))
+    engine.with_name("model.engine.json").unlink()
+    if damage != "changed":  # without its hash nothing tells that
+        (record,) = bench(engine, input="image=4x3x16x16", output=str(tmp_path / "out"))
+        assert record.status == "unsupported"
+        assert str(engine) in record.reason
+
+
+def test_the_second_run_of_a_case_is_cached_unless_asked_otherwise(label: str, engine: Path, tmp_path: Path) -> None:
+    words = {"backend": label, "output": str(tmp_path / "out")}
+    onnx = engine.with_name("model.onnx")
+    runs = [bench(onnx, **words), bench(onnx, **words), bench(onnx, **words, rebuild=True)]
+    cached = [any(phase.note == "cached" for phase in record.phases) for (record,) in runs]
+    assert cached == [False, True, False]
+
+
+def test_several_builds_tell_how_far_they_differ(label: str, preparation: Preparation, tmp_path: Path) -> None:
+    model = small.model(batch=4)
+    case = small.case(label, device="cuda", batch=None)
+    report = small.backend(label).build(model, case, preparation, tmp_path / "a.engine", builds=2)  # type: ignore[attr-defined]
+    assert len(report.builds) >= 2
+    assert all(build.layers and build.gpu_seconds for build in report.builds)
+    assert report.findings
+
+
+# Quantized models
+
+
+@pytest.mark.parametrize(("kind", "layer"), [("int8", "linear"), ("fp8", "linear")])
+def test_quantized_files_run(label: str, kind: str, layer: str, tmp_path: Path) -> None:
+    file = quantized_file(tmp_path, kind, layer)
+    (record,) = bench(file, backend=label, output=str(tmp_path / "out"))
+    assert (record.status, record.reason) == ("ok", "")
+    assert record.case.precision == kind
+    assert record.agreement
+    assert record.agreement.agrees is True
+
+
+def test_fp8_convolutions_are_right_or_called_wrong(label: str, tmp_path: Path) -> None:
+    """TensorRT for RTX 1.4 runs them on compute capability 9.0, which it has no name for; the outputs are wrong."""
+    (record,) = bench(quantized_file(tmp_path, "fp8", "convolution"), backend=label, output=str(tmp_path / "out"))
+    assert record.agreement
+    assert record.ranked == (record.agreement.rel_l2 is not None and record.agreement.rel_l2 < TOLERANCES["fp8"])
+
+
+def test_fp32_that_is_tf32_is_said(label: str, engine: Path, tmp_path: Path) -> None:
+    (record,) = bench(engine.with_name("model.onnx"), backend=label, output=str(tmp_path / "out"))
+    assert record.agreement
+    codes = {warning.code for warning in record.warnings}
+    assert ("lower-precision" in codes) == ((record.agreement.rel_l2 or 0) > TOLERANCES["fp32"])
+
+
+def test_int8_convolutions_run_or_are_refused_with_the_reason(label: str, tmp_path: Path) -> None:
+    (record,) = bench(quantized_file(tmp_path, "int8", "convolution"), backend=label, output=str(tmp_path / "out"))
+    assert record.status == ("unsupported" if label.endswith("rtx") else "ok")
+    assert label.endswith("trt") or "INT8 convolutions" in record.reason
+
+
+def test_precisions_that_need_a_quantized_model_say_so(label: str, tmp_path: Path) -> None:
+    records = bench("resnet18", backend=label, precision="int8,fp8", output=str(tmp_path / "out"))
+    assert [record.status for record in records] == ["unsupported", "unsupported"]
+    assert all("Q" in record.reason or "quantized" in record.reason for record in records)
+    assert all(record.cure for record in records)
+
+
+# A crash
+
+
+def test_an_illegal_memory_access_leaves_the_other_cases_right(label: str, tmp_path: Path) -> None:
+    models = ["tests.gpu.crash:good", "tests.gpu.crash:illegal_access", "tests.gpu.crash:good"]
+    records = bench(*models, backend=f"pytorch,{label}", precision="fp32", output=str(tmp_path / "out"), seed=0)
+    status = {(record.model.name, record.case.backend): record.status for record in records}
+    assert {status[key] for key in status if "good" in key[0]} == {"ok"}
+    assert status[next(key for key in status if "illegal" in key[0] and key[1] == "pytorch")] in ("failed", "crashed")
+    right = [record for record in records if record.status == "ok"]
+    assert all(record.agreement and record.agreement.agrees for record in right)
