@@ -75,7 +75,7 @@ class TaskJob(Struct, frozen=True, kw_only=True, tag="task"):
     Attributes:
         task: name of the backend's method.
         folder, cache: as in :class:`CaseJob`.
-        arguments: of the method, by name.
+        arguments: of the method, by name; ``path`` is a file's.
     """
 
     task: Literal["save", "build", "partition"]

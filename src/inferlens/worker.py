@@ -153,7 +153,8 @@ def task(job: TaskJob, pipe: Pipe) -> None:
         backend = BACKENDS.get(job.case.backend)()
         with preparation.phase("load"):
             model = resolve.load(job.case, trust=job.trust)
-        result = getattr(backend, job.task)(model, job.case, preparation, **job.arguments)
+        arguments = {name: Path(value) if name == "path" else value for name, value in job.arguments.items()}
+        result = getattr(backend, job.task)(model, job.case, preparation, **arguments)
     except InferlensError as error:
         failure = Failure(what=error.what, expected=error.expected, cure=error.cure)
     except Exception as error:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import nn
 
+from inferlens.backends import dynamic
 from inferlens.backends.base import Preparation
 from inferlens.backends.torch_tensorrt import files, library, settings, shapes
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
@@ -180,9 +181,9 @@ def test_ranges_are_dimensions_of_the_export() -> None:
 
     specs = (TensorSpec.parse("x=1..16x8:opt=2"), TensorSpec.parse("y=1..16x8:opt=2"))
     feed = tuple(torch.randn(spec.shape) for spec in shapes.example_specs(specs))
-    program = torch.export.export(Many(), feed, dynamic_shapes=shapes.export_dimensions(Many(), specs), strict=False)
+    program = torch.export.export(Many(), feed, dynamic_shapes=dynamic.export_dimensions(Many(), specs), strict=False)
     assert program.module()(torch.ones(5, 8), torch.ones(5, 8)).shape == (5, 8)
-    assert shapes.export_dimensions(Many(), (TensorSpec("x", (1, 8)),)) is None
+    assert dynamic.export_dimensions(Many(), (TensorSpec("x", (1, 8)),)) is None
 
 
 def test_a_script_without_engines_says_so() -> None:

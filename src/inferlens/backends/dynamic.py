@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -26,8 +27,8 @@ def free_sizes(spec: TensorSpec) -> dict[int, str]:
     }
 
 
-def export_dimensions(specs: tuple[TensorSpec, ...]) -> tuple[dict[int, Any], ...] | None:
-    """``dynamic_shapes`` for ``torch.export``, one for each input; ``None`` if no size has a range."""
+def export_dimensions(module: Any, specs: tuple[TensorSpec, ...]) -> Any:
+    """``dynamic_shapes`` for ``torch.export`` of ``module``, for each input; ``None`` if no size has a range."""
     if not any(spec.dynamic for spec in specs):
         return None
     from torch.export import Dim
@@ -37,7 +38,9 @@ def export_dimensions(specs: tuple[TensorSpec, ...]) -> tuple[dict[int, Any], ..
         least, _, most = spec.profile
         for index, name in free_sizes(spec).items():
             known.setdefault(name, Dim(name, min=least[index], max=most[index]))
-    return tuple({index: known[name] for index, name in free_sizes(spec).items()} for spec in specs)
+    dimensions = tuple({index: known[name] for index, name in free_sizes(spec).items()} for spec in specs)
+    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
+    return (dimensions,) if inspect.Parameter.VAR_POSITIONAL in kinds else dimensions
 
 
 def example_feed(model: Model, case: Case, precision: str = "") -> tuple[Any, ...]:

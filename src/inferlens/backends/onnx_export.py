@@ -105,7 +105,7 @@ def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, pre
         try:
             torch.onnx.export(
                 module, feed, path, input_names=names, dynamo=True, external_data=size > EMBED_LIMIT, verbose=False,
-                dynamic_shapes=export_dimensions(model.inputs),
+                dynamic_shapes=export_dimensions(module, model.inputs),
             )  # fmt: skip
             if precision == "bf16":
                 lower_folded_weights(path)

@@ -74,7 +74,7 @@ class PyTorch(Backend):
             feed = example_feed(model, case)
             try:
                 program = torch.export.export(
-                    model.module, feed, dynamic_shapes=export_dimensions(model.inputs), strict=False
+                    model.module, feed, dynamic_shapes=export_dimensions(model.module, model.inputs), strict=False
                 )
             except Exception as error:  # the exporter raises nearly every type there is
                 raise Unsupported(f"torch.export cannot export '{model.name}': {first_lines(error)}") from error

@@ -19,6 +19,7 @@ from inferlens.cli.bench import bench
 from inferlens.cli.build import build
 from inferlens.cli.doctor import doctor
 from inferlens.cli.export import export
+from inferlens.cli.partition import partition
 from inferlens.cli.plot import plot
 from inferlens.cli.show import show
 from inferlens.errors import InferlensError
@@ -30,7 +31,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (bench, show, plot, build, export, doctor, backends):
+for command in (bench, show, plot, build, export, partition, doctor, backends):
     app.command()(command)
 
 

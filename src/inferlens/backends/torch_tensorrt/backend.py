@@ -120,8 +120,9 @@ class TorchTensorRT(Backend):
             return self._runner(model, here, preparation, options, library).partition(assumed)
 
     def tolerance(self, case: Case) -> float:
-        """TF32's where it is on."""
-        return torch_tolerance(case, tf32=self.parse_options(case).tf32)
+        """TF32's where it is on; TensorRT for RTX computes fp32 in TF32 whatever the option says."""
+        library, _ = find()
+        return torch_tolerance(case, tf32=self.parse_options(case).tf32 or (library is not None and library.rtx))
 
     def _runner(
         self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from inferlens.backends import dynamic
 from inferlens.backends.availability import first_lines
 from inferlens.backends.flat_outputs import flat_outputs
 from inferlens.backends.torch_tensorrt import shapes
@@ -85,7 +86,7 @@ class Dynamo(FrontEnd):
         """An exported program."""
         import torch
 
-        dimensions = shapes.export_dimensions(module, work.specs)
+        dimensions = dynamic.export_dimensions(module, work.specs)
         return torch.export.export(module, work.example, dynamic_shapes=dimensions, strict=False)
 
     def compile(self, program: Any, work: Work) -> Callable[..., Any]:
@@ -99,7 +100,7 @@ class Dynamo(FrontEnd):
         """As an exported program (``.ep``) or as TorchScript (``.ts``), which is a trace."""
         kind = {"output_format": "torchscript" if path.suffix == ".ts" else "exported_program"}
         # Ranges are given as dimensions: from its own Inputs the library would make one for each input's batch.
-        dimensions = shapes.export_dimensions(compiled, work.specs) if path.suffix == ".ep" else None
+        dimensions = dynamic.export_dimensions(compiled, work.specs) if path.suffix == ".ep" else None
         more = {} if dimensions is None else {"dynamic_shapes": dimensions}
         with quiet(), quiet_script():
             work.library.module.save(compiled, str(path), arg_inputs=list(work.example), **kind, **more)
@@ -119,11 +120,11 @@ class Compile(FrontEnd):
 
         torch._dynamo.reset()
         counters.clear()
-        dynamic = any(spec.dynamic for spec in work.specs)
+        ranges = any(spec.dynamic for spec in work.specs)
         compiled: Callable[..., Any] = torch.compile(
-            program, backend="torch_tensorrt", options=work.settings, dynamic=None if dynamic else False
+            program, backend="torch_tensorrt", options=work.settings, dynamic=None if ranges else False
         )
-        if dynamic:
+        if ranges:
             shapes.mark_dimensions(work.example, work.specs)
             compiled(*work.example)
         compiled(*work.feed)

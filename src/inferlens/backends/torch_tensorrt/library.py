@@ -17,8 +17,6 @@ from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
-from msgspec import structs
-
 from inferlens.backends.availability import cuda_absence, found, imported
 from inferlens.backends.base import Absence
 from inferlens.errors import InferlensError, MissingLibrary
@@ -94,7 +92,7 @@ def find() -> tuple[Library | None, Absence | None]:
         return None, Absence("", error.what, f"{error.cure} (or [tensorrt], where NVIDIA's own index is at hand)")
     no_gpu = cuda_absence(torch)
     if no_gpu is not None:
-        return None, structs.replace(no_gpu, device="")
+        return None, no_gpu
     return _imported()
 
 

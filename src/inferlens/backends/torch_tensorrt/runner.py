@@ -71,7 +71,7 @@ class TensorRtRunner(ReplayingRunner):
             Unsupported: if the model, or what was asked for, is not for this front end.
         """
         cache = counting_cache(self.options, self.library, self.preparation)
-        with watching() as self._graphs, compiling(self.model.name, "compile"):
+        with watching() as self._graphs, compiling(self.model.name, "compile", cure=self._without_cache()):
             work = self.work()
             if cache is not None:
                 work.settings["custom_engine_cache"] = cache
@@ -140,6 +140,9 @@ class TensorRtRunner(ReplayingRunner):
         module = self._moved()
         with compiling(self.model.name, "export", cure=self._other()):
             return self.front_end.export(module, self.work())
+
+    def _without_cache(self) -> str:
+        return "without engine_cache: a kept engine's weights must be replaceable" if self.options.engine_cache else ""
 
     def _other(self) -> str:
         return f"--backend torch_tensorrt:{'dynamo' if self.front_end.script else 'compile'}"

@@ -6,13 +6,11 @@ be fastest at. So examples have the optimum's sizes, and the largest ones where 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
 from msgspec import structs
 
-from inferlens.backends import dynamic
 from inferlens.backends.dynamic import free_sizes
 from inferlens.backends.feeds import FLOATS
 from inferlens.backends.torch_cast import dtype_of
@@ -34,13 +32,6 @@ def _example(spec: TensorSpec) -> tuple[int, ...]:
 def moved_optimum(specs: Specs) -> dict[str, tuple[int, ...]]:
     """The shapes to be fastest at, by input name, where they cannot be those that were asked for."""
     return {spec.name: _example(spec) for spec in specs if spec.dynamic and _example(spec) != spec.profile[1]}
-
-
-def export_dimensions(module: Any, specs: Specs) -> Any:
-    """``dynamic_shapes`` for ``torch.export`` of ``module``; ``None`` where no size varies."""
-    dimensions = dynamic.export_dimensions(specs)
-    kinds = [parameter.kind for parameter in inspect.signature(module.forward).parameters.values()]
-    return (dimensions,) if dimensions is not None and inspect.Parameter.VAR_POSITIONAL in kinds else dimensions
 
 
 def mark_dimensions(feed: Sequence[Any], specs: Specs) -> None:
