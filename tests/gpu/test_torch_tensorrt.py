@@ -105,11 +105,13 @@ def test_outputs_are_right_and_stay_so(
         for placed, right in ((feed, expected), (feed, expected), (second, other), (feed, expected)):
             outputs = runner.infer(placed)
             runner.synchronize()
-            assert small.error(runner.collect(outputs), right) < TOLERANCES[precision]
+            assert small.error(runner.collect(outputs), right) < small.allowed("torch_tensorrt:dynamo", precision)
         kept = runner.collect(runner.infer(feed))
         runner.infer(second)
         runner.synchronize()
-        assert small.error(kept, expected) < TOLERANCES[precision], "collected outputs were overwritten"
+        assert small.error(kept, expected) < small.allowed("torch_tensorrt:dynamo", precision), (
+            "collected outputs were overwritten"
+        )
     facts = preparation.facts
     assert facts["flavour"] in ("TensorRT", "TensorRT for RTX")
     assert facts["runtime"] == "C++"
@@ -133,7 +135,7 @@ def test_each_group_of_options_runs_or_says_why_not(
         assert set(options) & set(MAY_BE_REFUSED), f"{refusal}"  # noqa: PT017
         assert len(str(refusal)) > 30  # noqa: PT017
         return
-    tolerance = TOLERANCES["tf32"] if options.get("tf32") else TOLERANCES[precision]
+    tolerance = TOLERANCES["tf32"] if options.get("tf32") else small.allowed("torch_tensorrt:dynamo", precision)
     assert small.error(got, expected) < tolerance
     if "torch_executed_ops" in options:
         operators = [name for each in preparation.facts["partition"]["breaks"] for name in each["operators"]]
@@ -170,7 +172,7 @@ def test_two_inputs_and_nested_outputs(variant: str, preparation: Preparation) -
         assert ": " in refusal.what  # noqa: PT017
         return
     assert [value.shape for value in got] == [(3, 6), (3, 6, 16), (3, 16), (3, 6)]
-    assert small.error(got, expected) < TOLERANCES["fp32"]
+    assert small.error(got, expected) < small.allowed("torch_tensorrt:dynamo")
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -188,7 +190,7 @@ def test_a_range_of_sizes_runs_at_its_ends_and_at_its_optimum(variant: str, prep
         for inputs, expected in wanted:
             got = outputs_of(runner, inputs)
             assert got[0].shape == expected[0].shape
-            assert small.error(got, expected) < TOLERANCES["fp32"]
+            assert small.error(got, expected) < small.allowed("torch_tensorrt:dynamo")
     assert not preparation.warnings
 
 
@@ -198,7 +200,7 @@ def test_an_optimum_of_one_is_moved_and_said(preparation: Preparation) -> None:
     inputs = small.arrays(model)
     expected = small.eager(model, inputs)
     with prepared("dynamo", "fp32", {}, model, preparation) as runner:
-        assert small.error(outputs_of(runner, inputs), expected) < TOLERANCES["fp32"]
+        assert small.error(outputs_of(runner, inputs), expected) < small.allowed("torch_tensorrt:dynamo")
     assert [warning.code for warning in preparation.warnings] == ["moved-optimum"]
 
 
@@ -245,7 +247,9 @@ def test_a_saved_module_keeps_its_range_of_sizes(
             sized = (msgspec.structs.replace(spec, shape=(batch, 3, 16, 16)),)
             other = dataclasses.replace(small.model(), inputs=sized)
             inputs = small.arrays(other)
-            assert small.error(outputs_of(runner, inputs), small.eager(other, inputs)) < TOLERANCES["fp32"]
+            assert small.error(outputs_of(runner, inputs), small.eager(other, inputs)) < small.allowed(
+                "torch_tensorrt:dynamo"
+            )
 
 
 def test_a_file_that_was_cut_short_is_not_opened(preparation: Preparation, tmp_path: Path) -> None:
@@ -261,15 +265,20 @@ def test_engines_are_kept_and_used_again(tmp_path: Path) -> None:
     options = {"engine_cache": True, "immutable_weights": False}
     found, got = [], []
     inputs = small.arrays(small.model(batch=3))
-    for _ in range(2):
-        preparation = small.preparation(tmp_path)
-        with prepared("dynamo", "fp32", options, small.model(batch=3), preparation) as runner:
-            got.append(outputs_of(runner, inputs))
-        found.append(preparation.facts["engine_cache"])
+    try:
+        for _ in range(2):
+            preparation = small.preparation(tmp_path)
+            with prepared("dynamo", "fp32", options, small.model(batch=3), preparation) as runner:
+                got.append(outputs_of(runner, inputs))
+            found.append(preparation.facts["engine_cache"])
+    except Unsupported as refusal:  # 2.11 cannot put folded weights into a kept engine of TensorRT for RTX
+        assert "refit" in refusal.what  # noqa: PT017
+        assert "engine_cache" in refusal.cure  # noqa: PT017
+        return
     assert found[0] == {"hits": 0, "misses": 1}
     assert found[1] == {"hits": 1, "misses": 0}
     assert preparation.phases[-1].note == "cached"
-    assert small.error(got[1], got[0]) < TOLERANCES["fp32"]
+    assert small.error(got[1], got[0]) < small.allowed("torch_tensorrt:dynamo")
 
 
 def test_no_engine_is_said_and_one_whole_engine_can_be_demanded(preparation: Preparation) -> None:
@@ -277,7 +286,7 @@ def test_no_engine_is_said_and_one_whole_engine_can_be_demanded(preparation: Pre
     inputs = small.arrays(model)
     expected = small.eager(model, inputs)
     with prepared("dynamo", "fp32", {"min_block_size": 100}, model, preparation) as runner:
-        assert small.error(outputs_of(runner, inputs), expected) < TOLERANCES["fp32"]
+        assert small.error(outputs_of(runner, inputs), expected) < small.allowed("torch_tensorrt:dynamo")
     assert [warning.code for warning in preparation.warnings] == ["no-engines"]
     spec = (TensorSpec("x", (1, 3, 16, 16)),)
     for variant in ("dynamo", "compile"):

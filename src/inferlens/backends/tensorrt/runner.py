@@ -47,7 +47,7 @@ class EngineRunner(Runner):
         self._preparation = preparation
         self._flavour = flavour
         self._options = options
-        self._calls: list[Call] = []
+        self.calls: list[Call] = []
         self._graphs: list[Any] = []
         self._outputs: Any = None
         self._bound: Feed | None = None
@@ -63,20 +63,20 @@ class EngineRunner(Runner):
             entered.enter_context(torch.cuda.stream(stream))
             with self._preparation.phase("build"):
                 self._engine = self._opened(plan)
-                self._calls = [
+                self.calls = [
                     Call(self._engine, lane, self._shapes(), self._options.profile) for lane in self._streams(stream)
                 ]
                 self._own = self._seeded_feed()
-                if self._case.io == "host" and self._calls[0].grows:
+                if self._case.io == "host" and self.calls[0].grows:
                     raise Unsupported("The shape of an output depends on the data: no room on the host can be kept.")
-                for call in self._calls:
+                for call in self.calls:
                     call.bind(self._own)
                     call.enqueue()  # kernels are loaded, or compiled, at the first call
                 torch.cuda.synchronize()
                 if self._options.cuda_graph:
-                    self._graphs = [self._captured(call) for call in self._calls]
+                    self._graphs = [self._captured(call) for call in self.calls]
             self._entered = entered.pop_all()
-        self._outputs = self._calls[0] if self._calls[0].grows else self._calls[0].outputs
+        self._outputs = self.calls[0] if self.calls[0].grows else self.calls[0].outputs
         self.clock = LanesClock(self._lanes())
         self._tell()
         return self
@@ -87,9 +87,9 @@ class EngineRunner(Runner):
         if kind is None:
             self._engine.keep_kernels()
             self._graphs = []
-            for call in self._calls:
+            for call in self.calls:
                 call.close()
-        self._calls, self._bound = [], None
+        self.calls, self._bound = [], None
         self._entered.close()
 
     def place(self, inputs: Inputs) -> Feed:
@@ -105,7 +105,7 @@ class EngineRunner(Runner):
         if self._graphs:
             self._graphs[0].replay()
         else:
-            self._calls[0].enqueue()
+            self.calls[0].enqueue()
         return self._outputs
 
     def read_by(self, feed: Feed) -> list[Any]:
@@ -114,7 +114,7 @@ class EngineRunner(Runner):
 
     def synchronize(self) -> None:
         """Waits for the runner's stream."""
-        self._calls[0].stream.synchronize()
+        self.calls[0].stream.synchronize()
 
     def collect(self, outputs: Any) -> Outputs:
         """See :class:`Runner`."""
@@ -126,7 +126,7 @@ class EngineRunner(Runner):
             for name, own in self._own.items():
                 own.copy_(feed[name])
         else:
-            for call in self._calls:
+            for call in self.calls:
                 call.bind(feed)
         self._bound = feed
 
@@ -153,8 +153,8 @@ class EngineRunner(Runner):
     def _lanes(self) -> list[Callable[[], None]]:
         """What enqueues a call on each of the streams."""
         if not self._graphs:
-            return [call.enqueue for call in self._calls]
-        return [_replay(graph, call.stream) for graph, call in zip(self._graphs, self._calls, strict=True)]
+            return [call.enqueue for call in self.calls]
+        return [_replay(graph, call.stream) for graph, call in zip(self._graphs, self.calls, strict=True)]
 
     def _streams(self, first: Any) -> list[Any]:
         import torch
@@ -198,7 +198,7 @@ class EngineRunner(Runner):
         facts["flavour"] = self._flavour.title
         facts["layers"] = opened.num_layers
         facts["profiles"] = opened.num_optimization_profiles
-        facts["streams"] = len(self._calls)
+        facts["streams"] = len(self.calls)
         if hasattr(opened, "device_memory_size_v2"):
             facts["activation_bytes"] = opened.device_memory_size_v2
 

@@ -123,12 +123,12 @@ class Call:
         self.engine = engine
         self.stream = stream
         self._handle = stream.cuda_stream
-        self._context = engine.context()
+        self.context = engine.context()
         self._inputs: dict[str, Any] = {}
         self._outputs: list[Any] = []  # tensors, and what will give one where its shape depends on the data
         self.grows = False
         if profile:
-            self._context.set_optimization_profile_async(profile, self._handle)
+            self.context.set_optimization_profile_async(profile, self._handle)
             stream.synchronize()
         self._profile = profile
         self.reshape(shapes)
@@ -141,14 +141,14 @@ class Call:
             Unsupported: if the profile does not take a shape.
         """
         for name, shape in shapes.items():
-            if not self._context.set_input_shape(name, shape):
+            if not self.context.set_input_shape(name, shape):
                 least, _, most = self.engine.profile_shapes(name, self._profile)
                 raise Unsupported(f"The engine takes {name} from {_text(least)} to {_text(most)}, not {_text(shape)}.")
 
     def bind(self, tensors: dict[str, Any]) -> None:
         """Reads the inputs from ``tensors``, by name: contiguous, on the GPU, of the engine's types; no copies."""
         for name, tensor in tensors.items():
-            self._context.set_tensor_address(name, tensor.data_ptr())
+            self.context.set_tensor_address(name, tensor.data_ptr())
         self._inputs = dict(tensors)
 
     def enqueue(self) -> None:
@@ -157,13 +157,13 @@ class Call:
         Raises:
             RuntimeError: if TensorRT could not enqueue it.
         """
-        if not self._context.execute_async_v3(self._handle):
+        if not self.context.execute_async_v3(self._handle):
             raise RuntimeError(f"{self.engine.flavour.name} did not run: {log.condensed(self.engine.log.errors)}")
 
     def close(self) -> None:
         """Lets go of the context first, then of what it had the addresses of."""
         self.stream.synchronize()
-        self._context = None
+        self.context = None
         self._inputs, self._outputs = {}, []
 
     @property
@@ -175,15 +175,15 @@ class Call:
         import torch
 
         for name in self.engine.outputs:
-            shape = tuple(self._context.get_tensor_shape(name))
+            shape = tuple(self.context.get_tensor_shape(name))
             dtype = self.engine.dtype(name)
             if all(size >= 0 for size in shape):
                 tensor = torch.empty(shape, dtype=dtype, device="cuda")
-                self._context.set_tensor_address(name, tensor.data_ptr())
+                self.context.set_tensor_address(name, tensor.data_ptr())
                 self._outputs.append(tensor)
             else:
                 growing = _growing(self.engine.flavour.module)(dtype)
-                self._context.set_output_allocator(name, growing)
+                self.context.set_output_allocator(name, growing)
                 self._outputs.append(growing)
                 self.grows = True
 
