@@ -23,10 +23,11 @@ DTYPES = (
 )  # fmt: skip
 
 Option = bool | int | float | str
-SIZE = r"\d+(\.\.\d+)?"
+NUMBER = r"[0-9]{1,9}"  # longer ones are no sizes, and int() refuses very long ones with words of its own
+SIZE = rf"{NUMBER}(\.\.{NUMBER})?"
 _TENSOR = re.compile(
     rf"^(?P<name>[^=:]+)=(?P<shape>scalar|{SIZE}(x{SIZE})*)(:(?P<dtype>[a-z]\w*))?"
-    r"(:(?P<low>-?\d+)\.\.(?P<high>-?\d+))?(:opt=(?P<best>\d+(x\d+)*))?$"
+    rf"(:(?P<low>-?[0-9]{{1,18}})\.\.(?P<high>-?[0-9]{{1,18}}))?(:opt=(?P<best>{NUMBER}(x{NUMBER})*))?$"
 )
 _FORM = (
     "NAME=1x3x224x224:float32, NAME=1x128:int64:0..1000 for integers in a range, "
@@ -65,7 +66,7 @@ class TensorSpec(Struct, frozen=True):
         """
         match = _TENSOR.match(text.strip())
         if not match:
-            raise InferlensError(f"'{text}' does not describe an input.", expected=_FORM)
+            raise InferlensError(f"'{text[:100]}' does not describe an input.", expected=_FORM)
         dtype = match["dtype"] or "float32"
         if dtype not in DTYPES:
             raise InferlensError(f"'{text}' names the unknown type '{dtype}'.", expected=", ".join(DTYPES))
@@ -126,16 +127,22 @@ def _best(text: str, sizes: str, least: Shape, most: Shape) -> Shape:
 def with_batch(specs: tuple[TensorSpec, ...], batch: int | None) -> tuple[TensorSpec, ...]:
     """``specs`` with the batch size put in.
 
-    The batch is the first dimension of the first input, and of every input that shares its size. ``None`` leaves all
-    as it is.
+    The batch is the first dimension of the first input, and of every input that shares its size or its range of sizes.
+    ``None`` leaves all as it is.
 
     Raises:
         Unsupported: if an input's range of sizes does not hold the batch.
     """
     if batch is None or not specs or not specs[0].shape:
         return specs
-    own = specs[0].shape[0]
-    return tuple(_at_batch(spec, batch) if spec.shape and spec.shape[0] == own else spec for spec in specs)
+    return tuple(_at_batch(spec, batch) if _share_batch(spec, specs[0]) else spec for spec in specs)
+
+
+def _share_batch(spec: TensorSpec, first: TensorSpec) -> bool:
+    if not spec.shape:
+        return False
+    same_range = bool(spec.most and first.most) and (spec.least[0], spec.most[0]) == (first.least[0], first.most[0])
+    return spec.shape[0] == first.shape[0] or same_range
 
 
 def _at_batch(spec: TensorSpec, batch: int) -> TensorSpec:

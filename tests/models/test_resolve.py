@@ -130,6 +130,14 @@ def test_inputs_asked_for_replace_the_models_own() -> None:
     assert longer.inputs[0] == TensorSpec("input_ids", (1, 16), "int64", 0, 30522)
 
 
+@pytest.mark.parametrize(
+    ("asked", "batch"), [("input_ids=4x16:int64", 4), ("attention_mask=1x128:int64", 4), ("input_ids=1..8x16:int64", 4)]
+)
+def test_inputs_not_asked_for_have_the_batch_too(asked: str, batch: int) -> None:
+    model = loaded("transformers:bert", inputs=(TensorSpec.parse(asked),), batch=batch)
+    assert [spec.shape[0] for spec in model.inputs] == [batch, batch]
+
+
 def test_a_factory_with_and_without_example_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_models.py").write_text(
         "import torch\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from inferlens.case import Budget, Case, TensorSpec
@@ -13,6 +14,7 @@ from inferlens.record import (
     Gpu,
     Measurement,
     Memory,
+    Metric,
     ModelFacts,
     Phase,
     Record,
@@ -143,6 +145,29 @@ def gpu_records(batches: tuple[int, ...] = (1, 8, 16, 32)) -> list[Record]:
             )
         )
     return found
+
+
+def with_parts(of: Case, h2d: float, compute: float, d2h: float) -> Record:
+    """A record of a case whose calls begin and end on the host: the whole, and its parts."""
+    whole = h2d + compute + d2h
+    made = record(of, samples=(whole,) * 100, gpu=whole)
+    parts: tuple[tuple[Metric, float], ...] = (("H2D time", h2d), ("compute time", compute), ("D2H time", d2h))
+    measured = [
+        Measurement(metric=metric, unit="s", clock="CUDA events", samples=(seconds,) * 100) for metric, seconds in parts
+    ]
+    return msgspec.structs.replace(made, measurements=(*made.measurements, *measured))
+
+
+def io_records() -> list[Record]:
+    """Two ways on a GPU, whose calls begin and end on the device, and on the host."""
+    device: dict[str, Any] = {"device": "cuda"}
+    host: dict[str, Any] = {"device": "cuda", "io": "host"}
+    return [
+        record(case(**device), samples=(0.004,) * 100, gpu=0.004),
+        record(case("tensorrt:rtx", **device), samples=(0.002,) * 100, gpu=0.002),
+        with_parts(case(**host), 0.001, 0.004, 0.0005),
+        with_parts(case("tensorrt:rtx", **host), 0.001, 0.002, 0.0005),
+    ]
 
 
 def sample_records() -> list[Record]:

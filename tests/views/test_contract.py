@@ -23,7 +23,7 @@ from inferlens.views.json import Json
 from inferlens.views.markdown import Markdown
 from inferlens.views.table import Table
 
-from .samples import UNCHECKED, WRONG, case, cpu_records, failure, gpu_records, record
+from .samples import UNCHECKED, WRONG, case, cpu_records, failure, gpu_records, io_records, record
 
 MEMBERS = {
     "table": Table,
@@ -52,6 +52,7 @@ SETS = {
     "failed beside ok": [record(), failure(case("openvino"), "timed out", "Took longer than 90 s.", "--timeout 10m")],
     "wrong beside ok": [record(), record(case("openvino"), median=0.001, agreement=WRONG)],
     "unchecked": [record(agreement=None), record(case("openvino"), agreement=UNCHECKED)],
+    "host io": io_records(),
     "missing measurements": [record(), record(case("openvino"), median=None, memory=Memory(), phases=())],
     "one sample": [record(samples=(0.01,)), record(case("openvino"), samples=(0.02,))],
     "odd numbers": [record(), record(case("openvino"), samples=NUMBERS, rate=math.inf)],

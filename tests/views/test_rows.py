@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import csv
+import io
+import json
+
 import pytest
 
+from inferlens.case import TensorSpec, with_batch
 from inferlens.errors import InferlensError
-from inferlens.record import Environment, Gpu, Phase
+from inferlens.record import Environment, Gpu, ModelFacts, Phase
+from inferlens.views.csv import Csv
+from inferlens.views.json import Json
+from inferlens.views.markdown import Markdown
 from inferlens.views.rows import rows
+from inferlens.views.table import Table
 
-from .samples import CPU, UNCHECKED, WRONG, case, cpu_records, failure, gpu_records, record, series
+from .samples import CPU, UNCHECKED, WRONG, case, cpu_records, failure, gpu_records, io_records, record, series
 
 
 def constant(backend: str, seconds: float, count: int = 100, **fields):
@@ -188,3 +197,86 @@ def test_all_that_cannot_be_told_from_the_fastest_are_marked():
     ]
     found = by_name([*near, constant("torchscript:trace", 0.02)])
     assert [name for name, row in found.items() if row.fastest] == ["pytorch fp32", "openvino fp32"]
+
+
+def test_rows_that_begin_on_the_host_are_never_compared_with_those_on_the_device():
+    found = by_name(io_records())
+    host, device = found["tensorrt:rtx fp32 host io"], found["tensorrt:rtx fp32"]
+    assert (host.reference, device.reference) == ("pytorch fp32 host io", "pytorch fp32")
+    assert host.speedup == pytest.approx(5.5 / 3.5)
+    assert device.speedup == pytest.approx(2.0)
+    assert host.fastest
+    assert device.fastest
+    assert (host.h2d, host.compute, host.d2h) == pytest.approx((0.001, 0.002, 0.0005))
+    assert (device.h2d, device.compute, device.d2h) == (None, None, None)
+    assert len({row.table for row in found.values()}) == 1
+
+
+def test_a_named_reference_holds_for_its_own_io_alone():
+    found = by_name(io_records(), "tensorrt:rtx host")
+    assert found["pytorch fp32 host io"].reference == "tensorrt:rtx fp32 host io"
+    assert found["pytorch fp32"].speedup is None
+
+
+def test_what_was_built_before_is_told():
+    phases = (Phase("load", 1.0), Phase("build", 0.2, "cached"))
+    assert rows([record(phases=phases)])[0].cached
+    assert rows([record(phases=phases)])[0].build == 0.2
+    assert not rows([record()])[0].cached
+
+
+def test_a_name_carries_the_range_a_model_was_prepared_for():
+    def ranged(text, batch, **fields):
+        inputs = (TensorSpec.parse(text),)
+        of = case("tensorrt:rtx", device="cuda", inputs=inputs, batch=batch)
+        model = ModelFacts(name=of.model, inputs=with_batch(inputs, batch))
+        return record(of, model=model, **fields)
+
+    fixed = record(case("tensorrt:rtx", device="cuda", batch=2))
+    wide, narrow = ranged("input=1..16x3x224x224:opt=2", 2), ranged("input=1..8x3x224x224", 2)
+    assert sorted(row.name for row in rows([wide, narrow, fixed])) == [
+        "tensorrt:rtx fp32",
+        "tensorrt:rtx fp32 input=1..16x3x224x224 opt 2x3x224x224",
+        "tensorrt:rtx fp32 input=1..8x3x224x224 opt 2x3x224x224",
+    ]
+    found = rows([wide, fixed])
+    assert found[0].comparison == found[1].comparison  # the same work, so they are compared
+
+
+def test_a_batch_outside_of_the_range_is_a_row_and_not_the_end_of_the_table():
+    inputs = (TensorSpec.parse("input=1..4x3x224x224"),)
+    ran = record(case(inputs=inputs, batch=4), model=ModelFacts(name="m", inputs=inputs))
+    refused = failure(case(inputs=inputs, batch=8), "unsupported", model=ModelFacts(name="m"))
+    found = rows([ran, refused])
+    assert [(row.batch, row.status) for row in found] == [(4, "ok"), (8, "unsupported")]
+    assert found[0].table == found[1].table
+
+
+def test_the_new_fields_are_in_csv_and_json():
+    lines = list(csv.DictReader(io.StringIO(Csv().render(io_records()))))
+    assert {line["io"] for line in lines} == {"device", "host"}
+    assert {line["h2d"] for line in lines} == {"", "0.001"}
+    assert {line["cached"] for line in lines} == {"false"}
+    data = json.loads(Json().render(io_records()))["rows"]
+    assert {(row["io"], row["h2d"], row["d2h"]) for row in data} == {("device", None, None), ("host", 0.001, 0.0005)}
+
+
+@pytest.mark.parametrize("view", [Table(width=160), Markdown()])
+def test_parts_of_a_call_are_columns_only_where_something_was_copied(view):
+    assert "H2D" not in view.render(gpu_records((1,)))
+    drawn = view.render(io_records())
+    assert all(word in drawn for word in ("H2D", "compute", "D2H", "host io"))
+
+
+def test_the_build_column_says_cached_instead_of_a_time():
+    phases = (Phase("build", 0.2, "cached"),)
+    drawn = Table(width=160).render([record(), record(case("tensorrt:rtx"), phases=phases)])
+    line = next(line for line in drawn.splitlines() if line.startswith("tensorrt:rtx"))
+    assert "cached" in line.split()
+
+
+def test_each_io_has_its_own_sentence():
+    text = " ".join(Table(width=160).render(io_records()).split())
+    assert "tensorrt:rtx fp32 was fastest: 2.00x as fast as pytorch fp32 (" in text
+    assert "tensorrt:rtx fp32 host io was fastest: 1.57x as fast as pytorch fp32 host io (" in text
+    assert "at batch 1 and 1" not in text

@@ -67,7 +67,9 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
         InferlensError: if the model, its weights or the inputs asked for do not fit together.
     """
     prefix, _, name = case.model.partition(":")
-    source = BY_PREFIX[prefix]
+    source = BY_PREFIX.get(prefix)
+    if source is None:  # a name from a file, such as the origin of an engine
+        raise InferlensError(f"There is no source of models '{prefix}'.", expected=f"one of {', '.join(BY_PREFIX)}")
     with_seed = Wish(seed=case.seed, weights=case.weights, trust=trust, live=live)
     if source.format == "module":
         _seed(case.seed)
@@ -75,7 +77,7 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
     if opened.module is not None and opened.format == "module":  # stored programs are what they are
         opened.module.eval().requires_grad_(False)
     weights = _weights(opened, case)
-    inputs = with_batch(_inputs(opened, case.inputs), case.batch)
+    inputs = _at_batch(opened, _inputs(opened, case.inputs), case)
     _check_batch(opened, inputs)
     _check_shapes(opened, inputs)
     return Model(
@@ -178,6 +180,13 @@ def _inputs(opened: Opened, asked: tuple[TensorSpec, ...]) -> tuple[TensorSpec, 
                 cure=f"--input {str(spec).replace('x0', 'x128')}",
             )
     return tuple(own.values())
+
+
+def _at_batch(opened: Opened, inputs: tuple[TensorSpec, ...], case: Case) -> tuple[TensorSpec, ...]:
+    """``inputs`` at the batch; those not asked for follow the model's own first input, whose size they share."""
+    asked = {spec.name for spec in case.inputs}
+    own = {spec.name: spec for spec in with_batch(opened.inputs, case.batch)}
+    return tuple(spec if spec.name in asked else own.get(spec.name, spec) for spec in with_batch(inputs, case.batch))
 
 
 def _guess(opened: Opened) -> TensorSpec:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from inferlens.case import TensorSpec, with_batch
+from inferlens.case import Case, TensorSpec, with_batch
 from inferlens.record import Environment, Metric, Record
 from inferlens.stats.intervals import median_interval, speedup_interval
 from inferlens.stats.quantiles import median, summarise
@@ -68,10 +68,16 @@ def _with_inputs(records: Sequence[Record]) -> list[tuple[Record, tuple[TensorSp
             record,
             record.model.inputs
             or known.get((record.case.model, record.case.batch, record.case.inputs))
-            or with_batch(record.case.inputs, record.case.batch),
+            or _as_asked(record.case),
         )
         for record in records
     ]
+
+
+def _as_asked(case: Case) -> tuple[TensorSpec, ...]:
+    """The inputs as asked for, at the batch asked for, also where their range does not hold it: that is such a row."""
+    fixed = tuple(TensorSpec(spec.name, spec.shape, spec.dtype, spec.low, spec.high) for spec in case.inputs)
+    return with_batch(fixed, case.batch)
 
 
 def _named(records: Sequence[tuple[Record, tuple[TensorSpec, ...]]]) -> list[tuple[Row, Record]]:

@@ -77,7 +77,7 @@ def of_table(rows: Sequence[Row], named: bool = True) -> list[str]:
     merged: dict[tuple[str, ...], list[Comparison]] = {}
     for comparison in comparisons:
         merged.setdefault(comparison.kind, []).append(comparison)
-    several = len(comparisons) > 1
+    several = len({comparison.rows[0].batch for comparison in comparisons}) > 1
     sentences = [_where(same, named, several) + _said(kind, same) for kind, same in merged.items()]
     return [*sentences, *_left_out(comparisons), *_unchecked(comparisons), *_how_sure(comparisons)]
 
@@ -154,7 +154,7 @@ def _how_sure(comparisons: Sequence[Comparison]) -> list[str]:
 def _where(same: Sequence[Comparison], named: bool, several: bool) -> str:
     """``model on device, at batch 1 and 8: ``, or less of it, or nothing."""
     rows = [comparison.winner or comparison.rows[0] for comparison in same]
-    batches = [str(row.batch) for row in rows if row.batch is not None]
+    batches = list(dict.fromkeys(str(row.batch) for row in rows if row.batch is not None))
     words = [f"{rows[0].model} on {rows[0].device_name}"] if named else []
     words += [f"{'at' if named else 'At'} batch {listing(batches)}"] if batches and several else []
     return f"{', '.join(words)}: " if words else ""
