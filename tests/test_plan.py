@@ -7,11 +7,15 @@ from typing import Any
 
 import pytest
 
+from inferlens import api
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, Support
 from inferlens.errors import InferlensError
-from inferlens.models.model import Found
-from inferlens.plan import Plan, Planned, expand
+from inferlens.jobs import CaseJob
+from inferlens.launch import Outcome
+from inferlens.models.model import Found, Origin
+from inferlens.plan import Plan, Planned, cases_on, expand
+from inferlens.record import Environment
 
 FLOATS = ("fp32", "fp16", "bf16")
 LAPTOP = {
@@ -134,6 +138,9 @@ def test_the_reference_is_fp32_on_the_cpu_with_the_same_weights_and_inputs() -> 
         ({"timeout": "soon"}, "no duration"),
         ({"trust": "yes"}, "true or false"),
         ({"sead": 1}, "did you mean seed?"),
+        ({"io": "hots"}, "did you mean host?"),
+        ({"rebuild": "yes"}, "true or false"),
+        ({"input": "x=1..4x3:opt=5"}, "not in its range"),
     ],
 )
 def test_mistakes_are_one_clear_message(words: dict[str, Any], message: str) -> None:
@@ -167,3 +174,174 @@ def test_a_broken_plan_file_is_one_clear_message(tmp_path: Path) -> None:
 def test_a_plan_that_nothing_can_run_says_so() -> None:
     with pytest.raises(InferlensError, match="No backend here"):
         cases(found=Found(spec="x.onnx", name="x", format="onnx"), machine={"pytorch": LAPTOP["pytorch"]})
+
+
+NO_GPU = Absence("", "no NVIDIA GPU is visible to PyTorch", "check nvidia-smi", device="cuda")
+TENSORRT = {
+    **LAPTOP,
+    "tensorrt": Capabilities(
+        formats=("module", "exported", "onnx", "engine"),
+        absent=(
+            Absence("trt", "TensorRT is not installed.", "pip install 'inferlens[tensorrt]'"),
+            Absence("rtx", NO_GPU.reason, NO_GPU.cure, device="cuda"),
+        ),
+    ),
+}
+QUANTIZING = {
+    "onnxruntime": Capabilities(
+        formats=("module", "onnx"),
+        supports=(Support("cpu", "cpu", ("fp32", "fp16", "fp8", "int8")),),
+        limits={"cpu/bf16": "hardly any operators"},
+    )
+}
+
+
+def onnx_file(precision: str) -> Found:
+    return Found(spec="onnx:net.onnx", name="net", format="onnx", precision=precision)
+
+
+def test_io_is_an_axis_and_on_a_gpu_both_run() -> None:
+    planned = cases(GPU_HOST, backend="pytorch", io="host,device")
+    assert labels(planned) == ["pytorch fp32 batch 1 cuda host io", "pytorch fp32 batch 1 cuda"]
+    assert not any(each.refusal for each in planned)
+    assert len({each.case.folder for each in planned}) == 2
+    assert planned[0].reference == planned[1].reference  # outputs do not depend on where they are copied
+
+
+def test_on_the_cpu_there_is_no_way_to_and_from_the_host() -> None:
+    device, host = cases(backend="pytorch", io="device,host")
+    assert device.refusal is None
+    assert host.refusal is not None
+    assert "begins and ends on the host" in host.refusal.what
+    assert host.refusal.cure == "without --io host"
+
+
+@pytest.mark.parametrize("rebuild", [True, False])
+def test_rebuild_reaches_the_job(rebuild: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs: list[Any] = []
+    monkeypatch.setattr(api, "launch", lambda job, **_: jobs.append(job) or Outcome("crashed", "as planned"))
+    plan = Plan.from_words({"model": "fake:demo", "rebuild": rebuild, "output": str(tmp_path)})
+    (planned,) = cases(found=Found(spec="fake:demo", name="demo", format="fake"), backend="fake")
+    voyage = api.Voyage(plan, api.Silent(), tmp_path, None, Environment())
+    assert voyage.measure(planned).status == "crashed"
+    assert [job.rebuild for job in jobs if isinstance(job, CaseJob)] == [rebuild]
+
+
+def test_an_empty_axis_is_its_default() -> None:
+    assert labels(cases(backend="pytorch", io="", precision="", threads="")) == ["pytorch fp32 batch 1 cpu"]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8", "fp8"])
+def test_an_onnx_file_runs_in_its_own_precision(precision: str) -> None:
+    (planned,) = cases(QUANTIZING, onnx_file(precision))
+    assert planned.case.precision == precision
+    assert planned.refusal is None
+    assert planned.reference is not None
+    assert planned.reference.label == f"onnxruntime:cpu {precision} batch 1 cpu graph_optimization=disable"
+
+
+@pytest.mark.parametrize("found", [RESNET, onnx_file("fp32")])
+def test_nothing_is_quantized_here(found: Found) -> None:
+    (planned,) = cases(QUANTIZING, found, precision="int8")
+    assert planned.refusal is not None
+    assert "not quantized to int8" in planned.refusal.what
+    assert "QuantizeLinear" in planned.refusal.cure
+
+
+def test_a_backend_without_int8_offers_what_it_has() -> None:
+    (planned,) = cases(backend="pytorch", precision="int8")
+    assert planned.refusal is not None
+    assert planned.refusal.what == "pytorch does not run int8 on cpu."
+    assert planned.refusal.cure == "--precision fp32,fp16,bf16"
+
+
+@pytest.mark.parametrize(
+    ("words", "batches"),
+    [
+        ({}, [1]),
+        ({"input": "x=8x3x64x64"}, [8]),
+        ({"input": "x=1..16x3x64x64"}, [16]),
+        ({"input": "x=1..16x3x64x64:opt=2"}, [2]),
+        ({"input": "x=scalar"}, [1]),
+        ({"input": "x=8x3x64x64", "batch": "1,4"}, [1, 4]),
+    ],
+)
+def test_the_batch_is_that_asked_for_or_the_inputs_or_the_models(words: dict[str, str], batches: list[int]) -> None:
+    assert [each.case.batch for each in cases(backend="pytorch", **words)] == batches
+
+
+@pytest.mark.parametrize(
+    ("label", "case", "reason"),
+    [
+        ("tensorrt", "tensorrt:rtx fp32 batch 1 cuda", "no NVIDIA GPU is visible to PyTorch"),
+        ("tensorrt:rtx", "tensorrt:rtx fp32 batch 1 cuda", "no NVIDIA GPU is visible to PyTorch"),
+        ("tensorrt:trt", "tensorrt:trt fp32 batch 1 cuda", "TensorRT is not installed."),
+    ],
+)
+def test_without_a_gpu_tensorrt_is_a_row_that_says_so(label: str, case: str, reason: str) -> None:
+    (planned,) = cases(TENSORRT, backend=label)
+    assert planned.case.label == case
+    assert planned.refusal is not None
+    assert planned.refusal.what == reason
+
+
+def test_without_a_gpu_nothing_said_leaves_tensorrt_out() -> None:
+    assert not any("tensorrt" in label for label in labels(cases(TENSORRT)))
+
+
+def test_what_is_built_without_a_gpu_is_one_case_on_the_device_it_is_for() -> None:
+    plan = Plan.from_words({"model": RESNET.spec, "backend": "tensorrt"})
+    (case,) = cases_on(plan, RESNET, {"tensorrt": TENSORRT["tensorrt"]})
+    assert case.label == "tensorrt:rtx fp32 batch 1 cuda"
+
+
+def engine(**origin: Any) -> Found:
+    return Found(
+        spec="engine:net.engine", name="net", format="engine", batch=2, precision="fp16",
+        origin=Origin(**origin) if origin else None,
+    )  # fmt: skip
+
+
+ON_GPU = {
+    "tensorrt": Capabilities(
+        formats=("module", "onnx", "engine"), supports=(Support("rtx", "cuda", ("fp32", "fp16", "int8")),)
+    )
+}
+
+
+def test_an_engine_is_compared_with_the_model_it_was_built_from() -> None:
+    (planned,) = cases(ON_GPU, engine(spec="torchvision:resnet18", format="module", weights="a.pth", seed=3))
+    assert planned.case.label == "tensorrt:rtx fp16 batch 2 cuda"
+    reference = planned.reference
+    assert reference is not None
+    assert reference.label == "pytorch fp32 batch 2 cpu"
+    assert (reference.model, reference.weights, reference.seed) == ("torchvision:resnet18", "a.pth", 3)
+
+
+@pytest.mark.parametrize("own", ["fp32", "int8"])
+def test_an_engine_from_an_onnx_file_is_compared_with_the_file_in_the_files_precision(own: str) -> None:
+    (planned,) = cases(ON_GPU, engine(spec="onnx:net.onnx", format="onnx", precision=own))
+    assert planned.reference is not None
+    assert planned.reference.label == f"onnxruntime:cpu {own} batch 2 cpu graph_optimization=disable"
+
+
+def test_an_engine_of_which_nobody_tells_the_origin_has_no_reference() -> None:
+    (planned,) = cases(ON_GPU, engine())
+    assert planned.reference is None
+    assert planned.refusal is None
+
+
+def test_an_engine_runs_in_the_precision_it_was_built_for_alone() -> None:
+    (planned,) = cases(ON_GPU, engine(spec="fake:a", format="fake"), precision="fp32")
+    assert planned.refusal is not None
+    assert planned.refusal.cure == "--precision fp16"
+
+
+def test_a_variant_may_take_other_formats_than_its_backend() -> None:
+    can = Capabilities(
+        formats=("module",),
+        supports=(Support("", "cuda", FLOATS), Support("loaded", "cuda", FLOATS, formats=("torch_tensorrt",))),
+    )
+    assert can.default_variant("cuda", "torch_tensorrt") == "loaded"
+    assert can.default_variant("cuda", "module") == ""
+    assert can.default_variant("cuda", "engine") is None

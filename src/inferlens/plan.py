@@ -131,7 +131,7 @@ class Planned:
         label, options = REFERENCES[format]
         backend, _, variant = label.partition(":")
         variant = variant or BACKENDS.get(backend).variants[0]
-        precision = self.found.precision if format == "onnx" else "fp32"
+        precision = (origin or self.found).precision if format == "onnx" else "fp32"
         return msgspec.structs.replace(
             case, backend=backend, variant=variant, precision=precision, device="cpu", threads=None,
             options=dict(options), io="device",
@@ -184,7 +184,7 @@ def _cases(plan: Plan, model: Found, batch: int | None, capabilities: Mapping[st
         for device in plan.device or (_device_for(capabilities[backend], variant, default),):
             chosen = variant if variant is not None else capabilities[backend].default_variant(device, model.format)
             precisions = plan.precision or (model.precision,)
-            for precision, threads, io in itertools.product(precisions, plan.threads or (None,), plan.io):
+            for precision, threads, io in itertools.product(precisions, plan.threads or (None,), plan.io or IO[:1]):
                 for options in _option_sets(plan, backend):
                     case = Case(
                         model=model.spec,

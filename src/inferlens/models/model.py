@@ -31,10 +31,11 @@ REFERENCES: dict[Format, tuple[str, dict[str, str | bool]]] = {
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """What a compiled model was made from: enough to load that again."""
+    """What a compiled model was made from, and the precision that was in: enough to load that again."""
 
     spec: str
     format: Format
+    precision: str = "fp32"
     weights: str | None = None
     seed: int = 0
 

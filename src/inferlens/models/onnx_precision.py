@@ -38,6 +38,13 @@ def graph_precision(model: Any) -> str:
 def _quantized_to(graph: Any) -> str:
     """The type in most of the graph's nodes that quantize; empty if there are none."""
     kinds = {weight.name: weight.data_type for weight in graph.initializer}
+    kinds |= {
+        node.output[0]: attribute.t.data_type
+        for node in graph.node
+        if node.op_type == "Constant"
+        for attribute in node.attribute
+        if attribute.name == "value"
+    }
     found: Counter[str] = Counter()
     for node in graph.node:
         if node.op_type in QUANTIZED_OPERATORS:
@@ -45,6 +52,6 @@ def _quantized_to(graph: Any) -> str:
         elif node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             # Without a zero point QuantizeLinear makes uint8, unless an attribute names the type.
             named = [attribute.i for attribute in node.attribute if attribute.name == "output_dtype"]
-            kind = kinds.get(node.input[2]) if len(node.input) > 2 else kinds.get(node.input[0])
+            kind = kinds.get(node.input[2] if len(node.input) > 2 and node.input[2] else node.input[0])
             found[QUANTIZED_TYPES.get(kind or next(iter(named), 0) or 2, "int8")] += 1
     return found.most_common(1)[0][0] if found else ""

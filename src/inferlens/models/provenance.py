@@ -98,7 +98,8 @@ def read(path: Path) -> Provenance | None:
         return None
     try:
         provenance = msgspec.json.decode(file.read_bytes(), type=Provenance)
-    except (OSError, msgspec.DecodeError, RecursionError) as error:
+        _check(provenance.inputs)
+    except (OSError, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise InferlensError(f"{file} does not tell what {path.name} is: {error}.", cure="build it again") from error
     if provenance.schema != SCHEMA:
         raise InferlensError(f"{file} has schema '{provenance.schema}'.", expected=SCHEMA, cure="build it again")
@@ -107,3 +108,18 @@ def read(path: Path) -> Provenance | None:
             f"{path} is not the file that {file.name} tells of: it was cut short, or replaced.", cure="build it again"
         )
     return provenance
+
+
+def _check(inputs: tuple[TensorSpec, ...]) -> None:
+    """What the types of the fields do not say.
+
+    Raises:
+        ValueError: if an input's shapes do not fit together, or nothing could be fed to it.
+    """
+    for spec in inputs:
+        least, best, most = spec.profile
+        ordered = len(least) == len(best) == len(most) == len(spec.shape) and all(
+            0 < low <= middle <= high for low, middle, high in zip(least, best, most, strict=True)
+        )
+        if not ordered or any(size < 1 for size in spec.shape):
+            raise ValueError(f"the shapes of its input '{spec.name}' do not fit together")

@@ -7,6 +7,7 @@ the file itself. An engine that something else built has no provenance: its inpu
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,6 +19,7 @@ from inferlens.models.model import Format, Found, Origin
 from inferlens.models.provenance import Provenance
 from inferlens.models.sources.base import Opened, Source, Wish
 from inferlens.models.sources.files import existing
+from inferlens.models.sources.onnx import OnnxFile
 
 
 class Compiled(Source):
@@ -36,10 +38,9 @@ class Compiled(Source):
         made = provenance.read(path)
         if made is None:
             return Found(spec=f"{self.prefix}:{path}", name=path.stem, format=self.format, batch=None)
-        origin = Origin(spec=made.case.model, format=made.format, weights=made.case.weights, seed=made.case.seed)
         return Found(
             spec=f"{self.prefix}:{path}", name=path.stem, format=self.format, batch=_batch(made.inputs),
-            precision=made.case.precision, origin=origin,
+            precision=made.case.precision, origin=_origin(made),
         )  # fmt: skip
 
     def open(self, name: str, wish: Wish) -> Opened:
@@ -87,6 +88,17 @@ class TorchTensorRtFile(Compiled):
                 f"{path} is a compiled module, which can run code when it is opened.",
                 cure="--trust, if you trust its author",
             )
+
+
+def _origin(made: Provenance) -> Origin:
+    """What it was made from. An ONNX file tells its own precision: a builder may have lowered it."""
+    precision = made.case.precision
+    if made.format == "onnx":
+        with suppress(InferlensError):  # if the file is gone, there is nothing to compare with either
+            precision = OnnxFile().find(made.case.model.partition(":")[2]).precision
+    return Origin(
+        spec=made.case.model, format=made.format, precision=precision, weights=made.case.weights, seed=made.case.seed
+    )
 
 
 def _batch(inputs: tuple[TensorSpec, ...]) -> int | None:

@@ -18,6 +18,7 @@ from inferlens.models.examples import spec_of, with_example
 from inferlens.models.model import Format, Found
 from inferlens.models.sources.base import Opened, Source, Wish
 from inferlens.models.sources.program_check import code_in
+from inferlens.models.torch_precision import file_precision
 
 if TYPE_CHECKING:
     import torch
@@ -45,7 +46,8 @@ class TorchFile(Source):
                 f"{path} is no file that PyTorch wrote, or it is cut short.",
                 expected="TorchScript (torch.jit.save) or an exported program (torch.export.save)",
             )
-        return Found(spec=f"file:{path}", name=path.stem, format=FORMATS[kind], batch=None)
+        precision = "fp32" if kind == "pickle" else file_precision(path)
+        return Found(spec=f"file:{path}", name=path.stem, format=FORMATS[kind], batch=None, precision=precision)
 
     def open(self, name: str, wish: Wish) -> Opened:
         """See :class:`Source`."""

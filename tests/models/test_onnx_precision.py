@@ -1,0 +1,157 @@
+"""What precision a file is in, told from the file alone: ONNX graphs, exported programs, TorchScript."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from inferlens.errors import InferlensError
+from inferlens.models import torch_precision
+from inferlens.models.onnx_precision import file_precision, graph_precision
+from inferlens.models.resolve import find
+from tests.backends.quantized import quantized_file
+
+ZERO_POINTS = {
+    TensorProto.INT8: "int8", TensorProto.UINT8: "int8", TensorProto.FLOAT8E4M3FN: "fp8", TensorProto.FLOAT8E5M2: "fp8",
+}  # fmt: skip
+
+
+def graph(nodes: list[Any], weights: list[Any], inputs: int = TensorProto.FLOAT) -> Any:
+    x = helper.make_tensor_value_info("x", inputs, [1, 4])
+    y = helper.make_tensor_value_info("y", inputs, None)
+    return helper.make_model(helper.make_graph(nodes, "g", [x], [y], weights))
+
+
+def weight(name: str, kind: int, *shape: int) -> Any:
+    return helper.make_tensor(name, kind, shape, np.zeros(shape).ravel().tolist())
+
+
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [
+        (TensorProto.FLOAT, "fp32"),
+        (TensorProto.FLOAT16, "fp16"),
+        (TensorProto.BFLOAT16, "bf16"),
+        (TensorProto.DOUBLE, "fp32"),
+        (TensorProto.INT64, "fp32"),
+    ],
+)
+def test_the_type_of_the_weights_counts(kind: int, precision: str) -> None:
+    node = helper.make_node("Add", ["x", "w"], ["y"])
+    assert graph_precision(graph([node], [weight("w", kind, 1, 4)])) == precision
+
+
+def test_most_of_the_weights_count_by_their_size_not_their_number() -> None:
+    node = helper.make_node("Sum", ["x", "a", "b", "c"], ["y"])
+    many_small = [weight(name, TensorProto.FLOAT, 4) for name in "ab"]
+    assert graph_precision(graph([node], [*many_small, weight("c", TensorProto.FLOAT16, 8, 4)])) == "fp16"
+
+
+def test_without_weights_the_inputs_count() -> None:
+    node = helper.make_node("Relu", ["x"], ["y"])
+    assert graph_precision(graph([node], [], TensorProto.FLOAT16)) == "fp16"
+    assert graph_precision(graph([node], [], TensorProto.INT64)) == "fp32"
+
+
+@pytest.mark.parametrize("place", ["initializer", "constant"])
+@pytest.mark.parametrize(("kind", "precision"), ZERO_POINTS.items())
+def test_the_zero_point_says_what_a_graph_is_quantized_to(kind: int, precision: str, place: str) -> None:
+    scale, zero = weight("s", TensorProto.FLOAT), weight("z", kind)
+    nodes = [helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"]),
+             helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"])]  # fmt: skip
+    if place == "constant":  # as exporters of PyTorch write them
+        nodes = [helper.make_node("Constant", [], ["z"], value=zero), *nodes]
+    assert graph_precision(graph(nodes, [scale] if place == "constant" else [scale, zero])) == precision
+
+
+@pytest.mark.parametrize(
+    ("attributes", "precision"), [({}, "int8"), ({"output_dtype": TensorProto.FLOAT8E4M3FN}, "fp8")]
+)
+def test_without_a_zero_point_an_attribute_says_it(attributes: dict[str, int], precision: str) -> None:
+    node = helper.make_node("QuantizeLinear", ["x", "s"], ["y"], **attributes)
+    assert graph_precision(graph([node], [weight("s", TensorProto.FLOAT)])) == precision
+
+
+@pytest.mark.parametrize("inputs", [["w", "s"], ["w", "s", ""]])
+def test_weights_that_are_stored_quantized_say_it_too(inputs: list[str]) -> None:
+    nodes = [helper.make_node("DequantizeLinear", inputs, ["d"]), helper.make_node("Add", ["x", "d"], ["y"])]
+    weights = [weight("w", TensorProto.FLOAT8E4M3FN, 1, 4), weight("s", TensorProto.FLOAT)]
+    assert graph_precision(graph(nodes, weights)) == "fp8"
+
+
+def test_integer_operators_are_int8() -> None:
+    assert graph_precision(graph([helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])], [])) == "int8"
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+def test_a_file_that_onnx_runtime_quantized(tmp_path: Path, kind: str) -> None:
+    path = quantized_file(tmp_path, kind, "linear")
+    assert file_precision(path) == kind
+    assert find(str(path)).precision == kind
+    assert find(str(tmp_path / "float.onnx")).precision == "fp32"
+
+
+def test_weights_in_another_file_need_not_be_there(tmp_path: Path) -> None:
+    model = graph([helper.make_node("Add", ["x", "w"], ["y"])], [])
+    model.graph.initializer.append(numpy_helper.from_array(np.zeros((1, 4), np.float16), "w"))
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    (tmp_path / "m.data").unlink()
+    assert file_precision(tmp_path / "m.onnx") == "fp16"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_files_of_pytorch_tell_theirs(tmp_path: Path, dtype: torch.dtype) -> None:
+    module, example = torch.nn.Linear(4, 2).eval().to(dtype), torch.ones(1, 4, dtype=dtype)
+    torch.export.save(torch.export.export(module, (example,)), tmp_path / "m.pt2")
+    torch.jit.trace(module, example).save(str(tmp_path / "m.pt"))
+    precision = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}[dtype]
+    assert find(str(tmp_path / "m.pt2")).precision == precision
+    assert find(str(tmp_path / "m.pt")).precision == precision
+
+
+def test_an_archive_of_both_types_is_fp32(tmp_path: Path) -> None:
+    mixed = torch.nn.Sequential(torch.nn.Linear(4, 2).half(), torch.nn.Linear(4, 2))
+    torch.jit.script(mixed).save(str(tmp_path / "m.pt"))
+    assert find(str(tmp_path / "m.pt")).precision == "fp32"
+
+
+class Bomb:
+    """Leaves a mark when it is unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.mark),)
+
+
+def test_telling_the_precision_unpickles_nothing(tmp_path: Path) -> None:
+    torch.save(Bomb(tmp_path / "mark"), tmp_path / "m.pt")
+    with zipfile.ZipFile(tmp_path / "m.pt", "a") as archive:  # dressed as TorchScript
+        archive.writestr("m/constants.pkl", b"")
+        archive.writestr("m/code/a.py", b"")
+    assert find(str(tmp_path / "m.pt")).precision == "fp32"
+    assert not (tmp_path / "mark").exists()
+
+
+@pytest.mark.parametrize("config", [b"", b"[]", b'{"config": {"a": 1}}', b'{"config": {}}', b"[" * 100_000])
+def test_a_broken_description_of_weights_is_told_when_it_is_opened_not_before(tmp_path: Path, config: bytes) -> None:
+    with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:
+        archive.writestr("m/archive_format", "pt2")
+        archive.writestr("m/data/weights/model_weights_config.json", config)
+    assert torch_precision.file_precision(tmp_path / "m.pt2") == "fp32"
+
+
+def test_a_graph_that_is_none_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "m.onnx").write_text(json.dumps({}))
+    with pytest.raises(InferlensError, match=r"m\.onnx"):
+        find(str(tmp_path / "m.onnx"))
