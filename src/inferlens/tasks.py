@@ -136,12 +136,22 @@ def save(path: Path, case: Case, **more: Any) -> Done[Any]:
     return _beside(path, lambda new: run("save", case, object, {"path": str(new)}, **more))
 
 
-def saver(path: Path) -> str:
-    """The backend that saves models in files with the suffix of ``path``.
+def saver(path: Path, backend: str | None = None) -> str:
+    """The backend that saves models in files with the suffix of ``path``: ``backend``, or else the first there is.
 
     Raises:
-        InferlensError: if there is none.
+        InferlensError: if there is none, or ``backend`` writes no such files.
     """
+    if backend:
+        name = backend.partition(":")[0]
+        own = BACKENDS.get(name).saves
+        if path.suffix not in own:
+            raise InferlensError(
+                f"The backend '{name}' writes no models to files named '{path.suffix or path.name}'.",
+                expected=f"one of {', '.join(sorted(own))}" if own else "a backend that writes models to files",
+                cure=f"--to {path.stem}{next(iter(sorted(own)))}" if own else "inferlens export without --backend",
+            )
+        return backend
     known = {suffix: name for name in reversed(BACKENDS.names()) for suffix in BACKENDS.get(name).saves}
     if path.suffix not in known:
         raise InferlensError(

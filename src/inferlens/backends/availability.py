@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import warnings
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 from inferlens.backends.base import Absence, Preparation
 from inferlens.case import PRECISIONS
 from inferlens.errors import MissingLibrary
+
+_COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # exporters write their messages for a terminal
 
 
 def imported(library: str, title: str, extra: str) -> tuple[ModuleType | None, Absence | None]:
@@ -84,6 +87,6 @@ def torch_versions(torch: Any) -> dict[str, str]:
 
 
 def first_lines(error: object, count: int = 3) -> str:
-    """The first lines of what an error says that are not empty, in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """The first lines of what an error says that are not empty, in one line, without colours."""
+    lines = [line.strip() for line in _COLOURS.sub("", str(error)).splitlines() if line.strip()]
     return " ".join(lines[:count])[:400] or type(error).__name__

@@ -19,4 +19,6 @@ def flat_outputs(module: Any) -> Any:
         def forward(self, *feed: Any) -> Any:
             return tuple(flatten(self.module(*feed)))
 
-    return FlatOutputs().eval()
+    flat = FlatOutputs()
+    flat.training = False  # not eval(): an exported program inside is in its mode for good, and refuses
+    return flat

@@ -88,6 +88,11 @@ def lower_folded_weights(path: Path) -> None:
             raw_data=values.view(torch.int16).numpy().tobytes(),
         )  # fmt: skip
         tensor.CopyFrom(lowered)
+    names = {tensor.name for tensor in stray}
+    names |= {name for node in model.graph.node if names & set(node.input) for name in node.output}
+    for value in model.graph.value_info:
+        if value.name in names and value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT:
+            value.type.tensor_type.elem_type = onnx.TensorProto.BFLOAT16
     if stray:
         onnx.save(model, str(path))
 

@@ -9,15 +9,22 @@ import numpy as np
 
 from inferlens.backends.feeds import FLOATS
 from inferlens.case import TensorSpec
+from inferlens.errors import Unsupported
 from inferlens.models.model import Array
 
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 def dtype_of(precision: str) -> Any:
-    """PyTorch's type for a precision."""
+    """PyTorch's type for a precision.
+
+    Raises:
+        Unsupported: if modules cannot be cast to it: they would have to be quantized.
+    """
     import torch
 
+    if precision not in DTYPES:
+        raise Unsupported(f"Modules of PyTorch cannot be cast to {precision}.", expected=f"one of {', '.join(DTYPES)}")
     return getattr(torch, DTYPES[precision])
 
 

@@ -38,7 +38,7 @@ def export(
         "model": model, "precision": precision, "batch": batch, "input": input, "option": option, "weights": weights,
         "trust": trust, "seed": seed,
     }  # fmt: skip
-    case = tasks.single(words, backend or tasks.saver(to))
+    case = tasks.single(words, tasks.saver(to, backend))
     with screen.busy(f"{model}: {case.backend_label}") as phase:
         done = tasks.save(to, case, trust=trust, rebuild=rebuild, phase=phase)
     for warning in done.warnings:

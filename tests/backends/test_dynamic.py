@@ -1,0 +1,134 @@
+"""Ranges of sizes, from what is asked for to what an exporter is told; static shapes where a backend knows no other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from inferlens.backends.base import Preparation
+from inferlens.backends.dynamic import example_feed, export_dimensions, free_sizes
+from inferlens.bench import STATIC, Flight, _tell_lower_precision, run_case
+from inferlens.case import Budget, Case, TensorSpec, with_batch
+from inferlens.jobs import Answer, CaseJob, Reference
+from inferlens.record import Agreement
+from tests.backends import small
+
+IMAGE = TensorSpec.parse("image=1..4x3x16x16:opt=2")
+
+
+class Pair(torch.nn.Module):
+    """Two inputs that must be of one length, and of which one has a width of its own."""
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a + b.sum(-1, keepdim=True)
+
+
+def test_sizes_of_one_place_and_range_are_one_size() -> None:
+    a, b = TensorSpec.parse("a=1..8x4"), TensorSpec.parse("b=1..8x2..6")
+    assert free_sizes(a)[0] == free_sizes(b)[0]
+    assert set(free_sizes(a)) == {0}
+    assert len(set(free_sizes(b).values())) == 2
+    assert free_sizes(TensorSpec("a", (8, 4))) == {}
+    assert free_sizes(TensorSpec("t", ())) == {}
+
+
+def test_without_a_range_nothing_is_free() -> None:
+    assert export_dimensions(Pair(), (TensorSpec("a", (2, 4)), TensorSpec("b", (2, 3)))) is None
+
+
+def test_an_exported_program_takes_every_size_in_range_and_none_above() -> None:
+    specs = (TensorSpec.parse("a=1..8x4"), TensorSpec.parse("b=1..8x2..6"))
+    feed = tuple(torch.ones(spec.profile[2]) for spec in specs)
+    program = torch.export.export(Pair(), feed, dynamic_shapes=export_dimensions(Pair(), specs), strict=False).module()
+    for rows, width in ((1, 2), (8, 6), (3, 5)):
+        assert program(torch.ones(rows, 4), torch.ones(rows, width)).tolist() == [[1.0 + width] * 4] * rows
+    for rows, width in ((9, 2), (1, 7)):
+        with pytest.raises(Exception, match=r"(?i)guard|constraint|expected|must"):
+            program(torch.ones(rows, 4), torch.ones(rows, width))
+
+
+def test_a_range_is_traced_at_its_largest_shape_in_the_precision_asked_for() -> None:
+    model = replace(small.model(), inputs=with_batch((IMAGE,), 1))
+    (tensor,) = example_feed(model, small.case("pytorch", precision="bf16"))
+    assert (tuple(tensor.shape), tensor.dtype) == ((4, 3, 16, 16), torch.bfloat16)
+    (tensor,) = example_feed(model, small.case("pytorch", precision="bf16"), "fp32")
+    assert tensor.dtype == torch.float32
+    (tensor,) = example_feed(small.model(batch=2), small.case("pytorch"))
+    assert tuple(tensor.shape) == (2, 3, 16, 16)
+
+
+@pytest.fixture
+def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model by name, with a range of sizes to be asked for."""
+    (tmp_path / "dynamic_models.py").write_text(
+        "import torch\ndef net():\n    torch.manual_seed(0)\n    return torch.nn.Conv2d(3, 4, 3)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return "factory:dynamic_models:net"
+
+
+def measured(case: Case, folder: Path) -> Answer:
+    """What the worker would answer, without a process of its own."""
+    answers: list[Answer] = []
+    job = CaseJob(
+        case=case, budget=Budget(warmup=1, iterations=2), folder=str(folder), cache=str(folder),
+        reference=Reference(name="none", missing="no reference"),
+    )  # fmt: skip
+    run_case(Flight(job, Preparation(folder, folder), lambda _: None, answers.append))
+    (answer,) = answers
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("backend", "text", "told"),
+    [
+        ("openvino:cpu", "input=1..4x3x16x16", True),
+        ("openvino:cpu", "input=4x3x16x16", False),
+        ("pytorch", "input=1..4x3x16x16", False),
+    ],
+)
+def test_a_backend_of_one_shape_says_that_the_range_means_nothing_to_it(
+    backend: str, text: str, told: bool, factory: str, tmp_path: Path
+) -> None:
+    if backend.startswith("openvino"):
+        pytest.importorskip("openvino")
+    name, _, variant = backend.partition(":")
+    case = Case(model=factory, backend=name, variant=variant, batch=2, inputs=(TensorSpec.parse(text),), threads=1)
+    answer = measured(case, tmp_path)
+    assert answer.status == "ok"
+    assert answer.model is not None
+    assert answer.model.inputs[0].shape == (2, 3, 16, 16)
+    assert (STATIC[0] in [warning.code for warning in answer.warnings]) == told
+
+
+def agreement(error: float | None, agrees: bool | None = True) -> Agreement:
+    return Agreement(reference="pytorch fp32", rel_l2=error, tolerance=2e-2, agrees=agrees)
+
+
+@pytest.mark.parametrize(
+    ("found", "fields", "told"),
+    [
+        (agreement(5e-4), {}, True),
+        (agreement(5e-5), {}, False),
+        (agreement(1e-4), {}, False),
+        (agreement(5e-4), {"precision": "fp16"}, False),
+        (agreement(5e-4), {"options": {"tf32": True}}, False),
+        (agreement(5e-4), {"options": {"tf32": False}}, True),
+        (agreement(0.5, agrees=False), {}, False),
+        (agreement(None, agrees=None), {}, False),
+    ],
+)
+def test_fp32_that_is_none_is_told(
+    found: Agreement, fields: dict[str, Any], told: bool, preparation: Preparation
+) -> None:
+    _tell_lower_precision(found, small.case("tensorrt:rtx", device="cuda", **fields), preparation)
+    assert [warning.code for warning in preparation.warnings] == ["lower-precision"] * told
+    if told:
+        assert "0.0005" in preparation.warnings[0].message
+        assert np.isfinite(found.rel_l2 or np.nan)

@@ -1,0 +1,255 @@
+"""``inferlens export`` and back: what is written runs again, with the outputs of the model that it came from."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from inferlens.backends import BACKENDS, onnx_export
+from inferlens.backends.base import TOLERANCES, Capabilities, Outputs, Preparation
+from inferlens.bench import Flight, reference_outputs, run_case
+from inferlens.case import Budget, Case
+from inferlens.errors import Unsupported
+from inferlens.jobs import Answer, CaseJob, Reference
+from inferlens.measure.agreement import compare
+from inferlens.models import resolve
+from inferlens.models.model import Model
+from inferlens.plan import Plan, expand
+from inferlens.tasks import saver
+
+MODELS = '''
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    """Convolution, batch norm with statistics of its own, ReLU, pooling, a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.linear = nn.Linear(8, 10)
+        nn.init.normal_(self.norm.running_mean)
+        nn.init.uniform_(self.norm.running_var, 0.5, 2.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(torch.relu(self.norm(self.convolution(x))).mean(dim=(2, 3)))
+
+
+class Stubborn(Net):
+    """Asks for values, which no exporter can know."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum().item() > 0:
+            raise ValueError("no exporter\\ngets past this")
+        return self.linear.not_there
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return Net()
+
+
+def stubborn() -> nn.Module:
+    return Stubborn()
+'''
+X = "x=1x3x32x32"
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder of its own with the models, as a user has it."""
+    (tmp_path / "export_models.py").write_text(MODELS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield tmp_path
+    sys.modules.pop("export_models", None)
+
+
+@pytest.fixture(scope="module")
+def machine() -> dict[str, Capabilities]:
+    """What the backends can do here that run on a CPU."""
+    return {name: BACKENDS.get(name)().capabilities() for name in ("onnxruntime", "pytorch", "torchscript")}
+
+
+def inferlens(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "inferlens", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
+
+
+def exported(path: Path, backend: str = "", input: str = X, **fields: Any) -> tuple[Model, Case]:
+    """Writes the small model as ``export`` does, without a process of its own; gives a fresh one, and its case."""
+    name = (backend or saver(path)).partition(":")[0]
+    words = {"model": "export_models:net", "input": input, "backend": backend or name, **fields}
+    plan = Plan.from_words(words)
+    found = resolve.find("export_models:net")
+    (planned,) = expand(plan, [found], {name: BACKENDS.get(name)().capabilities()})
+    model = resolve.load(planned.case)
+    BACKENDS.get(name)().save(model, planned.case, Preparation(path.parent / "case", path.parent), path)
+    return resolve.load(planned.case), planned.case
+
+
+def measured(path: Path, machine: dict[str, Capabilities], folder: Path, **words: Any) -> list[tuple[Case, Answer]]:
+    """What ``inferlens bench`` measures of a file, and whether that agrees, without processes of their own."""
+    plan = Plan.from_words({"model": str(path), "threads": 1, **words})
+    answers: list[tuple[Case, Answer]] = []
+    for planned in expand(plan, [resolve.find(str(path))], machine):
+        if planned.refusal:
+            continue
+        assert planned.reference is not None
+        outputs, weights = reference_outputs(planned.reference, trust=False, live=None, folder=folder / "reference")
+        np.savez(folder / "reference.npz", **{f"output{index}": each for index, each in enumerate(outputs)})
+        job = CaseJob(
+            case=planned.case, budget=Budget(warmup=1, iterations=2), folder=str(folder / "run"), cache=str(folder),
+            reference=Reference(name="r", path=str(folder / "reference.npz"), weights_sha256=weights),
+        )  # fmt: skip
+        flight = Flight(
+            job, Preparation(folder / "run", folder), lambda _: None,
+            lambda answer, case=planned.case: answers.append((case, answer)),
+        )  # fmt: skip
+        run_case(flight)
+    return answers
+
+
+def outputs_of(case: Case, model: str, folder: Path) -> Outputs:
+    """What a case gives for the inputs of its seed."""
+    return reference_outputs(msgspec.structs.replace(case, model=model), trust=False, live=None, folder=folder)[0]
+
+
+KINDS = {".onnx": "", ".pt": "torchscript:trace", "script.pt": "torchscript:script", ".pt2": ""}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_written_runs_in_its_own_precision_with_the_models_outputs(
+    kind: str, precision: str, here: Path, machine: dict[str, Capabilities]
+) -> None:
+    path = here / f"net{kind}"
+    if (kind, precision) == (".onnx", "bf16"):
+        pytest.skip("no backend runs a bf16 graph on the CPU; see the test of its weights")
+    _, case = exported(path, KINDS[kind], precision=precision)
+    asked = {"input": X} if kind.endswith(".pt") else {}
+    ran = measured(path, machine, here, **asked)
+    assert ran
+    own = reference_outputs(
+        Case(model=case.model, backend="pytorch", inputs=case.inputs), trust=False, live=None, folder=here / "own"
+    )[0]
+    for measured_case, answer in ran:
+        assert measured_case.precision == precision
+        assert answer.status == "ok"
+        assert answer.agreement is not None
+        assert answer.agreement.agrees, answer.agreement
+        again = outputs_of(measured_case, measured_case.model, here / "again")
+        found = compare(again, own, TOLERANCES[precision], "the model it came from")
+        assert found.agrees, found
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2", ".pt"])
+def test_a_range_of_sizes_is_in_the_file(suffix: str, here: Path, machine: dict[str, Capabilities]) -> None:
+    path = here / f"net{suffix}"
+    exported(path, input="x=1..4x3x32x32")
+    asked = {"input": X} if suffix == ".pt" else {}
+    tracing = {} if suffix == ".pt2" else {"torchscript": machine["torchscript"]}  # it knows no sizes that are free
+    others = {name: machine[name] for name in ("onnxruntime", "pytorch")}
+    ran = measured(path, {**others, **tracing}, here, batch="1,4", **asked)
+    assert {case.batch for case, _ in ran} == {1, 4}
+    for _, answer in ran:
+        assert answer.agreement is not None
+        assert answer.agreement.agrees
+        assert answer.model is not None
+    if suffix == ".onnx":
+        import onnx
+
+        (value,) = onnx.load(path).graph.input
+        assert [size.dim_param != "" for size in value.type.tensor_type.shape.dim] == [True, False, False, False]
+
+
+def test_a_bf16_graph_has_weights_of_one_float_type(here: Path) -> None:
+    import onnx
+
+    exported_model, case = exported(here / "bare.onnx", precision="fp16")
+    path = here / "net.onnx"
+    case = msgspec.structs.replace(case, precision="bf16")
+    BACKENDS.get("onnxruntime")().save(exported_model, case, Preparation(here / "case", here), path)
+    graph = onnx.load(path).graph
+    floats = {tensor.data_type for tensor in graph.initializer} & {1, 10, 16}
+    assert floats == {onnx.TensorProto.BFLOAT16}
+    assert resolve.find(str(path)).precision == "bf16"
+
+
+def test_weights_above_the_limit_lie_beside_the_graph_and_move_with_it(
+    here: Path, machine: dict[str, Capabilities], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_export, "EMBED_LIMIT", 10)
+    import onnx
+
+    real = onnx.save  # smaller weights than a KiB stay in the graph, and these are
+    monkeypatch.setattr(onnx, "save", lambda *a, **more: real(*a, **more, size_threshold=300))
+    exported(here / "big.onnx")
+    assert sorted(path.name for path in here.glob("big*")) == ["big.onnx", "big.onnx.data"]
+    assert (here / "big.onnx.data").stat().st_size > 1000
+    moved = here / "elsewhere"
+    moved.mkdir()
+    for name in ("big.onnx", "big.onnx.data"):
+        (here / name).rename(moved / name)
+    ((_, answer),) = measured(moved / "big.onnx", machine, here)
+    assert answer.agreement is not None
+    assert answer.agreement.agrees
+
+
+def test_on_the_command_line_there_and_back(here: Path) -> None:
+    done = inferlens(
+        "export", "squeezenet1_1", "--to", "files/net.onnx", "--input", "x=1..2x3x64x64", "--rebuild", cwd=here
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Run it: inferlens bench files/net.onnx" in done.stderr
+    assert done.stdout == ""
+    assert [path.name for path in (here / "files").iterdir()] == ["net.onnx"]
+    done = inferlens(
+        "bench", "files/net.onnx", "-b", "onnxruntime", "--iterations", "5", "--warmup", "1", "--threads", "1",
+        "--input", "x=2x3x64x64", "--json", cwd=here,
+    )  # fmt: skip
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["backend"], row["precision"], row["batch"], row["agrees"]) == ("onnxruntime:cpu", "fp32", 2, True)
+
+
+def test_modules_are_not_quantized(here: Path) -> None:
+    with pytest.raises(Unsupported, match="cannot be cast to int8"):
+        exported(here / "net.pt2", precision="int8")
+    assert not (here / "net.pt2").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("fake:demo", "--to", "net.onxx"), "did you mean .onnx?"),
+        (("fake:demo", "--to", "net.onnx", "--backend", "openvino"), "writes no models to files named '.onnx'"),
+        (("export_models:net", "--to", "net.pt", "--precision", "fp32,fp16"), "This takes one case, not 2."),
+        (("export_models:stubborn", "--to", "net.pt2", "--input", X), "cannot export"),
+    ],
+    ids=["suffix", "backend", "two cases", "fails"],
+)
+def test_what_cannot_be_written_is_one_message_and_leaves_the_old_file(
+    arguments: tuple[str, ...], words: str, here: Path
+) -> None:
+    old = here / arguments[2]
+    old.write_text("old")
+    before = {path.name for path in here.iterdir()} - {"__pycache__"}
+    done = inferlens("export", *arguments, cwd=here)
+    assert done.returncode == 2, done.stderr
+    assert words in " ".join(done.stderr.split())
+    assert done.stderr.startswith("Error: ")
+    assert "Traceback" not in done.stderr
+    assert "\x1b" not in done.stderr
+    assert len(done.stderr.splitlines()) <= 3
+    assert old.read_text() == "old"
+    assert {path.name for path in here.iterdir()} - {"__pycache__", "results"} == before

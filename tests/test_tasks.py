@@ -1,0 +1,167 @@
+"""What a backend does with a model other than running it: which case is meant, files that are whole or not there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from inferlens import tasks
+from inferlens.case import Case
+from inferlens.errors import InferlensError
+from inferlens.jobs import Began, Failure, TaskAnswer, TaskJob
+from inferlens.launch import Outcome
+from inferlens.record import Phase, Warning
+
+CASE = Case(model="fake:demo", backend="onnxruntime", variant="cpu")
+
+
+def worker(
+    monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], object], answer: TaskAnswer | None = None, **outcome: Any
+) -> list[TaskJob]:
+    """Puts ``write`` in the place of the process that does the task; gives the jobs it was asked to do."""
+    jobs: list[TaskJob] = []
+
+    def launch(job: TaskJob, *, timeout: float, on_event: Any) -> Outcome:
+        jobs.append(job)
+        on_event(Began("export"))
+        write(Path(job.arguments.get("path", "")))
+        return Outcome(answer=msgspec.json.encode(answer) if answer else b"", **outcome)
+
+    monkeypatch.setattr(tasks, "launch", launch)
+    return jobs
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        ("a.onnx", "onnxruntime"), ("a.pt", "torchscript"), ("a.pt2", "pytorch"), ("a.engine", "tensorrt"),
+        ("a.ts", "torch_tensorrt"), ("a.ep", "torch_tensorrt"),
+    ],
+)  # fmt: skip
+def test_the_suffix_says_who_writes_a_file(name: str, backend: str) -> None:
+    assert tasks.saver(Path(name)) == backend
+    assert tasks.saver(Path(name), f"{backend}:any") == f"{backend}:any"
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "words"),
+    [
+        ("a.onxx", None, "did you mean .onnx"),
+        ("a", None, "files named 'a'. Expected: one of .engine, .ep, .onnx, .pt, .pt2, .ts."),
+        ("a.ONNX", None, "files named '.ONNX'"),
+        ("a.pt", "onnxruntime", "Expected: one of .onnx. Try: --to a.onnx"),
+        ("a.onnx", "openvino:cpu", "Try: inferlens export without --backend"),
+        ("a.onnx", "onnxrutime", "did you mean onnxruntime"),
+    ],
+)
+def test_who_cannot_write_a_file_is_one_message(name: str, backend: str | None, words: str) -> None:
+    with pytest.raises(InferlensError) as raised:
+        tasks.saver(Path(name), backend)
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"model": "fake:demo", "precision": "fp32,fp16"}, "This takes one case, not 2."),
+        ({"model": "fake:demo", "batch": "1,2,3"}, "This takes one case, not 3."),
+        ({"model": "fake:a,fake:b"}, "This takes one model."),
+        ({"model": "fake:demo", "option": "fake.latencyy=1"}, "did you mean latency?"),
+    ],
+)
+def test_a_task_takes_one_case(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(InferlensError, match=message.replace("?", r"\?")):
+        tasks.single(words, "fake:steady")
+
+
+def test_the_one_case_that_is_meant() -> None:
+    case = tasks.single({"model": "fake:demo", "input": "x=1..4x3:opt=2", "seed": 3}, "fake:fast")
+    assert case.label == "fake:fast fp32 batch 2 cpu"
+    assert case.seed == 3
+
+
+def test_what_was_done_and_said_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = TaskAnswer(
+        result=msgspec.Raw(b'"done"'), phases=(Phase("export", 1.5),), facts={"a": 1}, warnings=(Warning("w", "Mind."),)
+    )
+    jobs = worker(monkeypatch, lambda _: None, said)
+    heard: list[str] = []
+    cache = tmp_path / "c"
+    done = tasks.run("save", CASE, str, {"path": "x"}, trust=True, rebuild=True, cache=cache, phase=heard.append)
+    assert (done.result, done.case, done.phases[0].seconds, done.facts) == ("done", CASE, 1.5, {"a": 1})
+    assert [warning.message for warning in done.warnings] == ["Mind."]
+    assert heard == ["export"]
+    (job,) = jobs
+    assert (job.trust, job.rebuild, job.cache) == (True, True, str(cache.resolve()))
+    assert not Path(job.folder).exists()
+
+
+def test_a_file_and_what_belongs_to_it_appear_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write(path: Path) -> None:
+        path.write_text("new")
+        path.with_name(f"{path.name}.data").write_text("weights")
+        assert not (tmp_path / "deep" / "m.onnx").exists()
+
+    worker(monkeypatch, write, TaskAnswer())
+    tasks.save(tmp_path / "deep" / "m.onnx", CASE, cache=tmp_path / "cache")
+    found = {path.name: path.read_text() for path in (tmp_path / "deep").iterdir()}
+    assert found == {"m.onnx": "new", "m.onnx.data": "weights"}
+
+
+FAILED = TaskAnswer(failure=Failure(what="The disk is full.", expected="room", cure="make some"))
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome", "words"),
+    [
+        (FAILED, {}, "The disk is full. Expected: room. Try: make some"),
+        (
+            None,
+            {"status": "crashed", "reason": "killed by SIGSEGV", "tail": ("one", "two")},
+            "killed by SIGSEGV.\n  one",
+        ),
+        (None, {"status": "timed out", "reason": "not done after 1 s"}, "onnxruntime:cpu fp32 batch 1 cpu: not done"),
+    ],
+)
+def test_a_task_that_fails_leaves_what_was_there(
+    answer: TaskAnswer | None, outcome: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m.onnx").write_text("old")
+    worker(monkeypatch, lambda path: path.write_text("half"), answer, **outcome)
+    with pytest.raises(InferlensError) as raised:
+        tasks.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "cache")
+    assert words in str(raised.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "m.onnx"]
+    assert (tmp_path / "m.onnx").read_text() == "old"
+
+
+def test_an_interrupted_task_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(path: Path) -> None:
+        path.write_text("half")
+        raise KeyboardInterrupt
+
+    worker(monkeypatch, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        tasks.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "cache")
+    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+
+
+@pytest.mark.parametrize("place", ["a file/m.onnx", "folder"])
+def test_a_place_that_cannot_be_written_is_one_message(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a file").write_text("")
+    (tmp_path / "folder" / "full").mkdir(parents=True)
+    worker(monkeypatch, lambda path: path.write_text("new"), TaskAnswer())
+    with pytest.raises(InferlensError, match="cannot be written: "):
+        tasks.save(tmp_path / place, CASE, cache=tmp_path / "cache")
+    assert not list(tmp_path.rglob(".inferlens-*"))
+
+
+def test_a_task_that_a_backend_does_not_know_is_one_message(tmp_path: Path) -> None:
+    with pytest.raises(InferlensError, match="The backend 'onnxruntime' has no 'build'"):
+        tasks.run("build", CASE, object, cache=tmp_path)
