@@ -9,7 +9,11 @@ import pytest
 import torch
 
 import inferlens
-from inferlens import InferlensError
+from inferlens import InferlensError, api
+from inferlens.case import Case
+from inferlens.models.model import Found, Origin
+from inferlens.plan import Plan, Planned
+from inferlens.record import Environment
 
 
 class Tiny(torch.nn.Module):
@@ -99,3 +103,16 @@ def test_the_observer_is_told_everything_in_order(tmp_path: Path) -> None:
 
     inferlens.bench("fake:demo", backend="fake:steady", iterations=5, output=str(tmp_path), observer=Ear())
     assert told == ["doing", "planned", "doing", "began", "phase", "progress", "done"]
+
+
+@pytest.mark.parametrize("trust", [False, True])
+def test_a_file_that_names_code_as_its_source_runs_it_only_with_trust(trust: bool, tmp_path: Path) -> None:
+    """What lies beside a compiled file may come from anywhere."""
+    origin = Origin(spec="factory:nowhere_to_be_found:build", format="module")
+    found = Found(spec="engine:net.engine", name="net", format="engine", origin=origin)
+    case = Case(model=found.spec, backend="tensorrt", variant="rtx", device="cuda")
+    plan = Plan(model=("net.engine",), trust=trust)
+    voyage = api.Voyage(plan, api.Silent(), tmp_path, None, Environment())
+    missing = voyage._reference(Planned(case, found, None)).missing
+    assert ("--trust" in missing) is not trust
+    assert trust is ("nowhere_to_be_found" in missing and "failed" in missing)

@@ -10,6 +10,7 @@ import pytest
 from inferlens import api
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, Support
+from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError
 from inferlens.jobs import CaseJob
 from inferlens.launch import Outcome
@@ -316,6 +317,18 @@ def test_an_engine_is_compared_with_the_model_it_was_built_from() -> None:
     assert reference is not None
     assert reference.label == "pytorch fp32 batch 2 cpu"
     assert (reference.model, reference.weights, reference.seed) == ("torchvision:resnet18", "a.pth", 3)
+
+
+def test_a_compiled_model_and_its_source_are_fed_alike() -> None:
+    """A factory's own example is not in the file that was compiled from its model."""
+    compiled_for = (TensorSpec("x", (2, 8)),)
+    found = engine(spec="factory:nets:small", format="module", inputs=compiled_for)
+    (planned,) = cases(ON_GPU, found)
+    assert planned.reference is not None
+    assert planned.reference.inputs == compiled_for
+    (planned,) = cases(ON_GPU, found, input="x=2x8:float16")
+    assert planned.reference is not None
+    assert planned.reference.inputs == planned.case.inputs
 
 
 @pytest.mark.parametrize("own", ["fp32", "int8"])

@@ -36,6 +36,7 @@ from inferlens.jobs import (
 )
 from inferlens.launch import Outcome, launch
 from inferlens.measure import environment
+from inferlens.models import resolve
 from inferlens.models.model import Found
 from inferlens.plan import Plan, Planned, expand
 from inferlens.record import Environment, ModelFacts, PhaseName, Record, Status, Warning
@@ -239,6 +240,9 @@ class Voyage:
         case = planned.reference
         if case is None:
             return Reference(name="", missing="nothing tells what the file was compiled from")
+        if planned.found.origin and resolve.runs_code(case.model) and not self.plan.trust:
+            reason = f"the file says that it was compiled from {case.model}, which would be run; --trust does so"
+            return Reference(name="", missing=reason)
         if case.digest not in self._references:
             self.observer.doing(f"reference outputs: {case.label}")
             path = self.scratch / f"{case.digest}.npz"

@@ -71,7 +71,7 @@ def run_case(flight: Flight) -> None:
     backend = BACKENDS.get(job.case.backend)()
     with phase("load"):
         model = resolve.load(job.case, trust=job.trust, live=_path(job.live))
-    flight.model = model_facts(model)
+    flight.model = model.facts
     arrays = inputs.make_inputs(model, job.case.seed)
     runner = backend.prepare(model, job.case, preparation)
     if any(spec.dynamic for spec in model.inputs) and not backend.capabilities().dynamic_shapes:
@@ -101,18 +101,6 @@ def reference_outputs(case: Case, *, trust: bool, live: str | None, folder: Path
     arrays = inputs.make_inputs(model, case.seed)
     with backend.prepare(model, case, Preparation(folder, folder)) as runner:
         return runner.collect(runner.infer(runner.place(arrays))), model.weights_sha256
-
-
-def model_facts(model: Model) -> ModelFacts:
-    """What a record says of the model."""
-    return ModelFacts(
-        name=model.name,
-        inputs=model.inputs,
-        parameters=model.parameters,
-        weights=model.weights,
-        weights_sha256=model.weights_sha256,
-        source=model.source,
-    )
 
 
 def _measure(runner: Runner, feed: Any, job: CaseJob, progress: Progress) -> tuple[Measurement, ...]:

@@ -124,7 +124,9 @@ class Planned:
         """
         case, origin = self.case, self.found.origin
         if origin is not None:
-            case = msgspec.structs.replace(case, model=origin.spec, weights=origin.weights, seed=origin.seed)
+            case = msgspec.structs.replace(
+                case, model=origin.spec, weights=origin.weights, seed=origin.seed, inputs=case.inputs or origin.inputs
+            )  # its own example, if it has one, is not in the compiled file
         format = origin.format if origin else self.found.format
         if format not in REFERENCES:
             return None

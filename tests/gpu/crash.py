@@ -20,12 +20,12 @@ class Net(nn.Module):
         super().__init__()
         self.linear = nn.Linear(8, 4)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.linear(x)
 
 
 class Trespasser(Net):
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
         if x.is_cuda:
             write_far_away[(1,)](x)
         return super().forward(x)

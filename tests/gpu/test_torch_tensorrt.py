@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from inferlens import api, tasks  # noqa: E402
 from inferlens.backends.base import TOLERANCES, Preparation, Runner  # noqa: E402
 from inferlens.backends.torch_tensorrt import files  # noqa: E402
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT  # noqa: E402
@@ -347,3 +348,25 @@ def test_device_memory_is_given_back(preparation: Preparation) -> None:
         torch.cuda.synchronize()
         left.append(torch.cuda.memory_allocated())
     assert left[2] - left[1] < 2**20
+
+
+@pytest.mark.parametrize(
+    ("variant", "suffix"), [("dynamo", ".ep"), ("dynamo", ".ts"), ("ts-trace", ".ts"), ("ts-script", ".ts")]
+)
+def test_a_saved_module_runs_from_its_file_and_is_checked_against_its_source(
+    variant: str, suffix: str, tmp_path: Path
+) -> None:
+    label = f"torch_tensorrt:{variant}"
+    options = ["torch_tensorrt.min_block_size=1"]
+    case = tasks.single({"model": "tests.gpu.crash:good", "option": options}, label)
+    file = tmp_path / f"model{suffix}"
+    tasks.save(file, case, cache=tmp_path / "cache")
+    words = {"output": str(tmp_path / "out"), "iterations": 20, "warmup": 5}
+    (record,) = api.bench(str(file), trust=True, **words)
+    assert (record.status, record.reason) == ("ok", "")
+    assert record.case.backend_label == "torch_tensorrt:loaded"
+    assert record.agreement
+    assert record.agreement.agrees is True
+    (untrusted,) = api.bench(str(file), **words)
+    assert untrusted.status != "ok"
+    assert "--trust" in untrusted.cure

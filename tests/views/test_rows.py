@@ -9,6 +9,7 @@ import pytest
 from inferlens.case import TensorSpec, with_batch
 from inferlens.errors import InferlensError
 from inferlens.record import Environment, Gpu, ModelFacts, Phase
+from inferlens.views.columns import headline
 from inferlens.views.csv import Csv
 from inferlens.views.json import Json
 from inferlens.views.markdown import Markdown
@@ -225,7 +226,7 @@ def test_what_was_built_before_is_told():
     assert not rows([record()])[0].cached
 
 
-def test_a_name_carries_the_range_a_model_was_prepared_for():
+def test_a_name_carries_the_range_a_model_was_prepared_for_where_ranges_differ():
     def ranged(text, batch, **fields):
         inputs = (TensorSpec.parse(text),)
         of = case("tensorrt:rtx", device="cuda", inputs=inputs, batch=batch)
@@ -237,10 +238,14 @@ def test_a_name_carries_the_range_a_model_was_prepared_for():
     assert sorted(row.name for row in rows([wide, narrow, fixed])) == [
         "tensorrt:rtx fp32",
         "tensorrt:rtx fp32 input=1..16x3x224x224 opt 2x3x224x224",
-        "tensorrt:rtx fp32 input=1..8x3x224x224 opt 2x3x224x224",
+        "tensorrt:rtx fp32 input=1..8x3x224x224",
     ]
     found = rows([wide, fixed])
     assert found[0].comparison == found[1].comparison  # the same work, so they are compared
+    (alone,) = rows([wide])
+    assert alone.name == "tensorrt:rtx fp32"
+    assert "prepared for input=1..16x3x224x224 opt 2x3x224x224" in headline([alone])
+    assert "prepared" not in headline(found)
 
 
 def test_a_batch_outside_of_the_range_is_a_row_and_not_the_end_of_the_table():

@@ -15,12 +15,13 @@ from inferlens.backends.availability import first_lines, imported
 from inferlens.backends.base import Backend, Capabilities, Inputs, Outputs, Preparation, Runner, Support
 from inferlens.backends.feeds import ordered
 from inferlens.backends.onnx_export import onnx_file
-from inferlens.backends.onnx_graph import check_shapes
+from inferlens.backends.onnx_graph import check_precision, check_shapes
 from inferlens.backends.onnxruntime import onnx_formats, onnx_versions
 from inferlens.backends.onnxruntime_runner import as_output
 from inferlens.case import PRECISIONS, QUANTIZED, Case
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
+from inferlens.models.onnx_precision import file_precision
 
 TYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "int8": "f32"}  # of what is not quantized
 ABILITIES = {"fp32": "FP32", "fp16": "FP16", "bf16": "BF16", "int8": "INT8"}
@@ -71,6 +72,8 @@ class OpenVino(Backend):
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """Exports if the model is no ONNX file; a runner that compiles it when it is entered."""
         options: Options = self.parse_options(case)
+        if model.format == "onnx" and model.path is not None and file_precision(model.path) in QUANTIZED:
+            check_precision(model.path, case.precision)
         return OpenVinoRunner(onnx_file(model, case, preparation, "fp32"), model, case, preparation, options)
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from inferlens.case import TensorSpec
+from inferlens.record import ModelFacts
 
 if TYPE_CHECKING:
     import torch
@@ -31,13 +32,17 @@ REFERENCES: dict[Format, tuple[str, dict[str, str | bool]]] = {
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """What a compiled model was made from, and the precision that was in: enough to load that again."""
+    """What a compiled model was made from, and the precision that was in: enough to load that again.
+
+    ``inputs`` are those it was compiled for, with which both are fed.
+    """
 
     spec: str
     format: Format
     precision: str = "fp32"
     weights: str | None = None
     seed: int = 0
+    inputs: tuple[TensorSpec, ...] = ()
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -90,3 +95,15 @@ class Model:
     weights: str = ""
     weights_sha256: str = ""
     source: str = ""
+
+    @property
+    def facts(self) -> ModelFacts:
+        """What records and files say of the model."""
+        return ModelFacts(
+            name=self.name,
+            inputs=self.inputs,
+            parameters=self.parameters,
+            weights=self.weights,
+            weights_sha256=self.weights_sha256,
+            source=self.source,
+        )

@@ -66,13 +66,9 @@ class Provenance(Struct, frozen=True, kw_only=True):
 
 def of(path: Path, kind: str, model: Model, case: Case, **more: Any) -> Provenance:
     """The provenance of the file at ``path``, just made from ``model`` for ``case``; ``more`` are further fields."""
-    facts = ModelFacts(
-        name=model.name, inputs=model.inputs, parameters=model.parameters, weights=model.weights,
-        weights_sha256=model.weights_sha256, source=model.source,
-    )  # fmt: skip
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Provenance(
-        created=created, kind=kind, file_sha256=sha256(path), case=case, model=facts, format=model.format,
+        created=created, kind=kind, file_sha256=sha256(path), case=case, model=model.facts, format=model.format,
         **{"inputs": model.inputs, **more},
     )  # fmt: skip
 

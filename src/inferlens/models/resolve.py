@@ -55,6 +55,12 @@ def find(name: str) -> Found:
     return msgspec.structs.replace(found, asked=name)
 
 
+def runs_code(spec: str) -> bool:
+    """Whether loading the model of this full name runs code that is none of a library's."""
+    source = BY_PREFIX.get(spec.partition(":")[0])
+    return source is not None and source.runs_code
+
+
 def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
     """Opens the model of ``case``, with its weights, its inputs and its batch size.
 

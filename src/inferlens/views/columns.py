@@ -46,6 +46,7 @@ COLUMNS = (
     Column("p95", "ms", lambda row: milliseconds(row.p95), 7),
     Column("p99", "ms", lambda row: milliseconds(row.p99), 11),
     Column("GPU time", "ms", lambda row: milliseconds(row.gpu_time), 9),
+    Column("enqueue", "ms", lambda row: milliseconds(row.enqueue if row.io == "host" else None), 3),
     Column("H2D", "ms", lambda row: milliseconds(row.h2d), 3),
     Column("compute", "ms", lambda row: milliseconds(row.compute), 3),
     Column("D2H", "ms", lambda row: milliseconds(row.d2h), 3),
@@ -93,7 +94,9 @@ def headline(table_rows: Sequence[Row]) -> str:
     devices = listing(list(dict.fromkeys(row.device_name for row in ran)))
     several = len({row.batch for row in table_rows}) > 1
     inputs = ran[0].inputs_any_batch if several else ran[0].inputs
-    return " · ".join(plain(part) for part in (ran[0].model, devices, inputs) if part)
+    prepared = {row.prepared for row in table_rows}
+    sizes = f"prepared for {min(prepared)}" if len(prepared) == 1 and any(prepared) else ""
+    return " · ".join(plain(part) for part in (ran[0].model, devices, inputs, sizes) if part)
 
 
 class Notes:

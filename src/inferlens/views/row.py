@@ -19,6 +19,7 @@ class Row(Struct, frozen=True, kw_only=True):
         machine: what tells the machine from another; rows of two machines are never compared.
         device_name: name of the GPU, or of the CPU for cases on the CPU.
         inputs: the actual inputs; ``batch`` is the number of items in one call.
+        prepared: the range of sizes it was prepared for, if for more than the measured ones.
         io: where a call begins and ends, ``device`` or ``host``.
         samples: number of latency samples.
         median_low, median_high: 95 % interval of the median latency.
@@ -47,6 +48,7 @@ class Row(Struct, frozen=True, kw_only=True):
     threads: int | None
     options: str
     inputs: str
+    prepared: str
     io: str
     status: str
     reason: str

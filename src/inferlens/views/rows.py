@@ -86,7 +86,6 @@ def _named(records: Sequence[tuple[Record, tuple[TensorSpec, ...]]]) -> list[tup
     for record, _ in records:
         devices = ran.setdefault((record.case.model, machine(record.environment)), set())
         devices |= {record.case.device} if record.status == "ok" else set()
-    seen: dict[tuple[object, ...], int] = {}
     pairs = []
     for record, inputs in records:
         case = record.case
@@ -94,10 +93,23 @@ def _named(records: Sequence[tuple[Record, tuple[TensorSpec, ...]]]) -> list[tup
             case.backend,
             case.variant,
         )
-        row = _row(record, inputs, device="" if said else case.device)
+        pairs.append((_row(record, inputs, device="" if said else case.device), record))
+    return _told_apart(pairs)
+
+
+def _told_apart(pairs: Sequence[tuple[Row, Record]]) -> list[tuple[Row, Record]]:
+    """The rows, their names with the range of sizes where ranges differ, and with a number where names are equal."""
+    ranges: dict[tuple[object, ...], set[str]] = {}
+    for row, _ in pairs:
+        ranges.setdefault(row.comparison, set()).add(row.prepared)
+    seen: dict[tuple[object, ...], int] = {}
+    named = []
+    for row, record in pairs:
+        if len(ranges[row.comparison]) > 1 and row.prepared:
+            row = replace(row, name=f"{row.name} {row.prepared}")
         number = seen[row.comparison, row.name] = seen.get((row.comparison, row.name), 0) + 1
-        pairs.append((replace(row, name=f"{row.name} ({number})") if number > 1 else row, record))
-    return pairs
+        named.append((replace(row, name=f"{row.name} ({number})") if number > 1 else row, record))
+    return named
 
 
 def _row(record: Record, inputs: tuple[TensorSpec, ...], device: str) -> Row:
@@ -105,7 +117,7 @@ def _row(record: Record, inputs: tuple[TensorSpec, ...], device: str) -> Row:
     case, environment, agreement = record.case, record.environment, record.agreement
     words = [case.backend_label, case.precision, device]
     words += ["" if case.threads is None else f"{case.threads} threads", "" if case.io == "device" else "host io"]
-    words += [*map(_range, filter(lambda spec: spec.dynamic, inputs)), case.options_label]
+    words += [case.options_label]
     gpu = environment.gpus[0].name if environment.gpus else "GPU"
     exports = [record.phase_seconds("export"), record.phase_seconds("build")]
     row = Row(
@@ -124,6 +136,7 @@ def _row(record: Record, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         threads=case.threads,
         options=case.options_label,
         inputs=", ".join(map(str, inputs)),
+        prepared=", ".join(_range(spec) for spec in inputs if spec.dynamic),
         io=case.io,
         status=record.status,
         reason=record.reason,
@@ -212,9 +225,9 @@ def _place(row: Row) -> tuple[str, bool, bool, bool, float]:
 
 def _range(spec: TensorSpec) -> str:
     """The sizes that a model was prepared for, such as ``x=1..16x3x224x224 opt 2x3x224x224``."""
-    least, best, most = spec.profile
+    least, _, most = spec.profile
     sizes = "x".join(str(low) if low == high else f"{low}..{high}" for low, high in zip(least, most, strict=True))
-    return f"{spec.name}={sizes} opt {'x'.join(map(str, best))}"
+    return f"{spec.name}={sizes}" + (f" opt {'x'.join(map(str, spec.best))}" if spec.best else "")
 
 
 def _median(record: Record, metric: Metric) -> float | None:

@@ -34,7 +34,7 @@ from inferlens.files import write_whole
 from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.models.provenance import Provenance
-from inferlens.record import Gpu, ModelFacts
+from inferlens.record import Gpu
 
 KIND = "TensorRT plan"
 FOLDER = "tensorrt"  # inside the cache
@@ -153,7 +153,7 @@ def provenance_of(job: Job, plan: bytes, seconds: float, outputs: tuple[TensorSp
             kind=KIND,
             file_sha256=hashlib.sha256(plan).hexdigest(),
             case=job.case,
-            model=_facts(job.model),
+            model=job.model.facts,
             format=job.model.format,
             onnx_sha256=job.recipe.onnx_sha256,
             flavour=job.flavour.name,
@@ -176,7 +176,7 @@ def told_of(made: Provenance, job: Job) -> Provenance:
     return msgspec.structs.replace(
         made,
         case=job.case,
-        model=_facts(job.model),
+        model=job.model.facts,
         format=job.model.format,
         options=msgspec.structs.asdict(job.options),
         inputs=spread(job.model.inputs, job.profiles),
@@ -189,14 +189,3 @@ def _kept(path: Path) -> Provenance | None:
         return provenance.read(path) if path.is_file() else None
     except InferlensError:
         return None
-
-
-def _facts(model: Model) -> ModelFacts:
-    return ModelFacts(
-        name=model.name,
-        inputs=model.inputs,
-        parameters=model.parameters,
-        weights=model.weights,
-        weights_sha256=model.weights_sha256,
-        source=model.source,
-    )

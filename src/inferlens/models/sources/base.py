@@ -68,6 +68,7 @@ class Source(ABC):
     """One kind of place that models come from; ``prefix`` is written before the colon."""
 
     prefix: ClassVar[str]
+    runs_code: ClassVar[bool] = False  # whether a name alone makes it import and call what is written there
     format: ClassVar[Format] = "module"
 
     @abstractmethod

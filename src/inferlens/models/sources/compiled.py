@@ -97,8 +97,9 @@ def _origin(made: Provenance) -> Origin:
         with suppress(InferlensError):  # if the file is gone, there is nothing to compare with either
             precision = OnnxFile().find(made.case.model.partition(":")[2]).precision
     return Origin(
-        spec=made.case.model, format=made.format, precision=precision, weights=made.case.weights, seed=made.case.seed
-    )
+        spec=made.case.model, format=made.format, precision=precision, weights=made.case.weights, seed=made.case.seed,
+        inputs=made.inputs,
+    )  # fmt: skip
 
 
 def _batch(inputs: tuple[TensorSpec, ...]) -> int | None:

@@ -22,6 +22,7 @@ class Factory(Source):
     """Functions and classes that make a module."""
 
     prefix = "factory"
+    runs_code = True
 
     def names(self) -> Sequence[str]:
         """Factories are not listed."""

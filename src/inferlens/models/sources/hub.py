@@ -16,6 +16,7 @@ class Hub(Source):
     """Entry points of hub repositories. Running their code is what the user asks for by naming them."""
 
     prefix = "hub"
+    runs_code = True
 
     def names(self) -> Sequence[str]:
         """Repositories are not listed."""
