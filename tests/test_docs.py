@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -90,7 +91,7 @@ def commands() -> Iterator[tuple[Path, str]]:
     """Every ``inferlens`` command in a bash block or between backticks."""
     for path in PAGES:
         lines = [line for language in ("bash", "bash runnable") for block in blocks(path, language) for line in
-                 block.splitlines()]  # fmt: skip
+                 block.replace("\\\n", " ").splitlines()]  # fmt: skip
         inline = re.findall(r"`(inferlens [^`]+)`", re.sub(r"^```.*?^```", "", text(path), flags=re.M | re.S))
         for line in [*lines, *inline]:
             if line.startswith("inferlens "):
@@ -272,6 +273,13 @@ def test_pictures_are_drawn_from_the_records() -> None:
         pytest.skip("examples/h200 has no records yet, from which the pictures are drawn")
     for name in ("table.svg", "compare.svg", "compare-dark.svg"):
         assert "<svg" in text(DOCS / "pictures" / name)
+
+
+def test_tables_are_made_from_the_records() -> None:
+    tables = runpy.run_path(str(DOCS / "tables.py"))
+    page = text(tables["PAGE"])
+    assert tables["filled"](page) == page, "python docs/tables.py"
+    assert page.count("<!-- table") == page.count("<!-- end -->") > 0
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

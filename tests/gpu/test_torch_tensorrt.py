@@ -344,7 +344,7 @@ def test_device_memory_is_given_back(preparation: Preparation) -> None:
     for _ in range(3):
         with prepared("dynamo", "fp32", {}, small.model(batch=3), preparation) as runner:
             outputs_of(runner, inputs)
-            assert runner.device_memory() is not None
+            assert runner.device_memory() is None  # engines take memory that PyTorch does not see
         torch.cuda.synchronize()
         left.append(torch.cuda.memory_allocated())
     assert left[2] - left[1] < 2**20
