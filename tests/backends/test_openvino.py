@@ -6,12 +6,16 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
 from inferlens.backends.base import TOLERANCES, Preparation
+from inferlens.case import TensorSpec
 from inferlens.errors import Unsupported
+from inferlens.models.model import Model
 from tests.backends import small
+from tests.backends.quantized import quantized_file
 
 pytest.importorskip("openvino")
 LABEL = "openvino:cpu"
@@ -63,3 +67,15 @@ def test_precisions_that_the_cpu_lacks_have_a_reason() -> None:
     for precision in ("fp16", "bf16"):
         if precision not in able.supports[0].precisions:
             assert "on this CPU" in able.limits[f"cpu/{precision}"]
+
+
+def test_a_quantized_file_runs_as_what_it_is(tmp_path: Path) -> None:
+    file = quantized_file(tmp_path, "int8", "linear")
+    model = Model("onnx:int8", "int8", "onnx", (TensorSpec("image", (4, 32)),), path=file)
+    backend = small.backend("openvino")
+    with pytest.raises(Unsupported, match="is in int8, and it is run as it is"):
+        backend.prepare(model, small.case("openvino:cpu", batch=None), small.preparation(tmp_path))
+    case = small.case("openvino:cpu", precision="int8", batch=None)
+    found = msgspec.structs.replace(small.found("onnx"), precision="int8")
+    if backend.capabilities().refusal(case, found) is None:  # a CPU may have no int8 arithmetic
+        assert backend.prepare(model, case, small.preparation(tmp_path))

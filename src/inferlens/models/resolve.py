@@ -244,12 +244,16 @@ def _check_shapes(opened: Opened, inputs: tuple[TensorSpec, ...]) -> None:
         shape = opened.shapes.get(spec.name)
         if shape is None:
             continue
-        sizes = zip(spec.shape, shape, strict=False)
-        fits = len(spec.shape) == len(shape) and all(size == fixed for size, fixed in sizes if fixed is not None)
+        least, _, most = spec.profile
+        sizes = zip(least, spec.shape, most, shape, strict=False)
+        fits = len(spec.shape) == len(shape) and all(
+            fixed is None or low == size == high == fixed for low, size, high, fixed in sizes
+        )
         if not fits or spec.dtype != own[spec.name].dtype:
             form = "x".join("N" if size is None else str(size) for size in shape) or "scalar"
+            wanted = f"{spec} with a range of sizes" if spec.dynamic else str(spec)
             raise InferlensError(
-                f"The file does not take {spec}.", expected=f"{spec.name}={form}:{own[spec.name].dtype}"
+                f"The file does not take {wanted}.", expected=f"{spec.name}={form}:{own[spec.name].dtype}"
             )
 
 
