@@ -1,4 +1,4 @@
-"""Draws the README's pictures from stored records: ``python docs/pictures.py examples/h200 [MODEL]``.
+"""Draws the README's pictures from stored records: ``python docs/pictures.py examples/h200/resnet18``.
 
 The table is what ``inferlens show`` prints, at the model's smallest batch size and as wide as its columns need up
 to a limit; the chart is what ``inferlens plot`` draws. Nothing is measured here and no number is typed in: the same
