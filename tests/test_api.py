@@ -11,6 +11,7 @@ import torch
 import inferlens
 from inferlens import InferlensError, api
 from inferlens.case import Case
+from inferlens.launch import Outcome
 from inferlens.models.model import Found, Origin
 from inferlens.plan import Plan, Planned
 from inferlens.record import Environment
@@ -116,3 +117,31 @@ def test_a_file_that_names_code_as_its_source_runs_it_only_with_trust(trust: boo
     missing = voyage._reference(Planned(case, found, None)).missing
     assert ("--trust" in missing) is not trust
     assert trust is ("nowhere_to_be_found" in missing and "failed" in missing)
+
+
+def test_the_public_names_are_no_modules() -> None:
+    """An imported submodule becomes an attribute of its package, and would take the place of a public name."""
+    import pkgutil
+
+    modules = {module.name for module in pkgutil.iter_modules(inferlens.__path__)}
+    assert not modules & set(inferlens.__all__)
+
+
+def test_what_a_file_was_compiled_from_keeps_its_seed_and_is_fed_with_the_cases(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    heard: list[Any] = []
+
+    def launched(job: Any, **_: Any) -> Any:
+        heard.append(job)
+        return Outcome(status="crashed")
+
+    monkeypatch.setattr(api, "launch", launched)
+    found = Found(
+        spec="engine:net.engine", name="net", format="engine", origin=Origin(spec="fake:net", format="fake", seed=3)
+    )
+    for seed in (0, 1, 1):
+        case = Case(model=found.spec, backend="tensorrt", variant="rtx", device="cuda", seed=seed)
+        voyage = api.Voyage(Plan(model=("net.engine",)), api.Silent(), tmp_path, None, Environment())
+        voyage._reference(Planned(case, found, None))
+        assert (heard[-1].case.seed, heard[-1].inputs_seed) == (3, seed)

@@ -16,7 +16,7 @@ ROOT = Path(inferlens.__file__).parent
 # From the bottom to the top: a layer may import from those before it, and from itself.
 LAYERS = [
     "errors", "units", "files", "registry", "clocks", "case", "record", "partition", "build_report", "stats", "models",
-    "backends", "measure", "jobs", "bench", "worker", "launch", "plan_words", "plan", "store", "api", "tasks", "views",
+    "backends", "measure", "jobs", "flight", "worker", "launch", "plan_words", "plan", "store", "api", "tasks", "views",
     "cli", "__main__",
 ]  # fmt: skip
 FRAMEWORKS = {

@@ -358,3 +358,15 @@ def test_a_variant_may_take_other_formats_than_its_backend() -> None:
     assert can.default_variant("cuda", "torch_tensorrt") == "loaded"
     assert can.default_variant("cuda", "module") == ""
     assert can.default_variant("cuda", "engine") is None
+
+
+def test_an_engine_runs_on_the_flavour_that_built_it_where_both_are_here() -> None:
+    both = {
+        "tensorrt": Capabilities(
+            formats=("engine",), supports=tuple(Support(v, "cuda", ("fp16",)) for v in ("trt", "rtx"))
+        )
+    }
+    (planned,) = cases(both, engine(spec="torchvision:resnet18", format="module", variant="rtx"))
+    assert planned.case.backend_label == "tensorrt:rtx"
+    (planned,) = cases(both, engine())
+    assert planned.case.backend_label == "tensorrt:trt"

@@ -243,19 +243,21 @@ class Voyage:
         if planned.found.origin and resolve.runs_code(case.model) and not self.plan.trust:
             reason = f"the file says that it was compiled from {case.model}, which would be run; --trust does so"
             return Reference(name="", missing=reason)
-        if case.digest not in self._references:
+        seed = planned.case.seed
+        key = f"{case.digest}-{seed}"
+        if key not in self._references:
             self.observer.doing(f"reference outputs: {case.label}")
-            path = self.scratch / f"{case.digest}.npz"
-            job = ReferenceJob(case=case, path=str(path), trust=self.plan.trust, live=self.live)
+            path = self.scratch / f"{key}.npz"
+            job = ReferenceJob(case=case, path=str(path), inputs_seed=seed, trust=self.plan.trust, live=self.live)
             outcome = launch(job, timeout=self.plan.budget.timeout)
             name = f"{case.backend_label} {case.precision} on {case.device}"
             if outcome.answer:
                 weights = msgspec.json.decode(outcome.answer, type=ReferenceAnswer).weights_sha256
-                self._references[case.digest] = Reference(name=name, path=str(path), weights_sha256=weights)
+                self._references[key] = Reference(name=name, path=str(path), weights_sha256=weights)
             else:
                 why = outcome.tail[-1] if outcome.tail else outcome.reason
-                self._references[case.digest] = Reference(name=name, missing=f"the reference failed: {why}")
-        return self._references[case.digest]
+                self._references[key] = Reference(name=name, missing=f"the reference failed: {why}")
+        return self._references[key]
 
     def _tell(self, event: Event) -> None:
         if isinstance(event, Began):

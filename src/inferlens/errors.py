@@ -45,6 +45,21 @@ class MissingLibrary(Unsupported):
         super().__init__(f"{library} is not installed.", cure=f"pip install 'inferlens[{extra}]'")
 
 
+SHORT_OF_MEMORY = (
+    "out of memory",
+    "outofmemory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "bad_alloc",
+    "failed to allocate",
+)
+
+
+def is_short_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory did not suffice, in whatever words its library has for that."""
+    return isinstance(error, MemoryError) or any(words in str(error).lower() for words in SHORT_OF_MEMORY)
+
+
 def suggestion(name: str, known: Iterable[str], limit: int = 3) -> str:
     """Near misses of ``name`` among ``known`` as ``"did you mean a, b?"``, or an empty string."""
     near = difflib.get_close_matches(name, list(known), n=limit, cutoff=0.6)

@@ -45,10 +45,11 @@ class FindJob(Struct, frozen=True, kw_only=True, tag="find"):
 
 
 class ReferenceJob(Struct, frozen=True, kw_only=True, tag="reference"):
-    """Write the outputs of ``case`` to ``path`` (.npz)."""
+    """Write the outputs of ``case`` to ``path`` (.npz), for inputs drawn from ``inputs_seed``."""
 
     case: Case
     path: str
+    inputs_seed: int
     trust: bool = False
     live: str | None = None
 

@@ -184,7 +184,7 @@ def _cases(plan: Plan, model: Found, batch: int | None, capabilities: Mapping[st
     default = _default_device(capabilities)
     for backend, variant in _backends(plan, model, capabilities, plan.device or (default,)):
         for device in plan.device or (_device_for(capabilities[backend], variant, default),):
-            chosen = variant if variant is not None else capabilities[backend].default_variant(device, model.format)
+            chosen = variant if variant is not None else _default_variant(model, capabilities[backend], device)
             precisions = plan.precision or (model.precision,)
             for precision, threads, io in itertools.product(precisions, plan.threads or (None,), plan.io or IO[:1]):
                 for options in _option_sets(plan, backend):
@@ -260,6 +260,13 @@ def _installed(backend: str, can: Capabilities) -> str:
     lacking = {absence.variant for absence in can.absent if not absence.device}
     variants = BACKENDS.get(backend).variants
     return next((each for each in variants if each not in lacking), variants[0])
+
+
+def _default_variant(model: Found, can: Capabilities, device: str) -> str | None:
+    """The variant that compiled the model, if that can run it here; else the first that can."""
+    own = model.origin.variant if model.origin else ""
+    here = [support.variant for support in can.takes(model.format) if support.device == device]
+    return own if own and own in here else can.default_variant(device, model.format)
 
 
 def _option_sets(plan: Plan, backend: str) -> list[dict[str, Option]]:

@@ -26,8 +26,8 @@ from msgspec import Struct
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, Preparation
-from inferlens.bench import Flight, reference_outputs, run_case
-from inferlens.errors import InferlensError, Unsupported
+from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
+from inferlens.flight import Flight, reference_outputs, run_case
 from inferlens.jobs import (
     Answer,
     Answered,
@@ -50,13 +50,6 @@ from inferlens.models import resolve
 from inferlens.models.model import Found
 
 PR_SET_PDEATHSIG = 1
-SHORT_OF_MEMORY = (
-    "out of memory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "bad_alloc",
-    "failed to allocate",
-)
 
 
 class Pipe:
@@ -121,7 +114,9 @@ def find(job: FindJob, pipe: Pipe) -> None:
 def reference(job: ReferenceJob, pipe: Pipe) -> None:
     """Runs the reference once and writes its outputs."""
     with tempfile.TemporaryDirectory() as folder:
-        outputs, weights = reference_outputs(job.case, trust=job.trust, live=job.live, folder=Path(folder))
+        outputs, weights = reference_outputs(
+            job.case, trust=job.trust, live=job.live, folder=Path(folder), inputs_seed=job.inputs_seed
+        )
     arrays: dict[str, Any] = {f"output{index}": value for index, value in enumerate(outputs)}
     np.savez(job.path, **arrays)
     pipe.answer(ReferenceAnswer(weights))
@@ -177,8 +172,7 @@ def _failure(flight: Flight, error: BaseException) -> Answer:
         status = "unsupported" if isinstance(error, Unsupported) else "failed"
         return flight.answer(status, _sentence(error), error.cure)
     text = f"{type(error).__name__}: {_first_line(error)}"
-    short = isinstance(error, MemoryError) or any(words in str(error).lower() for words in SHORT_OF_MEMORY)
-    return flight.answer("out of memory" if short else "failed", text)
+    return flight.answer("out of memory" if is_short_of_memory(error) else "failed", text)
 
 
 def _capabilities(name: str) -> Capabilities:

@@ -12,8 +12,8 @@ import torch
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.dynamic import example_feed, export_dimensions, free_sizes
-from inferlens.bench import STATIC, Flight, _tell_lower_precision, run_case
 from inferlens.case import Budget, Case, TensorSpec, with_batch
+from inferlens.flight import STATIC, Flight, _tell_lower_precision, run_case
 from inferlens.jobs import Answer, CaseJob, Reference
 from inferlens.record import Agreement
 from tests.backends import small

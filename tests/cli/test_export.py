@@ -15,9 +15,9 @@ import pytest
 
 from inferlens.backends import BACKENDS, onnx_export
 from inferlens.backends.base import TOLERANCES, Capabilities, Outputs, Preparation
-from inferlens.bench import Flight, reference_outputs, run_case
 from inferlens.case import Budget, Case
 from inferlens.errors import Unsupported
+from inferlens.flight import Flight, reference_outputs, run_case
 from inferlens.jobs import Answer, CaseJob, Reference
 from inferlens.measure.agreement import compare
 from inferlens.models import resolve

@@ -60,7 +60,13 @@ def test_a_compiled_file_is_found_with_what_it_was_made_for(tmp_path: Path, name
     assert found.format == ("engine" if name.endswith(("e", "n")) else "torch_tensorrt")
     assert (found.name, found.batch, found.precision) == ("net", 2, "fp16")
     assert found.origin == Origin(
-        spec="torchvision:resnet18", format="module", precision="fp16", weights="w.pth", seed=7, inputs=(X,)
+        spec="torchvision:resnet18",
+        format="module",
+        precision="fp16",
+        weights="w.pth",
+        seed=7,
+        inputs=(X,),
+        variant="rtx",
     )
 
 

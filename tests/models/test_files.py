@@ -109,3 +109,9 @@ def test_weights_by_a_name_nobody_knows_are_refused() -> None:
 def test_a_live_module_cannot_be_asked_for_by_name() -> None:
     with pytest.raises(InferlensError, match=r"inferlens.bench\(module, example_inputs\)"):
         find("live:net")
+
+
+def test_plain_torchscript_is_what_it_is_whatever_it_is_called(tmp_path: Path) -> None:
+    path = tmp_path / "net.ts"
+    torch.jit.save(torch.jit.trace(torch.nn.Linear(4, 2), torch.zeros(1, 4)), str(path))
+    assert find(str(path)).format == "torchscript"

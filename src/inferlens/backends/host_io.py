@@ -44,12 +44,8 @@ class HostIo(Runner):
         self._inner.__exit__(kind, error, trace)
 
     def place(self, inputs: Inputs) -> HostFeed:
-        """The inner runner's feed, called once, and pinned copies of the tensors that a call reads."""
-        from inferlens.models.outputs import flatten
-
+        """The inner runner's feed, and pinned copies of the tensors that a call reads."""
         feed = self._inner.place(inputs)
-        self._host = [_pinned_like(tensor) for tensor in flatten(self._inner.infer(feed))]
-        self._inner.synchronize()
         read = self._inner.read_by(feed)
         return HostFeed(feed, read, [tensor.cpu().pin_memory() for tensor in read])
 
@@ -83,7 +79,10 @@ class HostIo(Runner):
     def _download(self, feed: HostFeed) -> None:  # noqa: ARG002 - a stage is called with the feed
         from inferlens.models.outputs import flatten
 
-        for host, tensor in zip(self._host, flatten(self._outputs), strict=True):
+        outputs = flatten(self._outputs)
+        if not self._host:  # room for the outputs is made by the first call
+            self._host = [_pinned_like(tensor) for tensor in outputs]
+        for host, tensor in zip(self._host, outputs, strict=True):
             host.copy_(tensor, non_blocking=True)
 
 

@@ -25,6 +25,7 @@ def export(
     weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
     trust: Annotated[bool, typer.Option("--trust", help=TRUST)] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")] = None,
+    timeout: Annotated[str, typer.Option(help="Time it may take in all, such as 90s or 1h.")] = "1h",
     rebuild: Annotated[bool, typer.Option("--rebuild", help="Build anew what was built before.")] = False,
 ) -> None:
     """Write a model to a file that 'inferlens bench' runs and others can load.
@@ -34,13 +35,14 @@ def export(
     from inferlens import tasks, units
     from inferlens.cli import screen
 
+    limit = units.parse_duration(timeout)
     words = {
         "model": model, "precision": precision, "batch": batch, "input": input, "option": option, "weights": weights,
         "trust": trust, "seed": seed,
     }  # fmt: skip
     case = tasks.single(words, tasks.saver(to, backend))
     with screen.busy(f"{model}: {case.backend_label}") as phase:
-        done = tasks.save(to, case, trust=trust, rebuild=rebuild, phase=phase)
+        done = tasks.save(to, case, trust=trust, rebuild=rebuild, phase=phase, timeout=limit)
     for warning in done.warnings:
         screen.note(f"{warning.message} {warning.advice}".strip())
     seconds = sum(phase.seconds for phase in done.phases)

@@ -34,7 +34,7 @@ REFERENCES: dict[Format, tuple[str, dict[str, str | bool]]] = {
 class Origin(Struct, frozen=True, kw_only=True):
     """What a compiled model was made from, and the precision that was in: enough to load that again.
 
-    ``inputs`` are those it was compiled for, with which both are fed.
+    ``inputs`` are those it was compiled for, with which both are fed; ``variant`` is that of the backend that did.
     """
 
     spec: str
@@ -43,6 +43,7 @@ class Origin(Struct, frozen=True, kw_only=True):
     weights: str | None = None
     seed: int = 0
     inputs: tuple[TensorSpec, ...] = ()
+    variant: str = ""
 
 
 class Found(Struct, frozen=True, kw_only=True):

@@ -83,6 +83,17 @@ def write(path: Path, provenance: Provenance) -> None:
     write_whole(beside(path), msgspec.json.format(msgspec.json.encode(provenance), indent=1) + b"\n")
 
 
+def option_of(spec: str, name: str) -> Any:
+    """The value of an option that a compiled model was made with, by its full name such as ``engine:model.engine``.
+
+    ``None`` if nothing tells; the file itself is not looked at.
+    """
+    try:
+        return msgspec.json.decode(beside(Path(spec.partition(":")[2])).read_bytes(), type=Provenance).options.get(name)
+    except (OSError, ValueError, RecursionError):
+        return None
+
+
 def read(path: Path) -> Provenance | None:
     """The provenance of the model at ``path``; ``None`` if there is none beside it.
 

@@ -13,7 +13,7 @@ from inferlens.models.sources.base import Opened, Source, Wish
 from inferlens.models.sources.compiled import EngineFile, TorchTensorRtFile
 from inferlens.models.sources.factory import Factory
 from inferlens.models.sources.fake import Fake
-from inferlens.models.sources.files import SUFFIXES, TorchFile
+from inferlens.models.sources.files import SUFFIXES, TorchFile, is_plain_script
 from inferlens.models.sources.hub import Hub
 from inferlens.models.sources.live import Live
 from inferlens.models.sources.onnx import OnnxFile
@@ -44,7 +44,7 @@ def find(name: str) -> Found:
     prefix, colon, rest = name.partition(":")
     if colon and prefix in BY_PREFIX:
         found = BY_PREFIX[prefix].find(rest)
-    elif Path(name).suffix in BY_SUFFIX:
+    elif Path(name).suffix in BY_SUFFIX and not is_plain_script(Path(name)):
         found = BY_PREFIX[BY_SUFFIX[Path(name).suffix]].find(name)
     elif name.endswith(SUFFIXES) or Path(name).is_file():
         found = BY_PREFIX["file"].find(name)

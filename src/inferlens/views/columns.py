@@ -55,7 +55,7 @@ COLUMNS = (
     Column("speed-up", "", lambda row: outcome(row), 0),
     Column("interval", "95 %", lambda row: ratio_range(row.speedup_low, row.speedup_high), 14),
     Column("error", "rel. L2", lambda row: error(row), 4),
-    Column("build", "s", lambda row: "cached" if row.cached else bare_seconds(row.build), 12),
+    Column("build", "s", lambda row: bare_seconds(row.build) + (" cached" if row.cached else ""), 12),
     Column("memory", "host MiB", lambda row: mebibytes(row.host_peak), 13),
     Column("memory", "GPU MiB", lambda row: mebibytes(row.device_peak), 13),
 )

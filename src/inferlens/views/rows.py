@@ -115,7 +115,8 @@ def _told_apart(pairs: Sequence[tuple[Row, Record]]) -> list[tuple[Row, Record]]
 def _row(record: Record, inputs: tuple[TensorSpec, ...], device: str) -> Row:
     """What one record says by itself; ``device`` is a word of the name where it is not the same for all."""
     case, environment, agreement = record.case, record.environment, record.agreement
-    words = [case.backend_label, case.precision, device]
+    lowered = any(warning.code == "lower-precision" for warning in record.warnings)
+    words = [case.backend_label, case.precision, "(TF32)" if lowered else "", device]
     words += ["" if case.threads is None else f"{case.threads} threads", "" if case.io == "device" else "host io"]
     words += [case.options_label]
     gpu = environment.gpus[0].name if environment.gpus else "GPU"

@@ -112,7 +112,8 @@ class TensorRT(Backend):
         """TF32's where it is on; TensorRT for RTX computes fp32 in TF32 whatever the option says."""
         if case.precision in QUANTIZED:
             return TOLERANCES[case.precision]
-        return torch_tolerance(case, tf32=case.variant == "rtx" or self.parse_options(case).tf32)
+        tf32 = self.parse_options(case).tf32 or bool(provenance.option_of(case.model, "tf32"))
+        return torch_tolerance(case, tf32=tf32 or case.variant == "rtx")
 
     @staticmethod
     def _onnx(model: Model, case: Case, preparation: Preparation, options: Options) -> Path:

@@ -136,7 +136,12 @@ def _findings(series: Series, how: str) -> list[str]:
     found = [f"{count}{how} {same}{spread}; they took {units.duration(seconds[0])} to {units.duration(seconds[-1])}."]
     if series.layers:
         most = max(len(layers) for layers in series.layers)
-        found.append(f"{len(series.differences)} of {units.plural(most, 'layer')} differ{how}.")
+        told = any(tactic for layers in series.layers for tactic in layers.values())
+        found.append(
+            f"{len(series.differences)} of {units.plural(most, 'layer')} differ{how}."
+            if told
+            else "Which tactics were chosen is not told: that takes profiling_verbosity=detailed."
+        )
     times = sorted(build.gpu_seconds for build in series.builds if build.gpu_seconds is not None)
     if len(times) > 1:
         apart = (times[-1] / times[0] - 1) * 100

@@ -124,10 +124,11 @@ def built(job: Job, preparation: Preparation) -> Built:
     with preparation.phase("build") as phase:
         wanted = job.recipe
         path = preparation.cache / FOLDER / f"{wanted.key}.engine"
-        kept = None if preparation.rebuild else _kept(path)
+        fresh = preparation.rebuild or wanted.timings == "none yet"  # a build writes the file of timings
+        kept = None if fresh else _kept(path)
         if kept is not None:
             phase.note = "cached"
-            return Built(path.read_bytes(), told_of(kept, job), path, cached=True)
+            return Built(kept[0], told_of(kept[1], job), path, cached=True)
         timings = Path(job.options.timing_cache) if job.options.timing_cache else None
         plan, seconds, outputs = build(job, timings)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -183,9 +184,11 @@ def told_of(made: Provenance, job: Job) -> Provenance:
     )
 
 
-def _kept(path: Path) -> Provenance | None:
-    """The provenance of a plan in the cache; ``None`` if it is not there, or damaged."""
+def _kept(path: Path) -> tuple[bytes, Provenance] | None:
+    """A plan in the cache and its provenance; ``None`` if it is not there, damaged, or just being replaced."""
     try:
-        return provenance.read(path) if path.is_file() else None
-    except InferlensError:
+        made = provenance.read(path) if path.is_file() else None
+        plan = path.read_bytes()
+    except (InferlensError, OSError):
         return None
+    return (plan, made) if made is not None and made.file_sha256 == hashlib.sha256(plan).hexdigest() else None

@@ -16,7 +16,7 @@ from inferlens.files import sha256
 from inferlens.models.sources.files import broken_file
 from inferlens.record import Gpu
 
-# They change how an engine is run, or how long its build takes, not what is built.
+# They change how an engine is run, not what is built, or stand in the recipe by themselves.
 OF_THE_RUN = ("profile", "cuda_graph", "streams", "timing_cache", "plugins", "compute_capability", "profiles")
 
 
@@ -32,6 +32,7 @@ class Recipe(Struct, frozen=True, kw_only=True):
         options: those that change the plan, with their values, defaults too.
         profiles: optimization profiles, shapes by input name.
         plugins: hashes of the plugin libraries.
+        timings: hash of the timing cache, where tactics are chosen by it.
     """
 
     onnx_sha256: str
@@ -44,6 +45,7 @@ class Recipe(Struct, frozen=True, kw_only=True):
     options: dict[str, Any] = {}
     profiles: tuple[Profile, ...] = ()
     plugins: tuple[str, ...] = ()
+    timings: str = ""
 
     @property
     def key(self) -> str:
@@ -72,8 +74,15 @@ def recipe(
         precision=precision,
         options={name: value for name, value in msgspec.structs.asdict(options).items() if name not in OF_THE_RUN},
         profiles=profiles,
+        timings=_timings(options.timing_cache, flavour),
         plugins=tuple(sha256(Path(library)) for library in words(options.plugins) if Path(library).is_file()),
     )
+
+
+def _timings(file: str, flavour: Flavour) -> str:
+    if not file or flavour.jit:
+        return ""
+    return sha256(Path(file)) if Path(file).is_file() else "none yet"
 
 
 def onnx_sha256(path: Path) -> str:

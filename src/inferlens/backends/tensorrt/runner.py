@@ -137,7 +137,11 @@ class EngineRunner(Runner):
             Unsupported: if it has others.
         """
         cache = Path(self._options.timing_cache) if self._options.timing_cache and self._flavour.jit else None
-        engine = Engine(plan, self._flavour, plugins=self._options.plugins, cache=cache)
+        built_here = self._model.format != "engine"
+        engine = Engine(
+            plan, self._flavour, plugins=self._options.plugins, cache=cache,
+            host_code=built_here and self._options.version_compatible,
+        )  # fmt: skip
         known = {spec.name for spec in self._model.inputs}
         if not set(engine.inputs) <= known:
             wanted = ", ".join(f"{name}={_shape(engine, name)}" for name in engine.inputs)
@@ -187,6 +191,8 @@ class EngineRunner(Runner):
         try:
             with torch.cuda.graph(graph, stream=call.stream):
                 call.enqueue()
+        except torch.OutOfMemoryError:
+            raise
         except RuntimeError as error:
             raise Unsupported(
                 f"The engine cannot be captured in a CUDA graph: {first_lines(error)}", cure="without cuda_graph"

@@ -31,20 +31,28 @@ class Engine:
     when an engine runs, keeps those from one run to the next.
     """
 
-    def __init__(self, plan: bytes, flavour: Flavour, *, plugins: str = "", cache: Path | None = None) -> None:
+    def __init__(
+        self, plan: bytes, flavour: Flavour, *, plugins: str = "", cache: Path | None = None, host_code: bool = False
+    ) -> None:
         """Opens ``plan``, which was checked to be for this flavour and GPU (``check_plan``).
+
+        ``host_code`` lets it run the code that a version-compatible plan brings along: only for plans built here.
 
         Raises:
             Unsupported: if TensorRT cannot open it, with its reason.
+            MemoryError: if there is no room for it.
         """
         load_plugins(flavour, plugins)
         trt: Any = flavour.module
         self.flavour = flavour
         self.log = log.log(flavour)
         self._runtime = trt.Runtime(self.log)
+        if host_code:
+            self._runtime.engine_host_code_allowed = True
         self.opened: Any = self._runtime.deserialize_cuda_engine(plan)
         if self.opened is None:
-            raise Unsupported(f"{flavour.title} cannot open the engine: {log.condensed(self.log.errors)}.")
+            reason = f"{flavour.title} cannot open the engine: {log.condensed(self.log.errors)}"
+            raise MemoryError(reason) if "memory" in reason.lower() else Unsupported(f"{reason}.")
         names = [self.opened.get_tensor_name(index) for index in range(self.opened.num_io_tensors)]
         modes = {name: self.opened.get_tensor_mode(name) for name in names}
         self.inputs = [name for name in names if modes[name] == trt.TensorIOMode.INPUT]

@@ -17,6 +17,7 @@ from inferlens.backends.torch_tensorrt.options import Options
 from inferlens.backends.torch_tensorrt.runner import TensorRtRunner
 from inferlens.case import Case
 from inferlens.errors import Unsupported
+from inferlens.models import provenance
 from inferlens.models.model import Format, Model
 from inferlens.partition import Partition
 
@@ -122,7 +123,8 @@ class TorchTensorRT(Backend):
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on; TensorRT for RTX computes fp32 in TF32 whatever the option says."""
         library, _ = find()
-        return torch_tolerance(case, tf32=self.parse_options(case).tf32 or (library is not None and library.rtx))
+        tf32 = self.parse_options(case).tf32 or bool(provenance.option_of(case.model, "tf32"))
+        return torch_tolerance(case, tf32=tf32 or (library is not None and library.rtx))
 
     def _runner(
         self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library

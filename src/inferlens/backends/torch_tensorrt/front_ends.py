@@ -17,7 +17,7 @@ from inferlens.backends.torch_tensorrt import shapes
 from inferlens.backends.torch_tensorrt.library import TITLE, Library, quiet
 from inferlens.backends.torchscript import quiet as quiet_script
 from inferlens.case import TensorSpec
-from inferlens.errors import InferlensError, Unsupported
+from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
 
 Feed = tuple[Any, ...]
 
@@ -201,6 +201,8 @@ def compiling(name: str, step: str, cure: str = "") -> Iterator[None]:
         inner = getattr(error, "inner_exception", None) or error
         if isinstance(inner, InferlensError):
             raise inner from error
+        if is_short_of_memory(inner) or "CUDA error" in str(inner):  # that is not the model's fault
+            raise
         if isinstance(inner, AssertionError) and "require_full_compilation" in str(inner):
             raise Unsupported(
                 f"PyTorch would run a part of '{name}', and require_full_compilation was asked for.",

@@ -51,8 +51,11 @@ class Compiled(Source):
         source = f"{self.title}, sha256 {sha256(path)}"
         if made is None:
             return Opened(format=self.format, path=path, weights=f"in {path.name}", source=source)
+        shapes = _shapes(made)
+        first = shapes[made.inputs[0].name] if made.inputs else ()
         return Opened(
-            format=self.format, path=path, inputs=made.inputs, shapes=_shapes(made), weights=made.model.weights,
+            format=self.format, path=path, inputs=made.inputs, shapes=shapes,
+            fixed_batch=bool(first) and first[0] is not None, weights=made.model.weights,
             weights_sha256=made.model.weights_sha256, parameters=made.model.parameters, source=source,
         )  # fmt: skip
 
@@ -98,7 +101,7 @@ def _origin(made: Provenance) -> Origin:
             precision = OnnxFile().find(made.case.model.partition(":")[2]).precision
     return Origin(
         spec=made.case.model, format=made.format, precision=precision, weights=made.case.weights, seed=made.case.seed,
-        inputs=made.inputs,
+        inputs=made.inputs, variant=made.case.variant,
     )  # fmt: skip
 
 

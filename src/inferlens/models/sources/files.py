@@ -92,6 +92,15 @@ def kind_of(path: Path) -> Kind:
     return "pickle" if any(name.endswith("data.pkl") for name in names) else "unknown"
 
 
+def is_plain_script(path: Path) -> bool:
+    """Whether a file is TorchScript with no engine of Torch-TensorRT's in it, whatever its name."""
+    if not path.is_file() or kind_of(path) != "torchscript":
+        return False
+    with zipfile.ZipFile(path) as archive:
+        code = (archive.read(name) for name in archive.namelist() if "/code/" in name and name.endswith(".py"))
+        return not any(b"torch.classes.tensorrt" in text for text in code)
+
+
 @contextmanager
 def broken_file(path: Path) -> Iterator[None]:
     """Whatever a library raises while it reads a file becomes one message about the file."""

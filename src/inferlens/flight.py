@@ -94,11 +94,16 @@ def run_case(flight: Flight) -> None:
         flight.deliver(flight.answer("ok"))
 
 
-def reference_outputs(case: Case, *, trust: bool, live: str | None, folder: Path) -> tuple[Outputs, str]:
-    """Outputs of ``case``, and the hash of the weights they came from."""
+def reference_outputs(
+    case: Case, *, trust: bool, live: str | None, folder: Path, inputs_seed: int | None = None
+) -> tuple[Outputs, str]:
+    """Outputs of ``case``, and the hash of the weights they came from.
+
+    Inputs may have a seed of their own: what a compiled file was made from keeps the seed of its weights.
+    """
     backend = BACKENDS.get(case.backend)()
     model = resolve.load(case, trust=trust, live=_path(live))
-    arrays = inputs.make_inputs(model, case.seed)
+    arrays = inputs.make_inputs(model, case.seed if inputs_seed is None else inputs_seed)
     with backend.prepare(model, case, Preparation(folder, folder)) as runner:
         return runner.collect(runner.infer(runner.place(arrays))), model.weights_sha256
 
