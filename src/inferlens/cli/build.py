@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,8 +12,9 @@ import typer
 from inferlens.cli.bench import OPTION, TRUST, WEIGHTS
 
 if TYPE_CHECKING:
-    from inferlens.build_report import BuildReport
+    from inferlens.build_report import BuildReport, LayerDifference
 
+MOST_LAYERS = 20
 MODEL = "What to build an engine of: a name, package.module:factory, or a file, such as a .onnx."
 OUTPUT = "The engine's file, such as model.engine; what it was built from and for goes to model.engine.json."
 BACKEND = "tensorrt:trt or tensorrt:rtx. [dim]Default: the flavour that is installed.[/dim]"
@@ -118,5 +120,12 @@ def text(report: BuildReport) -> str:
         + (", shared timings" if build.shared_timings else "")
         for number, build in enumerate(report.builds, 1)
     ]
-    lines += [f"  {difference.name}: {' | '.join(difference.tactics)}" for difference in report.differences[:20]]
+    lines += differing(report.differences, "") + differing(report.shared_differences, ", shared timings")
     return "\n".join([*lines, *report.findings]) + "\n"
+
+
+def differing(differences: Sequence[LayerDifference], how: str) -> list[str]:
+    """Layers that were built differently, a line each; of many the first ones."""
+    lines = [f"  {each.name}{how}: {' | '.join(each.tactics)}" for each in differences[:MOST_LAYERS]]
+    more = len(differences) - MOST_LAYERS
+    return [*lines, f"  and {more} more layers{how}; --json has all"] if more > 0 else lines
