@@ -141,11 +141,10 @@ class Collecting:
 
 def list_cases(cases: Sequence[Planned], as_json: bool) -> None:
     """Prints what would run, and what could not."""
-    import msgspec
+    from inferlens.cli import screen
 
     if as_json:
-        data = [{"case": each.case, "refusal": str(each.refusal) if each.refusal else ""} for each in cases]
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(data), indent=1).decode() + "\n")
+        screen.data([{"case": each.case, "refusal": str(each.refusal) if each.refusal else ""} for each in cases])
         return
     for each in cases:
         why = f"  (cannot run: {each.refusal})" if each.refusal else ""

@@ -72,8 +72,7 @@ def run(words: dict[str, Any], backend: str, output: Path, builds: int, rebuild:
             "build", case, BuildReport, {"path": str(output.resolve()), "builds": builds},
             trust=bool(words["trust"]), rebuild=rebuild, timeout=seconds, phase=phase,
         )  # fmt: skip
-    for warning in done.warnings:
-        screen.note(f"{warning.message} {warning.advice}".strip())
+    screen.warnings(done.warnings)
     return msgspec.structs.replace(done.result, path=str(output))
 
 
@@ -94,10 +93,10 @@ def check_output(path: Path) -> None:
 
 def show(report: BuildReport, as_json: bool) -> None:
     """Prints the report: size, seconds, flavour, what for, where; and how far builds differ."""
-    import msgspec
+    from inferlens.cli import screen
 
     if as_json:
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=1).decode() + "\n")
+        screen.data(report)
         return
     sys.stdout.write(text(report))
 

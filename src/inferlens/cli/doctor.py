@@ -17,9 +17,6 @@ def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Say what this machine has: hardware, driver, libraries, and each backend, or the command that cures it."""
-    import sys
-
-    import msgspec
     from rich.markup import escape
 
     from inferlens import api
@@ -30,8 +27,7 @@ def doctor(
     here = environment.collect()
     capabilities = api.probe(BACKENDS.names())
     if json:
-        data = {"environment": here, "backends": capabilities}
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(data), indent=1).decode() + "\n")
+        screen.data({"environment": here, "backends": capabilities})
         return
     console = screen.output()
     console.print(machine(here))

@@ -43,8 +43,7 @@ def export(
     case = tasks.single(words, tasks.saver(to, backend))
     with screen.busy(f"{model}: {case.backend_label}") as phase:
         done = tasks.save(to, case, trust=trust, rebuild=rebuild, phase=phase, timeout=limit)
-    for warning in done.warnings:
-        screen.note(f"{warning.message} {warning.advice}".strip())
+    screen.warnings(done.warnings)
     seconds = sum(phase.seconds for phase in done.phases)
     size = units.byte_count(to.stat().st_size)
     screen.note(f"Wrote {to}, {size}, in {units.duration(seconds)}. Run it: inferlens bench {to}")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from inferlens.record import Record
+    from inferlens.record import Record, Warning
     from inferlens.views.base import View
 
 
@@ -40,6 +40,19 @@ def note(text: str) -> None:
     from rich.markup import escape
 
     errors().print(f"[dim]{escape(text)}[/dim]", soft_wrap=True)
+
+
+def warnings(found: Iterable[Warning]) -> None:
+    """What must be known of something that was made, a remark each."""
+    for warning in found:
+        note(f"{warning.message} {warning.advice}".strip())
+
+
+def data(value: Any) -> None:
+    """Prints a value as indented JSON to standard output, for machines."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=1).decode() + "\n")
 
 
 @contextmanager

@@ -24,7 +24,7 @@ def examiner(model: Model, case: Case, flavour: Flavour, options: Options) -> Ex
         from inferlens.clocks import CudaClock
         from inferlens.models.inputs import make_inputs
 
-        engine = Engine(plan, flavour, plugins=options.plugins)
+        engine = Engine(plan, flavour, plugins=options.plugins, host_code=options.version_compatible)
         with torch.cuda.stream(torch.cuda.Stream()):
             stream = torch.cuda.current_stream()
             arrays = make_inputs(model, case.seed)

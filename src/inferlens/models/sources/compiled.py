@@ -48,7 +48,7 @@ class Compiled(Source):
         path = existing(name)
         self.check(path, wish)
         made = provenance.read(path)
-        source = f"{self.title}, sha256 {sha256(path)}"
+        source = f"{self.title}, sha256 {made.file_sha256 if made else sha256(path)}"
         if made is None:
             return Opened(format=self.format, path=path, weights=f"in {path.name}", source=source)
         shapes = _shapes(made)
