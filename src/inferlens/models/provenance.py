@@ -6,6 +6,7 @@ one that was made for another GPU or library can take the process down. Its prov
 
 from __future__ import annotations
 
+import hashlib
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -64,11 +65,11 @@ class Provenance(Struct, frozen=True, kw_only=True):
     build_seconds: float | None = None
 
 
-def of(path: Path, kind: str, model: Model, case: Case, **more: Any) -> Provenance:
-    """The provenance of the file at ``path``, just made from ``model`` for ``case``; ``more`` are further fields."""
+def of(file: Path | bytes, kind: str, model: Model, case: Case, **more: Any) -> Provenance:
+    """The provenance of a file or its content, just made from ``model`` for ``case``; ``more`` are further fields."""
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Provenance(
-        created=created, kind=kind, file_sha256=sha256(path), case=case, model=model.facts, format=model.format,
+        created=created, kind=kind, file_sha256=_hash(file), case=case, model=model.facts, format=model.format,
         **{"inputs": model.inputs, **more},
     )  # fmt: skip
 
@@ -94,8 +95,10 @@ def option_of(spec: str, name: str) -> Any:
         return None
 
 
-def read(path: Path) -> Provenance | None:
+def read(path: Path, content: bytes | None = None) -> Provenance | None:
     """The provenance of the model at ``path``; ``None`` if there is none beside it.
+
+    ``content`` is that of the model's file, if it was read already: whole files are read and hashed once.
 
     Raises:
         InferlensError: if what lies there is none, or the model's file is not the one that was made.
@@ -110,11 +113,15 @@ def read(path: Path) -> Provenance | None:
         raise InferlensError(f"{file} does not tell what {path.name} is: {error}.", cure="build it again") from error
     if provenance.schema != SCHEMA:
         raise InferlensError(f"{file} has schema '{provenance.schema}'.", expected=SCHEMA, cure="build it again")
-    if sha256(path) != provenance.file_sha256:
+    if _hash(path if content is None else content) != provenance.file_sha256:
         raise InferlensError(
             f"{path} is not the file that {file.name} tells of: it was cut short, or replaced.", cure="build it again"
         )
     return provenance
+
+
+def _hash(file: Path | bytes) -> str:
+    return sha256(file) if isinstance(file, Path) else hashlib.sha256(file).hexdigest()
 
 
 def _check(inputs: tuple[TensorSpec, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,12 @@ import msgspec
 import pytest
 
 from inferlens.backends.base import Preparation
+from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.backends.tensorrt.engine import Built, built
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.header import read_header
 from inferlens.backends.tensorrt.plan_check import check_plan
-from inferlens.errors import Unsupported
+from inferlens.errors import InferlensError, Unsupported
 from inferlens.record import Gpu
 
 H200 = Gpu(name="NVIDIA H200", compute_capability="9.0")
@@ -66,9 +68,15 @@ def test_a_plan_of_another_version(version: tuple[int, ...], fits: bool, made: B
         check_plan(other, None, rtx, None)
 
 
-def test_a_plan_that_is_not_what_its_provenance_tells_of(made: Built, rtx: Flavour) -> None:
-    with pytest.raises(Unsupported, match="not the file its provenance tells of"):
-        check_plan(made.plan[:-1] + b"\x07", made.provenance, rtx, None)
+def test_a_plan_that_is_not_what_its_provenance_tells_of(
+    made: Built, job: Any, rtx: Flavour, preparation: Preparation
+) -> None:
+    """Nothing but a hash tells; it is taken where the provenance is read."""
+    made.path.write_bytes(made.plan[:-1] + b"\x07")
+    check_plan(made.path, None, rtx, None)
+    model = dataclasses.replace(job().model, format="engine", path=made.path)
+    with pytest.raises(InferlensError, match=r"not the file that .* tells of"):
+        TensorRT._plan(model, rtx, preparation)
 
 
 class Runtime:
@@ -113,8 +121,8 @@ def test_engines_of_tensorrt_belong_to_a_gpu(level: str, gpu: Gpu, fits: bool, m
     trt = Flavour("trt", "tensorrt", "TensorRT", "10.13.0.35", module=type("Module", (), {"Runtime": object}))
     plan = b"ftrt" + made.plan[4:24] + bytes((10, 13, 0, 35)) + made.plan[28:]
     told = msgspec.structs.replace(
-        made.provenance, file_sha256=sha256(plan), flavour=trt.name, version=trt.version, gpu=A100.name,
-        compute_capability="8.0", options={"hardware_compatible": level},
+        made.provenance, flavour=trt.name, version=trt.version, gpu=A100.name, compute_capability="8.0",
+        options={"hardware_compatible": level},
     )  # fmt: skip
     if fits:
         check_plan(plan, told, trt, gpu)
@@ -127,9 +135,7 @@ def test_version_compatible_engines_run_on_later_versions(made: Built) -> None:
     later = Flavour("trt", "tensorrt", "TensorRT", "10.14.1.48", module=None)
     earlier = Flavour("trt", "tensorrt", "TensorRT", "10.9.0.34", module=None)
     plan = b"ftrt" + made.plan[4:24] + bytes((10, 13, 0, 35)) + made.plan[28:]
-    told = msgspec.structs.replace(
-        made.provenance, file_sha256=sha256(plan), version="10.13.0.35", options={"version_compatible": True}
-    )
+    told = msgspec.structs.replace(made.provenance, version="10.13.0.35", options={"version_compatible": True})
     check_plan(plan, told, later, None)
     for flavour, provenance in ((earlier, told), (later, None)):
         with pytest.raises(Unsupported, match="cannot run it"):
@@ -142,9 +148,3 @@ def test_headers() -> None:
     old = read_header(b"ptrt" + bytes(60))
     assert old is not None
     assert (old.variant, old.version, old.size) == ("trt", "", None)
-
-
-def sha256(data: bytes) -> str:
-    import hashlib
-
-    return hashlib.sha256(data).hexdigest()

@@ -5,10 +5,8 @@ A plan in the cache is named by everything it depends on (see ``recipe``); one t
 
 from __future__ import annotations
 
-import hashlib
 import time
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -148,28 +146,14 @@ def write_plan(path: Path, plan: bytes, made: Provenance) -> None:
 
 def provenance_of(job: Job, plan: bytes, seconds: float, outputs: tuple[TensorSpec, ...]) -> Provenance:
     """What a plan just built from ``job`` is; inputs are the model's own, outputs the engine's (-1: a free size)."""
-    return told_of(
-        Provenance(
-            created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-            kind=KIND,
-            file_sha256=hashlib.sha256(plan).hexdigest(),
-            case=job.case,
-            model=job.model.facts,
-            format=job.model.format,
-            onnx_sha256=job.recipe.onnx_sha256,
-            flavour=job.flavour.name,
-            version=job.flavour.version,
-            libraries={job.flavour.key: job.flavour.version},
-            gpu=job.gpu.name if job.gpu else "",
-            compute_capability=job.gpu.compute_capability if job.gpu else "",
-            targets=job.targets,
-            options=msgspec.structs.asdict(job.options),
-            outputs=outputs,
-            profiles=job.profiles,
-            build_seconds=seconds,
-        ),
-        job,
-    )
+    made = provenance.of(
+        plan, KIND, job.model, job.case,
+        onnx_sha256=job.recipe.onnx_sha256, flavour=job.flavour.name, version=job.flavour.version,
+        libraries={job.flavour.key: job.flavour.version}, gpu=job.gpu.name if job.gpu else "",
+        compute_capability=job.gpu.compute_capability if job.gpu else "", targets=job.targets, outputs=outputs,
+        profiles=job.profiles, build_seconds=seconds,
+    )  # fmt: skip
+    return told_of(made, job)
 
 
 def told_of(made: Provenance, job: Job) -> Provenance:
@@ -187,8 +171,8 @@ def told_of(made: Provenance, job: Job) -> Provenance:
 def _kept(path: Path) -> tuple[bytes, Provenance] | None:
     """A plan in the cache and its provenance; ``None`` if it is not there, damaged, or just being replaced."""
     try:
-        made = provenance.read(path) if path.is_file() else None
         plan = path.read_bytes()
+        made = provenance.read(path, plan)
     except (InferlensError, OSError):
         return None
-    return (plan, made) if made is not None and made.file_sha256 == hashlib.sha256(plan).hexdigest() else None
+    return None if made is None else (plan, made)

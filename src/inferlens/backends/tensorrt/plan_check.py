@@ -6,7 +6,6 @@ check, in flavours that have one.
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from inferlens.backends.tensorrt import log
 from inferlens.backends.tensorrt.flavours import KINDS, Flavour
 from inferlens.backends.tensorrt.header import SIZE, Header, read_header
 from inferlens.errors import Unsupported
-from inferlens.files import sha256
 from inferlens.models.provenance import Provenance
 from inferlens.record import Gpu
 
@@ -25,8 +23,8 @@ AMPERE = (8, 0)
 def check_plan(plan: Path | bytes, made: Provenance | None, flavour: Flavour, gpu: Gpu | None, name: str = "") -> None:
     """Checks that ``plan``, a file or its content, is whole and for this flavour, version and GPU.
 
-    ``made`` is its provenance, if there is one; ``gpu`` is ``None`` where only flavour and wholeness matter; ``name``
-    is what messages call a plan that is no file.
+    ``made`` is its provenance, if there is one: reading that told whether the file is the one it was made for. ``gpu``
+    is ``None`` where only flavour and wholeness matter; ``name`` is what messages call a plan that is no file.
 
     Raises:
         Unsupported: saying what it is, what would run here, and what to do.
@@ -46,8 +44,6 @@ def check_plan(plan: Path | bytes, made: Provenance | None, flavour: Flavour, gp
             f"{name} was built by {other}; {flavour.title} cannot run it.", cure=f"--backend tensorrt:{header.variant}"
         )
     _check_version(name, header, made, flavour)
-    if made is not None and made.file_sha256 != _hash(plan):
-        raise Unsupported(f"{name} is damaged: it is not the file its provenance tells of.", cure=AGAIN)
     if gpu is not None:
         _check_gpu(name, made, flavour, gpu)
         _ask_runtime(name, start, flavour, gpu)
@@ -58,10 +54,6 @@ def _start(plan: Path | bytes) -> tuple[bytes, int]:
         return plan[:SIZE], len(plan)
     with plan.open("rb") as file:
         return file.read(SIZE), plan.stat().st_size
-
-
-def _hash(plan: Path | bytes) -> str:
-    return sha256(plan) if isinstance(plan, Path) else hashlib.sha256(plan).hexdigest()
 
 
 def _check_version(name: str, header: Header, made: Provenance | None, flavour: Flavour) -> None:
