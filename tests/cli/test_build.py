@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,9 @@ import pytest
 from inferlens.build_report import Build, BuildReport, LayerDifference
 from inferlens.cli.build import text
 from inferlens.models import provenance
+from tests.commands import inferlens, started
 
 ON_AMPERE = ("--backend", "tensorrt:rtx", "--compute-capability", "8.0,8.9")
-
-
-def build(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "inferlens", "build", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +31,7 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cached(graph: Path) -> None:
-    done = build("net.onnx", "-o", "net.engine", *ON_AMPERE, cwd=graph.parent)
+    done = started("build", "net.onnx", "-o", "net.engine", *ON_AMPERE, cwd=graph.parent)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("net.engine: ")
     assert "built in " in done.stdout
@@ -47,7 +41,7 @@ def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cach
     assert told is not None
     assert told.case.model == "onnx:net.onnx"
     assert told.targets == ("8.0", "8.9")
-    again = build("net.onnx", "-o", "again.engine", *ON_AMPERE, "--json", cwd=graph.parent)
+    again = inferlens("build", "net.onnx", "-o", "again.engine", *ON_AMPERE, "--json", cwd=graph.parent)
     report = json.loads(again.stdout)
     assert report["cached"]
     assert report["path"] == "again.engine"
@@ -55,7 +49,7 @@ def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cach
 
 
 def test_repeated_builds_say_how_far_they_differ(graph: Path) -> None:
-    done = build("net.onnx", "-o", "net.plan", *ON_AMPERE, "--builds", "2", cwd=graph.parent)
+    done = inferlens("build", "net.onnx", "-o", "net.plan", *ON_AMPERE, "--builds", "2", cwd=graph.parent)
     assert done.returncode == 0, done.stderr
     assert "  build 2: " in done.stdout
     assert "2 builds are the same, byte for byte" in done.stdout
@@ -75,7 +69,7 @@ def test_repeated_builds_say_how_far_they_differ(graph: Path) -> None:
 def test_what_cannot_be_built_is_said_and_nothing_is_written(
     arguments: tuple[str, ...], message: str, graph: Path
 ) -> None:
-    done = build("net.onnx", *arguments, cwd=graph.parent)
+    done = inferlens("build", "net.onnx", *arguments, cwd=graph.parent)
     assert done.returncode == 2
     assert message in done.stderr
     assert "  Try: " in done.stderr or "  Expected: " in done.stderr

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from inferlens.backends import BACKENDS, onnx_export
 from inferlens.backends.base import TOLERANCES, Capabilities, Outputs, Preparation
@@ -24,55 +23,26 @@ from inferlens.models import resolve
 from inferlens.models.model import Model
 from inferlens.plan import Plan, expand
 from inferlens.tasks import saver
+from tests.commands import inferlens, started
 
-MODELS = '''
-import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    """Convolution, batch norm with statistics of its own, ReLU, pooling, a linear layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.convolution = nn.Conv2d(3, 8, 3, padding=1)
-        self.norm = nn.BatchNorm2d(8)
-        self.linear = nn.Linear(8, 10)
-        nn.init.normal_(self.norm.running_mean)
-        nn.init.uniform_(self.norm.running_var, 0.5, 2.0)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.linear(torch.relu(self.norm(self.convolution(x))).mean(dim=(2, 3)))
+NET = "tests.backends.small:Convolution"
+X = "image=1x3x32x32"
 
 
-class Stubborn(Net):
+class Stubborn(nn.Module):
     """Asks for values, which no exporter can know."""
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.sum().item() > 0:
-            raise ValueError("no exporter\\ngets past this")
-        return self.linear.not_there
-
-
-def net() -> nn.Module:
-    torch.manual_seed(0)
-    return Net()
-
-
-def stubborn() -> nn.Module:
-    return Stubborn()
-'''
-X = "x=1x3x32x32"
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        if image.sum().item() > 0:
+            raise ValueError("no exporter\ngets past this")
+        return image.not_there  # type: ignore[attr-defined, no-any-return]
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of its own with the models, as a user has it."""
-    (tmp_path / "export_models.py").write_text(MODELS)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of its own to work in."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    yield tmp_path
-    sys.modules.pop("export_models", None)
+    return tmp_path
 
 
 @pytest.fixture(scope="module")
@@ -81,17 +51,12 @@ def machine() -> dict[str, Capabilities]:
     return {name: BACKENDS.get(name)().capabilities() for name in ("onnxruntime", "pytorch", "torchscript")}
 
 
-def inferlens(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "inferlens", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
-
-
 def exported(path: Path, backend: str = "", input: str = X, **fields: Any) -> tuple[Model, Case]:
     """Writes the small model as ``export`` does, without a process of its own; gives a fresh one, and its case."""
     name = (backend or saver(path)).partition(":")[0]
-    words = {"model": "export_models:net", "input": input, "backend": backend or name, **fields}
+    words = {"model": NET, "input": input, "backend": backend or name, **fields}
     plan = Plan.from_words(words)
-    found = resolve.find("export_models:net")
+    found = resolve.find(NET)
     (planned,) = expand(plan, [found], {name: BACKENDS.get(name)().capabilities()})
     model = resolve.load(planned.case)
     BACKENDS.get(name)().save(model, planned.case, Preparation(path.parent / "case", path.parent), path)
@@ -156,7 +121,7 @@ def test_what_is_written_runs_in_its_own_precision_with_the_models_outputs(
 @pytest.mark.parametrize("suffix", [".onnx", ".pt2", ".pt"])
 def test_a_range_of_sizes_is_in_the_file(suffix: str, here: Path, machine: dict[str, Capabilities]) -> None:
     path = here / f"net{suffix}"
-    exported(path, input="x=1..4x3x32x32")
+    exported(path, input="image=1..4x3x32x32")
     asked = {"input": X} if suffix == ".pt" else {}
     tracing = {} if suffix == ".pt2" else {"torchscript": machine["torchscript"]}  # it knows no sizes that are free
     others = {name: machine[name] for name in ("onnxruntime", "pytorch")}
@@ -207,16 +172,15 @@ def test_weights_above_the_limit_lie_beside_the_graph_and_move_with_it(
 
 
 def test_on_the_command_line_there_and_back(here: Path) -> None:
-    done = inferlens(
-        "export", "squeezenet1_1", "--to", "files/net.onnx", "--input", "x=1..2x3x64x64", "--rebuild", cwd=here
-    )
+    (here / "models.py").write_text("import torch\n\ndef net():\n    return torch.nn.Conv2d(3, 4, 3)\n")
+    done = started("export", "models:net", "--to", "files/net.onnx", "--input", "x=1..2x3x8x8", "--rebuild", cwd=here)
     assert done.returncode == 0, done.stderr
     assert "Run it: inferlens bench files/net.onnx" in done.stderr
     assert done.stdout == ""
     assert [path.name for path in (here / "files").iterdir()] == ["net.onnx"]
     done = inferlens(
         "bench", "files/net.onnx", "-b", "onnxruntime", "--iterations", "5", "--warmup", "1", "--threads", "1",
-        "--input", "x=2x3x64x64", "--json", cwd=here,
+        "--input", "x=2x3x8x8", "--json", cwd=here,
     )  # fmt: skip
     (row,) = json.loads(done.stdout)["rows"]
     assert (row["backend"], row["precision"], row["batch"], row["agrees"]) == ("onnxruntime:cpu", "fp32", 2, True)
@@ -233,8 +197,8 @@ def test_modules_are_not_quantized(here: Path) -> None:
     [
         (("fake:demo", "--to", "net.onxx"), "did you mean .onnx?"),
         (("fake:demo", "--to", "net.onnx", "--backend", "openvino"), "writes no models to files named '.onnx'"),
-        (("export_models:net", "--to", "net.pt", "--precision", "fp32,fp16"), "This takes one case, not 2."),
-        (("export_models:stubborn", "--to", "net.pt2", "--input", X), "cannot export"),
+        ((NET, "--to", "net.pt", "--precision", "fp32,fp16"), "This takes one case, not 2."),
+        ((f"{__name__}:Stubborn", "--to", "net.pt2", "--input", X), "cannot export"),
     ],
     ids=["suffix", "backend", "two cases", "fails"],
 )
@@ -243,7 +207,7 @@ def test_what_cannot_be_written_is_one_message_and_leaves_the_old_file(
 ) -> None:
     old = here / arguments[2]
     old.write_text("old")
-    before = {path.name for path in here.iterdir()} - {"__pycache__"}
+    before = {path.name for path in here.iterdir()}
     done = inferlens("export", *arguments, cwd=here)
     assert done.returncode == 2, done.stderr
     assert words in " ".join(done.stderr.split())
@@ -252,4 +216,4 @@ def test_what_cannot_be_written_is_one_message_and_leaves_the_old_file(
     assert "\x1b" not in done.stderr
     assert len(done.stderr.splitlines()) <= 3
     assert old.read_text() == "old"
-    assert {path.name for path in here.iterdir()} - {"__pycache__", "results"} == before
+    assert {path.name for path in here.iterdir()} - {"results"} == before

@@ -1,0 +1,84 @@
+"""Commands as a person runs them: started, or in the process of the test, where nothing has to be imported again.
+
+What a fresh process is for (a crash, a deadline, a clean import, two results that do not touch) is tested where that is
+the subject, and one test of each command starts it. What a command says and writes is the same in this process.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from inferlens import api, cli, tasks
+from inferlens.jobs import Answered, Event, Job
+from inferlens.launch import Outcome
+from inferlens.worker import DOING, Pipe
+
+
+def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command in processes of its own, in the folder ``cwd``."""
+    command = [sys.executable, "-m", "inferlens", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
+
+
+class Straight(Pipe):
+    """The way back to the parent, which is here; what goes through it is JSON all the same."""
+
+    def __init__(self, heard: Callable[[Event], None]) -> None:
+        self.answered = b""
+        self._heard = heard
+
+    def send(self, event: Event) -> None:
+        event = msgspec.json.decode(msgspec.json.encode(event), type=Event)
+        if isinstance(event, Answered):
+            self.answered = bytes(event.answer)
+        self._heard(event)
+
+
+def launch(
+    job: Job, *, timeout: float, log: Path | None = None, on_event: Callable[[Event], None] = lambda _: None
+) -> Outcome:
+    """Does what a worker does, here and without a deadline; what it prints stays out of the command's own output."""
+    pipe, printed = Straight(on_event), io.StringIO()
+    job = msgspec.json.decode(msgspec.json.encode(job), type=Job)
+    with redirect_stdout(printed), redirect_stderr(printed):
+        DOING[type(job)](job, pipe)
+    if log and printed.getvalue():
+        log.write_text(printed.getvalue())
+    return Outcome(answer=pipe.answered, tail=tuple(printed.getvalue().splitlines()))
+
+
+def inferlens(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Runs a command in this process, in the folder ``cwd``, from which it can import what lies there."""
+    command, out, err = ["inferlens", *arguments], io.StringIO(), io.StringIO()
+    loaded, code = set(sys.modules), 0
+    terminated = signal.getsignal(signal.SIGTERM)
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(cwd)
+        patch.syspath_prepend(cwd)
+        patch.setattr(sys, "argv", command)
+        for module in (api, tasks):
+            patch.setattr(module, "launch", launch)
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+    signal.signal(signal.SIGTERM, terminated)
+    for name in set(sys.modules) - loaded:
+        place = getattr(sys.modules[name], "__file__", None)
+        if place and os.path.realpath(place).startswith(os.path.realpath(cwd) + os.sep):
+            del sys.modules[name]  # another test may have a module of that name in its own folder
+    return subprocess.CompletedProcess(command, code, out.getvalue(), err.getvalue())
