@@ -1,136 +1,24 @@
-"""Partitions of real models by the installed Torch-TensorRT, without a GPU: lowering and partitioning need none.
-
-The library is imported in a process of its own, with a GPU assumed where there is none: this file, run as a module,
-writes the partitions of :data:`ASKED` as JSON.
-"""
+"""Partitions of real models by the installed Torch-TensorRT; ``tests/partitions.py`` makes them."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 import torch
-from torch import nn
 
-from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
-from inferlens.case import TensorSpec
-from inferlens.errors import InferlensError
-from inferlens.models.model import Model
-from inferlens.partition import Partition
-from tests.backends import small
+from tests.partitions import Made
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch_tensorrt") is None or importlib.util.find_spec("torchvision") is None,
     reason="needs Torch-TensorRT and torchvision",
 )
-ROOT = Path(__file__).parent.parent.parent
 
 
-class Inverse(nn.Module):
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        return torch.linalg.inv(rows + torch.eye(16, device=rows.device))
-
-
-class Broken(nn.Module):
-    """An operator without a converter between convolutions and a softmax."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(3, 8, 3, padding=1)
-        self.inverse = Inverse()
-        self.last = nn.Linear(16, 4)
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        middle = self.inverse(torch.relu(self.first(image)))
-        return torch.softmax(self.last(torch.relu(middle) + 1), -1)
-
-
-class Encoder(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-    def forward(self, tokens: torch.Tensor) -> Any:
-        return self.layers(tokens)
-
-
-class Interrupted(nn.Module):
-    """A break in Dynamo's graph."""
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        double = torch.relu(image * 2)
-        torch._dynamo.graph_break()
-        return torch.relu(double + 1)
-
-
-def named(name: str) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
-        import torchvision
-
-        return torchvision.models.get_model(name, weights=None)  # type: ignore[no-any-return]
-
-    return make
-
-
-IMAGE, SMALL = TensorSpec("x", (1, 3, 224, 224)), TensorSpec("x", (1, 3, 16, 16))
-TOKENS = TensorSpec("x", (1, 10, 64))
-RANGE = TensorSpec.parse("image=1..5x3x16x16:opt=2")
-Asked = tuple[Callable[[], nn.Module], tuple[TensorSpec, ...], str, str, dict[str, Any]]
-ASKED: dict[str, Asked] = {
-    "resnet18": (named("resnet18"), (IMAGE,), "dynamo", "fp32", {}),
-    "resnet18 large blocks": (named("resnet18"), (IMAGE,), "dynamo", "fp32", {"min_block_size": 100}),
-    "resnet18 forced": (
-        named("resnet18"), (IMAGE,), "dynamo", "fp32", {"torch_executed_ops": "aten.max_pool2d+aten.add.Tensor"}
-    ),
-    "resnet18 compile": (named("resnet18"), (IMAGE,), "compile", "fp32", {}),
-    "mobilenet_v2": (named("mobilenet_v2"), (IMAGE,), "dynamo", "fp16", {}),
-    "encoder": (Encoder, (TOKENS,), "dynamo", "fp32", {}),
-    "broken": (Broken, (SMALL,), "dynamo", "fp32", {"min_block_size": 1}),
-    "interrupted": (Interrupted, (SMALL,), "compile", "fp32", {"min_block_size": 1}),
-    "two inputs": (small.TwoInputs, small.TWO_INPUTS, "dynamo", "fp32", {"min_block_size": 1}),
-    "range": (small.Convolution, (RANGE,), "dynamo", "fp32", {"min_block_size": 1}),
-    "range compile": (small.Convolution, (RANGE,), "compile", "fp32", {"min_block_size": 1}),
-    "autocast": (small.Convolution, small.CONVOLUTION, "dynamo", "fp16", {"min_block_size": 1, "autocast": True}),
-    "script": (small.Convolution, small.CONVOLUTION, "ts-trace", "fp32", {}),
-}  # fmt: skip
-
-
-def partition(asked: Asked, folder: Path) -> Partition | str:
-    make, specs, variant, precision, options = asked
-    torch.manual_seed(0)
-    model = Model("test:model", "model", "module", specs, module=make().eval())
-    case = small.case(f"torch_tensorrt:{variant}", device="cuda", precision=precision, options=options)
-    try:
-        return TorchTensorRT().partition(model, case, small.preparation(folder))
-    except InferlensError as error:
-        return str(error)
-
-
-def main(target: Path) -> None:
-    """Writes all partitions."""
-    torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as folder:
-        found = {name: partition(asked, Path(folder)) for name, asked in ASKED.items()}
-    target.write_bytes(msgspec.json.encode(found))
-
-
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    target = tmp_path_factory.mktemp("partitions") / "partitions.json"
-    command = [sys.executable, "-m", __name__, str(target)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return msgspec.json.decode(target.read_bytes(), type=dict[str, Partition | str])
+@pytest.fixture
+def found(partitions: Made) -> dict[str, Any]:
+    return partitions.partitions
 
 
 def test_resnet18_is_one_engine_of_89_operators(found: dict[str, Any]) -> None:
@@ -206,7 +94,3 @@ def test_torch_compile_takes_ranges_of_sizes(found: dict[str, Any]) -> None:
 
 def test_the_torchscript_front_end_tells_nothing_before_it_builds(found: dict[str, Any]) -> None:
     assert "only when it has built" in found["script"]
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))

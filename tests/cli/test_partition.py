@@ -5,11 +5,8 @@ from __future__ import annotations
 import importlib.util
 import io
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -19,6 +16,10 @@ from inferlens.case import Case
 from inferlens.cli.partition import differences, document, place, show
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.partition import Choice, Operator, Partition, Segment, Side, partition_of
+from tests.commands import inferlens
+
+if TYPE_CHECKING:
+    from tests.partitions import Made
 
 Results = list[tuple[Case, Partition | InferlensError]]
 
@@ -92,26 +93,21 @@ def test_places_are_told_by_the_engines_around() -> None:
     assert place((TORCH,), 0) == "the whole graph"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch_tensorrt") is None, reason="needs Torch-TensorRT")
-def test_a_model_is_partitioned(tmp_path: Path) -> None:
-    (tmp_path / "tiny.py").write_text(
-        "import torch\n\ndef build():\n"
-        "    parts = torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4), torch.nn.Softmax(-1)\n"
-        "    return torch.nn.Sequential(*parts), torch.randn(2, 16)\n"
-    )
-    command = [sys.executable, "-m", "inferlens", "partition", "tiny:build", "--json"]
-    command += ["--option", "torch_tensorrt.min_block_size=1,5"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    first, second = (msgspec.convert(each["partition"], Partition) for each in json.loads(done.stdout)["partitions"])
+@pytest.mark.skipif(
+    importlib.util.find_spec("torch_tensorrt") is None or importlib.util.find_spec("torchvision") is None,
+    reason="needs Torch-TensorRT and torchvision",
+)
+def test_a_model_is_partitioned(partitions: Made) -> None:
+    assert partitions.code == 0, partitions.errors
+    data = json.loads(partitions.output)["partitions"]
+    first, second = (msgspec.convert(each["partition"], Partition) for each in data)
     assert first.engines == (first.operators,)
     assert second.engines == ()
     assert second.breaks[0].why == ("block too small",)
 
 
 def test_an_unknown_format_is_told_before_anything_runs(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "inferlens", "partition", "resnet18", "--format", "svg"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = inferlens("partition", "resnet18", "--format", "svg", cwd=tmp_path)
     assert done.returncode == 2
     assert "table or json" in done.stderr
+    assert not list(tmp_path.iterdir())

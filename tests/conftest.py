@@ -1,0 +1,18 @@
+"""What is made once for all tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.partitions import Made
+
+
+@pytest.fixture(scope="session")
+def partitions(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    """Partitions of real models, and a run of the command."""
+    from tests.partitions import made
+
+    return made(tmp_path_factory.mktemp("partitions"))
