@@ -1,32 +1,37 @@
-"""How sure a median, and a ratio of two medians, is: intervals by the moving-block bootstrap.
+"""How sure a median, a mean, a quantile and a ratio of medians are, for samples that resemble their neighbours.
 
-Consecutive latencies resemble each other (caches, clocks, other work on the machine), so resampling them one by one
-would give intervals that are too narrow. Blocks of consecutive samples are resampled instead: H. R. Künsch, "The
-jackknife and the bootstrap for general stationary observations", Annals of Statistics 17 (1989); a block length growing
-with the cube root of the number of samples: Hall, Horowitz and Jing, Biometrika 82 (1995). The generator is seeded: the
-same samples always give the same interval.
+*Quantiles.* Between which two samples the population's quantile lies depends on how many samples fall below it, and on
+nothing else about the population: W. R. Thompson, "On confidence ranges for the median", Annals of Mathematical
+Statistics 7 (1936). Ranks are fractional, see ``distributions.fractional_rank``. Neighbours that resemble each other
+(caches, clocks, other work on the machine) make the number below vary more. So the ranks are those of the effective
+number of samples: R. S. Woodruff, "Confidence intervals for medians and other position measures", JASA 47 (1952), with
+the autocorrelation time of the series "below the quantile or not" for his variance of the share. That time is itself an
+estimate, which Student's t allows for as in E. L. Korn and B. I. Graubard, "Confidence intervals for proportions with
+small expected number of positive counts", Survey Methodology 24 (1998): the effective number is divided by the squared
+ratio of Student's quantile to the normal one.
+
+*Ratios.* The intervals of both logarithms, put together by their margins: G. Y. Zou and A. Donner, "Construction of
+confidence limits about effect measures: a general approach", Statistics in Medicine 27 (2008).
+
+Nothing is drawn at random: the same samples always give the same interval.
 
 What no interval here covers: variation between processes. Samples of one process share its memory layout, its compiled
-code and the state the machine was in; another run may differ by more than the interval says.
+code and the state the machine was in; another run may differ by more than the interval says. See ``levels``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from inferlens.stats.autocorrelation import Autocorrelation, autocorrelation, below
+from inferlens.stats.distributions import fractional_rank, normal_quantile, student_quantile
+
 LEAST_SAMPLES = 10
-RESAMPLES = 1000
-SEED = 20260
-# Numbers drawn at a time (memory), and altogether before resamples become fewer (time).
-_CHUNK = 2_000_000
-_MOST = 20_000_000
-_FEWEST_RESAMPLES = 200
 
 Array = NDArray[np.float64]
 
@@ -53,74 +58,87 @@ class Speedup(Struct, frozen=True):
 
 
 def median_interval(samples: Sequence[float], level: float = 0.95) -> Interval | None:
-    """Interval of the median at confidence ``level``; ``None`` below :data:`LEAST_SAMPLES` samples.
+    """Interval of the median of samples in order of time, at confidence ``level``, in the samples' unit.
 
-    The percentile interval of the bootstrapped medians, widened where needed to contain the samples' own median. Does
+    ``None`` where there is none: below :data:`LEAST_SAMPLES` samples, or fewer than about six independent ones. Does
     not cover variation between processes.
     """
-    values = np.asarray(samples, dtype=np.float64)
-    if values.size < LEAST_SAMPLES:
+    return quantile_interval(samples, 0.5, level)
+
+
+def quantile_interval(samples: Sequence[float], share: float, level: float = 0.95) -> Interval | None:
+    """Interval of the ``share``-quantile (0 to 1, exclusive), as :func:`median_interval`.
+
+    ``None`` too where the interval would end beyond the samples: at 95 % the 99th percentile needs 368 independent
+    samples, the 95th needs 72.
+    """
+    values = np.sort(np.asarray(samples, dtype=np.float64))
+    if values.size < LEAST_SAMPLES or not np.isfinite(values).all():
         return None
-    return _percentile_interval(_bootstrapped_medians(values, stream=0), float(np.median(values)), level)
+    point = float(np.quantile(values, share))
+    found = autocorrelation(below(np.asarray(samples, dtype=np.float64), point))
+    bounds = _ranks(found, share, level)
+    if bounds is None:
+        return None
+    low, high = (float(value) for value in np.interp(np.array(bounds) - 1.0, np.arange(values.size), values))
+    return Interval(min(low, point), max(high, point))
+
+
+def _ranks(found: Autocorrelation, share: float, level: float) -> tuple[float, float] | None:
+    """The fractional ranks, from 1, between which the quantile lies; ``None`` if they are not among the samples'."""
+    upper = (1 + level) / 2
+    count = found.independent * (normal_quantile(upper) / student_quantile(upper, max(found.freedom, 1.0))) ** 2
+    if count < 1.0:
+        return None
+    low, high = fractional_rank(count, share, upper), fractional_rank(count, share, 1 - upper)
+    if low < 1.0 or high > count:
+        return None
+    scale = (found.count + 1) / (count + 1)
+    return low * scale, high * scale
+
+
+def mean_interval(samples: Sequence[float], level: float = 0.95) -> Interval | None:
+    """Interval of the mean of samples in order of time, at confidence ``level``, in the samples' unit.
+
+    The mean and its standard error, with the effective number of samples for their number, times Student's quantile.
+    ``None`` below :data:`LEAST_SAMPLES` samples, or fewer than two independent ones. Rare and long outliers that the
+    samples lack are not in it, and those of a heavy tail make it too short. Not between processes either.
+    """
+    values = np.asarray(samples, dtype=np.float64)
+    if values.size < LEAST_SAMPLES or not np.isfinite(values).all():
+        return None
+    found = autocorrelation(values)
+    if found.independent < 2.0:
+        return None
+    mean = min(max(float(values.mean()), float(values.min())), float(values.max()))
+    freedom = max(min(found.freedom, values.size - 1.0), 1.0)
+    error = float(values.std(ddof=1)) / math.sqrt(found.independent)
+    margin = student_quantile((1 + level) / 2, freedom) * error
+    return Interval(mean - margin, mean + margin)
 
 
 def speedup_interval(base: Sequence[float], candidate: Sequence[float], level: float = 0.95) -> Speedup | None:
     """How many times as fast ``candidate`` is as ``base``: median of base over median of candidate.
 
-    Both series are resampled independently of each other. The interval is ``None`` if either has fewer than
-    :data:`LEAST_SAMPLES` samples; there is no speed-up at all without samples or of a median of zero. Does not cover
-    variation between processes.
+    Both series are in order of time and independent of each other. The interval is ``None`` where either median has
+    none; there is no speed-up at all without samples or of a median of zero. Nothing between processes is covered.
     """
-    ours, theirs = np.asarray(candidate, dtype=np.float64), np.asarray(base, dtype=np.float64)
-    if not ours.size or not theirs.size:
+    if not len(base) or not len(candidate):
         return None
-    middle, base_middle = float(np.median(ours)), float(np.median(theirs))
-    if middle <= 0 or base_middle <= 0 or not math.isfinite(base_middle / middle):
+    above, under = float(np.median(base)), float(np.median(candidate))
+    if not (above > 0 and under > 0 and math.isfinite(above / under)):
         return None
-    ratio = base_middle / middle
-    if min(ours.size, theirs.size) < LEAST_SAMPLES:
-        return Speedup(ratio, None)
-    above, below = _bootstrapped_medians(theirs, stream=1), _bootstrapped_medians(ours, stream=0)
-    common = min(len(above), len(below))
-    if not (below > 0).all():
-        return Speedup(ratio, None)
-    return Speedup(ratio, _percentile_interval(above[:common] / below[:common], ratio, level))
+    return Speedup(above / under, ratio_interval(base, candidate, level))
 
 
-def block_length(count: int) -> int:
-    """Samples in one block: the cube root of their number, rounded up."""
-    length = max(1, round(float(count ** (1 / 3))))
-    return length if length**3 >= count else length + 1
-
-
-def _bootstrapped_medians(values: Array, stream: int) -> Array:
-    """Medians of series as long as ``values``, put together from random blocks of it.
-
-    ``stream`` picks the random numbers: two series in one ratio need different ones, or their errors would cancel.
-    """
-    return _medians_of_blocks(values.tobytes(), stream)
-
-
-# One series is needed for its own median and for every ratio it is part of.
-@lru_cache(maxsize=64)
-def _medians_of_blocks(data: bytes, stream: int) -> Array:
-    values = np.frombuffer(data, dtype=np.float64)
-    count, length = values.size, block_length(values.size)
-    blocks = np.lib.stride_tricks.sliding_window_view(values, length)
-    generator = np.random.default_rng([SEED, stream])
-    per_series = -(-count // length)
-    resamples = max(_FEWEST_RESAMPLES, min(RESAMPLES, _MOST // count))
-    chunk = max(1, _CHUNK // (per_series * length))
-    medians = []
-    for start in range(0, resamples, chunk):
-        some = min(chunk, resamples - start)
-        chosen = generator.integers(0, len(blocks), size=(some, per_series))
-        series = blocks[chosen].reshape(some, -1)[:, :count]
-        medians.append(np.median(series, axis=1))
-    return np.concatenate(medians)
-
-
-def _percentile_interval(estimates: Array, point: float, level: float) -> Interval:
-    tail = (1 - level) / 2
-    low, high = (float(value) for value in np.quantile(estimates, [tail, 1 - tail]))
-    return Interval(min(low, point), max(high, point))
+def ratio_interval(above: Sequence[float], under: Sequence[float], level: float = 0.95) -> Interval | None:
+    """Interval of the median of ``above`` over that of ``under``; ``None`` where either has none, or reaches zero."""
+    intervals = median_interval(above, level), median_interval(under, level)
+    medians = float(np.median(above)), float(np.median(under))
+    top, bottom = intervals
+    if top is None or bottom is None or min(top.low, bottom.low) <= 0:
+        return None
+    ratio = medians[0] / medians[1]
+    down = math.hypot(math.log(medians[0] / top.low), math.log(bottom.high / medians[1]))
+    up = math.hypot(math.log(top.high / medians[0]), math.log(medians[1] / bottom.low))
+    return Interval(min(ratio * math.exp(-down), ratio), max(ratio * math.exp(up), ratio))
