@@ -15,9 +15,9 @@ import inferlens
 ROOT = Path(inferlens.__file__).parent
 # From the bottom to the top: a layer may import from those before it, and from itself.
 LAYERS = [
-    "errors", "units", "files", "registry", "clocks", "case", "record", "partition", "build_report", "stats", "models",
-    "backends", "measure", "jobs", "flight", "worker", "launch", "plan_words", "plan", "store", "api", "tasks", "views",
-    "cli", "__main__",
+    "errors", "units", "files", "registry", "clocks", "case", "machine", "record", "partition", "build_report", "stats",
+    "disturbance", "energy", "models", "backends", "measure", "watch", "jobs", "flight", "worker", "launch",
+    "plan_words", "plan", "store", "api", "tasks", "views", "cli", "__main__",
 ]  # fmt: skip
 FRAMEWORKS = {
     "torch", "torchvision", "timm", "transformers", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx",

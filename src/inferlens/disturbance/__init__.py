@@ -1,0 +1,1 @@
+"""What disturbed a case while it ran, found in its machine log: pure functions on data."""

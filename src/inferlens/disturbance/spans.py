@@ -1,0 +1,219 @@
+"""Spans of time in which something outside the model changed how fast it could run.
+
+A sample of an instant stands for the time since the sample before it and until the one after it, because what it shows
+may have begun and ended anywhere there. A mean over an interval stands for that interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import median
+from typing import Literal
+
+from msgspec import Struct
+
+from inferlens.machine import GpuSamples, MachineLog
+
+Kind = Literal["throttled", "power cap", "clock change", "foreign process", "cpu busy", "cpu quota", "steal"]
+
+# NVML's clocks event reasons (nvml.h, nvmlClocksEventReason*). They make the GPU slower than its own clocks would.
+POWER_CAP = 0x04
+SLOWDOWNS = {
+    0x08: "hardware slowdown (heat or power)",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+# Not slowdowns: 0x01 idle, 0x02 clocks that somebody asked for, 0x10 sync boost, 0x100 a display's clocks.
+IDLE = 0x01
+
+# The SM clock boosts in steps of 15 MHz with temperature, about 1 % each; 5 % is several steps, and is no less than
+# the differences of latency that people act on.
+CLOCK_CHANGE = 0.05
+# NVML's figure comes in whole percent, of which single ones are noise of its sampling.
+FOREIGN_ACTIVE = 0.02
+# Processors' worth. Under half a free one, a thread of the case may have had to wait; others of a quarter are well
+# above the noise of counting in ticks of 10 ms over half a second (0.02 for each CPU), and above idle desktops.
+LEAST_FREE = 0.5
+OTHERS_BUSY = 0.25
+# Where others use this share of the CPUs there is less boost clock, cache and memory bandwidth, free CPUs or not.
+OTHERS_SHARE = 0.5
+# Of the time that the CPUs had work: the share of it that a hypervisor gave away, and at least two ticks of 10 ms in
+# half a second.
+STOLEN = 0.05
+LEAST_STEAL = 0.04
+# Share of an interval in which the control group had used up its quota.
+QUOTA_WAIT = 0.05
+
+
+class Span(Struct, frozen=True):
+    """From ``begin`` to ``end`` in seconds of the log's clock, what happened, and more of it in words."""
+
+    begin: float
+    end: float
+    kind: Kind
+    why: str = ""
+
+
+def all_spans(log: MachineLog, begin: float, end: float) -> list[Span]:
+    """Everything that happened from ``begin`` to ``end``, by the time it began."""
+    found = [
+        *throttled(log),
+        *clock_changes(log, begin, end),
+        *foreign(log),
+        *cpu_busy(log),
+        *cpu_quota(log),
+        *steal(log),
+    ]
+    return sorted((span for span in found if span.end > begin and span.begin < end), key=lambda span: span.begin)
+
+
+def throttled(log: MachineLog) -> list[Span]:
+    """The GPU slowed down by heat, by a power brake or at its power limit; a CPU core slowed down by heat."""
+    found: list[Span] = []
+    if log.gpu:
+        times, reasons = log.gpu.times, log.gpu.reasons
+        found += _instants(times, ["power cap" if (mask or 0) & POWER_CAP else "" for mask in reasons], "power cap")
+        found += _instants(times, [_slowdown(mask or 0) for mask in reasons], "throttled")
+    if log.cpu:
+        events = log.cpu.throttle_events
+        found += _intervals(
+            log.cpu.times,
+            lambda i: "a CPU core was slowed down by heat" if _grown(events, i) > 0 else "",
+            len(events),
+            "throttled",
+        )
+    return found
+
+
+def clock_changes(log: MachineLog, begin: float, end: float) -> list[Span]:
+    """The busy GPU's SM clock away from its median, from ``begin`` to ``end``, by more than :data:`CLOCK_CHANGE`.
+
+    The median is of all these samples, and not a running one: a running median follows a change that lasts, and so
+    forgets it. Samples at the power limit are left to ``power cap``, which is why the clock moved.
+    """
+    gpu = log.gpu
+    if gpu is None or not gpu.sm_clock:
+        return []
+    inside = [i for i, time in enumerate(gpu.times) if begin <= time <= end and gpu.sm_clock[i] and _busy(gpu, i)]
+    if len(inside) < 3:
+        return []
+    usual = median(gpu.sm_clock[i] or 0 for i in inside)
+    words = [""] * len(gpu.times)
+    for i in inside:
+        clock = gpu.sm_clock[i] or 0
+        capped = bool(gpu.reasons) and (gpu.reasons[i] or 0) & POWER_CAP
+        if abs(clock / usual - 1) > CLOCK_CHANGE and not capped:
+            words[i] = f"SM clock {clock / 1e6:.0f} MHz, usually {usual / 1e6:.0f} MHz"
+    return _instants(gpu.times, words, "clock change")
+
+
+def foreign(log: MachineLog) -> list[Span]:
+    """Another process came to the GPU, or used it.
+
+    One that was there all the time and did nothing is no disturbance. Where its activity is not told, a newcomer counts
+    for as long as it stays.
+    """
+    processes = log.processes
+    if processes is None:
+        return []
+    times, count, active = processes.times, processes.foreign, processes.foreign_utilisation
+    words = [""] * len(times)
+    known: list[int] = []
+    for i in range(len(times)):
+        share = active[i] if active else None
+        here = count[i] if count else None
+        if share is not None and share > FOREIGN_ACTIVE:
+            words[i] = f"others used {share:.0%} of the GPU's time"
+        elif here is not None and known and here > (known[-1] if share is not None else min(known)):
+            words[i] = "another process came to the GPU"
+        known += [] if here is None else [here]
+    return _instants(times, words, "foreign process")
+
+
+def cpu_busy(log: MachineLog) -> list[Span]:
+    """Others kept the CPUs so busy that the case may have had to wait for one, or shared its caches and its boost."""
+    cpu, cpus = log.cpu, log.cpus
+    if cpu is None or not cpu.others or not cpus:
+        return []
+
+    def word(i: int) -> str:
+        others, busy = cpu.others[i], cpu.busy[i]
+        if others is None or busy is None:
+            return ""
+        crowded = others > OTHERS_BUSY and cpus - busy < LEAST_FREE
+        return f"others used {others:.1f} of {cpus} CPUs" if crowded or others > OTHERS_SHARE * cpus else ""
+
+    return _intervals(cpu.times, word, len(cpu.others), "cpu busy")
+
+
+def cpu_quota(log: MachineLog) -> list[Span]:
+    """The case's control group had used up its CPU quota and had to wait."""
+    if log.cpu is None:
+        return []
+    times, waited = log.cpu.times, log.cpu.quota_wait
+
+    def word(i: int) -> str:
+        share = _grown(waited, i) / (times[i] - times[i - 1]) if times[i] > times[i - 1] else 0.0
+        return "the CPU quota of the control group was used up" if share > QUOTA_WAIT else ""
+
+    return _intervals(times, word, len(waited), "cpu quota")
+
+
+def steal(log: MachineLog) -> list[Span]:
+    """A hypervisor gave the CPUs to others while they had work."""
+    cpu = log.cpu
+    if cpu is None or not cpu.steal:
+        return []
+
+    def word(i: int) -> str:
+        stolen, busy = cpu.steal[i], cpu.busy[i]
+        if stolen is None or busy is None or stolen < LEAST_STEAL:
+            return ""
+        share = stolen / (stolen + busy)
+        return f"{share:.0%} of the CPUs' time was stolen by the hypervisor" if share > STOLEN else ""
+
+    return _intervals(cpu.times, word, len(cpu.steal), "steal")
+
+
+def _slowdown(mask: int) -> str:
+    return ", ".join(name for bit, name in SLOWDOWNS.items() if mask & bit)
+
+
+def _busy(gpu: GpuSamples, i: int) -> bool:
+    """Whether the GPU had work, as far as it tells."""
+    if gpu.reasons and gpu.reasons[i] is not None:
+        return not (gpu.reasons[i] or 0) & IDLE
+    return not gpu.utilisation or gpu.utilisation[i] is None or (gpu.utilisation[i] or 0) > 0
+
+
+def _grown(counter: Sequence[float | None], i: int) -> float:
+    now, last = counter[i], counter[i - 1]
+    return now - last if now is not None and last is not None else 0.0
+
+
+def _instants(times: Sequence[float], words: Sequence[str], kind: Kind) -> list[Span]:
+    """Spans around the samples that have a word, from the sample before to the sample after."""
+    last = len(times) - 1
+    spans = (Span(times[max(0, i - 1)], times[min(last, i + 1)], kind, word) for i, word in enumerate(words) if word)
+    return list(_joined(spans))
+
+
+def _intervals(times: Sequence[float], word: Callable[[int], str], count: int, kind: Kind) -> list[Span]:
+    """Spans of the intervals, each from the time before to its own, that have a word."""
+    spans = (Span(times[i - 1], times[i], kind, text) for i in range(1, count) if (text := word(i)))
+    return list(_joined(spans))
+
+
+def _joined(spans: Iterable[Span]) -> Iterator[Span]:
+    """Spans that touch, made one; it keeps the first one's words."""
+    whole: Span | None = None
+    for span in spans:
+        if whole and span.begin <= whole.end:
+            whole = Span(whole.begin, max(whole.end, span.end), whole.kind, whole.why)
+            continue
+        if whole:
+            yield whole
+        whole = span
+    if whole:
+        yield whole

@@ -1,0 +1,189 @@
+"""What the machine did while a case ran: a :class:`MachineLog`, columns of samples taken from outside its process.
+
+Times are seconds of ``time.perf_counter()``. On Linux that is ``CLOCK_MONOTONIC``, which counts from one fixed point
+for the whole system (clock_gettime(2); CPython's ``Python/pytime.c``), so that times of different processes can be
+compared; processes in different time namespaces (time_namespaces(7)) could not, and nothing here makes one.
+
+Only columns that exist are filled: a column is empty where the machine does not tell, and ``absent`` says why. A single
+value is ``None`` where one reading failed or means nothing yet.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+NOT_USED = "not watched: the case does not use it"  # in ``absent`` of a case that needs no GPU
+Floats = tuple[float | None, ...]
+Ints = tuple[int | None, ...]
+
+
+class GpuSamples(Struct, frozen=True, kw_only=True):
+    """The GPU at ``times``, from NVML.
+
+    Attributes:
+        power: watts, of the whole board; ``power_basis`` says how NVML averages them.
+        power_window: seconds over which a power reading is averaged.
+        energy: joules since the first sample, of the whole board, from NVML's counter.
+        sm_clock, memory_clock: hertz.
+        temperature: degrees Celsius, of the GPU's core.
+        reasons: NVML's clocks event reasons as a bit mask: why the clocks are what they are.
+        utilisation: share of NVML's last sampling period (1/6 to 1 s) in which any kernel ran, 0 to 1.
+        memory_used: bytes in use on the whole device, by whomever.
+    """
+
+    times: tuple[float, ...] = ()
+    power: Floats = ()
+    power_basis: str = ""
+    power_window: float = 0.0
+    energy: Floats = ()
+    sm_clock: Ints = ()
+    memory_clock: Ints = ()
+    temperature: Ints = ()
+    reasons: Ints = ()
+    utilisation: Floats = ()
+    memory_used: Ints = ()
+
+
+class GpuProcesses(Struct, frozen=True, kw_only=True):
+    """Who was on the GPU at ``times``, from NVML.
+
+    Attributes:
+        case_memory: bytes of device memory in use by the case's processes.
+        foreign: how many processes on the GPU are surely not the case's; ``None`` where that is not known, as in
+            containers in which NVML names processes by numbers of the host, or hides them.
+        foreign_utilisation: share of the multiprocessors' time that they used, 0 to 1.
+    """
+
+    times: tuple[float, ...] = ()
+    case_memory: Ints = ()
+    foreign: Ints = ()
+    foreign_utilisation: Floats = ()
+
+
+class CpuSamples(Struct, frozen=True, kw_only=True):
+    """The CPUs that the case may use. Loads are means over the interval from the time before to the time beside them.
+
+    Attributes:
+        busy: processors' worth of work done on these CPUs by anybody; 1.5 is one and a half processors.
+        case: processors' worth of work done by the case's processes.
+        others: what remains of ``busy`` without ``case``.
+        steal: processors' worth of time that a hypervisor gave to others while these CPUs had work (proc_stat(5)).
+        frequency_mean, frequency_min: hertz, over these CPUs.
+        throttle_events: how often a core or its package was throttled for heat, since the machine started.
+        quota_wait: seconds, since it was made, that the case's control group waited because its CPU quota was used up.
+        memory_wait: seconds since the start in which some process waited for memory (``/proc/pressure/memory``).
+        energy: joules since the first sample of all CPU packages, whoever used them (RAPL).
+    """
+
+    times: tuple[float, ...] = ()
+    busy: Floats = ()
+    case: Floats = ()
+    others: Floats = ()
+    steal: Floats = ()
+    frequency_mean: Ints = ()
+    frequency_min: Ints = ()
+    throttle_events: Ints = ()
+    quota_wait: Floats = ()
+    memory_wait: Floats = ()
+    energy: Floats = ()
+
+
+class Before(Struct, frozen=True, kw_only=True):
+    """The GPU just before a case's process was started.
+
+    Attributes:
+        memory_used: bytes in use on the device.
+        processes: process numbers on the device, as NVML names them.
+        idle_power: watts while nothing ran, the median of ``idle_samples`` readings over ``idle_seconds``.
+        absent: why something is not known.
+    """
+
+    memory_used: int | None = None
+    processes: tuple[int, ...] | None = None
+    idle_power: float | None = None
+    idle_seconds: float = 0.0
+    idle_samples: int = 0
+    absent: dict[str, str] = {}
+
+
+class MachineLog(Struct, frozen=True, kw_only=True):
+    """What the machine did while a case ran.
+
+    Attributes:
+        interval: seconds between two samples of the GPU, as asked for; processes and CPUs are looked at less often.
+        gpu, processes, cpu: the samples; ``None`` where there are none at all.
+        gpu_uuid: the GPU that was watched.
+        cpus: how many logical CPUs the case may use.
+        governor: the frequency governor of these CPUs, several joined by commas; empty where the system does not tell.
+        before: the GPU before the case's process started.
+        peak_memory_used, peak_case_memory: the largest ``memory_used`` and ``case_memory`` of all samples ever taken,
+            also of those that are not kept.
+        absent: what is not known, and why.
+        costs: median seconds that each reading took, of the watching thread.
+        forgotten: rows that were dropped because there were too many; the oldest go first.
+    """
+
+    interval: float
+    gpu: GpuSamples | None = None
+    processes: GpuProcesses | None = None
+    cpu: CpuSamples | None = None
+    gpu_uuid: str = ""
+    cpus: int | None = None
+    governor: str = ""
+    before: Before = Before()
+    peak_memory_used: int | None = None
+    peak_case_memory: int | None = None
+    absent: dict[str, str] = {}
+    costs: dict[str, float] = {}
+    forgotten: int = 0
+
+    def between(self, begin: float, end: float) -> MachineLog:
+        """The same with only the samples from ``begin`` to ``end``, and one more on either side of them."""
+        return msgspec.structs.replace(
+            self,
+            gpu=_between(self.gpu, begin, end),
+            processes=_between(self.processes, begin, end),
+            cpu=_between(self.cpu, begin, end),
+        )
+
+
+class DeviceMemory(Struct, frozen=True):
+    """Bytes of device memory, and what they count."""
+
+    bytes: int
+    basis: str
+
+
+def peak_device_memory(log: MachineLog) -> DeviceMemory | None:
+    """The largest device memory that a case's process was seen to use; the same for all backends of a machine.
+
+    NVML's figure for the process counts all that it holds on the device: context, code, libraries' workspaces, and what
+    a caching allocator keeps although no tensor needs it. It is the largest of samples: a peak that is shorter than the
+    time between two of them is missed. ``None`` where NVML tells neither.
+    """
+    if log.peak_case_memory:
+        return DeviceMemory(log.peak_case_memory, "NVML: memory of the case's processes, the largest sample")
+    if log.peak_memory_used is None or log.before.memory_used is None:
+        return None
+    return DeviceMemory(
+        max(0, log.peak_memory_used - log.before.memory_used),
+        "NVML: memory in use on the whole device, the largest sample, less what was in use before the case",
+    )
+
+
+Samples = TypeVar("Samples", GpuSamples, GpuProcesses, CpuSamples)
+
+
+def _between(samples: Samples | None, begin: float, end: float) -> Samples | None:
+    if samples is None:
+        return None
+    first = max(0, bisect_left(samples.times, begin) - 1)
+    last = bisect_right(samples.times, end) + 1
+    columns: dict[str, Any] = {
+        name: value[first:last] for name, value in msgspec.structs.asdict(samples).items() if isinstance(value, tuple)
+    }
+    return msgspec.structs.replace(samples, **columns)
