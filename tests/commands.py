@@ -1,11 +1,12 @@
 """Commands as a person runs them: started, or in the process of the test, where nothing has to be imported again.
 
 What a fresh process is for (a crash, a deadline, a clean import, two results that do not touch) is tested where that is
-the subject, and at least one test of bench, build and export starts it. What a command says and writes is the same here.
+the subject, and at least one test of bench, build and export starts it. What a command says and writes is the same.
 """
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import signal
@@ -28,7 +29,8 @@ from inferlens.worker import DOING, Pipe
 def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """Runs a command in processes of its own, in the folder ``cwd``."""
     command = [sys.executable, "-m", "inferlens", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
+    environment = dict(os.environ)  # not what C code has put into it: the width of a terminal, where there is none
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=300, check=False)
 
 
 class Straight(Pipe):
@@ -51,11 +53,21 @@ def launch(
     """Does what a worker does, here and without a deadline; what it prints stays out of the command's own output."""
     pipe, printed = Straight(on_event), io.StringIO()
     job = msgspec.json.decode(msgspec.json.encode(job), type=Job)
-    with redirect_stdout(printed), redirect_stderr(printed):
-        DOING[type(job)](job, pipe)
+    gc.freeze()  # a worker has little to collect before it measures, this process much
+    try:
+        with redirect_stdout(printed), redirect_stderr(printed):
+            DOING[type(job)](job, pipe)
+    finally:
+        gc.unfreeze()
     if log and printed.getvalue():
         log.write_text(printed.getvalue())
     return Outcome(answer=pipe.answered, tail=tuple(printed.getvalue().splitlines()))
+
+
+def stay(patch: pytest.MonkeyPatch) -> None:
+    """Has everything that would be done in a process of its own done here."""
+    for module in (api, tasks):
+        patch.setattr(module, "launch", launch)
 
 
 def inferlens(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -67,8 +79,7 @@ def inferlens(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         patch.chdir(cwd)
         patch.syspath_prepend(cwd)
         patch.setattr(sys, "argv", command)
-        for module in (api, tasks):
-            patch.setattr(module, "launch", launch)
+        stay(patch)
         try:
             cli.main()
         except SystemExit as end:

@@ -16,3 +16,11 @@ def partitions(tmp_path_factory: pytest.TempPathFactory) -> Made:
     from tests.partitions import made
 
     return made(tmp_path_factory.mktemp("partitions"))
+
+
+@pytest.fixture
+def one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What would be done in processes of its own is done in this one."""
+    from tests.commands import stay
+
+    stay(monkeypatch)

@@ -33,6 +33,7 @@ class Tiny(torch.nn.Module):
 REAL = "pytorch,torchscript:trace,torchscript:script,onnxruntime:cpu,openvino:cpu"
 
 
+@pytest.mark.usefixtures("one_process")
 def test_a_live_module_runs_on_every_backend_and_agrees(tmp_path: Path) -> None:
     records = inferlens.bench(
         Tiny().eval(),
@@ -61,7 +62,10 @@ def test_a_live_module_runs_on_every_backend_and_agrees(tmp_path: Path) -> None:
 
 
 def test_the_check_catches_a_backend_that_computes_something_else(tmp_path: Path) -> None:
-    """Dropout in train mode answers differently every time: the same model disagrees with itself."""
+    """Dropout in train mode answers differently every time: the same model disagrees with itself.
+
+    It is a live module too, and goes from this process to those where the reference and the case run.
+    """
 
     class Restless(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -76,6 +80,7 @@ def test_the_check_catches_a_backend_that_computes_something_else(tmp_path: Path
     assert not record.ranked
 
 
+@pytest.mark.usefixtures("one_process")
 def test_single_values_lists_and_texts_with_commas_are_the_same(tmp_path: Path) -> None:
     common: dict[str, Any] = {"iterations": 5, "output": str(tmp_path)}
     one = inferlens.bench("fake:demo", backend="fake:steady,fake:fast", batch="1,2", **common)
@@ -85,6 +90,7 @@ def test_single_values_lists_and_texts_with_commas_are_the_same(tmp_path: Path) 
     assert len({record.id for record in one + two}) == 8
 
 
+@pytest.mark.usefixtures("one_process")
 def test_several_models_at_once(tmp_path: Path) -> None:
     records = inferlens.bench(["fake:a", "fake:b"], backend="fake:steady", iterations=5, output=str(tmp_path))
     assert [record.model.name for record in records] == ["a", "b"]
@@ -95,6 +101,7 @@ def test_example_inputs_with_a_name_are_refused(tmp_path: Path) -> None:
         inferlens.bench("fake:demo", torch.zeros(1), output=str(tmp_path))
 
 
+@pytest.mark.usefixtures("one_process")
 def test_the_observer_is_told_everything_in_order(tmp_path: Path) -> None:
     told: list[str] = []
 

@@ -9,14 +9,11 @@ from pathlib import Path
 
 import pytest
 
-
-def inferlens(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "inferlens", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, check=False)
+from tests.commands import inferlens, started
 
 
 def test_one_command_measures_shows_and_keeps(tmp_path: Path) -> None:
-    done = inferlens("bench", "fake:demo", "--iterations", "200", "--backend", "all", cwd=tmp_path)
+    done = started("bench", "fake:demo", "--iterations", "200", "--backend", "all", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "fake:fast" in done.stdout
     assert "2.00x as fast as fake:steady" in " ".join(done.stdout.split())

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model, Origin
 from inferlens.models.resolve import find, load
+from tests.commands import inferlens
 
 X = TensorSpec.parse("x=1..16x3x8x8:opt=2")
 CASE = Case(
@@ -192,8 +191,7 @@ def test_a_file_that_is_not_the_one_that_was_made_is_refused(tmp_path: Path, dat
 def test_on_the_command_line_it_is_one_message_and_exit_code_2(tmp_path: Path) -> None:
     path = compiled(tmp_path)
     provenance.beside(path).write_text("[" * 200_000)
-    command = [sys.executable, "-m", "inferlens", "bench", path.name]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False)
+    done = inferlens("bench", path.name, cwd=tmp_path)
     assert done.returncode == 2
     assert done.stderr.startswith("Error: net.engine.json does not tell what net.engine is")
     assert "  Try: build it again" in done.stderr
