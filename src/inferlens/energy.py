@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from inferlens.machine import GpuSamples, MachineLog
+from inferlens.machine import Energy, GpuSamples, MachineLog
 
 UPDATE = 0.1  # seconds between two values of NVML's counter of energy
 RAPL_UPDATE = 0.001  # seconds; Intel's Software Developer's Manual, volume 3, on RAPL's energy status
@@ -30,26 +30,6 @@ LEAST_SPAN = 1.0
 # A value whose bounds are further away than this is none.
 MOST_RELATIVE = 0.25
 LEAST_READINGS = 5
-
-
-class Energy(Struct, frozen=True, kw_only=True):
-    """Joules for one item.
-
-    Attributes:
-        joules: the value, ``None`` where there is none; ``reason`` then says why.
-        low, high: bounds of it, sensor included.
-        basis: what was read.
-        seconds: the span it was read over.
-        items: how many items were done in that span.
-    """
-
-    joules: float | None = None
-    low: float | None = None
-    high: float | None = None
-    basis: str = ""
-    seconds: float = 0.0
-    items: int = 0
-    reason: str = ""
 
 
 class _Mean(Struct, frozen=True):

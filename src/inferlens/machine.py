@@ -11,12 +11,13 @@ value is ``None`` where one reading failed or means nothing yet.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 NOT_USED = "not watched: the case does not use it"  # in ``absent`` of a case that needs no GPU
+Kind = Literal["throttled", "power cap", "clock change", "foreign process", "cpu busy", "cpu quota", "steal"]
 Floats = tuple[float | None, ...]
 Ints = tuple[int | None, ...]
 
@@ -74,7 +75,8 @@ class CpuSamples(Struct, frozen=True, kw_only=True):
         steal: processors' worth of time that a hypervisor gave to others while these CPUs had work (proc_stat(5)).
         frequency_mean, frequency_min: hertz, over these CPUs.
         throttle_events: how often a core or its package was throttled for heat, since the machine started.
-        quota_wait: seconds, since it was made, that the case's control group waited because its CPU quota was used up.
+        quota_wait: seconds, summed over CPUs and since it was made, that the case's control group waited because its
+            CPU quota was used up.
         memory_wait: seconds since the start in which some process waited for memory (``/proc/pressure/memory``).
         energy: joules since the first sample of all CPU packages, whoever used them (RAPL).
     """
@@ -156,6 +158,70 @@ class DeviceMemory(Struct, frozen=True):
 
     bytes: int
     basis: str
+
+
+class Span(Struct, frozen=True):
+    """From ``begin`` to ``end`` in seconds of the log's clock, what happened, and more of it in words."""
+
+    begin: float
+    end: float
+    kind: Kind
+    why: str = ""
+
+
+class Marks(Struct, frozen=True, kw_only=True):
+    """What became of a series of samples.
+
+    Attributes:
+        count: how many samples there are.
+        disturbed: places of the samples that something touched which is not the case's own doing.
+        discarded: places of the samples to leave out of statistics: ``disturbed``, or none.
+        touched: how many samples each kind of disturbance touched, own doing included.
+        spans: what happened during the series, in order.
+        unseen: kinds that could not be looked for, and why.
+        repeat: whether the case is to be measured again.
+        why: the rule's decision in a sentence; empty if nothing was disturbed.
+    """
+
+    count: int
+    disturbed: tuple[int, ...] = ()
+    discarded: tuple[int, ...] = ()
+    touched: dict[str, int] = {}
+    spans: tuple[Span, ...] = ()
+    unseen: dict[str, str] = {}
+    repeat: bool = False
+    why: str = ""
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Places of the samples that statistics are of."""
+        out = frozenset(self.discarded)
+        return tuple(i for i in range(self.count) if i not in out)
+
+    @property
+    def clean(self) -> bool:
+        """Whether what is kept was not disturbed, as far as could be seen."""
+        return len(self.disturbed) == len(self.discarded)
+
+
+class Energy(Struct, frozen=True, kw_only=True):
+    """Joules for one item.
+
+    Attributes:
+        joules: the value, ``None`` where there is none; ``reason`` then says why.
+        low, high: bounds of it, sensor included.
+        basis: what was read.
+        seconds: the span it was read over.
+        items: how many items were done in that span.
+    """
+
+    joules: float | None = None
+    low: float | None = None
+    high: float | None = None
+    basis: str = ""
+    seconds: float = 0.0
+    items: int = 0
+    reason: str = ""
 
 
 def peak_device_memory(log: MachineLog) -> DeviceMemory | None:

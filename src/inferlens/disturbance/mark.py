@@ -15,10 +15,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from msgspec import Struct
-
-from inferlens.disturbance.spans import Kind, Span, all_spans
-from inferlens.machine import NOT_USED, CpuSamples, GpuProcesses, GpuSamples, MachineLog
+from inferlens.disturbance.spans import all_spans
+from inferlens.machine import NOT_USED, CpuSamples, GpuProcesses, GpuSamples, Kind, MachineLog, Marks
 
 # A median of what remains still stands on four fifths of the series; with more missing, it is no longer known that the
 # rest is the undisturbed part. Both are choices, not results.
@@ -27,41 +25,6 @@ LEAST_KEPT = 20  # as many as a series has at least, and as a 95th percentile ne
 OWN_DOING: frozenset[Kind] = frozenset({"power cap", "cpu quota"})
 UNCOVERED = "the watch did not cover the whole series"
 SLACK = 1.0  # seconds that a log may miss of a series' begin and end, and be held to cover it
-
-
-class Marks(Struct, frozen=True, kw_only=True):
-    """What became of a series of samples.
-
-    Attributes:
-        count: how many samples there are.
-        disturbed: places of the samples that something touched which is not the case's own doing.
-        discarded: places of the samples to leave out of statistics: ``disturbed``, or none.
-        touched: how many samples each kind of disturbance touched, own doing included.
-        spans: what happened during the series, in order.
-        unseen: kinds that could not be looked for, and why.
-        repeat: whether the case is to be measured again.
-        why: the rule's decision in a sentence; empty if nothing was disturbed.
-    """
-
-    count: int
-    disturbed: tuple[int, ...] = ()
-    discarded: tuple[int, ...] = ()
-    touched: dict[str, int] = {}
-    spans: tuple[Span, ...] = ()
-    unseen: dict[str, str] = {}
-    repeat: bool = False
-    why: str = ""
-
-    @property
-    def kept(self) -> tuple[int, ...]:
-        """Places of the samples that statistics are of."""
-        out = frozenset(self.discarded)
-        return tuple(i for i in range(self.count) if i not in out)
-
-    @property
-    def clean(self) -> bool:
-        """Whether what is kept was not disturbed, as far as could be seen."""
-        return len(self.disturbed) == len(self.discarded)
 
 
 def mark(

@@ -8,13 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
-from typing import Literal
 
-from msgspec import Struct
-
-from inferlens.machine import GpuSamples, MachineLog
-
-Kind = Literal["throttled", "power cap", "clock change", "foreign process", "cpu busy", "cpu quota", "steal"]
+from inferlens.machine import GpuSamples, Kind, MachineLog, Span
 
 # NVML's clocks event reasons (nvml.h, nvmlClocksEventReason*). They make the GPU slower than its own clocks would.
 POWER_CAP = 0x04
@@ -27,7 +22,7 @@ SLOWDOWNS = {
 # Not slowdowns: 0x01 idle, 0x02 clocks that somebody asked for, 0x10 sync boost, 0x100 a display's clocks.
 IDLE = 0x01
 
-# The SM clock boosts in steps of 15 MHz with temperature, about 1 % each; 5 % is several steps, and is no less than
+# The SM clock boosts in steps of 15 MHz with temperature, under 1 % each; 5 % is several steps, and is no less than
 # the differences of latency that people act on.
 CLOCK_CHANGE = 0.05
 # NVML's figure comes in whole percent, of which single ones are noise of its sampling.
@@ -44,15 +39,6 @@ STOLEN = 0.05
 LEAST_STEAL = 0.04
 # Share of an interval in which the control group had used up its quota.
 QUOTA_WAIT = 0.05
-
-
-class Span(Struct, frozen=True):
-    """From ``begin`` to ``end`` in seconds of the log's clock, what happened, and more of it in words."""
-
-    begin: float
-    end: float
-    kind: Kind
-    why: str = ""
 
 
 def all_spans(log: MachineLog, begin: float, end: float) -> list[Span]:
@@ -90,7 +76,7 @@ def clock_changes(log: MachineLog, begin: float, end: float) -> list[Span]:
     """The busy GPU's SM clock away from its median, from ``begin`` to ``end``, by more than :data:`CLOCK_CHANGE`.
 
     The median is of all these samples, and not a running one: a running median follows a change that lasts, and so
-    forgets it. Samples at the power limit are left to ``power cap``, which is why the clock moved.
+    forgets it. Samples at the power limit, and beside them, are left to ``power cap``, which is why the clock moved.
     """
     gpu = log.gpu
     if gpu is None or not gpu.sm_clock:
@@ -102,7 +88,7 @@ def clock_changes(log: MachineLog, begin: float, end: float) -> list[Span]:
     words = [""] * len(gpu.times)
     for i in inside:
         clock = gpu.sm_clock[i] or 0
-        capped = bool(gpu.reasons) and (gpu.reasons[i] or 0) & POWER_CAP
+        capped = any((mask or 0) & POWER_CAP for mask in gpu.reasons[max(0, i - 1) : i + 2])
         if abs(clock / usual - 1) > CLOCK_CHANGE and not capped:
             words[i] = f"SM clock {clock / 1e6:.0f} MHz, usually {usual / 1e6:.0f} MHz"
     return _instants(gpu.times, words, "clock change")

@@ -1,0 +1,49 @@
+"""What the reader of a record must know of disturbances: warnings, each with what to do."""
+
+from __future__ import annotations
+
+from inferlens.machine import Kind, Marks
+from inferlens.record import Warning
+
+ADVICE: dict[Kind, str] = {
+    "throttled": "Let it cool down, or see to its cooling; fewer cases in a row help as well.",
+    "clock change": "Where you may, lock the GPU's clocks (nvidia-smi --lock-gpu-clocks) and measure again.",
+    "foreign process": "End the other processes on the GPU (nvidia-smi lists them) and measure again.",
+    "cpu busy": "End other programs, or leave the case CPUs of its own (taskset), and measure again.",
+    "steal": "Measure on a machine whose CPUs are not shared, or when its neighbours rest.",
+    "power cap": "This is the speed at this power limit; compare it only with the same limit.",
+    "cpu quota": "This is the speed within the container's CPU limit; raise it, or choose fewer --threads.",
+}
+
+
+def warnings(marks: Marks) -> tuple[Warning, ...]:
+    """Warnings of what disturbed a series of samples, the worst first.
+
+    Codes: ``disturbed`` where disturbed samples are kept, ``samples-left-out`` where they are not, ``power-cap`` and
+    ``cpu-quota`` for what the case does to itself.
+    """
+    found = []
+    if marks.disturbed:
+        kinds = [kind for kind in ADVICE if kind in marks.touched and kind not in ("power cap", "cpu quota")]
+        reasons = "; ".join(f"{kind}, {marks.touched[kind]} samples{_more(marks, kind)}" for kind in kinds)
+        worst = max(kinds, key=lambda kind: marks.touched[kind])
+        code = "samples-left-out" if marks.clean else "disturbed"
+        found.append(Warning(code, f"{marks.why[:1].upper()}{marks.why[1:]}. What was seen: {reasons}.", ADVICE[worst]))
+    if "power cap" in marks.touched:
+        found.append(
+            Warning("power-cap", f"{_share(marks, 'power cap')} at the GPU's power limit.", ADVICE["power cap"])
+        )
+    if "cpu quota" in marks.touched:
+        message = f"{_share(marks, 'cpu quota')} while the CPU quota of the control group was used up."
+        found.append(Warning("cpu-quota", message, ADVICE["cpu quota"]))
+    return tuple(found)
+
+
+def _share(marks: Marks, kind: Kind) -> str:
+    return f"{marks.touched[kind]} of {marks.count} samples were taken"
+
+
+def _more(marks: Marks, kind: Kind) -> str:
+    """The first span's words, in brackets."""
+    why = next((span.why for span in marks.spans if span.kind == kind and span.why), "")
+    return f" ({why})" if why and why != kind else ""
