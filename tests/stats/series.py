@@ -28,3 +28,16 @@ def normal(seed: int, count: int = 400, centre: float = 1e-2, spread: float = 0.
 def lognormal(seed: int, count: int = 400, centre: float = 1e-2, spread: float = 0.05) -> list[float]:
     """Independent and log-normal, ``spread`` being the standard deviation of the logarithm."""
     return list(centre * np.exp(spread * np.random.default_rng(seed).standard_normal(count)))
+
+
+def processes(
+    generator: np.random.Generator,
+    number: int,
+    count: int,
+    between: float = 0.01,
+    within: float = 0.05,
+    times: float = 1.0,
+) -> list[list[float]]:
+    """``number`` processes of ``count`` samples around ``times`` 10 ms, with a standard deviation on each level."""
+    shifts = between * generator.standard_normal(number)
+    return [list(times * 1e-2 * np.exp(shift + within * generator.standard_normal(count))) for shift in shifts]

@@ -133,12 +133,10 @@ def speedup_interval(base: Sequence[float], candidate: Sequence[float], level: f
 
 def ratio_interval(above: Sequence[float], under: Sequence[float], level: float = 0.95) -> Interval | None:
     """Interval of the median of ``above`` over that of ``under``; ``None`` where either has none, or reaches zero."""
-    intervals = median_interval(above, level), median_interval(under, level)
-    medians = float(np.median(above)), float(np.median(under))
-    top, bottom = intervals
+    top, bottom = median_interval(above, level), median_interval(under, level)
     if top is None or bottom is None or min(top.low, bottom.low) <= 0:
         return None
-    ratio = medians[0] / medians[1]
-    down = math.hypot(math.log(medians[0] / top.low), math.log(bottom.high / medians[1]))
-    up = math.hypot(math.log(top.high / medians[0]), math.log(medians[1] / bottom.low))
-    return Interval(min(ratio * math.exp(-down), ratio), max(ratio * math.exp(up), ratio))
+    over, below_it = float(np.median(above)), float(np.median(under))
+    down = math.hypot(math.log(over / top.low), math.log(bottom.high / below_it))
+    up = math.hypot(math.log(top.high / over), math.log(below_it / bottom.low))
+    return Interval(over / below_it * math.exp(-down), over / below_it * math.exp(up))

@@ -1,0 +1,190 @@
+"""Is the candidate faster or slower than the base, the same, or is that not known?
+
+Each process gives one number, the logarithm of its median: see ``levels``. With two processes or more on each side the
+interval of the ratio is that of B. L. Welch, "The generalization of 'Student's' problem when several different
+population variances are involved", Biometrika 34 (1947). With processes in pairs, measured in turns, it is Student's
+over the pairs' differences: what drifts slowly cancels out. With one process on one side, variation between processes
+is taken to be that of the other side. With one on each it is not known at all: the interval is that within the
+processes, ``between`` is false, and the verdict asks for more than the interval, see :data:`UNSEEN`.
+
+The verdict follows from the interval. Several comparisons at once share the error: each has the level 1 - (1 - level) /
+comparisons, after O. J. Dunn, "Multiple comparisons among means", JASA 56 (1961), so that all their intervals hold
+together with probability ``level``; interval and verdict agree. SAME is the two one-sided tests of D. J. Schuirmann,
+Journal of Pharmacokinetics and Biopharmaceutics 15 (1987), at half their usual error: it is shown, not assumed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from msgspec import Struct
+
+from inferlens.stats.distributions import normal_quantile, student_quantile
+from inferlens.stats.intervals import Interval, ratio_interval
+from inferlens.stats.levels import Centre, around, centres, margin_of, mean_variance
+
+Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED"]
+
+# The relative standard deviation between processes that one process on each side has to overcome before it is believed.
+UNSEEN = 0.02
+
+
+class Comparison(Struct, frozen=True, kw_only=True):
+    """A candidate against a base.
+
+    Attributes:
+        verdict: FASTER, SAME, SLOWER, or UNDECIDED.
+        reason: why, in words; for UNDECIDED what is missing.
+        ratio: the candidate's time over the base's: above 1 it is slower. ``None`` without samples, or times of zero.
+        interval: of ``ratio``; ``None`` with too few samples.
+        between: whether the interval covers variation between processes.
+        processes: of base and candidate; of pairs, the same number twice.
+        threshold: relative difference that matters.
+        level: confidence of ``interval``, after the correction for several comparisons, or looks.
+    """
+
+    verdict: Verdict
+    reason: str
+    ratio: float | None
+    interval: Interval | None
+    between: bool
+    processes: tuple[int, int]
+    threshold: float
+    level: float
+
+    @property
+    def speedup(self) -> float | None:
+        """The base's time over the candidate's: above 1 the candidate is faster."""
+        return None if self.ratio is None else 1 / self.ratio
+
+    @property
+    def speedup_interval(self) -> Interval | None:
+        """Interval of :attr:`speedup`."""
+        return None if self.interval is None else Interval(1 / self.interval.high, 1 / self.interval.low)
+
+
+def compare(
+    base: Sequence[Sequence[float]],
+    candidate: Sequence[Sequence[float]],
+    *,
+    threshold: float = 0.02,
+    level: float = 0.95,
+    comparisons: int = 1,
+    paired: bool = False,
+) -> Comparison:
+    """The verdict on ``candidate`` against ``base``, each a series of samples for each of its processes.
+
+    SLOWER: the whole interval of the ratio is above 1 and the ratio at least 1 + ``threshold``. FASTER: the mirror
+    image. SAME: the whole interval lies from 1 / (1 + ``threshold``) to 1 + ``threshold``. Else UNDECIDED.
+
+    Args:
+        base: samples in order of time, process by process.
+        candidate: as ``base``.
+        threshold: the smallest relative difference that matters, above 0.
+        level: confidence that all ``comparisons`` together are right.
+        comparisons: how many such comparisons are made side by side.
+        paired: whether the i-th process of both sides were measured one after the other, in turns.
+
+    Raises:
+        ValueError: if ``paired`` and the sides have different numbers of processes, or an argument is out of range.
+    """
+    if not (threshold > 0 and 0 < level < 1 and comparisons >= 1):
+        raise ValueError("threshold above 0, level between 0 and 1 and at least one comparison were expected")
+    if paired and len(base) != len(candidate):
+        raise ValueError(f"pairs were expected, not {len(base)} processes of the base and {len(candidate)} others")
+    level = 1 - (1 - level) / comparisons
+    base, candidate = _with_samples(base, candidate, paired)
+    below, above = centres(base), centres(candidate)
+    between = max(len(below), len(above)) > 1
+    ratio = interval = None
+    if below and above:
+        ratio = math.exp(_mean(above) - _mean(below))
+        if between:
+            margin = _margin_of_pairs(below, above, level) if paired else _margin(below, above, level)
+            interval = around(ratio, margin)
+        elif (found := ratio_interval(candidate[0], base[0], level)) is not None:
+            # The two ways to the same ratio round differently.
+            interval = Interval(min(found.low, ratio), max(found.high, ratio))
+    verdict, reason = judge(ratio, interval, threshold=threshold, level=level, between=between)
+    return Comparison(
+        verdict=verdict,
+        reason=reason,
+        ratio=ratio,
+        interval=interval,
+        between=between,
+        processes=(len(below), len(above)),
+        threshold=threshold,
+        level=level,
+    )
+
+
+def _with_samples(
+    base: Sequence[Sequence[float]], candidate: Sequence[Sequence[float]], paired: bool
+) -> tuple[list[Sequence[float]], list[Sequence[float]]]:
+    """The processes that have samples; of pairs, those in which both have."""
+    if paired:
+        pairs = [pair for pair in zip(base, candidate, strict=True) if len(pair[0]) and len(pair[1])]
+        return [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    return [one for one in base if len(one)], [one for one in candidate if len(one)]
+
+
+def judge(
+    ratio: float | None, interval: Interval | None, *, threshold: float, level: float, between: bool
+) -> tuple[Verdict, str]:
+    """The verdict that follows from a ratio of times and its interval, and why."""
+    if ratio is None:
+        return "UNDECIDED", "One side has no samples, or times of zero."
+    if interval is None:
+        return "UNDECIDED", "Too few independent samples for an interval: more samples, or more processes, are needed."
+    most = 1 + threshold
+    spare = 1.0 if between else math.exp(normal_quantile((1 + level) / 2) * math.sqrt(2) * UNSEEN)
+    if interval.low > spare and ratio >= most:
+        return "SLOWER", "The whole interval is on the slow side, and the difference is at least the threshold."
+    if interval.high < 1 / spare and ratio <= 1 / most:
+        return "FASTER", "The whole interval is on the fast side, and the difference is at least the threshold."
+    if not between:
+        return "UNDECIDED", (
+            "One process on each side: how much processes differ is not known. Measure each in several processes."
+        )
+    if interval.low >= 1 / most and interval.high <= most:
+        return "SAME", "The whole interval is within the threshold."
+    if 1.0 not in interval:
+        side = "slow" if interval.low > 1 else "fast"
+        return "UNDECIDED", (
+            f"Surely on the {side} side, but not whether by less than the threshold or more: more processes are needed."
+        )
+    return "UNDECIDED", "The interval holds both no difference and one that matters: more processes are needed."
+
+
+def _margin_of_pairs(below: Sequence[Centre], above: Sequence[Centre], level: float) -> float:
+    """Half the length of the interval of the mean difference of logarithms, over pairs."""
+    differences = np.array([mine.log - theirs.log for theirs, mine in zip(below, above, strict=True)])
+    parts = mean_variance(below), mean_variance(above)
+    within = None if parts[0] is None or parts[1] is None else parts[0] + parts[1]
+    return margin_of(float(np.sort(differences).var(ddof=1)), within, differences.size, level)
+
+
+def _margin(below: Sequence[Centre], above: Sequence[Centre], level: float) -> float:
+    """Half the length of Welch's interval of the difference of mean logarithms, at least that from within alone."""
+    sides = [np.sort([one.log for one in side]) for side in (below, above)]
+    parts = [(float(side.var(ddof=1)), side.size) for side in sides if side.size > 1]
+    upper = (1 + level) / 2
+    if len(parts) == 1:
+        (variance, count) = parts[0]
+        total, freedom = variance * (1 + 1 / count), count - 1.0
+    else:
+        shares = [variance / count for variance, count in parts]
+        total = sum(shares)
+        weights = sum(share**2 / (count - 1) for share, (_, count) in zip(shares, parts, strict=True))
+        freedom = total**2 / weights if weights > 0 else 1.0
+    margin = student_quantile(upper, freedom) * math.sqrt(total)
+    within = [mean_variance(side) for side in (below, above)]
+    least = sum((one or 0.0) / len(side) for one, side in zip(within, (below, above), strict=True))
+    return max(margin, normal_quantile(upper) * math.sqrt(least))
+
+
+def _mean(found: Sequence[Centre]) -> float:
+    return math.fsum(centre.log for centre in found) / len(found)
