@@ -17,7 +17,7 @@ from inferlens.clocks import StagedClock
 
 @dataclass(frozen=True)
 class HostFeed:
-    """A feed on the device, the tensors that a call with it reads, and the pinned tensor that each is filled from."""
+    """A feed on the device, the tensors that a call with it reads, and in their order what each is filled from."""
 
     device: Any
     read: list[Any]
@@ -44,10 +44,14 @@ class HostIo(Runner):
         self._inner.__exit__(kind, error, trace)
 
     def place(self, inputs: Inputs) -> HostFeed:
-        """The inner runner's feed, and pinned copies of the tensors that a call reads."""
+        """The inner runner's feed, and pinned copies of its tensors.
+
+        Copies of the feed's own tensors, not of those that a call reads: a captured call still holds an earlier feed.
+        """
+        from inferlens.models.outputs import flatten
+
         feed = self._inner.place(inputs)
-        read = self._inner.read_by(feed)
-        return HostFeed(feed, read, [tensor.cpu().pin_memory() for tensor in read])
+        return HostFeed(feed, self._inner.read_by(feed), [tensor.cpu().pin_memory() for tensor in flatten(feed)])
 
     def infer(self, feed: HostFeed) -> list[Any]:
         """All three stages, enqueued; the outputs are on the host once the stream has come to its end."""
