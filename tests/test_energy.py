@@ -85,3 +85,11 @@ def test_energy_of_the_cpus() -> None:
     assert found.joules == pytest.approx(4.0)
     assert found.high is not None
     assert found.high / 4.0 - 1 < SENSOR + 0.001 < MOST_RELATIVE
+
+
+def test_what_others_used_is_not_called_ours() -> None:
+    shared = gpu_log(energy=lambda time: 300 * time, processes={"foreign_utilisation": during(4.0, 5.0, 0.5, 0.0)})
+    assert "another process" in energy_per_item(shared, 2.0, 8.0, 600).reason
+    assert energy_per_item(shared, 6.0, 9.0, 300).joules == pytest.approx(3.0)
+    busy = cpu_log(2, energy=lambda time: 40 * time, busy=2.0, others=1.0)
+    assert "other processes" in cpu_energy_per_item(busy, 2.0, 8.0, 600).reason

@@ -18,7 +18,8 @@ from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from inferlens.machine import Energy, GpuSamples, MachineLog
+from inferlens.disturbance.spans import cpu_busy, foreign
+from inferlens.machine import Energy, GpuSamples, MachineLog, Span
 
 UPDATE = 0.1  # seconds between two values of NVML's counter of energy
 RAPL_UPDATE = 0.001  # seconds; Intel's Software Developer's Manual, volume 3, on RAPL's energy status
@@ -56,6 +57,8 @@ def energy_per_item(log: MachineLog, begin: float, end: float, items: int) -> En
     gpu = log.gpu
     if gpu is None:
         return Energy(reason=log.absent.get("gpu", "the GPU was not watched"))
+    if _touches(foreign(log), begin, end):
+        return Energy(reason="another process used the GPU meanwhile, whose energy cannot be told apart")
     return _per_item(lambda: _gpu_mean(gpu, log, begin, end), begin, end, items)
 
 
@@ -64,8 +67,14 @@ def cpu_energy_per_item(log: MachineLog, begin: float, end: float, items: int) -
     cpu = log.cpu
     if cpu is None or not cpu.energy:
         return Energy(reason=log.absent.get("cpu_energy", "the CPUs were not watched"))
+    if _touches(cpu_busy(log), begin, end):
+        return Energy(reason="other processes kept the CPUs busy, whose energy cannot be told apart")
     basis = "RAPL: all CPU packages, whoever used them"
     return _per_item(lambda: _counted(cpu.times, cpu.energy, begin, end, RAPL_UPDATE, basis), begin, end, items)
+
+
+def _touches(spans: Sequence[Span], begin: float, end: float) -> bool:
+    return any(span.end > begin and span.begin < end for span in spans)
 
 
 def _per_item(mean: Callable[[], _Mean], begin: float, end: float, items: int) -> Energy:

@@ -169,3 +169,18 @@ def test_exactly_the_samples_that_overlap_are_disturbed(begins: list[float], sta
         touches = any(span.begin <= begin + 0.05 and span.end >= begin for span in marks.spans)
         assert touching <= (i in marks.disturbed) <= touches
     assert set(marks.kept) | set(marks.discarded) == set(range(len(begins)))
+
+
+def test_holes_in_the_log_hide_nothing() -> None:
+    """Every second row is empty, as of readings that take long: what is known stands for the time between."""
+    seen: list[float] = []
+
+    def holed(time: float) -> int | None:
+        seen.append(time)
+        return None if len(seen) % 2 else (3 if time < 4 else 5)
+
+    marks = mark(BEGINS, LATENCIES, cpu_log(throttle_events=holed))
+    assert [(span.begin, span.end) for span in marks.spans] == [(3.5, 4.5)]
+    busy = during(4.0, 4.0, 2.0, 1.0)
+    loads = cpu_log(2, busy=busy, others=lambda time: None if time == 3.5 else (1.0 if time == 4.0 else 0.0))
+    assert [(span.begin, span.end) for span in mark(BEGINS, LATENCIES, loads).spans] == [(3.0, 4.0)]

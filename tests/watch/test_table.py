@@ -52,3 +52,19 @@ def test_the_oldest_rows_go_when_there_are_too_many_but_peaks_stay() -> None:
     assert len(columns["times"]) == len(columns["load"]) <= 10
     assert table.forgotten + len(columns["times"]) == 14
     assert table.peaks["load"] == 9.0
+
+
+def test_a_reading_that_takes_long_is_asked_less_often() -> None:
+    clock = Clock()
+
+    def slow(now: float) -> Mapping[str, Value]:
+        clock.now += 1 / 128  # at most 5 % of the time: once in 0.156 s
+        return {"slow": 1}
+
+    table = Table({"slow": slow, "quick": lambda now: {"quick": 2}}, clock)
+    for tick in range(9):
+        clock.now = tick * 0.125
+        table.take()
+    columns = table.as_columns()
+    assert columns["slow"] == (1, None) * 4 + (1,)
+    assert columns["quick"] == (2,) * 9

@@ -6,7 +6,8 @@ may have begun and ended anywhere there. A mean over an interval stands for that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
 from inferlens.machine import GpuSamples, Kind, MachineLog, Span
@@ -59,16 +60,13 @@ def throttled(log: MachineLog) -> list[Span]:
     found: list[Span] = []
     if log.gpu:
         times, reasons = log.gpu.times, log.gpu.reasons
-        found += _instants(times, ["power cap" if (mask or 0) & POWER_CAP else "" for mask in reasons], "power cap")
-        found += _instants(times, [_slowdown(mask or 0) for mask in reasons], "throttled")
+        capped = [None if mask is None else "power limit" * bool(mask & POWER_CAP) for mask in reasons]
+        slowed = [None if mask is None else _slowdown(mask) for mask in reasons]
+        found += [*_instants(times, capped, "power cap"), *_instants(times, slowed, "throttled")]
     if log.cpu:
-        events = log.cpu.throttle_events
-        found += _intervals(
-            log.cpu.times,
-            lambda i: "a CPU core was slowed down by heat" if _grown(events, i) > 0 else "",
-            len(events),
-            "throttled",
-        )
+        why = "a CPU core was slowed down by heat"
+        grown = _growth(log.cpu.times, log.cpu.throttle_events)
+        found += _joined(Span(begin, end, "throttled", why) for begin, end, events in grown if events > 0)
     return found
 
 
@@ -122,28 +120,24 @@ def cpu_busy(log: MachineLog) -> list[Span]:
     cpu, cpus = log.cpu, log.cpus
     if cpu is None or not cpu.others or not cpus:
         return []
-
-    def word(i: int) -> str:
-        others, busy = cpu.others[i], cpu.busy[i]
-        if others is None or busy is None:
-            return ""
+    spans = []
+    for begin, end, i in _means(cpu.times, cpu.others):
+        others, busy = cpu.others[i] or 0.0, cpu.busy[i] or 0.0
         crowded = others > OTHERS_BUSY and cpus - busy < LEAST_FREE
-        return f"others used {others:.1f} of {cpus} CPUs" if crowded or others > OTHERS_SHARE * cpus else ""
-
-    return _intervals(cpu.times, word, len(cpu.others), "cpu busy")
+        if crowded or others > OTHERS_SHARE * cpus:
+            spans.append(Span(begin, end, "cpu busy", f"others used {others:.1f} of {cpus} CPUs"))
+    return list(_joined(spans))
 
 
 def cpu_quota(log: MachineLog) -> list[Span]:
     """The case's control group had used up its CPU quota and had to wait."""
     if log.cpu is None:
         return []
-    times, waited = log.cpu.times, log.cpu.quota_wait
-
-    def word(i: int) -> str:
-        share = _grown(waited, i) / (times[i] - times[i - 1]) if times[i] > times[i - 1] else 0.0
-        return "the CPU quota of the control group was used up" if share > QUOTA_WAIT else ""
-
-    return _intervals(times, word, len(waited), "cpu quota")
+    why = "the CPU quota of the control group was used up"
+    grown = _growth(log.cpu.times, log.cpu.quota_wait)
+    return list(
+        _joined(Span(begin, end, "cpu quota", why) for begin, end, wait in grown if wait > QUOTA_WAIT * (end - begin))
+    )
 
 
 def steal(log: MachineLog) -> list[Span]:
@@ -151,15 +145,13 @@ def steal(log: MachineLog) -> list[Span]:
     cpu = log.cpu
     if cpu is None or not cpu.steal:
         return []
-
-    def word(i: int) -> str:
-        stolen, busy = cpu.steal[i], cpu.busy[i]
-        if stolen is None or busy is None or stolen < LEAST_STEAL:
-            return ""
-        share = stolen / (stolen + busy)
-        return f"{share:.0%} of the CPUs' time was stolen by the hypervisor" if share > STOLEN else ""
-
-    return _intervals(cpu.times, word, len(cpu.steal), "steal")
+    spans = []
+    for begin, end, i in _means(cpu.times, cpu.steal):
+        stolen, busy = cpu.steal[i] or 0.0, cpu.busy[i] or 0.0
+        share = stolen / (stolen + busy) if stolen else 0.0
+        if stolen >= LEAST_STEAL and share > STOLEN:
+            spans.append(Span(begin, end, "steal", f"{share:.0%} of the CPUs' time was stolen by the hypervisor"))
+    return list(_joined(spans))
 
 
 def _slowdown(mask: int) -> str:
@@ -173,22 +165,32 @@ def _busy(gpu: GpuSamples, i: int) -> bool:
     return not gpu.utilisation or gpu.utilisation[i] is None or (gpu.utilisation[i] or 0) > 0
 
 
-def _grown(counter: Sequence[float | None], i: int) -> float:
-    now, last = counter[i], counter[i - 1]
-    return now - last if now is not None and last is not None else 0.0
-
-
-def _instants(times: Sequence[float], words: Sequence[str], kind: Kind) -> list[Span]:
-    """Spans around the samples that have a word, from the sample before to the sample after."""
-    last = len(times) - 1
-    spans = (Span(times[max(0, i - 1)], times[min(last, i + 1)], kind, word) for i, word in enumerate(words) if word)
+def _instants(times: Sequence[float], words: Sequence[str | None], kind: Kind) -> list[Span]:
+    """Spans around the samples that have a word, from the sample before to the one after; ``None`` is no sample."""
+    known = [(time, word) for time, word in zip(times, words, strict=False) if word is not None]
+    last = len(known) - 1
+    spans = (
+        Span(known[max(0, i - 1)][0], known[min(last, i + 1)][0], kind, word)
+        for i, (_, word) in enumerate(known)
+        if word
+    )
     return list(_joined(spans))
 
 
-def _intervals(times: Sequence[float], word: Callable[[int], str], count: int, kind: Kind) -> list[Span]:
-    """Spans of the intervals, each from the time before to its own, that have a word."""
-    spans = (Span(times[i - 1], times[i], kind, text) for i in range(1, count) if (text := word(i)))
-    return list(_joined(spans))
+def _means(times: Sequence[float], values: Sequence[float | None]) -> Iterator[tuple[float, float, int]]:
+    """Begin, end and place of every mean: it is of the time since the last one, or since the log began."""
+    begin = times[0]
+    for i in range(1, len(values)):
+        if values[i] is not None:
+            yield begin, times[i], i
+            begin = times[i]
+
+
+def _growth(times: Sequence[float], counter: Sequence[float | None]) -> Iterator[tuple[float, float, float]]:
+    """Begin and end of every interval between two counts, and by how much the counter grew in it."""
+    known = [(time, count) for time, count in zip(times, counter, strict=False) if count is not None]
+    for (begin, before), (end, after) in itertools.pairwise(known):
+        yield begin, end, after - before
 
 
 def _joined(spans: Iterable[Span]) -> Iterator[Span]:

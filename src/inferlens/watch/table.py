@@ -1,7 +1,8 @@
 """Rows of samples under way: readings are asked in turn, and what they answer becomes columns.
 
 A reading is a function that returns values by column name. One that has never answered and fails is left out from then
-on, and why is kept; one that fails later leaves a hole, and is left out after :data:`PATIENCE` failures in a row.
+on, and why is kept; one that fails later leaves a hole, and is left out after :data:`PATIENCE` failures in a row. One
+that takes long is asked less often, so that it never takes more than :data:`MOST_SHARE` of a processor.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ Value = float | int | None
 Reading = Callable[[float], Mapping[str, Value]]
 
 PATIENCE = 10
+MOST_SHARE = 0.05
 # At ten rows a second more than half an hour: what comes before the steady state may take hours.
 MOST_ROWS = 20_000
 
@@ -32,6 +34,7 @@ class Table:
         self._failures: dict[str, int] = {}
         self._answered: set[str] = set()
         self._costs: dict[str, list[float]] = {}
+        self._rests: dict[str, float] = {}
         self.times: list[float] = []
         self.columns: dict[str, list[Value]] = {}
         self.absent: dict[str, str] = {}
@@ -43,7 +46,8 @@ class Table:
         now = self._clock()
         row: dict[str, Value] = {}
         for name in list(self._readings):
-            row.update(self._ask(name, now))
+            if now >= self._rests.get(name, now):
+                row.update(self._ask(name, now))
         for name in row.keys() - self.columns.keys():
             self.columns[name] = [None] * len(self.times)
         self.times.append(round(now, 4))
@@ -58,10 +62,10 @@ class Table:
     def as_columns(self) -> dict[str, Any]:
         """The columns and their times as tuples, without columns that have no value at all."""
         # A watch that hangs may be in the middle of a row.
-        rows = min([len(self.times), *(len(column) for column in self.columns.values())])
+        rows = min([len(self.times), *(len(column) for column in list(self.columns.values()))])
         told = {
             name: tuple(column[:rows])
-            for name, column in self.columns.items()
+            for name, column in list(self.columns.items())
             if any(value is not None for value in column)
         }
         return {"times": tuple(self.times[:rows]), **told}
@@ -69,7 +73,7 @@ class Table:
     @property
     def costs(self) -> dict[str, float]:
         """Median seconds that each reading took."""
-        return {name: round(median(spent), 7) for name, spent in self._costs.items() if spent}
+        return {name: round(median(spent), 7) for name, spent in list(self._costs.items()) if spent}
 
     def _ask(self, name: str, now: float) -> Mapping[str, Value]:
         begin = self._clock()
@@ -78,7 +82,9 @@ class Table:
         except Exception as error:  # whatever a driver or a file system comes up with is no error of the case
             self._failed(name, reason_of(error))
             return {}
-        self._costs.setdefault(name, []).append(self._clock() - begin)
+        cost = self._clock() - begin
+        self._costs.setdefault(name, []).append(cost)
+        self._rests[name] = begin + cost / MOST_SHARE
         self._answered.add(name)
         self._failures[name] = 0
         return values

@@ -8,6 +8,7 @@ costs the case is measured by ``python -m benchmarks watch_cost``.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -92,7 +93,7 @@ class Watch:
     def log(self) -> MachineLog:
         """What was seen so far; complete after the context."""
         tables = dict(self._tables)
-        absent = {**self._absent, **self._before.absent}
+        absent = dict(self._absent)
         if self._neighbours:
             absent.update(self._neighbours.absent)
         for table in tables.values():
@@ -118,8 +119,9 @@ class Watch:
         )
 
     def _run(self) -> None:
-        with suppress(OSError, AttributeError):  # on Linux priorities are those of threads: setpriority(2), notes
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+        if sys.platform == "linux":  # there, priorities are those of threads: setpriority(2), notes
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         try:
             with self._open() as every:
                 tick = 0

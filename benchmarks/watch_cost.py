@@ -1,0 +1,154 @@
+"""What watching the machine costs the case: latencies with the watch on and off, in turns, in a process of their own.
+
+As in a run, the timed calls are in a child process and the watch is a thread of its parent. Each pair of rounds has one
+with the watch and one without, which of them first changes from pair to pair. The ratio is the median of the pairs'
+ratios, on over off; its interval, of 96 %, is that of the sign test, from the 3rd to the 10th of 12 ordered ratios. It
+covers chance, not other machines. Below the table: how long each reading takes in the watching thread.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from inferlens.clocks import CudaClock, HostClock
+from inferlens.machine import MachineLog
+from inferlens.stats.quantiles import quantile
+from inferlens.watch.before import survey
+from inferlens.watch.watch import Watch
+
+PAIRS = 12
+RANKS = (2, 9)  # of the ordered ratios, from 0: binomial(12, 1/2) leaves 1.9 % on either side
+SECONDS = 0.7
+LOADS = {
+    "cpu-one": "matmul 256, one thread",
+    "cpu-all": "matmul 256, all threads",
+    "cuda-small": "add of 1000 numbers on the GPU",
+    "cuda-large": "matmul 4096 fp16 on the GPU",
+}
+FIGURES: dict[str, Callable[[list[float]], float]] = {
+    "median": lambda samples: quantile(samples, 0.5),
+    "mean": lambda samples: sum(samples) / len(samples),
+    "p99": lambda samples: quantile(samples, 0.99),
+}
+
+
+def main() -> None:
+    """Prints the tables."""
+    loads = [name for name in LOADS if name.startswith("cpu") or _has_gpu()]
+    table = Table(title=f"Latency with the watch over latency without, {PAIRS} pairs", title_justify="left")
+    for header in ("call", "median, µs", *FIGURES):
+        table.add_column(header, justify="left" if header == "call" else "right", no_wrap=True)
+    log: MachineLog | None = None
+    for name in loads:
+        pairs, log = compare(name)
+        off = quantile([FIGURES["median"](without) for _, without in pairs], 0.5)
+        ratios = [
+            sorted(figure(watched) / figure(without) for watched, without in pairs) for figure in FIGURES.values()
+        ]
+        table.add_row(LOADS[name], f"{off * 1e6:.1f}", *map(_ratio, ratios))
+    console = Console(width=120)
+    console.print(table)
+    if log:
+        console.print(_costs(log))
+
+
+def compare(name: str) -> tuple[list[tuple[list[float], list[float]]], MachineLog]:
+    """Latencies with the watch and without it, pair by pair, and the last log."""
+    gpu = name.startswith("cuda")
+    before = survey() if gpu else None
+    child = subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.watch_cost", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        _ask(child)  # the first round is warm-up
+        pairs = []
+        for pair in range(PAIRS):
+            found: dict[bool, list[float]] = {}
+            for on in (pair % 2 == 0, pair % 2 == 1):
+                if not on:
+                    found[on] = _ask(child)
+                    continue
+                with Watch(child.pid, gpu=gpu, before=before) as watch:
+                    _until_it_sees(watch)
+                    found[on] = _ask(child)
+            pairs.append((found[True], found[False]))
+        return pairs, watch.log()
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def work(name: str) -> None:
+    """The child: for every line it reads, times calls for a while and prints the latencies."""
+    import torch
+
+    clock: Any = CudaClock() if name.startswith("cuda") else HostClock()
+    if name == "cpu-one":
+        torch.set_num_threads(1)
+    with torch.inference_mode():
+        infer, feed = _call(name, torch)
+        count = 10
+        while sum(clock.time(infer, feed, count).latency) < SECONDS / 10:
+            count *= 2
+        for _ in sys.stdin:
+            sys.stdout.write(json.dumps(clock.time(infer, feed, 10 * count).latency) + "\n")
+            sys.stdout.flush()
+
+
+def _call(name: str, torch: Any) -> tuple[Callable[[Any], Any], Any]:
+    """A function and its argument."""
+    if name == "cuda-small":
+        return lambda x: x + 1, torch.zeros(1000, device="cuda")
+    if name == "cuda-large":
+        return lambda x: x @ x, torch.zeros(4096, 4096, device="cuda", dtype=torch.float16)
+    return lambda x: x @ x, torch.zeros(256, 256)
+
+
+def _ask(child: subprocess.Popen[str]) -> list[float]:
+    assert child.stdin
+    assert child.stdout
+    child.stdin.write("\n")
+    child.stdin.flush()
+    latencies: list[float] = json.loads(child.stdout.readline())
+    return latencies
+
+
+def _until_it_sees(watch: Watch) -> None:
+    """Waits for the first samples: in a run the watch begins long before the first timed call."""
+    deadline = time.monotonic() + 10
+    while not watch.log().cpu and time.monotonic() < deadline:
+        time.sleep(0.05)
+
+
+def _has_gpu() -> bool:
+    """Whether PyTorch finds a GPU; asked in another process, so that this one holds no part of it."""
+    code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+def _ratio(ordered: list[float]) -> str:
+    low, high = (ordered[rank] for rank in RANKS)
+    return f"{quantile(ordered, 0.5):.4f} [{low:.4f}, {high:.4f}]"
+
+
+def _costs(log: MachineLog) -> Table:
+    table = Table(title="Time of each reading in the watching thread, median", title_justify="left")
+    table.add_column("reading")
+    table.add_column("µs", justify="right")
+    for name, seconds in log.costs.items():
+        table.add_row(name, f"{seconds * 1e6:.0f}")
+    for name, why in log.absent.items():
+        table.add_row(f"not told: {name} ({why})", "–")
+    return table
+
+
+if __name__ == "__main__":
+    work(sys.argv[1])
