@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,10 @@ import pytest
 
 from inferlens.disturbance.spans import all_spans
 from inferlens.energy import energy_per_item
-from inferlens.machine import Before, MachineLog, peak_device_memory
+from inferlens.machine import NOT_USED, Before, MachineLog, peak_device_memory
 from inferlens.watch.watch import Watch
 from tests.watch.fake_nvml import LOST, NOT_SUPPORTED, Device, FakeNvml
-from tests.watch.rig import PID, watched
+from tests.watch.rig import PID, Crew, watched
 
 
 def kinds(log: MachineLog) -> dict[str, tuple[float, float]]:
@@ -227,3 +228,37 @@ def test_a_thread_that_hangs_does_not_hang_the_run(tmp_path: Path, monkeypatch: 
     released.set()
     watch._thread.join(10)
     assert not watch._thread.is_alive()
+
+
+def test_without_a_gpu_there_is_less_to_wake_up_for(tmp_path: Path) -> None:
+    waits: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) >= 4
+
+    nvml = FakeNvml()
+    with Watch(PID, nvml=nvml, cpus=Crew(tmp_path), wait=wait) as watch:
+        watch._thread.join(10)
+    log = watch.log()
+    assert waits == [0.5] * 4
+    assert nvml.calls == {}
+    assert log.absent["gpu"] == NOT_USED
+    assert log.cpus == 2
+
+
+def test_a_real_watch_ends_promptly_and_leaves_no_thread(tmp_path: Path) -> None:
+    before = threading.active_count()
+    with Watch(os.getpid(), interval=60.0) as watch:
+        pass
+    assert threading.active_count() == before
+    log = watch.log()
+    assert "watch" not in log.absent
+    assert log.cpus == len(os.sched_getaffinity(0))
+
+
+def test_the_fake_has_no_function_that_nvml_lacks() -> None:
+    real = pytest.importorskip("pynvml")
+    for name in [*FakeNvml()._functions(), *(name for name in vars(FakeNvml) if name.startswith("NVML"))]:
+        assert hasattr(real, name), name
+    assert real.NVMLError(NOT_SUPPORTED).value == NOT_SUPPORTED

@@ -124,13 +124,13 @@ class Watch:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         try:
             with self._open() as every:
-                tick = 0
+                tick, step = 0, min(ticks for _, ticks in every)  # without a GPU there is less to wake up for
                 while True:
                     for table, ticks in every:
                         if tick % ticks == 0:
                             table.take()
-                    tick += 1
-                    if self._wait(self._interval):
+                    tick += step
+                    if self._wait(step * self._interval):
                         break
                 for table, _ in every:  # the end of what lasts until here
                     table.take()
