@@ -97,9 +97,13 @@ def unseen(log: MachineLog, begin: float, end: float) -> dict[str, str]:
     return {
         kind: next((log.absent[name] for name in (*names, "watch") if name in log.absent), UNCOVERED)
         for kind, times, column, names in wanted
-        if not column or not _covers(times, begin, end)
+        if not _told(times, column, begin, end)
     }
 
 
-def _covers(times: Sequence[float], begin: float, end: float) -> bool:
-    return bool(times) and times[0] <= begin + SLACK and times[-1] >= end - SLACK
+def _told(times: Sequence[float], column: Sequence[object], begin: float, end: float) -> bool:
+    """Whether a column has values from ``begin`` to ``end``: of at least half of its samples there."""
+    if not column or times[0] > begin + SLACK or times[-1] < end - SLACK:
+        return False
+    inside = [value for time, value in zip(times, column, strict=True) if begin <= time <= end]
+    return 2 * sum(value is not None for value in inside) >= len(inside)
