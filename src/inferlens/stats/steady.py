@@ -1,0 +1,242 @@
+"""Where the steady state of a series of latencies begins, if it has one.
+
+The method is that of E. Barrett, C. F. Bolz-Tereick, R. Killick, S. Mount and L. Tratt, "Virtual machine warmup blows
+hot and cold", OOPSLA 2017: the series is cut where its level changes, levels that differ too little to matter count as
+one, and the series is steady from where its last level begins, if that lasts. What differs:
+
+- Medians of batches are cut, at most :data:`BATCHES` of them, on a logarithmic scale, and those far off their
+  neighbours are drawn in: single outliers cannot make a level. The cost hardly grows with the number of samples.
+- The cuts are the best ones for each number of cuts, by dynamic programming: I. E. Auger and C. E. Lawrence,
+  "Algorithms for the optimal identification of segment neighborhoods", Bulletin of Mathematical Biology 51 (1989).
+- Neighbours may resemble each other, which looks like changes of level. The number of cuts is therefore chosen by the
+  likelihood with errors of an autoregression of order 1, as in S. Chakar, E. Lebarbier, C. Lévy-Leduc and S. Robin, "A
+  robust approach for estimating change-points in the mean of an AR(1) process", Bernoulli 23 (2017).
+- Three more shapes compete with the levels: a straight line, which drifts to its end; an exponential decay, steady from
+  where less than the tolerance is left of it; and a slow wave, never steady. What explains most at its price wins.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+METHOD = "segments with AR(1) errors"
+BATCHES = 64
+LEAST_SAMPLES = 30
+# Relative difference of two levels that does not matter.
+TOLERANCE = 0.005
+# The share of the series that its last level has to last.
+LEAST_SHARE = 1 / 3
+_MOST_CUTS = 6
+_LEAST_BATCHES = 4
+# What a shape has to add to twice the logarithm of the likelihood, times log(batches), to be believed. Chosen so that
+# one to four series in a hundred with an autocorrelation of 0.9 are: `python -m benchmarks coverage`.
+_PRICE_OF_CUT = 4.0
+_PRICE_OF_LINE = 2.5
+_PRICE_OF_DECAY = 4.0
+_PRICE_OF_WAVE = 5.0
+# Of the series' length: times in which a decay falls to 1 / e; and how often a wave may go up and down.
+_DECAYS = np.geomspace(0.02, 0.6, 12)
+_WAVES = np.arange(0.75, 8.1, 0.25)
+
+
+class Steady(Struct, frozen=True):
+    """Where a series is steady.
+
+    Attributes:
+        start: index of the first sample of the steady state; 0 where there is none.
+        steady: whether there is one.
+        method: how it was found.
+        reason: ``steady``, ``warm-up`` (steady from ``start``), ``drifting`` to the end, ``cycling`` up and down
+            slowly, ``never-steady`` (its last level begins too late) or ``few-samples``.
+    """
+
+    start: int
+    steady: bool
+    method: str
+    reason: str
+
+
+class _Fit(Struct, frozen=True):
+    """A shape and how badly it fits.
+
+    Attributes:
+        shape: ``levels``, ``line``, ``decay`` or ``wave``.
+        cost: -2 log likelihood and the price.
+        first: the batch from which it is steady; that of levels are ``cuts``.
+        extent: how much it moves, on the logarithmic scale.
+    """
+
+    shape: str
+    cost: float
+    extent: float = 0.0
+    first: int = 0
+    cuts: tuple[int, ...] = ()
+
+
+def steady(samples: Sequence[float], tolerance: float = TOLERANCE) -> Steady:
+    """Where the steady state of latencies in order of time begins: ``samples[found.start:]`` is steady.
+
+    Latencies have to be finite and positive; below :data:`LEAST_SAMPLES` of them nothing is said. ``tolerance`` is the
+    relative difference of two levels that does not matter.
+    """
+    values = np.asarray(samples, dtype=np.float64)
+    if values.size < LEAST_SAMPLES or not (np.isfinite(values).all() and values.min() > 0):
+        return Steady(0, False, METHOD, "few-samples")
+    size = -(-values.size // BATCHES)
+    count = values.size // size
+    spare = values.size - count * size
+    batches = _drawn_in(np.log(np.median(values[spare:].reshape(count, size), axis=1)))
+    first, reason = _verdict(batches, tolerance)
+    if reason:
+        return Steady(0, False, METHOD, reason)
+    start = _without_first_calls(values, spare + first * size if first else 0)
+    return Steady(start, True, METHOD, "warm-up" if start else "steady")
+
+
+def _verdict(batches: Array, tolerance: float) -> tuple[int, str]:
+    """The first batch of the steady state, or why there is none."""
+    shapes = [_line(batches), _decay(batches, tolerance), _wave(batches)]
+    best = min([_levels(batches, tolerance), *(shape for shape in shapes if shape.extent > tolerance)], key=_cost)
+    if best.shape == "wave":
+        return 0, "cycling"
+    if best.first > (1 - LEAST_SHARE) * batches.size:
+        return 0, "never-steady" if best.shape == "levels" else "drifting"
+    rest = batches[best.first :]
+    if best.shape == "levels" and best.first and _line(rest).extent > tolerance and _line(rest).cost < _flat(rest):
+        return 0, "drifting"
+    return best.first, ""
+
+
+def _cost(fit: _Fit) -> float:
+    return fit.cost
+
+
+def _without_first_calls(values: Array, start: int) -> int:
+    """``start``, or the sample after it where a few slow first calls end, which a batch's median hides.
+
+    They are slow beyond Tukey's outer fence, and more in a row than the slow ones of the rest would be by chance.
+    """
+    rest = values[start:]
+    low, high = np.quantile(rest, [0.25, 0.75])
+    slow = rest > high + 3 * (high - low)
+    first = int(np.argmin(slow)) if slow[0] else 0
+    share = float(slow[first:].mean())
+    return start + first if first <= rest.size // 10 and share**first < 0.01 else start
+
+
+def _drawn_in(batches: Array) -> Array:
+    """Batches more than three deviations from the median of their five neighbours, moved to that distance.
+
+    Where one in ten is far off that is no outlier but how the samples are: two modes, or a coarse clock.
+    """
+    padded = np.pad(batches, 2, mode="edge")
+    usual = np.median(np.lib.stride_tricks.sliding_window_view(padded, 5), axis=1)
+    off = batches - usual
+    middle, most = np.quantile(np.abs(off), [0.5, 0.9])
+    limit = max(3 * 1.4826 * float(middle), 1.5 * float(most))
+    return np.asarray(usual + np.clip(off, -limit, limit), dtype=np.float64)
+
+
+def _levels(batches: Array, tolerance: float) -> _Fit:
+    """The best cuts of the best number of them; the last level begins after those that hardly differ from it."""
+    fits = []
+    for cuts in _best_cuts(batches):
+        price = _PRICE_OF_CUT * len(cuts) * math.log(batches.size)
+        fits.append(_Fit("levels", _misfit(batches - _means(batches, cuts), 1 + len(cuts)) + price, cuts=cuts))
+    best = min(fits, key=_cost)
+    means = _means(batches, best.cuts)
+    other = np.flatnonzero(np.abs(means - means[-1]) > tolerance)
+    return replace(best, first=int(other[-1]) + 1 if other.size else 0)
+
+
+def _flat(batches: Array) -> float:
+    return _misfit(batches - batches.mean(), 1)
+
+
+def _line(batches: Array) -> _Fit:
+    """A straight line through all batches: steady never."""
+    time = np.arange(batches.size) - (batches.size - 1) / 2
+    slope = float(time @ batches) / float(time @ time)
+    cost = _misfit(batches - batches.mean() - slope * time, 2) + _PRICE_OF_LINE * math.log(batches.size)
+    return _Fit("line", cost, abs(slope) * (batches.size - 1), first=batches.size)
+
+
+def _decay(batches: Array, tolerance: float) -> _Fit:
+    """The best exponential decay to a level, from above or below."""
+    time = (np.arange(batches.size) + 0.5) / batches.size
+    curves = np.exp(-time / _DECAYS[:, None])
+    curves -= curves.mean(axis=1, keepdims=True)
+    centred = batches - batches.mean()
+    heights = curves @ centred / (curves**2).sum(axis=1)
+    best = int(np.argmax(heights * (curves @ centred)))
+    height = abs(float(heights[best]))
+    cost = _misfit(centred - heights[best] * curves[best], 3) + _PRICE_OF_DECAY * math.log(batches.size)
+    left = height * np.exp(-time / _DECAYS[best]) > tolerance
+    return _Fit("decay", cost, height, first=int(left.sum()))
+
+
+def _wave(batches: Array) -> _Fit:
+    """The best sine wave."""
+    angle = 2 * np.pi * _WAVES[:, None] * (np.arange(batches.size) + 0.5) / batches.size
+    both = np.stack([np.ones_like(angle), np.sin(angle), np.cos(angle)], axis=2)
+    parts = np.linalg.pinv(both) @ batches
+    rest = batches - (both @ parts[:, :, None])[:, :, 0]
+    best = int(np.argmin((rest**2).sum(axis=1)))
+    cost = _misfit(rest[best], 4) + _PRICE_OF_WAVE * math.log(batches.size)
+    return _Fit("wave", cost, 2 * float(np.hypot(*parts[best, 1:])))
+
+
+def _misfit(rest: Array, parameters: int) -> float:
+    """-2 log likelihood, but for a constant, of what a fit leaves, with errors of an autoregression of order 1.
+
+    Its coefficient is corrected for the ``parameters`` fitted: each makes it too small by about (1 + 3 r) / n.
+    """
+    total = float(rest @ rest)
+    count = rest.size
+    if total <= count * 1e-24:  # rounding, on a logarithmic scale
+        return count * math.log(1e-24)
+    resemblance = float(rest[1:] @ rest[:-1]) / total
+    resemblance += parameters * (1 + 3 * max(resemblance, 0.0)) / count
+    resemblance = min(max(resemblance, 0.0), 0.98)
+    news = rest[1:] - resemblance * rest[:-1]
+    variance = (float(news @ news) + (1 - resemblance**2) * float(rest[0]) ** 2) / count
+    return count * math.log(max(variance, 1e-24))
+
+
+def _means(batches: Array, cuts: tuple[int, ...]) -> Array:
+    """The mean of its level, for each batch."""
+    edges = [0, *cuts, batches.size]
+    lengths = np.diff(edges)
+    return np.repeat(np.add.reduceat(batches, edges[:-1]) / lengths, lengths)
+
+
+def _best_cuts(batches: Array) -> list[tuple[int, ...]]:
+    """For no cut, one, two and so on: the cuts that leave the least squares, as the indices after them."""
+    count = batches.size
+    centred = batches - batches.mean()
+    sums = np.concatenate([[0.0], np.cumsum(centred)])
+    squares = np.concatenate([[0.0], np.cumsum(centred**2)])
+    index = np.arange(count + 1)
+    lengths = index[None, :] - index[:, None]
+    left = squares[None, :] - squares[:, None] - (sums[None, :] - sums[:, None]) ** 2 / np.maximum(lengths, 1)
+    left[lengths < _LEAST_BATCHES] = np.inf
+    best, before = left[0], []
+    found: list[tuple[int, ...]] = [()]
+    for number in range(1, min(_MOST_CUTS, count // _LEAST_BATCHES - 1) + 1):
+        totals = best[:, None] + left
+        before.append(totals.argmin(axis=0))
+        best = totals.min(axis=0)
+        cuts, end = [], count
+        for chosen in reversed(before[:number]):
+            end = int(chosen[end])
+            cuts.append(end)
+        found.append(tuple(reversed(cuts)))
+    return found
