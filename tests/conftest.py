@@ -1,10 +1,15 @@
-"""What is made once for all tests."""
+"""What holds for all tests, and what is made once for all of them."""
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
+
+# One thread, here and in what tests start, where a test asks for no other number: threads that wait for each other on a
+# busy machine take many times as long as one alone. Read when PyTorch is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 if TYPE_CHECKING:
     from tests.partitions import Made

@@ -7,7 +7,6 @@ afterwards. So this module, run once for all tests, does everything in one proce
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -129,7 +128,6 @@ def partition(asked: Asked, folder: Path) -> Partition | str:
 
 def main(target: Path) -> None:
     """Writes everything."""
-    torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "tiny.py").write_text(TINY)
         done = inferlens(*COMMAND, cwd=Path(folder))
@@ -141,8 +139,7 @@ def made(folder: Path) -> Made:
     """Everything, made in a process of its own."""
     target = folder / "partitions.json"
     command = [sys.executable, "-m", __name__, str(target)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     return msgspec.json.decode(target.read_bytes(), type=Made)
 

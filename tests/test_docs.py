@@ -29,6 +29,7 @@ from inferlens.models.resolve import BY_PREFIX
 from inferlens.plan import _WORDS, Plan
 from inferlens.record import Metric, PhaseName, Record, Status
 from inferlens.units import parse_duration
+from tests.commands import inferlens as in_this_process
 from tests.views.samples import sample_records
 
 if sys.version_info >= (3, 11):
@@ -316,12 +317,7 @@ def test_the_repository_speaks_of_the_project_alone() -> None:
 def run(
     arguments: list[str], folder: Path, more_path: Path | None = None, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
-    # One thread: threads that wait for each other on a busy machine take most of the time otherwise.
-    environment = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join(map(str, filter(None, (more_path, ROOT / "src")))),
-    }
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, filter(None, (more_path, ROOT / "src"))))}
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout
     )
@@ -334,7 +330,9 @@ def test_python_blocks_and_runnable_commands_run(path: Path, tmp_path: Path) -> 
     done = run(["-c", "\n".join(blocks(path, "python"))], tmp_path)
     assert done.returncode == 0, done.stderr
     for line in "".join(blocks(path, "bash runnable")).splitlines():
-        done = run(["-m", *shlex.split(line, comments=True)], tmp_path)
+        name, *arguments = shlex.split(line, comments=True)
+        assert name == "inferlens"
+        done = in_this_process(*arguments, cwd=tmp_path)
         assert done.returncode == 0, f"{line}\n{done.stderr}"
         assert done.stdout
 

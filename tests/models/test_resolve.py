@@ -107,17 +107,15 @@ def test_a_text_model_gets_tokens_and_a_mask() -> None:
 
 def test_the_same_seed_gives_the_same_weights_in_another_process_and_another_seed_others() -> None:
     script = (
-        "from inferlens.case import Case; from inferlens.models.resolve import load; import sys\n"
-        "print(load(Case(model='timm:resnet10t', backend='x', seed=int(sys.argv[1]))).weights_sha256)"
+        "from inferlens.case import Case; from inferlens.models.resolve import load\n"
+        "print(load(Case(model='timm:resnet10t', backend='x')).weights_sha256)"
     )
-    hashes = [
-        subprocess.run(
-            [sys.executable, "-c", script, seed], capture_output=True, text=True, check=True,
-            env={**os.environ, "OMP_NUM_THREADS": threads},
-        ).stdout.strip()
-        for seed, threads in (("0", "1"), ("0", "2"), ("1", "2"))
-    ]  # fmt: skip
-    assert hashes[0] == hashes[1] != hashes[2]
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
+    ).stdout.strip()  # fmt: skip
+    zero, one = (load(Case(model="timm:resnet10t", backend="x", seed=seed)).weights_sha256 for seed in (0, 1))
+    assert elsewhere == zero != one
 
 
 def test_inputs_asked_for_replace_the_models_own() -> None:
@@ -125,7 +123,7 @@ def test_inputs_asked_for_replace_the_models_own() -> None:
     assert model.inputs == (TensorSpec("x", (3, 3, 64, 64)),)
     with pytest.raises(InferlensError, match="no input 'image'"):
         loaded("torchvision:squeezenet1_1", inputs=(TensorSpec("image", (1, 3, 64, 64)),))
-    longer = loaded("transformers:bert", inputs=(TensorSpec("input_ids", (1, 16), "int64"),
+    longer = loaded("transformers:electra", inputs=(TensorSpec("input_ids", (1, 16), "int64"),
                                                  TensorSpec("attention_mask", (1, 16), "int64")))  # fmt: skip
     assert longer.inputs[0] == TensorSpec("input_ids", (1, 16), "int64", 0, 30522)
 
@@ -134,7 +132,7 @@ def test_inputs_asked_for_replace_the_models_own() -> None:
     ("asked", "batch"), [("input_ids=4x16:int64", 4), ("attention_mask=1x128:int64", 4), ("input_ids=1..8x16:int64", 4)]
 )
 def test_inputs_not_asked_for_have_the_batch_too(asked: str, batch: int) -> None:
-    model = loaded("transformers:bert", inputs=(TensorSpec.parse(asked),), batch=batch)
+    model = loaded("transformers:electra", inputs=(TensorSpec.parse(asked),), batch=batch)
     assert [spec.shape[0] for spec in model.inputs] == [batch, batch]
 
 

@@ -21,6 +21,7 @@ from inferlens.backends.base import TOLERANCES  # noqa: E402
 from inferlens.errors import InferlensError, MissingLibrary  # noqa: E402
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize  # noqa: E402
 
+ROOT = Path(__file__).parent.parent.parent
 FACTOR = 1.02
 MARGIN = 5  # times the fp32 tolerance, that a layer changed by 2 % has to show
 SAMPLED = 12  # layers of the models that take long; all of them: benchmarks/sensitivity.py
@@ -42,15 +43,6 @@ def build(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     if name == "convnext_atto":
         return pytest.importorskip("timm").create_model(name), image
     return pytest.importorskip("torchvision").models.get_model(name, weights=None), image
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Beside other work, threads that wait for each other take many times as long as one thread alone."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module", params=[*SMALL, *LARGE])
@@ -137,31 +129,24 @@ def test_outputs_depend_on_the_inputs(zoo: tuple[str, nn.Module, tuple[torch.Ten
     assert change(module(example.flip(-1)), module(example)) > 10 * TOLERANCES["fp32"]
 
 
-DRAWN_ELSEWHERE = """
-import sys, torch
-from torch import nn
-from inferlens.models.weights import fingerprint, randomize
-from inferlens.models.zoo.resnet34 import resnet34
-torch.manual_seed(int(sys.argv[1]))
-for module, shape in ((resnet34(), (1, 3, 224, 224)), (nn.TransformerEncoderLayer(64, 4), (32, 1, 64))):
-    randomize(module, (torch.ones(shape),), seed=3)
-    print(fingerprint(module))
-"""
+def drawn(constructed: int) -> str:
+    """Hashes of weights drawn from one seed, for modules that were constructed with another."""
+    from inferlens.models.zoo.resnet34 import resnet34
+
+    torch.manual_seed(constructed)
+    modules = ((resnet34(), (1, 3, 224, 224)), (nn.TransformerEncoderLayer(64, 4), (32, 1, 64)))
+    for module, shape in modules:
+        randomize(module, (torch.ones(shape),), seed=3)
+    return " ".join(fingerprint(module) for module, _ in modules)
 
 
 def test_weights_are_the_same_bits_in_every_process_with_any_number_of_threads() -> None:
-    printed = {
-        subprocess.run(
-            [sys.executable, "-c", DRAWN_ELSEWHERE, threads],  # the constructor's own seed differs, too
-            env={**os.environ, "OMP_NUM_THREADS": threads},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for threads in ("1", "5")
-    }
-    assert len(printed) == 1
-    assert len(printed.pop().split()) == 2
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", f"from {__name__} import drawn; print(drawn(5))"], capture_output=True, text=True,
+        check=True, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "5"},
+    ).stdout  # fmt: skip
+    assert elsewhere.strip() == drawn(1)
+    assert len(elsewhere.split()) == 2
 
 
 class Shared(nn.Module):
