@@ -59,32 +59,24 @@ def job(rtx: Flavour, graph: Path) -> Making:
 Real = tuple[Job, Built, Preparation]
 
 
-@pytest.fixture(scope="session")
-def real(tmp_path_factory: pytest.TempPathFactory, rtx: Flavour) -> Callable[[str], Real]:
+@pytest.fixture
+def real(tmp_path: Path, rtx: Flavour) -> Callable[[str], Real]:
     """A real model's engine by the model's name, as a case makes it: exported, built, in the cache."""
-    made: dict[str, Real] = {}
 
     def make(name: str, precision: str = "fp16") -> Real:
-        if name not in made:
-            folder = tmp_path_factory.mktemp("real")
-            (folder / "case").mkdir()
-            preparation = Preparation(folder / "case", folder / "cache")
-            model, case = transformer(precision) if name == "transformer" else image_model(name, precision)
-            path = onnx_file(model, case, preparation, precision)
-            job = Job(path, model, case, rtx, Options(compute_capability=TARGETS), None)
-            made[name] = job, built(job, preparation), preparation
-        return made[name]
+        preparation = small.preparation(tmp_path)
+        model, case = transformer(precision) if name == "transformer" else image_model(name, precision)
+        path = onnx_file(model, case, preparation, precision)
+        job = Job(path, model, case, rtx, Options(compute_capability=TARGETS), None)
+        return job, built(job, preparation), preparation
 
     return make
 
 
 def image_model(name: str, precision: str) -> tuple[Model, Case]:
-    size = 224 if name == "vit_b_16" else 64
+    size = 224 if "patch16_224" in name else 64
     inputs = (TensorSpec("x", (1, 3, size, size)),)
-    case = Case(
-        model=f"torchvision:{name}", backend="tensorrt", variant="rtx", device="cuda", precision=precision,
-        inputs=inputs,
-    )  # fmt: skip
+    case = Case(model=name, backend="tensorrt", variant="rtx", device="cuda", precision=precision, inputs=inputs)
     return load(case), case
 
 

@@ -23,9 +23,9 @@ from inferlens.models import provenance
 from inferlens.record import Gpu
 
 OUTPUTS = {
-    "resnet18": (1, 1000),
-    "mobilenet_v2": (1, 1000),
-    "vit_b_16": (1, 1000),
+    "torchvision:resnet18": (1, 1000),
+    "torchvision:mobilenet_v2": (1, 1000),
+    "timm:vit_tiny_patch16_224": (1, 1000),
     "transformer": (1, 16, 64),
 }
 
