@@ -22,7 +22,7 @@ from inferlens.case import TensorSpec  # noqa: E402
 from inferlens.errors import InferlensError, Unsupported  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
 from tests.backends import small  # noqa: E402
-from tests.backends.test_torch_tensorrt_partition import Broken  # noqa: E402
+from tests.partitions import Broken  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
