@@ -16,7 +16,7 @@ ROOT = Path(inferlens.__file__).parent
 # From the bottom to the top: a layer may import from those before it, and from itself.
 LAYERS = [
     "errors", "units", "files", "registry", "clocks", "case", "machine", "record", "partition", "build_report", "stats",
-    "disturbance", "energy", "models", "backends", "measure", "watch", "jobs", "flight", "worker", "launch",
+    "samples", "disturbance", "energy", "models", "backends", "measure", "watch", "jobs", "flight", "worker", "launch",
     "plan_words", "plan", "store", "api", "tasks", "views", "cli", "__main__",
 ]  # fmt: skip
 FRAMEWORKS = {

@@ -14,13 +14,14 @@ from msgspec import Struct
 
 from inferlens.case import Budget, Case, TensorSpec
 from inferlens.errors import InferlensError
+from inferlens.machine import Energy, MachineLog, Marks
 
 SCHEMA = "inferlens.record/1"
 
 Status = Literal["ok", "failed", "timed out", "out of memory", "crashed", "unsupported"]
 PhaseName = Literal["load", "export", "build", "first inference", "warm-up", "steady state"]
 Stage = Literal["H2D time", "compute time", "D2H time"]
-Metric = Literal["latency", "enqueue time", "GPU time", Stage, "throughput"]
+Metric = Literal["warm-up", "latency", "enqueue time", "GPU time", Stage, "throughput"]
 
 
 class Measurement(Struct, frozen=True, kw_only=True):
@@ -28,14 +29,17 @@ class Measurement(Struct, frozen=True, kw_only=True):
 
     Attributes:
         metric: what was measured. ``latency``: host time from the call to its outputs being ready, nothing else in
-            flight. ``enqueue time``: host time until the call returned. ``GPU time``: between two events on the stream
-            around the call. ``H2D time``, ``compute time``, ``D2H time``: of the GPU time the copies in, the inference
+            flight. ``warm-up``: the same of the calls before the first sample. ``enqueue time``: host time until the
+            call returned. ``GPU time``: between two events on the stream around the call. ``H2D time``, ``compute time``, ``D2H time``: of the GPU time the copies in, the inference
             alone and the copies out, where a call begins and ends on the host. ``throughput``: calls per second of one
             window of back-to-back calls.
         unit: ``s`` or ``calls/s``.
         clock: the clock that took the samples.
         samples: the raw samples.
         in_flight: calls in flight at a time; ``None`` where calls were enqueued without waiting.
+        begins: when each sample began, in seconds of ``time.perf_counter()``, as in ``Record.machine``; empty in old
+            records and where another metric of the same calls has them.
+        calls: calls in one sample: 1, or those of a window.
     """
 
     metric: Metric
@@ -43,6 +47,8 @@ class Measurement(Struct, frozen=True, kw_only=True):
     clock: str
     samples: tuple[float, ...]
     in_flight: int | None = 1
+    begins: tuple[float, ...] = ()
+    calls: int = 1
 
 
 class Phase(Struct, frozen=True):
@@ -78,12 +84,22 @@ class Agreement(Struct, frozen=True, kw_only=True):
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """Peak memory of the case's process, in bytes, each with the basis it was read on."""
+    """Peak memory of the case's process, in bytes, each with the basis it was read on.
+
+    Attributes:
+        host_peak: of the host.
+        device_peak: of the device, read from outside the process, on the same basis for every backend.
+        library_peak: of the device, by the backend's own account; not comparable between backends.
+        parts: what the backend tells of its device memory by name, such as ``weights``, ``activations``, ``workspace``.
+    """
 
     host_peak: int | None = None
     host_basis: str = ""
     device_peak: int | None = None
     device_basis: str = ""
+    library_peak: int | None = None
+    library_basis: str = ""
+    parts: dict[str, int] = {}
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
@@ -152,6 +168,10 @@ class Record(Struct, frozen=True, kw_only=True):
         status: how it ended; ``reason`` says why if not ``ok``, ``output_tail`` has the last lines it printed.
         phases: in the order they ran, also those before a failure.
         facts: what the backend says of how it ran the model, such as the providers of an ONNX graph's nodes.
+        repeat: which of the run's processes of this case it was, counted from 0.
+        machine: what the machine did in the steady state, watched from outside the process.
+        marks: which latency samples were disturbed by something on the machine.
+        energy, cpu_energy: joules for one item, of the GPU's board and of the CPUs, while latencies were taken.
     """
 
     schema: str = SCHEMA
@@ -173,10 +193,20 @@ class Record(Struct, frozen=True, kw_only=True):
     facts: dict[str, Any] = {}
     artefacts: tuple[Artefact, ...] = ()
     warnings: tuple[Warning, ...] = ()
+    repeat: int = 0
+    machine: MachineLog | None = None
+    marks: Marks | None = None
+    energy: Energy | None = None
+    cpu_energy: Energy | None = None
+
+    def measurement(self, metric: Metric) -> Measurement | None:
+        """What was measured of ``metric``; ``None`` if it was not."""
+        return next((m for m in self.measurements if m.metric == metric), None)
 
     def samples(self, metric: Metric) -> tuple[float, ...]:
         """Raw samples of ``metric`` in their unit, empty if it was not measured."""
-        return next((m.samples for m in self.measurements if m.metric == metric), ())
+        found = self.measurement(metric)
+        return found.samples if found else ()
 
     def phase_seconds(self, name: PhaseName) -> float | None:
         """Seconds spent in all phases called ``name``; ``None`` if there was none."""

@@ -1,0 +1,114 @@
+"""Which samples statistics are of: those of the steady state that nothing disturbed.
+
+Records keep every sample. What is left out, and why, is decided here and nowhere else, each time anew, so that old
+records profit from better statistics:
+
+* samples that are no finite numbers;
+* samples that something on the machine disturbed, if the record's marks say to leave them out (``disturbance.mark``);
+* the beginning of a series that was not steady yet (``stats.steady``).
+
+A case that was measured in several processes has several records, its :class:`Repeats`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from inferlens.record import Environment, Metric, Record
+from inferlens.stats.steady import Steady, steady
+
+
+@dataclass(frozen=True)
+class Series:
+    """The latency samples of one record that statistics are of, in seconds and in order of time.
+
+    Attributes:
+        samples: the samples.
+        not_finite, disturbed, unsteady: how many were left out, for which reason.
+        state: where the steady state begins, among the samples that are finite and undisturbed.
+    """
+
+    samples: tuple[float, ...]
+    not_finite: int
+    disturbed: int
+    unsteady: int
+    state: Steady
+
+
+def latencies(record: Record) -> Series:
+    """The latency samples of a record; none if its case did not run to its end."""
+    taken = record.samples("latency") if record.status == "ok" else ()
+    marks = record.marks
+    out = frozenset(marks.discarded) if marks and marks.count == len(taken) else frozenset[int]()
+    calm = [value for index, value in enumerate(taken) if index not in out]
+    finite = [value for value in calm if value is not None and math.isfinite(value)]
+    state = steady(finite)
+    return Series(
+        samples=tuple(finite[state.start :]),
+        not_finite=len(calm) - len(finite),
+        disturbed=len(taken) - len(calm),
+        unsteady=state.start,
+        state=state,
+    )
+
+
+def finite(record: Record, metric: Metric) -> tuple[float, ...]:
+    """Samples of a metric that are numbers one can compute with; none if the case did not run to its end."""
+    if record.status != "ok":
+        return ()
+    return tuple(value for value in record.samples(metric) if value is not None and math.isfinite(value))
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """The records of one case in one run, in the order they were made: one for each of its processes."""
+
+    records: tuple[Record, ...]
+
+    @cached_property
+    def ran(self) -> tuple[Record, ...]:
+        """Those that ran to their end."""
+        return tuple(record for record in self.records if record.status == "ok")
+
+    @property
+    def first(self) -> Record:
+        """The one that says what all have in common: the first that ran, or the first."""
+        return (self.ran or self.records)[0]
+
+    @cached_property
+    def series(self) -> tuple[Series, ...]:
+        """The latency samples of those that ran."""
+        return tuple(latencies(record) for record in self.ran)
+
+    @property
+    def processes(self) -> list[Sequence[float]]:
+        """The samples of each process, as ``stats.levels`` and ``stats.compare`` take them."""
+        return [series.samples for series in self.series if series.samples]
+
+
+def machine(environment: Environment) -> str:
+    """What tells one machine from another: CPU, threads that may be used, GPUs."""
+    cpu = environment.cpu or "unknown CPU"
+    threads = f", {environment.cpu_threads} threads" if environment.cpu_threads else ""
+    return " + ".join([cpu + threads, *(gpu.name for gpu in environment.gpus)])
+
+
+def latest(records: Sequence[Record]) -> list[Repeats]:
+    """The last run of each case on each machine, at the place of the case's first record.
+
+    Args:
+        records: in any order. Those of one run that share a case are its repeats; records without a run, which are of
+            an early version, are runs of their own.
+    """
+    runs: dict[tuple[str, str], dict[str, list[Record]]] = {}
+    for record in records:
+        case = record.case.digest, machine(record.environment)
+        runs.setdefault(case, {}).setdefault(record.run or record.id, []).append(record)
+    found = []
+    for mine in runs.values():
+        last = max(mine.values(), key=lambda repeats: max(record.created for record in repeats))
+        found.append(Repeats(tuple(sorted(last, key=lambda record: record.created))))
+    return found
