@@ -84,7 +84,7 @@ def test_an_output_folder_that_cannot_be_written_is_one_message(tmp_path: Path) 
 
 
 def test_fields_of_a_later_version_are_ignored() -> None:
-    data = json.loads(encode(RECORD)) | {"energy": 3}
+    data = json.loads(encode(RECORD)) | {"mood": 3}
     assert decode(json.dumps(data).encode()) == RECORD
 
 

@@ -30,9 +30,9 @@ class Measurement(Struct, frozen=True, kw_only=True):
     Attributes:
         metric: what was measured. ``latency``: host time from the call to its outputs being ready, nothing else in
             flight. ``warm-up``: the same of the calls before the first sample. ``enqueue time``: host time until the
-            call returned. ``GPU time``: between two events on the stream around the call. ``H2D time``, ``compute time``, ``D2H time``: of the GPU time the copies in, the inference
-            alone and the copies out, where a call begins and ends on the host. ``throughput``: calls per second of one
-            window of back-to-back calls.
+            call returned. ``GPU time``: between two events on the stream around the call. ``H2D time``, ``compute
+            time``, ``D2H time``: of the GPU time the copies in, the inference alone and the copies out, where a call
+            begins and ends on the host. ``throughput``: calls per second of one window of back-to-back calls.
         unit: ``s`` or ``calls/s``.
         clock: the clock that took the samples.
         samples: the raw samples.
