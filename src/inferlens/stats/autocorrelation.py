@@ -24,7 +24,7 @@ Array = NDArray[np.float64]
 _NOISE = 1.0
 _ROUNDS = 5
 # In standard errors of no autocorrelation at all; see `correlated`.
-_SIGNIFICANT = 3.0
+_SIGNIFICANT = 2.0
 
 
 class Autocorrelation(Struct, frozen=True):
@@ -120,9 +120,9 @@ def below(values: Array, value: float) -> Array:
 def correlated(samples: Sequence[float] | Array) -> bool:
     """Whether neighbours resemble each other more than chance allows.
 
-    Sums of the first 1, 2, 4, 8 and 16 autocorrelations of the ranks (no outlier rules them), each against three times
-    its standard error without autocorrelation, the square root of lags over samples. One series of 200 without
-    autocorrelation is wrongly said to have some.
+    Sums of the first 1, 2, 4, 8 and 16 autocorrelations of the ranks (no outlier rules them), each against twice its
+    standard error without autocorrelation, the square root of lags over samples. Of series without autocorrelation one
+    in twenty is wrongly said to have some.
     """
     values = np.asarray(samples, dtype=np.float64)
     found = autocorrelations(ranks(values))

@@ -98,16 +98,29 @@ def compare(
     level = 1 - (1 - level) / comparisons
     base, candidate = _with_samples(base, candidate, paired)
     below, above = centres(base), centres(candidate)
+    interval = None
+    if len(below) == len(above) == 1:
+        interval = ratio_interval(candidate[0], base[0], level)
+    elif below and above:
+        interval = interval_between(below, above, level, paired)
+    return conclude(below, above, interval, threshold=threshold, level=level)
+
+
+def interval_between(below: Sequence[Centre], above: Sequence[Centre], level: float, paired: bool) -> Interval:
+    """Interval of the ratio of times from the centres of processes, two or more on one side at least."""
+    margin = _margin_of_pairs(below, above, level) if paired else _margin(below, above, level)
+    return around(_ratio(below, above), margin)
+
+
+def conclude(
+    below: Sequence[Centre], above: Sequence[Centre], interval: Interval | None, *, threshold: float, level: float
+) -> Comparison:
+    """The comparison of two sides of which the centres and the interval of the ratio are known."""
+    ratio = _ratio(below, above) if below and above else None
+    if ratio is not None and interval is not None:
+        # Two ways to the same ratio round differently.
+        interval = Interval(min(interval.low, ratio), max(interval.high, ratio))
     between = max(len(below), len(above)) > 1
-    ratio = interval = None
-    if below and above:
-        ratio = math.exp(_mean(above) - _mean(below))
-        if between:
-            margin = _margin_of_pairs(below, above, level) if paired else _margin(below, above, level)
-            interval = around(ratio, margin)
-        elif (found := ratio_interval(candidate[0], base[0], level)) is not None:
-            # The two ways to the same ratio round differently.
-            interval = Interval(min(found.low, ratio), max(found.high, ratio))
     verdict, reason = judge(ratio, interval, threshold=threshold, level=level, between=between)
     return Comparison(
         verdict=verdict,
@@ -186,5 +199,7 @@ def _margin(below: Sequence[Centre], above: Sequence[Centre], level: float) -> f
     return max(margin, normal_quantile(upper) * math.sqrt(least))
 
 
-def _mean(found: Sequence[Centre]) -> float:
-    return math.fsum(centre.log for centre in found) / len(found)
+def _ratio(below: Sequence[Centre], above: Sequence[Centre]) -> float:
+    """The geometric mean of medians of ``above`` over that of ``below``."""
+    means = [math.fsum(centre.log for centre in side) / len(side) for side in (below, above)]
+    return math.exp(means[1] - means[0])

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from inferlens.stats.autocorrelation import autocorrelation, below, correlated
+from inferlens.stats.autocorrelation import autocorrelation, below, correlated, ranks
 from inferlens.stats.intervals import median_interval
 from inferlens.stats.modes import two_modes
 from inferlens.stats.steady import steady
@@ -76,8 +76,16 @@ def _few(values: Array) -> Doubt:
 
 
 def _few_independent(values: Array) -> Doubt | None:
+    """The series is short against its autocorrelation time; so its time is not known, and the interval neither.
+
+    The time that counts is that of "below the median or not". It is estimated in two ways, for in short series both may
+    miss it by chance: directly, and from that of the ranks, of which for a normal process it is at least the share 2 /
+    pi, by the arcsine law: J. H. Van Vleck and D. Middleton, "The spectrum of clipped noise", Proceedings of the IEEE
+    54 (1966).
+    """
     found = autocorrelation(below(values, float(np.median(values))))
-    short = values.size < LEAST_TIMES * found.time and correlated(values)
+    least = 1 + 2 / np.pi * (autocorrelation(ranks(values)).time - 1)
+    short = values.size < LEAST_TIMES * max(found.time, least) and correlated(values)
     if not short and median_interval(list(values)) is not None:
         return None
     message = (

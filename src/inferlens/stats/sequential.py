@@ -19,8 +19,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from inferlens.stats.compare import Comparison, compare
+from inferlens.stats.compare import Comparison, conclude, interval_between
 from inferlens.stats.distributions import student_quantile
+from inferlens.stats.levels import Centre, centres
 
 SEED = 20260
 _CHUNKS = 10
@@ -44,6 +45,8 @@ class Sequential:
         rounds_min: int = 3,
         comparisons: int = 1,
     ) -> None:
+        if not (threshold > 0 and 0 < level < 1 and comparisons >= 1):
+            raise ValueError("threshold above 0, level between 0 and 1 and at least one comparison were expected")
         if not 2 <= rounds_min <= rounds_max:
             raise ValueError(f"2 <= rounds_min <= rounds_max was expected, not {rounds_min} and {rounds_max}")
         self.threshold = threshold
@@ -51,8 +54,8 @@ class Sequential:
         self.rounds_min = rounds_min
         self.look_level = level_of_looks(rounds_min, rounds_max, 1 - (1 - level) / comparisons)
         self.comparison: Comparison | None = None
-        self._base: list[Sequence[float]] = []
-        self._candidate: list[Sequence[float]] = []
+        self._base: list[Centre] = []
+        self._candidate: list[Centre] = []
 
     @property
     def rounds(self) -> int:
@@ -69,17 +72,20 @@ class Sequential:
         """Adds a round: samples of each side, in order of time. The verdict so far, ``None`` before ``rounds_min``.
 
         Raises:
-            ValueError: if it was finished already: another look would add to the error; or if a side has no samples.
+            ValueError: if it was finished already: another look would add to the error; or if a side has no samples, or
+                times of zero.
         """
         if self.finished:
             raise ValueError("finished: a further round would be a look that the level does not allow for")
-        if not len(base) or not len(candidate):
-            raise ValueError("samples of both sides were expected; leave out a round that failed")
-        self._base.append(base)
-        self._candidate.append(candidate)
+        below, above = centres([base]), centres([candidate])
+        if not below or not above:
+            raise ValueError("positive samples of both sides were expected; leave out a round that failed")
+        self._base += below
+        self._candidate += above
         if self.rounds >= self.rounds_min:
-            self.comparison = compare(
-                self._base, self._candidate, threshold=self.threshold, level=self.look_level, paired=True
+            interval = interval_between(self._base, self._candidate, self.look_level, paired=True)
+            self.comparison = conclude(
+                self._base, self._candidate, interval, threshold=self.threshold, level=self.look_level
             )
         return self.comparison
 
