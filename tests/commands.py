@@ -6,7 +6,6 @@ the subject, and at least one test of bench, build and export starts it. What a 
 
 from __future__ import annotations
 
-import gc
 import io
 import os
 import signal
@@ -53,12 +52,8 @@ def launch(
     """Does what a worker does, here and without a deadline; what it prints stays out of the command's own output."""
     pipe, printed = Straight(on_event), io.StringIO()
     job = msgspec.json.decode(msgspec.json.encode(job), type=Job)
-    gc.freeze()  # a worker has little to collect before it measures, this process much
-    try:
-        with redirect_stdout(printed), redirect_stderr(printed):
-            DOING[type(job)](job, pipe)
-    finally:
-        gc.unfreeze()
+    with redirect_stdout(printed), redirect_stderr(printed):
+        DOING[type(job)](job, pipe)
     if log and printed.getvalue():
         log.write_text(printed.getvalue())
     return Outcome(answer=pipe.answered, tail=tuple(printed.getvalue().splitlines()))

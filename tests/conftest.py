@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 if TYPE_CHECKING:
     from tests.partitions import Made
+
+
+@pytest.fixture(autouse=True)
+def nothing_to_collect() -> None:
+    """What is there before a test is left alone: measurements collect garbage, and to look at all of it takes long."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
