@@ -23,7 +23,7 @@ from inferlens.stats.steady import Steady, steady
 
 @dataclass(frozen=True)
 class Series:
-    """The latency samples of one record that statistics are of, in seconds and in order of time.
+    """The samples of one metric of one record that statistics are of, in their unit and in order of time.
 
     Attributes:
         samples: the samples.
@@ -38,10 +38,13 @@ class Series:
     state: Steady
 
 
-def latencies(record: Record) -> Series:
-    """The latency samples of a record; none if its case did not run to its end."""
-    taken = record.samples("latency") if record.status == "ok" else ()
-    marks = record.marks
+def of(record: Record, metric: Metric) -> Series:
+    """The samples of a metric that statistics are of; none if the case did not run to its end.
+
+    Marks are of the calls whose latency was taken; a metric of the same calls, such as GPU time, has as many samples.
+    """
+    taken = record.samples(metric) if record.status == "ok" else ()
+    marks = record.marks if metric != "throughput" else None
     out = frozenset(marks.discarded) if marks and marks.count == len(taken) else frozenset[int]()
     calm = [value for index, value in enumerate(taken) if index not in out]
     finite = [value for value in calm if value is not None and math.isfinite(value)]
@@ -53,6 +56,11 @@ def latencies(record: Record) -> Series:
         unsteady=state.start,
         state=state,
     )
+
+
+def latencies(record: Record) -> Series:
+    """The latency samples of a record, in seconds; none if its case did not run to its end."""
+    return of(record, "latency")
 
 
 def finite(record: Record, metric: Metric) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ from inferlens.errors import InferlensError
 
 ABSENT = "–"
 _DURATION = re.compile(r"^\s*([0-9]*\.?[0-9]+)\s*(us|ms|s|m|min|h)?\s*$")
+_SHARE = re.compile(r"^\s*([0-9]{0,9}\.?[0-9]{1,9})\s*(%)?\s*$")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -73,6 +74,26 @@ def ratio_range(low: float | None, high: float | None) -> str:
     return f"{significant(low, digits)} to {significant(high, digits)}"
 
 
+def percent(share: float) -> str:
+    """A share or a relative difference without its sign, e.g. ``2 %``, ``0.5 %``, ``12.3 %``."""
+    whole, _, decimals = f"{100 * abs(share):,.{_places(share)}f}".partition(".")
+    return f"{whole}.{decimals}".rstrip("0").rstrip(".") + " %" if decimals.strip("0") else f"{whole} %"
+
+
+def change(relative: float | None) -> str:
+    """A relative difference with its sign: ``+3.02 %``, ``-12.3 %``, ``0.00 %``."""
+    return ABSENT if relative is None else f"{_signed(relative, _places(relative))} %"
+
+
+def change_range(low: float | None, high: float | None) -> str:
+    """From one relative difference to another: ``-0.40 to +1.40 %``; with one digit more if else the two are equal."""
+    if low is None or high is None:
+        return ABSENT
+    places = min(_places(low), _places(high))
+    places += _signed(low, places) == _signed(high, places)
+    return f"{_signed(low, places)} to {_signed(high, places)} %"
+
+
 def mebibytes(count: float | None) -> str:
     """Bytes as a bare number of MiB, e.g. ``812``."""
     return ABSENT if count is None else significant(count / 2**20)
@@ -102,6 +123,18 @@ def error_size(value: float | None) -> str:
     return "0" if value == 0 else f"{value:.1g}" if value < 0.001 else significant(value, 2)
 
 
+def parse_share(text: str) -> float:
+    """A share from ``2%``, ``2 %`` or ``0.02``.
+
+    Raises:
+        InferlensError: if the text is no share, or a number from 1 without ``%``, which may mean either.
+    """
+    match = _SHARE.match(text)
+    if not match or (not match[2] and float(match[1]) >= 1):
+        raise InferlensError(f"'{text[:100]}' is no share.", expected="such as 2% or 0.02")
+    return float(match[1]) / (100 if match[2] else 1)
+
+
 def parse_duration(text: str) -> float:
     """Seconds from ``90``, ``90s``, ``1.5m``, ``200ms``.
 
@@ -112,3 +145,14 @@ def parse_duration(text: str) -> float:
     if not match:
         raise InferlensError(f"'{text}' is no duration.", expected="a number with us, ms, s, m or h, such as 90s")
     return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
+def _places(relative: float) -> int:
+    """Decimals of a percentage: two below 10, one below 100, none above."""
+    size = abs(round(100 * relative, 2))
+    return 2 if size < 10 else 1 if size < 100 else 0
+
+
+def _signed(relative: float, places: int) -> str:
+    text = f"{100 * relative:+,.{places}f}" if abs(relative) < 1e6 else f"{100 * relative:+.1e}"
+    return text if text.strip("+-0.,") else text.lstrip("+-")

@@ -1,0 +1,156 @@
+"""How two sides of a comparison differ besides what is compared, and which of that makes a comparison meaningless.
+
+*Unlike* is what the same software would be faster or slower by: the machine, how many processors may be used, the GPU
+and its driver, the inputs. Everything else may well be the very subject of the comparison: libraries, Python, the
+revision, the weights, this program. It is said, and no more. What only one side knows counts as a difference.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+
+from msgspec import Struct
+
+from inferlens.errors import InferlensError
+from inferlens.record import Gpu, Record
+from inferlens.units import byte_count, plural
+
+UNKNOWN = "unknown"
+NOT_THERE = "not there"
+# Variables by which a library chooses its processors, or by which every call waits for the GPU.
+UNLIKE_VARIABLES = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY",
+    "CUDA_LAUNCH_BLOCKING",
+)  # fmt: skip
+# Systems and drivers keep a little memory to themselves, now more, now less.
+_SLACK_OF_MEMORY = 0.05
+
+Pair = tuple[Record, Record]
+Found = tuple[str, str, str, bool]
+
+
+class Difference(Struct, frozen=True):
+    """One field in which base and candidate differ.
+
+    Attributes:
+        field: its name, for people.
+        base, candidate: the two values, as text.
+        unlike: whether it makes the comparison meaningless.
+        cases: how many cases it is about.
+    """
+
+    field: str
+    base: str
+    candidate: str
+    unlike: bool
+    cases: int
+
+
+def differences(pairs: Sequence[Pair]) -> tuple[Difference, ...]:
+    """What differs within the pairs of a base's and a candidate's record, what is unlike first."""
+    counts = Counter(found for pair in pairs for found in dict.fromkeys(_of_pair(*pair)))
+    every = [Difference(*found, cases=count) for found, count in counts.items()]
+    return tuple(sorted(every, key=lambda difference: not difference.unlike))
+
+
+def refusal(unlike: Sequence[Difference], cases: int) -> InferlensError:
+    """The error that names what is unlike."""
+    lines = [f"{one.field}: {one.base} / {one.candidate}{about(one, cases)}" for one in unlike]
+    return InferlensError(
+        "\n  ".join(["Base and candidate were not measured under the same conditions (base / candidate):", *lines]),
+        expected="the same machine, driver and inputs on both sides",
+        cure="to measure both on one machine, or --unlike to compare all the same",
+    )
+
+
+def about(difference: Difference, cases: int) -> str:
+    """How many of the cases a difference is about, in brackets; nothing if it is all of them."""
+    return "" if difference.cases == cases else f" ({difference.cases} of {plural(cases, 'case')})"
+
+
+def _of_pair(base: Record, candidate: Record) -> Iterator[Found]:
+    on_gpu = base.case.device != "cpu"
+    for field, read, unlike in (*_MACHINE, *(_GPU if on_gpu else ()), *_SOFTWARE):
+        yield from _differing(field, read(base), read(candidate), unlike)
+    mine, theirs = base.environment, candidate.environment
+    yield from _memories("memory", mine.memory, theirs.memory, unlike=False)
+    if on_gpu:
+        yield from _memories("GPU memory", _gpu_memory(base), _gpu_memory(candidate), unlike=True)
+    for name in dict.fromkeys([*mine.variables, *theirs.variables]):
+        values = mine.variables.get(name, NOT_THERE), theirs.variables.get(name, NOT_THERE)
+        yield from _differing(name, *values, name in UNLIKE_VARIABLES)
+    for name in dict.fromkeys([*mine.libraries, *theirs.libraries]):
+        yield from _differing(name, mine.libraries.get(name, NOT_THERE), theirs.libraries.get(name, NOT_THERE), False)
+    if base.status == candidate.status == "ok":  # one that failed may not have got as far as its model
+        for field, read, unlike in _MODEL:
+            yield from _differing(field, read(base), read(candidate), unlike)
+
+
+def _differing(field: str, base: str, candidate: str, unlike: bool) -> Iterator[Found]:
+    if base != candidate:
+        yield field, base or UNKNOWN, candidate or UNKNOWN, unlike
+
+
+def _memories(field: str, base: int | None, candidate: int | None, unlike: bool) -> Iterator[Found]:
+    if base and candidate and abs(base - candidate) <= _SLACK_OF_MEMORY * max(base, candidate):
+        return
+    one, other = (byte_count(size) if size else "" for size in (base, candidate))
+    yield from _differing(field, one, other, unlike)
+
+
+def _gpu_memory(record: Record) -> int | None:
+    gpus = record.environment.gpus
+    return gpus[0].memory if gpus else None
+
+
+def _names(gpus: Sequence[Gpu]) -> str:
+    """``NVIDIA H200``, or ``8 x NVIDIA H200``."""
+    counts = Counter(gpu.name for gpu in gpus)
+    return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
+
+
+def _driver(record: Record) -> str:
+    cuda = record.environment.cuda_driver
+    return record.environment.driver + (f" (CUDA {cuda})" if cuda else "")
+
+
+def _card(record: Record) -> str:
+    watched = record.machine.gpu_uuid if record.machine else ""
+    gpus = record.environment.gpus
+    return (watched or (gpus[0].uuid if gpus else ""))[:16]
+
+
+def _clock(record: Record) -> str:
+    return ", ".join(dict.fromkeys(measurement.clock for measurement in record.measurements))
+
+
+def _number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+_Fields = tuple[tuple[str, Callable[[Record], str], bool], ...]
+_MACHINE: _Fields = (
+    ("CPU", lambda record: record.environment.cpu, True),
+    ("CPU cores", lambda record: _number(record.environment.cpu_cores), True),
+    ("CPU threads that may be used", lambda record: _number(record.environment.cpu_threads), True),
+    ("CPU governor", lambda record: record.environment.governor, True),
+)
+_GPU: _Fields = (
+    ("GPUs", lambda record: _names(record.environment.gpus), True),
+    ("driver", _driver, True),
+    ("GPU card", _card, False),
+)
+_SOFTWARE: _Fields = (
+    ("system", lambda record: record.environment.system, False),
+    ("container", lambda record: record.environment.container, False),
+    ("Python", lambda record: record.environment.python, False),
+    ("inferlens", lambda record: record.environment.inferlens, False),
+    ("git revision", lambda record: record.environment.git_revision, False),
+)
+_MODEL: _Fields = (
+    ("inputs", lambda record: ", ".join(map(str, record.model.inputs)), True),
+    ("parameters", lambda record: _number(record.model.parameters), False),
+    ("weights", lambda record: record.model.weights_sha256[:12] or record.model.weights, False),
+    ("clock", _clock, False),
+)

@@ -1,0 +1,115 @@
+"""One side of a compared case: what was measured there, or why there is nothing to compare."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from inferlens import samples
+from inferlens.record import Metric
+from inferlens.samples import Repeats, Series
+from inferlens.stats.intervals import Interval
+from inferlens.stats.levels import estimate
+from inferlens.units import plural
+
+OK = "ok"
+MISSING = "missing"
+WRONG = "wrong"
+NOT_MEASURED = "not measured"
+# In seconds, or calls per second; what is beyond would leave the range of numbers as a ratio.
+_LEAST, _MOST = 1e-100, 1e100
+_UNSTEADY = {
+    "drifting": "drift to the end of the series: there is no steady state",
+    "cycling": "go up and down slowly: measure for many times as long",
+    "never-steady": "change their level late in the series: measure for longer",
+}
+
+
+class Side(Struct, frozen=True, kw_only=True):
+    """What one side has of a case.
+
+    Attributes:
+        state: ``ok``; or the status of a process that did not run to its end; or ``missing``, ``wrong`` (outputs) or
+            ``not measured`` (the metric). All but ``ok`` have nothing to compare.
+        reason: why, if not ``ok``.
+        records: the ids of its records, one for each process.
+        created: when the last of them started.
+        processes, samples: how many the median is of.
+        median: over its processes, in seconds, or calls per second; ``None`` unless ``ok``.
+        interval: of ``median``, at the comparison's confidence.
+        notes: what the reader of the number must know.
+    """
+
+    state: str
+    reason: str = ""
+    records: tuple[str, ...] = ()
+    created: str = ""
+    processes: int = 0
+    samples: int = 0
+    median: float | None = None
+    interval: Interval | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is something to compare."""
+        return self.state == OK
+
+
+def read(repeats: Repeats | None, metric: Metric, level: float) -> tuple[Side, list[Sequence[float]]]:
+    """A side, and the samples of each of its processes; none of them if there is nothing to compare.
+
+    One process of several that failed is enough for that: those that are left are not like it, and mostly faster.
+    """
+    if repeats is None:
+        return Side(state=MISSING, reason="There is no record of it."), []
+    series = [samples.of(record, metric) for record in repeats.ran]
+    state, reason = _state(repeats, series, metric)
+    processes: list[Sequence[float]] = [each.samples for each in series] if state == OK else []
+    found = estimate(processes, level)
+    if state == OK and not (found and _LEAST < found.median < _MOST):
+        state, reason, processes, found = NOT_MEASURED, f"The median of {metric} is no number to compare.", [], None
+    side = Side(
+        state=state,
+        reason=reason,
+        records=tuple(record.id for record in repeats.records),
+        created=max(record.created for record in repeats.records),
+        processes=len(processes),
+        samples=sum(map(len, processes)),
+        median=found.median if found else None,
+        interval=found.interval if found else None,
+        notes=tuple(dict.fromkeys(_notes(repeats, series, metric))) if state == OK else (),
+    )
+    return side, processes
+
+
+def _state(repeats: Repeats, series: Sequence[Series], metric: Metric) -> tuple[str, str]:
+    failed = [record for record in repeats.records if record.status != OK]
+    if failed:
+        share = f" ({len(failed)} of {plural(len(repeats.records), 'process')}es)" if repeats.ran else ""
+        cure = f" Try: {failed[0].cure}" if failed[0].cure else ""
+        return failed[0].status, f"{failed[0].reason or 'No reason is known.'}{cure}{share}"
+    wrong = [record.agreement for record in repeats.records if not record.ranked and record.agreement]
+    if wrong:
+        return WRONG, f"Wrong outputs: {wrong[0].reason or 'they differ from the reference.'}"
+    if not all(each.samples for each in series):
+        left_out = any(each.not_finite for each in series)
+        return NOT_MEASURED, f"The samples of {metric} are {'no finite numbers' if left_out else 'not there'}."
+    return OK, ""
+
+
+def _notes(repeats: Repeats, series: Sequence[Series], metric: Metric) -> Iterator[str]:
+    for record in repeats.ran:
+        if record.agreement is None or record.agreement.agrees is None:
+            why = record.agreement.reason if record.agreement else ""
+            yield f"Outputs not checked: {why or 'nothing was there to compare them with'}"
+        yield from (f"{warning.message} {warning.advice}".strip() for warning in record.warnings)
+    left_out = sum(each.not_finite for each in series)
+    if left_out:
+        yield f"{plural(left_out, 'sample')} are no finite numbers and were left out."
+    for reason, count in Counter(each.state.reason for each in series).items():
+        if reason in _UNSTEADY:
+            where = f"in {count} of {len(series)} processes " if len(series) > 1 else ""
+            yield f"The samples of {metric} {where}{_UNSTEADY[reason]}."
