@@ -5,6 +5,7 @@ import pytest
 from inferlens import units
 from inferlens.errors import InferlensError
 
+
 @pytest.mark.parametrize(
     ("share", "text"),
     [(0.02, "2 %"), (0.005, "0.5 %"), (0.95, "95 %"), (0.99583, "99.6 %"), (1.0, "100 %"), (-0.123, "12.3 %"),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from inferlens.api import bench
     from inferlens.case import Budget, Case, TensorSpec
+    from inferlens.comparing.cases import Compared, compare
     from inferlens.errors import InferlensError
     from inferlens.plan import Plan
     from inferlens.record import Record
@@ -14,11 +15,13 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Budget", "Case", "InferlensError", "Plan", "Record", "TensorSpec", "__version__", "bench", "load_records",
+    "Budget", "Case", "Compared", "InferlensError", "Plan", "Record", "TensorSpec", "__version__", "bench", "compare",
+    "load_records",
 ]  # fmt: skip
 
 _HOMES = {
-    "bench": "api", "Budget": "case", "Case": "case", "TensorSpec": "case", "InferlensError": "errors",
+    "bench": "api", "compare": "comparing.cases", "Compared": "comparing.cases",
+    "Budget": "case", "Case": "case", "TensorSpec": "case", "InferlensError": "errors",
     "Plan": "plan", "Record": "record", "load_records": "store",
 }  # fmt: skip
 

@@ -17,6 +17,7 @@ import inferlens
 from inferlens.cli.backends import backends
 from inferlens.cli.bench import bench
 from inferlens.cli.build import build
+from inferlens.cli.compare import compare
 from inferlens.cli.doctor import doctor
 from inferlens.cli.export import export
 from inferlens.cli.partition import partition
@@ -31,7 +32,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (bench, show, plot, build, export, partition, doctor, backends):
+for command in (bench, show, compare, plot, build, export, partition, doctor, backends):
     app.command()(command)
 
 

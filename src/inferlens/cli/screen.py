@@ -88,6 +88,10 @@ def view(format: str, reference: str | None) -> View:
 def show(records: Sequence[Record], format: str, reference: str | None) -> None:
     """Prints records to standard output in that format."""
     drawn = view(format, reference).render(records)
-    text = drawn.decode() if isinstance(drawn, bytes) else drawn
-    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    text(drawn.decode() if isinstance(drawn, bytes) else drawn)
+
+
+def text(drawn: str) -> None:
+    """Prints what was drawn to standard output."""
+    sys.stdout.write(drawn if drawn.endswith("\n") else drawn + "\n")
     sys.stdout.flush()

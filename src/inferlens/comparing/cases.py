@@ -18,7 +18,7 @@ from msgspec import Struct
 from inferlens.case import Case
 from inferlens.comparing.likeness import Difference, differences, refusal
 from inferlens.comparing.match import matches
-from inferlens.comparing.side import Side, read
+from inferlens.comparing.side import MISSING, WRONG, Side, read
 from inferlens.errors import InferlensError
 from inferlens.record import Metric, Record
 from inferlens.stats import compare as statistics
@@ -59,6 +59,11 @@ class ComparedCase(Struct, frozen=True, kw_only=True):
     between: bool = False
 
     @property
+    def compared(self) -> bool:
+        """Whether both sides have something to compare."""
+        return self.base.ok and self.candidate.ok
+
+    @property
     def on_neither(self) -> bool:
         """Whether no side has anything to compare: that is no news of the candidate."""
         return not self.base.ok and not self.candidate.ok
@@ -90,6 +95,11 @@ class Compared(Struct, frozen=True, kw_only=True):
         return tuple(case for case in self.cases if case.verdict == verdict)
 
     @property
+    def on_both(self) -> int:
+        """How many cases have records on both sides."""
+        return sum(MISSING not in (case.base.state, case.candidate.state) for case in self.cases)
+
+    @property
     def exit_code(self) -> int:
         """1 if a case is slower; else 4 if one did not run, or none ran; else 3 if one is undecided; else 0.
 
@@ -106,7 +116,7 @@ def compare(
     base: Given,
     candidate: Given,
     *,
-    metric: Metric = "latency",
+    metric: str = "latency",
     threshold: float = 0.02,
     level: float = 0.95,
     unlike: bool = False,
@@ -124,7 +134,8 @@ def compare(
     Raises:
         InferlensError: if there is nothing to compare, the machines differ, or an argument is out of range.
     """
-    _check(metric, threshold, level)
+    shown = _metric(metric)
+    _check(threshold, level)
     (before, problems), (after, more) = _records(base), _records(candidate)
     found = matches(before, after)
     pairs = [match.pair for match in found if match.pair]
@@ -132,7 +143,7 @@ def compare(
     refused = [difference for difference in differ if difference.unlike]
     if refused and not unlike:
         raise refusal(refused, len(pairs))
-    taken = [(read(match.base, metric, level), read(match.candidate, metric, level)) for match in found]
+    taken = [(read(match.base, shown, level), read(match.candidate, shown, level)) for match in found]
     count = sum(mine.ok and theirs.ok for (mine, _), (theirs, _) in taken)
     cases = []
     for match, ((mine, one), (theirs, other)) in zip(found, taken, strict=True):
@@ -140,11 +151,11 @@ def compare(
             cases.append(_did_not_run(match.case, mine, theirs))
             continue
         # More calls per second is less time for each, so of throughput the base's is the numerator.
-        one, other = (other, one) if metric == "throughput" else (one, other)
+        one, other = (other, one) if shown == "throughput" else (one, other)
         result = statistics.compare(one, other, threshold=threshold, level=level, comparisons=count)
-        cases.append(_judged(match.case, mine, theirs, result, metric))
+        cases.append(_judged(match.case, mine, theirs, result, shown))
     return Compared(
-        metric=metric,
+        metric=shown,
         threshold=threshold,
         level=level,
         comparisons=count,
@@ -156,7 +167,11 @@ def compare(
 
 def _did_not_run(case: Case, base: Side, candidate: Side) -> ComparedCase:
     said = [("Base", base), ("Candidate", candidate)]
-    reasons = [f"{name}: {side.state}. {side.reason}" for name, side in said if not side.ok]
+    reasons = [
+        f"{name}: {'wrong outputs' if side.state == WRONG else side.state}. {side.reason}"
+        for name, side in said
+        if not side.ok
+    ]
     return ComparedCase(case=case, verdict="DID NOT RUN", reason=" ".join(reasons), base=base, candidate=candidate)
 
 
@@ -178,9 +193,15 @@ def _judged(case: Case, base: Side, candidate: Side, result: statistics.Comparis
     )
 
 
-def _check(metric: str, threshold: float, level: float) -> None:
-    if metric not in METRICS:
-        raise InferlensError(f"'{metric}' cannot be compared.", expected=listing(METRICS))
+def _metric(word: str) -> Metric:
+    """The metric that a word means, however it is spelled: ``GPU time``, ``gpu-time``."""
+    for metric in METRICS:
+        if word.strip().lower().replace("-", " ").replace("_", " ") == metric.lower():
+            return metric
+    raise InferlensError(f"'{word}' cannot be compared.", expected=listing(METRICS))
+
+
+def _check(threshold: float, level: float) -> None:
     if not (threshold > 0 and math.isfinite(threshold)):
         raise InferlensError("The threshold is not above 0.", expected="such as 2%: a difference that matters")
     if not LEVELS[0] <= level <= LEVELS[1]:

@@ -133,7 +133,7 @@ _Fields = tuple[tuple[str, Callable[[Record], str], bool], ...]
 _MACHINE: _Fields = (
     ("CPU", lambda record: record.environment.cpu, True),
     ("CPU cores", lambda record: _number(record.environment.cpu_cores), True),
-    ("CPU threads that may be used", lambda record: _number(record.environment.cpu_threads), True),
+    ("CPU threads", lambda record: _number(record.environment.cpu_threads), True),
     ("CPU governor", lambda record: record.environment.governor, True),
 )
 _GPU: _Fields = (

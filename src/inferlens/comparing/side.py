@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from inferlens import samples
-from inferlens.record import Metric
+from inferlens.record import Metric, Record
 from inferlens.samples import Repeats, Series
 from inferlens.stats.intervals import Interval
 from inferlens.stats.levels import estimate
@@ -34,6 +34,7 @@ class Side(Struct, frozen=True, kw_only=True):
         state: ``ok``; or the status of a process that did not run to its end; or ``missing``, ``wrong`` (outputs) or
             ``not measured`` (the metric). All but ``ok`` have nothing to compare.
         reason: why, if not ``ok``.
+        device: name of the GPU, or of the CPU for cases on the CPU.
         records: the ids of its records, one for each process.
         created: when the last of them started.
         processes, samples: how many the median is of.
@@ -44,6 +45,7 @@ class Side(Struct, frozen=True, kw_only=True):
 
     state: str
     reason: str = ""
+    device: str = ""
     records: tuple[str, ...] = ()
     created: str = ""
     processes: int = 0
@@ -74,6 +76,7 @@ def read(repeats: Repeats | None, metric: Metric, level: float) -> tuple[Side, l
     side = Side(
         state=state,
         reason=reason,
+        device=_device(repeats.first),
         records=tuple(record.id for record in repeats.records),
         created=max(record.created for record in repeats.records),
         processes=len(processes),
@@ -85,15 +88,21 @@ def read(repeats: Repeats | None, metric: Metric, level: float) -> tuple[Side, l
     return side, processes
 
 
+def _device(record: Record) -> str:
+    gpus = record.environment.gpus
+    return (record.environment.cpu or "CPU") if record.case.device == "cpu" else gpus[0].name if gpus else "GPU"
+
+
 def _state(repeats: Repeats, series: Sequence[Series], metric: Metric) -> tuple[str, str]:
     failed = [record for record in repeats.records if record.status != OK]
     if failed:
-        share = f" ({len(failed)} of {plural(len(repeats.records), 'process')}es)" if repeats.ran else ""
+        share = f" ({len(failed)} of {len(repeats.records)} processes)" if repeats.ran else ""
         cure = f" Try: {failed[0].cure}" if failed[0].cure else ""
         return failed[0].status, f"{failed[0].reason or 'No reason is known.'}{cure}{share}"
     wrong = [record.agreement for record in repeats.records if not record.ranked and record.agreement]
     if wrong:
-        return WRONG, f"Wrong outputs: {wrong[0].reason or 'they differ from the reference.'}"
+        why = wrong[0].reason or "they differ from the reference"
+        return WRONG, f"{why[:1].upper()}{why[1:].rstrip('.')}."
     if not all(each.samples for each in series):
         left_out = any(each.not_finite for each in series)
         return NOT_MEASURED, f"The samples of {metric} are {'no finite numbers' if left_out else 'not there'}."

@@ -6,7 +6,7 @@ The same rows give the same text on every terminal of the same width; nothing is
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from inferlens.record import Record
@@ -19,6 +19,7 @@ from inferlens.views.verdict import verdict
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.table import Table as RichTable
     from rich.text import Text
 
 _GAP = 2
@@ -46,11 +47,7 @@ class Table(View):
 
     def render(self, records: Sequence[Record]) -> str:
         """See :class:`View`."""
-        console = _console(self.width, self.color)
-        for part in self.parts(records):
-            console.print(part)
-        text = console.file.getvalue()  # type: ignore[attr-defined]
-        return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
+        return drawn(self.parts(records), self.width, self.color)
 
     def parts(self, records: Sequence[Record]) -> list[RenderableType]:
         """What :meth:`render` prints, for a rich console of one's own."""
@@ -68,8 +65,6 @@ class Table(View):
 
 def _table(table_rows: Sequence[Row], width: int) -> list[RenderableType]:
     """Title, table and notes of one model on one machine."""
-    from rich.box import Box
-    from rich.table import Table as RichTable
     from rich.text import Text
 
     notes = Notes()
@@ -78,7 +73,7 @@ def _table(table_rows: Sequence[Row], width: int) -> list[RenderableType]:
     columns = used(table_rows, COLUMNS if len(set(batches)) > 1 else [c for c in COLUMNS if c.title != "batch"])
     first = first_width(names, width)
     shown = fitting(columns, table_rows, width - first)
-    table = RichTable(box=Box(_LINES), show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
+    table = lined()
     table.add_column("backend", overflow="fold", width=first)
     for column in shown:
         header = f"{column.title}\n{column.unit}" if column.unit else column.title
@@ -111,6 +106,23 @@ def fitting(columns: Sequence[Column], table_rows: Sequence[Row], width: int) ->
             break
         chosen.append(column)
     return [column for column in columns if column in chosen]
+
+
+def lined() -> RichTable:
+    """An empty table in the style of all: lines under the header and between sections, none around."""
+    from rich.box import Box
+    from rich.table import Table as RichTable
+
+    return RichTable(box=Box(_LINES), show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
+
+
+def drawn(parts: Iterable[RenderableType], width: int, color: bool) -> str:
+    """Parts as text, ``width`` columns wide."""
+    console = _console(width, color)
+    for part in parts:
+        console.print(part)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
 def _style(row: Row) -> str:

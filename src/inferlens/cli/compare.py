@@ -1,0 +1,58 @@
+"""``inferlens compare``: which cases became faster or slower, and whether that is certain."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+BASE = "What to compare with: a folder with records, at any height, or a record file."
+CANDIDATE = "What is compared with it: the same."
+METRIC = "latency, throughput or 'GPU time'."
+THRESHOLD = "The smallest difference that matters."
+LEVEL = "How sure all verdicts together are to be."
+UNLIKE = "Compare although machines, drivers or inputs differ."
+FORMAT = "table, markdown, github (annotations of a workflow), junit or json."
+OUTPUT = "A file for it; the table is printed all the same."
+
+
+def compare(
+    base: Annotated[Path, typer.Argument(help=BASE)],
+    candidate: Annotated[Path, typer.Argument(help=CANDIDATE)],
+    metric: Annotated[str, typer.Option(help=METRIC)] = "latency",
+    threshold: Annotated[str, typer.Option(help=THRESHOLD)] = "2%",
+    level: Annotated[str, typer.Option(help=LEVEL)] = "95%",
+    unlike: Annotated[bool, typer.Option("--unlike", help=UNLIKE)] = False,
+    format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help=OUTPUT, show_default=False)] = None,
+) -> None:
+    """Compare two sets of records case by case: FASTER, SAME, SLOWER, UNDECIDED or DID NOT RUN.
+
+    Of each case the latest run counts. Exit codes: 1 if a case is slower; else 4 if one did not run on both sides; else
+    3 if one is undecided; else 0. Bad input, and machines that differ, are 2.
+    """
+    from inferlens.cli import screen
+    from inferlens.cli.plot import write
+    from inferlens.comparing.cases import compare as compared_cases
+    from inferlens.units import parse_share
+    from inferlens.views.compared import check, render
+
+    check(format)
+    compared = compared_cases(
+        base,
+        candidate,
+        metric=metric,
+        threshold=parse_share(threshold),
+        level=parse_share(level),
+        unlike=unlike,
+    )
+    for problem in compared.problems:
+        screen.note(problem)
+    if output:
+        write(output, render(compared, format))
+        screen.note(f"Wrote {output}.")
+    console = screen.output()
+    color = console.is_terminal and not console.no_color
+    screen.text(render(compared, "table" if output else format, width=console.width, color=color))
+    raise typer.Exit(compared.exit_code)

@@ -1,0 +1,67 @@
+"""A comparison as a JUnit report, which most systems of continuous integration read: one test case for each case.
+
+SLOWER is a failure, DID NOT RUN an error. UNDECIDED is skipped, and so is what ran on neither side: they do not say
+that the candidate is worse. Characters that XML has no form for are left out.
+"""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as Xml
+
+from inferlens.comparing.cases import Compared
+from inferlens.comparing.likeness import about
+from inferlens.views.columns import plain
+from inferlens.views.compared.lines import Group, Line, figures, groups
+from inferlens.views.compared.sentences import sentences
+
+_OUTCOMES = {"SLOWER": "failure", "DID NOT RUN": "error", "UNDECIDED": "skipped"}
+_COUNTS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+
+
+def render(compared: Compared) -> str:
+    """``compared`` as XML, one suite for each model."""
+    root = Xml.Element("testsuites", name="inferlens compare")
+    for group in groups(compared):
+        _suite(root, group, compared)
+    _count(root)
+    Xml.indent(root)
+    return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
+
+
+def _suite(root: Xml.Element, group: Group, compared: Compared) -> None:
+    suite = Xml.SubElement(root, "testsuite", name=group.model)
+    created = max((side.created for line in group.lines for side in (line.of.base, line.of.candidate)), default="")
+    if created:
+        suite.set("timestamp", plain(created)[:19])
+    properties = Xml.SubElement(suite, "properties")
+    told = {"metric": compared.metric, "threshold": f"{compared.threshold:g}", "level": f"{compared.level:g}"}
+    for one in compared.differences:
+        told[f"differs: {one.field}{about(one, compared.on_both)}"] = f"{one.base} / {one.candidate}"
+    for name, value in told.items():
+        Xml.SubElement(properties, "property", name=plain(name), value=plain(value))
+    for line in group.lines:
+        _case(suite, group, line, compared)
+    _count(suite)
+    Xml.SubElement(suite, "system-out").text = "\n".join(sentences(compared))
+
+
+def _case(suite: Xml.Element, group: Group, line: Line, compared: Compared) -> None:
+    case = Xml.SubElement(suite, "testcase", classname=group.model, name=line.name)
+    median = line.of.candidate.median
+    if median is not None and compared.metric != "throughput":
+        case.set("time", f"{median:.9f}")
+    said = figures(line, compared.metric)
+    kind = "skipped" if line.of.on_neither else _OUTCOMES.get(line.verdict)
+    if kind:
+        first = line.notes[0] if line.notes else line.of.reason
+        message = f"{line.verdict}: {said or first}"
+        Xml.SubElement(case, kind, message=message, type=line.verdict).text = "\n".join(line.notes) or line.of.reason
+    else:
+        Xml.SubElement(case, "system-out").text = "\n".join([f"{line.verdict}: {said}", *line.notes])
+
+
+def _count(element: Xml.Element) -> None:
+    """Sets how many test cases there are in it, and how many of each outcome."""
+    element.set("tests", str(len(list(element.iter("testcase")))))
+    for name, tag in _COUNTS.items():
+        element.set(name, str(len(list(element.iter(tag)))))
