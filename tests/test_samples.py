@@ -1,0 +1,183 @@
+"""Which samples statistics are of, and which records belong together."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from inferlens import samples
+from inferlens.machine import Marks
+from inferlens.record import Environment, Gpu, Measurement, Record, decode, encode
+from inferlens.samples import Repeats, finite, latencies, latest, machine
+from tests.views.samples import CPU_MACHINE, GPU_MACHINE, case, failure, record
+
+FLAT = tuple(10e-3 * (1 + 1e-4 * ((7 * index) % 11 - 5)) for index in range(200))
+
+
+def made(latency: tuple[Any, ...] = FLAT, **fields: Any) -> Record:
+    return record(samples=latency, **fields)
+
+
+def with_metric(metric: Any, values: tuple[float, ...], **fields: Any) -> Record:
+    measured = [Measurement(metric="latency", unit="s", clock="a clock", samples=FLAT)]
+    measured.append(Measurement(metric=metric, unit="s", clock="a clock", samples=values))
+    return record(median=None, measurements=tuple(measured), **fields)
+
+
+# One record
+
+
+def test_a_steady_series_is_kept_whole() -> None:
+    found = latencies(made())
+    assert found.samples == FLAT
+    assert (found.not_finite, found.disturbed, found.unsteady) == (0, 0, 0)
+    assert found.state.steady
+
+
+@pytest.mark.parametrize("status", ["failed", "timed out", "out of memory", "crashed", "unsupported"])
+def test_what_did_not_run_to_its_end_has_none(status: Any) -> None:
+    broken = made(status=status)
+    assert broken.samples("latency") == FLAT, "they are in the record all the same"
+    assert latencies(broken).samples == ()
+    assert finite(broken, "latency") == ()
+
+
+def test_a_record_without_samples_has_none() -> None:
+    assert latencies(record(median=None)).samples == ()
+    assert latencies(made(())).samples == ()
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, None])
+def test_what_is_no_finite_number_is_left_out(odd: Any) -> None:
+    found = latencies(made((odd, *FLAT[:50], odd, *FLAT[50:])))
+    assert found.samples == FLAT
+    assert (found.not_finite, found.disturbed) == (2, 0)
+    assert finite(made((odd, 1.0, odd, 2.0)), "latency") == (1.0, 2.0)
+
+
+def test_disturbed_samples_are_left_out_where_the_marks_say_so() -> None:
+    slow = (*FLAT[:20], 0.5, *FLAT[20:120], 0.5, *FLAT[120:])
+    touched = (20, 121)
+    found = latencies(made(slow, marks=Marks(count=len(slow), disturbed=touched, discarded=touched)))
+    assert found.samples == FLAT
+    assert found.disturbed == 2
+
+
+def test_disturbed_samples_are_kept_where_the_marks_do_not_say_so() -> None:
+    marks = Marks(count=len(FLAT), disturbed=tuple(range(150)))
+    assert latencies(made(marks=marks)).samples == FLAT
+    assert latencies(made(marks=Marks(count=len(FLAT), disturbed=(0,), repeat=True))).disturbed == 0
+
+
+def test_slow_samples_are_never_left_out_for_being_slow() -> None:
+    slow = (*FLAT[:20], 0.5, *FLAT[20:120], 0.5, *FLAT[120:])
+    assert latencies(made(slow)).samples == slow
+
+
+def test_marks_of_another_series_do_not_count() -> None:
+    assert latencies(made(marks=Marks(count=7, discarded=(0, 1)))).samples == FLAT
+
+
+def test_a_sample_that_is_disturbed_and_no_number_is_counted_once() -> None:
+    found = latencies(made((math.nan, *FLAT), marks=Marks(count=len(FLAT) + 1, disturbed=(0,), discarded=(0,))))
+    assert (found.samples, found.disturbed, found.not_finite) == (FLAT, 1, 0)
+
+
+def test_all_samples_may_be_left_out() -> None:
+    found = latencies(made((math.nan,) * 40))
+    assert (found.samples, found.not_finite) == ((), 40)
+    assert latencies(made((1.0,), marks=Marks(count=1, discarded=(0,)))).samples == ()
+
+
+def test_the_warm_up_is_cut() -> None:
+    series = (*(2 * value for value in FLAT[:60]), *FLAT)
+    found = latencies(made(series))
+    assert found.state.reason == "warm-up"
+    assert 55 <= found.unsteady <= 65
+    assert found.samples == series[found.unsteady :]
+
+
+def test_the_warm_up_begins_after_what_was_disturbed() -> None:
+    series = (0.5, *(2 * value for value in FLAT[:60]), *FLAT)
+    found = latencies(made(series, marks=Marks(count=len(series), disturbed=(0,), discarded=(0,))))
+    assert found.samples == series[1 + found.unsteady :]
+    assert (found.disturbed, found.state.reason) == (1, "warm-up")
+
+
+def test_a_series_that_is_never_steady_is_kept_whole() -> None:
+    rising = tuple(value * (1 + 0.002 * index) for index, value in enumerate(FLAT))
+    found = latencies(made(rising))
+    assert (found.samples, found.unsteady, found.state.steady) == (rising, 0, False)
+
+
+def test_the_gpu_time_of_a_disturbed_call_is_left_out_as_well() -> None:
+    values = tuple(0.9 * value for value in FLAT)
+    marks = Marks(count=len(FLAT), disturbed=(3,), discarded=(3,))
+    found = samples.of(with_metric("GPU time", values, marks=marks), "GPU time")
+    assert found.samples == values[:3] + values[4:]
+
+
+def test_windows_of_throughput_are_not_the_calls_that_the_marks_are_of() -> None:
+    marks = Marks(count=len(FLAT), disturbed=(3,), discarded=(3,))
+    assert samples.of(with_metric("throughput", FLAT, marks=marks), "throughput").samples == FLAT
+    assert samples.of(made(), "throughput").samples == ()
+
+
+# Several records
+
+
+def test_one_run_s_records_of_a_case_are_its_repeats_in_the_order_they_were_made() -> None:
+    times = ("2026-05-04T10:00:02Z", "2026-05-04T10:00:00Z", "2026-05-04T10:00:01Z")
+    records = [made(id=time, created=time) for time in times]
+    (found,) = latest(records)
+    assert [each.id for each in found.records] == sorted(times)
+    assert found.processes == [FLAT, FLAT, FLAT]
+    assert [each.samples for each in found.series] == found.processes
+
+
+def test_the_last_run_counts_and_runs_are_never_mixed() -> None:
+    old = [made(id=f"old {index}", run="old", created=f"2026-05-0{index}T10:00:00Z") for index in (1, 2)]
+    new = [made(id="new", run="new", created="2026-05-03T10:00:00Z")]
+    for records in ([*old, *new], [*new, *old]):
+        (found,) = latest(records)
+        assert [each.id for each in found.records] == ["new"]
+
+
+def test_records_of_an_early_version_have_no_run_and_are_runs_of_their_own() -> None:
+    early = [made(id=f"{index}", run="", created=f"2026-05-0{index}T10:00:00Z") for index in (1, 3, 2)]
+    stored = [decode(encode(each).replace(b'"run": "",', b"")) for each in early]
+    (found,) = latest(stored)
+    assert [each.id for each in found.records] == ["3"]
+
+
+def test_cases_keep_their_place_whatever_comes_later() -> None:
+    one, other = case(), case("openvino")
+    records = [record(one, run="a"), record(other, run="a"), record(one, run="b", created="2027-01-01T00:00:00Z")]
+    assert [(each.first.case, each.first.run) for each in latest(records)] == [(one, "b"), (other, "a")]
+    assert latest([]) == []
+
+
+def test_machines_are_kept_apart() -> None:
+    other = Environment(cpu="another")
+    assert len(latest([made(environment=CPU_MACHINE), made(id="x", environment=other)])) == 2
+    assert machine(GPU_MACHINE) != machine(CPU_MACHINE)
+    assert machine(Environment()) == "unknown CPU"
+    assert machine(Environment(cpu="a CPU", cpu_threads=4, gpus=(Gpu(name="G"), Gpu(name="G")))) == (
+        "a CPU, 4 threads + G + G"
+    )
+
+
+def test_processes_that_failed_are_records_without_samples() -> None:
+    broken = failure(case(), "crashed", id="broken", created="2026-05-04T09:00:00Z")
+    repeats = Repeats((broken, made()))
+    assert repeats.ran == (made(),)
+    assert repeats.first == made(), "the first that ran speaks for all"
+    assert repeats.processes == [FLAT]
+    assert Repeats((broken,)).first == broken
+    assert Repeats((broken,)).processes == []
+
+
+def test_a_process_without_a_sample_that_counts_is_none() -> None:
+    assert Repeats((made((math.nan,) * 30), made())).processes == [FLAT]
