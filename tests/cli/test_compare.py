@@ -1,0 +1,162 @@
+"""``inferlens compare`` as a person or a workflow runs it: exit codes, formats, files, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree as Xml
+
+import msgspec
+import pytest
+
+from inferlens.record import Environment
+from tests.commands import inferlens, started
+from tests.comparing.sides import broken, ran, saved
+from tests.views.samples import WRONG, case
+
+OTHER = case("openvino")
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    return saved(tmp_path / "base", [*ran(noise=10), *ran(OTHER)])
+
+
+def candidate(folder: Path, records: list) -> Path:
+    return saved(folder / "new", [msgspec.structs.replace(each, run="new", id=f"{each.id} new") for each in records])
+
+
+@pytest.mark.parametrize(
+    ("records", "code", "word"),
+    [
+        ([*ran(noise=1), *ran(OTHER)], 0, "SAME"),
+        ([*ran(seconds=2e-3, noise=10), *ran(OTHER)], 0, "FASTER"),
+        ([*ran(seconds=15e-3, noise=10), *ran(OTHER)], 1, "SLOWER"),
+        ([*ran(seconds=15e-3, noise=10), broken(OTHER)], 1, "DID NOT RUN"),
+        ([*ran(noise=10), *ran(OTHER)], 3, "UNDECIDED"),
+        ([*ran(noise=10), broken(OTHER)], 4, "DID NOT RUN"),
+        ([*ran(noise=10), *ran(OTHER, 1e-3, agreement=WRONG)], 4, "wrong"),
+        (ran(noise=10), 4, "missing"),
+    ],
+)
+def test_exit_codes(tmp_path: Path, records, code, word) -> None:
+    saved(tmp_path / "base", [*ran(noise=1 if code == 0 and word == "SAME" else 10), *ran(OTHER)])
+    candidate(tmp_path, records)
+    done = inferlens("compare", "base", "new", cwd=tmp_path)
+    assert done.returncode == code, done.stdout
+    assert word in done.stdout
+    assert not done.stderr
+
+
+def test_in_a_process_of_its_own(tmp_path: Path, base: Path) -> None:
+    candidate(tmp_path, [*ran(seconds=15e-3), *ran(OTHER)])
+    done = started("compare", "base", "new", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "SLOWER" in done.stdout
+    assert done.stdout == inferlens("compare", "base", "new", cwd=tmp_path).stdout
+
+
+def test_help_names_the_codes(tmp_path: Path) -> None:
+    done = inferlens("compare", "--help", cwd=tmp_path)
+    told = " ".join(done.stdout.split())
+    assert "Exit codes: 1 if a case is slower; else 4" in told
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "github", "junit", "json"])
+def test_formats(tmp_path: Path, base: Path, format: str) -> None:
+    candidate(tmp_path, [*ran(seconds=15e-3), *ran(OTHER)])
+    done = inferlens("compare", "base", "new", "-f", format, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    assert "SLOWER" in done.stdout
+    if format == "json":
+        assert json.loads(done.stdout)["exit_code"] == 1
+    if format == "junit":
+        assert Xml.fromstring(done.stdout.encode()).attrib["failures"] == "1"
+    if format == "github":
+        assert all(line.startswith("::") for line in done.stdout.splitlines())
+
+
+def test_a_file_and_the_table_beside_it(tmp_path: Path, base: Path) -> None:
+    candidate(tmp_path, [*ran(seconds=15e-3), *ran(OTHER)])
+    table = inferlens("compare", "base", "new", cwd=tmp_path).stdout
+    done = inferlens("compare", "base", "new", "-f", "junit", "-o", "report.xml", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, table)
+    assert "Wrote report.xml" in done.stderr
+    assert Xml.parse(tmp_path / "report.xml").getroot().tag == "testsuites"
+    refused = inferlens("compare", "base", "new", "-o", "nowhere/report.xml", cwd=tmp_path)
+    assert refused.returncode == 2
+
+
+def test_metric_threshold_and_level(tmp_path: Path) -> None:
+    saved(tmp_path / "base", ran(rate=100.0))
+    candidate(tmp_path, ran(seconds=10.5e-3, rate=110.0))
+    assert inferlens("compare", "base", "new", cwd=tmp_path).returncode == 1
+    assert inferlens("compare", "base", "new", "--threshold", "0.2", cwd=tmp_path).returncode == 0
+    assert inferlens("compare", "base", "new", "--threshold", "20 %", "--level", "99%", cwd=tmp_path).returncode == 0
+    done = inferlens("compare", "base", "new", "--metric", "throughput", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "FASTER" in done.stdout
+    assert "+10.0 %" in done.stdout
+    assert inferlens("compare", "base", "new", "--metric", "GPU time", cwd=tmp_path).returncode == 4
+
+
+def test_unlike_machines_are_refused_unless_told(tmp_path: Path) -> None:
+    saved(tmp_path / "base", ran())
+    candidate(tmp_path, ran(environment=Environment(cpu="another \x1b[31m", cpu_threads=4)))
+    done = inferlens("compare", "base", "new", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "CPU: Intel(R) Xeon(R) Platinum 8480C / another" in done.stderr
+    assert "CPU threads: 16 / 4" in done.stderr
+    assert "--unlike" in done.stderr
+    assert "\x1b" not in done.stderr
+    done = inferlens("compare", "base", "new", "--unlike", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "The two sides differ in CPU" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("base", "nowhere"), ("base", "base"), ("base", "."), ("base", "other"), ("base", "empty"), ("base",),
+        ("base", "new", "--threshold", "2"), ("base", "new", "--threshold", "0%"), ("base", "new", "--threshold", "x"),
+        ("base", "new", "--level", "95"), ("base", "new", "--level", "100%"), ("base", "new", "--metric", "speed"),
+        ("base", "new", "--format", "yaml"), ("base", "new", "extra"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_message(tmp_path: Path, base: Path, words: tuple[str, ...]) -> None:
+    candidate(tmp_path, [*ran(), *ran(OTHER)])
+    saved(tmp_path / "other", ran(case("onnxruntime:cpu"), run="other"))
+    (tmp_path / "empty").mkdir()
+    done = inferlens("compare", *words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout
+
+
+BROKEN = [b"", b"{", b"[]", b"\xff", b'{"schema":"inferlens.record/9"}', b"null", b"[" * 5000]
+
+
+def test_files_that_are_no_records_are_said_and_the_rest_is_compared(tmp_path: Path) -> None:
+    saved(tmp_path / "base", ran())
+    new = candidate(tmp_path, ran())
+    for number, data in enumerate(BROKEN):
+        (new / f"broken {number}").mkdir()
+        (new / f"broken {number}" / "record.json").write_bytes(data)
+    done = inferlens("compare", "base", "new", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("was left out") == len(BROKEN)
+    assert "SAME" in done.stdout
+
+
+def test_samples_that_are_null_make_no_traceback(tmp_path: Path) -> None:
+    saved(tmp_path / "base", [*ran(), *ran(OTHER)])
+    new = candidate(tmp_path, [*ran(), *ran(OTHER)])
+    for file in new.rglob("openvino*/record.json"):
+        data = json.loads(file.read_text())
+        data["measurements"][0]["samples"] = [None] * 20
+        file.write_text(json.dumps(data))
+    done = inferlens("compare", "base", "new", cwd=tmp_path)
+    assert done.returncode == 4
+    assert "Traceback" not in done.stderr
+    assert "missing" in done.stdout
