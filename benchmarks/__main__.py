@@ -1,18 +1,23 @@
-"""Runs every benchmark of this folder and prints its table: ``python -m benchmarks [NAME ...]``."""
+"""Runs benchmarks of this folder and prints their tables: ``python -m benchmarks [NAME ...]``.
+
+Without a name all of them, but for those of :data:`LONG`, which take many minutes.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
 
-from benchmarks import agreement, engine_loop, timed_loop, watch_cost
+from benchmarks import agreement, coverage, engine_loop, timed_loop, watch_cost
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "timed_loop": timed_loop.main,
     "engine_loop": engine_loop.main,
     "watch_cost": watch_cost.main,
     "agreement": agreement.main,
+    "coverage": coverage.main,
 }
+LONG = ("coverage",)
 
-for name in sys.argv[1:] or BENCHMARKS:
+for name in sys.argv[1:] or [name for name in BENCHMARKS if name not in LONG]:
     BENCHMARKS[name]()

@@ -6,6 +6,7 @@ less that of the bare loop, per sample; *reads* is what the empty call is report
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from pathlib import Path
@@ -44,7 +45,7 @@ def main() -> None:
 def round_of(infer: Any) -> dict[str, tuple[float, float]]:
     """Seconds per call of each loop, and what it reports for one call."""
     return {
-        "bare loop": (HostClock().window(infer, {}, CALLS) / CALLS, 0.0),
+        "bare loop": (HostClock().window(infer, itertools.repeat({}), CALLS) / CALLS, 0.0),
         "inferlens: each call": ours(infer),
         "torch.utils.benchmark: all calls at once": theirs(infer, CALLS, 1),
         "torch.utils.benchmark: each call": theirs(infer, 1, CALLS // 50),
@@ -54,7 +55,7 @@ def round_of(infer: Any) -> dict[str, tuple[float, float]]:
 def ours(infer: Any) -> tuple[float, float]:
     """Our timed loop."""
     begin = time.perf_counter()
-    timings = HostClock().time(infer, {}, CALLS)
+    timings = HostClock().time(infer, itertools.repeat({}), CALLS)
     return (time.perf_counter() - begin) / CALLS, statistics.median(timings.latency)
 
 

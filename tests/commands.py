@@ -47,9 +47,14 @@ class Straight(Pipe):
 
 
 def launch(
-    job: Job, *, timeout: float, log: Path | None = None, on_event: Callable[[Event], None] = lambda _: None
+    job: Job,
+    *,
+    timeout: float,
+    log: Path | None = None,
+    on_event: Callable[[Event], None] = lambda _: None,
+    watch: object = None,
 ) -> Outcome:
-    """Does what a worker does, here and without a deadline; what it prints stays out of the command's own output."""
+    """Does what a worker does, here, unwatched and without a deadline; what it prints is kept apart."""
     pipe, printed = Straight(on_event), io.StringIO()
     job = msgspec.json.decode(msgspec.json.encode(job), type=Job)
     with redirect_stdout(printed), redirect_stderr(printed):

@@ -27,8 +27,9 @@ from inferlens.cli.bench import read_plan
 from inferlens.measure import series, stopping
 from inferlens.models.resolve import BY_PREFIX
 from inferlens.plan import _WORDS, Plan
+from inferlens.plan_budget import BUDGET_WORDS
 from inferlens.record import Metric, PhaseName, Record, Status
-from inferlens.units import parse_duration
+from inferlens.units import parse_duration, parse_share
 from tests.commands import inferlens as in_this_process
 from tests.views.samples import sample_records
 
@@ -138,13 +139,12 @@ def test_every_command_written_parses(path: Path, line: str) -> None:
 def test_help_says_what_the_code_does() -> None:
     options = {option.name: option for option in COMMANDS["bench"].params}
     budget = Budget()
-    assert parse_duration(options["seconds"].show_default) == budget.seconds
+    assert parse_duration(options["max_time"].show_default) == budget.max_time
     assert parse_duration(options["timeout"].show_default) == budget.timeout
-    assert f"{stopping.LEAST_SAMPLES} to {stopping.MOST_SAMPLES}" in options["iterations"].help
-    assert (
-        f"fit in {budget.warmup_seconds:g} s, {stopping.LEAST_WARMUP} to {stopping.MOST_SAMPLES}"
-        in options["warmup"].help
-    )
+    assert parse_share(options["half_width"].show_default) == budget.half_width
+    assert (options["mode"].show_default, options["stop"].show_default) == (budget.mode, budget.stop)
+    assert f"{budget.warmup_seconds:g} s at least" in options["warmup"].help
+    assert int(options["repeats"].show_default) == Plan(model=("x",)).repeats
     assert options["output"].show_default == Plan(model=("x",)).output
     for command in COMMANDS.values():
         assert command.help
@@ -155,12 +155,14 @@ def test_help_says_what_the_code_does() -> None:
 def test_the_budget_is_documented_as_it_is() -> None:
     rows = {row[0].strip("`"): row[2] for row in table_rows(section(DOCS / "bench.md", "How much measuring"))}
     budget = Budget()
-    assert set(rows) == {"--warmup", "--iterations", "--seconds", "--timeout"}
-    assert f"{stopping.LEAST_SAMPLES} at least and {stopping.MOST_SAMPLES} at most" in rows["--iterations"]
-    assert f"{budget.warmup_seconds:g} s of latencies and {stopping.LEAST_WARMUP} calls" in rows["--warmup"]
-    assert parse_duration(rows["--seconds"].strip("`")) == budget.seconds
+    assert set(rows) == {"--" + word.replace("_", "-") for word in (*BUDGET_WORDS, "repeats")}
+    said = section(DOCS / "bench.md", "How much measuring")
+    assert f"{stopping.LEAST_SAMPLES} samples at least and {stopping.MOST_SAMPLES:,} at most" in said
+    assert f"{budget.warmup_seconds:g} s and {stopping.LEAST_WARMUP} calls" in rows["--warmup"]
+    assert parse_duration(rows["--max-time"].strip("`")) == budget.max_time
     assert parse_duration(rows["--timeout"].strip("`")) == budget.timeout
-    assert f"in {series.WINDOWS} windows" in section(DOCS / "bench.md", "How much measuring")
+    assert parse_share(rows["--half-width"].strip("`")) == budget.half_width
+    assert re.search(rf"in\s{series.WINDOWS} windows", said)
 
 
 def test_backends_are_documented_with_their_variants() -> None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import random
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
@@ -12,13 +13,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities
-from inferlens.case import Case
+from inferlens.conditions import Conditions, conditions
 from inferlens.errors import InferlensError
 from inferlens.jobs import (
     Answer,
@@ -35,47 +36,18 @@ from inferlens.jobs import (
     ReferenceJob,
 )
 from inferlens.launch import Outcome, launch
+from inferlens.machine import Before
 from inferlens.measure import environment
 from inferlens.models import resolve
 from inferlens.models.model import Found
+from inferlens.observer import Observer, Silent
 from inferlens.plan import Plan, Planned, expand
-from inferlens.record import Environment, ModelFacts, PhaseName, Record, Status, Warning
+from inferlens.record import Environment, ModelFacts, Record, Status, Warning
 from inferlens.store import LOG, Store
+from inferlens.watch.before import IDLE_SECONDS, survey
+from inferlens.watch.watch import Watch
 
 SURVEY_TIMEOUT = 300.0
-
-
-class Observer(Protocol):
-    """Told what happens while a plan runs; shows it, or does nothing."""
-
-    def planned(self, cases: Sequence[Planned]) -> None:
-        """The cases are known and will run in this order."""
-
-    def doing(self, what: str) -> None:
-        """Something other than a case is under way, such as the reference."""
-
-    def began(self, case: Case) -> None:
-        """A case begins."""
-
-    def phase(self, name: PhaseName) -> None:
-        """The case entered a phase."""
-
-    def progress(self, share: float) -> None:
-        """The share of the case's steady state that is done."""
-
-    def done(self, record: Record, folder: Path) -> None:
-        """A case is over and its record is on disk."""
-
-
-class Silent:
-    """Shows nothing."""
-
-    def planned(self, cases: Sequence[Planned]) -> None: ...  # noqa: D102
-    def doing(self, what: str) -> None: ...  # noqa: D102
-    def began(self, case: Case) -> None: ...  # noqa: D102
-    def phase(self, name: PhaseName) -> None: ...  # noqa: D102
-    def progress(self, share: float) -> None: ...  # noqa: D102
-    def done(self, record: Record, folder: Path) -> None: ...  # noqa: D102
 
 
 def bench(
@@ -92,8 +64,9 @@ def bench(
         example_inputs: for a live module: a tensor, a tuple of tensors, or a dict of tensors by argument name.
         observer: told what happens; by default nothing is shown.
         words: as on the command line: ``backend``, ``precision``, ``batch``, ``device``, ``threads``, ``io``,
-            ``option``, ``input``, ``weights``, ``trust``, ``rebuild``, ``seed``, ``warmup``, ``iterations``,
-            ``seconds``, ``timeout``, ``output``; single values, lists, or texts with commas.
+            ``cold``, ``rotate``, ``depth``, ``option``, ``input``, ``weights``, ``trust``, ``rebuild``, ``seed``,
+            ``repeats``, ``mode``, ``warmup``, ``iterations``, ``seconds``, ``stop``, ``half_width``, ``max_time``,
+            ``timeout``, ``output``; single values, lists, or texts with commas.
 
     Returns:
         One record per case, in the order they ran, failed cases included. They are on disk too, under ``output``.
@@ -127,11 +100,30 @@ def run(plan: Plan, observer: Observer, found: Sequence[Found] | None = None, li
     observer.doing("looking at models and backends")
     models = list(found) if found else find(plan.model)
     cases = expand(plan, models, probe(BACKENDS.names()))
-    observer.planned(cases)
+    turns = in_turns(cases, plan.repeats, plan.seed)
+    observer.planned([planned for planned, _ in turns])
+    uses_gpu = any(planned.case.device == "cuda" and not planned.refusal for planned in cases)
+    idle = survey(IDLE_SECONDS) if uses_gpu else Before()
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="inferlens-")))
-        voyage = Voyage(plan, observer, scratch, live, environment.collect())
-        return [voyage.measure(planned) for planned in cases]
+        voyage = Voyage(plan, observer, scratch, live, environment.collect(), idle)
+        return [voyage.measure(planned, repeat) for planned, repeat in turns]
+
+
+def in_turns(cases: Sequence[Planned], repeats: int, seed: int) -> list[tuple[Planned, int]]:
+    """Each case ``repeats`` times: round after round, and in each round in another order, drawn from ``seed``.
+
+    So a machine that gets slower over a run, by heat for example, is slower for all of them alike. Without repeats the
+    order is that of the plan. What cannot run here is said once.
+    """
+    if repeats == 1:
+        return [(planned, 0) for planned in cases]
+    turns = []
+    shuffle = random.Random(seed)
+    for repeat in range(repeats):
+        able = [planned for planned in cases if repeat == 0 or not planned.refusal]
+        turns += [(planned, repeat) for planned in shuffle.sample(able, len(able))]
+    return turns
 
 
 def cases_of(plan: Plan) -> list[Planned]:
@@ -176,22 +168,30 @@ class Voyage:
     scratch: Path
     live: str | None
     environment: Environment
+    idle: Before = field(default_factory=Before)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     _references: dict[str, Reference] = field(default_factory=dict)
 
-    def measure(self, planned: Planned) -> Record:
-        """Measures one case in a fresh process and keeps its record."""
+    def measure(self, planned: Planned, repeat: int = 0) -> Record:
+        """Measures one case in a fresh process and keeps its record.
+
+        Where something else on the machine disturbed most of it, it is measured once more, and the second time counts.
+        """
         store = Store(Path(self.plan.output))
         folder = store.claim(planned.case, planned.found.name)
         created = datetime.now(timezone.utc)
         try:
-            outcome, answer = self._ask(planned, folder)
+            outcome, answer, found = self._ask(planned, folder, again=False)
+            if found.repeat:
+                self.observer.doing(f"disturbed, so once more: {planned.case.label}")
+                outcome, answer, found = self._ask(planned, folder, again=True)
         except BaseException:  # cut short: nothing was learned, so nothing is kept
             _discard(folder)
             raise
         record = Record(
             id=uuid.uuid4().hex,
             run=self.id,
+            repeat=repeat,
             created=created.isoformat(timespec="milliseconds"),
             case=planned.case,
             budget=self.plan.budget,
@@ -204,23 +204,30 @@ class Voyage:
             phases=answer.phases,
             measurements=answer.measurements,
             agreement=answer.agreement,
-            memory=answer.memory,
+            memory=found.memory,
             facts=answer.facts,
             artefacts=answer.artefacts,
             warnings=answer.warnings + _faults(outcome),
+            machine=found.machine,
+            marks=found.marks,
+            window_marks=found.window_marks,
+            energy=found.energy,
+            cpu_energy=found.cpu_energy,
         )
         store.save(folder, record)
         self.observer.done(record, folder)
         return record
 
-    def _ask(self, planned: Planned, folder: Path) -> tuple[Outcome, Answer]:
-        """The outcome of the case's process, and what is known of the case, also if it gave no answer."""
+    def _ask(self, planned: Planned, folder: Path, again: bool) -> tuple[Outcome, Answer, Conditions]:
+        """How the case's process ended; what is known of the case, also if it did not answer; and of the machine."""
         if planned.refusal:
             why = planned.refusal
             reason = f"{why.what} Expected: {why.expected}." if why.expected else why.what
-            return Outcome(), Answer(status="unsupported", reason=reason, cure=why.cure)
+            answer = Answer(status="unsupported", reason=reason, cure=why.cure)
+            return Outcome(), answer, Conditions(memory=answer.memory)
+        case = planned.case
         job = CaseJob(
-            case=planned.case,
+            case=case,
             budget=self.plan.budget,
             folder=str(folder.resolve()),
             cache=str(self._cache()),
@@ -229,11 +236,28 @@ class Voyage:
             rebuild=self.plan.rebuild,
             live=self.live,
         )
-        self.observer.began(planned.case)
-        outcome = launch(job, timeout=self.plan.budget.timeout, log=folder / LOG, on_event=self._tell)
+        self.observer.began(case)
+        gpu = case.device == "cuda"
+        before = self._before() if gpu else Before()
+        outcome = launch(
+            job,
+            timeout=self.plan.budget.timeout,
+            log=folder / LOG,
+            on_event=self._tell,
+            watch=lambda pid: Watch(pid, gpu=gpu, before=before),
+        )
         if outcome.answer:
-            return outcome, msgspec.json.decode(outcome.answer, type=Answer)
-        return outcome, Answer(status=outcome.status, reason=outcome.reason, cure=_cure(outcome.status))
+            answer = msgspec.json.decode(outcome.answer, type=Answer)
+        else:
+            answer = Answer(status=outcome.status, reason=outcome.reason, cure=_cure(outcome.status))
+        return outcome, answer, conditions(case, answer, outcome.machine, repeated=again)
+
+    def _before(self) -> Before:
+        """The GPU as it is now, with the power it drew while nothing ran."""
+        idle = self.idle
+        return msgspec.structs.replace(
+            survey(), idle_power=idle.idle_power, idle_seconds=idle.idle_seconds, idle_samples=idle.idle_samples
+        )
 
     def _reference(self, planned: Planned) -> Reference:
         """The reference's outputs for this case, computed once for all cases that share model, inputs and weights."""

@@ -18,6 +18,8 @@ PRECISIONS = ("fp32", "fp16", "bf16")
 QUANTIZED = ("fp8", "int8")  # of models that are quantized already; nothing is quantized here
 DEVICES = ("cpu", "cuda")
 IO = ("device", "host")
+MODES = ("latency", "throughput", "both")
+STOPS = ("half-width", "plateau")
 DTYPES = (
     "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
@@ -169,6 +171,9 @@ class Case(Struct, frozen=True, kw_only=True):
         weights: name or file of weights; ``None`` is random from ``seed``.
         io: where a call's inputs come from and its outputs go to: memory of the ``device``, or of the ``host``, with
             copies in and out as part of the call.
+        cold: whether the device's cache is flushed before each latency sample.
+        rotate: whether inputs rotate through a set that is larger than the device's cache.
+        depth: calls in flight at a time when throughput is measured; ``None``: as many as the device's queue takes.
     """
 
     model: str
@@ -183,6 +188,9 @@ class Case(Struct, frozen=True, kw_only=True):
     weights: str | None = None
     seed: int = 0
     io: str = "device"
+    cold: bool = False
+    rotate: bool = False
+    depth: int | None = None
 
     @property
     def backend_label(self) -> str:
@@ -201,9 +209,17 @@ class Case(Struct, frozen=True, kw_only=True):
         words += [] if self.batch is None else [f"batch {self.batch}"]
         words += [self.device]
         words += [] if self.threads is None else [f"{self.threads} threads"]
-        words += [] if self.io == "device" else [f"{self.io} io"]
+        words += self.manner
         words += [self.options_label] if self.options else []
         return " ".join(words)
+
+    @property
+    def manner(self) -> list[str]:
+        """How it is called, in words; none for a call on the device, with warm caches and no limit in flight."""
+        words = [] if self.io == "device" else [f"{self.io} io"]
+        words += ["cold"] if self.cold else []
+        words += ["rotating"] if self.rotate else []
+        return words if self.depth is None else [*words, f"depth {self.depth}"]
 
     @property
     def digest(self) -> str:
@@ -215,7 +231,7 @@ class Case(Struct, frozen=True, kw_only=True):
         """Name of the case's folder: readable, safe in a path, and different for different cases of a model."""
         words = [self.backend, self.variant, self.precision, "" if self.batch is None else f"b{self.batch}"]
         words += [self.device, "" if self.threads is None else f"t{self.threads}"]
-        words += ["" if self.io == "device" else f"{self.io}io"]
+        words += [word.replace(" ", "") for word in self.manner]
         name = "-".join(word for word in words if word)
         hidden = (self.options, self.inputs, self.weights, self.seed)
         if any(hidden):
@@ -230,16 +246,26 @@ def _word(value: Option) -> str:
 
 
 class Budget(Struct, frozen=True, kw_only=True):
-    """How much measuring a case gets; not part of what the case is.
+    """What is measured of a case, and how much; not part of what the case is.
 
     Attributes:
-        warmup: calls before the first sample; ``None``: until both ``warmup_seconds`` and ten calls have passed.
-        iterations: latency samples; ``None``: as many as fit into ``seconds``, 20 at least and 1000 at most.
+        mode: ``latency``, ``throughput`` or ``both``.
+        warmup: calls before the first sample; ``None``: until they are steady.
+        warmup_seconds: how long that takes at least.
+        iterations: latency samples; ``None``: see ``seconds``.
+        seconds: time for the latency samples; ``None``: as ``stop`` says.
+        stop: ``half-width``: until the median's 95 % interval is ``half_width`` of it to either side; ``plateau``:
+            until the noise no longer changes.
+        max_time: seconds after which a series ends anyway, that of the warm-up as well.
         timeout: seconds after which the case's process is killed, its preparation included.
     """
 
+    mode: str = "both"
     warmup: int | None = None
     iterations: int | None = None
     warmup_seconds: float = 1.0
-    seconds: float = 5.0
+    seconds: float | None = None
+    stop: str = "half-width"
+    half_width: float = 0.01
+    max_time: float = 10.0
     timeout: float = 900.0

@@ -2,6 +2,9 @@
 
 A clock belongs to a device. Its timed loop is straight-line code: no callback, no logging, no allocation but the
 numbers themselves. Host times come from ``time.perf_counter_ns``, GPU times from CUDA events on the current stream.
+
+What a call is fed with comes from an iterator, and the next feed is taken before the clock starts: whatever has to
+happen between two calls, such as another feed or a flushed cache, is the iterator's business and in no sample.
 """
 
 from __future__ import annotations
@@ -9,23 +12,25 @@ from __future__ import annotations
 import itertools
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 
 @dataclass(frozen=True)
 class Timings:
     """Times of consecutive calls, in seconds.
 
-    ``enqueue`` and ``gpu`` are empty where the device has no queue; ``stages`` has the parts of the GPU time by name,
-    where a call has parts.
+    ``begins`` are those of ``time.perf_counter()``, with which times of other processes can be compared. ``enqueue``
+    and ``gpu`` are empty where the device has no queue; ``stages`` has the parts of the GPU time by name, where a call
+    has parts.
     """
 
     latency: list[float]
     enqueue: list[float]
     gpu: list[float]
     stages: dict[str, list[float]] = field(default_factory=dict)
+    begins: list[float] = field(default_factory=list)
 
 
 class Clock(Protocol):
@@ -34,12 +39,19 @@ class Clock(Protocol):
     name: str
     asynchronous: bool
 
-    def time(self, infer: Callable[[Any], Any], feed: Any, count: int) -> Timings:
-        """Calls ``infer(feed)`` ``count`` times, one in flight at a time, and times each of them."""
+    def now(self) -> float:
+        """Seconds of the clock that ``Timings.begins`` are of."""
         ...
 
-    def window(self, infer: Callable[[Any], Any], feed: Any, count: int) -> float:
-        """Seconds for ``count`` back-to-back calls, waiting only for the last."""
+    def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:
+        """Calls ``infer`` ``count`` times, each with the next feed, one in flight at a time, and times each of them."""
+        ...
+
+    def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:
+        """Seconds for ``count`` back-to-back calls, until the last is done.
+
+        At most ``depth`` calls are in flight at a time; ``None``: as many as the device's queue takes.
+        """
         ...
 
 
@@ -49,20 +61,26 @@ class HostClock:
     name = "host: time.perf_counter_ns"
     asynchronous = False
 
-    def time(self, infer: Callable[[Any], Any], feed: Any, count: int) -> Timings:
+    def now(self) -> float:
+        """See :class:`Clock`."""
+        return time.perf_counter()
+
+    def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:
         """See :class:`Clock`."""
         now = time.perf_counter_ns
-        nanoseconds = array("q", bytes(8 * count))
+        nanoseconds, begins = array("q", bytes(8 * count)), array("q", bytes(8 * count))
         for index in range(count):
+            feed = next(feeds)
             begin = now()
             infer(feed)
             nanoseconds[index] = now() - begin
-        return Timings([elapsed * 1e-9 for elapsed in nanoseconds], [], [])
+            begins[index] = begin
+        return Timings(_seconds(nanoseconds), [], [], begins=_seconds(begins))
 
-    def window(self, infer: Callable[[Any], Any], feed: Any, count: int) -> float:
+    def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:  # noqa: ARG002 - one call is in flight, whatever the depth
         """See :class:`Clock`."""
         begin = time.perf_counter_ns()
-        for _ in range(count):
+        for feed in itertools.islice(feeds, count):
             infer(feed)
         return (time.perf_counter_ns() - begin) * 1e-9
 
@@ -77,20 +95,25 @@ class CudaClock:
     name = "host: time.perf_counter_ns; GPU: CUDA events"
     asynchronous = True
 
-    def time(self, infer: Callable[[Any], Any], feed: Any, count: int) -> Timings:
+    def now(self) -> float:
+        """See :class:`Clock`."""
+        return time.perf_counter()
+
+    def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:
         """See :class:`Clock`."""
         import torch
 
         now = time.perf_counter_ns
         stream = torch.cuda.current_stream()
         synchronize = stream.synchronize
-        latency, enqueue = array("q", bytes(8 * count)), array("q", bytes(8 * count))
+        latency, enqueue, begins = (array("q", bytes(8 * count)) for _ in range(3))
         before = [torch.cuda.Event(enable_timing=True) for _ in range(count)]
         after = [torch.cuda.Event(enable_timing=True) for _ in range(count)]
         for event in before + after:  # CUDA creates an event when it is first recorded
             event.record(stream)
         synchronize()
         for index in range(count):
+            feed = next(feeds)
             before[index].record(stream)
             begin = now()
             infer(feed)
@@ -99,44 +122,65 @@ class CudaClock:
             synchronize()
             latency[index] = now() - begin
             enqueue[index] = returned - begin
+            begins[index] = begin
         gpu = [start.elapsed_time(end) * 1e-3 for start, end in zip(before, after, strict=True)]
-        return Timings([t * 1e-9 for t in latency], [t * 1e-9 for t in enqueue], gpu)
+        return Timings(_seconds(latency), _seconds(enqueue), gpu, begins=_seconds(begins))
 
-    def window(self, infer: Callable[[Any], Any], feed: Any, count: int) -> float:
+    def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:
         """See :class:`Clock`."""
         import torch
 
-        synchronize = torch.cuda.current_stream().synchronize
-        synchronize()
-        begin = time.perf_counter_ns()
-        for _ in range(count):
-            infer(feed)
-        synchronize()
-        return (time.perf_counter_ns() - begin) * 1e-9
+        stream = torch.cuda.current_stream()
+        lane = Lane(infer, stream)
+        return _window(itertools.repeat(lane), feeds, count, depth, stream.synchronize)
+
+
+class Lane(NamedTuple):
+    """A way to call the model, and the stream on which it enqueues its calls."""
+
+    infer: Callable[[Any], Any]
+    stream: Any
 
 
 class LanesClock(CudaClock):
     """As :class:`CudaClock`; windows go round several lanes, each of which enqueues on a stream of its own.
 
-    Latency is still that of one call with nothing else in flight.
+    A lane reads what it is bound to, whatever it is fed with. Latency is still that of one call with nothing else in
+    flight.
     """
 
-    def __init__(self, lanes: list[Callable[[], None]]) -> None:
+    def __init__(self, lanes: list[Lane]) -> None:
         self._lanes = lanes
 
-    def window(self, infer: Callable[[Any], Any], feed: Any, count: int) -> float:
+    def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:
         """See :class:`Clock`."""
         if len(self._lanes) < 2:
-            return super().window(infer, feed, count)
+            return super().window(infer, feeds, count, depth)
         import torch
 
-        lanes = itertools.islice(itertools.cycle(self._lanes), count)
-        torch.cuda.synchronize()
-        begin = time.perf_counter_ns()
-        for enqueue in lanes:
-            enqueue()
-        torch.cuda.synchronize()
-        return (time.perf_counter_ns() - begin) * 1e-9
+        return _window(itertools.cycle(self._lanes), feeds, count, depth, torch.cuda.synchronize)
+
+
+def _window(
+    lanes: Iterator[Lane], feeds: Iterator[Any], count: int, depth: int | None, synchronize: Callable[[], None]
+) -> float:
+    """Seconds for ``count`` calls, one lane after the other, with at most ``depth`` of them in flight."""
+    import torch
+
+    ring = [torch.cuda.Event() for _ in range(min(depth or 0, count))]
+    calls = list(zip(itertools.islice(lanes, count), itertools.islice(feeds, count), strict=True))
+    synchronize()
+    begin = time.perf_counter_ns()
+    if not ring:
+        for lane, feed in calls:
+            lane.infer(feed)
+    else:
+        for (lane, feed), done in zip(calls, itertools.cycle(ring), strict=False):
+            done.synchronize()  # of the call that was so many calls ago; at once where it was never recorded
+            lane.infer(feed)
+            done.record(lane.stream)
+    synchronize()
+    return (time.perf_counter_ns() - begin) * 1e-9
 
 
 class StagedClock(CudaClock):
@@ -148,7 +192,7 @@ class StagedClock(CudaClock):
     def __init__(self, stages: dict[str, Callable[[Any], Any]]) -> None:
         self._stages = stages
 
-    def time(self, infer: Callable[[Any], Any], feed: Any, count: int) -> Timings:  # noqa: ARG002 - the stages are it
+    def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:  # noqa: ARG002 - the stages are it
         """See :class:`Clock`."""
         import torch
 
@@ -156,7 +200,7 @@ class StagedClock(CudaClock):
         stream = torch.cuda.current_stream()
         synchronize = stream.synchronize
         stages = tuple(self._stages.values())
-        latency, enqueue = array("q", bytes(8 * count)), array("q", bytes(8 * count))
+        latency, enqueue, begins = (array("q", bytes(8 * count)) for _ in range(3))
         events = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(len(stages) + 1)) for _ in range(count)]
         for event in (event for row in events for event in row):  # CUDA creates an event when it is first recorded
             event.record(stream)
@@ -164,6 +208,7 @@ class StagedClock(CudaClock):
         for index in range(count):
             first, *rest = events[index]
             steps = tuple(zip(stages, rest, strict=True))
+            feed = next(feeds)
             first.record(stream)
             begin = now()
             for stage, after in steps:
@@ -172,9 +217,14 @@ class StagedClock(CudaClock):
             enqueue[index] = now() - begin
             synchronize()
             latency[index] = now() - begin
+            begins[index] = begin
         gpu = [row[0].elapsed_time(row[-1]) * 1e-3 for row in events]
         parts = {
             name: [row[place].elapsed_time(row[place + 1]) * 1e-3 for row in events]
             for place, name in enumerate(self._stages)
         }
-        return Timings([t * 1e-9 for t in latency], [t * 1e-9 for t in enqueue], gpu, parts)
+        return Timings(_seconds(latency), _seconds(enqueue), gpu, parts, _seconds(begins))
+
+
+def _seconds(nanoseconds: array[int]) -> list[float]:
+    return [count * 1e-9 for count in nanoseconds]

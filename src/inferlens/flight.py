@@ -14,12 +14,15 @@ from inferlens.backends.host_io import HostIo
 from inferlens.case import Case
 from inferlens.jobs import Answer, CaseJob
 from inferlens.measure import agreement, memory, series, stopping
+from inferlens.measure.feeding import Feeding
 from inferlens.models import inputs, resolve
 from inferlens.models.model import Model
 from inferlens.record import Agreement, Measurement, ModelFacts
 from inferlens.stats.quantiles import median
 
 Progress = Callable[[float], None]
+THROUGHPUT_SECONDS = 2.0  # where throughput alone is measured
+LEAST_THROUGHPUT = 0.5  # beside a short series of latencies
 STATIC = (
     "static-shape",
     "Prepared for the measured shape alone: ranges of sizes mean nothing to this backend.",
@@ -78,17 +81,16 @@ def run_case(flight: Flight) -> None:
         preparation.warn(*STATIC)
     with HostIo(runner) if job.case.io == "host" else runner as runner:
         flight.runner = runner
-        feed = runner.place(arrays)
+        feeding = Feeding(runner, model, job.case, arrays, preparation)
         with phase("first inference"):
-            outputs = runner.infer(feed)
+            outputs = runner.infer(feeding.first)
             runner.synchronize()
         first = runner.collect(outputs)
         with phase("warm-up"):
-            warmup = series.latency(runner, feed, stopping.warmup_rule(job.budget), lambda _: None)
-        preparation.facts["warm-up calls"] = len(warmup[0].samples) if warmup else 0
+            warmup = _warm_up(runner, feeding, job, preparation)
         with phase("steady state"):
-            flight.measurements = _measure(runner, feed, job, flight.progress)
-        last = runner.collect(runner.infer(feed))
+            flight.measurements = (*warmup, *_measure(runner, feeding, job, flight.progress))
+        last = runner.collect(runner.infer(feeding.first))
         flight.agreement = _agreement(first, last, model, job, backend.tolerance(job.case))
         _tell_lower_precision(flight.agreement, job.case, preparation)
         flight.deliver(flight.answer("ok"))
@@ -108,12 +110,31 @@ def reference_outputs(
         return runner.collect(runner.infer(runner.place(arrays))), model.weights_sha256
 
 
-def _measure(runner: Runner, feed: Any, job: CaseJob, progress: Progress) -> tuple[Measurement, ...]:
+def _warm_up(runner: Runner, feeding: Feeding, job: CaseJob, preparation: Preparation) -> tuple[Measurement, ...]:
+    """The latencies of the calls before the first sample, until they are steady."""
+    rule = stopping.warmup_rule(job.budget)
+    taken = series.latency(runner, feeding.latency, rule, lambda _: None, "warm-up")
+    preparation.facts["warm-up calls"] = len(rule.samples)
+    preparation.facts["warm-up seconds"] = round(rule.spent, 6)
+    return taken[:1]  # enqueue and GPU times of the warm-up are of no use
+
+
+def _measure(runner: Runner, feeding: Feeding, job: CaseJob, progress: Progress) -> tuple[Measurement, ...]:
     """Latency first, then throughput for a quarter of the time that the latency took."""
-    latencies = series.latency(runner, feed, stopping.sampling_rule(job.budget), lambda share: progress(0.8 * share))
-    samples = latencies[0].samples
+    mode = "latency" if job.case.cold else job.budget.mode  # calls in flight together have no cold caches
+    latencies: tuple[Measurement, ...] = ()
+    share = {"latency": 1.0, "throughput": 0.0, "both": 0.8}[mode]
+    if mode == "throughput":
+        typical, seconds = series.typical_latency(runner, feeding.throughput), job.budget.seconds or THROUGHPUT_SECONDS
+    else:
+        rule = stopping.sampling_rule(job.budget)
+        latencies = series.latency(runner, feeding.latency, rule, lambda part: progress(share * part))
+        samples = latencies[0].samples
+        typical, seconds = median(samples), max(0.25 * sum(samples), LEAST_THROUGHPUT)
+    if mode == "latency":
+        return latencies
     rates = series.throughput(
-        runner, feed, median(samples), 0.25 * sum(samples), lambda share: progress(0.8 + 0.2 * share)
+        runner, feeding.throughput, typical, seconds, lambda part: progress(share + (1 - share) * part), job.case.depth
     )
     return (*latencies, rates)
 

@@ -12,16 +12,19 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from inferlens.jobs import Answered, Began, Event, Job
+from inferlens.machine import MachineLog
 from inferlens.record import PhaseName, Status
+from inferlens.watch.watch import Watch
 
 GOODBYE = 20.0  # seconds to leave after the answer
 KEPT_OUTPUT = 4 << 20
@@ -41,6 +44,7 @@ class Outcome:
         phase: the last phase that began.
         tail: the last lines the process printed, control characters removed.
         fault: how the process ended badly although it had answered; empty if it ended well.
+        machine: what the machine did meanwhile, if it was watched.
     """
 
     status: Status = "ok"
@@ -49,10 +53,16 @@ class Outcome:
     phase: PhaseName | None = None
     tail: tuple[str, ...] = ()
     fault: str = ""
+    machine: MachineLog | None = None
 
 
 def launch(
-    job: Job, *, timeout: float, log: Path | None = None, on_event: Callable[[Event], None] = lambda _: None
+    job: Job,
+    *,
+    timeout: float,
+    log: Path | None = None,
+    on_event: Callable[[Event], None] = lambda _: None,
+    watch: Callable[[int], Watch] | None = None,
 ) -> Outcome:
     """Does ``job`` in a fresh process and waits for it.
 
@@ -61,16 +71,22 @@ def launch(
         timeout: seconds after which the process is killed.
         log: file for what the process prints; none is written if it prints nothing.
         on_event: told every event as it comes.
+        watch: given the process's number, what watches the machine until the process has ended.
     """
     kills = oom_kills()
-    child = _Child(job)
+    child: _Child | None = None
     try:
-        in_time = child.listen(time.monotonic() + timeout, on_event)
+        with _unbroken():
+            child = _Child(job)
+        with watch(child.process.pid) if watch else nullcontext() as watching:
+            in_time = child.listen(time.monotonic() + timeout, on_event)
         if not in_time:
             child.show_stacks()
     finally:
-        child.end()
-    outcome = Outcome(answer=child.answer, phase=child.phase, tail=child.tail())
+        if child:
+            child.end()
+    machine = watching.log() if watching else None
+    outcome = Outcome(answer=child.answer, phase=child.phase, tail=child.tail(), machine=machine)
     if log and child.output:
         log.write_bytes(bytes(child.output))
     if not in_time and not child.answer:
@@ -86,6 +102,25 @@ def launch(
             (reason or "the process ended without an answer") + _during(child.phase),
         )
     return outcome
+
+
+@contextmanager
+def _unbroken() -> Iterator[None]:
+    """Keeps interrupts until what is inside is done: a process that was just started must be known, to be ended."""
+    kept: list[int] = []
+    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if threading.current_thread() is not threading.main_thread() or None in usual.values():
+        yield
+        return
+    for number in usual:
+        signal.signal(number, lambda number, _: kept.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+        if kept:
+            signal.raise_signal(kept[0])
 
 
 @dataclass

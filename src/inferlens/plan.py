@@ -20,8 +20,8 @@ from inferlens.backends.base import Capabilities, split_label
 from inferlens.case import DEVICES, IO, PRECISIONS, QUANTIZED, Budget, Case, Option, TensorSpec
 from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.model import REFERENCES, Found
+from inferlens.plan_budget import BUDGET_WORDS, budget_of
 from inferlens.plan_words import count, counts, flag, known, listed, option_values, texts
-from inferlens.units import parse_duration
 
 EVERY_VARIANT = "all"
 
@@ -35,8 +35,12 @@ class Plan(Struct, frozen=True, kw_only=True):
         precision, batch, device, threads, io: the axes; empty is the default of each.
         option: values by ``backend.option``.
         input: inputs that replace the model's own.
+        cold: whether the device's cache is flushed before each latency sample.
+        rotate: whether inputs rotate through a set that is larger than the device's cache.
+        depth: values of how many calls are in flight when throughput is measured; empty is no limit.
         rebuild: whether to build anew what was built before.
-        budget: how much measuring each case gets.
+        repeats: processes that each case is measured in, in turns with the other cases.
+        budget: what is measured of each case, and how much.
     """
 
     model: tuple[str, ...]
@@ -46,12 +50,16 @@ class Plan(Struct, frozen=True, kw_only=True):
     device: tuple[str, ...] = ()
     threads: tuple[int, ...] = ()
     io: tuple[str, ...] = ("device",)
+    cold: bool = False
+    rotate: bool = False
+    depth: tuple[int, ...] = ()
     option: dict[str, tuple[str, ...]] = {}
     input: tuple[TensorSpec, ...] = ()
     weights: str | None = None
     trust: bool = False
     rebuild: bool = False
     seed: int = 0
+    repeats: int = 1
     budget: Budget = Budget()
     output: str = "results"
 
@@ -80,13 +88,17 @@ class Plan(Struct, frozen=True, kw_only=True):
             device=known("device", words.get("device", ()), DEVICES),
             threads=counts("threads", words.get("threads", ())),
             io=known("io", words.get("io", "device"), IO),
+            cold=flag("cold", words.get("cold", False)),
+            rotate=flag("rotate", words.get("rotate", False)),
+            depth=counts("depth", words.get("depth", ())),
             option=option_values(words.get("option", {})),
             input=tuple(TensorSpec.parse(text) for text in listed(words.get("input", ()))),
             weights=words.get("weights"),
             trust=flag("trust", words.get("trust", False)),
             rebuild=flag("rebuild", words.get("rebuild", False)),
             seed=count("seed", words.get("seed", 0), least=0),
-            budget=_budget(words),
+            repeats=count("repeats", words.get("repeats", 1)),
+            budget=budget_of(words),
             output=str(words.get("output", "results")),
         )
 
@@ -186,7 +198,8 @@ def _cases(plan: Plan, model: Found, batch: int | None, capabilities: Mapping[st
         for device in plan.device or (_device_for(capabilities[backend], variant, default),):
             chosen = variant if variant is not None else _default_variant(model, capabilities[backend], device)
             precisions = plan.precision or (model.precision,)
-            for precision, threads, io in itertools.product(precisions, plan.threads or (None,), plan.io or IO[:1]):
+            ways = (plan.threads or (None,), plan.io or IO[:1], plan.depth or (None,))
+            for precision, threads, io, depth in itertools.product(precisions, *ways):
                 for options in _option_sets(plan, backend):
                     case = Case(
                         model=model.spec,
@@ -201,6 +214,9 @@ def _cases(plan: Plan, model: Found, batch: int | None, capabilities: Mapping[st
                         weights=plan.weights,
                         seed=plan.seed,
                         io=io,
+                        cold=plan.cold,
+                        rotate=plan.rotate,
+                        depth=depth,
                     )
                     yield msgspec.structs.replace(case, options=_typed(case))
 
@@ -295,19 +311,7 @@ def _check_options(plan: Plan, capabilities: Mapping[str, Capabilities]) -> None
             )
 
 
-def _budget(words: Mapping[str, Any]) -> Budget:
-    given: dict[str, Any] = {}
-    if "warmup" in words:
-        given["warmup"] = count("warmup", words["warmup"], least=0)
-    if "iterations" in words:
-        given["iterations"] = count("iterations", words["iterations"])
-    for name in ("seconds", "timeout"):
-        if name in words:
-            given[name] = parse_duration(str(words[name]))
-    return Budget(**given)
-
-
 _WORDS = frozenset(
     ("model", "backend", "precision", "batch", "device", "threads", "option", "input", "weights", "trust", "seed",
-     "io", "rebuild", "warmup", "iterations", "seconds", "timeout", "output")
+     "io", "cold", "rotate", "depth", "repeats", "rebuild", "output", *BUDGET_WORDS)
 )  # fmt: skip

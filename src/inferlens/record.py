@@ -170,7 +170,8 @@ class Record(Struct, frozen=True, kw_only=True):
         facts: what the backend says of how it ran the model, such as the providers of an ONNX graph's nodes.
         repeat: which of the run's processes of this case it was, counted from 0.
         machine: what the machine did in the steady state, watched from outside the process.
-        marks: which latency samples were disturbed by something on the machine.
+        marks: which latency samples were disturbed by something on the machine; ``window_marks``: which windows of
+            throughput were.
         energy, cpu_energy: joules for one item, of the GPU's board and of the CPUs, while latencies were taken.
     """
 
@@ -196,6 +197,7 @@ class Record(Struct, frozen=True, kw_only=True):
     repeat: int = 0
     machine: MachineLog | None = None
     marks: Marks | None = None
+    window_marks: Marks | None = None
     energy: Energy | None = None
     cpu_energy: Energy | None = None
 

@@ -99,6 +99,19 @@ def mebibytes(count: float | None) -> str:
     return ABSENT if count is None else significant(count / 2**20)
 
 
+def millijoules(joules: float | None) -> str:
+    """Joules as millijoules, without the unit."""
+    return ABSENT if joules is None else significant(joules * 1e3)
+
+
+def half_width(middle: float | None, low: float | None, high: float | None) -> str:
+    """How far an interval reaches to the farther side of ``middle``, as a share of it: ``0.4 %``."""
+    if not middle or low is None or high is None:
+        return ABSENT
+    share = 100 * max(high - middle, middle - low) / middle
+    return f"{share:.1f} %" if share >= 0.05 else "<0.1 %"
+
+
 def bare_seconds(seconds: float | None) -> str:
     """Seconds as a bare number, e.g. ``4.21``; no finer than a hundredth."""
     if seconds is None:

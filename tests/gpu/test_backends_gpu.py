@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import itertools
 from typing import Any
 
 import msgspec
@@ -145,8 +146,8 @@ def test_times_are_consistent(label: str, options: Options, preparation: Prepara
         for _ in range(5):
             runner.infer(feed)
         runner.synchronize()
-        times = runner.clock.time(runner.infer, feed, 20)
-        window = runner.clock.window(runner.infer, feed, 20) / 20
+        times = runner.clock.time(runner.infer, itertools.repeat(feed), 20)
+        window = runner.clock.window(runner.infer, itertools.repeat(feed), 20) / 20
     latency, enqueue, gpu = (float(np.median(part)) for part in (times.latency, times.enqueue, times.gpu))
     assert min(times.gpu) > 0
     assert all(enqueued <= whole for enqueued, whole in zip(times.enqueue, times.latency, strict=True))

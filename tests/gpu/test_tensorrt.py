@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +173,7 @@ def test_option_groups_give_right_outputs_or_a_reason(
     try:
         with prepared(label, model, preparation, **options) as runner:
             assert small.error(outputs(runner, inputs), expected) < small.allowed(label, **options)
-            assert runner.clock.window(runner.infer, runner.place(inputs), 12) > 0
+            assert runner.clock.window(runner.infer, itertools.repeat(runner.place(inputs)), 12) > 0
     except Unsupported as refusal:
         assert len(refusal.what) > 20  # noqa: PT017
 
@@ -212,7 +213,7 @@ def test_calls_from_and_to_the_host(label: str, options: dict[str, Any], prepara
     with HostIo(prepared(label, model, preparation, **options)) as runner:
         for arrays, right in zip((inputs, others), expected, strict=True):
             feed = runner.place(arrays)
-            timings = runner.clock.time(runner.infer, feed, 10)
+            timings = runner.clock.time(runner.infer, itertools.repeat(feed), 10)
             assert set(timings.stages) == {"H2D time", "compute time", "D2H time"}
             parts = [sum(stage[call] for stage in timings.stages.values()) for call in range(10)]
             np.testing.assert_allclose(parts, timings.gpu, atol=2e-6)

@@ -7,7 +7,7 @@ from inferlens.views.verdict import verdict
 from .samples import CPU, CPU_MACHINE, GPU_MACHINE, UNCHECKED, WRONG, case, failure, record, series
 
 WHERE = f"torchvision:resnet18 on {CPU}: "
-SURE = "Medians of 100 samples, one process each: variation between runs is not in the intervals."
+SURE = "Medians of 100 samples, one process each: variation between runs is not in the intervals (--repeats)."
 
 
 def constant(backend: str, seconds: float, count: int = 100, batch: int = 1, **fields):
@@ -66,8 +66,8 @@ def test_few_samples_are_said_to_be_few():
         "Medians of 5 samples, one process each: too few for an interval.",
     ]
     assert told(constant("pytorch", 0.02), constant("openvino", 0.01, count=5))[1:] == [
-        "Medians of 5 to 100 samples, one process each: variation between runs is not in the intervals.",
-        "openvino fp32 had too few samples for an interval.",
+        "Medians of 5 to 100 samples, one process each: variation between runs is not in the intervals (--repeats).",
+        "openvino fp32 had too few independent samples for an interval.",
     ]
 
 

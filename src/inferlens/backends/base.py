@@ -220,6 +220,9 @@ class Runner(ABC):
     def collect(self, outputs: Any) -> Outputs:
         """The tensors in ``outputs``, any nesting flattened in order, as arrays on the host; floats as float32."""
 
+    def bind(self, feed: Any) -> None:  # noqa: B027 - right for runners that read whatever they are fed with
+        """Makes ready for calls with ``feed``: what ``infer`` would otherwise do at the first of them. Never timed."""
+
     def read_by(self, feed: Any) -> list[Any]:
         """The tensors on the device that the next call with ``feed`` will read; its own, if nothing else is bound."""
         from inferlens.models.outputs import flatten
@@ -229,6 +232,10 @@ class Runner(ABC):
     def device_memory(self) -> tuple[int, str] | None:
         """Peak device memory by the library's own account and what that counts; ``None`` if it does not tell."""
         return None
+
+    def memory_parts(self) -> dict[str, int]:
+        """What the library tells of its device memory: bytes of ``weights``, ``activations``, ``workspace``."""
+        return {}
 
 
 class Backend(ABC):

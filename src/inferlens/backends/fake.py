@@ -13,7 +13,7 @@ import random
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Annotated, Any, Literal
 
@@ -53,18 +53,25 @@ class FakeClock:
     def __init__(self, cost: Callable[[int], float]) -> None:
         self._cost = cost
         self._calls = itertools.count()
+        self._now = 0.0
 
-    def time(self, infer: Callable[[Any], Any], feed: Any, count: int) -> Timings:
+    def now(self) -> float:
         """See :class:`inferlens.clocks.Clock`."""
-        latency = []
-        for _ in range(count):
+        return self._now
+
+    def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:
+        """See :class:`inferlens.clocks.Clock`."""
+        latency, begins = [], []
+        for feed in itertools.islice(feeds, count):
             infer(feed)
+            begins.append(self._now)
             latency.append(self._cost(next(self._calls)))
-        return Timings(latency, [], [])
+            self._now += latency[-1]
+        return Timings(latency, [], [], begins=begins)
 
-    def window(self, infer: Callable[[Any], Any], feed: Any, count: int) -> float:
+    def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:  # noqa: ARG002 - one call is in flight, whatever the depth
         """See :class:`inferlens.clocks.Clock`."""
-        return sum(self.time(infer, feed, count).latency)
+        return sum(self.time(infer, feeds, count).latency)
 
 
 class Fake(Backend):

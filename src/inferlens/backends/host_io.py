@@ -53,6 +53,10 @@ class HostIo(Runner):
         feed = self._inner.place(inputs)
         return HostFeed(feed, self._inner.read_by(feed), [tensor.cpu().pin_memory() for tensor in flatten(feed)])
 
+    def bind(self, feed: HostFeed) -> None:
+        """As the inner runner does."""
+        self._inner.bind(feed.device)
+
     def infer(self, feed: HostFeed) -> list[Any]:
         """All three stages, enqueued; the outputs are on the host once the stream has come to its end."""
         self._upload(feed)
@@ -72,6 +76,10 @@ class HostIo(Runner):
     def device_memory(self) -> tuple[int, str] | None:
         """As the inner runner's."""
         return self._inner.device_memory()
+
+    def memory_parts(self) -> dict[str, int]:
+        """As the inner runner's."""
+        return self._inner.memory_parts()
 
     def _upload(self, feed: HostFeed) -> None:
         for tensor, pinned in zip(feed.read, feed.pinned, strict=True):

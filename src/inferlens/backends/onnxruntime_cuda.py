@@ -84,11 +84,15 @@ class CudaRunner(OnnxRunner):
     def infer(self, feed: Feed) -> list[Any]:
         """Enqueues one run. A feed that is not the last one is copied into the bound tensors first."""
         if feed is not self._bound:
-            for name, own in self._own.items():
-                own.copy_(feed[name])
-            self._bound = feed
+            self.bind(feed)
         self._loaded.run_with_iobinding(self._binding, self._run_options)
         return self._outputs
+
+    def bind(self, feed: Feed) -> None:
+        """Copies ``feed`` into the bound tensors."""
+        for name, own in self._own.items():
+            own.copy_(feed[name])
+        self._bound = feed
 
     def read_by(self, feed: Feed) -> list[Any]:  # noqa: ARG002 - every feed is copied into the bound tensors
         """The bound tensors."""

@@ -112,6 +112,11 @@ class GraphRunner(EagerRunner):
         """One replay; ``feed`` is copied in first unless it is the one that is there already."""
         return self._call(feed)  # as one object, by which the graph knows it again
 
+    def bind(self, feed: Feed) -> None:
+        """Copies ``feed`` into the captured inputs."""
+        assert isinstance(self._call, CudaGraph)
+        self._call.bind(feed)
+
     def read_by(self, feed: Feed) -> list[Any]:  # noqa: ARG002 - every feed is copied into the captured inputs
         """The captured inputs."""
         assert isinstance(self._call, CudaGraph)

@@ -163,6 +163,14 @@ class TorchRunner(Runner):
         basis = f"torch.cuda.max_memory_allocated: tensors only (reserved from the driver: {reserved} bytes)"
         return torch.cuda.max_memory_allocated(), basis
 
+    def memory_parts(self) -> dict[str, int]:
+        """The module's parameters and buffers, as they lie on the device; none of a module that was compiled away."""
+        module = self.model.module
+        if self.case.device != "cuda" or module is None or not hasattr(module, "state_dict"):
+            return {}
+        on_device = [tensor for tensor in module.state_dict().values() if getattr(tensor, "is_cuda", False)]
+        return {"weights": sum(tensor.nbytes for tensor in on_device)} if on_device else {}
+
     def seeded_feed(self) -> Feed:
         """Inputs to build with: the very ones that will be measured."""
         from inferlens.models.inputs import make_inputs

@@ -30,8 +30,17 @@ REBUILD = "Build anew what was built and kept before, such as engines."
 OPTION = "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'."
 WEIGHTS = "Name or file of weights. [dim]Default: random, from the seed.[/dim]"
 TRUST = "Open pickled model files, which can run any code when opened."
-ITERATIONS = "Latency samples of each case. [dim]Default: as many as fit in --seconds, 20 to 1000.[/dim]"
-WARMUP = "Calls before the first sample. [dim]Default: as many as fit in 1 s, 10 to 1000.[/dim]"
+COLD = "Flush the device's cache before each latency sample; throughput is not measured then."
+ROTATE = "Feed calls from a set of inputs larger than the device's cache."
+DEPTH = "Calls in flight at a time when throughput is measured, with commas. [dim]Default: no limit.[/dim]"
+MODE = "What to measure: latency, throughput or both."
+REPEATS = "Processes that each case is measured in, in turns with the other cases."
+STOP = "When a series ends: half-width, when the median's interval is narrow, or plateau, when noise no longer changes."
+HALF_WIDTH = "How far the median's 95 % interval may reach to either side of it."
+ITERATIONS = "Latency samples of each case. [dim]Default: as --stop says.[/dim]"
+SECONDS = "Time for the latency samples. [dim]Default: as --stop says.[/dim]"
+MAX_TIME = "Time after which a series of samples, or the warm-up, ends anyway."
+WARMUP = "Calls before the first sample. [dim]Default: until calls are steady, 1 s at least.[/dim]"
 TIMEOUT = "Time each case may take in all, such as 90s or 15m."
 
 
@@ -45,15 +54,23 @@ def bench(
     ] = None,
     threads: Annotated[str | None, typer.Option(help="CPU threads inside a call, with commas.")] = None,
     io: Annotated[str | None, typer.Option(help=IO, show_default="device")] = None,
+    cold: Annotated[bool | None, typer.Option("--cold", help=COLD)] = None,
+    rotate: Annotated[bool | None, typer.Option("--rotate", help=ROTATE)] = None,
+    depth: Annotated[str | None, typer.Option(help=DEPTH)] = None,
     option: Annotated[list[str] | None, typer.Option(help=OPTION)] = None,
     input: Annotated[list[str] | None, typer.Option(help=INPUT)] = None,
     weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
     trust: Annotated[bool | None, typer.Option("--trust", help=TRUST)] = None,
     rebuild: Annotated[bool | None, typer.Option("--rebuild", help=REBUILD)] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")] = None,
+    mode: Annotated[str | None, typer.Option(help=MODE, show_default="both")] = None,
+    repeats: Annotated[int | None, typer.Option(help=REPEATS, show_default="1")] = None,
+    stop: Annotated[str | None, typer.Option(help=STOP, show_default="half-width")] = None,
+    half_width: Annotated[str | None, typer.Option(help=HALF_WIDTH, show_default="1%")] = None,
     iterations: Annotated[int | None, typer.Option(help=ITERATIONS)] = None,
+    seconds: Annotated[str | None, typer.Option(help=SECONDS)] = None,
+    max_time: Annotated[str | None, typer.Option(help=MAX_TIME, show_default="10s")] = None,
     warmup: Annotated[int | None, typer.Option(help=WARMUP)] = None,
-    seconds: Annotated[str | None, typer.Option(help="Time for the latency samples.", show_default="5s")] = None,
     timeout: Annotated[str | None, typer.Option(help=TIMEOUT, show_default="15m")] = None,
     output: Annotated[str | None, typer.Option(help="Folder of the records.", show_default="results")] = None,
     reference: Annotated[str | None, typer.Option(help=REFERENCE)] = None,
@@ -68,13 +85,13 @@ def bench(
     """
     from inferlens import api
     from inferlens.cli import screen
-    from inferlens.store import safe_name
 
     words = {
         "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
         "threads": threads, "option": option, "input": input, "weights": weights, "trust": trust, "seed": seed,
-        "io": io, "rebuild": rebuild,
-        "iterations": iterations, "warmup": warmup, "seconds": seconds, "timeout": timeout, "output": output,
+        "io": io, "cold": cold, "rotate": rotate, "depth": depth, "rebuild": rebuild, "mode": mode, "repeats": repeats,
+        "stop": stop, "half_width": half_width, "iterations": iterations, "seconds": seconds, "max_time": max_time,
+        "warmup": warmup, "timeout": timeout, "output": output,
     }  # fmt: skip
     plan = read_plan(words)
     format = "json" if json else format
@@ -82,16 +99,7 @@ def bench(
     if dry_run:
         list_cases(api.cases_of(plan), json)
         return
-    records, interrupted = measure(plan)
-    if records:
-        screen.show(records, format, reference)
-        folders = sorted({str(Path(plan.output) / safe_name(record.model.name)) for record in records})
-        screen.note(f"Kept in {', '.join(folders)}. Look again: inferlens show {folders[0]}")
-    if interrupted:
-        screen.note(f"Interrupted; {len(records)} measured cases are kept.")
-        raise typer.Exit(130)
-    if not any(record.status == "ok" for record in records):
-        raise typer.Exit(1)
+    report(plan, *measure(plan), format, reference)
 
 
 def read_plan(words: dict[str, Any]) -> Plan:
@@ -123,6 +131,26 @@ def measure(plan: Plan) -> tuple[list[Record], bool]:
     return collected.records, False
 
 
+def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, reference: str | None) -> None:
+    """Shows what was measured and says where it is kept.
+
+    Raises:
+        typer.Exit: if it was interrupted, or nothing ran.
+    """
+    from inferlens.cli import screen
+    from inferlens.store import safe_name
+
+    if records:
+        screen.show(records, format, reference)
+        folders = sorted({str(Path(plan.output) / safe_name(record.model.name)) for record in records})
+        screen.note(f"Kept in {', '.join(folders)}. Look again: inferlens show {folders[0]}")
+    if interrupted:
+        screen.note(f"Interrupted; {len(records)} measured cases are kept.")
+        raise typer.Exit(130)
+    if not any(record.status == "ok" for record in records):
+        raise typer.Exit(1)
+
+
 class Collecting:
     """An observer that keeps the records, so that those of an interrupted plan are not lost, and passes all on."""
 
@@ -134,7 +162,7 @@ class Collecting:
         return getattr(self._bar, name)
 
     def done(self, record: Record, folder: Path) -> None:
-        """See :class:`inferlens.api.Observer`."""
+        """See :class:`inferlens.observer.Observer`."""
         self.records.append(record)
         self._bar.done(record, folder)
 

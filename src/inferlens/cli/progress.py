@@ -18,6 +18,8 @@ from inferlens import units
 from inferlens.case import Case
 from inferlens.plan import Planned
 from inferlens.record import PhaseName, Record
+from inferlens.samples import finite, latencies
+from inferlens.stats.quantiles import median
 
 BEFORE_STEADY: dict[PhaseName, str] = {"load": "loading", "export": "exporting", "build": "building"}
 
@@ -52,30 +54,30 @@ class Bar:
         self._bar.stop()
 
     def planned(self, cases: Sequence[Planned]) -> None:
-        """See :class:`inferlens.api.Observer`."""
+        """See :class:`inferlens.observer.Observer`."""
         self._cases = len(cases)
         self._bar.update(self._task, total=self._cases)
         self._note_lookup(cases)
 
     def doing(self, what: str) -> None:
-        """See :class:`inferlens.api.Observer`."""
+        """See :class:`inferlens.observer.Observer`."""
         self._draw(what)
 
     def began(self, case: Case) -> None:
-        """See :class:`inferlens.api.Observer`."""
+        """See :class:`inferlens.observer.Observer`."""
         self._label = case.label
         self._draw(f"{self._label}: starting")
 
     def phase(self, name: PhaseName) -> None:
-        """See :class:`inferlens.api.Observer`."""
+        """See :class:`inferlens.observer.Observer`."""
         self._draw(f"{self._label}: {BEFORE_STEADY.get(name, name)}")
 
     def progress(self, share: float) -> None:
-        """See :class:`inferlens.api.Observer`."""
+        """See :class:`inferlens.observer.Observer`."""
         self._draw(f"{self._label}: measuring", share)
 
     def done(self, record: Record, folder: Path) -> None:  # noqa: ARG002 - where it lies is said once, at the end
-        """See :class:`inferlens.api.Observer`."""
+        """See :class:`inferlens.observer.Observer`."""
         self._done += 1
         if not self._console.is_terminal:
             counted = f"[{self._done}/{self._cases}]"
@@ -100,7 +102,7 @@ def ending(record: Record) -> str:
     """How a case ended, in a few words."""
     if record.status != "ok":
         return f"{record.status}: {record.reason}"
-    samples = record.samples("latency")
-    middle = sorted(samples)[len(samples) // 2]
+    latency, calls = latencies(record).samples, finite(record, "throughput")
+    told = units.duration(median(latency)) if latency else f"{units.rate(median(calls))} calls/s" if calls else "done"
     wrong = record.agreement is not None and record.agreement.agrees is False
-    return f"{units.duration(middle)}{', but its outputs are wrong' if wrong else ''}"
+    return f"{told}{', but its outputs are wrong' if wrong else ''}"

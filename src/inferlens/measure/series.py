@@ -7,75 +7,95 @@ two samples of one chunk. The garbage collector is off while a chunk runs.
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from inferlens.backends.base import Runner
 from inferlens.measure.stopping import StoppingRule
-from inferlens.record import Measurement
+from inferlens.record import Measurement, Metric
 
 CHUNK_SECONDS = 0.2
+MOST_IN_CHUNK = 1000
 WINDOWS = 10
+MOST_IN_WINDOW = 10_000
 Progress = Callable[[float], None]
 
 
-def latency(runner: Runner, feed: Any, rule: StoppingRule, progress: Progress) -> tuple[Measurement, ...]:
+def latency(
+    runner: Runner, feeds: Iterator[Any], rule: StoppingRule, progress: Progress, metric: Metric = "latency"
+) -> tuple[Measurement, ...]:
     """Latency samples until ``rule`` is satisfied; enqueue and GPU times and their parts where the clock tells them."""
     clock = runner.clock
-    host: list[float] = []
-    enqueue: list[float] = []
-    gpu: list[float] = []
-    stages: dict[str, list[float]] = {}
+    begins: list[float] = []
+    series: dict[Metric, list[float]] = {}
     chunk = 1
     with collector_off():
         while not rule.finished:
-            timings = clock.time(runner.infer, feed, min(chunk, rule.most))
-            for sample in timings.latency:
-                rule.add(sample)
-            host += timings.latency
-            enqueue += timings.enqueue
-            gpu += timings.gpu
-            for name, seconds in timings.stages.items():
-                stages.setdefault(name, []).extend(seconds)
+            timings = clock.time(runner.infer, feeds, min(chunk, rule.most))
+            rule.add(timings.begins, timings.latency)
+            begins += timings.begins
+            parts: dict[Any, list[float]] = {"enqueue time": timings.enqueue, "GPU time": timings.gpu, **timings.stages}
+            for name, seconds in {metric: timings.latency, **parts}.items():
+                series.setdefault(name, []).extend(seconds)
             chunk = _chunk(timings.latency)
             progress(rule.progress)
-    series: tuple[tuple[Any, list[float]], ...] = (
-        ("latency", host), ("enqueue time", enqueue), ("GPU time", gpu), *stages.items(),
-    )  # fmt: skip
     return tuple(
-        Measurement(metric=metric, unit="s", clock=clock.name, samples=tuple(samples))
-        for metric, samples in series
+        Measurement(
+            metric=name,
+            unit="s",
+            clock=clock.name,
+            samples=tuple(samples),
+            begins=tuple(round(begin, 6) for begin in begins) if name == metric else (),
+        )
+        for name, samples in series.items()
         if samples
     )
 
 
-def throughput(runner: Runner, feed: Any, typical: float, seconds: float, progress: Progress) -> Measurement:
+def throughput(
+    runner: Runner, feeds: Iterator[Any], typical: float, seconds: float, progress: Progress, depth: int | None = None
+) -> Measurement:
     """Calls per second of :data:`WINDOWS` windows of back-to-back calls.
 
     Args:
         runner: what to call.
-        feed: what to call it with.
+        feeds: what to call it with.
         typical: latency of one call in seconds, from which the number of calls in a window is set.
         seconds: host time to spend, roughly.
         progress: told the share done.
+        depth: calls in flight at a time; ``None``: no limit but the queue's.
     """
     clock = runner.clock
     count = max(1, round(seconds / WINDOWS / max(typical, 1e-9)))
-    count = min(count, 10_000)
-    rates = []
+    count = min(max(count, depth or 1), MOST_IN_WINDOW)
+    rates, begins = [], []
     with collector_off():
         for window in range(WINDOWS):
-            rates.append(count / clock.window(runner.infer, feed, count))
+            begins.append(round(clock.now(), 6))
+            rates.append(count / clock.window(runner.infer, feeds, count, depth))
             progress((window + 1) / WINDOWS)
-    in_flight = None if clock.asynchronous else 1
-    return Measurement(metric="throughput", unit="calls/s", clock=clock.name, samples=tuple(rates), in_flight=in_flight)
+    return Measurement(
+        metric="throughput",
+        unit="calls/s",
+        clock=clock.name,
+        samples=tuple(rates),
+        in_flight=depth if clock.asynchronous else 1,
+        begins=tuple(begins),
+        calls=count,
+    )
+
+
+def typical_latency(runner: Runner, feeds: Iterator[Any], samples: int = 5) -> float:
+    """About how long a call takes, in seconds: the shortest of a few."""
+    return min(runner.clock.time(runner.infer, itertools.islice(feeds, samples), samples).latency)
 
 
 def _chunk(latencies: list[float]) -> int:
     """How many calls like the last ones fit into :data:`CHUNK_SECONDS`."""
     mean = sum(latencies) / len(latencies)
-    return max(1, min(1000, int(CHUNK_SECONDS / max(mean, 1e-9))))
+    return max(1, min(MOST_IN_CHUNK, int(CHUNK_SECONDS / max(mean, 1e-9))))
 
 
 @contextmanager

@@ -21,14 +21,24 @@ class Row(Struct, frozen=True, kw_only=True):
         inputs: the actual inputs; ``batch`` is the number of items in one call.
         prepared: the range of sizes it was prepared for, if for more than the measured ones.
         io: where a call begins and ends, ``device`` or ``host``.
-        samples: number of latency samples.
-        median_low, median_high: 95 % interval of the median latency.
-        iterations_per_second: calls per second, median of the throughput windows; items are calls x batch.
+        manner: how it was called beside ``io``: ``cold``, ``rotating``.
+        processes: how many processes it was measured in.
+        samples: number of latency samples that statistics are of; ``left_out`` were disturbed or not steady yet.
+        warmup: calls before the first sample.
+        median: of several processes the geometric mean of their medians.
+        median_low, median_high: its 95 % interval, over processes where there are several (``between``). Those of
+            ``mean``, ``p95`` and ``p99`` are known of a single process alone.
+        iterations_per_second: calls per second, median of the throughput windows; items are calls x batch;
+            ``iterations_low``, ``iterations_high`` are its 95 % interval.
+        in_flight: calls in flight when throughput was measured; ``None``: no limit but the queue's.
+        bound: what a call on a GPU waits for most: ``host``, ``copies`` or ``GPU``.
         reference: name of the row the speed-up is against; empty if there is none.
         speedup: reference's median latency over this one's, with its 95 % interval.
         error: relative L2 error of the outputs; ``agrees`` is ``None`` where they could not be checked.
         h2d, compute, d2h: medians of the parts of the GPU time, where a call begins and ends on the host.
         build: seconds of export and build together; ``cached`` if what was built before was used.
+        host_peak, device_peak: the largest of its processes.
+        energy: joules for one item, with its bounds.
         ranked: whether the row may be the fastest: it ran, and its outputs are not known to be wrong.
         fastest: the lowest median of its comparison, or not to be told apart from it: several rows may be.
     """
@@ -53,7 +63,12 @@ class Row(Struct, frozen=True, kw_only=True):
     status: str
     reason: str
     cure: str
+    manner: str = ""
+    processes: int = 1
+    between: bool = False
     samples: int = 0
+    left_out: int = 0
+    warmup: int | None = None
     mean: float | None = None
     median: float | None = None
     median_low: float | None = None
@@ -64,13 +79,23 @@ class Row(Struct, frozen=True, kw_only=True):
     minimum: float | None = None
     maximum: float | None = None
     deviation: float | None = None
+    mean_low: float | None = None
+    mean_high: float | None = None
+    p95_low: float | None = None
+    p95_high: float | None = None
+    p99_low: float | None = None
+    p99_high: float | None = None
     gpu_time: float | None = None
     enqueue: float | None = None
     h2d: float | None = None
     compute: float | None = None
     d2h: float | None = None
     iterations_per_second: float | None = None
+    iterations_low: float | None = None
+    iterations_high: float | None = None
     items_per_second: float | None = None
+    in_flight: int | None = None
+    bound: str = ""
     reference: str = ""
     is_reference: bool = False
     speedup: float | None = None
@@ -85,6 +110,9 @@ class Row(Struct, frozen=True, kw_only=True):
     first_inference: float | None = None
     host_peak: int | None = None
     device_peak: int | None = None
+    energy: float | None = None
+    energy_low: float | None = None
+    energy_high: float | None = None
     ranked: bool = False
     fastest: bool = False
     warnings: tuple[str, ...] = ()
@@ -100,9 +128,9 @@ class Row(Struct, frozen=True, kw_only=True):
         return self.model, self.machine, self.inputs_any_batch
 
     @property
-    def comparison(self) -> tuple[str, str, str, int | None, str]:
+    def comparison(self) -> tuple[str, str, str, int | None, str, str]:
         """Rows that share this are compared with each other."""
-        return self.model, self.machine, self.inputs, self.batch, self.io
+        return self.model, self.machine, self.inputs, self.batch, self.io, self.manner
 
     def overlaps(self, other: Row) -> bool:
         """Whether the 95 % intervals of two medians overlap; without intervals, whether the medians are equal."""

@@ -12,25 +12,29 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from inferlens.case import Case, TensorSpec, with_batch
-from inferlens.record import Environment, Metric, Record
-from inferlens.stats.intervals import median_interval, speedup_interval
+from inferlens.cautions import bound_by, cautions
+from inferlens.record import Agreement, Metric, Record
+from inferlens.samples import Repeats, finite, latest, machine
+from inferlens.stats.compare import compare
+from inferlens.stats.intervals import Interval, mean_interval, quantile_interval
+from inferlens.stats.levels import estimate
 from inferlens.stats.quantiles import median, summarise
 from inferlens.views.reference import references
 from inferlens.views.row import Row
 
 
 def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
-    """Rows of the latest record of each case, comparison by comparison: the reference, the rest by speed, failures.
+    """Rows of the latest run of each case, comparison by comparison: the reference, the rest by speed, failures.
 
     Args:
-        records: in any order; of records of one case on one machine the last created counts.
+        records: in any order; of the runs of one case on one machine the last counts, with all its processes.
         reference: words that name the reference, such as ``onnxruntime:cpu fp16``; ``None`` is plain PyTorch.
 
     Raises:
         InferlensError: if ``reference`` names no row, or more than one.
     """
     named = _named(_with_inputs(latest(records)))
-    comparisons: dict[tuple[object, ...], list[tuple[Row, Record]]] = {}
+    comparisons: dict[tuple[object, ...], list[tuple[Row, Repeats]]] = {}
     for pair in named:
         comparisons.setdefault(pair[0].comparison, []).append(pair)
     tables = {row.table: index for index, (row, _) in reversed(list(enumerate(named)))}
@@ -43,35 +47,14 @@ def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
     return [row for pairs, mine in zip(ordered, chosen, strict=True) for row in _compared(pairs, mine)]
 
 
-def latest(records: Sequence[Record]) -> list[Record]:
-    """The last created record of each case on each machine, at the place of the first one."""
-    last: dict[tuple[str, str], Record] = {}
-    for record in records:
-        key = record.case.digest, machine(record.environment)
-        if key not in last or record.created >= last[key].created:
-            last[key] = record
-    return list(last.values())
+def _with_inputs(runs: Sequence[Repeats]) -> list[tuple[Repeats, tuple[TensorSpec, ...]]]:
+    """Each run with its inputs; those that failed before they knew take them from another of the same model."""
+    known = {_asked(run.first): run.first.model.inputs for run in runs if run.first.model.inputs}
+    return [(run, run.first.model.inputs or known.get(_asked(run.first)) or _as_asked(run.first.case)) for run in runs]
 
 
-def machine(environment: Environment) -> str:
-    """What tells one machine from another: CPU, threads that may be used, GPUs."""
-    cpu = environment.cpu or "unknown CPU"
-    threads = f", {environment.cpu_threads} threads" if environment.cpu_threads else ""
-    return " + ".join([cpu + threads, *(gpu.name for gpu in environment.gpus)])
-
-
-def _with_inputs(records: Sequence[Record]) -> list[tuple[Record, tuple[TensorSpec, ...]]]:
-    """Each record with its inputs; those that failed before they knew take them from another of the same model."""
-    known = {(r.case.model, r.case.batch, r.case.inputs): r.model.inputs for r in records if r.model.inputs}
-    return [
-        (
-            record,
-            record.model.inputs
-            or known.get((record.case.model, record.case.batch, record.case.inputs))
-            or _as_asked(record.case),
-        )
-        for record in records
-    ]
+def _asked(record: Record) -> tuple[object, ...]:
+    return record.case.model, record.case.batch, record.case.inputs
 
 
 def _as_asked(case: Case) -> tuple[TensorSpec, ...]:
@@ -80,45 +63,46 @@ def _as_asked(case: Case) -> tuple[TensorSpec, ...]:
     return with_batch(fixed, case.batch)
 
 
-def _named(records: Sequence[tuple[Record, tuple[TensorSpec, ...]]]) -> list[tuple[Row, Record]]:
-    """A row for each record, its name with the device where devices differ, and with a number where names are equal."""
+def _named(runs: Sequence[tuple[Repeats, tuple[TensorSpec, ...]]]) -> list[tuple[Row, Repeats]]:
+    """A row for each run, its name with the device where devices differ, and with a number where names are equal."""
     ran: dict[tuple[str, str], set[str]] = {}
-    for record, _ in records:
-        devices = ran.setdefault((record.case.model, machine(record.environment)), set())
-        devices |= {record.case.device} if record.status == "ok" else set()
+    for run, _ in runs:
+        devices = ran.setdefault((run.first.case.model, machine(run.first.environment)), set())
+        devices |= {run.first.case.device} if run.ran else set()
     pairs = []
-    for record, inputs in records:
-        case = record.case
-        said = ran[case.model, machine(record.environment)] == {case.device} or case.device in (
+    for run, inputs in runs:
+        case = run.first.case
+        said = ran[case.model, machine(run.first.environment)] == {case.device} or case.device in (
             case.backend,
             case.variant,
         )
-        pairs.append((_row(record, inputs, device="" if said else case.device), record))
+        pairs.append((_row(run, inputs, device="" if said else case.device), run))
     return _told_apart(pairs)
 
 
-def _told_apart(pairs: Sequence[tuple[Row, Record]]) -> list[tuple[Row, Record]]:
+def _told_apart(pairs: Sequence[tuple[Row, Repeats]]) -> list[tuple[Row, Repeats]]:
     """The rows, their names with the range of sizes where ranges differ, and with a number where names are equal."""
     ranges: dict[tuple[object, ...], set[str]] = {}
     for row, _ in pairs:
         ranges.setdefault(row.comparison, set()).add(row.prepared)
     seen: dict[tuple[object, ...], int] = {}
     named = []
-    for row, record in pairs:
+    for row, run in pairs:
         if len(ranges[row.comparison]) > 1 and row.prepared:
             row = replace(row, name=f"{row.name} {row.prepared}")
         number = seen[row.comparison, row.name] = seen.get((row.comparison, row.name), 0) + 1
-        named.append((replace(row, name=f"{row.name} ({number})") if number > 1 else row, record))
+        named.append((replace(row, name=f"{row.name} ({number})") if number > 1 else row, run))
     return named
 
 
-def _row(record: Record, inputs: tuple[TensorSpec, ...], device: str) -> Row:
-    """What one record says by itself; ``device`` is a word of the name where it is not the same for all."""
-    case, environment, agreement = record.case, record.environment, record.agreement
-    lowered = any(warning.code == "lower-precision" for warning in record.warnings)
+def _row(run: Repeats, inputs: tuple[TensorSpec, ...], device: str) -> Row:
+    """What one run says by itself; ``device`` is a word of the name where it is not the same for all."""
+    record = run.first
+    case, environment, agreement = record.case, record.environment, _worst(run)
+    warned = cautions(run)
+    lowered = any(warning.code == "lower-precision" for warning in warned)
     words = [case.backend_label, case.precision, "(TF32)" if lowered else "", device]
-    words += ["" if case.threads is None else f"{case.threads} threads", "" if case.io == "device" else "host io"]
-    words += [case.options_label]
+    words += ["" if case.threads is None else f"{case.threads} threads", *case.manner, case.options_label]
     gpu = environment.gpus[0].name if environment.gpus else "GPU"
     exports = [record.phase_seconds("export"), record.phase_seconds("build")]
     row = Row(
@@ -139,6 +123,8 @@ def _row(record: Record, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         inputs=", ".join(map(str, inputs)),
         prepared=", ".join(_range(spec) for spec in inputs if spec.dynamic),
         io=case.io,
+        manner=" ".join(word for word, on in (("cold", case.cold), ("rotating", case.rotate)) if on),
+        processes=len(run.ran),
         status=record.status,
         reason=record.reason,
         cure=record.cure,
@@ -149,59 +135,106 @@ def _row(record: Record, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         build=None if exports == [None, None] else sum(seconds or 0.0 for seconds in exports),
         cached=any(phase.note == "cached" for phase in record.phases),
         first_inference=record.phase_seconds("first inference"),
-        host_peak=record.memory.host_peak,
-        device_peak=record.memory.device_peak,
-        ranked=record.ranked and bool(_finite(record, "latency")),
-        warnings=tuple(f"{warning.message} {warning.advice}".strip() for warning in record.warnings),
+        host_peak=max((one.memory.host_peak or 0 for one in run.records), default=0) or None,
+        device_peak=max((_device_peak(one) for one in run.records), default=0) or None,
+        ranked=record.ranked and bool(run.processes) and (agreement is None or agreement.agrees is not False),
+        bound=bound_by(record),
+        warnings=tuple(f"{warning.message} {warning.advice}".strip() for warning in warned),
     )
-    return _with_measurements(row, record)
+    return _with_energy(_with_rates(_with_latencies(row, run), run), run)
 
 
-def _with_measurements(row: Row, record: Record) -> Row:
-    latency, calls = _finite(record, "latency"), _finite(record, "throughput")
-    left_out = sum(len(m.samples) for m in record.measurements) - sum(
-        len(_finite(record, m.metric)) for m in record.measurements
-    )
-    summary, interval = summarise(latency), median_interval(latency)
-    per_second = median(calls) if calls else None
-    if left_out:
-        row = replace(row, warnings=(*row.warnings, f"{left_out} samples are no finite numbers and were left out."))
-    row = replace(
-        row,
-        samples=len(latency),
-        gpu_time=_median(record, "GPU time"),
-        enqueue=_median(record, "enqueue time"),
-        h2d=_median(record, "H2D time"),
-        compute=_median(record, "compute time"),
-        d2h=_median(record, "D2H time"),
-        iterations_per_second=per_second,
-        items_per_second=None if per_second is None or row.batch is None else per_second * row.batch,
-    )
+def _worst(run: Repeats) -> Agreement | None:
+    """The agreement of the process whose outputs were the furthest off; one that is wrong beats all."""
+    found = [record.agreement for record in run.ran or run.records[:1] if record.agreement]
+    return max(found, key=lambda one: (one.agrees is False, one.agrees is None, one.rel_l2 or 0.0), default=None)
+
+
+def _device_peak(record: Record) -> int:
+    """Device memory read from outside the process: the only basis that all backends share."""
+    return (record.memory.device_peak or 0) if record.memory.device_basis.startswith("NVML") else 0
+
+
+def _with_latencies(row: Row, run: Repeats) -> Row:
+    pooled = [value for samples in run.processes for value in samples]
+    summary, found = summarise(pooled), estimate(run.processes)
+    not_finite = sum(series.not_finite for series in run.series)
+    if not_finite:
+        row = replace(row, warnings=(*row.warnings, f"{not_finite} samples are no finite numbers and were left out."))
     if summary is None:
         return row
+    alone = len(run.processes) == 1
+    mean, p95, p99 = (_ends(interval if alone else None) for interval in (
+        mean_interval(pooled), quantile_interval(pooled, 0.95), quantile_interval(pooled, 0.99)
+    ))  # fmt: skip
+    low, high = _ends(found.interval if found else None)
     return replace(
         row,
+        samples=len(pooled),
+        left_out=sum(series.disturbed + series.unsteady for series in run.series),
+        warmup=len(run.first.samples("warm-up")) or None,
+        between=found is not None and found.between,
         mean=summary.mean,
-        median=summary.median,
-        median_low=interval.low if interval else None,
-        median_high=interval.high if interval else None,
+        median=found.median if found else summary.median,
+        median_low=low,
+        median_high=high,
         p5=summary.p5,
         p95=summary.p95,
         p99=summary.p99,
         minimum=summary.minimum,
         maximum=summary.maximum,
         deviation=summary.deviation,
+        mean_low=mean[0],
+        mean_high=mean[1],
+        p95_low=p95[0],
+        p95_high=p95[1],
+        p99_low=p99[0],
+        p99_high=p99[1],
     )
 
 
-def _compared(pairs: Sequence[tuple[Row, Record]], chosen: dict[str, Row]) -> list[Row]:
+def _with_rates(row: Row, run: Repeats) -> Row:
+    windows = [finite(record, "throughput") for record in run.ran]
+    rates = estimate([samples for samples in windows if samples])
+    low, high = _ends(rates.interval if rates else None)
+    per_second = rates.median if rates else None
+    throughput = run.first.measurement("throughput")
+    return replace(
+        row,
+        gpu_time=_median(run, "GPU time"),
+        enqueue=_median(run, "enqueue time"),
+        h2d=_median(run, "H2D time"),
+        compute=_median(run, "compute time"),
+        d2h=_median(run, "D2H time"),
+        iterations_per_second=per_second,
+        iterations_low=low,
+        iterations_high=high,
+        items_per_second=None if per_second is None or row.batch is None else per_second * row.batch,
+        in_flight=throughput.in_flight if throughput else None,
+    )
+
+
+def _with_energy(row: Row, run: Repeats) -> Row:
+    """The mean of the processes that know it, and the widest bounds."""
+    found = [each for record in run.ran for each in (record.energy, record.cpu_energy) if each and each.joules]
+    if not found:
+        return row
+    return replace(
+        row,
+        energy=sum(each.joules or 0.0 for each in found) / len(found),
+        energy_low=min(each.low or 0.0 for each in found),
+        energy_high=max(each.high or 0.0 for each in found),
+    )
+
+
+def _compared(pairs: Sequence[tuple[Row, Repeats]], chosen: dict[str, Row]) -> list[Row]:
     """Rows of one comparison with speed-ups against the reference of their device, the fastest marked, in order."""
-    samples = {row.id: _finite(record, "latency") for row, record in pairs}
+    processes = {row.id: run.processes for row, run in pairs}
     done = []
     for row, _ in pairs:
         reference = chosen.get(row.device)
         if reference is not None:
-            row = _against(row, reference, samples)
+            row = _against(row, reference, processes)
         done.append(row)
     ranked = [row for row in done if row.ranked]
     best = min(ranked, key=lambda row: row.median or 0.0, default=None)
@@ -209,14 +242,18 @@ def _compared(pairs: Sequence[tuple[Row, Record]], chosen: dict[str, Row]) -> li
     return sorted(marked, key=_place)
 
 
-def _against(row: Row, reference: Row, samples: dict[str, tuple[float, ...]]) -> Row:
+def _against(row: Row, reference: Row, processes: dict[str, list[Sequence[float]]]) -> Row:
     if row.id == reference.id:
         return replace(row, reference=reference.name, is_reference=True, speedup=1.0)
-    speedup = speedup_interval(samples[reference.id], samples[row.id]) if row.ranked else None
-    if speedup is None:
+    found = compare(processes[reference.id], processes[row.id]) if row.ranked else None
+    if found is None or found.speedup is None:
         return replace(row, reference=reference.name)
-    low, high = (speedup.interval.low, speedup.interval.high) if speedup.interval else (None, None)
-    return replace(row, reference=reference.name, speedup=speedup.ratio, speedup_low=low, speedup_high=high)
+    low, high = _ends(found.speedup_interval)
+    return replace(row, reference=reference.name, speedup=found.speedup, speedup_low=low, speedup_high=high)
+
+
+def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
+    return (interval.low, interval.high) if interval else (None, None)
 
 
 def _place(row: Row) -> tuple[str, bool, bool, bool, float]:
@@ -231,13 +268,7 @@ def _range(spec: TensorSpec) -> str:
     return f"{spec.name}={sizes}" + (f" opt {'x'.join(map(str, spec.best))}" if spec.best else "")
 
 
-def _median(record: Record, metric: Metric) -> float | None:
-    samples = _finite(record, metric)
-    return median(samples) if samples else None
-
-
-def _finite(record: Record, metric: Metric) -> tuple[float, ...]:
-    """Samples of a metric that are numbers one can compute with; those of a failed case are not shown."""
-    if record.status != "ok":
-        return ()
-    return tuple(value for value in record.samples(metric) if value is not None and math.isfinite(value))
+def _median(run: Repeats, metric: Metric) -> float | None:
+    """The median of the processes' medians."""
+    medians = [median(samples) for record in run.ran if (samples := finite(record, metric))]
+    return median(medians) if medians else None

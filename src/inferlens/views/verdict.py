@@ -1,7 +1,7 @@
 """The closing sentences: what was fastest, by how much, how sure that is, and what was left out.
 
-Two rows whose 95 % intervals of the median overlap are not told apart, whatever their medians are. The intervals come
-from one process each, so a sentence always says that variation between runs is not in them.
+Two rows whose 95 % intervals of the median overlap are not told apart, whatever their medians are. Where the intervals
+come from one process each, a sentence says that variation between runs is not in them.
 """
 
 from __future__ import annotations
@@ -142,13 +142,22 @@ def _how_sure(comparisons: Sequence[Comparison]) -> list[str]:
     ranked = [row for comparison in comparisons for row in comparison.ranked]
     if len(ranked) < 2:
         return []
-    least, most = min(row.samples for row in ranked), max(row.samples for row in ranked)
-    count = plural(most, "sample") if least == most else f"{least:,} to {plural(most, 'sample')}"
-    sentence = f"Medians of {count}, one process each: variation between runs is not in the intervals."
-    few = [row.name for row in ranked if row.median_low is None]
-    if len(few) == len(ranked):
+    count = _span([row.samples for row in ranked], "sample")
+    none = [row.name for row in ranked if row.median_low is None]
+    if all(row.between for row in ranked):
+        processes = _span([row.processes for row in ranked], "process")
+        return [f"Medians over {processes}, {count} each row: variation between processes is in the intervals."]
+    if len(none) == len(ranked):
         return [f"Medians of {count}, one process each: too few for an interval."]
-    return [sentence, *([f"{listing(list(dict.fromkeys(few)))} had too few samples for an interval."] if few else [])]
+    sentence = f"Medians of {count}, one process each: variation between runs is not in the intervals (--repeats)."
+    names = listing(list(dict.fromkeys(none)))
+    return [sentence, *([f"{names} had too few independent samples for an interval."] if none else [])]
+
+
+def _span(counts: Sequence[int], thing: str) -> str:
+    """``100 samples`` or ``50 to 100 samples``."""
+    least, most = min(counts), max(counts)
+    return plural(most, thing) if least == most else f"{least:,} to {plural(most, thing)}"
 
 
 def _where(same: Sequence[Comparison], named: bool, several: bool) -> str:

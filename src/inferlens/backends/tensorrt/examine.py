@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 from inferlens.backends.tensorrt.builds import Examine
@@ -36,7 +37,7 @@ def examiner(model: Model, case: Case, flavour: Flavour, options: Options) -> Ex
             call.bind(feed)
             for _ in range(WARMUP):
                 call.enqueue()
-            times = CudaClock().time(lambda _: call.enqueue(), None, CALLS).gpu
+            times = CudaClock().time(lambda _: call.enqueue(), itertools.repeat(None), CALLS).gpu
             call.close()
         layers = [layer if isinstance(layer, dict) else {"Name": str(layer)} for layer in engine.layers()]
         return layers, median(times)

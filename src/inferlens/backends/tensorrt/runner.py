@@ -18,7 +18,7 @@ from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.runtime import Call, Engine
 from inferlens.backends.torch_runner import host_array
 from inferlens.case import Case, TensorSpec
-from inferlens.clocks import Clock, LanesClock
+from inferlens.clocks import Clock, Lane, LanesClock
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 
@@ -101,7 +101,7 @@ class EngineRunner(Runner):
     def infer(self, feed: Feed) -> Any:
         """Enqueues one call; a feed that is not the last one is bound first, or copied where a graph is replayed."""
         if feed is not self._bound:
-            self._bind(feed)
+            self.bind(feed)
         if self._graphs:
             self._graphs[0].replay()
         else:
@@ -116,12 +116,20 @@ class EngineRunner(Runner):
         """Waits for the runner's stream."""
         self.calls[0].stream.synchronize()
 
+    def memory_parts(self) -> dict[str, int]:
+        """The contexts' memory for activations, and the engine's weights where this TensorRT tells them."""
+        opened = self._engine.opened
+        names = {"activations": ("device_memory_size_v2", len(self.calls)), "weights": ("streamable_weights_size", 1)}
+        told = {part: getattr(opened, name, 0) * times for part, (name, times) in names.items()}
+        return {part: size for part, size in told.items() if size > 0}
+
     def collect(self, outputs: Any) -> Outputs:
         """See :class:`Runner`."""
         tensors = outputs.outputs if isinstance(outputs, Call) else outputs
         return [host_array(tensor) for tensor in tensors]
 
-    def _bind(self, feed: Feed) -> None:
+    def bind(self, feed: Feed) -> None:
+        """Has the next calls, on every stream, read ``feed``; copied in where graphs are replayed."""
         if self._graphs:
             for name, own in self._own.items():
                 own.copy_(feed[name])
@@ -154,11 +162,13 @@ class EngineRunner(Runner):
     def _shapes(self) -> dict[str, tuple[int, ...]]:
         return {spec.name: spec.shape for spec in self._model.inputs if spec.name in self._engine.inputs}
 
-    def _lanes(self) -> list[Callable[[], None]]:
-        """What enqueues a call on each of the streams."""
+    def _lanes(self) -> list[Lane]:
+        """What enqueues a call on each of the streams, reading what is bound."""
         if not self._graphs:
-            return [call.enqueue for call in self.calls]
-        return [_replay(graph, call.stream) for graph, call in zip(self._graphs, self.calls, strict=True)]
+            return [Lane(_enqueuing(call), call.stream) for call in self.calls]
+        return [
+            Lane(_replay(graph, call.stream), call.stream) for graph, call in zip(self._graphs, self.calls, strict=True)
+        ]
 
     def _streams(self, first: Any) -> list[Any]:
         import torch
@@ -209,11 +219,16 @@ class EngineRunner(Runner):
             facts["activation_bytes"] = opened.device_memory_size_v2
 
 
-def _replay(graph: Any, stream: Any) -> Callable[[], None]:
+def _enqueuing(call: Call) -> Callable[[Feed], None]:
+    """Enqueues ``call`` on its stream."""
+    return lambda _: call.enqueue()
+
+
+def _replay(graph: Any, stream: Any) -> Callable[[Feed], None]:
     """Replays ``graph`` on ``stream``: a replay goes to whatever stream is the current one."""
     import torch
 
-    def replay() -> None:
+    def replay(_: Feed) -> None:
         with torch.cuda.stream(stream):
             graph.replay()
 

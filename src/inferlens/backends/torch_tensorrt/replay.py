@@ -42,6 +42,11 @@ class ReplayingRunner(TorchRunner):
         """One call, or one replay; a replay copies ``feed`` in first unless it is the one that is there already."""
         return self._call(*feed) if self._graph is None else self._graph(feed)
 
+    def bind(self, feed: Feed) -> None:
+        """Copies ``feed`` into the captured inputs, if the call is replayed."""
+        if self._graph is not None:
+            self._graph.bind(feed)
+
     def read_by(self, feed: Feed) -> list[Any]:
         """The captured inputs, if the call is replayed."""
         return list(feed if self._graph is None else self._graph.inputs)

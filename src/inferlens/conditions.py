@@ -1,0 +1,85 @@
+"""What the machine did to a case: the log of the watch, held against the samples that the case's process answered."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from inferlens.case import Case
+from inferlens.disturbance.mark import mark
+from inferlens.energy import cpu_energy_per_item, energy_per_item
+from inferlens.jobs import Answer
+from inferlens.machine import Energy, MachineLog, Marks, peak_device_memory
+from inferlens.record import Measurement, Memory, Metric
+
+LEAST_WINDOWS = 5
+
+
+class Conditions(Struct, frozen=True, kw_only=True):
+    """The part of a record that the case's own process cannot know; names as in :class:`~inferlens.record.Record`."""
+
+    memory: Memory
+    machine: MachineLog | None = None
+    marks: Marks | None = None
+    window_marks: Marks | None = None
+    energy: Energy | None = None
+    cpu_energy: Energy | None = None
+
+    @property
+    def repeat(self) -> bool:
+        """Whether the case is to be measured again, for it was disturbed too much."""
+        return any(marks.repeat for marks in (self.marks, self.window_marks) if marks)
+
+
+def conditions(case: Case, answer: Answer, log: MachineLog | None, *, repeated: bool = False) -> Conditions:
+    """What ``log`` says about what was measured.
+
+    Args:
+        case: what was measured.
+        answer: what its process answered.
+        log: what the machine did meanwhile; ``None`` if it was not watched.
+        repeated: whether this is the second time already, because the first was disturbed.
+    """
+    device = peak_device_memory(log) if log and case.device == "cuda" else None
+    memory = answer.memory
+    if device:
+        memory = replace(memory, device_peak=device.bytes, device_basis=device.basis)
+    calls, windows = _timed(answer, "latency"), _timed(answer, "throughput")
+    if log is None or not (calls or windows):
+        return Conditions(memory=memory)
+    marks = mark(calls.begins, calls.samples, log, repeated=repeated) if calls else None
+    window_marks = None
+    if windows:
+        seconds = [windows.calls / rate for rate in windows.samples]
+        window_marks = mark(windows.begins, seconds, log, repeated=repeated, least=LEAST_WINDOWS)
+    spans = [measured for measured in (calls, windows) if measured]
+    return Conditions(
+        memory=memory,
+        machine=log.between(spans[0].begins[0], _end(spans[-1])),
+        marks=marks,
+        window_marks=window_marks,
+        energy=_energy(case, answer, calls or windows, log) if case.device == "cuda" else None,
+        cpu_energy=_energy(case, answer, calls or windows, log) if case.device == "cpu" else None,
+    )
+
+
+def _timed(answer: Answer, metric: Metric) -> Measurement | None:
+    """What was measured of a metric, if it is known when."""
+    found = next((m for m in answer.measurements if m.metric == metric), None)
+    return found if found and found.samples and len(found.begins) == len(found.samples) else None
+
+
+def _end(measured: Measurement) -> float:
+    last = measured.samples[-1]
+    return measured.begins[-1] + (measured.calls / last if measured.unit == "calls/s" else last)
+
+
+def _energy(case: Case, answer: Answer, measured: Measurement | None, log: MachineLog) -> Energy:
+    if case.cold:
+        return Energy(reason="the caches were flushed between calls, which takes energy of its own")
+    if measured is None:
+        return Energy(reason="nothing was measured")
+    inputs = answer.model.inputs if answer.model else ()
+    batch = inputs[0].shape[0] if inputs and inputs[0].shape else 1
+    of = energy_per_item if case.device == "cuda" else cpu_energy_per_item
+    return of(log, measured.begins[0], _end(measured), batch * measured.calls * len(measured.samples))

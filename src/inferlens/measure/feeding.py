@@ -1,0 +1,110 @@
+"""What calls are fed with, and what happens between two of them: the same feed again, another one, a flushed cache.
+
+A clock takes the next feed before it starts, so nothing here is in a sample.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inferlens.backends.base import Inputs, Preparation, Runner
+from inferlens.case import Case
+from inferlens.models import inputs
+from inferlens.models.model import Model
+
+# Twice the cache: what was written last does not push out all that was there before, for caches are not strictly
+# least-recently-used. nvbench flushes as much of a GPU's L2.
+TIMES_CACHE = 2
+MOST_FEEDS = 4096
+ASSUMED_CACHE = 64 << 20  # bytes, where the system does not tell
+CPUS = Path("/sys/devices/system/cpu")
+
+
+class Feeding:
+    """The feeds of one case.
+
+    ``latency`` and ``throughput`` are without end; ``first`` is the feed that outputs are compared of.
+    """
+
+    def __init__(self, runner: Runner, model: Model, case: Case, arrays: Inputs, preparation: Preparation) -> None:
+        self.first = runner.place(arrays)
+        self._all = [self.first]
+        self._runner = runner
+        cache = cache_bytes(case.device) if case.cold or case.rotate else 0
+        if case.rotate:
+            size = max(1, sum(array.nbytes for array in arrays.values()))
+            count = min(max(2, -(-TIMES_CACHE * cache // size)), MOST_FEEDS)
+            self._all += [runner.place(inputs.make_inputs(model, case.seed + number)) for number in range(1, count)]
+            preparation.facts["rotating inputs"] = {"feeds": count, "bytes": count * size, "cache_bytes": cache}
+        self._flush = flusher(case.device, TIMES_CACHE * cache) if case.cold else None
+        if case.cold:
+            preparation.facts["flushed_bytes"] = TIMES_CACHE * cache
+        self.throughput = self._bound() if case.rotate else itertools.repeat(self.first)
+        self.latency = self._flushed(self.throughput) if self._flush else self.throughput
+
+    def _bound(self) -> Iterator[Any]:
+        """The feeds in turn, each made ready before the call that reads it."""
+        for feed in itertools.cycle(self._all):
+            self._runner.bind(feed)
+            yield feed
+
+    def _flushed(self, feeds: Iterator[Any]) -> Iterator[Any]:
+        assert self._flush
+        for feed in feeds:
+            self._flush()
+            yield feed
+
+
+def cache_bytes(device: str) -> int:
+    """Size of the device's last cache: a GPU's L2, or all last-level caches of the CPUs."""
+    if device == "cuda":
+        import torch
+
+        size: int = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
+        return size
+    found: dict[str, int] = {}
+    level = 0
+    for index in CPUS.glob("cpu[0-9]*/cache/index[0-9]*"):
+        with suppress(OSError, ValueError):
+            mine, size = int((index / "level").read_text()), _size((index / "size").read_text())
+            if mine > level:
+                level, found = mine, {}
+            if mine == level:
+                found[(index / "shared_cpu_list").read_text()] = size
+    return sum(found.values()) or ASSUMED_CACHE
+
+
+def _size(text: str) -> int:
+    """Bytes of ``32768K`` or ``1M``."""
+    match = re.fullmatch(r"(\d+)([KMG]?)\s*", text)
+    if not match:
+        raise ValueError(text)
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+
+
+def flusher(device: str, size: int) -> Callable[[], None]:
+    """What writes ``size`` bytes on the device and returns when that is done."""
+    if device == "cuda":
+        import torch
+
+        memory = torch.empty(size, dtype=torch.uint8, device="cuda")
+
+        def on_gpu() -> None:
+            memory.zero_()
+            torch.cuda.current_stream().synchronize()
+
+        return on_gpu
+    buffer = np.zeros(size, dtype=np.uint8)
+    values = itertools.cycle(range(256))
+
+    def on_cpu() -> None:
+        buffer.fill(next(values))
+
+    return on_cpu
