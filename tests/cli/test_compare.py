@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import typing
 from pathlib import Path
 from xml.etree import ElementTree as Xml
 
 import msgspec
 import pytest
 
+from inferlens.comparing.cases import METRICS, Verdict
 from inferlens.record import Environment
+from inferlens.views.compared import FORMATS
 from tests.commands import inferlens, started
 from tests.comparing.sides import broken, ran, saved
 from tests.views.samples import WRONG, case
@@ -160,3 +164,11 @@ def test_samples_that_are_null_make_no_traceback(tmp_path: Path) -> None:
     assert done.returncode == 4
     assert "Traceback" not in done.stderr
     assert "missing" in done.stdout
+
+
+def test_the_page_names_every_verdict_format_metric_and_code() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "compare.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `([A-Z ]+)` \|", page, re.M)) == set(typing.get_args(Verdict))
+    assert all(f"`{format}`" in page for format in FORMATS)
+    assert all(metric in page for metric in METRICS)
+    assert re.findall(r"^\| (\d) \|", page, re.M) == ["0", "1", "2", "3", "4"]

@@ -1,7 +1,7 @@
 """The command line: one small module per command; a command's docstring is its help.
 
 Tables and data go to standard output, progress and notes to standard error. Exit codes: 0 done, 1 nothing could be
-measured, 2 bad input, 130 interrupted.
+measured, 2 bad input, 130 interrupted. ``compare`` has codes of its own, in its help.
 """
 
 from __future__ import annotations

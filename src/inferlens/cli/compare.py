@@ -29,8 +29,10 @@ def compare(
 ) -> None:
     """Compare two sets of records case by case: FASTER, SAME, SLOWER, UNDECIDED or DID NOT RUN.
 
-    Of each case the latest run counts. Exit codes: 1 if a case is slower; else 4 if one did not run on both sides; else
-    3 if one is undecided; else 0. Bad input, and machines that differ, are 2.
+    Of each case the latest run counts, and its repeats are its processes.
+
+    Exit codes: 1 if a case is slower; else 4 if one did not run on both sides; else 3 if one is undecided; else 0.
+    Bad input, and machines that differ, are 2.
     """
     from inferlens.cli import screen
     from inferlens.cli.plot import write
