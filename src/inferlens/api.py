@@ -17,7 +17,6 @@ from typing import Any
 
 import msgspec
 
-from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities
 from inferlens.conditions import Conditions, conditions
 from inferlens.errors import InferlensError
@@ -41,7 +40,7 @@ from inferlens.measure import environment
 from inferlens.models import resolve
 from inferlens.models.model import Found
 from inferlens.observer import Observer, Silent
-from inferlens.plan import Plan, Planned, expand
+from inferlens.plan import Plan, Planned, backends_named, expand
 from inferlens.record import Environment, ModelFacts, Record, Status, Warning
 from inferlens.store import LOG, Store
 from inferlens.watch.before import IDLE_SECONDS, survey
@@ -99,7 +98,7 @@ def run(plan: Plan, observer: Observer, found: Sequence[Found] | None = None, li
     """Measures every case of ``plan``; each record is on disk before the next case starts."""
     observer.doing("looking at models and backends")
     models = list(found) if found else find(plan.model)
-    cases = expand(plan, models, probe(BACKENDS.names()))
+    cases = expand(plan, models, probe(backends_named(plan)))
     turns = in_turns(cases, plan.repeats, plan.seed)
     observer.planned([planned for planned, _ in turns])
     uses_gpu = any(planned.case.device == "cuda" and not planned.refusal for planned in cases)
@@ -128,7 +127,7 @@ def in_turns(cases: Sequence[Planned], repeats: int, seed: int) -> list[tuple[Pl
 
 def cases_of(plan: Plan) -> list[Planned]:
     """The cases of ``plan``, none of them run."""
-    return expand(plan, find(plan.model), probe(BACKENDS.names()))
+    return expand(plan, find(plan.model), probe(backends_named(plan)))
 
 
 def probe(names: Sequence[str]) -> dict[str, Capabilities]:

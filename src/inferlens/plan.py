@@ -152,6 +152,18 @@ class Planned:
         )  # fmt: skip
 
 
+def backends_named(plan: Plan) -> tuple[str, ...]:
+    """The backends that the plan is about: those it names, or every one.
+
+    Raises:
+        InferlensError: if it names one that does not exist.
+    """
+    known = BACKENDS.names()
+    if not plan.backend or EVERY_VARIANT in plan.backend:
+        return known
+    return tuple(dict.fromkeys(split_label(label, known)[0] for label in plan.backend))
+
+
 def expand(plan: Plan, found: Iterable[Found], capabilities: Mapping[str, Capabilities]) -> list[Planned]:
     """Every case of the plan, each once, in the order in which they will run.
 
@@ -298,13 +310,14 @@ def _typed(case: Case) -> dict[str, Option]:
 
 
 def _check_options(plan: Plan, capabilities: Mapping[str, Capabilities]) -> None:
-    named = [split_label(label, list(capabilities))[0] for label in plan.backend if label != EVERY_VARIANT]
+    known = list(dict.fromkeys((*capabilities, *BACKENDS.names())))
+    named = [split_label(label, known)[0] for label in plan.backend if label != EVERY_VARIANT]
     for name in plan.option:
         backend, dot, _ = name.partition(".")
         if not dot:
             form = "BACKEND.OPTION=VALUE, such as onnxruntime.graph_optimization=all,basic"
             raise InferlensError(f"The option '{name}' names no backend.", expected=form)
-        split_label(backend, list(capabilities))
+        split_label(backend, known)
         if plan.backend and EVERY_VARIANT not in plan.backend and backend not in named:
             raise InferlensError(
                 f"The option '{name}' is for a backend that the plan leaves out.", cure=f"--backend {backend}"
