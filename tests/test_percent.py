@@ -28,6 +28,7 @@ def test_change_range():
     assert units.change_range(-0.004, 0.0141) == "-0.40 to +1.41 %"
     assert units.change_range(0.0991, 0.151) == "+9.9 to +15.1 %"
     assert units.change_range(1.5001, 1.5002) == "+150.0 to +150.0 %"
+    assert units.change_range(0.0, 0.0) == "0.00 to 0.00 %"
     assert units.change_range(None, 1.0) == "–"
 
 

@@ -121,7 +121,11 @@ def test_the_gpu_time_of_a_disturbed_call_is_left_out_as_well() -> None:
 
 def test_windows_of_throughput_are_not_the_calls_that_the_marks_are_of() -> None:
     marks = Marks(count=len(FLAT), disturbed=(3,), discarded=(3,))
-    assert samples.of(with_metric("throughput", FLAT, marks=marks), "throughput").samples == FLAT
+    found = with_metric("throughput", FLAT, marks=marks)
+    assert samples.of(found, "throughput").samples == FLAT
+    disturbed = with_metric("throughput", FLAT, window_marks=Marks(count=len(FLAT), disturbed=(0,), discarded=(0,)))
+    assert samples.of(disturbed, "throughput").samples == FLAT[1:]
+    assert latencies(disturbed).samples == FLAT
     assert samples.of(made(), "throughput").samples == ()
 
 

@@ -41,10 +41,10 @@ class Series:
 def of(record: Record, metric: Metric) -> Series:
     """The samples of a metric that statistics are of; none if the case did not run to its end.
 
-    Marks are of the calls whose latency was taken; a metric of the same calls, such as GPU time, has as many samples.
+    ``marks`` are of the calls whose latency was taken; a metric of the same calls, such as GPU time, has as many samples.
     """
     taken = record.samples(metric) if record.status == "ok" else ()
-    marks = record.marks if metric != "throughput" else None
+    marks = record.window_marks if metric == "throughput" else record.marks
     out = frozenset(marks.discarded) if marks and marks.count == len(taken) else frozenset[int]()
     calm = [value for index, value in enumerate(taken) if index not in out]
     finite = [value for value in calm if value is not None and math.isfinite(value)]

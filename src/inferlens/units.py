@@ -90,7 +90,7 @@ def change_range(low: float | None, high: float | None) -> str:
     if low is None or high is None:
         return ABSENT
     places = min(_places(low), _places(high))
-    places += _signed(low, places) == _signed(high, places)
+    places += low != high and _signed(low, places) == _signed(high, places)
     return f"{_signed(low, places)} to {_signed(high, places)} %"
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
 from inferlens import samples
-from inferlens.record import Metric, Record
+from inferlens.cautions import CAUTIONS, cautions
+from inferlens.record import Metric, Record, Warning
 from inferlens.samples import Repeats, Series
 from inferlens.stats.intervals import Interval
 from inferlens.stats.levels import estimate
-from inferlens.units import plural
+from inferlens.units import listing, plural
 
 OK = "ok"
 MISSING = "missing"
@@ -20,11 +20,9 @@ WRONG = "wrong"
 NOT_MEASURED = "not measured"
 # In seconds, or calls per second; what is beyond would leave the range of numbers as a ratio.
 _LEAST, _MOST = 1e-100, 1e100
-_UNSTEADY = {
-    "drifting": "drift to the end of the series: there is no steady state",
-    "cycling": "go up and down slowly: measure for many times as long",
-    "never-steady": "change their level late in the series: measure for longer",
-}
+# Warnings that say nothing against the number, or what the interval or the state says already.
+_QUIET = ("host-bound", "copy-bound", "not-narrow-enough", "samples-left-out", "repeat-failed")
+_OF_THE_MACHINE = ("disturbed", "power-cap", "cpu-quota")
 
 
 class Side(Struct, frozen=True, kw_only=True):
@@ -114,11 +112,20 @@ def _notes(repeats: Repeats, series: Sequence[Series], metric: Metric) -> Iterat
         if record.agreement is None or record.agreement.agrees is None:
             why = record.agreement.reason if record.agreement else ""
             yield f"Outputs not checked: {why or 'nothing was there to compare them with'}"
-        yield from (f"{warning.message} {warning.advice}".strip() for warning in record.warnings)
+    warnings = [warning for warning in cautions(repeats) if warning.code not in _QUIET]
+    yield from (f"{each.message} {each.advice}".strip() for each in warnings if not _has_figures(each))
+    # Figures differ from case to case: with them there would be a note for each.
+    codes = [
+        each.code
+        for each in warnings
+        if _has_figures(each) and (metric != "throughput" or each.code in _OF_THE_MACHINE)
+    ]
+    if codes:
+        yield f"Warned of {listing(codes)}; inferlens show has the figures."
     left_out = sum(each.not_finite for each in series)
     if left_out:
         yield f"{plural(left_out, 'sample')} are no finite numbers and were left out."
-    for reason, count in Counter(each.state.reason for each in series).items():
-        if reason in _UNSTEADY:
-            where = f"in {count} of {len(series)} processes " if len(series) > 1 else ""
-            yield f"The samples of {metric} {where}{_UNSTEADY[reason]}."
+
+
+def _has_figures(warning: Warning) -> bool:
+    return warning.code in _OF_THE_MACHINE or bool(CAUTIONS.get(warning.code))
