@@ -33,7 +33,8 @@ class Row(Struct, frozen=True, kw_only=True):
         in_flight: calls in flight when throughput was measured; ``None``: no limit but the queue's.
         bound: what a call on a GPU waits for most: ``host``, ``copies`` or ``GPU``.
         reference: name of the row the speed-up is against; empty if there is none.
-        speedup: reference's median latency over this one's, with its 95 % interval.
+        speedup: reference's median latency over this one's, with its 95 % interval; of rates where no latency was
+            measured.
         error: relative L2 error of the outputs; ``agrees`` is ``None`` where they could not be checked.
         h2d, compute, d2h: medians of the parts of the GPU time, where a call begins and ends on the host.
         build: seconds of export and build together; ``cached`` if what was built before was used.
@@ -132,12 +133,28 @@ class Row(Struct, frozen=True, kw_only=True):
         """Rows that share this are compared with each other."""
         return self.model, self.machine, self.inputs, self.batch, self.io, self.manner
 
+    @property
+    def pace(self) -> float | None:
+        """Seconds for one call, by which rows are ordered: the median latency, or one over a rate alone."""
+        if self.median is None and self.iterations_per_second:
+            return 1 / self.iterations_per_second
+        return self.median
+
+    @property
+    def pace_range(self) -> Interval | None:
+        """The 95 % interval of :attr:`pace`; where that is not known, from the shortest sample to the longest."""
+        if self.median_low is not None and self.median_high is not None:
+            return Interval(self.median_low, self.median_high)
+        if self.median is None and self.iterations_low and self.iterations_high:
+            return Interval(1 / self.iterations_high, 1 / self.iterations_low)
+        if self.minimum is not None and self.maximum is not None:
+            return Interval(self.minimum, self.maximum)
+        return None
+
     def overlaps(self, other: Row) -> bool:
-        """Whether the 95 % intervals of two medians overlap; without intervals, whether the medians are equal."""
-        mine, theirs = (self.median_low, self.median_high), (other.median_low, other.median_high)
-        if None in mine or None in theirs:
-            return self.median == other.median
-        return Interval(*mine).overlaps(Interval(*theirs))  # type: ignore[arg-type]
+        """Whether the two cannot be told apart: their ranges overlap, or one of them is not known."""
+        mine, theirs = self.pace_range, other.pace_range
+        return mine is None or theirs is None or mine.overlaps(theirs)
 
     @property
     def inputs_any_batch(self) -> str:

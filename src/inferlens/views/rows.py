@@ -137,7 +137,7 @@ def _row(run: Repeats, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         first_inference=record.phase_seconds("first inference"),
         host_peak=max((one.memory.host_peak or 0 for one in run.records), default=0) or None,
         device_peak=max((_device_peak(one) for one in run.records), default=0) or None,
-        ranked=record.ranked and bool(run.processes) and (agreement is None or agreement.agrees is not False),
+        ranked=record.ranked and (agreement is None or agreement.agrees is not False),
         bound=bound_by(record),
         warnings=tuple(f"{warning.message} {warning.advice}".strip() for warning in warned),
     )
@@ -229,17 +229,25 @@ def _with_energy(row: Row, run: Repeats) -> Row:
 
 def _compared(pairs: Sequence[tuple[Row, Repeats]], chosen: dict[str, Row]) -> list[Row]:
     """Rows of one comparison with speed-ups against the reference of their device, the fastest marked, in order."""
-    processes = {row.id: run.processes for row, run in pairs}
+    timed = any(run.processes for _, run in pairs)
+    processes = {row.id: run.processes if timed else _from_rates(run) for row, run in pairs}
     done = []
     for row, _ in pairs:
+        row = replace(row, ranked=row.ranked and bool(processes[row.id]))
         reference = chosen.get(row.device)
         if reference is not None:
             row = _against(row, reference, processes)
         done.append(row)
     ranked = [row for row in done if row.ranked]
-    best = min(ranked, key=lambda row: row.median or 0.0, default=None)
+    best = min(ranked, key=lambda row: row.pace or 0.0, default=None)
     marked = [replace(row, fastest=best is not None and row.ranked and row.overlaps(best)) for row in done]
     return sorted(marked, key=_place)
+
+
+def _from_rates(run: Repeats) -> list[Sequence[float]]:
+    """Seconds per call of each process's windows: what is compared where nobody measured latency."""
+    windows = [finite(record, "throughput") for record in run.ran]
+    return [[1 / rate for rate in rates if rate > 0] for rates in windows if rates]
 
 
 def _against(row: Row, reference: Row, processes: dict[str, list[Sequence[float]]]) -> Row:
@@ -258,7 +266,7 @@ def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
 
 def _place(row: Row) -> tuple[str, bool, bool, bool, float]:
     """Order within a comparison and device: reference, ranked rows by speed, wrong ones by speed, what did not run."""
-    return row.device, not row.is_reference, not row.ranked, not row.ok, math.inf if row.median is None else row.median
+    return row.device, not row.is_reference, not row.ranked, not row.ok, math.inf if row.pace is None else row.pace
 
 
 def _range(spec: TensorSpec) -> str:

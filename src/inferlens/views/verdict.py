@@ -1,7 +1,8 @@
 """The closing sentences: what was fastest, by how much, how sure that is, and what was left out.
 
-Two rows whose 95 % intervals of the median overlap are not told apart, whatever their medians are. Where the intervals
-come from one process each, a sentence says that variation between runs is not in them.
+Two rows whose 95 % intervals of the median overlap are not told apart, whatever their medians are; where one of them
+has no interval, all its samples take its place. Where the intervals come from one process each, a sentence says that
+variation between runs is not in them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from inferlens.units import duration, listing, plural, ratio, ratio_range
+from inferlens.units import duration, listing, plural, rate, ratio, ratio_range
 from inferlens.views.row import Row
 
 
@@ -23,12 +24,12 @@ class Comparison:
     @cached_property
     def ranked(self) -> list[Row]:
         """Rows that may win, fastest first."""
-        able = [row for row in self.rows if row.ranked and row.median is not None]
-        return sorted(able, key=lambda row: row.median or 0.0)
+        able = [row for row in self.rows if row.ranked and row.pace is not None]
+        return sorted(able, key=lambda row: row.pace or 0.0)
 
     @cached_property
     def winner(self) -> Row | None:
-        """The row with the lowest median."""
+        """The row with the lowest median latency, or the highest rate where there are but rates."""
         return self.ranked[0] if self.ranked else None
 
     @cached_property
@@ -39,9 +40,9 @@ class Comparison:
     @cached_property
     def faster_but_wrong(self) -> list[Row]:
         """Rows left out for their wrong outputs that would have won."""
-        best = self.winner.median if self.winner else None
-        wrong = [row for row in self.rows if row.ok and row.agrees is False and row.median is not None]
-        return [row for row in wrong if best is None or row.median is None or row.median < best]
+        best = self.winner.pace if self.winner else None
+        wrong = [row for row in self.rows if row.ok and row.agrees is False and row.pace is not None]
+        return [row for row in wrong if best is None or row.pace is None or row.pace < best]
 
     @property
     def kind(self) -> tuple[str, ...]:
@@ -85,14 +86,15 @@ def of_table(rows: Sequence[Row], named: bool = True) -> list[str]:
 def _said(kind: tuple[str, ...], same: Sequence[Comparison]) -> str:
     """One sentence on comparisons of the same kind."""
     winners = [comparison.winner for comparison in same if comparison.winner]
-    times = listing([duration(row.median) for row in winners])
+    times = listing([_pace(row) for row in winners])
     if kind[0] == "won":
         return _won(same, winners)
     if kind[0] == "reference":
         return f"{kind[1]}, the reference, was fastest: {times}.{_next(same[0]) if len(same) == 1 else ''}"
     if kind[0] == "tied":
         doubt = "within each other's doubt: their 95 % intervals overlap, so none is called the fastest"
-        lowest = f" The lowest median is {winners[0].name}'s, {times}." if len(same) == 1 else ""
+        word = "lowest median" if winners[0].median is not None else "highest rate"
+        lowest = f" The {word} is {winners[0].name}'s, {times}." if len(same) == 1 else ""
         return f"{listing(kind[1:])} are {doubt}.{lowest}"
     if kind[0] == "alone":
         return f"{kind[1]} is the only one to rank: {times}."
@@ -111,8 +113,13 @@ def _won(same: Sequence[Comparison], winners: Sequence[Row]) -> str:
     if len(same) > 1:
         return f"{text}."
     base = next((row for row in same[0].rows if row.is_reference and row.name == first.reference), None)
-    against = f" against {duration(base.median)}" if base else ""
-    return f"{text}, {duration(first.median)}{against}."
+    against = f" against {_pace(base)}" if base else ""
+    return f"{text}, {_pace(first)}{against}."
+
+
+def _pace(row: Row) -> str:
+    """The median latency, or the rate where no latency was measured."""
+    return duration(row.median) if row.median is not None else f"{rate(row.iterations_per_second)} calls/s"
 
 
 def _next(comparison: Comparison) -> str:
@@ -140,6 +147,7 @@ def _unchecked(comparisons: Sequence[Comparison]) -> list[str]:
 
 def _how_sure(comparisons: Sequence[Comparison]) -> list[str]:
     ranked = [row for comparison in comparisons for row in comparison.ranked]
+    ranked = [row for row in ranked if row.median is not None]
     if len(ranked) < 2:
         return []
     count = _span([row.samples for row in ranked], "sample")
