@@ -41,7 +41,8 @@ class Series:
 def of(record: Record, metric: Metric) -> Series:
     """The samples of a metric that statistics are of; none if the case did not run to its end.
 
-    ``marks`` are of the calls whose latency was taken; a metric of the same calls, such as GPU time, has as many samples.
+    ``marks`` are of the calls whose latency was taken; other metrics of these calls, such as GPU time, have as many
+    samples.
     """
     taken = record.samples(metric) if record.status == "ok" else ()
     marks = record.window_marks if metric == "throughput" else record.marks

@@ -11,7 +11,7 @@ from inferlens import InferlensError
 from inferlens.comparing.cases import Compared, compare
 from inferlens.record import Agreement, Measurement
 from inferlens.stats import compare as statistics
-from tests.comparing.sides import broken, ran, saved
+from tests.comparing.sides import broken, ran, saved, taken
 from tests.views.samples import CPU_MACHINE, UNCHECKED, WRONG, case
 
 FAST, SLOW = case("openvino"), case("onnxruntime:cpu")
@@ -206,7 +206,11 @@ def test_some_samples_that_are_no_numbers_are_left_out_and_said():
 
 def test_samples_that_drift_are_said_to():
     drifting = with_samples([10e-3 * (1 + 0.002 * index) for index in range(200)])
-    assert one(ran(), drifting).candidate.notes == ("Warned of drifting; inferlens show has the figures.",)
+    (note,) = one(ran(), drifting).candidate.notes
+    assert note == "warned of few-independent-samples and drifting; inferlens show has the figures."
+    rate = taken("throughput", 9.0)
+    with_rate = [msgspec.structs.replace(each, measurements=(*each.measurements, rate)) for each in drifting]
+    assert not one(ran(rate=9.0), with_rate, metric="throughput").candidate.notes
 
 
 def test_from_folders_and_files_and_python(tmp_path: Path):

@@ -115,13 +115,11 @@ def _notes(repeats: Repeats, series: Sequence[Series], metric: Metric) -> Iterat
     warnings = [warning for warning in cautions(repeats) if warning.code not in _QUIET]
     yield from (f"{each.message} {each.advice}".strip() for each in warnings if not _has_figures(each))
     # Figures differ from case to case: with them there would be a note for each.
-    codes = [
-        each.code
-        for each in warnings
-        if _has_figures(each) and (metric != "throughput" or each.code in _OF_THE_MACHINE)
-    ]
+    codes = [each.code for each in warnings if _has_figures(each)]
+    if metric == "throughput":  # the others are of the samples of latency
+        codes = [code for code in codes if code in _OF_THE_MACHINE]
     if codes:
-        yield f"Warned of {listing(codes)}; inferlens show has the figures."
+        yield f"warned of {listing(codes)}; inferlens show has the figures."
     left_out = sum(each.not_finite for each in series)
     if left_out:
         yield f"{plural(left_out, 'sample')} are no finite numbers and were left out."
