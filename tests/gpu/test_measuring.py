@@ -1,0 +1,154 @@
+"""Measuring on a real GPU: calls in flight, cold caches, rotating inputs, the watch and what the record says of it."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import inferlens  # noqa: E402
+from inferlens.backends.base import Preparation, Runner  # noqa: E402
+from inferlens.cautions import bound_by  # noqa: E402
+from inferlens.clocks import CudaClock  # noqa: E402
+from inferlens.measure.feeding import TIMES_CACHE, Feeding, cache_bytes, flusher  # noqa: E402
+from inferlens.views.rows import rows  # noqa: E402
+from tests.backends import small  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+CAPTURED = [
+    ("pytorch", {}),
+    ("pytorch", {"cuda_graph": True}),
+    ("tensorrt:rtx", {}),
+    ("tensorrt:rtx", {"cuda_graph": True}),
+    ("onnxruntime:cuda", {}),
+]
+
+
+def bench(*models: str, **words: Any) -> list[inferlens.Record]:
+    records = inferlens.bench(list(models), device="cuda", **words)
+    assert [record.status for record in records] == ["ok"] * len(records), [record.reason for record in records]
+    return records
+
+
+def prepared(label: str, options: dict[str, Any], preparation: Preparation) -> tuple[Any, Any, Runner]:
+    case = small.case(label, device="cuda", options=options, rotate=True)
+    model = small.model()
+    backend = small.backend(label)
+    refusal = backend.capabilities().refusal(case, small.found("module"))
+    if refusal:
+        pytest.skip(str(refusal))
+    return model, case, backend.prepare(model, case, preparation)
+
+
+@pytest.fixture
+def preparation(tmp_path: Path) -> Preparation:
+    return small.preparation(tmp_path)
+
+
+def test_no_more_calls_than_the_depth_are_in_flight() -> None:
+    """A matrix product of a millisecond and more: the host runs ahead of the GPU as far as it may."""
+    x = torch.randn(6144, 6144, device="cuda")
+    clock = CudaClock()
+    for depth in (1, 2, 4):
+        ahead: list[int] = []
+        done: list[Any] = []
+
+        def infer(_: Any, done: list[Any] = done, ahead: list[int] = ahead) -> None:
+            ahead.append(sum(not event.query() for event in done))
+            x @ x
+            done.append(torch.cuda.Event())
+            done[-1].record()
+
+        clock.window(infer, itertools.repeat(None), 20, depth)
+        assert max(ahead) == depth - 1 or (depth > 2 and max(ahead) in (depth - 1, depth - 2)), (depth, ahead)
+
+
+def test_without_a_depth_the_host_runs_ahead() -> None:
+    x = torch.randn(6144, 6144, device="cuda")
+    waiting: list[int] = []
+    done: list[Any] = []
+
+    def infer(_: Any) -> None:
+        waiting.append(sum(not event.query() for event in done))
+        x @ x
+        done.append(torch.cuda.Event())
+        done[-1].record()
+
+    CudaClock().window(infer, itertools.repeat(None), 20)
+    assert max(waiting) > 8
+
+
+@pytest.mark.parametrize(("label", "options"), CAPTURED, ids=str)
+def test_rotating_inputs_give_each_its_own_outputs(label: str, options: Any, preparation: Preparation) -> None:
+    model, case, runner = prepared(label, options, preparation)
+    with runner:
+        first, second = (small.arrays(model, seed=seed) for seed in (0, 1))
+        for arrays in (first, second, first):
+            feed = runner.place(arrays)
+            runner.bind(feed)
+            outputs = runner.collect(runner.infer(feed))
+            assert small.error(outputs, small.eager(model, arrays)) < small.allowed(label)
+        feeding = Feeding(runner, model, case, first, preparation)
+        timings = runner.clock.time(runner.infer, feeding.latency, 20)
+        assert len(timings.latency) == len(timings.begins) == 20
+    assert preparation.facts["rotating inputs"]["feeds"] > 2
+
+
+def test_a_cold_cache_is_slower_for_what_reads_more_than_it_computes() -> None:
+    size = cache_bytes("cuda")
+    assert size > 1 << 20
+    weights = torch.randn(size // 16, device="cuda")  # a quarter of the cache: warm, it is never read from memory
+    flush = flusher("cuda", TIMES_CACHE * size)
+
+    def flushed() -> Any:
+        while True:
+            flush()
+            yield None
+
+    clock = CudaClock()
+    clock.time(lambda _: weights.sum(), itertools.repeat(None), 50)
+    warm = statistics.median(clock.time(lambda _: weights.sum(), itertools.repeat(None), 200).gpu)
+    cold = statistics.median(clock.time(lambda _: weights.sum(), flushed(), 200).gpu)
+    assert cold > 1.2 * warm
+
+
+def test_the_record_says_what_the_machine_did(tmp_path: Path) -> None:
+    (record,) = bench("resnet18", backend="pytorch", precision="fp16", batch=32, max_time="4s", output=str(tmp_path))
+    assert record.machine is not None
+    assert record.machine.gpu is not None
+    assert record.machine.gpu.power
+    assert record.machine.before.idle_power
+    latency = record.measurement("latency")
+    assert latency is not None
+    assert record.machine.gpu.times[0] <= latency.begins[0]
+    assert record.marks is not None
+    assert record.marks.count == len(latency.samples)
+    assert record.memory.device_basis.startswith("NVML")
+    assert (record.memory.device_peak or 0) > (record.memory.library_peak or 0) > 0
+    assert record.memory.parts["weights"] > 20e6
+    assert record.energy is not None
+    assert record.energy.joules or record.energy.reason
+    assert bound_by(record) in ("host", "GPU")
+
+
+def test_small_calls_are_bound_by_the_host_and_large_ones_by_the_gpu(tmp_path: Path) -> None:
+    small_call, large_call = bench(
+        "resnet50", backend="pytorch", precision="fp16", batch="1,256", seconds="1s", output=str(tmp_path)
+    )
+    assert (bound_by(small_call), bound_by(large_call)) == ("host", "GPU")
+
+
+def test_repeats_are_one_row_with_an_interval_over_processes(tmp_path: Path) -> None:
+    records = bench(
+        "resnet18", backend="pytorch,torchscript:trace", batch=8, repeats=3, seconds="500ms", output=str(tmp_path)
+    )
+    assert sorted(record.repeat for record in records) == [0, 0, 1, 1, 2, 2]
+    assert all(row.between and row.median_low and row.processes == 3 for row in rows(records))
