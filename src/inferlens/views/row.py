@@ -142,11 +142,13 @@ class Row(Struct, frozen=True, kw_only=True):
 
     @property
     def pace_range(self) -> Interval | None:
-        """The 95 % interval of :attr:`pace`; where that is not known, from the shortest sample to the longest."""
+        """The 95 % interval of :attr:`pace`; where that is not known, what nine tenths of the samples span."""
         if self.median_low is not None and self.median_high is not None:
             return Interval(self.median_low, self.median_high)
         if self.median is None and self.iterations_low and self.iterations_high:
             return Interval(1 / self.iterations_high, 1 / self.iterations_low)
+        if self.p5 is not None and self.p95 is not None:
+            return Interval(self.p5, self.p95)
         if self.minimum is not None and self.maximum is not None:
             return Interval(self.minimum, self.maximum)
         return None

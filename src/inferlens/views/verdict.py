@@ -1,8 +1,8 @@
 """The closing sentences: what was fastest, by how much, how sure that is, and what was left out.
 
 Two rows whose 95 % intervals of the median overlap are not told apart, whatever their medians are; where one of them
-has no interval, all its samples take its place. Where the intervals come from one process each, a sentence says that
-variation between runs is not in them.
+has no interval, what nine tenths of its samples span takes its place. Where the intervals come from one process each, a
+sentence says that variation between runs is not in them.
 """
 
 from __future__ import annotations
