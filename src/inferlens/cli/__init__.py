@@ -1,7 +1,8 @@
 """The command line: one small module per command; a command's docstring is its help.
 
 Tables and data go to standard output, progress and notes to standard error. Exit codes: 0 done, 1 nothing could be
-measured, 2 bad input, 130 interrupted. ``compare`` has codes of its own, in its help.
+measured, 2 bad input, 130 interrupted, 141 nobody reads the output any more. ``compare`` and ``ab`` have codes of
+their own, in their help.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from types import FrameType
 import typer
 
 import inferlens
+from inferlens.cli.ab import ab
 from inferlens.cli.backends import backends
 from inferlens.cli.bench import bench
 from inferlens.cli.build import build
@@ -32,7 +34,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (bench, show, compare, plot, build, export, partition, doctor, backends):
+for command in (bench, ab, show, compare, plot, build, export, partition, doctor, backends):
     app.command()(command)
 
 
@@ -63,7 +65,7 @@ def main() -> None:
         sys.exit(2)
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
+        sys.exit(128 + signal.SIGPIPE)
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from inferlens.case import Case, TensorSpec, with_batch
 from inferlens.cautions import bound_by, cautions
 from inferlens.record import Agreement, Metric, Record
-from inferlens.samples import Repeats, finite, latest, machine
+from inferlens.samples import Repeats, latest, machine, of
 from inferlens.stats.compare import compare
 from inferlens.stats.intervals import Interval, mean_interval, quantile_interval
 from inferlens.stats.levels import estimate
@@ -194,8 +194,7 @@ def _with_latencies(row: Row, run: Repeats) -> Row:
 
 
 def _with_rates(row: Row, run: Repeats) -> Row:
-    windows = [finite(record, "throughput") for record in run.ran]
-    rates = estimate([samples for samples in windows if samples])
+    rates = estimate(_windows(run))
     low, high = _ends(rates.interval if rates else None)
     per_second = rates.median if rates else None
     throughput = run.first.measurement("throughput")
@@ -246,8 +245,12 @@ def _compared(pairs: Sequence[tuple[Row, Repeats]], chosen: dict[str, Row]) -> l
 
 def _from_rates(run: Repeats) -> list[Sequence[float]]:
     """Seconds per call of each process's windows: what is compared where nobody measured latency."""
-    windows = [finite(record, "throughput") for record in run.ran]
-    return [[1 / rate for rate in rates if rate > 0] for rates in windows if rates]
+    return [[1 / rate for rate in rates if rate > 0] for rates in _windows(run)]
+
+
+def _windows(run: Repeats) -> list[Sequence[float]]:
+    """Calls per second of each process's windows."""
+    return [samples for record in run.ran if (samples := of(record, "throughput").samples)]
 
 
 def _against(row: Row, reference: Row, processes: dict[str, list[Sequence[float]]]) -> Row:
@@ -278,5 +281,5 @@ def _range(spec: TensorSpec) -> str:
 
 def _median(run: Repeats, metric: Metric) -> float | None:
     """The median of the processes' medians."""
-    medians = [median(samples) for record in run.ran if (samples := finite(record, metric))]
+    medians = [median(samples) for record in run.ran if (samples := of(record, metric).samples)]
     return median(medians) if medians else None
