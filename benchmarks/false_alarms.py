@@ -1,0 +1,280 @@
+"""How often two of the same are called different, and how often a slowdown of 3 % is found: on real processes.
+
+``coverage`` asks that of made-up samples; here every process is measured as ``inferlens bench --repeats`` measures it,
+on this machine, with whatever else runs on it. A pool is measured first (see ``pool``): in each round a case, the same
+case once more, and the same made 3 % slower (see ``planted``), in a drawn order. Pairs of sides are formed of it:
+
+* *in turns*, as two cases of one run: both sides of pair ``p`` are of the 5 consecutive rounds from round ``p`` on
+  (from the first again when the rounds end). Of the same: a coin for each pair and round says which of the two
+  processes is the base. Against the slower one: the coin says which is the base, the other is not used.
+* *in rows*, as two runs one after the other: the base is of 5 rounds, the candidate of the 5 rounds after them. As the
+  pool's rounds have three processes, these runs are three times as far apart as real ones.
+* *one process on each side*, where nothing but a large difference may be claimed.
+* *a look after every round*, at most 20 rounds (``stats.sequential``).
+
+No process is on both sides of a pair, or twice on one. Pairs share processes with other pairs: neighbouring ones have
+four of five rounds in common, so the interval of a share of *all* pairs (Clopper and Pearson 1934, as if they were
+independent) is too narrow. *Apart* are the pairs that share nothing; their interval is right, and wide.
+
+    python -m benchmarks.false_alarms --rounds 100 --minutes 60 [--backend pytorch] [--pool FILE]
+
+The pool goes on where it was; ``--rounds 0`` prints what is there. The planted size is measured too: calls of the case
+and of the slower one alternate in one process, and the ratio is the median of the neighbours' ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from math import comb, log, sqrt
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks import pool
+from benchmarks.planted import installed, slowed
+from benchmarks.pool import BASE, SLOWER, TWIN, Process, Round, Setting
+from inferlens.backends import BACKENDS
+from inferlens.backends.base import Preparation
+from inferlens.case import Case
+from inferlens.models import inputs, resolve
+from inferlens.stats.compare import compare
+from inferlens.stats.levels import estimate
+from inferlens.stats.sequential import Sequential
+
+SIDE = 5  # processes on each side, as --repeats 5
+MOST_ROUNDS = 20
+VERDICTS = ("FASTER", "SLOWER", "SAME", "UNDECIDED")
+Side = list[list[float]]
+Pair = tuple[Side, Side]
+Judge = Callable[[Pair], tuple[str, int]]
+
+
+def main(words: Sequence[str] = ()) -> None:
+    """Measures, and prints the tables."""
+    asked = _arguments(words)
+    console = Console(width=150)
+    with installed():
+        model = asked.model or _model(asked.backend)
+        setting = Setting(model=model, backend=asked.backend, slower=asked.slower)
+        path = Path(asked.pool or f"results/false_alarms-{asked.backend.partition(':')[0]}.jsonl")
+        if asked.rounds:
+            for one in pool.fill(path, setting, asked.rounds, asked.minutes * 60):
+                console.print(_line(one), highlight=False)
+        setting, processes = pool.read(path)[0] or setting, pool.read(path)[1]
+        console.print(planted_size(setting), highlight=False)
+    found = pool.rounds(processes)
+    console.print(f"{len(found)} rounds with all three processes, {len(processes)} processes in all, in {path}.")
+    if len(found) < 2 * SIDE:
+        console.print(f"{2 * SIDE} rounds at least are needed for pairs: --rounds, --minutes.")
+        return
+    console.print(deviations(processes, found))
+    console.print(verdicts(found, asked.pairs, asked.slow_pairs))
+
+
+def _arguments(words: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.false_alarms")
+    parser.add_argument("--backend", default="onnxruntime:cpu", help="onnxruntime:cpu or pytorch")
+    parser.add_argument("--model", help="by default mobilenet_v3_small: for ONNX Runtime exported once")
+    parser.add_argument("--slower", type=float, default=0.03, help="the planted slowdown, as a share")
+    parser.add_argument("--rounds", type=int, default=100, help="of three processes each, in the pool")
+    parser.add_argument("--minutes", type=float, default=120.0, help="after which no process is begun")
+    parser.add_argument("--pool", help="the file, by default in results/")
+    parser.add_argument("--pairs", type=int, default=200, help="of the same with the same")
+    parser.add_argument("--slow-pairs", type=int, default=100, help="of the same with the slower one")
+    return parser.parse_args(words)
+
+
+def _model(backend: str) -> str:
+    """The model's name; for ONNX Runtime a file, made once, which needs no PyTorch to be read."""
+    name = "torchvision:mobilenet_v3_small"
+    if backend.partition(":")[0] == "pytorch":
+        return name
+    path = Path("results/mobilenet_v3_small.onnx")
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        subprocess.run([sys.executable, "-m", "inferlens", "export", name, "--to", str(path)], check=True)
+    return str(path)
+
+
+def _line(one: Process) -> str:
+    median = f"{statistics.median(one.samples) * 1e3:.4f} ms" if one.samples else "–"
+    again = ", measured twice" if one.again else ""
+    return f"{one.round:4} {one.kind:7} {one.status} {median}, {len(one.samples)} samples, {one.seconds:.1f} s{again}"
+
+
+def planted_size(setting: Setting, calls: int = 2000) -> str:
+    """How much slower the slower one is: calls of both alternate, which is first changes; in one process."""
+    name, _, variant = setting.backend.partition(":")
+    found = resolve.find(setting.model)
+    case = Case(model=found.spec, backend=name, variant=variant, threads=setting.threads)
+    model = resolve.load(case)
+    ratios = []
+    with BACKENDS.get(name)().prepare(model, case, Preparation(Path("."), Path("."))) as runner:
+        feed = runner.place(inputs.make_inputs(model, case.seed))
+        both = runner.infer, slowed(runner.infer, setting.slower)
+        for index in range(calls + 200):
+            order = (0, 1) if index % 2 else (1, 0)
+            taken = {which: _timed(both[which], feed) for which in order}
+            ratios.append(taken[1] / taken[0])
+    ordered = sorted(ratios[200:])
+    reach = 1.96 * sqrt(calls) / 2
+    low, high = (ordered[round(calls / 2 + side)] for side in (-reach, reach))
+    return (
+        f"Planted: {setting.slower:.1%}. Measured, {calls} neighbouring calls of both in one process: "
+        f"{statistics.median(ordered) - 1:+.2%} [{low - 1:+.2%}, {high - 1:+.2%}]"
+    )
+
+
+def _timed(infer: Callable[[object], object], feed: object) -> int:
+    begin = time.perf_counter_ns()
+    infer(feed)
+    return time.perf_counter_ns() - begin
+
+
+def deviations(processes: Sequence[Process], rounds: Sequence[Round]) -> Table:
+    """How far medians of processes differ, and what a process takes."""
+    table = Table(title="Processes", title_justify="left")
+    headers = (
+        "kind", "n", "median, ms", "seconds each", "measured twice", "still disturbed", "not steady",
+        "between", "within", "neighbours alike", "in turns",
+    )  # fmt: skip
+    for header in headers:
+        table.add_column(header, justify="left" if header == "kind" else "right")
+    for kind in pool.KINDS:
+        mine = [one[kind] for one in rounds]
+        found = estimate([one.samples for one in mine])
+        logs = np.array([log(statistics.median(one.samples)) for one in mine])
+        steps = logs - np.array([log(statistics.median(one[BASE].samples)) for one in rounds])
+        bad = [one for one in mine if "also when" in one.why]
+        again = [one for one in processes if one.kind == kind and one.again]
+        table.add_row(
+            kind, str(len(mine)), f"{found.median * 1e3:.4f}" if found else "–",
+            f"{statistics.mean(one.seconds for one in mine):.1f}", str(len(again)), str(len(bad)),
+            str(sum(one.state not in ("steady", "warm-up") for one in mine)),
+            _percent(found.deviation_between if found else None), _percent(found.deviation_within if found else None),
+            f"{_alike(logs):+.2f}", "–" if kind == BASE else _percent(float(steps.std(ddof=1)) / sqrt(2)),
+        )  # fmt: skip
+    table.caption = (
+        "between, within: relative standard deviations of a process's true median, and of its error. Neighbours alike: "
+        "correlation of a round's median with the next round's.\nIn turns: deviation of a process's median where what "
+        "both processes of a round share is taken away."
+    )
+    return table
+
+
+def _alike(logs: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
+    return float(np.corrcoef(logs[:-1], logs[1:])[0, 1]) if logs.std() > 0 else 0.0
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{share:.2%}"
+
+
+def verdicts(rounds: Sequence[Round], same: int, slow: int) -> Table:
+    """What was called what."""
+    table = Table(title="Verdicts, threshold 2 %, 95 %", title_justify="left")
+    columns = ("candidate", "sides", "pairs", *VERDICTS, "wrong [95 %]", "apart: wrong [95 %]", "found", "s per pair")
+    for header in columns:
+        table.add_column(header, justify="left" if header in columns[:2] else "right", no_wrap=header != "sides")
+    ways: list[tuple[str, int, int, Judge]] = [
+        (f"{SIDE} + {SIDE}, in turns", SIDE, 0, _plain),
+        (f"{SIDE} + {SIDE}, in turns, paired", SIDE, 0, _paired),
+        (f"{SIDE} + {SIDE}, in rows", SIDE, SIDE, _plain),
+        ("1 + 1", 1, 0, _plain),
+        (f"a look after each of {MOST_ROUNDS} rounds", MOST_ROUNDS, 0, _looking),
+    ]
+    cost = statistics.mean(one[kind].seconds for one in rounds for kind in pool.KINDS)
+    for kind, count in ((TWIN, same), (SLOWER, slow)):
+        for name, size, later, judge in ways:
+            if len(rounds) >= size + later:
+                row = _row(rounds, kind, count, size, later, judge, cost)
+                table.add_row(kind if kind == SLOWER else "the same", name, *row)
+    return table
+
+
+def _row(
+    rounds: Sequence[Round], kind: str, count: int, size: int, later: int, judge: Judge, cost: float
+) -> Iterator[str]:
+    found = [judge(pair) for pair in pairs(rounds, kind, count, size, later)]
+    counts = Counter(verdict for verdict, _ in found)
+    wrong = [verdict in (("FASTER", "SLOWER") if kind == TWIN else ("FASTER", "SAME")) for verdict, _ in found]
+    windows = len(rounds) - size - later + 1
+    apart = wrong[: min(windows, count) : size + later]
+    yield str(len(found))
+    yield from (str(counts[verdict]) for verdict in VERDICTS)
+    yield share(sum(wrong), len(wrong))
+    yield share(sum(apart), len(apart))
+    yield "–" if kind == TWIN else f"{counts['SLOWER'] / len(found):.1%}"
+    yield f"{2 * cost * statistics.mean(used for _, used in found):.0f}"
+
+
+def pairs(rounds: Sequence[Round], kind: str, count: int, size: int, later: int) -> Iterator[Pair]:
+    """``count`` pairs of sides, the candidate's of ``kind`` and ``later`` rounds behind the base's."""
+    coin = random.Random(pool.SEED)
+    starts = itertools.cycle(range(len(rounds) - size - later + 1))
+    for start in itertools.islice(starts, count):
+        base: Side = []
+        candidate: Side = []
+        for offset in range(size):
+            one, other = coin.sample((BASE, TWIN), 2)
+            base.append(rounds[start + offset][one].samples)
+            candidate.append(rounds[start + offset + later][other if kind == TWIN else SLOWER].samples)
+        yield base, candidate
+
+
+def _plain(pair: Pair) -> tuple[str, int]:
+    return compare(*pair).verdict, len(pair[0])
+
+
+def _paired(pair: Pair) -> tuple[str, int]:
+    return compare(*pair, paired=True).verdict, len(pair[0])
+
+
+def _looking(pair: Pair) -> tuple[str, int]:
+    race = Sequential(rounds_max=len(pair[0]))
+    for base, candidate in zip(*pair, strict=True):
+        if not race.finished:
+            race.add(base, candidate)
+    return race.comparison.verdict if race.comparison else "UNDECIDED", race.rounds
+
+
+def share(hits: int, count: int) -> str:
+    """A share and its exact interval."""
+    low, high = clopper_pearson(hits, count)
+    return f"{hits / count:.1%} [{low:.1%}, {high:.1%}] of {count}" if count else "–"
+
+
+def clopper_pearson(hits: int, count: int, level: float = 0.95) -> tuple[float, float]:
+    """The exact interval of a share (Clopper and Pearson 1934), by halving."""
+    tail = (1 - level) / 2
+    if not count:
+        return 0.0, 1.0
+    low = 0.0 if hits == 0 else _root(lambda p: 1 - _at_most(hits - 1, count, p) - tail)
+    high = 1.0 if hits == count else _root(lambda p: tail - _at_most(hits, count, p))
+    return low, high
+
+
+def _at_most(hits: int, count: int, p: float) -> float:
+    return sum(comb(count, k) * p**k * (1 - p) ** (count - k) for k in range(hits + 1))
+
+
+def _root(rising: Callable[[float], float]) -> float:
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rising(middle) < 0 else (low, middle)
+    return low
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,103 @@
+"""Backends that are real ones made slower by a known share: what a search for slowdowns is tried on.
+
+After each call of the real backend they wait, busy, for a share of the time that this very call took. So the slower
+case is slower by that share at any moment, however fast the machine is at the time; what it computes stays the same.
+Taking the time and looking at the deadline adds a fraction of a microsecond.
+
+They come in as anybody's backend does, by an entry point: :func:`installed` writes a package's metadata to a folder
+and puts that on the import path, which the processes of cases inherit.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from inferlens.backends import onnxruntime, pytorch
+from inferlens.backends.base import Preparation, Runner
+from inferlens.case import Case
+from inferlens.models.model import Model
+
+_SHARE = Annotated[float, Meta(description="of each call's time, waited after it", ge=0)]
+_ENTRY_POINTS = """[inferlens.backends]
+slowed_onnxruntime = benchmarks.planted:SlowedOnnxRuntime
+slowed_pytorch = benchmarks.planted:SlowedPyTorch
+"""
+
+
+class OnnxOptions(onnxruntime.Options, frozen=True, forbid_unknown_fields=True):
+    """ONNX Runtime's, and by how much it is slower."""
+
+    slower: _SHARE = 0.03
+
+
+class TorchOptions(pytorch.Options, frozen=True, forbid_unknown_fields=True):
+    """PyTorch's, and by how much it is slower."""
+
+    slower: _SHARE = 0.03
+
+
+class SlowedOnnxRuntime(onnxruntime.OnnxRuntime):
+    """ONNX Runtime, slower."""
+
+    name = "slowed_onnxruntime"
+    summary = "ONNX Runtime that waits after each call"
+    options = OnnxOptions
+
+    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
+        """ONNX Runtime's runner, slower."""
+        runner = super().prepare(model, case, preparation)
+        runner.infer = slowed(runner.infer, self.parse_options(case).slower)  # type: ignore[method-assign]
+        return runner
+
+
+class SlowedPyTorch(pytorch.PyTorch):
+    """PyTorch, slower."""
+
+    name = "slowed_pytorch"
+    summary = "PyTorch that waits after each call"
+    options = TorchOptions
+
+    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
+        """PyTorch's runner, slower."""
+        runner = super().prepare(model, case, preparation)
+        runner.infer = slowed(runner.infer, self.parse_options(case).slower)  # type: ignore[method-assign]
+        return runner
+
+
+def slowed(infer: Callable[[Any], Any], share: float) -> Callable[[Any], Any]:
+    """``infer``, and then a busy wait of ``share`` of the time that it took."""
+    now = time.perf_counter_ns
+
+    def call(feed: Any) -> Any:
+        begin = now()
+        outputs = infer(feed)
+        end = now()
+        deadline = end + int(share * (end - begin))
+        while now() < deadline:
+            pass
+        return outputs
+
+    return call
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """These backends known to Inferlens, in this process and in those it starts. Enter before any backend is named."""
+    with tempfile.TemporaryDirectory() as folder:
+        package = Path(folder, "inferlens_planted-0.dist-info")
+        package.mkdir()
+        (package / "METADATA").write_text("Metadata-Version: 2.1\nName: inferlens-planted\nVersion: 0\n")
+        (package / "entry_points.txt").write_text(_ENTRY_POINTS)
+        sys.path.insert(0, folder)
+        try:
+            yield
+        finally:
+            sys.path.remove(folder)

@@ -1,0 +1,168 @@
+"""A pool of measured processes: a case, the same once more, and the same made slower, round after round.
+
+Each process is measured as ``inferlens bench --repeats`` does it, by the same code: the watch over the machine, the
+warm-up, the default budget, a second try where it was disturbed. In each round the three come in another order, drawn
+from a seed. What is kept of a process is what statistics are made of: :func:`inferlens.samples.latencies`. Every
+process is a line of a file, written when it has ended, so that an interrupted run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from inferlens.api import Voyage, find, probe
+from inferlens.measure import environment
+from inferlens.observer import Silent
+from inferlens.plan import Plan, Planned, backends_named, expand
+from inferlens.record import Record
+from inferlens.samples import latencies
+
+SEED = 20260
+BASE, TWIN, SLOWER = KINDS = ("base", "twin", "slower")
+
+
+class Setting(Struct, frozen=True, kw_only=True):
+    """What a pool is of; its file's first line."""
+
+    model: str
+    backend: str
+    slower: float
+    threads: int = 1
+
+    def plan(self, output: str) -> Plan:
+        """The two cases: as it is, and slower."""
+        words = {
+            "model": self.model, "backend": f"{self.backend},slowed_{self.backend}", "threads": self.threads,
+            "device": "cpu", "output": output,
+            "option": [f"slowed_{self.backend.partition(':')[0]}.slower={self.slower}"],
+        }  # fmt: skip
+        return Plan.from_words(words)
+
+
+class Process(Struct, frozen=True, kw_only=True):
+    """One measured process.
+
+    Attributes:
+        kind: ``base``, ``twin`` (the same case) or ``slower``.
+        begin: when it was started, in seconds since 1970.
+        seconds: how long it took in all, a second try included.
+        samples: the latencies that statistics are of, in seconds and in order of time.
+        taken, disturbed, unsteady: samples in all, and those left out.
+        state: of the series, as ``stats.steady`` tells it.
+        why: what disturbed it, and what was done about it; empty if nothing.
+        again: whether it was measured twice, as the first time was disturbed.
+        load: the system's load average over a minute when it began.
+    """
+
+    round: int
+    kind: str
+    begin: float
+    seconds: float
+    status: str
+    samples: list[float]
+    taken: int = 0
+    disturbed: int = 0
+    unsteady: int = 0
+    state: str = ""
+    why: str = ""
+    again: bool = False
+    load: float = 0.0
+
+
+Round = dict[str, Process]
+
+
+class Ear(Silent):
+    """Hears whether a process was measured twice."""
+
+    again = False
+
+    def doing(self, what: str) -> None:
+        """See :class:`~inferlens.observer.Observer`."""
+        self.again |= what.startswith("disturbed")
+
+
+def read(path: Path) -> tuple[Setting | None, list[Process]]:
+    """What a pool's file holds; a line that was cut short is left out."""
+    if not path.exists():
+        return None, []
+    first, *lines = path.read_text().splitlines()
+    found = []
+    for line in lines:
+        try:
+            found.append(msgspec.json.decode(line, type=Process))
+        except msgspec.DecodeError:
+            continue
+    return msgspec.json.decode(first, type=Setting), found
+
+
+def rounds(processes: Sequence[Process]) -> list[Round]:
+    """The rounds of which all processes ran to their end, in order of time."""
+    found: dict[int, Round] = {}
+    for one in processes:
+        if one.samples:
+            found.setdefault(one.round, {})[one.kind] = one
+    return [found[number] for number in sorted(found) if len(found[number]) == len(KINDS)]
+
+
+def fill(path: Path, setting: Setting, count: int, seconds: float) -> Iterator[Process]:
+    """Measures until the pool has ``count`` rounds or ``seconds`` are over; yields each process when it is on disk.
+
+    Raises:
+        ValueError: if the file is of another setting.
+    """
+    known, before = read(path)
+    if known not in (None, setting):
+        raise ValueError(f"{path} is a pool of {known}, not of {setting}: name another file")
+    done = {(one.round, one.kind) for one in before}
+    missing = [turn for turn in turns(count) if turn not in done]
+    deadline = time.monotonic() + seconds
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="inferlens-") as folder, path.open("ab") as file:
+        if known is None:
+            file.write(msgspec.json.encode(setting) + b"\n")
+        cases, voyage = _voyage(setting, Path(folder))
+        for number, kind in missing:
+            if time.monotonic() > deadline:
+                return
+            one = _measured(voyage, cases[kind == SLOWER], number, kind)
+            file.write(msgspec.json.encode(one) + b"\n")
+            file.flush()
+            yield one
+
+
+def turns(count: int) -> list[tuple[int, str]]:
+    """Number and kind of every process of ``count`` rounds, in the order they are measured."""
+    shuffle = random.Random(SEED)
+    return [(number, kind) for number in range(count) for kind in shuffle.sample(KINDS, len(KINDS))]
+
+
+def _voyage(setting: Setting, folder: Path) -> tuple[list[Planned], Voyage]:
+    plan = setting.plan(str(folder / "records"))
+    cases = expand(plan, find(plan.model), probe(backends_named(plan)))
+    cases.sort(key=lambda planned: planned.case.backend.startswith("slowed"))
+    if len(cases) != 2 or any(planned.refusal for planned in cases):
+        raise ValueError(f"a case and a slower one were expected, not {cases}")
+    (folder / "scratch").mkdir()
+    return cases, Voyage(plan, Ear(), folder / "scratch", None, environment.collect())
+
+
+def _measured(voyage: Voyage, planned: Planned, number: int, kind: str) -> Process:
+    ear = voyage.observer = Ear()
+    begin, tick, load = time.time(), time.perf_counter(), os.getloadavg()[0]
+    record: Record = voyage.measure(planned, number)
+    kept = latencies(record)
+    return Process(
+        round=number, kind=kind, begin=round(begin, 3), seconds=round(time.perf_counter() - tick, 3),
+        status=record.status, samples=[round(sample, 9) for sample in kept.samples],
+        taken=len(record.samples("latency")), disturbed=kept.disturbed, unsteady=kept.unsteady,
+        state=kept.state.reason, why=record.marks.why if record.marks else record.reason, again=ear.again, load=load,
+    )  # fmt: skip
