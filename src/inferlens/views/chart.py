@@ -88,7 +88,7 @@ class Chart(View):
 
 def drawn(row: Row) -> bool:
     """Whether a row is in the panels; those that are not are named beneath the title."""
-    return row.ranked and row.median is not None
+    return row.ranked and row.pace is not None
 
 
 def _block(table: Sequence[Row], families: Palette) -> Any:
@@ -98,7 +98,7 @@ def _block(table: Sequence[Row], families: Palette) -> Any:
     able = [row for row in table if drawn(row)]
     batches = list(dict.fromkeys(row.comparison for row in able))
     several = len(batches) > 1
-    largest = sorted(able, key=lambda row: (-(row.batch or 0), row.median or 0.0))
+    largest = sorted(able, key=lambda row: (-(row.batch or 0), row.pace or 0.0))
     palette = colours(largest, by_series=True) if several else families
     panels = [lines(able, palette)] if several else []
     for comparison in batches:
@@ -120,8 +120,9 @@ def _subtitle(table: Sequence[Row]) -> list[str]:
     paragraphs = [
         about + only,
         *of_table(table, named=False),
-        "Whiskers: 5th to 95th percentile of the latency samples.",
     ]
+    if any(row.p95 is not None for row in table if drawn(row)):
+        paragraphs.append("Whiskers: 5th to 95th percentile of the latency samples.")
     missing = dict.fromkeys(f"{plain(row.name)} ({_why(row)})" for row in table if not drawn(row))
     paragraphs += [f"Not drawn: {', '.join(missing)}."] if missing else []
     return [line for text in paragraphs for line in textwrap.wrap(plain(text), _CHARACTERS)]
@@ -140,7 +141,7 @@ def _renumbered(svg: str) -> str:
 def _why(row: Row) -> str:
     if not row.ok:
         return row.status
-    return "wrong outputs" if row.agrees is False else "no latency was measured"
+    return "wrong outputs" if row.agrees is False else "not measured like the others"
 
 
 def _converter() -> Any:

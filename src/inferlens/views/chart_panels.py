@@ -37,24 +37,27 @@ def colour_key(row: Row, by_series: bool) -> str:
 
 
 def bars(rows: Sequence[Row], palette: Palette, by_series: bool, title: str) -> Any:
-    """Median latency and items per second of one comparison side by side, fastest on top."""
+    """Median latency and items per second of one comparison side by side, as measured, fastest on top."""
     import altair as alt
 
-    ordered = sorted(rows, key=lambda row: row.median or 0.0)
+    ordered = sorted(rows, key=lambda row: row.pace or 0.0)
     names = labels(ordered)
     values = [{**_values(row, by_series), "name": name} for row, name in zip(ordered, names, strict=True)]
     data = alt.Data(values=values)
     y = alt.Y("name:N", sort=names, title=None)
     colour = alt.Color("colour:N", scale=alt.Scale(domain=palette[0], range=palette[1]), legend=None)
-    latency = _panel(alt.Chart(data, title=title), "latency", "median latency (ms)", y, colour, _top(ordered, "p95"))
-    spread = alt.Chart(data).mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q", y=y)
-    ends = [alt.Chart(data).mark_tick(size=9, thickness=1.5).encode(x=f"{end}:Q", y=y) for end in ("low", "high")]
-    bare = alt.Y("name:N", sort=names, title=None, axis=None)
+    chart, layers = alt.Chart(data, title=title), []
+    if any(row.median for row in ordered):
+        latency = _panel(chart, "latency", "median latency (ms)", y, colour, _top(ordered, "p95"))
+        spread = alt.Chart(data).mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q", y=y)
+        ends = [alt.Chart(data).mark_tick(size=9, thickness=1.5).encode(x=f"{end}:Q", y=y) for end in ("low", "high")]
+        layers.append(alt.layer(latency[0], spread, *ends, latency[1]))
+        chart, y = alt.Chart(data), alt.Y("name:N", sort=names, title=None, axis=None)
     top = max((row.items_per_second or 0.0 for row in ordered), default=0.0)
-    items = _panel(alt.Chart(data), "items", "throughput (items per second)", bare, colour, top)
-    size = {"width": PANEL, "height": alt.Step(_STEP)}
-    left = alt.layer(latency[0], spread, *ends, latency[1]).properties(**size)
-    return alt.hconcat(left, alt.layer(*items).properties(**size), spacing=_BETWEEN)
+    if top:
+        layers.append(alt.layer(*_panel(chart, "items", "throughput (items per second)", y, colour, top)))
+    panels = [layer.properties(width=PANEL, height=alt.Step(_STEP)) for layer in layers]
+    return alt.hconcat(*panels, spacing=_BETWEEN)
 
 
 def _panel(chart: Any, field: str, title: str, y: Any, colour: Any, top: float) -> tuple[Any, Any]:
@@ -88,8 +91,11 @@ def lines(rows: Sequence[Row], palette: Palette) -> Any:
     tooltip = [alt.Tooltip(f"{name}:N", title=shown) for name, shown in _TOOLTIP.items()]
     panels = []
     for field, title in (("latency", "median latency (ms, log scale)"), ("items", "items per second (log scale)")):
+        known = [value for row in rows for value in [_values(row, True)[field]] if value]
+        if not known:
+            continue  # it was not measured
         # A log scale keeps slow and fast apart; lines whose speed-up is the same at every batch are parallel.
-        low, high = _range([value for row in rows for value in [_values(row, True)[field]] if value])
+        low, high = _range(known)
         scale = alt.Scale(type="log", domain=[low, high], nice=False)
         y = alt.Y(
             f"{field}:Q", title=title, scale=scale, axis=alt.Axis(values=_ticks(low, high), format=",~r", minExtent=44)
@@ -105,7 +111,7 @@ def lines(rows: Sequence[Row], palette: Palette) -> Any:
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
     """From a little below the least to a little above the most."""
-    return (min(values) / 1.2, max(values) * 1.2) if values else (1.0, 10.0)
+    return min(values) / 1.2, max(values) * 1.2
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -1,0 +1,130 @@
+"""Rows of cases that were measured in several processes, of rates alone, cold, and bound by something."""
+
+from __future__ import annotations
+
+import pytest
+
+from inferlens.machine import Energy, Marks
+from inferlens.record import Measurement, Memory
+from inferlens.units import half_width
+from inferlens.views.chart import Chart
+from inferlens.views.rows import rows
+from inferlens.views.table import Table
+from inferlens.views.verdict import verdict
+
+from .samples import WRONG, case, failure, record, series
+
+
+def processes(backend: str, *medians: float, **fields):
+    """A case measured in so many processes, each with its median."""
+    return [
+        record(case(backend), median=median, rate=1 / median, id=f"{backend}-{index}", repeat=index, **fields)
+        for index, median in enumerate(medians)
+    ]
+
+
+def rates(backend: str, rate: float):
+    windows = tuple(rate * (1 + 0.002 * ((7 * step) % 10 - 4)) for step in range(10))
+    measured = Measurement(metric="throughput", unit="calls/s", clock="host", samples=windows)
+    return record(case(backend), median=None, measurements=(measured,))
+
+
+def test_processes_of_one_run_are_one_row_whose_interval_covers_them():
+    (row,) = rows(processes("pytorch", 0.0100, 0.0102, 0.0104))
+    assert (row.processes, row.between, row.samples) == (3, True, 3 * len(series(0.01)))
+    assert row.median == pytest.approx(0.0102, rel=0.02)
+    assert row.median_high / row.median_low > 1.04
+    (alone,) = rows(processes("pytorch", 0.0102))
+    assert alone.median_high - alone.median_low < (row.median_high - row.median_low) / 3
+
+
+def test_the_speed_up_of_repeats_covers_the_processes_and_the_sentence_says_so():
+    shown = rows([*processes("pytorch", 0.020, 0.0202, 0.0204), *processes("openvino", 0.010, 0.0101, 0.0102)])
+    fast = next(row for row in shown if row.fastest)
+    assert (fast.name, round(fast.speedup, 2)) == ("openvino fp32", 2.0)
+    assert fast.speedup_high - fast.speedup_low > 0.05
+    assert "variation between processes is in the intervals" in verdict(shown)[-1]
+
+
+def test_a_process_that_failed_is_told_and_one_that_is_wrong_makes_the_case_wrong():
+    good = processes("pytorch", 0.010, 0.010)
+    failed = failure(case("pytorch"), reason="It broke.", id="third", repeat=2)
+    (row,) = rows([*good, failed])
+    assert (row.ok, row.processes) == (True, 2)
+    assert any("1 of 3 processes failed: It broke." in warning for warning in row.warnings)
+    (row,) = rows([*good, record(case("pytorch"), agreement=WRONG, id="third", repeat=2)])
+    assert (row.agrees, row.ranked) == (False, False)
+
+
+def test_rates_alone_are_ranked_by_themselves():
+    shown = rows([rates("pytorch", 100.0), rates("openvino", 300.0)])
+    fast = next(row for row in shown if row.fastest)
+    assert (fast.name, fast.median) == ("openvino fp32", None)
+    assert fast.speedup == pytest.approx(3.0)
+    assert verdict(shown)[0].endswith("300 calls/s against 100 calls/s.")
+    assert shown[0].pace_range is not None
+    assert "throughput" in Chart().render([rates("pytorch", 100.0)])
+
+
+def test_rates_are_not_ranked_among_latencies():
+    shown = {row.name: row for row in rows([record(case("pytorch"), median=0.01), rates("openvino", 1e6)])}
+    assert not shown["openvino fp32"].ranked
+    assert shown["openvino fp32"].speedup is None
+    assert shown["pytorch fp32"].fastest
+
+
+def test_cold_and_warm_are_not_compared_and_depths_are():
+    warm, cold = record(case("pytorch")), record(case("pytorch", cold=True), median=0.02)
+    assert [row.is_reference for row in rows([warm, cold])] == [True, True]
+    deep = record(case("pytorch", depth=4), rate=100.0)
+    found = rows([warm, deep])
+    assert [row.name for row in found] == ["pytorch fp32", "pytorch fp32 depth 4"]
+    assert [row.is_reference for row in found] == [True, False]
+
+
+def test_disturbed_samples_are_not_in_the_statistics():
+    samples = (*(0.01,) * 90, *(0.05,) * 10)
+    marks = Marks(
+        count=100,
+        disturbed=tuple(range(90, 100)),
+        discarded=tuple(range(90, 100)),
+        touched={"cpu busy": 10},
+        why="ten were",
+    )
+    (row,) = rows([record(case(), samples=samples, marks=marks)])
+    assert (row.samples, row.left_out, row.maximum) == (90, 10, 0.01)
+    (row,) = rows([record(case(), samples=samples)])
+    assert row.maximum == 0.05
+
+
+def test_without_an_interval_what_the_samples_span_decides():
+    few = [record(case(name), samples=samples) for name, samples in (
+        ("pytorch", (0.010, 0.012, 0.014)), ("openvino", (0.009, 0.011, 0.013)), ("onnxruntime:cpu", (0.020, 0.021))
+    )]  # fmt: skip
+    assert {row.name for row in rows(few) if row.fastest} == {"openvino fp32", "pytorch fp32"}
+
+
+def test_device_memory_is_shown_on_one_basis_alone():
+    nvml = Memory(device_peak=900 << 20, device_basis="NVML: memory of the case's processes", library_peak=1)
+    old = Memory(device_peak=200 << 20, device_basis="torch.cuda.max_memory_allocated: tensors only")
+    shown = rows([record(case("pytorch"), memory=nvml), record(case("openvino"), memory=old)])
+    assert {row.name: row.device_peak for row in shown} == {"pytorch fp32": 900 << 20, "openvino fp32": None}
+
+
+def test_energy_and_what_a_call_waits_for_are_columns():
+    gpu = record(case(device="cuda"), median=0.001, gpu=0.0009, energy=Energy(joules=0.25, low=0.2, high=0.3))
+    enqueue = Measurement(metric="enqueue time", unit="s", clock="host", samples=series(0.00095))
+    gpu = type(gpu)(**{**{name: getattr(gpu, name) for name in gpu.__struct_fields__},
+                       "measurements": (*gpu.measurements, enqueue)})  # fmt: skip
+    (row,) = rows([gpu])
+    assert (row.energy, row.energy_low, row.energy_high, row.bound) == (0.25, 0.2, 0.3, "host")
+    text = Table(width=200).render([gpu])
+    assert "250" in text
+    assert "mJ per item" in text
+    assert "Bound by the host" in text
+
+
+def test_a_half_width_is_a_share():
+    assert half_width(0.01, 0.0099, 0.0102) == "2.0 %"
+    assert half_width(0.01, 0.01, 0.01) == "<0.1 %"
+    assert half_width(None, 0.01, 0.01) == half_width(0.01, None, None) == "–"
