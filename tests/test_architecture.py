@@ -17,8 +17,8 @@ ROOT = Path(inferlens.__file__).parent
 LAYERS = [
     "errors", "units", "files", "registry", "clocks", "case", "machine", "record", "partition", "build_report",
     "stats", "samples", "disturbance", "cautions", "energy", "models", "backends", "measure", "watch", "jobs",
-    "flight", "worker", "launch", "conditions", "plan_words", "plan_budget", "plan", "observer", "store", "comparing",
-    "api", "tasks", "views", "cli", "__main__",
+    "flight", "worker", "launch", "conditions", "plan_words", "plan_budget", "plan", "case_words", "observer", "store",
+    "comparing", "duel", "api", "rounds", "tasks", "views", "cli", "__main__",
 ]  # fmt: skip
 FRAMEWORKS = {
     "torch", "torchvision", "timm", "transformers", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx",

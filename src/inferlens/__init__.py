@@ -8,19 +8,21 @@ if TYPE_CHECKING:
     from inferlens.api import bench
     from inferlens.case import Budget, Case, TensorSpec
     from inferlens.comparing.cases import Compared, compare
+    from inferlens.duel import Duel
     from inferlens.errors import InferlensError
     from inferlens.plan import Plan
     from inferlens.record import Record
+    from inferlens.rounds import ab
     from inferlens.store import load_records
 
 __version__ = "0.1.0"
 __all__ = [
-    "Budget", "Case", "Compared", "InferlensError", "Plan", "Record", "TensorSpec", "__version__", "bench", "compare",
-    "load_records",
+    "Budget", "Case", "Compared", "Duel", "InferlensError", "Plan", "Record", "TensorSpec", "__version__", "ab",
+    "bench", "compare", "load_records",
 ]  # fmt: skip
 
 _HOMES = {
-    "bench": "api", "compare": "comparing.cases", "Compared": "comparing.cases",
+    "ab": "rounds", "Duel": "duel", "bench": "api", "compare": "comparing.cases", "Compared": "comparing.cases",
     "Budget": "case", "Case": "case", "TensorSpec": "case", "InferlensError": "errors",
     "Plan": "plan", "Record": "record", "load_records": "store",
 }  # fmt: skip

@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -73,25 +73,30 @@ def bench(
     Raises:
         InferlensError: if the model or the words mean nothing. A case that fails is a record, not an error.
     """
-    observer = observer or Silent()
+    with named(model, example_inputs) as (spec, found, live):
+        return run(Plan.from_words({**words, "model": spec}), observer or Silent(), found, live)
+
+
+@contextmanager
+def named(model: Any, example_inputs: Any = None) -> Iterator[tuple[Any, list[Found] | None, str | None]]:
+    """A model in a plan's words; of a live module also what is known of it, and its file, which is there meanwhile.
+
+    Raises:
+        InferlensError: if there are example inputs for a name, or the module cannot be saved.
+    """
     if isinstance(model, (str, Path)) or (isinstance(model, (list, tuple)) and model):
         if example_inputs is not None:
             raise InferlensError(
                 "Example inputs go with a live module, not with a name.", cure="input=['x=1x3x224x224']"
             )
-        names = [str(name) for name in model] if isinstance(model, (list, tuple)) else str(model)
-        return run(Plan.from_words({**words, "model": names}), observer)
-    return _bench_live(model, example_inputs, observer, words)
-
-
-def _bench_live(model: Any, example_inputs: Any, observer: Observer, words: Mapping[str, Any]) -> list[Record]:
+        yield [str(name) for name in model] if isinstance(model, (list, tuple)) else str(model), None, None
+        return
     from inferlens.models.sources import live
 
     with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
         path = Path(folder) / "module"
         found = live.save(model, example_inputs, path)
-        plan = Plan.from_words({**words, "model": found.spec})
-        return run(plan, observer, found=[found], live=str(path))
+        yield found.spec, [found], str(path)
 
 
 def run(plan: Plan, observer: Observer, found: Sequence[Found] | None = None, live: str | None = None) -> list[Record]:
@@ -101,12 +106,17 @@ def run(plan: Plan, observer: Observer, found: Sequence[Found] | None = None, li
     cases = expand(plan, models, probe(backends_named(plan)))
     turns = in_turns(cases, plan.repeats, plan.seed)
     observer.planned([planned for planned, _ in turns])
+    with embark(plan, observer, cases, live) as voyage:
+        return [voyage.measure(planned, repeat) for planned, repeat in turns]
+
+
+@contextmanager
+def embark(plan: Plan, observer: Observer, cases: Sequence[Planned], live: str | None = None) -> Iterator[Voyage]:
+    """What measures ``cases``, once the machine was looked at while nothing ran."""
     uses_gpu = any(planned.case.device == "cuda" and not planned.refusal for planned in cases)
     idle = survey(IDLE_SECONDS) if uses_gpu else Before()
-    with ExitStack() as stack:
-        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="inferlens-")))
-        voyage = Voyage(plan, observer, scratch, live, environment.collect(), idle)
-        return [voyage.measure(planned, repeat) for planned, repeat in turns]
+    with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch:
+        yield Voyage(plan, observer, Path(scratch), live, environment.collect(), idle)
 
 
 def in_turns(cases: Sequence[Planned], repeats: int, seed: int) -> list[tuple[Planned, int]]:

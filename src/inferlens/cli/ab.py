@@ -1,0 +1,129 @@
+"""``inferlens ab``: which of two cases is faster, measured in turns until that is known."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from inferlens.cli.bench import INPUT, MAX_TIME, ROTATE, TRUST, WARMUP, WEIGHTS
+
+if TYPE_CHECKING:
+    from inferlens.duel import Duel
+
+MODEL = "What to measure, as for bench; one model."
+A = "What B is compared with: a case in the words of its label, such as pytorch or 'torch_compile:default fp16 batch=8 \
+threads=1 dynamic=true'."
+B = "What is compared with A: the same."
+SHARED = "of both cases, unless a case says its own."
+METRIC = "latency, throughput or 'GPU time'."
+THRESHOLD = "The smallest difference that matters."
+LEVEL = "How sure the verdict is to be."
+MAX_ROUNDS = "Rounds at most, each a fresh process of A and one of B."
+WITHIN = "Time for all of it; a round that would end later is not begun."
+OUTPUT = "Folder of the records."
+JSON = "The answer as data."
+SCHEMA = "inferlens.ab/1"
+
+
+def ab(
+    model: Annotated[str, typer.Argument(help=MODEL)],
+    a: Annotated[str, typer.Argument(help=A, metavar="A")],
+    b: Annotated[str, typer.Argument(help=B, metavar="B")],
+    precision: Annotated[str | None, typer.Option(help=f"Precision {SHARED}")] = None,
+    batch: Annotated[int | None, typer.Option(help=f"Batch size {SHARED}")] = None,
+    device: Annotated[str | None, typer.Option(help=f"Device {SHARED}")] = None,
+    threads: Annotated[int | None, typer.Option(help=f"CPU threads inside a call {SHARED}")] = None,
+    io: Annotated[str | None, typer.Option(help=f"Where a call begins and ends, device or host, {SHARED}")] = None,
+    cold: Annotated[bool | None, typer.Option("--cold", help="Flush the device's cache before each sample.")] = None,
+    rotate: Annotated[bool | None, typer.Option("--rotate", help=ROTATE)] = None,
+    option: Annotated[list[str] | None, typer.Option(help="A backend's option, as BACKEND.OPTION=VALUE.")] = None,
+    input: Annotated[list[str] | None, typer.Option(help=INPUT)] = None,
+    weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
+    trust: Annotated[bool | None, typer.Option("--trust", help=TRUST)] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")] = None,
+    metric: Annotated[str, typer.Option(help=METRIC)] = "latency",
+    threshold: Annotated[str, typer.Option(help=THRESHOLD)] = "2%",
+    level: Annotated[str, typer.Option(help=LEVEL)] = "95%",
+    max_rounds: Annotated[int, typer.Option(help=MAX_ROUNDS)] = 20,
+    within: Annotated[str, typer.Option(help=WITHIN)] = "10m",
+    iterations: Annotated[int | None, typer.Option(help="Latency samples of each process.")] = None,
+    seconds: Annotated[str | None, typer.Option(help="Time for the latency samples of each process.")] = None,
+    max_time: Annotated[str | None, typer.Option(help=MAX_TIME, show_default="10s")] = None,
+    warmup: Annotated[int | None, typer.Option(help=WARMUP)] = None,
+    timeout: Annotated[str | None, typer.Option(help="Time each process may take in all.", show_default="15m")] = None,
+    output: Annotated[str, typer.Option(help=OUTPUT)] = "results",
+    json: Annotated[bool, typer.Option("--json", help=JSON)] = False,
+) -> None:
+    """Measure two cases of one model against each other, in turns, until it is decided which is faster.
+
+    Exit codes: 1 if B is slower than A; 4 if one did not run; 3 if it is undecided; else 0. Bad input is 2.
+    """
+    words = {
+        "precision": precision, "batch": batch, "device": device, "threads": threads, "io": io, "cold": cold,
+        "rotate": rotate, "option": option, "input": input, "weights": weights, "trust": trust, "seed": seed,
+        "iterations": iterations, "seconds": seconds, "max_time": max_time, "warmup": warmup, "timeout": timeout,
+        "output": output,
+    }  # fmt: skip
+    rule = {"metric": metric, "threshold": threshold, "level": level, "max_rounds": max_rounds, "within": within}
+    words = {name: value for name, value in words.items() if value not in (None, [])}
+    report(*measure(model, a, b, {**rule, **words}), output, json)
+
+
+def measure(model: str, a: str, b: str, words: dict[str, Any]) -> tuple[Duel | None, bool]:
+    """How it stands at the end, and whether it was interrupted; ``None`` if that was in the first round."""
+    from inferlens.cli import screen
+    from inferlens.cli.progress_of_rounds import RoundsBar
+    from inferlens.rounds import ab as measured
+
+    bar = RoundsBar(screen.errors())
+    with bar:
+        try:
+            return measured(model, a, b, observer=bar, on_round=bar.looked, **words), False
+        except KeyboardInterrupt:
+            return bar.last, True
+
+
+def report(duel: Duel | None, interrupted: bool, output: str, as_json: bool) -> NoReturn:
+    """Prints how it stands and where the records are.
+
+    Raises:
+        typer.Exit: always, with the code of the verdict, or of an interruption.
+    """
+    from inferlens.cli import screen
+
+    if duel:
+        if as_json:
+            screen.data(data(duel))
+        else:
+            screen.text("\n".join([*lines(duel), "", *duel.notes, duel.sentence]))
+        screen.note(f"Kept in {output}. Look again: inferlens show {output}")
+    if interrupted or duel is None:
+        screen.note("Interrupted; what was measured is kept.")
+        raise typer.Exit(130)
+    raise typer.Exit(duel.exit_code)
+
+
+def data(duel: Duel) -> dict[str, Any]:
+    """All that is known, for other programs: seconds, calls per second, null for what is absent."""
+    import msgspec
+
+    fields = msgspec.structs.asdict(duel)
+    return {"schema": SCHEMA, "exit_code": duel.exit_code, "sentence": duel.sentence, **fields}
+
+
+def lines(duel: Duel) -> list[str]:
+    """A line for each side: its name, what was run, what it measured."""
+    from inferlens import units
+
+    found = []
+    for name, case, side in (("A", duel.a, duel.base), ("B", duel.b, duel.candidate)):
+        if side.median is None:
+            told = side.state
+        elif duel.rule.metric == "throughput":
+            told = f"{units.rate(side.median)} calls/s"
+        else:
+            told = units.duration(side.median)
+        found.append((f"{name}  {case.label}", told))
+    width = max(len(label) for label, _ in found)
+    return [f"{label:<{width}}  {told}" for label, told in found]

@@ -1,0 +1,51 @@
+"""Shows two cases that are measured in turns: the bar of ``progress``, and after each round how it stands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from inferlens.cli.progress import Bar, ending
+from inferlens.duel import Duel
+from inferlens.plan import Planned
+from inferlens.record import Record
+
+
+class RoundsBar(Bar):
+    """An observer that draws, and is told after each round."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self.last: Duel | None = None
+        self._rounds = 0
+        self._first = ""
+
+    def planned(self, cases: Sequence[Planned]) -> None:
+        """See :class:`inferlens.observer.Observer`."""
+        super().planned(cases)
+        self._rounds = len(cases) // 2
+        self._first = cases[0].case.digest
+
+    def done(self, record: Record, folder: Path) -> None:
+        """See :class:`inferlens.observer.Observer`."""
+        if self._console.is_terminal:
+            super().done(record, folder)
+            return
+        side = "A" if record.case.digest == self._first else "B"
+        self._say(f"[round {record.repeat + 1}] {side} {record.case.label}: {ending(record)}")
+
+    def looked(self, duel: Duel) -> None:
+        """A round is over."""
+        self.last = duel
+        if not self._console.is_terminal and duel.ratio is not None:
+            self._say(f"[round {duel.rounds}, of {self._rounds} at most] {duel.standing}")
+
+    def _draw(self, what: str, share: float = 0.0) -> None:
+        standing = f"{self.last.standing}; " if self.last and self.last.ratio is not None else ""
+        super()._draw(standing + what, share)
+
+    def _say(self, text: str) -> None:
+        self._console.print(escape(text), soft_wrap=True)

@@ -1,0 +1,206 @@
+"""Two cases against each other, in rounds, until it is known which is faster: ``inferlens ab``.
+
+A round is a fresh process of A and one of B. Who goes first alternates, so that a machine that becomes steadily slower
+is slower for both alike. Each process leaves its record. After each round ``stats.sequential`` looks at the ratio, at a
+level that allows for all the looks. A process that does not run to its end, or whose outputs are wrong, ends it without
+a verdict on speed: those that are left would mostly be the fast ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inferlens import api
+from inferlens.backends import BACKENDS
+from inferlens.case_words import words_of
+from inferlens.comparing.cases import Verdict
+from inferlens.comparing.side import MISSING, Side, read
+from inferlens.duel import LEAST_ROUNDS, Duel, End, Rule, notes_of, other_work
+from inferlens.errors import InferlensError
+from inferlens.observer import Observer, Silent
+from inferlens.plan import Plan, Planned, backends_named, expand
+from inferlens.plan_words import option_values
+from inferlens.record import Record
+from inferlens.samples import Repeats
+from inferlens.stats.sequential import Sequential
+from inferlens.units import listing
+
+
+def ab(
+    model: Any,
+    a: str,
+    b: str,
+    example_inputs: Any = None,
+    *,
+    observer: Observer | None = None,
+    on_round: Callable[[Duel], None] = lambda _: None,
+    metric: str = "latency",
+    threshold: float | str = 0.02,
+    level: float | str = 0.95,
+    max_rounds: int = 20,
+    within: float | str = 600.0,
+    **words: Any,
+) -> Duel:
+    """Measures two cases of one model against each other, in turns, until it is decided or time is over.
+
+    Args:
+        model: a name, a file, a factory, or a live ``nn.Module``.
+        a: a case in the words of its label, such as ``"pytorch fp16 batch=8"``: what B is compared with.
+        b: the other one.
+        example_inputs: for a live module, as of :func:`inferlens.bench`.
+        observer: told what happens; by default nothing is shown.
+        on_round: told after each round how it stands.
+        metric: ``latency``, ``throughput`` or ``GPU time``.
+        threshold: the smallest difference that matters.
+        level: how sure the verdict is to be.
+        max_rounds: rounds at most, each a process of A and one of B.
+        within: seconds, or text such as ``"10m"``, for all of it.
+        words: those of a plan, for both cases alike; what a case says itself takes precedence.
+
+    Raises:
+        InferlensError: if the model, a case or a word means nothing. A side that fails is a verdict, not an error.
+    """
+    begin = time.monotonic()
+    rule = Rule.from_words(metric, threshold, level, max_rounds, within)
+    observer = observer or Silent()
+    observer.doing("looking at the model and both backends")
+    with api.named(model, example_inputs) as (spec, found, live):
+        words = {**words, "model": spec, "mode": "throughput" if rule.metric == "throughput" else "latency"}
+        plans = _plans(words, a, b)
+        capabilities = api.probe(list(dict.fromkeys(name for plan in plans for name in backends_named(plan))))
+        models = found or api.find(plans[0].model)
+        pair = tuple(_only(name, expand(plan, models, capabilities)) for name, plan in zip("AB", plans, strict=True))
+        if pair[0].case == pair[1].case:
+            raise InferlensError(
+                f"A and B are the same case: {pair[0].case.label}.",
+                expected="two that differ",
+                cure="inferlens bench --repeats 5, which says how far processes of one case differ",
+            )
+        observer.planned(pair * rule.max_rounds)
+        with api.embark(plans[0], observer, pair, live) as voyage:
+            return Rounds(voyage, pair, rule, on_round, begin).run()
+
+
+def _plans(words: Mapping[str, Any], a: str, b: str) -> list[Plan]:
+    """A plan for each side: the words that both share, and its own.
+
+    Raises:
+        InferlensError: if a side's words mean nothing, or an option is for a backend of neither.
+    """
+    own = [words_of(text, BACKENDS.names()) for text in (a, b)]
+    backends = [each["backend"].partition(":")[0] for each in own]
+    shared = option_values(words.get("option") or {})
+    for name in shared:
+        if name.partition(".")[0] not in backends:
+            raise InferlensError(
+                f"The option '{name}' is for a backend of neither case.", expected=f"one of {listing(sorted(backends))}"
+            )
+    plans = []
+    for backend, mine in zip(backends, own, strict=True):
+        options = {name: values for name, values in shared.items() if name.partition(".")[0] == backend}
+        plans.append(Plan.from_words({**words, **mine, "option": {**options, **mine["option"]}}))
+    return plans
+
+
+def _only(side: str, planned: Sequence[Planned]) -> Planned:
+    """The one case of a side.
+
+    Raises:
+        InferlensError: if there are several.
+    """
+    if len(planned) == 1:
+        return planned[0]
+    labels = ", ".join(f"'{each.case.model} {each.case.label}'" for each in planned[:3])
+    raise InferlensError(
+        f"{side} means {len(planned)} cases: {labels}{' ...' if len(planned) > 3 else ''}.",
+        expected="one value of each axis and one variant",
+        cure="inferlens bench, for more than two cases",
+    )
+
+
+@dataclass
+class Rounds:
+    """Rounds under way."""
+
+    voyage: api.Voyage
+    pair: tuple[Planned, ...]
+    rule: Rule
+    on_round: Callable[[Duel], None]
+    begin: float
+
+    def __post_init__(self) -> None:
+        rule = self.rule
+        self._looks = Sequential(rule.threshold, rule.level, rule.max_rounds, rounds_min=LEAST_ROUNDS)
+        self._records: tuple[list[Record], list[Record]] = ([], [])
+        self._failed = False
+        self._longest = 0.0
+
+    def run(self) -> Duel:
+        """Rounds until one of the ends is reached."""
+        while not self._end():
+            begin = time.monotonic()
+            self._round(self._looks.rounds)
+            self._longest = max(self._longest, time.monotonic() - begin)
+            self.on_round(self.duel())
+        return self.duel()
+
+    def _round(self, number: int) -> None:
+        order = [0, 1] if number % 2 == 0 else [1, 0]
+        order.sort(key=lambda place: self.pair[place].refusal is None)  # nothing is measured beside what cannot run
+        taken: dict[int, Sequence[float]] = {}
+        for place in order:
+            record = self.voyage.measure(self.pair[place], number)
+            self._records[place].append(record)
+            side, processes = read(Repeats((record,)), self.rule.metric, self.rule.level)
+            if not side.ok:
+                self._failed = True
+                return
+            (taken[place],) = processes
+        # More calls per second is less time for each, so of throughput A's is the numerator.
+        base, candidate = (taken[1], taken[0]) if self.rule.metric == "throughput" else (taken[0], taken[1])
+        self._looks.add(base, candidate)
+
+    def _end(self) -> End:
+        if self._failed:
+            return "a side did not run"
+        if self._looks.comparison and self._looks.comparison.verdict != "UNDECIDED":
+            return "decided"
+        if self._looks.finished:
+            return "rounds"
+        spent = time.monotonic() - self.begin
+        return "time" if self._looks.rounds and spent + self._longest > self.rule.within else ""
+
+    def duel(self) -> Duel:
+        """How it stands."""
+        base, candidate = (self._side(records) for records in self._records)
+        found = self._looks.comparison
+        verdict: Verdict = "DID NOT RUN" if self._failed else found.verdict if found else "UNDECIDED"
+        reason = found.reason if found else f"There is no verdict before {LEAST_ROUNDS} rounds."
+        if self._failed:
+            sides = [(name, side) for name, side in (("A", base), ("B", candidate)) if not side.ok]
+            told = [(name, side) for name, side in sides if side.state != MISSING]
+            reason = " ".join(f"{name}, {side.state}: {side.reason.rstrip('.')}." for name, side in told)
+        return Duel(
+            a=self.pair[0].case,
+            b=self.pair[1].case,
+            verdict=verdict,
+            reason=reason,
+            end=self._end(),
+            rule=self.rule,
+            rounds=self._looks.rounds,
+            seconds=time.monotonic() - self.begin,
+            ratio=None if self._failed or not found else found.ratio,
+            interval=None if self._failed or not found else found.interval,
+            base=base,
+            candidate=candidate,
+            notes=(*other_work(self.pair[0].case, self.pair[1].case), *notes_of(base, candidate)),
+            run=self.voyage.id,
+        )
+
+    def _side(self, records: Sequence[Record]) -> Side:
+        if not records:
+            return Side(state=MISSING, reason="It was not measured.")
+        return read(Repeats(tuple(records)), self.rule.metric, self.rule.level)[0]
