@@ -8,10 +8,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import agreement, coverage, engine_loop, false_alarms, timed_loop, watch_cost
+from benchmarks import agreement, coverage, engine_loop, false_alarms, timed_loop, truth, watch_cost
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "timed_loop": timed_loop.main,
+    "truth": truth.main,
     "engine_loop": engine_loop.main,
     "watch_cost": watch_cost.main,
     "agreement": agreement.main,
