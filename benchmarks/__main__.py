@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import agreement, coverage, engine_loop, false_alarms, timed_loop, truth, watch_cost
+from benchmarks import agreement, coverage, engine_loop, false_alarms, spread, timed_loop, truth, watch_cost
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "timed_loop": timed_loop.main,
@@ -17,9 +17,10 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "watch_cost": watch_cost.main,
     "agreement": agreement.main,
     "coverage": coverage.main,
+    "spread": spread.main,
     "false_alarms": false_alarms.main,
 }
-LONG = ("coverage", "false_alarms")
+LONG = ("coverage", "spread", "false_alarms")
 
 for name in sys.argv[1:] or [name for name in BENCHMARKS if name not in LONG]:
     BENCHMARKS[name]()
