@@ -16,43 +16,32 @@ from inferlens.stats.doubts import doubts
 from inferlens.stats.intervals import median_interval
 from inferlens.stats.quantiles import median
 from inferlens.stats.steady import LEAST_SAMPLES, steady
+from inferlens.units import percent
 
-# What each means is in docs/warnings.md, under the same code. An empty advice: the one who warns gives it.
-CAUTIONS = {
-    # of the samples
+# What follows from a record's samples, and what to do about it. What each means is in docs/warnings.md.
+ADVICE = {
     "few-samples": "More --iterations, or a longer --max-time.",
-    "few-independent-samples": "A longer --max-time, or --repeats 5: several processes tell more than one.",
-    "warm-up": "More --warmup.",
-    "drifting": "More --warmup; if it is heat, let the machine cool down first; --repeats 5 shows how far runs differ.",
-    "cycling": "See what else runs on the machine at intervals; --repeats 5 shows how far runs differ.",
-    "never-steady": "More --warmup or --max-time; --repeats 5 shows how far runs differ.",
-    "two-modes": "Look at the samples: one median is no good description of two speeds.",
-    "outliers": "Judge by p95 and p99 as well: the median hides them.",
+    "few-independent-samples": "--repeats 5, or a longer --max-time.",
+    "drifting": "More --warmup; if it is heat, let the machine cool down; --repeats 5 shows how far runs differ.",
+    "cycling": "Look for what runs on the machine at intervals; --repeats 5 shows how far runs differ.",
+    "never-steady": "More --warmup or a longer --max-time; --repeats 5 shows how far runs differ.",
+    "two-modes": "Judge by p95 as well: one median does not describe two speeds.",
     "quantised": "A larger --batch: calls are too short for the clock.",
     "not-narrow-enough": "A longer --max-time, or a quieter machine.",
-    "unsteady-warm-up": "A longer --max-time, or more --warmup.",
-    "repeat-failed": "The record of the process that failed says why.",
-    # of what a call waits for
+    "unsteady-warm-up": "More --warmup, or a longer --max-time.",
+    "repeat-failed": "Its record says why; the median is of the others.",
     "host-bound": "A CUDA graph (BACKEND.cuda_graph=true, torch_compile:reduce-overhead), or a larger --batch.",
     "copy-bound": "Keep inputs and outputs on the GPU (--io device) where the application can, or make them smaller.",
-    # of the machine, see inferlens.disturbance
-    "disturbed": "",
-    "samples-left-out": "",
-    "power-cap": "",
-    "cpu-quota": "",
-    # of the case, from the process that measured
-    "bad-exit": "",
-    "export-fallback": "",
-    "graph-breaks": "",
-    "lower-precision": "",
-    "moved-optimum": "",
-    "no-cuda-graph": "",
-    "no-effect": "",
-    "no-engines": "",
-    "provider-fallback": "",
-    "static-shape": "",
-    "unknown-origin": "",
 }
+# What follows from the machine's log; the advice depends on what disturbed: see inferlens.disturbance.words.
+OF_THE_MACHINE = ("disturbed", "samples-left-out", "power-cap", "cpu-quota")
+# What only the process could know that measured; the advice stands beside the place where it is said.
+OF_THE_CASE = (
+    "bad-exit", "export-fallback", "graph-breaks", "lower-precision", "moved-optimum", "no-cuda-graph", "no-effect",
+    "no-engines", "provider-fallback", "static-shape", "unknown-origin",
+)  # fmt: skip
+# All there is, each with its advice; an empty one is given where it is said.
+CAUTIONS = {**ADVICE, **dict.fromkeys((*OF_THE_MACHINE, *OF_THE_CASE), "")}
 HOST_BOUND = 0.9  # share of the latency that enqueueing takes: the GPU has done its work when the last kernel arrives
 COPY_BOUND = 0.5  # share of the GPU time that copies take
 
@@ -65,7 +54,9 @@ def cautions(repeats: Repeats) -> tuple[Warning, ...]:
     failed = len(repeats.records) - len(repeats.ran)
     if repeats.ran and failed:
         reason = next(record.reason for record in repeats.records if record.status != "ok")
-        found.append(_caution("repeat-failed", f"{failed} of {len(repeats.records)} processes failed: {reason}"))
+        found.append(
+            _caution("repeat-failed", f"{failed} of {len(repeats.records)} processes failed: {reason.rstrip('.')}.")
+        )
     return _once(found)
 
 
@@ -96,10 +87,9 @@ def bound_by(record: Record) -> str:
 
 
 def _of_samples(record: Record, series: Series) -> Iterator[Warning]:
+    """No doubts of a warm-up, which was cut off already, or of outliers, which p95 and p99 show."""
     for doubt in doubts(series.samples):
-        if doubt.code == "warm-up":
-            continue  # it was cut off already; what is left may begin a little higher
-        if doubt.against == "interval" or doubt.code == "two-modes":
+        if doubt.code in ADVICE:
             yield _caution(doubt.code, doubt.message)
     budget = record.budget
     if budget.iterations is None and budget.seconds is None and budget.stop == "half-width":
@@ -108,11 +98,8 @@ def _of_samples(record: Record, series: Series) -> Iterator[Warning]:
             return  # one of the doubts says why
         width = max(interval.high - middle, middle - interval.low) / middle
         if width > budget.half_width:
-            wanted = f"{budget.half_width:.2g}".rstrip("0").rstrip(".")
-            yield _caution(
-                "not-narrow-enough",
-                f"The median is known to {width:.1%} to either side only; {float(wanted):.1%} was wanted.",
-            )
+            known, wanted = percent(width), percent(budget.half_width)
+            yield _caution("not-narrow-enough", f"The median is known to {known} only; {wanted} was wanted.")
 
 
 def _of_warm_up(record: Record) -> Iterator[Warning]:
@@ -122,13 +109,13 @@ def _of_warm_up(record: Record) -> Iterator[Warning]:
 
 
 def _caution(code: str, message: str) -> Warning:
-    return Warning(code, message, CAUTIONS[code])
+    return Warning(code, message, ADVICE[code])
 
 
 def _once(found: Sequence[Warning]) -> tuple[Warning, ...]:
     """Each warning once; of those with figures in them, which differ from process to process, the first."""
     kept: dict[tuple[str, str], Warning] = {}
     for warning in found:
-        computed = bool(CAUTIONS.get(warning.code)) or warning.code in ("disturbed", "samples-left-out")
-        kept.setdefault((warning.code, "" if computed else warning.message), warning)
+        has_figures = warning.code in ADVICE or warning.code in OF_THE_MACHINE
+        kept.setdefault((warning.code, "" if has_figures else warning.message), warning)
     return tuple(kept.values())

@@ -25,10 +25,13 @@ def warnings(marks: Marks) -> tuple[Warning, ...]:
     found = []
     if marks.disturbed:
         kinds = [kind for kind in ADVICE if kind in marks.touched and kind not in ("power cap", "cpu quota")]
-        reasons = "; ".join(f"{kind}, {marks.touched[kind]} samples{_more(marks, kind)}" for kind in kinds)
+        reasons = ", ".join(f"{kind}{_more(marks, kind)}" for kind in kinds)
         worst = max(kinds, key=lambda kind: marks.touched[kind])
         code = "samples-left-out" if marks.clean else "disturbed"
-        found.append(Warning(code, f"{marks.why[:1].upper()}{marks.why[1:]}. What was seen: {reasons}.", ADVICE[worst]))
+        share = f"{len(marks.disturbed)} of {marks.count} samples were disturbed, by {reasons}"
+        again = "" if marks.repeat else ", measuring again was no better"
+        decision = "they are left out" if marks.clean else f"all are kept{again}"
+        found.append(Warning(code, f"{share}; {decision}.", ADVICE[worst]))
     if "power cap" in marks.touched:
         found.append(
             Warning("power-cap", f"{_share(marks, 'power cap')} at the GPU's power limit.", ADVICE["power cap"])

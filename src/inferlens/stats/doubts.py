@@ -1,7 +1,8 @@
 """Why an interval, or the median itself, is not to be trusted: a closed list of reasons.
 
-Each has a code that stays, a message in plain words and the number that it is about. A series without doubts against
-its interval has one that holds about as often as its level says: `python -m benchmarks coverage`.
+Each has a code that stays, a message in plain words and the number that it is about; what to do about it is said by
+``cautions``. A series without doubts against its interval has one that holds about as often as its level says: `python
+-m benchmarks coverage`.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def _few_independent(values: Array) -> Doubt | None:
         return None
     message = (
         f"Samples resemble their neighbours: {values.size} are worth about {found.independent:.0f} independent ones, "
-        "too few to tell how sure the median is. Measure for longer."
+        "too few to tell how sure the median is."
     )
     return Doubt("few-independent-samples", message, found.independent, "interval")
 
@@ -100,13 +101,10 @@ def _unsteady(values: Array) -> list[Doubt | None]:
     if found.reason in ("steady", "few-samples"):
         return []
     messages: dict[str, tuple[Code, str]] = {
-        "warm-up": (
-            "warm-up",
-            f"The first {found.start} of {values.size} samples differ from the rest: warm up longer.",
-        ),
-        "drifting": ("drifting", "Latencies drift to the end of the series: there is no steady state."),
-        "cycling": ("cycling", "Latencies go up and down slowly: measure for many times as long as one cycle."),
-        "never-steady": ("never-steady", "The level of latencies changes late in the series: measure for longer."),
+        "warm-up": ("warm-up", f"The first {found.start} of {values.size} samples differ from the rest."),
+        "drifting": ("drifting", "Latencies drift to the end of the series."),
+        "cycling": ("cycling", "Latencies go up and down slowly."),
+        "never-steady": ("never-steady", "The level of latencies changes late in the series."),
     }
     code, message = messages[found.reason]
     return [Doubt(code, message, found.start / values.size, "interval")]
@@ -128,7 +126,7 @@ def _outliers(values: Array) -> Doubt | None:
     share = (slow + fast) / values.size
     if slow + fast < 2 or share < LEAST_OUTLIERS:
         return None
-    message = f"{share:.1%} of the samples are outliers: {slow} slow, {fast} fast. Look at the far percentiles too."
+    message = f"{share:.1%} of the samples are outliers: {slow} slow, {fast} fast."
     return Doubt("outliers", message, share, "median")
 
 

@@ -30,7 +30,8 @@ class LoadedRunner(ReplayingRunner):
             files.check(model.path, made, library)
         for name in case.options:
             if name not in OPTIONS:
-                preparation.warn("no-effect", f"{name} does nothing to a module that is compiled already.")
+                why = f"{name} does nothing to a module that is compiled already."
+                preparation.warn("no-effect", why, "Leave it out there.")
         autocast = bool(made and made.options.get("autocast"))  # then its inputs are fp32, whatever its precision
         super().__init__(model, case, preparation, msgspec.structs.replace(options, autocast=autocast), library)
 
