@@ -131,3 +131,41 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     )
     assert "Traceback" not in done.stderr
     assert "Machine" in done.stdout
+
+
+@pytest.mark.parametrize("path", ["results", "results/demo/fake-noisy-fp32-b1-cpu/record.json"])
+def test_check_prints_the_warnings_of_what_was_measured(tmp_path: Path, path: str) -> None:
+    words = ("bench", "fake:demo", "--backend", "fake:noisy", "--iterations", "10")
+    measured = inferlens(*words, cwd=tmp_path)
+    files = sorted(tmp_path.rglob("*"))
+    done = inferlens("bench", "--check", path, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    label, warning, advice, _, closing = done.stdout.splitlines()
+    assert label == "fake:demo fake:noisy fp32 batch 1 cpu"
+    assert warning.startswith("  few-samples: 10 samples are few")
+    assert advice.strip() == "More --iterations, or a longer --max-time."
+    assert closing == "1 warning about 1 of 1 case."
+    assert f"{warning.partition(': ')[2]} {advice.strip()}" in " ".join(measured.stdout.split())
+    assert sorted(tmp_path.rglob("*")) == files
+
+
+def test_check_as_data_and_without_warnings(tmp_path: Path) -> None:
+    words = ("bench", "fake:demo", "--backend", "fake:noisy", "--iterations", "200", "--repeats", "2")
+    inferlens(*words, "--option", "fake.trouble=none,raise", cwd=tmp_path)
+    done = inferlens("bench", "results", "--check", cwd=tmp_path)
+    assert done.stdout == "No warnings about 2 cases; 1 did not run.\n"
+    data = json.loads(inferlens("bench", "--check", "results", "--json", cwd=tmp_path).stdout)
+    assert data["schema"] == "inferlens.warnings/1"
+    assert {(len(case["records"]), case["status"]) for case in data["cases"]} == {(2, "ok"), (2, "failed")}
+    assert all(case["warnings"] == [] and case["model"] == "fake:demo" for case in data["cases"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("nowhere",), (".", "--backend", "fake"), (".", "--dry-run"), (".", "--format", "csv"), (".",), (".", "--cold"),
+     (".", "--reference", "fake")],
+)  # fmt: skip
+def test_check_refuses_what_it_cannot_do(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = inferlens("bench", "--check", *words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr

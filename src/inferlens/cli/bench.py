@@ -23,6 +23,7 @@ BACKEND = (
 PRECISION = "fp32, fp16, bf16, with commas; fp8, int8 for ONNX files quantized to them. \
 [dim]Default: the file's own, else fp32.[/dim]"
 BATCH = "Batch sizes, with commas. [dim]Default: the model's own.[/dim]"
+DEVICE = "cpu, cuda, with commas. [dim]Default: cuda if it works.[/dim]"
 INPUT = "An input, as NAME=1x3x224x224:float32 or NAME=1x128:int64:0..1000; NAME=1..16x3x224x224:opt=2 prepares for a \
 range of sizes; repeatable."
 IO = "Where a call begins and ends: device, or host with copies in and out as part of it, with commas."
@@ -41,6 +42,7 @@ ITERATIONS = "Latency samples of each case. [dim]Default: as --stop says.[/dim]"
 SECONDS = "Time for the latency samples. [dim]Default: as --stop says.[/dim]"
 MAX_TIME = "Time after which a series of samples, or the warm-up, ends anyway."
 WARMUP = "Calls before the first sample. [dim]Default: until calls are steady, 1 s at least.[/dim]"
+CHECK = "Measure nothing: MODEL... are folders with records, or record files, and their warnings are printed."
 TIMEOUT = "Time each case may take in all, such as 90s or 15m."
 
 
@@ -49,9 +51,7 @@ def bench(
     backend: Annotated[str | None, typer.Option("--backend", "-b", help=BACKEND)] = None,
     precision: Annotated[str | None, typer.Option(help=PRECISION)] = None,
     batch: Annotated[str | None, typer.Option(help=BATCH)] = None,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda, with commas. [dim]Default: cuda if it works.[/dim]")
-    ] = None,
+    device: Annotated[str | None, typer.Option(help=DEVICE)] = None,
     threads: Annotated[str | None, typer.Option(help="CPU threads inside a call, with commas.")] = None,
     io: Annotated[str | None, typer.Option(help=IO, show_default="device")] = None,
     cold: Annotated[bool | None, typer.Option("--cold", help=COLD)] = None,
@@ -77,6 +77,7 @@ def bench(
     format: Annotated[str, typer.Option(help="table, markdown, csv or json.")] = "table",
     json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cases and run none.")] = False,
+    check: Annotated[bool, typer.Option("--check", help=CHECK)] = False,
 ) -> None:
     """Measure a model on every backend that works here.
 
@@ -85,6 +86,7 @@ def bench(
     """
     from inferlens import api
     from inferlens.cli import screen
+    from inferlens.cli.check import check as check_records
 
     words = {
         "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
@@ -93,8 +95,11 @@ def bench(
         "stop": stop, "half_width": half_width, "iterations": iterations, "seconds": seconds, "max_time": max_time,
         "warmup": warmup, "timeout": timeout, "output": output,
     }  # fmt: skip
-    plan = read_plan(words)
     format = "json" if json else format
+    if check:
+        check_records(model, {**words, "model": None, "reference": reference, "dry_run": dry_run}, format)
+        return
+    plan = read_plan(words)
     screen.view(format, reference)  # a format that does not exist is told before hours of measuring
     if dry_run:
         list_cases(api.cases_of(plan), json)

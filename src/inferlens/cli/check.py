@@ -1,0 +1,82 @@
+"""``inferlens bench --check``: the warnings of stored records, worked out anew. Nothing is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inferlens.record import Warning
+    from inferlens.samples import Repeats
+
+FORMATS = ("table", "json")
+SCHEMA = "inferlens.warnings/1"
+
+
+def check(paths: Sequence[str], words: Mapping[str, Any], format: str) -> None:
+    """Prints each case's warnings: of its latest run, as the tables have it.
+
+    Args:
+        paths: folders with records, at any height, or record files.
+        words: what else the command line said.
+        format: ``table`` or ``json``.
+
+    Raises:
+        InferlensError: if there is no record, or a word is given that is of measuring.
+    """
+    from inferlens.cautions import cautions
+    from inferlens.cli import screen
+    from inferlens.samples import latest
+    from inferlens.store import load_records
+
+    _refuse(words, format)
+    loaded = load_records([Path(path) for path in paths])
+    for problem in loaded.problems:
+        screen.note(problem)
+    found = [(repeats, cautions(repeats)) for repeats in latest(loaded.records)]
+    if format == "json":
+        screen.data({"schema": SCHEMA, "cases": [_data(*each) for each in found]})
+    else:
+        screen.text("\n".join(_lines(found)))
+
+
+def _refuse(words: Mapping[str, Any], format: str) -> None:
+    from inferlens.errors import InferlensError
+
+    given = [f"--{name.replace('_', '-')}" for name, value in words.items() if value not in (None, [], False)]
+    if given:
+        raise InferlensError(f"With --check nothing is measured, and {given[0]} means nothing.", cure="without it")
+    if format not in FORMATS:
+        raise InferlensError(f"Warnings have no format '{format}'.", expected=f"one of {', '.join(FORMATS)}")
+
+
+def _data(repeats: Repeats, warnings: Sequence[Warning]) -> dict[str, Any]:
+    first = repeats.first
+    return {
+        "model": first.case.model,
+        "label": first.case.label,
+        "digest": first.case.digest,
+        "records": [record.id for record in repeats.records],
+        "status": first.status,
+        "warnings": warnings,
+    }
+
+
+def _lines(found: Sequence[tuple[Repeats, Sequence[Warning]]]) -> list[str]:
+    """A paragraph for each case that has warnings, and a closing sentence."""
+    from inferlens.units import plural
+    from inferlens.views.columns import plain
+
+    lines = []
+    for repeats, warnings in found:
+        case = repeats.first.case
+        lines += [plain(f"{case.model} {case.label}")] if warnings else []
+        for warning in warnings:
+            lines += [f"  {plain(warning.code)}: {plain(warning.message)}"]
+            lines += [f"    {plain(warning.advice)}"] if warning.advice else []
+    total, warned = sum(len(warnings) for _, warnings in found), sum(bool(warnings) for _, warnings in found)
+    failed = sum(not repeats.ran for repeats, _ in found)
+    cases = plural(len(found), "case")
+    told = f"{plural(total, 'warning')} about {warned:,} of {cases}" if total else f"No warnings about {cases}"
+    return [*lines, *([""] if lines else []), told + (f"; {failed:,} did not run." if failed else ".")]
