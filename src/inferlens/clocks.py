@@ -10,9 +10,10 @@ happen between two calls, such as another feed or a flushed cache, is the iterat
 from __future__ import annotations
 
 import itertools
+import threading
 import time
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -83,6 +84,37 @@ class HostClock:
         for feed in itertools.islice(feeds, count):
             infer(feed)
         return (time.perf_counter_ns() - begin) * 1e-9
+
+
+def threaded_window(callers: Sequence[tuple[Callable[[Any], Any], Any]], count: int) -> float:
+    """Seconds for ``count`` calls by as many threads as there are callers, each of which has a feed of its own.
+
+    For devices whose calls return when their outputs are ready: so many calls are in flight at a time. A thread that is
+    done with its call takes the next one.
+    """
+    left = iter(range(count))  # to take the next number from a range is one step, for all threads
+    ready = threading.Barrier(len(callers) + 1)
+    failed: list[BaseException] = []
+
+    def work(infer: Callable[[Any], Any], feed: Any) -> None:
+        ready.wait()
+        try:
+            for _ in left:
+                infer(feed)
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=caller, daemon=True) for caller in callers]
+    for thread in threads:
+        thread.start()
+    ready.wait()
+    begin = time.perf_counter_ns()
+    for thread in threads:
+        thread.join()
+    elapsed = (time.perf_counter_ns() - begin) * 1e-9
+    if failed:
+        raise failed[0]
+    return elapsed
 
 
 class CudaClock:

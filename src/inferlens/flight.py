@@ -133,9 +133,8 @@ def _measure(runner: Runner, feeding: Feeding, job: CaseJob, progress: Progress)
         typical, seconds = median(samples), max(0.25 * sum(samples), LEAST_THROUGHPUT)
     if mode == "latency":
         return latencies
-    rates = series.throughput(
-        runner, feeding.throughput, typical, seconds, lambda part: progress(share + (1 - share) * part), job.case.depth
-    )
+    depth, told = job.case.depth, lambda part: progress(share + (1 - share) * part)
+    rates = series.throughput(runner, feeding.throughput, typical, seconds, told, depth, feeding.callers(depth))
     return (*latencies, rates)
 
 

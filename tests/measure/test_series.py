@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from inferlens.backends.base import Preparation, Runner
 from inferlens.backends.fake import Fake, FakeClock
 from inferlens.case import Case, TensorSpec
-from inferlens.clocks import HostClock
+from inferlens.clocks import HostClock, threaded_window
 from inferlens.measure import series
 from inferlens.measure.stopping import FixedCount, FixedTime, HalfWidth, Plateau, StoppingRule
 from inferlens.models.model import Model
@@ -96,3 +97,33 @@ def test_scripted_times_come_back_in_order() -> None:
     clock = FakeClock(lambda index: script[index])
     assert clock.time(lambda _: None, itertools.repeat(None), 2).latency == script[:2]
     assert clock.time(lambda _: None, itertools.repeat(None), 1).latency == script[2:]
+
+
+def test_threads_share_the_calls_of_a_window_each_with_its_own_feed() -> None:
+    calls: list[str] = []
+    together, number = threading.Barrier(2), itertools.count()
+
+    def infer(feed: str) -> None:
+        if next(number) < 2:
+            together.wait(10)  # gets through only if two calls are in flight
+        calls.append(feed)
+
+    assert threaded_window([(infer, "a"), (infer, "b")], 20) > 0
+    assert len(calls) == 20
+    assert set(calls) == {"a", "b"}
+
+
+def test_a_call_that_fails_in_a_thread_fails_the_window() -> None:
+    def infer(_: Any) -> None:
+        raise MemoryError("no room")
+
+    with pytest.raises(MemoryError, match="no room"):
+        threaded_window([(infer, None), (infer, None)], 4)
+
+
+def test_windows_of_threads_say_how_many_calls_are_in_flight(tmp_path: Path) -> None:
+    fake = runner(tmp_path)
+    measured = series.throughput(
+        fake, itertools.repeat({}), 0.01, 0.001, lambda _: None, 3, [(lambda _: None, None)] * 3
+    )
+    assert (measured.in_flight, measured.calls) == (3, 24)

@@ -213,6 +213,13 @@ class Runner(ABC):
     def infer(self, feed: Any) -> Any:
         """One call. Enqueues only, where the device has a queue; its outputs stay on the device."""
 
+    def caller(self) -> Callable[[Any], Any] | None:
+        """What one thread more may call while others call theirs, each with a feed of its own.
+
+        For devices without a queue, where calls in flight together need threads; ``None`` if calls cannot overlap.
+        """
+        return None
+
     def synchronize(self) -> None:  # noqa: B027 - right for devices without a queue
         """Returns when all enqueued work is done."""
 

@@ -8,6 +8,7 @@ timed like that at all.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -168,6 +169,10 @@ class CpuRunner(OnnxRunner):
         """Runs the binding; returns when its outputs are there."""
         self._loaded.run_with_iobinding(feed)
         return feed
+
+    def caller(self) -> Callable[[Any], Any]:
+        """The same call: a session may run in several threads at once, and each feed has a binding of its own."""
+        return self.infer
 
     def collect(self, outputs: Any) -> Outputs:
         """See :class:`~inferlens.backends.base.Runner`."""

@@ -4,6 +4,7 @@ precision itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any, Literal
@@ -135,6 +136,20 @@ class OpenVinoRunner(Runner):
                 self._request.set_input_tensor(index, tensor)
             self._bound = feed
         return self._request.infer(share_outputs=True)  # views of the outputs; by default it would copy them
+
+    def caller(self) -> Callable[[list[Any]], Any]:
+        """A request of its own, which keeps the first feed that it is called with."""
+        request = self._compiled.create_infer_request()
+        bound: list[Any] = []
+
+        def infer(feed: list[Any]) -> Any:
+            if not bound:
+                bound.append(feed)
+                for index, tensor in enumerate(feed):
+                    request.set_input_tensor(index, tensor)
+            return request.infer(share_outputs=True)
+
+        return infer
 
     def collect(self, outputs: Any) -> Outputs:
         """See :class:`~inferlens.backends.base.Runner`."""

@@ -97,6 +97,8 @@ def compiler_absence(torch: Any, device: str) -> Absence | None:
 class CompiledRunner(TorchRunner):
     """Calls the compiled module."""
 
+    overlaps = False  # what was compiled is guarded, and compiled anew, as it is called
+
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
         super().__init__(model, case, preparation, options, autocast=options.autocast)
         self._dynamic = options.dynamic

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from msgspec import Meta, Struct
@@ -77,7 +77,9 @@ def torch_capabilities(
 
 
 class TorchRunner(Runner):
-    """Runs a module; subclasses say how in :meth:`build`."""
+    """Runs a module; subclasses say how in :meth:`build`, and whether several threads may call it at once."""
+
+    overlaps: ClassVar[bool] = True
 
     def __init__(
         self, model: Model, case: Case, preparation: Preparation, options: TorchOptions, *, autocast: bool = False
@@ -134,6 +136,19 @@ class TorchRunner(Runner):
     def infer(self, feed: Feed) -> Any:
         """One call of what was built."""
         return self._call(*feed)
+
+    def caller(self) -> Callable[[Feed], Any] | None:
+        """The same call, in inference mode, which is a thread's own; none where code is compiled as it is called."""
+        import torch
+
+        if self.case.device != "cpu" or not self.overlaps:
+            return None
+
+        def infer(feed: Feed) -> Any:
+            with torch.inference_mode():
+                return self._call(*feed)
+
+        return infer
 
     def place(self, inputs: Inputs) -> Feed:
         """Tensors on the device, in the order of the model's arguments."""

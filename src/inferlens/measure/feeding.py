@@ -36,6 +36,7 @@ class Feeding:
     def __init__(self, runner: Runner, model: Model, case: Case, arrays: Inputs, preparation: Preparation) -> None:
         self.first = runner.place(arrays)
         self._all = [self.first]
+        self._arrays = arrays
         self._runner = runner
         cache = cache_bytes(case.device) if case.cold or case.rotate else 0
         if case.rotate:
@@ -48,6 +49,16 @@ class Feeding:
             preparation.facts["flushed_bytes"] = TIMES_CACHE * cache
         self.throughput = self._bound() if case.rotate else itertools.repeat(self.first)
         self.latency = self._flushed(self.throughput) if self._flush else self.throughput
+
+    def callers(self, depth: int | None) -> list[tuple[Callable[[Any], Any], Any]]:
+        """So many calls, each with a feed of its own, that threads may make at the same time.
+
+        None where the device has a queue, which needs no threads, or where calls cannot overlap.
+        """
+        if self._runner.clock.asynchronous or (depth or 1) < 2:
+            return []
+        calls = [self._runner.caller() for _ in range(depth or 1)]
+        return [(call, self._runner.place(self._arrays)) for call in calls if call is not None]
 
     def _bound(self) -> Iterator[Any]:
         """The feeds in turn, each made ready before the call that reads it."""

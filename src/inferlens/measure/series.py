@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import gc
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from inferlens.backends.base import Runner
+from inferlens.clocks import threaded_window
 from inferlens.measure.stopping import StoppingRule
 from inferlens.record import Measurement, Metric
 
@@ -20,6 +21,7 @@ CHUNK_SECONDS = 0.2
 MOST_IN_CHUNK = 1000
 WINDOWS = 10
 MOST_IN_WINDOW = 10_000
+LEAST_OF_THREAD = 8  # calls: at a window's end some threads wait for the last one, for half a call on average
 Progress = Callable[[float], None]
 
 
@@ -55,7 +57,13 @@ def latency(
 
 
 def throughput(
-    runner: Runner, feeds: Iterator[Any], typical: float, seconds: float, progress: Progress, depth: int | None = None
+    runner: Runner,
+    feeds: Iterator[Any],
+    typical: float,
+    seconds: float,
+    progress: Progress,
+    depth: int | None = None,
+    callers: Sequence[tuple[Callable[[Any], Any], Any]] = (),
 ) -> Measurement:
     """Calls per second of :data:`WINDOWS` windows of back-to-back calls.
 
@@ -66,22 +74,25 @@ def throughput(
         seconds: host time to spend, roughly.
         progress: told the share done.
         depth: calls in flight at a time; ``None``: no limit but the queue's.
+        callers: what threads call at the same time, with what, where calls in flight together need threads.
     """
     clock = runner.clock
     count = max(1, round(seconds / WINDOWS / max(typical, 1e-9)))
-    count = min(max(count, depth or 1), MOST_IN_WINDOW)
+    count = len(callers) * max(count, LEAST_OF_THREAD) if callers else max(count, depth or 1)
+    count = min(count, MOST_IN_WINDOW)
     rates, begins = [], []
     with collector_off():
         for window in range(WINDOWS):
             begins.append(round(clock.now(), 6))
-            rates.append(count / clock.window(runner.infer, feeds, count, depth))
+            took = threaded_window(callers, count) if callers else clock.window(runner.infer, feeds, count, depth)
+            rates.append(count / took)
             progress((window + 1) / WINDOWS)
     return Measurement(
         metric="throughput",
         unit="calls/s",
         clock=clock.name,
         samples=tuple(rates),
-        in_flight=depth if clock.asynchronous else 1,
+        in_flight=depth if clock.asynchronous else max(1, len(callers)),
         begins=tuple(begins),
         calls=count,
     )
