@@ -129,6 +129,8 @@ def fill(path: Path, setting: Setting, count: int, seconds: float) -> Iterator[P
     with tempfile.TemporaryDirectory(prefix="inferlens-") as folder, path.open("ab") as file:
         if known is None:
             file.write(msgspec.json.encode(setting) + b"\n")
+        elif not path.read_bytes().endswith(b"\n"):
+            file.write(b"\n")  # ends a line that was cut short
         cases, voyage = _voyage(setting, Path(folder))
         for number, kind in missing:
             if time.monotonic() > deadline:

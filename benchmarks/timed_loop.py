@@ -1,8 +1,9 @@
 """What timing costs: our timed loop on an empty call, beside torch.utils.benchmark's and a bare loop.
 
 Each loop calls the fake backend's ``infer``, which does nothing. *Cost* is the wall time of a loop with the timing,
-less that of the bare loop, per sample; *reads* is what the empty call is reported to take. Making the arrays and, at the
-end, the lists of seconds is in the cost of our loop; *between samples* is without them: from the first begin to the last.
+less that of the bare loop, per sample; *reads* is what the empty call is reported to take. In the cost of our loop are
+the arrays made beforehand and the lists of seconds made afterwards; *between samples* is without these: from the first
+begin to the last.
 
 Where there is a GPU a second table has the CUDA clock, on an empty call and on a tiny kernel, beside what a careful
 person would write by hand: an event, the call, an event, a wait, the events made beforehand. *Reads* is the GPU time

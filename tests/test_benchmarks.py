@@ -1,0 +1,80 @@
+"""The pure parts of the benchmarks that figures in the documents come from."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+
+from benchmarks import pool
+from benchmarks.false_alarms import clopper_pearson, pairs
+from benchmarks.planted import slowed
+from benchmarks.pool import BASE, KINDS, SLOWER, TWIN, Process
+
+
+@pytest.mark.parametrize(
+    ("hits", "count", "low", "high"),
+    [(0, 10, 0.0, 0.30850), (5, 10, 0.18709, 0.81291), (10, 10, 0.69150, 1.0), (10, 200, 0.02424, 0.09002)],
+)
+def test_the_interval_of_a_share_is_the_exact_one(hits, count, low, high):
+    # Of the beta distribution's quantiles.
+    assert clopper_pearson(hits, count) == pytest.approx((low, high), abs=2e-5)
+
+
+def process(number, kind):
+    """A process that is known again by its one sample."""
+    sample = number * 10 + KINDS.index(kind) + 1.0
+    return Process(round=number, kind=kind, begin=0, seconds=1, status="ok", samples=[sample])
+
+
+ROUNDS = [{kind: process(number, kind) for kind in KINDS} for number in range(12)]
+
+
+@pytest.mark.parametrize("kind", [TWIN, SLOWER])
+@pytest.mark.parametrize("later", [0, 5])
+def test_no_process_is_in_a_pair_twice(kind, later):
+    for base, candidate in pairs(ROUNDS, kind, 40, 5, later):
+        assert len(base) == len(candidate) == 5
+        assert len({samples[0] for samples in base + candidate}) == 10
+        gaps = {int(b[0] // 10) - int(a[0] // 10) for a, b in zip(base, candidate, strict=True)}
+        assert gaps == {later}
+
+
+def test_the_same_takes_both_places_and_the_slower_one_is_always_the_candidate():
+    bases = [base[0][0] % 10 for base, _ in pairs(ROUNDS, TWIN, 40, 5, 0)]
+    assert set(bases) == {1.0, 2.0}
+    assert {side[0] % 10 for _, candidate in pairs(ROUNDS, SLOWER, 40, 5, 0) for side in candidate} == {3.0}
+
+
+def test_a_round_that_lacks_a_process_is_left_out():
+    some = [process(0, BASE), process(0, TWIN), *(process(1, kind) for kind in KINDS)]
+    assert [list(one) for one in pool.rounds(some)] == [list(KINDS)]
+
+
+def test_an_interrupted_pool_goes_on_where_it_was():
+    assert pool.turns(5)[:9] == pool.turns(3)
+    assert {kind for _, kind in itertools.islice(pool.turns(1), 3)} == set(KINDS)
+
+
+def test_a_line_that_was_cut_short_is_measured_again(tmp_path):
+    path = tmp_path / "pool.jsonl"
+    path.write_text('{"model":"m","backend":"b","slower":0.03,"threads":1}\n{"round":0,"kind":"ba')
+    setting, found = pool.read(path)
+    assert (setting.model, found) == ("m", [])
+
+
+def test_the_slower_one_is_slower_by_the_share():
+    def infer(feed):
+        deadline = time.perf_counter_ns() + 1_000_000
+        while time.perf_counter_ns() < deadline:
+            pass
+        return feed
+
+    slow = slowed(infer, 0.5)
+    taken = []
+    for _ in range(20):
+        begin = time.perf_counter_ns()
+        assert slow("x") == "x"
+        taken.append(time.perf_counter_ns() - begin)
+    assert min(taken) == pytest.approx(1_500_000, rel=0.02)
