@@ -1,0 +1,152 @@
+"""The order of repeats, and a case that is measured once more because the machine was disturbed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import inferlens
+from inferlens import api
+from inferlens.errors import Unsupported
+from inferlens.jobs import Answer, CaseJob
+from inferlens.launch import Outcome
+from inferlens.machine import MachineLog
+from inferlens.models.model import Found
+from inferlens.plan import Planned
+from inferlens.record import Record
+from tests.commands import launch
+from tests.disturbance.logs import cpu_log, during
+from tests.views.samples import case
+
+FOUND = Found(spec="fake:demo", name="demo", format="fake")
+ABLE = [Planned(case(backend), FOUND, None) for backend in ("a", "b", "c", "d", "e")]
+UNABLE = Planned(case("none"), FOUND, Unsupported("Not here."))
+
+CALM = cpu_log(cpus=4)
+LOUD = cpu_log(cpus=4, others=during(0.0, 10.0, 3.9, 0.0), busy=4.0)
+
+
+def test_without_repeats_the_order_is_that_of_the_plan() -> None:
+    cases = [*ABLE, UNABLE]
+    assert api.in_turns(cases, 1, seed=0) == [(planned, 0) for planned in cases]
+
+
+@pytest.mark.parametrize("repeats", [2, 5])
+def test_each_case_runs_so_often_round_after_round(repeats: int) -> None:
+    turns = api.in_turns(ABLE, repeats, seed=0)
+    assert [repeat for _, repeat in turns] == [number for number in range(repeats) for _ in ABLE]
+    assert Counter(planned.case.backend for planned, _ in turns) == {planned.case.backend: repeats for planned in ABLE}
+
+
+def test_the_order_is_drawn_anew_for_each_round_and_from_the_seed() -> None:
+    def orders(seed: int) -> list[str]:
+        turns = api.in_turns(ABLE, 6, seed)
+        return ["".join(planned.case.backend for planned, repeat in turns if repeat == each) for each in range(6)]
+
+    assert orders(0) == orders(0)
+    assert orders(0) != orders(1)
+    assert len(set(orders(0))) > 3
+    assert len({order[0] for seed in range(20) for order in orders(seed)}) == len(ABLE)
+
+
+def test_what_cannot_run_here_is_said_once() -> None:
+    turns = api.in_turns([UNABLE, *ABLE], 3, seed=0)
+    assert [repeat for planned, repeat in turns if planned is UNABLE] == [0]
+    assert len(turns) == 3 * len(ABLE) + 1
+
+
+@pytest.mark.usefixtures("one_process")
+def test_repeats_are_records_of_one_run(tmp_path: Path) -> None:
+    records = inferlens.bench(
+        "fake:demo", backend="fake:steady,fake:fast", repeats=3, iterations=20, warmup=1, output=str(tmp_path)
+    )
+    assert len({record.run for record in records}) == 1
+    assert [record.repeat for record in records] == [0, 0, 1, 1, 2, 2]
+    assert len(list(tmp_path.rglob("record.json"))) == 6
+
+
+class Machine:
+    """Launches as in one process; the machine's log of each attempt is one of those given."""
+
+    def __init__(self, *logs: MachineLog, ending: str = "ok") -> None:
+        self.logs = list(logs)
+        self.ending = ending
+        self.attempts = 0
+
+    def launch(self, job: Any, **words: Any) -> Outcome:
+        outcome = launch(job, **words)
+        if not isinstance(job, CaseJob):
+            return outcome
+        self.attempts += 1
+        outcome.machine = self.logs.pop(0)
+        if not self.logs and self.ending != "ok":
+            return Outcome(status="crashed", reason="It fell.", machine=outcome.machine)
+        answer = msgspec.json.decode(outcome.answer, type=Answer)
+        facts = {**answer.facts, "attempt": self.attempts}
+        outcome.answer = msgspec.json.encode(msgspec.structs.replace(answer, facts=facts))
+        return outcome
+
+
+class Ear(api.Silent):
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.records: list[Record] = []
+
+    def doing(self, what: str) -> None:
+        self.told.append(what)
+
+    def done(self, record: Record, folder: Path) -> None:
+        self.records.append(record)
+        assert (folder / "record.json").exists()
+
+
+def measured(folder: Path, patch: pytest.MonkeyPatch, machine: Machine) -> tuple[Record, Ear]:
+    """A case of 400 samples from 0 s to 4 s of the fake's clock, which is the log's as well."""
+    patch.setattr(api, "launch", machine.launch)
+    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "option": "fake.latency=10", "output": str(folder)}
+    ear = Ear()
+    (record,) = inferlens.bench("fake:demo", backend="fake:noisy", observer=ear, **words)
+    assert ear.records == [record]
+    assert len(list(folder.rglob("record.json"))) == 1
+    return record, ear
+
+
+def test_a_calm_case_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(CALM)
+    record, ear = measured(tmp_path, monkeypatch, machine)
+    assert machine.attempts == 1
+    assert not [what for what in ear.told if "disturbed" in what]
+    assert record.marks is not None
+    assert record.marks.disturbed == ()
+
+
+def test_a_disturbed_case_is_measured_once_more_and_the_second_time_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(LOUD, CALM)
+    record, ear = measured(tmp_path, monkeypatch, machine)
+    assert machine.attempts == 2
+    assert ear.told[-1] == f"disturbed, so once more: {record.case.label}"
+    assert record.facts["attempt"] == 2
+    assert record.marks is not None
+    assert (record.marks.disturbed, record.marks.repeat) == ((), False)
+
+
+def test_disturbed_twice_it_keeps_all_samples_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(LOUD, LOUD)
+    record, _ = measured(tmp_path, monkeypatch, machine)
+    assert machine.attempts == 2
+    assert record.marks is not None
+    assert len(record.marks.disturbed) == 400
+    assert (record.marks.discarded, record.marks.repeat) == ((), False)
+    assert "also when the case was measured again" in record.marks.why
+
+
+def test_the_second_time_counts_also_if_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, _ = measured(tmp_path, monkeypatch, Machine(LOUD, CALM, ending="crashed"))
+    assert (record.status, record.reason, record.measurements) == ("crashed", "It fell.", ())
+    assert record.marks is None
