@@ -10,6 +10,7 @@ from msgspec import Struct
 from inferlens.backends.base import Capabilities
 from inferlens.case import Budget, Case
 from inferlens.models.model import Found
+from inferlens.profile import Layers, Level
 from inferlens.record import (
     Agreement,
     Artefact,
@@ -88,7 +89,21 @@ class TaskJob(Struct, frozen=True, kw_only=True, tag="task"):
     arguments: dict[str, Any] = {}
 
 
-Job = ProbeJob | FindJob | ReferenceJob | CaseJob | TaskJob
+class ProfileJob(Struct, frozen=True, kw_only=True, tag="profile"):
+    """Profile ``case`` at a level, in ``runs`` calls after ``warmup`` others; the rest as in :class:`CaseJob`."""
+
+    case: Case
+    level: Level
+    runs: int
+    warmup: int
+    folder: str
+    cache: str
+    trust: bool = False
+    rebuild: bool = False
+    live: str | None = None
+
+
+Job = ProbeJob | FindJob | ReferenceJob | CaseJob | ProfileJob | TaskJob
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -104,6 +119,19 @@ class Answer(Struct, frozen=True, kw_only=True):
     memory: Memory = Memory()
     facts: dict[str, Any] = {}
     artefacts: tuple[Artefact, ...] = ()
+    warnings: tuple[Warning, ...] = ()
+
+
+class ProfileAnswer(Struct, frozen=True, kw_only=True):
+    """A worker's answer to a :class:`ProfileJob`: the part of the profile that it knows."""
+
+    status: Status
+    reason: str = ""
+    cure: str = ""
+    model: ModelFacts | None = None
+    phases: tuple[Phase, ...] = ()
+    layers: Layers | None = None
+    facts: dict[str, Any] = {}
     warnings: tuple[Warning, ...] = ()
 
 

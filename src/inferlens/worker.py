@@ -28,8 +28,8 @@ from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, Preparation
 from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
 from inferlens.flight import Flight, reference_outputs, run_case
+from inferlens.inspection import Inspection
 from inferlens.jobs import (
-    Answer,
     Answered,
     Began,
     CaseJob,
@@ -40,6 +40,7 @@ from inferlens.jobs import (
     Job,
     ProbeAnswer,
     ProbeJob,
+    ProfileJob,
     Progressed,
     ReferenceAnswer,
     ReferenceJob,
@@ -48,6 +49,7 @@ from inferlens.jobs import (
 )
 from inferlens.models import resolve
 from inferlens.models.model import Found
+from inferlens.record import PhaseName, Status
 
 PR_SET_PDEATHSIG = 1
 
@@ -124,9 +126,7 @@ def reference(job: ReferenceJob, pipe: Pipe) -> None:
 
 def case(job: CaseJob, pipe: Pipe) -> None:
     """Measures a case; what it raises before it has answered becomes its status and reason."""
-    preparation = Preparation(
-        Path(job.folder), Path(job.cache), lambda phase: pipe.send(Began(phase)), time.perf_counter, job.rebuild
-    )
+    preparation = _preparation(job, pipe)
     flight = Flight(job, preparation, lambda share: pipe.send(Progressed(share)), pipe.answer)
     try:
         run_case(flight)
@@ -135,14 +135,12 @@ def case(job: CaseJob, pipe: Pipe) -> None:
             traceback.print_exc()
         if flight.agreement:  # already answered; the exit code tells that something went wrong afterwards
             sys.exit(1)
-        pipe.answer(_failure(flight, error))
+        pipe.answer(flight.answer(*_ending(error)))
 
 
 def task(job: TaskJob, pipe: Pipe) -> None:
     """Calls the backend's method; what it raises becomes the failure."""
-    preparation = Preparation(
-        Path(job.folder), Path(job.cache), lambda phase: pipe.send(Began(phase)), time.perf_counter, job.rebuild
-    )
+    preparation = _preparation(job, pipe)
     result, failure = None, None
     try:
         backend = BACKENDS.get(job.case.backend)()
@@ -166,13 +164,28 @@ def task(job: TaskJob, pipe: Pipe) -> None:
     )
 
 
-def _failure(flight: Flight, error: BaseException) -> Answer:
-    """What ``error`` makes of a case."""
+def profile(job: ProfileJob, pipe: Pipe) -> None:
+    """Profiles a case; what it raises becomes its status and reason."""
+    inspection = Inspection(job, _preparation(job, pipe, job.level))
+    try:
+        pipe.answer(inspection.run())
+    except BaseException as error:
+        if not isinstance(error, InferlensError):
+            traceback.print_exc()
+        pipe.answer(inspection.answer(*_ending(error)))
+
+
+def _preparation(job: CaseJob | ProfileJob | TaskJob, pipe: Pipe, level: str = "") -> Preparation:
+    began: Callable[[PhaseName], None] = lambda phase: pipe.send(Began(phase))  # noqa: E731
+    return Preparation(Path(job.folder), Path(job.cache), began, time.perf_counter, job.rebuild, level)
+
+
+def _ending(error: BaseException) -> tuple[Status, str, str]:
+    """Status, reason and cure that ``error`` means for a case."""
     if isinstance(error, InferlensError):
-        status = "unsupported" if isinstance(error, Unsupported) else "failed"
-        return flight.answer(status, _sentence(error), error.cure)
+        return "unsupported" if isinstance(error, Unsupported) else "failed", _sentence(error), error.cure
     text = f"{type(error).__name__}: {_first_line(error)}"
-    return flight.answer("out of memory" if is_short_of_memory(error) else "failed", text)
+    return "out of memory" if is_short_of_memory(error) else "failed", text, ""
 
 
 def _capabilities(name: str) -> Capabilities:
@@ -198,6 +211,7 @@ DOING: dict[type[Any], Callable[[Any, Pipe], None]] = {
     FindJob: find,
     ReferenceJob: reference,
     CaseJob: case,
+    ProfileJob: profile,
     TaskJob: task,
 }
 

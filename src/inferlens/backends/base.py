@@ -146,6 +146,7 @@ class Preparation:
         began: Callable[[PhaseName], None] = lambda _: None,
         now: Callable[[], float] = time.perf_counter,
         rebuild: bool = False,
+        level: str = "",
     ) -> None:
         """
         Args:
@@ -154,10 +155,12 @@ class Preparation:
             began: told the name of each phase as it begins.
             now: the clock of the phases, in seconds.
             rebuild: whether what the cache already has is to be made anew.
+            level: what the runner is to be profiled for, such as ``layer``; empty: timed, so nothing may be added.
         """
         self.folder = folder
         self.cache = cache
         self.rebuild = rebuild
+        self.level = level
         self.phases: list[Phase] = []
         self.facts: dict[str, Any] = {}
         self.artefacts: list[Artefact] = []
