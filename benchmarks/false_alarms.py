@@ -6,15 +6,20 @@ case once more, and the same made 3 % slower (see ``planted``), in a drawn order
 
 * *in turns*, as two cases of one run: both sides of pair ``p`` are of the 5 consecutive rounds from round ``p`` on
   (from the first again when the rounds end). Of the same: a coin for each pair and round says which of the two
-  processes is the base. Against the slower one: the coin says which is the base, the other is not used.
+  processes is the base. Against the slower one: the coin says which is the base, the other is not used. *Paired* is the
+  same with the interval of pairs.
 * *in rows*, as two runs one after the other: the base is of 5 rounds, the candidate of the 5 rounds after them. As the
   pool's rounds have three processes, these runs are three times as far apart as real ones.
-* *one process on each side*, where nothing but a large difference may be claimed.
-* *a look after every round*, at most 20 rounds (``stats.sequential``).
+* *1 + 1*: one process on each side, where nothing but a large difference may be claimed.
+* *looks*: one after every round, at most 20 rounds (``stats.sequential``).
 
 No process is on both sides of a pair, or twice on one. Pairs share processes with other pairs: neighbouring ones have
-four of five rounds in common, so the interval of a share of *all* pairs (Clopper and Pearson 1934, as if they were
-independent) is too narrow. *Apart* are the pairs that share nothing; their interval is right, and wide.
+four of five rounds in common, and where there are more pairs than windows of rounds (the column *pairs* has both), the
+same processes come again with other coins. So the interval of a share of *all* pairs (Clopper and Pearson 1934, as if
+they were independent) is too narrow. *Apart* are the pairs that share nothing; their interval is right, and wide.
+
+Everything is told of all rounds, and of those that the watch found undisturbed: of no process were samples left out,
+and none was measured twice.
 
     python -m benchmarks.false_alarms --rounds 100 --minutes 60 [--backend pytorch] [--pool FILE]
 
@@ -26,6 +31,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import random
 import statistics
 import subprocess
@@ -36,7 +42,6 @@ from collections.abc import Callable, Iterator, Sequence
 from math import comb, log, sqrt
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 
@@ -46,6 +51,7 @@ from benchmarks.pool import BASE, SLOWER, TWIN, Process, Round, Setting
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Preparation
 from inferlens.case import Case
+from inferlens.measure import environment
 from inferlens.models import inputs, resolve
 from inferlens.stats.compare import compare
 from inferlens.stats.levels import estimate
@@ -62,7 +68,7 @@ Judge = Callable[[Pair], tuple[str, int]]
 def main(words: Sequence[str] = ()) -> None:
     """Measures, and prints the tables."""
     asked = _arguments(words)
-    console = Console(width=150)
+    console = Console(width=155)
     with installed():
         model = asked.model or _model(asked.backend)
         setting = Setting(model=model, backend=asked.backend, slower=asked.slower)
@@ -73,12 +79,19 @@ def main(words: Sequence[str] = ()) -> None:
         setting, processes = pool.read(path)[0] or setting, pool.read(path)[1]
         console.print(planted_size(setting), highlight=False)
     found = pool.rounds(processes)
-    console.print(f"{len(found)} rounds with all three processes, {len(processes)} processes in all, in {path}.")
-    if len(found) < 2 * SIDE:
-        console.print(f"{2 * SIDE} rounds at least are needed for pairs: --rounds, --minutes.")
-        return
-    console.print(deviations(processes, found))
-    console.print(verdicts(found, asked.pairs, asked.slow_pairs))
+    calm = [one for one in found if not any(process.disturbed or process.again for process in one.values())]
+    machine = environment.collect()
+    console.print(
+        f"{machine.cpu}, {len(os.sched_getaffinity(0))} CPUs usable of {os.cpu_count()}. {path}: {len(processes)} "
+        f"processes, {len(found)} rounds of three, {len(calm)} of them undisturbed.",
+        highlight=False,
+    )
+    for name, rounds in (("all rounds", found), ("undisturbed rounds", calm)):
+        if len(rounds) < 2 * SIDE:
+            console.print(f"{name}: {2 * SIDE} at least are needed for pairs, there are {len(rounds)}.")
+            continue
+        console.print(deviations(name, rounds))
+        console.print(verdicts(name, rounds, asked.pairs, asked.slow_pairs))
 
 
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
@@ -141,64 +154,71 @@ def _timed(infer: Callable[[object], object], feed: object) -> int:
     return time.perf_counter_ns() - begin
 
 
-def deviations(processes: Sequence[Process], rounds: Sequence[Round]) -> Table:
+def deviations(name: str, rounds: Sequence[Round]) -> Table:
     """How far medians of processes differ, and what a process takes."""
-    table = Table(title="Processes", title_justify="left")
+    table = Table(title=f"Processes, {name}", title_justify="left")
     headers = (
-        "kind", "n", "median, ms", "seconds each", "measured twice", "still disturbed", "not steady",
-        "between", "within", "neighbours alike", "in turns",
+        "kind", "n", "median, ms", "s each", "load", "twice", "still disturbed", "not steady",
+        "between", "by quartiles", "within", "next alike", "in turns", "by quartiles",
     )  # fmt: skip
     for header in headers:
         table.add_column(header, justify="left" if header == "kind" else "right")
     for kind in pool.KINDS:
         mine = [one[kind] for one in rounds]
         found = estimate([one.samples for one in mine])
-        logs = np.array([log(statistics.median(one.samples)) for one in mine])
-        steps = logs - np.array([log(statistics.median(one[BASE].samples)) for one in rounds])
-        bad = [one for one in mine if "also when" in one.why]
-        again = [one for one in processes if one.kind == kind and one.again]
+        logs = [log(statistics.median(one.samples)) for one in mine]
+        steps = [a - log(statistics.median(one[BASE].samples)) for a, one in zip(logs, rounds, strict=True)]
         table.add_row(
             kind, str(len(mine)), f"{found.median * 1e3:.4f}" if found else "–",
-            f"{statistics.mean(one.seconds for one in mine):.1f}", str(len(again)), str(len(bad)),
+            f"{statistics.mean(one.seconds for one in mine):.1f}", f"{statistics.mean(one.load for one in mine):.1f}",
+            str(sum(one.again for one in mine)), str(sum("also when" in one.why for one in mine)),
             str(sum(one.state not in ("steady", "warm-up") for one in mine)),
-            _percent(found.deviation_between if found else None), _percent(found.deviation_within if found else None),
-            f"{_alike(logs):+.2f}", "–" if kind == BASE else _percent(float(steps.std(ddof=1)) / sqrt(2)),
+            _percent(found.deviation_between if found else None), _percent(_by_quartiles(logs)),
+            _percent(found.deviation_within if found else None), f"{_alike(logs):+.2f}",
+            *("–" if kind == BASE else _percent(value / sqrt(2))
+              for value in (statistics.stdev(steps), _by_quartiles(steps))),
         )  # fmt: skip
     table.caption = (
-        "between, within: relative standard deviations of a process's true median, and of its error. Neighbours alike: "
+        "between, within: relative standard deviations of a process's true median, and of its error. Next alike: "
         "correlation of a round's median with the next round's.\nIn turns: deviation of a process's median where what "
-        "both processes of a round share is taken away."
+        "both processes of a round share is taken away. By quartiles: as a few far ones do not see."
     )
     return table
 
 
-def _alike(logs: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> float:
-    return float(np.corrcoef(logs[:-1], logs[1:])[0, 1]) if logs.std() > 0 else 0.0
+def _by_quartiles(values: Sequence[float]) -> float:
+    """A standard deviation that outliers do not move: of normal values it is that."""
+    low, _, high = statistics.quantiles(values, n=4)
+    return (high - low) / 1.349
+
+
+def _alike(logs: Sequence[float]) -> float:
+    return statistics.correlation(logs[:-1], logs[1:]) if len(set(logs)) > 2 else 0.0
 
 
 def _percent(share: float | None) -> str:
     return "–" if share is None else f"{share:.2%}"
 
 
-def verdicts(rounds: Sequence[Round], same: int, slow: int) -> Table:
+def verdicts(name: str, rounds: Sequence[Round], same: int, slow: int) -> Table:
     """What was called what."""
-    table = Table(title="Verdicts, threshold 2 %, 95 %", title_justify="left")
+    table = Table(title=f"Verdicts, threshold 2 %, 95 %, {name}", title_justify="left")
     columns = ("candidate", "sides", "pairs", *VERDICTS, "wrong [95 %]", "apart: wrong [95 %]", "found", "s per pair")
     for header in columns:
-        table.add_column(header, justify="left" if header in columns[:2] else "right", no_wrap=header != "sides")
+        table.add_column(header, justify="left" if header in columns[:2] else "right", no_wrap=True)
     ways: list[tuple[str, int, int, Judge]] = [
         (f"{SIDE} + {SIDE}, in turns", SIDE, 0, _plain),
-        (f"{SIDE} + {SIDE}, in turns, paired", SIDE, 0, _paired),
+        (f"{SIDE} + {SIDE}, paired", SIDE, 0, _paired),
         (f"{SIDE} + {SIDE}, in rows", SIDE, SIDE, _plain),
         ("1 + 1", 1, 0, _plain),
-        (f"a look after each of {MOST_ROUNDS} rounds", MOST_ROUNDS, 0, _looking),
+        ("looks", MOST_ROUNDS, 0, _looking),
     ]
     cost = statistics.mean(one[kind].seconds for one in rounds for kind in pool.KINDS)
     for kind, count in ((TWIN, same), (SLOWER, slow)):
-        for name, size, later, judge in ways:
+        for sides, size, later, judge in ways:
             if len(rounds) >= size + later:
                 row = _row(rounds, kind, count, size, later, judge, cost)
-                table.add_row(kind if kind == SLOWER else "the same", name, *row)
+                table.add_row(kind if kind == SLOWER else "the same", sides, *row)
     return table
 
 
@@ -210,7 +230,7 @@ def _row(
     wrong = [verdict in (("FASTER", "SLOWER") if kind == TWIN else ("FASTER", "SAME")) for verdict, _ in found]
     windows = len(rounds) - size - later + 1
     apart = wrong[: min(windows, count) : size + later]
-    yield str(len(found))
+    yield f"{len(found)} of {windows}"
     yield from (str(counts[verdict]) for verdict in VERDICTS)
     yield share(sum(wrong), len(wrong))
     yield share(sum(apart), len(apart))

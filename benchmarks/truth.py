@@ -69,10 +69,10 @@ def main() -> None:
         console.print("truth: no NVIDIA GPU with PyTorch and Triton here, so nothing of the CUDA clock.")
 
 
-def in_turns(ways: dict[Any, Way]) -> dict[Any, list[Read]]:
+def in_turns(ways: dict[Any, Way], rounds: int = ROUNDS) -> dict[Any, list[Read]]:
     """Rounds of every way, whose name begins with its truth in microseconds."""
     found: dict[Any, list[Read]] = {name: [] for name in ways}
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         for name, way in ways.items():
             microseconds = name[0] if isinstance(name, tuple) else name
             found[name].append(way(min(MOST, max(LEAST, int(SECONDS / (max(microseconds, 1) * 1e-6))))))
@@ -139,7 +139,7 @@ def on_gpu(console: Console) -> None:
         ways[microseconds, "ours"] = gpu_way(spin, spin, stamps)
         ways[microseconds, "ours, graph"] = gpu_way(spin, graph, stamps)
         ways[microseconds, "queued"] = queued_way(spin, graph)
-    in_turns(ways)  # a whole run as warm-up
+    in_turns(ways, 1)  # compiles, and wakes the GPU up
     title = f"CUDA clock: spinning kernels, {torch.cuda.get_device_name()}"
     headers = ("GPU time", "truly, µs", "bias, ns", "bias, % [96 %]", "enqueue, µs", "latency less GPU time, µs")
     table = _table(title, headers)
@@ -151,7 +151,10 @@ def on_gpu(console: Console) -> None:
         )  # fmt: skip
     console.print(table)
     step = math.gcd(*(stamp - stamps[0] for stamp in stamps))
-    console.print(f"GPU timer: readings are whole multiples of {step} ns apart.", highlight=False)
+    console.print(
+        f"GPU timer: its steps are of {step} ns; a truth is uncertain by up to one of them, by half of one in the mean.",
+        highlight=False,
+    )
 
 
 def gpu_way(spin: Any, infer: Callable[[Any], Any], stamps: list[int]) -> Way:
@@ -171,8 +174,7 @@ def queued_way(spin: Any, infer: Callable[[Any], Any]) -> Way:
     """Events around calls that are enqueued while the GPU is still busy with a kernel that is in no reading."""
     import torch
 
-    busy = type(spin)(200_000, 2 * ROUNDS * MOST)
-    busy(None)  # compiled
+    busy = type(spin)(200_000, MOST + LEAST)
 
     def round_of(count: int) -> Read:
         events = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in range(count)]
