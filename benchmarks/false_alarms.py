@@ -125,7 +125,7 @@ def _line(one: Process) -> str:
     return f"{one.round:4} {one.kind:7} {one.status} {median}, {len(one.samples)} samples, {one.seconds:.1f} s{again}"
 
 
-def planted_size(setting: Setting, calls: int = 2000) -> str:
+def planted_size(setting: Setting, calls: int = 4000) -> str:
     """How much slower the slower one is: calls of both alternate, which is first changes; in one process."""
     name, _, variant = setting.backend.partition(":")
     found = resolve.find(setting.model)

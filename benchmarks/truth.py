@@ -152,7 +152,7 @@ def on_gpu(console: Console) -> None:
     console.print(table)
     step = math.gcd(*(stamp - stamps[0] for stamp in stamps))
     console.print(
-        f"GPU timer: its steps are of {step} ns; a truth is uncertain by up to one of them, by half of one in the mean.",
+        f"GPU timer: its steps are of {step} ns; a truth is uncertain by up to one, by half of one in the mean.",
         highlight=False,
     )
 
