@@ -101,6 +101,7 @@ def test_when_the_time_is_up_no_round_is_begun(
     if done < 3:
         assert "There is no verdict before 3 rounds." in duel.sentence
         assert "when the time was up" in duel.sentence
+        assert duel.sentence.endswith("Try: --within with more time.")
 
 
 @pytest.mark.parametrize("side", ["A", "B"])

@@ -131,7 +131,8 @@ class Duel(Struct, frozen=True, kw_only=True):
         ends: dict[End, str] = {"rounds": ", the most that were allowed", "time": ", when the time was up"}
         sure = f", with {percent(self.rule.level)} confidence" if self.interval else ""
         told = f"{self.verdict}: {self.standing}{sure}, {after}{ends.get(self.end, '')}."
-        return f"{told} {self.reason}" if self.verdict == "UNDECIDED" else told
+        cure = " Try: --within with more time." if self.end == "time" else ""
+        return f"{told} {self.reason}{cure}" if self.verdict == "UNDECIDED" else told
 
 
 def other_work(a: Case, b: Case) -> list[str]:

@@ -7,9 +7,9 @@ from inferlens.record import Warning
 
 ADVICE: dict[Kind, str] = {
     "throttled": "Let it cool down, or see to its cooling; fewer cases in a row help as well.",
-    "clock change": "Where you may, lock the GPU's clocks (nvidia-smi --lock-gpu-clocks) and measure again.",
-    "foreign process": "End the other processes on the GPU (nvidia-smi lists them) and measure again.",
-    "cpu busy": "End other programs, or leave the case CPUs of its own (taskset), and measure again.",
+    "clock change": "Where you may, lock the GPU's clocks (nvidia-smi --lock-gpu-clocks).",
+    "foreign process": "End the other processes on the GPU (nvidia-smi lists them).",
+    "cpu busy": "End other programs, or leave the case CPUs of its own (taskset).",
     "steal": "Measure on a machine whose CPUs are not shared, or when its neighbours rest.",
     "power cap": "This is the speed at this power limit; compare it only with the same limit.",
     "cpu quota": "This is the speed within the container's CPU limit; raise it, or choose fewer --threads.",

@@ -89,10 +89,8 @@ def _few_independent(values: Array) -> Doubt | None:
     short = values.size < LEAST_TIMES * max(found.time, least) and correlated(values)
     if not short and median_interval(list(values)) is not None:
         return None
-    message = (
-        f"Samples resemble their neighbours: {values.size} are worth about {found.independent:.0f} independent ones, "
-        "too few to tell how sure the median is."
-    )
+    worth = f"{values.size} are worth only about {found.independent:.0f} independent ones"
+    message = f"Samples resemble their neighbours: {worth}."
     return Doubt("few-independent-samples", message, found.independent, "interval")
 
 
