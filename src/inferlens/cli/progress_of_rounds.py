@@ -8,6 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from inferlens.case import Case
 from inferlens.cli.progress import Bar, ending
 from inferlens.duel import Duel
 from inferlens.plan import Planned
@@ -29,13 +30,17 @@ class RoundsBar(Bar):
         self._rounds = len(cases) // 2
         self._first = cases[0].case.digest
 
+    def began(self, case: Case) -> None:
+        """See :class:`inferlens.observer.Observer`."""
+        super().began(case)
+        self._label = self._side(case)  # the command line says which is which, and the bar has one line
+
     def done(self, record: Record, folder: Path) -> None:
         """See :class:`inferlens.observer.Observer`."""
         if self._console.is_terminal:
             super().done(record, folder)
             return
-        side = "A" if record.case.digest == self._first else "B"
-        self._say(f"[round {record.repeat + 1}] {side} {record.case.label}: {ending(record)}")
+        self._say(f"[round {record.repeat + 1}] {self._side(record.case)} {record.case.label}: {ending(record)}")
 
     def looked(self, duel: Duel) -> None:
         """A round is over."""
@@ -44,8 +49,12 @@ class RoundsBar(Bar):
             self._say(f"[round {duel.rounds}, of {self._rounds} at most] {duel.standing}")
 
     def _draw(self, what: str, share: float = 0.0) -> None:
-        standing = f"{self.last.standing}; " if self.last and self.last.ratio is not None else ""
-        super()._draw(standing + what, share)
+        found = self.last.interval if self.last else None
+        standing = f"B/A {self.last.ratio:.3f} ({found.low:.3f} to {found.high:.3f})" if self.last and found else ""
+        super()._draw("; ".join(part for part in (standing, what) if part), share)
+
+    def _side(self, case: Case) -> str:
+        return "A" if case.digest == self._first else "B"
 
     def _say(self, text: str) -> None:
         self._console.print(escape(text), soft_wrap=True)
