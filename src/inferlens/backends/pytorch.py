@@ -8,10 +8,12 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
+from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.availability import first_lines, warn_no_effect
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.cuda_graph import CudaGraph
 from inferlens.backends.dynamic import example_feed, export_dimensions
+from inferlens.backends.layer_runs import check_level
 from inferlens.backends.torch_cast import cast
 from inferlens.backends.torch_runner import (
     Feed,
@@ -24,6 +26,7 @@ from inferlens.backends.torch_settings import torch_settings
 from inferlens.case import Case
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
+from inferlens.profile import Layers
 
 
 class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
@@ -85,8 +88,8 @@ class PyTorch(Backend):
         return torch_tolerance(case, tf32=self.parse_options(case).tf32)
 
 
-class EagerRunner(TorchRunner):
-    """Calls the module."""
+class EagerRunner(TorchRunner, LayerProfiler):
+    """Calls the module; its layers are the modules that it calls."""
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
         super().__init__(model, case, preparation, options, autocast=options.autocast)
@@ -95,6 +98,13 @@ class EagerRunner(TorchRunner):
     def settings(self) -> Any:
         """Those of every runner in PyTorch, and cuDNN's benchmark mode."""
         return torch_settings(threads=self.case.threads, tf32=self.tf32, cudnn_benchmark=self._cudnn_benchmark)
+
+    def profile_layers(self, feed: Feed, runs: int) -> Layers:
+        """Times the modules by forward hooks."""
+        from inferlens.backends.module_hooks import layers_of
+
+        check_level(self.preparation)
+        return layers_of(self, self.model.module, feed, runs, on_gpu=self.case.device == "cuda")
 
 
 class GraphRunner(EagerRunner):
@@ -111,6 +121,14 @@ class GraphRunner(EagerRunner):
     def infer(self, feed: Feed) -> Any:
         """One replay; ``feed`` is copied in first unless it is the one that is there already."""
         return self._call(feed)  # as one object, by which the graph knows it again
+
+    def profile_layers(self, feed: Feed, runs: int) -> Layers:  # noqa: ARG002 - it cannot
+        """Refuses.
+
+        Raises:
+            Unsupported: always.
+        """
+        raise Unsupported("A CUDA graph replays kernels and calls no modules.", cure="without cuda_graph")
 
     def bind(self, feed: Feed) -> None:
         """Copies ``feed`` into the captured inputs."""

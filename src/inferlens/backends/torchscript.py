@@ -15,13 +15,15 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
+from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.flat_outputs import flat_outputs
-from inferlens.backends.torch_runner import TorchOptions, TorchRunner, torch_capabilities, torch_tolerance
+from inferlens.backends.torch_runner import Feed, TorchOptions, TorchRunner, torch_capabilities, torch_tolerance
 from inferlens.case import Case
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
+from inferlens.profile import Layers
 
 
 class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
@@ -70,7 +72,7 @@ class TorchScript(Backend):
         return torch_tolerance(case, tf32=self.parse_options(case).tf32)
 
 
-class ScriptRunner(TorchRunner):
+class ScriptRunner(TorchRunner, LayerProfiler):
     """Calls the script module."""
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
@@ -98,6 +100,17 @@ class ScriptRunner(TorchRunner):
                 script = torch.jit.freeze(script.eval())
         call: Callable[..., Any] = script
         return call
+
+    def profile_layers(self, feed: Feed, runs: int) -> Layers:  # noqa: ARG002 - it cannot
+        """Refuses: what runs is a graph of operators that the interpreter fuses, and it tells nobody their times.
+
+        Raises:
+            Unsupported: always.
+        """
+        raise Unsupported(
+            "TorchScript runs its own graph: no modules are called that could be timed.",
+            cure="--backend pytorch, or onnxruntime:cpu for a graph with fused layers",
+        )
 
     def _script(self, module: Any) -> Any:
         import torch
