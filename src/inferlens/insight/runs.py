@@ -1,0 +1,133 @@
+"""The times of one profile's runs as arrays, and what they come to.
+
+Two kinds of numbers come from them. *Statistics over runs* (mean, median, 95th percentile) say how a time spreads, and
+do not add up: the median of a sum is not the sum of medians. *Typical times* do add up: the mean over the same runs for
+everything, the middle half of them when ordered by the whole. A share is a typical time over the typical whole, so
+shares add up too, and a few disturbed runs change neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from inferlens.profile import Profile
+from inferlens.stats.intervals import median_interval
+from inferlens.stats.quantiles import summarise
+
+LEAST_RUNS_TO_TRIM = 4
+
+Array = NDArray[np.float64]
+
+
+class Times(Struct, frozen=True, kw_only=True):
+    """What a time came to over the runs, in seconds.
+
+    Attributes:
+        typical: mean over the middle half of the runs; these add up.
+        share: ``typical`` over that of the whole; ``None`` if the whole took no time.
+        median_low, median_high: 95 % interval of the median; ``None`` with too few runs.
+        p95: ``None`` with too few runs.
+    """
+
+    typical: float
+    share: float | None
+    mean: float
+    median: float
+    median_low: float | None
+    median_high: float | None
+    p95: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Seconds of every run: of the whole, and of each layer; zeros for a layer that was not timed.
+
+    Attributes:
+        whole: shape (runs,).
+        layers: shape (layers, runs).
+        was_timed: whether each layer was.
+    """
+
+    whole: Array
+    layers: Array
+    was_timed: tuple[bool, ...]
+
+    @property
+    def count(self) -> int:
+        """How many runs there were."""
+        return int(self.whole.size)
+
+    @cached_property
+    def sums(self) -> Array:
+        """What the layers of each run add up to."""
+        return np.asarray(self.layers.sum(axis=0), dtype=np.float64)
+
+    @cached_property
+    def outside(self) -> Array:
+        """The part of each run that was in no layer; negative where layers ran at the same time."""
+        return self.whole - self.sums
+
+    @cached_property
+    def middle(self) -> NDArray[np.intp]:
+        """The middle half of the runs, by the whole; all of them where they are few."""
+        order = np.argsort(self.whole, kind="stable")
+        cut = self.count // 4 if self.count >= LEAST_RUNS_TO_TRIM else 0
+        return order[cut : self.count - cut]
+
+    def typical(self, series: Array) -> float:
+        """The mean of a series over the middle half of the runs."""
+        return float(series[self.middle].mean())
+
+    def share(self, series: Array) -> float | None:
+        """The typical time of a series over that of the whole."""
+        whole = self.typical(self.whole)
+        return self.typical(series) / whole if whole > 0 else None
+
+    def times(self, series: Array) -> Times:
+        """What a series, a number for each run in their order, comes to."""
+        summary = summarise(series.tolist())
+        assert summary is not None, "a profile without runs has no times"
+        interval = median_interval(series.tolist())
+        return Times(
+            typical=self.typical(series),
+            share=self.share(series),
+            mean=summary.mean,
+            median=summary.median,
+            median_low=interval.low if interval else None,
+            median_high=interval.high if interval else None,
+            p95=summary.p95,
+        )
+
+
+def runs_of(profile: Profile) -> Runs | str:
+    """The runs of a profile, or the sentence that says why there is nothing to compute with.
+
+    Times that cannot be right are not repaired: a profile in which a single layer has another number of runs than the
+    whole, or a negative time, is refused.
+    """
+    if profile.status != "ok" or profile.layers is None:
+        return profile.reason or f"It ended as '{profile.status}', and no reason is known."
+    whole = np.asarray(profile.layers.whole, dtype=np.float64)
+    if not whole.size:
+        return "It has no runs."
+    if not _are_times(whole):
+        return "Its times are no times: one is negative or not finite."
+    timed = tuple(bool(layer.times) for layer in profile.layers.layers)
+    layers = np.zeros((len(timed), whole.size))
+    for index, layer in enumerate(profile.layers.layers):
+        if not layer.times:
+            continue
+        if len(layer.times) != whole.size:
+            return f"A layer has {len(layer.times)} times, and there were {whole.size} runs."
+        layers[index] = layer.times
+    return Runs(whole, layers, timed) if _are_times(layers) else "A layer has a time that is negative or not finite."
+
+
+def _are_times(values: Array | Sequence[float]) -> bool:
+    return bool(np.isfinite(values).all() and (np.asarray(values) >= 0).all())

@@ -1,0 +1,103 @@
+"""Profiles on disk: ``<output>/<model>/<case>/profile-layer.json``, beside the record of the same case.
+
+Reading is lenient: a file that is no profile is a problem in the answer, and the others are shown. Of each case on each
+machine the latest profile counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from inferlens import profile, record
+from inferlens.errors import InferlensError
+from inferlens.files import write_whole
+from inferlens.profile import Profile
+from inferlens.record import Record
+from inferlens.samples import machine
+from inferlens.store import RECORD
+
+PROFILE = "profile-layer.json"
+CURE = "inferlens profile MODEL"
+
+
+@dataclass
+class LoadedProfiles:
+    """Profiles that could be read, by their creation.
+
+    Attributes:
+        profiles: all of them.
+        records: by a profile's id, the record of its case that was timed untouched, where that lies beside it.
+        folders: by a profile's id, where it lies.
+        problems: what could not be read, a sentence each.
+    """
+
+    profiles: list[Profile] = field(default_factory=list)
+    records: dict[str, Record] = field(default_factory=dict)
+    folders: dict[str, Path] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def save(folder: Path, made: Profile) -> None:
+    """Writes a profile into its case's folder, whole or not at all."""
+    write_whole(folder / PROFILE, profile.encode(made))
+
+
+def load_profiles(paths: Iterable[Path | str]) -> LoadedProfiles:
+    """Every profile under ``paths``: profile files, or folders at any height above them.
+
+    Raises:
+        InferlensError: if a path does not exist, or there is no profile under any of them.
+    """
+    loaded = LoadedProfiles()
+    given = [Path(path) for path in paths]
+    for path in given:
+        if not path.exists():
+            raise InferlensError(
+                f"{path} does not exist.", expected="a folder with profiles, such as results/resnet18", cure=CURE
+            )
+        for file in sorted(path.rglob(PROFILE)) if path.is_dir() else [path]:
+            _load(file, loaded)
+    if not loaded.profiles:
+        problems = " ".join(loaded.problems)
+        raise InferlensError(f"There is no profile in {', '.join(map(str, given))}. {problems}".strip(), cure=CURE)
+    loaded.profiles.sort(key=lambda one: one.created)
+    return loaded
+
+
+def latest(profiles: Sequence[Profile]) -> list[Profile]:
+    """The last profile of each case on each machine, at the place of the case's first one."""
+    found: dict[tuple[str, str], Profile] = {}
+    for one in sorted(profiles, key=lambda one: one.created):
+        found[one.case.digest, machine(one.environment)] = one
+    return list(found.values())
+
+
+def _load(file: Path, loaded: LoadedProfiles) -> None:
+    try:
+        made = profile.decode(file.read_bytes())
+    except OSError as error:
+        loaded.problems.append(f"{file} cannot be read: {error.strerror}.")
+    except InferlensError as error:
+        loaded.problems.append(f"{file} was left out. {error}")
+    else:
+        if made.id not in loaded.folders:
+            loaded.profiles.append(made)
+            loaded.folders[made.id] = file.parent
+            _load_record(file.parent / RECORD, made, loaded)
+
+
+def _load_record(file: Path, made: Profile, loaded: LoadedProfiles) -> None:
+    """The record beside a profile, if it is the one that the profile names."""
+    try:
+        found = record.decode(file.read_bytes())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        loaded.problems.append(f"{file} cannot be read: {error.strerror}.")
+    except InferlensError as error:
+        loaded.problems.append(f"{file} was left out. {error}")
+    else:
+        if found.id == made.record and found.case == made.case:
+            loaded.records[made.id] = found
