@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from inferlens import api, cli, tasks
+from inferlens import api, cli, tasks, voyage
 from inferlens.jobs import Answered, Event, Job
 from inferlens.launch import Outcome
 from inferlens.worker import DOING, Pipe
@@ -66,7 +66,7 @@ def launch(
 
 def stay(patch: pytest.MonkeyPatch) -> None:
     """Has everything that would be done in a process of its own done here."""
-    for module in (api, tasks):
+    for module in (api, voyage, tasks):
         patch.setattr(module, "launch", launch)
 
 

@@ -9,10 +9,11 @@ import pytest
 import torch
 
 import inferlens
-from inferlens import InferlensError, api
+from inferlens import InferlensError, voyage
 from inferlens.case import Case
 from inferlens.launch import Outcome
 from inferlens.models.model import Found, Origin
+from inferlens.observer import Silent
 from inferlens.plan import Plan, Planned
 from inferlens.record import Environment
 
@@ -120,8 +121,8 @@ def test_a_file_that_names_code_as_its_source_runs_it_only_with_trust(trust: boo
     found = Found(spec="engine:net.engine", name="net", format="engine", origin=origin)
     case = Case(model=found.spec, backend="tensorrt", variant="rtx", device="cuda")
     plan = Plan(model=("net.engine",), trust=trust)
-    voyage = api.Voyage(plan, api.Silent(), tmp_path, None, Environment())
-    missing = voyage._reference(Planned(case, found, None)).missing
+    run = voyage.Voyage(plan, Silent(), tmp_path, None, Environment())
+    missing = run._reference(Planned(case, found, None)).missing
     assert ("--trust" in missing) is not trust
     assert trust is ("nowhere_to_be_found" in missing and "failed" in missing)
 
@@ -143,12 +144,12 @@ def test_what_a_file_was_compiled_from_keeps_its_seed_and_is_fed_with_the_cases(
         heard.append(job)
         return Outcome(status="crashed")
 
-    monkeypatch.setattr(api, "launch", launched)
+    monkeypatch.setattr(voyage, "launch", launched)
     found = Found(
         spec="engine:net.engine", name="net", format="engine", origin=Origin(spec="fake:net", format="fake", seed=3)
     )
     for seed in (0, 1, 1):
         case = Case(model=found.spec, backend="tensorrt", variant="rtx", device="cuda", seed=seed)
-        voyage = api.Voyage(Plan(model=("net.engine",)), api.Silent(), tmp_path, None, Environment())
-        voyage._reference(Planned(case, found, None))
+        run = voyage.Voyage(Plan(model=("net.engine",)), Silent(), tmp_path, None, Environment())
+        run._reference(Planned(case, found, None))
         assert (heard[-1].case.seed, heard[-1].inputs_seed) == (3, seed)

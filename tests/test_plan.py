@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inferlens import api
+from inferlens import voyage
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, Support
 from inferlens.case import TensorSpec
@@ -15,6 +15,7 @@ from inferlens.errors import InferlensError
 from inferlens.jobs import CaseJob
 from inferlens.launch import Outcome
 from inferlens.models.model import Found, Origin
+from inferlens.observer import Silent
 from inferlens.plan import Plan, Planned, cases_on, expand
 from inferlens.record import Environment
 
@@ -220,11 +221,11 @@ def test_on_the_cpu_there_is_no_way_to_and_from_the_host() -> None:
 @pytest.mark.parametrize("rebuild", [True, False])
 def test_rebuild_reaches_the_job(rebuild: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs: list[Any] = []
-    monkeypatch.setattr(api, "launch", lambda job, **_: jobs.append(job) or Outcome("crashed", "as planned"))
+    monkeypatch.setattr(voyage, "launch", lambda job, **_: jobs.append(job) or Outcome("crashed", "as planned"))
     plan = Plan.from_words({"model": "fake:demo", "rebuild": rebuild, "output": str(tmp_path)})
     (planned,) = cases(found=Found(spec="fake:demo", name="demo", format="fake"), backend="fake")
-    voyage = api.Voyage(plan, api.Silent(), tmp_path, None, Environment())
-    assert voyage.measure(planned).status == "crashed"
+    run = voyage.Voyage(plan, Silent(), tmp_path, None, Environment())
+    assert run.measure(planned).status == "crashed"
     assert [job.rebuild for job in jobs if isinstance(job, CaseJob)] == [rebuild]
 
 

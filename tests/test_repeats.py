@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 import inferlens
-from inferlens import api
+from inferlens import api, voyage
 from inferlens.errors import Unsupported
 from inferlens.jobs import Answer, CaseJob
 from inferlens.launch import Outcome
@@ -83,6 +83,8 @@ class Machine:
             return outcome
         self.attempts += 1
         outcome.machine = self.logs.pop(0)
+        if not self.logs and self.ending == "interrupted":
+            raise KeyboardInterrupt
         if not self.logs and self.ending != "ok":
             return Outcome(status="crashed", reason="It fell.", machine=outcome.machine)
         answer = msgspec.json.decode(outcome.answer, type=Answer)
@@ -106,7 +108,7 @@ class Ear(api.Silent):
 
 def measured(folder: Path, patch: pytest.MonkeyPatch, machine: Machine) -> tuple[Record, Ear]:
     """A case of 400 samples from 0 s to 4 s of the fake's clock, which is the log's as well."""
-    patch.setattr(api, "launch", machine.launch)
+    patch.setattr(voyage, "launch", machine.launch)
     words: dict[str, Any] = {"warmup": 1, "iterations": 400, "option": "fake.latency=10", "output": str(folder)}
     ear = Ear()
     (record,) = inferlens.bench("fake:demo", backend="fake:noisy", observer=ear, **words)
@@ -146,7 +148,30 @@ def test_disturbed_twice_it_keeps_all_samples_and_says_so(tmp_path: Path, monkey
     assert "also when the case was measured again" in record.marks.why
 
 
-def test_the_second_time_counts_also_if_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_time_that_fails_takes_nothing_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record, _ = measured(tmp_path, monkeypatch, Machine(LOUD, CALM, ending="crashed"))
-    assert (record.status, record.reason, record.measurements) == ("crashed", "It fell.", ())
-    assert record.marks is None
+    assert (record.status, record.facts["attempt"], len(record.samples("latency"))) == ("ok", 1, 400)
+    assert record.marks is not None
+    assert (record.marks.repeat, record.marks.discarded, bool(record.marks.disturbed)) == (False, (), True)
+
+
+def test_an_interrupted_second_time_takes_nothing_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        measured(tmp_path, monkeypatch, Machine(LOUD, CALM, ending="interrupted"))
+    (record,) = inferlens.load_records([tmp_path]).records
+    assert (record.status, len(record.samples("latency"))) == ("ok", 400)
+
+
+def test_after_two_futile_second_times_there_are_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(*[LOUD] * 6)
+    monkeypatch.setattr(voyage, "launch", machine.launch)
+    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
+    options = [f"fake.latency={value}" for value in ("10,10.01,10.02,10.03",)]
+    records = inferlens.bench("fake:demo", backend="fake:noisy", option=options, **words)
+    assert [record.facts["attempt"] for record in records] == [2, 4, 5, 6]
+
+
+def test_what_was_prepared_first_is_what_preparing_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, _ = measured(tmp_path, monkeypatch, Machine(LOUD, CALM))
+    assert [phase.name for phase in record.phases] == ["load", "build", "first inference", "warm-up", "steady state"]
+    assert record.facts["attempt"] == 2

@@ -130,16 +130,17 @@ def test_what_cannot_run_here_is_said_before_anything_is_measured(tmp_path: Path
 
 def test_a_process_that_fails_later_leaves_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The two rounds before it are not enough, and those that ran would mostly be the fast ones."""
-    from inferlens import api
+    from inferlens import api, voyage
     from tests.commands import launch
 
     def sometimes(job: Any, **words: Any) -> Any:
         done = launch(job, **words)
         calls.append(getattr(job, "case", None))
-        return api.Outcome(status="crashed", reason="It fell.") if len(calls) == 9 else done
+        return voyage.Outcome(status="crashed", reason="It fell.") if len(calls) == 9 else done
 
     calls: list[Any] = []
-    monkeypatch.setattr(api, "launch", sometimes)
+    for module in (api, voyage):
+        monkeypatch.setattr(module, "launch", sometimes)
     duel = ab(tmp_path, "fake:steady", "fake:fast")
     assert (duel.verdict, duel.ratio) == ("DID NOT RUN", None)
     assert "crashed: It fell. Try: the log beside the record (1 of 3 processes)." in duel.sentence

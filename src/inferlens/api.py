@@ -7,44 +7,30 @@ from __future__ import annotations
 
 import random
 import tempfile
-import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from inferlens.backends.base import Absence, Capabilities
-from inferlens.conditions import Conditions, conditions
 from inferlens.errors import InferlensError
 from inferlens.jobs import (
-    Answer,
-    Began,
-    CaseJob,
-    Event,
     FindAnswer,
     FindJob,
     ProbeAnswer,
     ProbeJob,
-    Progressed,
-    Reference,
-    ReferenceAnswer,
-    ReferenceJob,
 )
-from inferlens.launch import Outcome, launch
+from inferlens.launch import launch
 from inferlens.machine import Before
 from inferlens.measure import environment
-from inferlens.models import resolve
 from inferlens.models.model import Found
 from inferlens.observer import Observer, Silent
 from inferlens.plan import Plan, Planned, backends_named, expand
-from inferlens.record import Environment, ModelFacts, Record, Status, Warning
-from inferlens.store import LOG, Store
-from inferlens.watch.before import IDLE_SECONDS, survey
-from inferlens.watch.watch import Watch
+from inferlens.record import Record
+from inferlens.voyage import Voyage
+from inferlens.watch.before import IDLE_SECONDS, surveyed
 
 SURVEY_TIMEOUT = 300.0
 
@@ -114,7 +100,7 @@ def run(plan: Plan, observer: Observer, found: Sequence[Found] | None = None, li
 def embark(plan: Plan, observer: Observer, cases: Sequence[Planned], live: str | None = None) -> Iterator[Voyage]:
     """What measures ``cases``, once the machine was looked at while nothing ran."""
     uses_gpu = any(planned.case.device == "cuda" and not planned.refusal for planned in cases)
-    idle = survey(IDLE_SECONDS) if uses_gpu else Before()
+    idle = surveyed(IDLE_SECONDS) if uses_gpu else Before()
     with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch:
         yield Voyage(plan, observer, Path(scratch), live, environment.collect(), idle)
 
@@ -166,162 +152,3 @@ def find(names: Sequence[str]) -> list[Found]:
         if failure:
             raise InferlensError(failure.what, expected=failure.expected, cure=failure.cure)
     return [found for found in answer.found if found]
-
-
-@dataclass
-class Voyage:
-    """One run of a plan: what its cases share."""
-
-    plan: Plan
-    observer: Observer
-    scratch: Path
-    live: str | None
-    environment: Environment
-    idle: Before = field(default_factory=Before)
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
-    _references: dict[str, Reference] = field(default_factory=dict)
-
-    def measure(self, planned: Planned, repeat: int = 0) -> Record:
-        """Measures one case in a fresh process and keeps its record.
-
-        Where something else on the machine disturbed most of it, it is measured once more, and the second time counts.
-        """
-        store = Store(Path(self.plan.output))
-        folder = store.claim(planned.case, planned.found.name)
-        created = datetime.now(timezone.utc)
-        try:
-            outcome, answer, found = self._ask(planned, folder, again=False)
-            if found.repeat:
-                self.observer.doing(f"disturbed, so once more: {planned.case.label}")
-                outcome, answer, found = self._ask(planned, folder, again=True)
-        except BaseException:  # cut short: nothing was learned, so nothing is kept
-            _discard(folder)
-            raise
-        record = Record(
-            id=uuid.uuid4().hex,
-            run=self.id,
-            repeat=repeat,
-            created=created.isoformat(timespec="milliseconds"),
-            case=planned.case,
-            budget=self.plan.budget,
-            status=answer.status,
-            reason=answer.reason,
-            cure=answer.cure,
-            output_tail=outcome.tail if answer.status != "ok" or outcome.fault else (),
-            model=msgspec.structs.replace(answer.model or ModelFacts(name=""), name=planned.found.name),
-            environment=self.environment,
-            phases=answer.phases,
-            measurements=answer.measurements,
-            agreement=answer.agreement,
-            memory=found.memory,
-            facts=answer.facts,
-            artefacts=answer.artefacts,
-            warnings=answer.warnings + _faults(outcome),
-            machine=found.machine,
-            marks=found.marks,
-            window_marks=found.window_marks,
-            energy=found.energy,
-            cpu_energy=found.cpu_energy,
-        )
-        store.save(folder, record)
-        self.observer.done(record, folder)
-        return record
-
-    def _ask(self, planned: Planned, folder: Path, again: bool) -> tuple[Outcome, Answer, Conditions]:
-        """How the case's process ended; what is known of the case, also if it did not answer; and of the machine."""
-        if planned.refusal:
-            why = planned.refusal
-            reason = f"{why.what} Expected: {why.expected}." if why.expected else why.what
-            answer = Answer(status="unsupported", reason=reason, cure=why.cure)
-            return Outcome(), answer, Conditions(memory=answer.memory)
-        case = planned.case
-        job = CaseJob(
-            case=case,
-            budget=self.plan.budget,
-            folder=str(folder.resolve()),
-            cache=str(self._cache()),
-            reference=self._reference(planned),
-            trust=self.plan.trust,
-            rebuild=self.plan.rebuild,
-            live=self.live,
-        )
-        self.observer.began(case)
-        gpu = case.device == "cuda"
-        before = self._before() if gpu else Before()
-        outcome = launch(
-            job,
-            timeout=self.plan.budget.timeout,
-            log=folder / LOG,
-            on_event=self._tell,
-            watch=lambda pid: Watch(pid, gpu=gpu, before=before),
-        )
-        if outcome.answer:
-            answer = msgspec.json.decode(outcome.answer, type=Answer)
-        else:
-            answer = Answer(status=outcome.status, reason=outcome.reason, cure=_cure(outcome.status))
-        return outcome, answer, conditions(case, answer, outcome.machine, repeated=again)
-
-    def _before(self) -> Before:
-        """The GPU as it is now, with the power it drew while nothing ran."""
-        idle = self.idle
-        return msgspec.structs.replace(
-            survey(), idle_power=idle.idle_power, idle_seconds=idle.idle_seconds, idle_samples=idle.idle_samples
-        )
-
-    def _reference(self, planned: Planned) -> Reference:
-        """The reference's outputs for this case, computed once for all cases that share model, inputs and weights."""
-        case = planned.reference
-        if case is None:
-            return Reference(name="", missing="nothing tells what the file was compiled from")
-        if planned.found.origin and resolve.runs_code(case.model) and not self.plan.trust:
-            reason = f"the file says that it was compiled from {case.model}, which would be run; --trust does so"
-            return Reference(name="", missing=reason)
-        seed = planned.case.seed
-        key = f"{case.digest}-{seed}"
-        if key not in self._references:
-            self.observer.doing(f"reference outputs: {case.label}")
-            path = self.scratch / f"{key}.npz"
-            job = ReferenceJob(case=case, path=str(path), inputs_seed=seed, trust=self.plan.trust, live=self.live)
-            outcome = launch(job, timeout=self.plan.budget.timeout)
-            name = f"{case.backend_label} {case.precision} on {case.device}"
-            if outcome.answer:
-                weights = msgspec.json.decode(outcome.answer, type=ReferenceAnswer).weights_sha256
-                self._references[key] = Reference(name=name, path=str(path), weights_sha256=weights)
-            else:
-                why = outcome.tail[-1] if outcome.tail else outcome.reason
-                self._references[key] = Reference(name=name, missing=f"the reference failed: {why}")
-        return self._references[key]
-
-    def _tell(self, event: Event) -> None:
-        if isinstance(event, Began):
-            self.observer.phase(event.phase)
-        elif isinstance(event, Progressed):
-            self.observer.progress(event.share)
-
-    def _cache(self) -> Path:
-        cache = Path(self.plan.output).resolve() / ".cache"
-        cache.mkdir(parents=True, exist_ok=True)
-        return cache
-
-
-def _faults(outcome: Outcome) -> tuple[Warning, ...]:
-    if not outcome.fault:
-        return ()
-    message = f"after its last sample {outcome.fault}"
-    return (Warning("bad-exit", message, "the numbers are complete; the log beside the record has more"),)
-
-
-def _cure(status: Status) -> str:
-    cures: dict[Status, str] = {
-        "timed out": "--timeout with more seconds",
-        "out of memory": "a smaller --batch, or a smaller --precision",
-        "crashed": "the log beside the record",
-    }
-    return cures.get(status, "")
-
-
-def _discard(folder: Path) -> None:
-    """Removes the folder of a case that was cut short, with what the case left in it."""
-    import shutil
-
-    shutil.rmtree(folder, ignore_errors=True)

@@ -20,6 +20,7 @@ DEVICES = ("cpu", "cuda")
 IO = ("device", "host")
 MODES = ("latency", "throughput", "both")
 STOPS = ("half-width", "plateau")
+MAX_TIME = 10.0  # seconds that a series may take
 DTYPES = (
     "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool",
 )  # fmt: skip
@@ -256,7 +257,8 @@ class Budget(Struct, frozen=True, kw_only=True):
         seconds: time for the latency samples; ``None``: as ``stop`` says.
         stop: ``half-width``: until the median's 95 % interval is ``half_width`` of it to either side; ``plateau``:
             until the noise no longer changes.
-        max_time: seconds after which a series ends anyway, that of the warm-up as well.
+        max_time: seconds after which a series ends anyway, that of the warm-up as well; ``None``: :data:`MAX_TIME`, but
+            for series whose end is asked for, by ``iterations`` or ``seconds``.
         timeout: seconds after which the case's process is killed, its preparation included.
     """
 
@@ -267,5 +269,5 @@ class Budget(Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     stop: str = "half-width"
     half_width: float = 0.01
-    max_time: float = 10.0
+    max_time: float | None = None
     timeout: float = 900.0

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from inferlens.disturbance import words
 from inferlens.record import Record, Warning
-from inferlens.samples import Repeats, Series, finite, latencies
+from inferlens.samples import Repeats, Series, finite, latencies, of
 from inferlens.stats.doubts import doubts
 from inferlens.stats.intervals import median_interval
 from inferlens.stats.quantiles import median
@@ -38,7 +38,7 @@ OF_THE_MACHINE = ("disturbed", "samples-left-out", "power-cap", "cpu-quota")
 # What only the process could know that measured; the advice stands beside the place where it is said.
 OF_THE_CASE = (
     "bad-exit", "export-fallback", "graph-breaks", "lower-precision", "moved-optimum", "no-cuda-graph", "no-effect",
-    "no-engines", "provider-fallback", "static-shape", "unknown-origin",
+    "no-engines", "one-in-flight", "provider-fallback", "rotating-fits-cache", "static-shape", "unknown-origin",
 )  # fmt: skip
 # All there is, each with its advice; an empty one is given where it is said.
 CAUTIONS = {**ADVICE, **dict.fromkeys((*OF_THE_MACHINE, *OF_THE_CASE), "")}
@@ -69,7 +69,7 @@ def of_record(record: Record) -> list[Warning]:
     found += _of_warm_up(record)
     bound = bound_by(record)
     if bound == "host":
-        found.append(_caution("host-bound", "Bound by the host: the GPU waits for calls to be enqueued."))
+        found.append(_caution("host-bound", "Bound by the host: enqueueing a call takes about as long as the call."))
     if bound == "copies":
         found.append(_caution("copy-bound", "Bound by copies between host and GPU."))
     return found
@@ -77,10 +77,10 @@ def of_record(record: Record) -> list[Warning]:
 
 def bound_by(record: Record) -> str:
     """What a call on a GPU waits for most: ``host``, ``copies`` or ``GPU``; empty where that was not measured."""
-    latency, enqueue, gpu = (finite(record, metric) for metric in ("latency", "enqueue time", "GPU time"))
+    latency, enqueue, gpu = (of(record, metric).samples for metric in ("latency", "enqueue time", "GPU time"))
     if not (latency and enqueue and gpu):
         return ""
-    copies = [finite(record, metric) for metric in ("H2D time", "D2H time")]
+    copies = [of(record, metric).samples for metric in ("H2D time", "D2H time")]
     if all(copies) and sum(median(each) for each in copies) >= COPY_BOUND * median(gpu):
         return "copies"
     return "host" if median(enqueue) >= HOST_BOUND * median(latency) else "GPU"

@@ -39,6 +39,7 @@ class Clock(Protocol):
 
     name: str
     asynchronous: bool
+    lanes: int  # streams that calls of a window go round
 
     def now(self) -> float:
         """Seconds of the clock that ``Timings.begins`` are of."""
@@ -61,6 +62,7 @@ class HostClock:
 
     name = "host: time.perf_counter_ns"
     asynchronous = False
+    lanes = 1
 
     def now(self) -> float:
         """See :class:`Clock`."""
@@ -126,6 +128,7 @@ class CudaClock:
 
     name = "host: time.perf_counter_ns; GPU: CUDA events"
     asynchronous = True
+    lanes = 1
 
     def now(self) -> float:
         """See :class:`Clock`."""
@@ -183,6 +186,7 @@ class LanesClock(CudaClock):
 
     def __init__(self, lanes: list[Lane]) -> None:
         self._lanes = lanes
+        self.lanes = max(1, len(lanes))
 
     def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:
         """See :class:`Clock`."""

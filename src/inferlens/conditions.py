@@ -27,8 +27,9 @@ class Conditions(Struct, frozen=True, kw_only=True):
 
     @property
     def repeat(self) -> bool:
-        """Whether the case is to be measured again, for it was disturbed too much."""
-        return any(marks.repeat for marks in (self.marks, self.window_marks) if marks)
+        """Whether the case is to be measured again: its latencies, or its rates alone, were disturbed too much."""
+        decisive = self.marks or self.window_marks
+        return decisive is not None and decisive.repeat
 
 
 def conditions(case: Case, answer: Answer, log: MachineLog | None, *, repeated: bool = False) -> Conditions:
@@ -47,10 +48,10 @@ def conditions(case: Case, answer: Answer, log: MachineLog | None, *, repeated: 
     calls, windows = _timed(answer, "latency"), _timed(answer, "throughput")
     if log is None or not (calls or windows):
         return Conditions(memory=memory)
-    marks = mark(calls.begins, calls.samples, log, repeated=repeated) if calls else None
+    marks = mark(calls.begins, calls.values, log, repeated=repeated) if calls else None
     window_marks = None
     if windows:
-        seconds = [windows.calls / rate for rate in windows.samples]
+        seconds = [windows.calls / rate for rate in windows.values]
         window_marks = mark(windows.begins, seconds, log, repeated=repeated, least=LEAST_WINDOWS)
     spans = [measured for measured in (calls, windows) if measured]
     return Conditions(
@@ -70,7 +71,7 @@ def _timed(answer: Answer, metric: Metric) -> Measurement | None:
 
 
 def _end(measured: Measurement) -> float:
-    last = measured.samples[-1]
+    last = measured.values[-1]
     return measured.begins[-1] + (measured.calls / last if measured.unit == "calls/s" else last)
 
 

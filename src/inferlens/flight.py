@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import TOLERANCES, Outputs, Preparation, Runner
 from inferlens.backends.host_io import HostIo
-from inferlens.case import Case
+from inferlens.case import MAX_TIME, Case
 from inferlens.jobs import Answer, CaseJob
 from inferlens.measure import agreement, memory, series, stopping
 from inferlens.measure.feeding import Feeding
@@ -23,6 +24,12 @@ from inferlens.stats.quantiles import median
 Progress = Callable[[float], None]
 THROUGHPUT_SECONDS = 2.0  # where throughput alone is measured
 LEAST_THROUGHPUT = 0.5  # beside a short series of latencies
+KEPT_WARMUP = stopping.MOST_SAMPLES
+ONE_IN_FLIGHT = (
+    "one-in-flight",
+    "Calls of this backend cannot overlap on the CPU: one is in flight, whatever the depth.",
+    "Compare its throughput with the others' at --depth 1.",
+)
 STATIC = (
     "static-shape",
     "Prepared for the measured shape alone: ranges of sizes mean nothing to this backend.",
@@ -87,9 +94,9 @@ def run_case(flight: Flight) -> None:
             runner.synchronize()
         first = runner.collect(outputs)
         with phase("warm-up"):
-            warmup = _warm_up(runner, feeding, job, preparation)
+            flight.measurements = _warm_up(runner, feeding, job, preparation)
         with phase("steady state"):
-            flight.measurements = (*warmup, *_measure(runner, feeding, job, flight.progress))
+            _measure(flight, runner, feeding)
         last = runner.collect(runner.infer(feeding.first))
         flight.agreement = _agreement(first, last, model, job, backend.tolerance(job.case))
         _tell_lower_precision(flight.agreement, job.case, preparation)
@@ -116,26 +123,43 @@ def _warm_up(runner: Runner, feeding: Feeding, job: CaseJob, preparation: Prepar
     taken = series.latency(runner, feeding.latency, rule, lambda _: None, "warm-up")
     preparation.facts["warm-up calls"] = len(rule.samples)
     preparation.facts["warm-up seconds"] = round(rule.spent, 6)
-    return taken[:1]  # enqueue and GPU times of the warm-up are of no use
+    # Enqueue and GPU times of the warm-up are of no use, nor is the beginning of a very long one.
+    return tuple(
+        msgspec.structs.replace(one, samples=one.samples[-KEPT_WARMUP:], begins=one.begins[-KEPT_WARMUP:])
+        for one in taken[:1]
+    )
 
 
-def _measure(runner: Runner, feeding: Feeding, job: CaseJob, progress: Progress) -> tuple[Measurement, ...]:
-    """Latency first, then throughput for a quarter of the time that the latency took."""
-    mode = "latency" if job.case.cold else job.budget.mode  # calls in flight together have no cold caches
-    latencies: tuple[Measurement, ...] = ()
+def _measure(flight: Flight, runner: Runner, feeding: Feeding) -> None:
+    """Latency first, then throughput for a quarter of the time that the latency took; each is kept once it is known."""
+    job, budget, progress = flight.job, flight.job.budget, flight.progress
+    # Caches are cold, or inputs rotate, for one call at a time alone.
+    mode = "latency" if job.case.cold or job.case.rotate else budget.mode
     share = {"latency": 1.0, "throughput": 0.0, "both": 0.8}[mode]
     if mode == "throughput":
-        typical, seconds = series.typical_latency(runner, feeding.throughput), job.budget.seconds or THROUGHPUT_SECONDS
+        typical, seconds = series.typical_latency(runner, feeding.throughput), budget.seconds or THROUGHPUT_SECONDS
     else:
-        rule = stopping.sampling_rule(job.budget)
+        rule = stopping.sampling_rule(budget)
         latencies = series.latency(runner, feeding.latency, rule, lambda part: progress(share * part))
-        samples = latencies[0].samples
+        flight.measurements += latencies
+        samples = latencies[0].values
         typical, seconds = median(samples), max(0.25 * sum(samples), LEAST_THROUGHPUT)
     if mode == "latency":
-        return latencies
-    depth, told = job.case.depth, lambda part: progress(share + (1 - share) * part)
-    rates = series.throughput(runner, feeding.throughput, typical, seconds, told, depth, feeding.callers(depth))
-    return (*latencies, rates)
+        return
+    callers = feeding.callers(job.case.depth)
+    if (job.case.depth or 1) > 1 and not (runner.clock.asynchronous or callers):
+        flight.preparation.warn(*ONE_IN_FLIGHT)
+    rates = series.throughput(
+        runner,
+        feeding.throughput,
+        typical,
+        seconds,
+        lambda part: progress(share + (1 - share) * part),
+        job.case.depth,
+        callers,
+        max(budget.max_time or MAX_TIME, seconds),
+    )
+    flight.measurements += (rates,)
 
 
 def _agreement(first: Outputs, last: Outputs, model: Model, job: CaseJob, tolerance: float) -> Agreement:

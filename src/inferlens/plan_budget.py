@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inferlens.case import MODES, STOPS, Budget
@@ -27,6 +27,8 @@ def budget_of(words: Mapping[str, Any]) -> Budget:
     for name in ("seconds", "timeout", "max_time"):
         if name in words:
             given[name] = parse_duration(str(words[name]))
+            if not given[name] and name != "seconds":
+                raise InferlensError(f"{name} of 0 leaves no time for anything.", expected="a duration, such as 10s")
     for name, values in (("mode", MODES), ("stop", STOPS)):
         if name in words:
             (given[name],) = known(name, str(words[name]), values)
@@ -38,6 +40,18 @@ def budget_of(words: Mapping[str, Any]) -> Budget:
             f"{' and '.join(ends)} both say when a series of samples ends.", expected="one of them", cure=f"--{ends[0]}"
         )
     budget = Budget(**given)
-    if budget.mode == "throughput" and flag("cold", words.get("cold", False)):
-        raise InferlensError("Calls in flight together have no cold caches.", cure="--mode latency with --cold")
+    _check_mode(budget.mode, words, [name for name in ends if name != "seconds"])
     return budget
+
+
+def _check_mode(mode: str, words: Mapping[str, Any], of_latency: Sequence[str]) -> None:
+    """Refuses what would mean nothing for what is measured."""
+    one_at_a_time = [name for name in ("cold", "rotate") if flag(name, words.get(name, False))]
+    if mode == "throughput" and one_at_a_time:
+        name = one_at_a_time[0]
+        raise InferlensError(f"{name} is for one call at a time, not for throughput.", cure=f"--mode latency --{name}")
+    if mode == "throughput" and of_latency:
+        raise InferlensError(f"{of_latency[0]} is about latency samples, and none are taken.", cure="--mode both")
+    if "depth" in words and (mode == "latency" or one_at_a_time):
+        why = f"with {one_at_a_time[0]}" if one_at_a_time else "in mode latency"
+        raise InferlensError(f"depth is about throughput, which is not measured {why}.", cure="without --depth")

@@ -7,6 +7,7 @@ bytes. ``schema`` names the form; readers refuse forms they do not know and igno
 from __future__ import annotations
 
 import inspect
+import math
 from typing import Any, Literal
 
 import msgspec
@@ -35,7 +36,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
             begins and ends on the host. ``throughput``: calls per second of one window of back-to-back calls.
         unit: ``s`` or ``calls/s``.
         clock: the clock that took the samples.
-        samples: the raw samples.
+        samples: the raw samples; ``None`` for one that was no finite number.
         in_flight: calls in flight at a time; ``None`` where calls were enqueued without waiting.
         begins: when each sample began, in seconds of ``time.perf_counter()``, as in ``Record.machine``; empty in old
             records and where another metric of the same calls has them.
@@ -45,10 +46,15 @@ class Measurement(Struct, frozen=True, kw_only=True):
     metric: Metric
     unit: Literal["s", "calls/s"]
     clock: str
-    samples: tuple[float, ...]
+    samples: tuple[float | None, ...]
     in_flight: int | None = 1
     begins: tuple[float, ...] = ()
     calls: int = 1
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The samples; NaN for what was no finite number."""
+        return tuple(math.nan if value is None else value for value in self.samples)
 
 
 class Phase(Struct, frozen=True):
@@ -206,9 +212,9 @@ class Record(Struct, frozen=True, kw_only=True):
         return next((m for m in self.measurements if m.metric == metric), None)
 
     def samples(self, metric: Metric) -> tuple[float, ...]:
-        """Raw samples of ``metric`` in their unit, empty if it was not measured."""
+        """Raw samples of ``metric`` in their unit, empty if it was not measured; NaN for what was no finite number."""
         found = self.measurement(metric)
-        return found.samples if found else ()
+        return found.values if found else ()
 
     def phase_seconds(self, name: PhaseName) -> float | None:
         """Seconds spent in all phases called ``name``; ``None`` if there was none."""

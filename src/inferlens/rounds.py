@@ -27,6 +27,7 @@ from inferlens.record import Record
 from inferlens.samples import Repeats
 from inferlens.stats.sequential import Sequential
 from inferlens.units import listing
+from inferlens.voyage import Voyage
 
 
 def ab(
@@ -125,7 +126,7 @@ def _only(side: str, planned: Sequence[Planned]) -> Planned:
 class Rounds:
     """Rounds under way."""
 
-    voyage: api.Voyage
+    voyage: Voyage
     pair: tuple[Planned, ...]
     rule: Rule
     on_round: Callable[[Duel], None]

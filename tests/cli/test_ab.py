@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from inferlens import api, load_records
+from inferlens import api, load_records, voyage
 from tests.commands import inferlens, launch, started
 
 QUICK = ("--warmup", "2", "--iterations", "100")
@@ -75,7 +75,11 @@ def test_an_interrupted_one_says_how_it_stands(tmp_path: Path, monkeypatch: pyte
             raise KeyboardInterrupt
         return launch(job, **words)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("tests.commands.stay", lambda patch: patch.setattr(api, "launch", interrupted))
+    def stay(patch: pytest.MonkeyPatch) -> None:
+        for module in (api, voyage):
+            patch.setattr(module, "launch", interrupted)
+
+    monkeypatch.setattr("tests.commands.stay", stay)
     done = inferlens("ab", "fake:demo", "fake", "fake:fast", *QUICK, cwd=tmp_path)
     assert done.returncode == 130, done.stderr
     assert "Interrupted" in done.stderr

@@ -68,9 +68,32 @@ def test_throughput_is_calls_over_time_in_windows(tmp_path: Path) -> None:
     assert measured.begins == pytest.approx([0.1 * window for window in range(series.WINDOWS)])
 
 
-def test_a_window_has_as_many_calls_as_are_in_flight(tmp_path: Path) -> None:
-    feeds = itertools.repeat({})
-    assert series.throughput(runner(tmp_path), feeds, 0.004, 0.001, lambda _: None, depth=16).calls == 16
+def test_a_window_has_several_calls_for_each_place_in_flight_and_each_stream(tmp_path: Path) -> None:
+    fake, feeds = runner(tmp_path), itertools.repeat({})
+    fake.clock.asynchronous = True
+    assert series.throughput(fake, feeds, 0.004, 0.001, lambda _: None, depth=16).calls == 16 * series.LEAST_EACH
+    fake.clock.lanes = 3
+    assert series.throughput(fake, feeds, 0.004, 0.001, lambda _: None).calls == 3 * series.LEAST_EACH
+
+
+@pytest.mark.parametrize(("typical", "calls", "windows"), [(0.004, 25, 10), (0.4, 1, 5), (1.5, 1, 1), (60.0, 1, 1)])
+def test_windows_end_in_time(tmp_path: Path, typical: float, calls: int, windows: int) -> None:
+    slow = runner(tmp_path, latency=1e3 * typical)
+    measured = series.throughput(slow, itertools.repeat({}), typical, 1.0, lambda _: None, max_time=2.0)
+    assert (measured.calls, len(measured.samples)) == (calls, windows)
+
+
+def test_chunks_are_short_also_where_much_happens_between_calls(tmp_path: Path) -> None:
+    fake = runner(tmp_path, latency=0.1)
+
+    def slowly() -> Any:
+        while True:
+            fake.clock._now += 0.1  # type: ignore[attr-defined]
+            yield {}
+
+    rule = FixedTime(1.0, 1, 10_000)
+    series.latency(fake, slowly(), rule, lambda _: None)
+    assert rule.spent < 1.5
 
 
 def test_the_collector_is_off_while_calls_are_timed_and_on_again_afterwards(tmp_path: Path) -> None:

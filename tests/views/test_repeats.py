@@ -97,11 +97,27 @@ def test_disturbed_samples_are_not_in_the_statistics():
     assert row.maximum == 0.05
 
 
-def test_without_an_interval_what_the_samples_span_decides():
-    few = [record(case(name), samples=samples) for name, samples in (
-        ("pytorch", (0.010, 0.012, 0.014)), ("openvino", (0.009, 0.011, 0.013)), ("onnxruntime:cpu", (0.020, 0.021))
-    )]  # fmt: skip
-    assert {row.name for row in rows(few) if row.fastest} == {"openvino fp32", "pytorch fp32"}
+def stars(*rows_of):
+    return {row.name for row in rows(list(rows_of)) if row.fastest}
+
+
+def test_few_samples_name_no_winner():
+    few = [record(case(name), samples=(seconds,) * 9) for name, seconds in (("pytorch", 0.01), ("openvino", 0.02))]
+    assert stars(*few) == {"pytorch fp32", "openvino fp32"}
+
+
+def test_one_process_each_has_to_differ_by_more_than_processes_do():
+    slower = {percent: record(case("openvino"), samples=(0.01 * (1 + percent / 100),) * 100) for percent in (2, 5)}
+    base = record(case("pytorch"), samples=(0.01,) * 100)
+    assert stars(base, slower[2]) == {"pytorch fp32", "openvino fp32"}
+    assert stars(base, slower[5]) == {"pytorch fp32"}
+
+
+def test_processes_count_alike_however_many_samples_they_have():
+    long = record(case(), samples=(0.001,) * 5000, id="long")
+    short = [record(case(), samples=(0.004,) * 100, id=f"short-{index}", repeat=index) for index in (1, 2, 3)]
+    (row,) = rows([long, *short])
+    assert row.median == pytest.approx(row.mean) == pytest.approx(row.p95) == pytest.approx((0.001 * 0.004**3) ** 0.25)
 
 
 def test_device_memory_is_shown_on_one_basis_alone():

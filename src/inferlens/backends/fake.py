@@ -49,6 +49,7 @@ class FakeClock:
 
     name = "fake"
     asynchronous = False
+    lanes = 1
 
     def __init__(self, cost: Callable[[int], float]) -> None:
         self._cost = cost

@@ -32,7 +32,7 @@ OPTION = "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'in
 WEIGHTS = "Name or file of weights. [dim]Default: random, from the seed.[/dim]"
 TRUST = "Open pickled model files, which can run any code when opened."
 COLD = "Flush the device's cache before each latency sample; throughput is not measured then."
-ROTATE = "Feed calls from a set of inputs larger than the device's cache."
+ROTATE = "Feed calls from a set of inputs larger than the device's cache; throughput is not measured then."
 DEPTH = "Calls in flight at a time when throughput is measured, with commas. [dim]Default: no limit.[/dim]"
 MODE = "What to measure: latency, throughput or both."
 REPEATS = "Processes that each case is measured in, in turns with the other cases."

@@ -32,8 +32,10 @@ FOREIGN_ACTIVE = 0.02
 # above the noise of counting in ticks of 10 ms over half a second (0.02 for each CPU), and above idle desktops.
 LEAST_FREE = 0.5
 OTHERS_BUSY = 0.25
-# Where others use this share of the CPUs there is less boost clock, cache and memory bandwidth, free CPUs or not.
+# Where others use this share of the CPUs there is less boost clock, cache and memory bandwidth, although CPUs are free;
+# with many of these, one case hardly notices.
 OTHERS_SHARE = 0.5
+FREE_ENOUGH = 2.0
 # Of the time that the CPUs had work: the share of it that a hypervisor gave away, and at least two ticks of 10 ms in
 # half a second.
 STOLEN = 0.05
@@ -124,7 +126,7 @@ def cpu_busy(log: MachineLog) -> list[Span]:
     for begin, end, i in _means(cpu.times, cpu.others):
         others, busy = cpu.others[i] or 0.0, cpu.busy[i] or 0.0
         crowded = others > OTHERS_BUSY and cpus - busy < LEAST_FREE
-        if crowded or others > OTHERS_SHARE * cpus:
+        if crowded or (others > OTHERS_SHARE * cpus and cpus - busy < FREE_ENOUGH):
             spans.append(Span(begin, end, "cpu busy", f"others used {others:.1f} of {cpus} CPUs"))
     return list(_joined(spans))
 

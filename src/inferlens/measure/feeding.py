@@ -18,11 +18,13 @@ from inferlens.backends.base import Inputs, Preparation, Runner
 from inferlens.case import Case
 from inferlens.models import inputs
 from inferlens.models.model import Model
+from inferlens.units import percent
 
 # Twice the cache: what was written last does not push out all that was there before, for caches are not strictly
 # least-recently-used. nvbench flushes as much of a GPU's L2.
 TIMES_CACHE = 2
 MOST_FEEDS = 4096
+HALF = ("fp16", "bf16")
 ASSUMED_CACHE = 64 << 20  # bytes, where the system does not tell
 CPUS = Path("/sys/devices/system/cpu")
 
@@ -41,14 +43,22 @@ class Feeding:
         cache = cache_bytes(case.device) if case.cold or case.rotate else 0
         if case.rotate:
             size = max(1, sum(array.nbytes for array in arrays.values()))
-            count = min(max(2, -(-TIMES_CACHE * cache // size)), MOST_FEEDS)
+            size = size // 2 if case.precision in HALF else size  # as they lie on the device
+            count = min(max(2, -(-TIMES_CACHE * cache // max(1, size))), MOST_FEEDS)
             self._all += [runner.place(inputs.make_inputs(model, case.seed + number)) for number in range(1, count)]
             preparation.facts["rotating inputs"] = {"feeds": count, "bytes": count * size, "cache_bytes": cache}
+            if count * size < cache:
+                preparation.warn(
+                    "rotating-fits-cache",
+                    f"{count} inputs in turn are {percent(count * size / cache)} of the cache: they stay in it.",
+                    "--cold, or a larger --batch.",
+                )
         self._flush = flusher(case.device, TIMES_CACHE * cache) if case.cold else None
         if case.cold:
             preparation.facts["flushed_bytes"] = TIMES_CACHE * cache
-        self.throughput = self._bound() if case.rotate else itertools.repeat(self.first)
-        self.latency = self._flushed(self.throughput) if self._flush else self.throughput
+        self.throughput = itertools.repeat(self.first)
+        feeds = self._bound() if case.rotate else self.throughput
+        self.latency = self._flushed(feeds) if self._flush else feeds
 
     def callers(self, depth: int | None) -> list[tuple[Callable[[Any], Any], Any]]:
         """So many calls, each with a feed of its own, that threads may make at the same time.
@@ -64,6 +74,7 @@ class Feeding:
         """The feeds in turn, each made ready before the call that reads it."""
         for feed in itertools.cycle(self._all):
             self._runner.bind(feed)
+            self._runner.synchronize()  # what bind enqueued would be in the latency, not in the GPU time
             yield feed
 
     def _flushed(self, feeds: Iterator[Any]) -> Iterator[Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +22,8 @@ CHUNK_SECONDS = 0.2
 MOST_IN_CHUNK = 1000
 WINDOWS = 10
 MOST_IN_WINDOW = 10_000
-LEAST_OF_THREAD = 8  # calls: at a window's end some threads wait for the last one, for half a call on average
+# Calls of each thread, stream or place in flight: at a window's end some wait for the last, for half a call on average.
+LEAST_EACH = 8
 Progress = Callable[[float], None]
 
 
@@ -35,13 +37,15 @@ def latency(
     chunk = 1
     with collector_off():
         while not rule.finished:
+            before = clock.now()
             timings = clock.time(runner.infer, feeds, min(chunk, rule.most))
+            each = max((clock.now() - before) / len(timings.latency), 1e-9)  # what happens between calls included
             rule.add(timings.begins, timings.latency)
             begins += timings.begins
             parts: dict[Any, list[float]] = {"enqueue time": timings.enqueue, "GPU time": timings.gpu, **timings.stages}
             for name, seconds in {metric: timings.latency, **parts}.items():
                 series.setdefault(name, []).extend(seconds)
-            chunk = _chunk(timings.latency)
+            chunk = max(1, min(MOST_IN_CHUNK, int(CHUNK_SECONDS / each)))
             progress(rule.progress)
     return tuple(
         Measurement(
@@ -64,8 +68,9 @@ def throughput(
     progress: Progress,
     depth: int | None = None,
     callers: Sequence[tuple[Callable[[Any], Any], Any]] = (),
+    max_time: float = math.inf,
 ) -> Measurement:
-    """Calls per second of :data:`WINDOWS` windows of back-to-back calls.
+    """Calls per second of windows of back-to-back calls, :data:`WINDOWS` of them if the time suffices.
 
     Args:
         runner: what to call.
@@ -75,18 +80,22 @@ def throughput(
         progress: told the share done.
         depth: calls in flight at a time; ``None``: no limit but the queue's.
         callers: what threads call at the same time, with what, where calls in flight together need threads.
+        max_time: seconds of host time that all windows may take, should calls in flight together not be faster.
     """
     clock = runner.clock
-    count = max(1, round(seconds / WINDOWS / max(typical, 1e-9)))
-    count = len(callers) * max(count, LEAST_OF_THREAD) if callers else max(count, depth or 1)
-    count = min(count, MOST_IN_WINDOW)
+    typical = max(typical, 1e-9)
+    together = max(len(callers), clock.lanes, min(depth or 1, MOST_IN_WINDOW) if clock.asynchronous else 1)
+    count = max(round(seconds / WINDOWS / typical), 1)
+    count = max(count, LEAST_EACH) * together if together > 1 else count
+    count = max(1, min(count, MOST_IN_WINDOW, int(max_time / typical) if max_time < math.inf else count))
+    windows = max(1, min(WINDOWS, int(max_time / (count * typical)) if max_time < math.inf else WINDOWS))
     rates, begins = [], []
     with collector_off():
-        for window in range(WINDOWS):
+        for window in range(windows):
             begins.append(round(clock.now(), 6))
             took = threaded_window(callers, count) if callers else clock.window(runner.infer, feeds, count, depth)
             rates.append(count / took)
-            progress((window + 1) / WINDOWS)
+            progress((window + 1) / windows)
     return Measurement(
         metric="throughput",
         unit="calls/s",
@@ -101,12 +110,6 @@ def throughput(
 def typical_latency(runner: Runner, feeds: Iterator[Any], samples: int = 5) -> float:
     """About how long a call takes, in seconds: the shortest of a few."""
     return min(runner.clock.time(runner.infer, itertools.islice(feeds, samples), samples).latency)
-
-
-def _chunk(latencies: list[float]) -> int:
-    """How many calls like the last ones fit into :data:`CHUNK_SECONDS`."""
-    mean = sum(latencies) / len(latencies)
-    return max(1, min(MOST_IN_CHUNK, int(CHUNK_SECONDS / max(mean, 1e-9))))
 
 
 @contextmanager

@@ -7,10 +7,11 @@ record, see ``cautions``.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
-from inferlens.case import Budget
+from inferlens.case import MAX_TIME, Budget
 from inferlens.stats.intervals import median_interval
 from inferlens.stats.quantiles import median, quantile
 from inferlens.stats.steady import LEAST_SAMPLES as LEAST_TO_JUDGE
@@ -20,6 +21,7 @@ LEAST_WARMUP = 10
 LEAST_SAMPLES = 30
 # Memory, and the record's size; a series as long as this has an interval narrower than any difference that matters.
 MOST_SAMPLES = 20_000
+MOST_WARMUP = 2_000_000  # memory alone: very short calls need many to fill a second
 # Whatever disturbs a machine for a moment, lasts longer than a few short calls: a series has to outlast it.
 LEAST_SECONDS = 0.5
 GROWTH = 1.1  # looking at all samples takes time: they are looked at again when there are so many times as many
@@ -83,7 +85,7 @@ class StoppingRule(ABC):
 class FixedCount(StoppingRule):
     """Exactly ``count`` samples, or fewer if the time is up."""
 
-    def __init__(self, count: int, max_time: float = float("inf")) -> None:
+    def __init__(self, count: int, max_time: float = math.inf) -> None:
         super().__init__(count, count, max_time)
 
     def enough(self) -> bool:
@@ -94,7 +96,7 @@ class FixedCount(StoppingRule):
 class FixedTime(StoppingRule):
     """Samples for ``seconds``, but ``least`` of them at least and ``most`` at most."""
 
-    def __init__(self, seconds: float, least: int, most: int, max_time: float = float("inf")) -> None:
+    def __init__(self, seconds: float, least: int, most: int, max_time: float = math.inf) -> None:
         super().__init__(least, most, max_time)
         self._seconds = seconds
 
@@ -172,7 +174,7 @@ class SteadyState(StoppingRule):
     PATIENCE = 3
 
     def __init__(self, seconds: float, max_time: float) -> None:
-        super().__init__(LEAST_WARMUP, MOST_SAMPLES, max_time)
+        super().__init__(LEAST_WARMUP, MOST_WARMUP, max_time)
         self._seconds = seconds
 
     def enough(self) -> bool:
@@ -190,15 +192,14 @@ def warmup_rule(budget: Budget) -> StoppingRule:
     """The rule for the calls before the first sample."""
     if budget.warmup is not None:
         return FixedCount(budget.warmup)
-    return SteadyState(budget.warmup_seconds, max(budget.max_time, budget.warmup_seconds))
+    return SteadyState(budget.warmup_seconds, max(budget.max_time or MAX_TIME, budget.warmup_seconds))
 
 
 def sampling_rule(budget: Budget) -> StoppingRule:
     """The rule for the latency samples."""
+    asked, most = budget.max_time or math.inf, budget.max_time or MAX_TIME
     if budget.iterations is not None:
-        return FixedCount(budget.iterations)
+        return FixedCount(budget.iterations, asked)
     if budget.seconds is not None:
-        return FixedTime(budget.seconds, LEAST_SAMPLES, MOST_SAMPLES)
-    if budget.stop == "plateau":
-        return Plateau(budget.max_time)
-    return HalfWidth(budget.half_width, budget.max_time)
+        return FixedTime(budget.seconds, LEAST_SAMPLES, MOST_SAMPLES, asked)
+    return Plateau(most) if budget.stop == "plateau" else HalfWidth(budget.half_width, most)

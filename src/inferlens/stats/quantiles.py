@@ -8,6 +8,7 @@ disguise.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -79,3 +80,13 @@ def summarise(samples: Sequence[float]) -> Summary | None:
         p99=p99 if values.size >= LEAST_FOR_P99 else None,
         maximum=most,
     )
+
+
+def geometric_mean(values: Sequence[float | None]) -> float | None:
+    """The mean on a logarithmic scale; 0 if one of them is 0, ``None`` if one is missing, or there are none."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return None
+    if len(known) == 1 or min(known) <= 0:
+        return known[0] if len(known) == 1 else 0.0
+    return math.exp(math.fsum(map(math.log, known)) / len(known))

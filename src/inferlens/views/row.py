@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-from inferlens.stats.intervals import Interval
+from inferlens.stats.compare import UNSEEN
+from inferlens.stats.intervals import LEAST_SAMPLES, Interval
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -142,14 +143,24 @@ class Row(Struct, frozen=True, kw_only=True):
 
     @property
     def pace_range(self) -> Interval | None:
-        """The 95 % interval of :attr:`pace`; where that is not known, what nine tenths of the samples span."""
+        """Where the case's true pace may be; ``None`` where that is not known.
+
+        The 95 % interval, or else what nine tenths of the samples span, or few of them. Of a single process wider by
+        what processes differ: ``stats.compare.UNSEEN`` to either side.
+        """
+        found = self._known_range()
+        if found is None or self.between:
+            return found
+        return Interval(found.low / (1 + UNSEEN), found.high * (1 + UNSEEN))
+
+    def _known_range(self) -> Interval | None:
         if self.median_low is not None and self.median_high is not None:
             return Interval(self.median_low, self.median_high)
         if self.median is None and self.iterations_low and self.iterations_high:
             return Interval(1 / self.iterations_high, 1 / self.iterations_low)
         if self.p5 is not None and self.p95 is not None:
             return Interval(self.p5, self.p95)
-        if self.minimum is not None and self.maximum is not None:
+        if self.minimum is not None and self.maximum is not None and self.samples >= LEAST_SAMPLES:
             return Interval(self.minimum, self.maximum)
         return None
 

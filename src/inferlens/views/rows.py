@@ -18,7 +18,7 @@ from inferlens.samples import Repeats, latest, machine, of
 from inferlens.stats.compare import compare
 from inferlens.stats.intervals import Interval, mean_interval, quantile_interval
 from inferlens.stats.levels import estimate
-from inferlens.stats.quantiles import median, summarise
+from inferlens.stats.quantiles import geometric_mean, median, summarise
 from inferlens.views.reference import references
 from inferlens.views.row import Row
 
@@ -43,6 +43,7 @@ def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
         comparisons.values(),
         key=lambda pairs: (models[pairs[0][0].model], tables[pairs[0][0].table], pairs[0][0].batch or 0),
     )
+    ordered = [_comparable(pairs) for pairs in ordered]
     chosen = references([[row for row, _ in pairs] for pairs in ordered], reference)
     return [row for pairs, mine in zip(ordered, chosen, strict=True) for row in _compared(pairs, mine)]
 
@@ -156,40 +157,46 @@ def _device_peak(record: Record) -> int:
 
 
 def _with_latencies(row: Row, run: Repeats) -> Row:
-    pooled = [value for samples in run.processes for value in samples]
-    summary, found = summarise(pooled), estimate(run.processes)
+    summaries = [summary for samples in run.processes if (summary := summarise(samples))]
+    found = estimate(run.processes)
     not_finite = sum(series.not_finite for series in run.series)
     if not_finite:
         row = replace(row, warnings=(*row.warnings, f"{not_finite} samples are no finite numbers and were left out."))
-    if summary is None:
+    if not summaries:
         return row
-    alone = len(run.processes) == 1
-    mean, p95, p99 = (_ends(interval if alone else None) for interval in (
-        mean_interval(pooled), quantile_interval(pooled, 0.95), quantile_interval(pooled, 0.99)
-    ))  # fmt: skip
     low, high = _ends(found.interval if found else None)
-    return replace(
+    row = replace(
         row,
-        samples=len(pooled),
+        samples=sum(summary.count for summary in summaries),
         left_out=sum(series.disturbed + series.unsteady for series in run.series),
         warmup=len(run.first.samples("warm-up")) or None,
         between=found is not None and found.between,
-        mean=summary.mean,
-        median=found.median if found else summary.median,
+        mean=geometric_mean([summary.mean for summary in summaries]),
+        median=found.median if found else summaries[0].median,
         median_low=low,
         median_high=high,
-        p5=summary.p5,
-        p95=summary.p95,
-        p99=summary.p99,
-        minimum=summary.minimum,
-        maximum=summary.maximum,
-        deviation=summary.deviation,
-        mean_low=mean[0],
-        mean_high=mean[1],
-        p95_low=p95[0],
-        p95_high=p95[1],
-        p99_low=p99[0],
-        p99_high=p99[1],
+        p5=geometric_mean([summary.p5 for summary in summaries]),
+        p95=geometric_mean([summary.p95 for summary in summaries]),
+        p99=geometric_mean([summary.p99 for summary in summaries]),
+        minimum=min(summary.minimum for summary in summaries),
+        maximum=max(summary.maximum for summary in summaries),
+        deviation=geometric_mean([summary.deviation for summary in summaries]),
+    )
+    return _with_intervals(row, run.processes[0]) if len(run.processes) == 1 else row
+
+
+def _with_intervals(row: Row, samples: Sequence[float]) -> Row:
+    """The row with the intervals of mean and percentiles, of a single process."""
+    mean, p95, p99 = mean_interval(samples), quantile_interval(samples, 0.95), quantile_interval(samples, 0.99)
+    (mean_low, mean_high), (p95_low, p95_high), (p99_low, p99_high) = _ends(mean), _ends(p95), _ends(p99)
+    return replace(
+        row,
+        mean_low=mean_low,
+        mean_high=mean_high,
+        p95_low=p95_low,
+        p95_high=p95_high,
+        p99_low=p99_low,
+        p99_high=p99_high,
     )
 
 
@@ -228,11 +235,9 @@ def _with_energy(row: Row, run: Repeats) -> Row:
 
 def _compared(pairs: Sequence[tuple[Row, Repeats]], chosen: dict[str, Row]) -> list[Row]:
     """Rows of one comparison with speed-ups against the reference of their device, the fastest marked, in order."""
-    timed = any(run.processes for _, run in pairs)
-    processes = {row.id: run.processes if timed else _from_rates(run) for row, run in pairs}
+    processes = {row.id: _processes(run, pairs) for row, run in pairs}
     done = []
     for row, _ in pairs:
-        row = replace(row, ranked=row.ranked and bool(processes[row.id]))
         reference = chosen.get(row.device)
         if reference is not None:
             row = _against(row, reference, processes)
@@ -243,8 +248,15 @@ def _compared(pairs: Sequence[tuple[Row, Repeats]], chosen: dict[str, Row]) -> l
     return sorted(marked, key=_place)
 
 
-def _from_rates(run: Repeats) -> list[Sequence[float]]:
-    """Seconds per call of each process's windows: what is compared where nobody measured latency."""
+def _comparable(pairs: Sequence[tuple[Row, Repeats]]) -> list[tuple[Row, Repeats]]:
+    """The rows of a comparison; those that do not have what is compared may not win."""
+    return [(replace(row, ranked=row.ranked and bool(_processes(run, pairs))), run) for row, run in pairs]
+
+
+def _processes(run: Repeats, pairs: Sequence[tuple[Row, Repeats]]) -> list[Sequence[float]]:
+    """What is compared of a run: latencies, or seconds per call of each window where nobody measured latency."""
+    if any(other.processes for _, other in pairs):
+        return run.processes
     return [[1 / rate for rate in rates if rate > 0] for rates in _windows(run)]
 
 
@@ -280,6 +292,5 @@ def _range(spec: TensorSpec) -> str:
 
 
 def _median(run: Repeats, metric: Metric) -> float | None:
-    """The median of the processes' medians."""
-    medians = [median(samples) for record in run.ran if (samples := of(record, metric).samples)]
-    return median(medians) if medians else None
+    """The geometric mean of the processes' medians, as of the latency."""
+    return geometric_mean([median(samples) for record in run.ran if (samples := of(record, metric).samples)])

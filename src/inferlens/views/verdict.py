@@ -92,7 +92,7 @@ def _said(kind: tuple[str, ...], same: Sequence[Comparison]) -> str:
     if kind[0] == "reference":
         return f"{kind[1]}, the reference, was fastest: {times}.{_next(same[0]) if len(same) == 1 else ''}"
     if kind[0] == "tied":
-        doubt = "within each other's doubt: their 95 % intervals overlap, so none is called the fastest"
+        doubt = "within each other's doubt, so none is called the fastest"
         word = "lowest median" if winners[0].median is not None else "highest rate"
         lowest = f" The {word} is {winners[0].name}'s, {times}." if len(same) == 1 else ""
         return f"{listing(kind[1:])} are {doubt}.{lowest}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping
 from statistics import median
@@ -14,6 +15,7 @@ from inferlens.watch.table import Untold, reason_of
 
 IDLE_SECONDS = 1.0
 IDLE_INTERVAL = 0.1
+PATIENCE = 5.0  # seconds; opening NVML takes most of one on machines with many GPUs
 
 
 def survey(
@@ -50,6 +52,15 @@ def survey(
         idle_samples=len(power or ()),
         absent=absent,
     )
+
+
+def surveyed(seconds: float = 0.0, patience: float = PATIENCE) -> Before:
+    """As :func:`survey`, but without waiting longer than ``patience`` seconds more for a driver that hangs."""
+    found: list[Before] = []
+    thread = threading.Thread(target=lambda: found.append(survey(seconds)), name="inferlens-survey", daemon=True)
+    thread.start()
+    thread.join(seconds + patience)
+    return found[0] if found else Before(absent={"gpu": f"NVML did not answer within {seconds + patience:g} s"})
 
 
 def _idle(gpu: Gpu, seconds: float, wait: Callable[[float], Any]) -> list[float]:

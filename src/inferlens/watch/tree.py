@@ -6,6 +6,7 @@ From ``/proc`` (proc(5)). Processes that outlive the one that started them are n
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 TICK = 1 / os.sysconf("SC_CLK_TCK")  # seconds; the unit of times in /proc
@@ -60,8 +61,10 @@ class Tree:
         """Children of all threads. The file is there with CONFIG_PROC_CHILDREN, which distributions set."""
         found: list[int] = []
         try:
-            for thread in os.listdir(self._proc / str(pid) / "task"):
+            threads = os.listdir(self._proc / str(pid) / "task")
+        except OSError:  # the process has ended meanwhile
+            return found
+        for thread in threads:
+            with suppress(OSError):  # the thread has
                 found += map(int, (self._proc / str(pid) / "task" / thread / "children").read_text().split())
-        except OSError:  # a thread or the process has ended meanwhile
-            pass
         return found

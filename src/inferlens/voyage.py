@@ -1,0 +1,219 @@
+"""One run of a plan: each case measured in a fresh process, watched, and its record kept before the next one starts."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import msgspec
+
+from inferlens.case import Case
+from inferlens.conditions import Conditions, conditions
+from inferlens.jobs import Answer, Began, CaseJob, Event, Progressed, Reference, ReferenceAnswer, ReferenceJob
+from inferlens.launch import Outcome, launch
+from inferlens.machine import Before
+from inferlens.models import resolve
+from inferlens.observer import Observer
+from inferlens.plan import Plan, Planned
+from inferlens.record import Environment, ModelFacts, PhaseName, Record, Status, Warning
+from inferlens.store import LOG, Store
+from inferlens.watch.before import surveyed
+from inferlens.watch.watch import Watch
+
+FUTILE = 2  # after so many second attempts that were disturbed, too, there are no more of them
+PREPARING: tuple[PhaseName, ...] = ("load", "export", "build", "first inference")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One process of a case: how it ended, what it answered, and what the machine did to it."""
+
+    case: Case
+    outcome: Outcome
+    answer: Answer
+    found: Conditions
+
+    def as_it_is(self) -> Attempt:
+        """The same, with its disturbed samples kept: there is no better one."""
+        return replace(self, found=conditions(self.case, self.answer, self.outcome.machine, repeated=True))
+
+
+@dataclass
+class Voyage:
+    """One run of a plan: what its cases share."""
+
+    plan: Plan
+    observer: Observer
+    scratch: Path
+    live: str | None
+    environment: Environment
+    idle: Before = field(default_factory=Before)
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    _references: dict[str, Reference] = field(default_factory=dict)
+    _futile: int = 0  # cases in a row whose second attempt was disturbed, too
+
+    def measure(self, planned: Planned, repeat: int = 0) -> Record:
+        """Measures one case in a fresh process and keeps its record.
+
+        Where something else on the machine disturbed most of it, it is measured once more, and the second time counts.
+        """
+        store = Store(Path(self.plan.output))
+        folder = store.claim(planned.case, planned.found.name)
+        created = datetime.now(timezone.utc)
+        try:
+            attempt = self._ask(planned, folder, again=self._futile >= FUTILE)
+        except BaseException:  # cut short: nothing was learned, so nothing is kept
+            _discard(folder)
+            raise
+        cut_short: BaseException | None = None
+        if attempt.found.repeat:
+            self.observer.doing(f"disturbed, so once more: {planned.case.label}")
+            try:
+                attempt = self._better(attempt, self._ask(planned, folder, again=True))
+            except KeyboardInterrupt as interrupt:  # what was learned first is kept
+                attempt, cut_short = attempt.as_it_is(), interrupt
+        outcome, answer, found = attempt.outcome, attempt.answer, attempt.found
+        record = Record(
+            id=uuid.uuid4().hex,
+            run=self.id,
+            repeat=repeat,
+            created=created.isoformat(timespec="milliseconds"),
+            case=planned.case,
+            budget=self.plan.budget,
+            status=answer.status,
+            reason=answer.reason,
+            cure=answer.cure,
+            output_tail=outcome.tail if answer.status != "ok" or outcome.fault else (),
+            model=msgspec.structs.replace(answer.model or ModelFacts(name=""), name=planned.found.name),
+            environment=self.environment,
+            phases=answer.phases,
+            measurements=answer.measurements,
+            agreement=answer.agreement,
+            memory=found.memory,
+            facts=answer.facts,
+            artefacts=answer.artefacts,
+            warnings=answer.warnings + _faults(outcome),
+            machine=found.machine,
+            marks=found.marks,
+            window_marks=found.window_marks,
+            energy=found.energy,
+            cpu_energy=found.cpu_energy,
+        )
+        store.save(folder, record)
+        self.observer.done(record, folder)
+        if cut_short:
+            raise cut_short
+        return record
+
+    def _better(self, first: Attempt, second: Attempt) -> Attempt:
+        """The second attempt if it ran; its preparation may have found things in the cache, so the first's is kept."""
+        disturbed = second.answer.status != "ok" or bool(second.found.marks and not second.found.marks.clean)
+        self._futile = self._futile + 1 if disturbed else 0
+        if second.answer.status != "ok":
+            return first.as_it_is()
+        phases = (
+            *(phase for phase in first.answer.phases if phase.name in PREPARING),
+            *(phase for phase in second.answer.phases if phase.name not in PREPARING),
+        )
+        return replace(second, answer=msgspec.structs.replace(second.answer, phases=phases))
+
+    def _ask(self, planned: Planned, folder: Path, again: bool) -> Attempt:
+        """How the case's process ended; what is known of the case, also if it did not answer; and of the machine."""
+        if planned.refusal:
+            why = planned.refusal
+            reason = f"{why.what} Expected: {why.expected}." if why.expected else why.what
+            answer = Answer(status="unsupported", reason=reason, cure=why.cure)
+            return Attempt(planned.case, Outcome(), answer, Conditions(memory=answer.memory))
+        case = planned.case
+        job = CaseJob(
+            case=case,
+            budget=self.plan.budget,
+            folder=str(folder.resolve()),
+            cache=str(self._cache()),
+            reference=self._reference(planned),
+            trust=self.plan.trust,
+            rebuild=self.plan.rebuild,
+            live=self.live,
+        )
+        self.observer.began(case)
+        gpu = case.device == "cuda"
+        before = self._before() if gpu else Before()
+        outcome = launch(
+            job,
+            timeout=self.plan.budget.timeout,
+            log=folder / LOG,
+            on_event=self._tell,
+            watch=lambda pid: Watch(pid, gpu=gpu, before=before),
+        )
+        if outcome.answer:
+            answer = msgspec.json.decode(outcome.answer, type=Answer)
+        else:
+            answer = Answer(status=outcome.status, reason=outcome.reason, cure=_cure(outcome.status))
+        return Attempt(case, outcome, answer, conditions(case, answer, outcome.machine, repeated=again))
+
+    def _before(self) -> Before:
+        """The GPU as it is now, with the power it drew while nothing ran."""
+        idle = self.idle
+        return msgspec.structs.replace(
+            surveyed(), idle_power=idle.idle_power, idle_seconds=idle.idle_seconds, idle_samples=idle.idle_samples
+        )
+
+    def _reference(self, planned: Planned) -> Reference:
+        """The reference's outputs for this case, computed once for all cases that share model, inputs and weights."""
+        case = planned.reference
+        if case is None:
+            return Reference(name="", missing="nothing tells what the file was compiled from")
+        if planned.found.origin and resolve.runs_code(case.model) and not self.plan.trust:
+            reason = f"the file says that it was compiled from {case.model}, which would be run; --trust does so"
+            return Reference(name="", missing=reason)
+        seed = planned.case.seed
+        key = f"{case.digest}-{seed}"
+        if key not in self._references:
+            self.observer.doing(f"reference outputs: {case.label}")
+            path = self.scratch / f"{key}.npz"
+            job = ReferenceJob(case=case, path=str(path), inputs_seed=seed, trust=self.plan.trust, live=self.live)
+            outcome = launch(job, timeout=self.plan.budget.timeout)
+            name = f"{case.backend_label} {case.precision} on {case.device}"
+            if outcome.answer:
+                weights = msgspec.json.decode(outcome.answer, type=ReferenceAnswer).weights_sha256
+                self._references[key] = Reference(name=name, path=str(path), weights_sha256=weights)
+            else:
+                why = outcome.tail[-1] if outcome.tail else outcome.reason
+                self._references[key] = Reference(name=name, missing=f"the reference failed: {why}")
+        return self._references[key]
+
+    def _tell(self, event: Event) -> None:
+        if isinstance(event, Began):
+            self.observer.phase(event.phase)
+        elif isinstance(event, Progressed):
+            self.observer.progress(event.share)
+
+    def _cache(self) -> Path:
+        cache = Path(self.plan.output).resolve() / ".cache"
+        cache.mkdir(parents=True, exist_ok=True)
+        return cache
+
+
+def _faults(outcome: Outcome) -> tuple[Warning, ...]:
+    if not outcome.fault:
+        return ()
+    message = f"after its last sample {outcome.fault}"
+    return (Warning("bad-exit", message, "the numbers are complete; the log beside the record has more"),)
+
+
+def _cure(status: Status) -> str:
+    cures: dict[Status, str] = {
+        "timed out": "--timeout with more seconds",
+        "out of memory": "a smaller --batch, or a smaller --precision",
+        "crashed": "the log beside the record",
+    }
+    return cures.get(status, "")
+
+
+def _discard(folder: Path) -> None:
+    """Removes the folder of a case that was cut short, with what the case left in it."""
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)
