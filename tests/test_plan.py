@@ -371,3 +371,37 @@ def test_an_engine_runs_on_the_flavour_that_built_it_where_both_are_here() -> No
     assert planned.case.backend_label == "tensorrt:rtx"
     (planned,) = cases(both, engine())
     assert planned.case.backend_label == "tensorrt:trt"
+
+
+# What is measured, and how much
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ({"max_time": "0"}, "max_time of 0"),
+        ({"timeout": "0s"}, "timeout of 0"),
+        ({"iterations": 5, "seconds": "1s"}, "iterations and seconds both say when"),
+        ({"stop": "plateau", "iterations": 5}, "iterations and stop both say when"),
+        ({"half_width": "0"}, "share"),
+        ({"half_width": "150%"}, "share"),
+        ({"mode": "throughput", "cold": True}, "cold is for one call at a time"),
+        ({"mode": "throughput", "rotate": True}, "rotate is for one call at a time"),
+        ({"mode": "throughput", "iterations": 5}, "iterations is about latency samples"),
+        ({"mode": "latency", "depth": 4}, "depth is about throughput"),
+        ({"cold": True, "depth": 4}, "not measured with cold"),
+        ({"mode": "speed"}, "'speed' is no mode"),
+        ({"stop": "never"}, "'never' is no stop"),
+        ({"repeats": 0}, "'0' is no value for repeats"),
+    ],
+    ids=str,
+)
+def test_words_that_contradict_each_other_are_refused(words: dict[str, Any], message: str) -> None:
+    with pytest.raises(InferlensError, match=message):
+        Plan.from_words({"model": "fake:demo", **words})
+
+
+def test_words_of_measuring_are_kept() -> None:
+    plan = Plan.from_words({"model": "m", "half_width": "2%", "max_time": "3s", "repeats": 5, "depth": [1, 4]})
+    assert (plan.budget.half_width, plan.budget.max_time, plan.repeats, plan.depth) == (0.02, 3.0, 5, (1, 4))
+    assert Plan.from_words({"model": "m", "seconds": "0"}).budget.seconds == 0.0

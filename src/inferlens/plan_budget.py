@@ -34,6 +34,11 @@ def budget_of(words: Mapping[str, Any]) -> Budget:
             (given[name],) = known(name, str(words[name]), values)
     if "half_width" in words:
         given["half_width"] = parse_share(str(words["half_width"]))
+        if not 0 < given["half_width"] < 1:
+            raise InferlensError(
+                f"'{words['half_width']}' is no share of a median.",
+                expected="more than 0 and less than 100%, such as 1%",
+            )
     ends = [name for name in ("iterations", "seconds", "stop", "half_width") if name in words]
     if len(ends) > 1 and set(ends) != {"stop", "half_width"}:
         raise InferlensError(
