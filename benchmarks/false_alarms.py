@@ -39,7 +39,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from math import comb, log, sqrt
+from math import comb, exp, log, sqrt
 from pathlib import Path
 
 from rich.console import Console
@@ -54,7 +54,7 @@ from inferlens.case import Case
 from inferlens.measure import environment
 from inferlens.models import inputs, resolve
 from inferlens.stats.compare import compare
-from inferlens.stats.levels import estimate
+from inferlens.stats.levels import centres
 from inferlens.stats.sequential import Sequential
 
 SIDE = 5  # processes on each side, as --repeats 5
@@ -68,7 +68,7 @@ Judge = Callable[[Pair], tuple[str, int]]
 def main(words: Sequence[str] = ()) -> None:
     """Measures, and prints the tables."""
     asked = _arguments(words)
-    console = Console(width=155)
+    console = Console(width=160)
     with installed():
         model = asked.model or _model(asked.backend)
         setting = Setting(model=model, backend=asked.backend, slower=asked.slower)
@@ -165,16 +165,19 @@ def deviations(name: str, rounds: Sequence[Round]) -> Table:
         table.add_column(header, justify="left" if header == "kind" else "right")
     for kind in pool.KINDS:
         mine = [one[kind] for one in rounds]
-        found = estimate([one.samples for one in mine])
-        logs = [log(statistics.median(one.samples)) for one in mine]
+        found = centres([one.samples for one in mine])
+        logs = [centre.log for centre in found]
+        errors = [centre.variance for centre in found if centre.variance is not None]
+        within = statistics.mean(errors) if errors else 0.0
+        between = sqrt(max(statistics.variance(logs) - within, 0.0))
         steps = [a - log(statistics.median(one[BASE].samples)) for a, one in zip(logs, rounds, strict=True)]
         table.add_row(
-            kind, str(len(mine)), f"{found.median * 1e3:.4f}" if found else "–",
+            kind, str(len(mine)), f"{exp(statistics.mean(logs)) * 1e3:.4f}",
             f"{statistics.mean(one.seconds for one in mine):.1f}", f"{statistics.mean(one.load for one in mine):.1f}",
             str(sum(one.again for one in mine)), str(sum("also when" in one.why for one in mine)),
             str(sum(one.state not in ("steady", "warm-up") for one in mine)),
-            _percent(found.deviation_between if found else None), _percent(_by_quartiles(logs)),
-            _percent(found.deviation_within if found else None), f"{_alike(logs):+.2f}",
+            _percent(between), _percent(_by_quartiles(logs)),
+            _percent(sqrt(within)), f"{_alike(logs):+.2f}",
             *("–" if kind == BASE else _percent(value / sqrt(2))
               for value in (statistics.stdev(steps), _by_quartiles(steps))),
         )  # fmt: skip
@@ -196,8 +199,8 @@ def _alike(logs: Sequence[float]) -> float:
     return statistics.correlation(logs[:-1], logs[1:]) if len(set(logs)) > 2 else 0.0
 
 
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{share:.2%}"
+def _percent(share: float) -> str:
+    return f"{share:.2%}"
 
 
 def verdicts(name: str, rounds: Sequence[Round], same: int, slow: int) -> Table:
