@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
-from inferlens.backends.base import Preparation, Runner
+from inferlens.backends.base import Preparation
 from inferlens.errors import Unsupported
 
 NOT_TOLD = "the library does not tell when a layer began"
@@ -25,7 +25,17 @@ def check_level(preparation: Preparation) -> None:
         raise Unsupported("The runner was prepared to be timed, not to be profiled.", expected="the level 'layer'")
 
 
-def timed_runs(runner: Runner, feed: Any, runs: int, after: Callable[[], None] = lambda: None) -> tuple[float, ...]:
+class Runs(Protocol):
+    """What can be run: a runner, or anything else with these two of its methods."""
+
+    def infer(self, feed: Any) -> Any:
+        """One call."""
+
+    def synchronize(self) -> None:
+        """Returns when its outputs are ready."""
+
+
+def timed_runs(runner: Runs, feed: Any, runs: int, after: Callable[[], None] = lambda: None) -> tuple[float, ...]:
     """Seconds of ``runs`` calls on the host's clock, each from the call to its outputs being ready.
 
     ``after`` reads what a run left behind, between the runs and outside of their times.

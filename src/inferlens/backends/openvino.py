@@ -12,9 +12,11 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from msgspec import Meta, Struct
 
+from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.availability import first_lines, imported
 from inferlens.backends.base import Backend, Capabilities, Inputs, Outputs, Preparation, Runner, Support
 from inferlens.backends.feeds import ordered
+from inferlens.backends.layer_runs import check_level
 from inferlens.backends.onnx_export import onnx_file
 from inferlens.backends.onnx_graph import check_precision, check_shapes
 from inferlens.backends.onnxruntime import onnx_formats, onnx_versions
@@ -23,6 +25,7 @@ from inferlens.case import PRECISIONS, QUANTIZED, Case
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.models.onnx_precision import file_precision
+from inferlens.profile import Layers
 
 TYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "int8": "f32"}  # of what is not quantized
 ABILITIES = {"fp32": "FP32", "fp16": "FP16", "bf16": "BF16", "int8": "INT8"}
@@ -78,7 +81,7 @@ class OpenVino(Backend):
         return OpenVinoRunner(onnx_file(model, case, preparation, "fp32"), model, case, preparation, options)
 
 
-class OpenVinoRunner(Runner):
+class OpenVinoRunner(Runner, LayerProfiler):
     """One synchronous request with its tensors set beforehand."""
 
     def __init__(self, path: Path, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
@@ -87,34 +90,45 @@ class OpenVinoRunner(Runner):
         self._case = case
         self._preparation = preparation
         self._options = options
+        self.compiled: Any = None
+        self.request: Any = None
+        self._bound: list[Any] | None = None
 
     def __enter__(self) -> OpenVinoRunner:
-        import openvino
-
         with self._preparation.phase("build"):
-            core = openvino.Core()
-            graph = core.read_model(str(self._path))
-            if self._model.format == "onnx":
-                check_shapes(declared(graph), self._model.inputs)
-                self._fix_shapes(graph)
-            try:
-                self._compiled = core.compile_model(graph, "CPU", self._properties())
-            except RuntimeError as error:
-                if "alloc" in str(error).lower():
-                    raise
-                raise Unsupported(f"OpenVINO cannot compile the graph: {first_lines(error)}") from error
-            self._request = self._compiled.create_infer_request()
-        self._bound: list[Any] | None = None
+            self.compile_anew()
         facts = self._preparation.facts
-        facts["threads"] = self._compiled.get_property("INFERENCE_NUM_THREADS")
-        facts["streams"] = self._compiled.get_property("NUM_STREAMS")
-        facts["inference_precision"] = self._compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
+        facts["threads"] = self.compiled.get_property("INFERENCE_NUM_THREADS")
+        facts["streams"] = self.compiled.get_property("NUM_STREAMS")
+        facts["inference_precision"] = self.compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._request = self._compiled = self._bound = None
+        self.request = self.compiled = self._bound = None
+
+    def compile_anew(self) -> None:
+        """Reads and compiles the file, in the place of what was compiled before.
+
+        Raises:
+            Unsupported: if OpenVINO cannot, or the file's inputs do not fit the case.
+        """
+        import openvino
+
+        self.request = self.compiled = self._bound = None  # two would take twice the memory
+        core = openvino.Core()
+        graph = core.read_model(str(self._path))
+        if self._model.format == "onnx":
+            check_shapes(declared(graph), self._model.inputs)
+            self._fix_shapes(graph)
+        try:
+            self.compiled = core.compile_model(graph, "CPU", self._properties())
+        except RuntimeError as error:
+            if "alloc" in str(error).lower():
+                raise
+            raise Unsupported(f"OpenVINO cannot compile the graph: {first_lines(error)}") from error
+        self.request = self.compiled.create_infer_request()
 
     def place(self, inputs: Inputs) -> list[Any]:
         """Tensors over arrays of the types that the graph declares, in the order of its inputs."""
@@ -123,7 +137,7 @@ class OpenVinoRunner(Runner):
         names = [spec.name for spec in self._model.inputs]
         by_name = dict(zip(names, ordered(inputs, self._model.inputs), strict=True))
         placed = []
-        for port in self._compiled.inputs:
+        for port in self.compiled.inputs:
             name = next(name for name in port.names if name in by_name)
             array = np.array(by_name[name], dtype=port.element_type.to_dtype(), order="C", copy=True)
             placed.append(openvino.Tensor(array, shared_memory=True))  # the tensor keeps the array alive
@@ -133,13 +147,13 @@ class OpenVinoRunner(Runner):
         """One call on the calling thread's time; a feed that is not the last one is set first, which copies nothing."""
         if feed is not self._bound:
             for index, tensor in enumerate(feed):
-                self._request.set_input_tensor(index, tensor)
+                self.request.set_input_tensor(index, tensor)
             self._bound = feed
-        return self._request.infer(share_outputs=True)  # views of the outputs; by default it would copy them
+        return self.request.infer(share_outputs=True)  # views of the outputs; by default it would copy them
 
     def caller(self) -> Callable[[list[Any]], Any]:
         """A request of its own, which keeps the first feed that it is called with."""
-        request = self._compiled.create_infer_request()
+        request = self.compiled.create_infer_request()
         bound: list[Any] = []
 
         def infer(feed: list[Any]) -> Any:
@@ -151,9 +165,16 @@ class OpenVinoRunner(Runner):
 
         return infer
 
+    def profile_layers(self, feed: list[Any], runs: int) -> Layers:
+        """Times the nodes by OpenVINO's own counters, for which the model was compiled."""
+        from inferlens.backends.openvino_profile import layers_of
+
+        check_level(self._preparation)
+        return layers_of(self, self._path, feed, runs)
+
     def collect(self, outputs: Any) -> Outputs:
         """See :class:`~inferlens.backends.base.Runner`."""
-        return [as_output(outputs[index]) for index in range(len(self._compiled.outputs))]
+        return [as_output(outputs[index]) for index in range(len(self.compiled.outputs))]
 
     def _properties(self) -> dict[str, Any]:
         """Properties of the compilation. Without the precision OpenVINO would compute fp32 in bf16 on some CPUs."""
@@ -167,6 +188,8 @@ class OpenVinoRunner(Runner):
             properties["NUM_STREAMS"] = self._options.streams
         if self._case.threads:
             properties["INFERENCE_NUM_THREADS"] = self._case.threads
+        if self._preparation.level == "layer":
+            properties["PERF_COUNT"] = True
         return properties
 
     def _fix_shapes(self, graph: Any) -> None:
