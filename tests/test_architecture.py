@@ -17,9 +17,9 @@ ROOT = Path(inferlens.__file__).parent
 LAYERS = [
     "errors", "units", "files", "registry", "clocks", "case", "machine", "record", "profile", "partition",
     "build_report", "stats", "samples", "insight", "disturbance", "cautions", "energy", "models", "backends",
-    "measure", "watch", "jobs", "flight", "inspection", "worker", "launch", "conditions", "plan_words",
-    "plan_budget", "plan", "case_words", "observer", "store", "profile_store", "comparing", "duel", "voyage",
-    "api", "rounds", "tasks", "views", "cli", "__main__",
+    "measure", "watch", "jobs", "flight", "inspection", "worker", "launch", "conditions", "plan_words", "plan_budget",
+    "plan", "case_words", "observer", "store", "profile_store", "comparing", "duel", "voyage", "api", "rounds",
+    "profiling", "tasks", "views", "cli", "__main__",
 ]  # fmt: skip
 FRAMEWORKS = {
     "torch", "torchvision", "timm", "transformers", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx",

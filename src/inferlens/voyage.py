@@ -55,7 +55,11 @@ class Voyage:
     _futile: int = 0  # cases in a row whose second attempt was disturbed, too
 
     def measure(self, planned: Planned, repeat: int = 0) -> Record:
-        """Measures one case in a fresh process and keeps its record.
+        """Measures one case in a fresh process and keeps its record."""
+        return self.measure_in(planned, repeat)[0]
+
+    def measure_in(self, planned: Planned, repeat: int = 0) -> tuple[Record, Path]:
+        """As :meth:`measure`; also the folder that the record is in.
 
         Where something else on the machine disturbed most of it, it is measured once more, and the second time counts.
         """
@@ -105,7 +109,7 @@ class Voyage:
         self.observer.done(record, folder)
         if cut_short:
             raise cut_short
-        return record
+        return record, folder
 
     def _better(self, first: Attempt, second: Attempt) -> Attempt:
         """The second attempt if it ran; its preparation may have found things in the cache, so the first's is kept."""
@@ -131,7 +135,7 @@ class Voyage:
             case=case,
             budget=self.plan.budget,
             folder=str(folder.resolve()),
-            cache=str(self._cache()),
+            cache=str(self.cache()),
             reference=self._reference(planned),
             trust=self.plan.trust,
             rebuild=self.plan.rebuild,
@@ -190,7 +194,8 @@ class Voyage:
         elif isinstance(event, Progressed):
             self.observer.progress(event.share)
 
-    def _cache(self) -> Path:
+    def cache(self) -> Path:
+        """The folder of what is worth keeping between cases."""
         cache = Path(self.plan.output).resolve() / ".cache"
         cache.mkdir(parents=True, exist_ok=True)
         return cache

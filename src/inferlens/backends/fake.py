@@ -20,11 +20,18 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from msgspec import Meta, Struct
 
+from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.base import Backend, Capabilities, Inputs, Outputs, Preparation, Runner, Support
 from inferlens.case import Case
 from inferlens.clocks import Clock, HostClock, Timings
 from inferlens.models.model import Model
+from inferlens.profile import Layer, Layers, Tensor
 
+LAYERS = (
+    ("stem", "Fake", ("stem",), 0.5),
+    ("body.0", "Fake", ("body.0",), 0.3),
+    ("body.1+head", "FakeFused", ("body.1", "head"), 0.1),
+)
 SPEED = {"steady": 1.0, "fast": 0.5, "noisy": 1.0}
 Trouble = Literal[
     "none", "raise", "unsupported", "memory error", "segfault", "abort", "kill", "exit", "hang", "rubbish", "eat memory"
@@ -96,7 +103,7 @@ class Fake(Backend):
         return runner
 
 
-class FakeRunner(Runner):
+class FakeRunner(Runner, LayerProfiler):
     """Answers with the sum of each input over all but its first dimension."""
 
     def __init__(self, options: Options, case: Case, preparation: Preparation, batch: int) -> None:
@@ -138,6 +145,27 @@ class FakeRunner(Runner):
         kind = np.float32 if self._precision == "fp32" else np.float16
         scale = 1 + self._options.error
         return [(value * scale).astype(kind).astype(np.float32) for value in sums]
+
+    def profile_layers(self, feed: Inputs, runs: int) -> Layers:
+        """Three layers, the last of which is two modules in one, and a tenth of the time that belongs to none."""
+        whole = tuple(self.clock.time(self.infer, itertools.repeat(feed), runs).latency)
+        shapes = tuple(Tensor(name=name, shape=value.shape, dtype=str(value.dtype)) for name, value in feed.items())
+        return Layers(
+            layers=tuple(
+                Layer(
+                    name=name,
+                    kind=kind,
+                    modules=modules,
+                    inputs=shapes,
+                    outputs=shapes,
+                    times=tuple(share * seconds for seconds in whole),
+                )
+                for name, kind, modules, share in LAYERS
+            ),
+            whole=whole,
+            timed="host",
+            clock=self.clock.name,
+        )
 
     def misbehave(self, place: str) -> None:
         """Does what ``trouble`` says if this is the place for it."""

@@ -1,0 +1,112 @@
+"""Where the time of cases goes: each is timed untouched first, and then profiled, level by level, in runs of their own.
+
+What a profile says of the cost of profiling is told by the record that lies beside it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from inferlens import api
+from inferlens.errors import InferlensError
+from inferlens.jobs import Began, Event, ProfileAnswer, ProfileJob
+from inferlens.launch import launch
+from inferlens.observer import Observer
+from inferlens.plan import Plan, Planned, backends_named, expand
+from inferlens.profile import Level, Profile
+from inferlens.profile_store import save
+from inferlens.record import ModelFacts, Record
+from inferlens.voyage import Voyage
+
+LEVELS: tuple[Level, ...] = get_args(Level)
+RUNS = 50
+WARMUP = 10
+
+
+def run(plan: Plan, levels: Sequence[str], runs: int, observer: Observer) -> list[tuple[Profile, Path]]:
+    """Times and profiles every case of ``plan``; each record and profile is on disk before the next one starts.
+
+    Returns:
+        The profiles, each with the folder that it and its record are in.
+
+    Raises:
+        InferlensError: if the plan asks for several processes of each case.
+    """
+    if plan.repeats > 1:
+        raise InferlensError("A case is profiled in one process for each level.", cure="without --repeats")
+    observer.doing("looking at models and backends")
+    cases = expand(plan, api.find(plan.model), api.probe(backends_named(plan)))
+    observer.planned(cases)
+    profiles = []
+    with api.embark(plan, observer, cases) as voyage:
+        for planned in cases:
+            record, folder = voyage.measure_in(planned)
+            for level in levels:
+                observer.doing(f"{planned.case.label}: profiling every {level}")
+                profiles.append((_profile(voyage, planned, record, folder, level, runs), folder))
+    return profiles
+
+
+def _profile(voyage: Voyage, planned: Planned, record: Record, folder: Path, level: Any, runs: int) -> Profile:
+    """Profiles one case in a fresh process and keeps the profile beside its record."""
+    profile = Profile(
+        id=uuid.uuid4().hex,
+        record=record.id,
+        created=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+        case=planned.case,
+        level=level,
+        runs=runs,
+        status=record.status,
+        reason=record.reason,
+        cure=record.cure,
+        model=record.model,
+        environment=record.environment,
+    )
+    if record.status == "ok":
+        profile = _asked(voyage, planned, profile, folder)
+    save(folder, profile)
+    return profile
+
+
+def _asked(voyage: Voyage, planned: Planned, profile: Profile, folder: Path) -> Profile:
+    """``profile`` with what the case's process answers, or how it ended without."""
+    job = ProfileJob(
+        case=planned.case,
+        level=profile.level,
+        runs=profile.runs,
+        warmup=WARMUP,
+        folder=str(folder.resolve()),
+        cache=str(voyage.cache()),
+        trust=voyage.plan.trust,
+        rebuild=False,  # what the untouched run has built is what is profiled
+        live=voyage.live,
+    )
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Began):
+            voyage.observer.phase(event.phase)
+
+    log = folder / f"profile-{profile.level}.log"
+    outcome = launch(job, timeout=voyage.plan.budget.timeout, log=log, on_event=tell)
+    if not outcome.answer:
+        return replace(profile, status=outcome.status, reason=outcome.reason, output_tail=outcome.tail)
+    answer = msgspec.json.decode(outcome.answer, type=ProfileAnswer)
+    return replace(
+        profile,
+        status=answer.status,
+        reason=answer.reason,
+        cure=answer.cure,
+        output_tail=outcome.tail if answer.status != "ok" else (),
+        model=replace(answer.model or ModelFacts(name=""), name=planned.found.name),
+        phases=answer.phases,
+        layers=answer.layers,
+        facts=answer.facts,
+        warnings=answer.warnings,
+    )

@@ -1,0 +1,81 @@
+"""Cases timed untouched, then profiled in a process of their own: what is kept, and what a failure leaves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from inferlens import profiling
+from inferlens.errors import InferlensError
+from inferlens.launch import Outcome
+from inferlens.observer import Silent
+from inferlens.plan import Plan
+from inferlens.profile import Profile
+from inferlens.profile_store import load_profiles
+from tests import commands
+
+
+def profiled(folder: Path, *, runs: int = 8, **words: Any) -> list[Profile]:
+    words = {"model": "fake:demo", "backend": "fake", "mode": "latency", "warmup": 1, "iterations": 30, **words}
+    made = profiling.run(Plan.from_words({**words, "output": str(folder)}), ("layer",), runs, Silent())
+    return [profile for profile, _ in made]
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands.stay(monkeypatch)
+    monkeypatch.setattr(profiling, "launch", commands.launch)
+
+
+@pytest.mark.usefixtures("here")
+def test_a_profile_lies_beside_the_record_of_the_untouched_run(tmp_path: Path) -> None:
+    (profile,) = profiled(tmp_path, backend="fake:steady", option="fake.latency=10")
+    assert (profile.status, profile.level, profile.runs) == ("ok", "layer", 8)
+    assert profile.layers is not None
+    assert [layer.name for layer in profile.layers.layers] == ["stem", "body.0", "body.1+head"]
+    assert all(len(layer.times) == 8 for layer in profile.layers.layers)
+    assert profile.layers.whole == pytest.approx((0.01,) * 8)
+    loaded = load_profiles([tmp_path])
+    assert loaded.profiles == [profile]
+    assert loaded.records[profile.id].id == profile.record
+    assert len(loaded.records[profile.id].samples("latency")) == 30
+
+
+def test_profiling_has_a_process_of_its_own(tmp_path: Path) -> None:
+    (profile,) = profiled(tmp_path)
+    assert profile.status == "ok"
+    assert [phase.name for phase in profile.phases] == [
+        "load", "build", "first inference", "warm-up", "steady state",
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("here")
+def test_what_did_not_run_is_not_profiled_and_says_why(tmp_path: Path) -> None:
+    (profile,) = profiled(tmp_path, option="fake.trouble=raise")
+    assert (profile.status, profile.layers) == ("failed", None)
+    assert "told to fail" in profile.reason
+    assert load_profiles([tmp_path]).profiles == [profile]
+
+
+@pytest.mark.usefixtures("here")
+def test_a_crash_while_profiling_leaves_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiling, "launch", lambda *_, **__: Outcome("crashed", "killed by SIGSEGV", tail=("bang",)))
+    (profile,) = profiled(tmp_path)
+    assert (profile.status, profile.reason, profile.output_tail) == ("crashed", "killed by SIGSEGV", ("bang",))
+    assert load_profiles([tmp_path]).records[profile.id].status == "ok"
+
+
+@pytest.mark.usefixtures("here")
+def test_a_backend_that_does_not_tell_its_layers_says_so(tmp_path: Path) -> None:
+    model = "tests.backends.small:Convolution"
+    (profile,) = profiled(
+        tmp_path, model=model, backend="torch_compile", input="image=1x3x16x16", threads=1, iterations=3
+    )
+    assert (profile.status, profile.reason) == ("unsupported", "torch_compile:default does not tell its layers.")
+
+
+def test_several_processes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InferlensError, match="one process for each level"):
+        profiled(tmp_path, repeats=3)
