@@ -13,12 +13,12 @@ from pathlib import Path
 from inferlens import profile, record
 from inferlens.errors import InferlensError
 from inferlens.files import write_whole
-from inferlens.profile import Profile
+from inferlens.profile import Level, Profile
 from inferlens.record import Record
 from inferlens.samples import machine
 from inferlens.store import RECORD
 
-PROFILE = "profile-layer.json"
+PROFILES = "profile-*.json"
 CURE = "inferlens profile MODEL"
 
 
@@ -39,9 +39,14 @@ class LoadedProfiles:
     problems: list[str] = field(default_factory=list)
 
 
+def name_of(level: Level) -> str:
+    """Name of the file that keeps a profile of that level."""
+    return f"profile-{level}.json"
+
+
 def save(folder: Path, made: Profile) -> None:
     """Writes a profile into its case's folder, whole or not at all."""
-    write_whole(folder / PROFILE, profile.encode(made))
+    write_whole(folder / name_of(made.level), profile.encode(made))
 
 
 def load_profiles(paths: Iterable[Path | str]) -> LoadedProfiles:
@@ -57,7 +62,7 @@ def load_profiles(paths: Iterable[Path | str]) -> LoadedProfiles:
             raise InferlensError(
                 f"{path} does not exist.", expected="a folder with profiles, such as results/resnet18", cure=CURE
             )
-        for file in sorted(path.rglob(PROFILE)) if path.is_dir() else [path]:
+        for file in sorted(path.rglob(PROFILES)) if path.is_dir() else [path]:
             _load(file, loaded)
     if not loaded.profiles:
         problems = " ".join(loaded.problems)

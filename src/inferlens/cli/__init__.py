@@ -22,6 +22,8 @@ from inferlens.cli.build import build
 from inferlens.cli.compare import compare
 from inferlens.cli.doctor import doctor
 from inferlens.cli.export import export
+from inferlens.cli.layers import layers
+from inferlens.cli.modules import modules
 from inferlens.cli.partition import partition
 from inferlens.cli.plot import plot
 from inferlens.cli.show import show
@@ -34,7 +36,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (bench, ab, show, compare, plot, build, export, partition, doctor, backends):
+for command in (bench, ab, show, compare, plot, modules, layers, build, export, partition, doctor, backends):
     app.command()(command)
 
 

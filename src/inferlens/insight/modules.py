@@ -26,7 +26,6 @@ from inferlens.profile import Profile
 
 # A column with more than this in layers of no known module has too little in its modules to be compared.
 MOST_UNKNOWN = 0.1
-ROWS_BY_DEFAULT = 40
 
 Kind = Literal["whole", "module", "itself", "not attributed", "unknown module", "outside layers"]
 
@@ -101,8 +100,9 @@ def module_table(
     Args:
         profiles: with their runs, of the same inputs on the same machine; at least one.
         rule: what becomes of fused layers, one of ``fused.RULES``.
-        depth: modules deeper than this are folded into those above; ``None``: none, or as ``most_rows`` says.
-        most_rows: unfold only as deep as gives no more rows of modules than these, but the first level at least.
+        depth: modules deeper than this, 1 or more, are folded into those above; ``None``: as ``most_rows`` says.
+        most_rows: unfold only as deep as gives no more rows of modules than these, but the first level at least;
+            ``None``: all.
         right: for each profile whether its outputs are right; what is wrong is not marked. Empty: all are.
 
     Raises:
@@ -124,7 +124,7 @@ def module_table(
 
 def _depth(paths: Sequence[Path], deepest: int, depth: int | None, most_rows: int | None) -> int:
     if depth is not None or most_rows is None:
-        return deepest if depth is None else min(depth, deepest)
+        return deepest if depth is None else min(max(depth, 1), deepest)
     fitting = (d for d in range(deepest, 1, -1) if sum(len(path) <= d for path in paths) <= most_rows)
     return next(fitting, min(1, deepest))
 

@@ -1,0 +1,40 @@
+"""``inferlens layers``: where the time of a case goes, layer by layer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PATHS = "Folders with profiles, at any height, or profile files."
+FORMAT = "table, markdown, csv or json."
+SORT = "time (what takes most first) or order (that of execution)."
+TOP = "Only so many layers, those that take most. [dim]Default: 20 in tables, all in CSV and JSON.[/dim]"
+
+
+def layers(
+    paths: Annotated[list[Path], typer.Argument(help=PATHS)],
+    sort: Annotated[str, typer.Option(help=SORT)] = "time",
+    top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
+    format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
+) -> None:
+    """Show the layers of profiled cases: what each is, mean, median and 95th percentile over the runs, and its share.
+
+    Beneath them is what they add up to, what is in no layer, and what profiling cost.
+    """
+    from inferlens.cli import screen
+    from inferlens.profile_store import load_profiles
+    from inferlens.views.profiled import check
+    from inferlens.views.profiled.cases import groups
+    from inferlens.views.profiled.layers import check_sort, render
+
+    check(format)
+    check_sort(sort)
+    loaded = load_profiles(paths)
+    for problem in loaded.problems:
+        screen.note(problem)
+    cases = [case for group in groups(loaded) for case in group]
+    console = screen.output()
+    color = console.is_terminal and not console.no_color
+    screen.text(render(cases, format, sort=sort, top=top, width=console.width, color=color))

@@ -1,0 +1,68 @@
+"""``inferlens modules``: the model's modules, with every backend side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from inferlens.cli.layers import FORMAT, PATHS
+
+if TYPE_CHECKING:
+    from inferlens.profile import Profile
+    from inferlens.profile_store import LoadedProfiles
+    from inferlens.record import Record
+
+DEPTH = "How deep modules are unfolded. [dim]Default: to about 40 rows in tables, all in CSV and JSON.[/dim]"
+REFERENCE = "The case of the first column, such as 'onnxruntime:cpu fp32'. \
+[dim]Default: pytorch fp32, or else the first that ran.[/dim]"
+FUSED = "Layers fused from several modules: whole (to the deepest module that contains them) or split (equally)."
+
+
+def modules(
+    paths: Annotated[list[Path], typer.Argument(help=PATHS)],
+    depth: Annotated[int | None, typer.Option(min=1, help=DEPTH)] = None,
+    reference: Annotated[str | None, typer.Option(help=REFERENCE)] = None,
+    fused: Annotated[str, typer.Option(help=FUSED)] = "whole",
+    format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
+) -> None:
+    """Show where the time goes by module of the model: modules as rows, backends as columns.
+
+    Profiles of one model, the same inputs and one machine share a table. What no module can be named for has a row of
+    its own, so that every column adds up to its whole.
+    """
+    from inferlens.cli import screen
+    from inferlens.insight.fused import rule_of
+    from inferlens.profile_store import load_profiles
+    from inferlens.views.profiled import check
+
+    check(format)
+    rule_of(fused)
+    loaded = load_profiles(paths)
+    for problem in loaded.problems:
+        screen.note(problem)
+    _show(loaded, format, depth, reference, fused)
+
+
+def show_modules(profiles: Sequence[Profile], records: Sequence[Record] = ()) -> None:
+    """Prints the table of profiles that were just made; ``records`` are those of their cases, timed untouched."""
+    from inferlens.profile_store import LoadedProfiles
+
+    by_id = {record.id: record for record in records}
+    known = {each.id: by_id[each.record] for each in profiles if each.record in by_id}
+    _show(LoadedProfiles(profiles=list(profiles), records=known), "table", None, None, "whole")
+
+
+def _show(loaded: LoadedProfiles, format: str, depth: int | None, reference: str | None, fused: str) -> None:
+    from inferlens.cli import screen
+    from inferlens.views.profiled.cases import groups
+    from inferlens.views.profiled.modules import render
+
+    console = screen.output()
+    color = console.is_terminal and not console.no_color
+    drawn = render(
+        groups(loaded), format, depth=depth, reference=reference, fused=fused, width=console.width, color=color
+    )
+    screen.text(drawn)

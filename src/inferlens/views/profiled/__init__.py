@@ -1,0 +1,23 @@
+"""Ways of looking at profiles: tables of layers and trees of modules, for terminals, pages, spreadsheets and programs.
+
+They draw profiles, not records, and so are no views of the registry. What holds for these holds here too: nothing is
+printed, and the same profiles give the same text.
+"""
+
+from __future__ import annotations
+
+from inferlens.errors import InferlensError, suggestion
+from inferlens.units import listing
+
+FORMATS = ("table", "markdown", "csv", "json")
+
+
+def check(format: str) -> None:
+    """Refuses a format that there is not.
+
+    Raises:
+        InferlensError: if there is no such format.
+    """
+    if format not in FORMATS:
+        cure = suggestion(format, FORMATS)
+        raise InferlensError(f"There is no format '{format}' of a profile.", expected=listing(FORMATS), cure=cure)

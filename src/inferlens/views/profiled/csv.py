@@ -1,0 +1,79 @@
+"""Layers and modules for a spreadsheet or a data frame: RFC 4180, seconds, an empty field for what is absent.
+
+One line for each layer, and one for each module on each backend; what is in no layer, and the whole, have lines too, so
+that the lines of a case add up. Texts are quoted where they need to be and nothing else is done to them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from inferlens.insight.layers import LayerRow
+from inferlens.insight.modules import ModuleTable
+from inferlens.insight.runs import Times
+from inferlens.profile import Tensor
+from inferlens.views.profiled.cases import Profiled
+
+if TYPE_CHECKING:
+    from inferlens.views.profiled.layers import Layered
+
+CASE = ("model", "case", "digest", "profile")
+TIMES = ("typical", "share", "mean", "median", "median_low", "median_high", "p95")
+LAYER = (*CASE, "row", "place", "name", "kind", "modules", "operators", "inputs", "outputs", "calls", *TIMES)
+MODULE = (*CASE, "row", "module", "depth", "rule", *TIMES, "shared", "untimed", "fastest", "slower")
+
+
+def layers(chosen: Iterable[tuple[Layered, Sequence[LayerRow]]]) -> str:
+    """Layers, and what is in none, of every case that has layers."""
+    lines: list[Sequence[object]] = []
+    for of, rows in chosen:
+        if isinstance(of.table, str):
+            continue
+        account = of.table.reconciliation
+        lines += [[*_case(of.case), "layer", *_layer(row)] for row in rows]
+        for name, times in (("in no layer", account.outside), ("whole", account.whole)):
+            lines.append([*_case(of.case), name, *[None] * 8, *_times(times)])
+    return _written(LAYER, lines)
+
+
+def modules(tables: Iterable[tuple[Sequence[Profiled], ModuleTable]]) -> str:
+    """Every cell of every tree that is not empty."""
+    lines = (
+        [
+            *(*_case(case), row.kind, ".".join(row.path), row.depth, table.rule, *_times(cell.times)),
+            *(str(mark).lower() for mark in (cell.shared, cell.untimed, cell.fastest, cell.slower)),
+        ]
+        for cases, table in tables
+        for row in table.rows
+        for case, cell in zip(cases, row.cells, strict=True)
+        if cell
+    )
+    return _written(MODULE, lines)
+
+
+def _case(of: Profiled) -> list[object]:
+    return [of.profile.case.model, of.profile.case.label, of.profile.case.digest, of.profile.id]
+
+
+def _layer(row: LayerRow) -> list[object]:
+    lists = (row.modules, row.operators, map(_tensor, row.inputs), map(_tensor, row.outputs))
+    return [row.place, row.name, row.kind, *(" | ".join(each) for each in lists), row.calls, *_times(row.times)]
+
+
+def _tensor(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape))
+
+
+def _times(times: Times | None) -> list[object]:
+    return [getattr(times, name, None) for name in TIMES]
+
+
+def _written(names: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow(names)
+    writer.writerows(lines)
+    return out.getvalue()

@@ -1,0 +1,80 @@
+"""Layers and modules for other programs: JSON with a schema name, seconds, null for what is absent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from inferlens.insight.layers import LayerRow, Reconciliation
+from inferlens.insight.modules import ModuleTable
+from inferlens.views.profiled.cases import Profiled
+from inferlens.views.profiled.sentences import of_layers
+
+if TYPE_CHECKING:
+    from inferlens.views.profiled.layers import Layered
+
+LAYERS = "inferlens.layers/1"
+MODULES = "inferlens.modules/1"
+
+
+def layers(chosen: Iterable[tuple[Layered, Sequence[LayerRow]]]) -> str:
+    """Every field of every row, and the reconciliation, of every case."""
+    return _written({"schema": LAYERS, "cases": [_layered(of, rows) for of, rows in chosen]})
+
+
+def modules(models: Iterable[dict[str, Any]]) -> str:
+    """Trees, as :func:`model` makes them."""
+    return _written({"schema": MODULES, "models": list(models)})
+
+
+def model(
+    cases: Sequence[Profiled],
+    accounts: Sequence[Reconciliation],
+    table: ModuleTable | None,
+    failed: Sequence[tuple[Profiled, str]],
+    sentences: Sequence[str],
+) -> dict[str, Any]:
+    """One tree, its columns and what could not be one."""
+    rows = table.rows if table else ()
+    columns = [
+        {**case(of), "marked": marked, "reconciliation": account}
+        for of, marked, account in zip(cases, table.marked if table else (), accounts, strict=True)
+    ]
+    return {
+        "rule": table.rule if table else None,
+        "depth": table.depth if table else None,
+        "deepest": table.deepest if table else None,
+        "columns": columns,
+        "rows": [{**msgspec.structs.asdict(row), "path": ".".join(row.path)} for row in rows],
+        "failed": [{**case(of), "reason": reason} for of, reason in failed],
+        "sentences": sentences,
+    }
+
+
+def case(of: Profiled) -> dict[str, Any]:
+    """What tells a case from others."""
+    made = of.profile
+    return {"name": of.name, "case": made.case, "digest": made.case.digest, "profile": made.id, "record": made.record}
+
+
+def _layered(of: Layered, rows: Sequence[LayerRow]) -> dict[str, Any]:
+    made, table = of.case.profile, of.table
+    about: dict[str, Any] = {**case(of.case), "status": made.status, "warnings": made.warnings}
+    if isinstance(table, str):
+        return {**about, "reason": table, "rows": []}
+    return {
+        **about,
+        "reason": "",
+        "timed": table.timed,
+        "clock": table.clock,
+        "absent": made.layers.absent if made.layers else {},
+        "rows": rows,
+        "reconciliation": table.reconciliation,
+        "sentences": of_layers(table),
+    }
+
+
+def _written(document: dict[str, Any]) -> str:
+    return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"

@@ -1,0 +1,159 @@
+"""The layers of each case as a table: what each is, how long it takes and how that spreads, and how they add up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inferlens.errors import InferlensError, suggestion
+from inferlens.insight.layers import LayerRow, LayerTable, layer_table
+from inferlens.insight.runs import Times
+from inferlens.profile import Tensor
+from inferlens.units import ABSENT, half_width, listing, milliseconds, percent, plural
+from inferlens.views.columns import plain
+from inferlens.views.profiled import check, csv, json, markdown, terminal
+from inferlens.views.profiled.cases import Profiled
+from inferlens.views.profiled.grid import Grid, Heading, Line
+from inferlens.views.profiled.sentences import by_time, name_of, of_layers
+
+SORTS = ("time", "order")
+TOP = 20
+HEADINGS = (
+    Heading("#", keep=10),
+    Heading("kind", keep=5, numeric=False, most=20),
+    Heading("modules", keep=8, numeric=False),
+    Heading("input", keep=3, numeric=False, most=24),
+    Heading("output", keep=4, numeric=False, most=24),
+    Heading("calls", keep=9),
+    Heading("mean", "ms", keep=2),
+    Heading("p50", "ms", keep=0),
+    Heading("±", "95 %", keep=6),
+    Heading("p95", "ms", keep=7),
+    Heading("share", keep=1),
+)
+
+
+@dataclass(frozen=True)
+class Layered:
+    """One case and its layers, or the sentence that says why it has none."""
+
+    case: Profiled
+    table: LayerTable | str
+
+
+def render(
+    cases: Sequence[Profiled],
+    format: str = "table",
+    *,
+    sort: str = "time",
+    top: int | None = None,
+    width: int = 120,
+    color: bool = False,
+) -> str:
+    """The layers of each case as text.
+
+    Args:
+        cases: profiles, named.
+        format: one of ``FORMATS``.
+        sort: ``time``, what takes most first, or ``order``, that of execution.
+        top: how many layers, those that take most; ``None``: :data:`TOP` in tables for people, all otherwise.
+        width, color: of the terminal.
+
+    Raises:
+        InferlensError: for another format or order.
+    """
+    check(format)
+    check_sort(sort)
+    layered = [Layered(case, layer_table(case.profile, case.untouched)) for case in cases]
+    if format in ("csv", "json"):
+        chosen = [(each, _chosen(each.table, sort, top)) for each in layered]
+        return csv.layers(chosen) if format == "csv" else json.layers(chosen)
+    grids = [grid(each, sort, TOP if top is None else top) for each in layered]
+    return markdown.render(grids) if format == "markdown" else terminal.render(grids, width, color)
+
+
+def check_sort(sort: str) -> None:
+    """Refuses an order that there is not.
+
+    Raises:
+        InferlensError: if there is no such order.
+    """
+    if sort not in SORTS:
+        raise InferlensError(
+            f"Layers cannot be sorted by '{sort}'.", expected=listing(list(SORTS)), cure=suggestion(sort, SORTS)
+        )
+
+
+def grid(of: Layered, sort: str, top: int) -> Grid:
+    """One case as a table."""
+    headline = f"{of.case.headline} · {of.case.name}"
+    table = of.table
+    if isinstance(table, str):
+        why = plain(f"It has no layers: {table} {of.case.profile.cure}")
+        return Grid(headline, "", "layer", HEADINGS, (), sentences=(why,))
+    account, rows = table.reconciliation, _chosen(table, sort, top)
+    lines = [_line(row) for row in rows]
+    places = {row.place for row in rows}
+    rest = [row for row in table.rows if row.place not in places]
+    lines += [_total(f"{plural(len(rest), 'other layer')}", table.sum_of(rest))] if rest else []
+    lines[-1:] = [_ending(line) for line in lines[-1:]]
+    lines += [_total("in no layer", account.outside), _total("whole run", account.whole, style="bold")]
+    about = f"{plural(len(table.rows), 'layer')} · {plural(account.runs, 'run')} · {table.timed} times by {table.clock}"
+    layers = of.case.profile.layers
+    notes = [plain(f"{what}: {why}") for what, why in (layers.absent if layers else {}).items()]
+    notes += [plain(f"{warning.message} {warning.advice}") for warning in of.case.profile.warnings]
+    return Grid(headline, plain(about), "layer", HEADINGS, tuple(lines), tuple(notes), tuple(of_layers(table)))
+
+
+def _chosen(table: LayerTable | str, sort: str, top: int | None) -> list[LayerRow]:
+    """The rows to show: those that take most, in the order asked for."""
+    if isinstance(table, str):
+        return []
+    rows = by_time(table.rows)[:top]
+    return rows if sort == "time" else sorted(rows, key=lambda row: row.place)
+
+
+def _line(row: LayerRow) -> Line:
+    texts = (
+        str(row.place),
+        plain(row.kind) or ABSENT,
+        modules(row.modules),
+        shapes(row.inputs),
+        shapes(row.outputs),
+        str(row.calls) if row.calls != 1 else ABSENT,
+        *_numbers(row.times),
+    )
+    return Line(name_of(row.name), tuple((text, "") for text in texts))
+
+
+def _total(name: str, times: Times, style: str = "") -> Line:
+    return Line(name, tuple((text, "") for text in ("", "", "", "", "", "", *_numbers(times))), style=style)
+
+
+def _ending(line: Line) -> Line:
+    return Line(line.name, line.cells, ends=True)
+
+
+def _numbers(times: Times | None) -> list[str]:
+    if times is None:
+        return [ABSENT] * 5
+    share = ABSENT if times.share is None else signed_percent(times.share)
+    half = half_width(abs(times.median), times.median_low, times.median_high) if times.median > 0 else ABSENT
+    return [milliseconds(times.mean), milliseconds(times.median), half, milliseconds(times.p95), share]
+
+
+def signed_percent(share: float) -> str:
+    """A share; below zero where layers overlap."""
+    return f"{'-' if share < 0 else ''}{percent(share)}"
+
+
+def modules(paths: Sequence[str]) -> str:
+    """Where a layer came from: the path, or all of them."""
+    names = [name_of(path) if path else "the model" for path in paths]
+    return ", ".join(names) or ABSENT
+
+
+def shapes(tensors: Sequence[Tensor]) -> str:
+    """Dimensions of tensors, ``1x64x56x56``; those that are not told are left out."""
+    told = ["x".join(map(str, tensor.shape)) for tensor in tensors if tensor.shape]
+    return ", ".join(told) or ABSENT

@@ -1,0 +1,81 @@
+"""``inferlens layers`` and ``inferlens modules`` as a person runs them, on good folders and bad ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from inferlens.profile import encode
+from tests.commands import inferlens
+from tests.insight.samples import eager, fused, other, saved
+
+COMMANDS = ("layers", "modules")
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return saved(tmp_path / "results", eager(), fused(), other())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("format", ["table", "markdown", "csv", "json"])
+def test_every_format(results: Path, command, format):
+    done = inferlens(command, "results", "--format", format, cwd=results.parent)
+    assert done.returncode == 0, done.stderr
+    assert "layer1" in done.stdout
+    assert not done.stderr
+    if format == "json":
+        assert json.loads(done.stdout)["schema"] == f"inferlens.{command}/1"
+
+
+def test_options(results: Path):
+    done = inferlens("layers", "results/case0", "--sort", "order", "--top", "2", "-f", "csv", cwd=results.parent)
+    assert [line.split(",")[4] for line in done.stdout.splitlines()[1:]] == ["layer", "layer", "in no layer", "whole"]
+    done = inferlens(
+        "modules", "results", "--depth", "1", "--reference", "openvino", "--fused", "split", cwd=results.parent
+    )
+    assert done.returncode == 0, done.stderr
+    assert "slower than with openvino fp32" in done.stdout
+    assert "≈" in done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_hostile_files_are_notes(results: Path, command):
+    for name, data in {
+        "a": b"", "b": b"[" * 100_000, "c": b"\xff\xfe", "d": b'{"schema": "inferlens.profile/9"}',
+        "e": encode(eager())[:-200], "f": encode(eager()).replace(b'"whole":[', b'"whole":[1e999,'),
+    }.items():  # fmt: skip
+        (results / name).mkdir()
+        (results / name / "profile-layer.json").write_bytes(data)
+    (results / "g" / "profile-layer.json").mkdir(parents=True)
+    (results / "case1" / "record.json").write_bytes(b"{")
+    done = inferlens(command, "results", cwd=results.parent)
+    assert done.returncode == 0
+    assert done.stderr.count("was left out") == 7
+    assert "cannot be read" in done.stderr
+    assert "conv1" in done.stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "nowhere does not exist"),
+        (["empty"], "There is no profile in empty"),
+        (["results", "--format", "junit"], "There is no format 'junit'"),
+    ],
+)
+def test_errors_have_a_cure(results: Path, command, arguments, said):
+    (results.parent / "empty").mkdir()
+    done = inferlens(command, *arguments, cwd=results.parent)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Try: inferlens profile MODEL" in done.stderr or "Expected: table" in done.stderr
+
+
+def test_a_record_of_another_case_says_nothing_of_the_cost(results: Path):
+    (results / "case1" / "record.json").replace(results / "case0" / "record.json")
+    done = inferlens("layers", "results/case0", cwd=results.parent)
+    assert "What profiling cost is not known" in done.stdout
