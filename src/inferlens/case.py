@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, Unsupported
+from inferlens.units import plural
 
 PRECISIONS = ("fp32", "fp16", "bf16")
 QUANTIZED = ("fp8", "int8")  # of models that are quantized already; nothing is quantized here
@@ -209,7 +210,7 @@ class Case(Struct, frozen=True, kw_only=True):
         words = [self.backend_label, self.precision]
         words += [] if self.batch is None else [f"batch {self.batch}"]
         words += [self.device]
-        words += [] if self.threads is None else [f"{self.threads} threads"]
+        words += [] if self.threads is None else [plural(self.threads, "thread")]
         words += self.manner
         words += [self.options_label] if self.options else []
         return " ".join(words)

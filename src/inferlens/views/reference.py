@@ -81,7 +81,7 @@ def _fits(row: Row, named: str) -> bool:
 
 def _words(text: str) -> set[str]:
     text = re.sub(r"\bbatch[ =]?(\d+)", r"batch=\1", text.replace(",", " "))
-    return set(re.sub(r"\b(\d+) threads\b", r"threads=\1", text).split())
+    return set(re.sub(r"\b(\d+) threads?\b", r"threads=\1", text).split())
 
 
 def _labels(rows: Sequence[Row]) -> str:

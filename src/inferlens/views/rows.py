@@ -19,6 +19,7 @@ from inferlens.stats.compare import compare
 from inferlens.stats.intervals import Interval, mean_interval, quantile_interval
 from inferlens.stats.levels import estimate
 from inferlens.stats.quantiles import geometric_mean, median, summarise
+from inferlens.units import plural
 from inferlens.views.reference import references
 from inferlens.views.row import Row
 
@@ -103,7 +104,7 @@ def _row(run: Repeats, inputs: tuple[TensorSpec, ...], device: str) -> Row:
     warned = cautions(run)
     lowered = any(warning.code == "lower-precision" for warning in warned)
     words = [case.backend_label, case.precision, "(TF32)" if lowered else "", device]
-    words += ["" if case.threads is None else f"{case.threads} threads", *case.manner, case.options_label]
+    words += ["" if case.threads is None else plural(case.threads, "thread"), *case.manner, case.options_label]
     gpu = environment.gpus[0].name if environment.gpus else "GPU"
     exports = [record.phase_seconds("export"), record.phase_seconds("build")]
     row = Row(
