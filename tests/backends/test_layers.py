@@ -20,7 +20,7 @@ from inferlens.models.model import Model
 from inferlens.profile import Layer, Layers
 from tests.backends import small
 
-LABELS = ("pytorch", "openvino:cpu")
+LABELS = ("pytorch", "onnxruntime:cpu", "openvino:cpu")
 RUNS = 3
 RESOLUTION = 5e-6  # seconds for each layer; OpenVINO's counters are the coarsest
 ODD = "a 'b' <c>, [d]/é"
@@ -148,7 +148,7 @@ def test_shared_and_repeated_modules(label: str, tmp_path: Path) -> None:
         found = of(layers, name)
         assert found
         assert seconds(found) > 0
-        assert any(tensor.shape == (1, 3, 32, 32) for layer in found for tensor in layer.outputs)
+        assert any(tensor.shape[2:] == (32, 32) for layer in found for tensor in layer.outputs)
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -288,3 +288,103 @@ def test_openvino_names_with_commas_and_endings() -> None:
     names = ("a,b", "/layer/conv", "c")
     graph = Origins(Node(name, "Conv", (), (f"out {name}",)) for name in names)
     assert [node.name for node in originals("/layer/conv/WithoutBiases,a,b,nobody,out c", graph)] == list(names)
+
+
+class Attention(nn.Module):
+    """What transformers are made of, after a residual convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 32, 3, padding=1)
+        self.block = nn.Conv2d(32, 32, 3, padding=1)
+        self.linear = nn.Linear(32, 32)
+        self.norm = nn.LayerNorm(32)
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        image = self.stem(image)
+        words = torch.relu(image + self.block(image)).flatten(2).transpose(1, 2)
+        words = self.norm(words + nn.functional.gelu(self.linear(words)))
+        return self.attention(words, words, words)[0]
+
+
+def test_onnxruntime_traces_what_its_optimiser_made(tmp_path: Path) -> None:
+    """A sum and a ReLU fused into the convolution before them, and products that were given other shapes."""
+    layers = profiled("onnxruntime:cpu", model(Attention), prepared(tmp_path))
+    (block,) = of(layers, "block")
+    assert block.modules == ("block", "")
+    assert block.operators == ("Conv", "Add", "Relu")
+    assert block.details["provider"] == "CPUExecutionProvider"
+    assert [layer.kind for layer in of(layers, "linear")] in (["Gemm"], ["MatMul", "Add"], ["MatMul"])
+    assert not any(layer.modules for layer in layers.layers if layer.details.get("inserted"))
+    known = seconds([layer for layer in layers.layers if layer.modules or layer.details.get("inserted")])
+    assert known == pytest.approx(seconds(list(layers.layers)), rel=0.05)
+    begins = [layer.begins[0] for layer in layers.layers]
+    assert begins == sorted(begins)
+
+
+def test_onnxruntime_leaves_no_files_and_profiles_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    network, label = model(Fused), "onnxruntime:cpu"
+    preparation = prepared(tmp_path)
+    runner = small.backend(label).prepare(network, small.case(label, threads=1), preparation)
+    assert isinstance(runner, LayerProfiler)
+    with runner:
+        feed = runner.place(small.arrays(network))
+        runner.profile_layers(feed, 1)
+        with pytest.raises(Unsupported, match="once"):
+            runner.profile_layers(feed, 1)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["model.onnx"]
+
+
+def test_onnxruntime_own_times_of_nodes_with_graphs_inside() -> None:
+    """A node of 100 us with two calls of another in it, and one after it."""
+    from inferlens.backends.onnxruntime_profile import Arguments, Event, by_node
+
+    def event(name: str, begin: int, duration: int) -> Event:
+        return Event("Node", name, begin, duration, 1, Arguments(op_name=name))
+
+    events = [event("If", 10, 100), event("Conv", 20, 30), event("Conv", 60, 40), event("Relu", 110, 5)]
+    timed = by_node([(0, events)])
+    assert [(node.first.name, node.times[0], node.calls[0]) for node in timed] == [
+        ("If", pytest.approx(30e-6), 1), ("Conv", pytest.approx(70e-6), 2), ("Relu", pytest.approx(5e-6), 1),
+    ]  # fmt: skip
+    assert timed[1].begins[0] == pytest.approx(20e-6)
+
+
+@pytest.mark.parametrize("label", ["onnxruntime:cpu", "openvino:cpu"])
+def test_files_without_module_paths_say_so(label: str, tmp_path: Path) -> None:
+    """An ONNX file of the user's own has operators, and says how module paths can be had."""
+    import onnx
+
+    path = tmp_path / "own.onnx"
+    network = model(Fused)
+    assert network.module is not None
+    torch.onnx.export(network.module, (torch.zeros(1, 3, 32, 32),), path, input_names=["image"], verbose=False)
+    graph = onnx.load(path)
+    for node in graph.graph.node:
+        del node.metadata_props[:]
+    onnx.save(graph, path)
+    own = Model("own.onnx", "own", "onnx", network.inputs, path=path)
+    layers = profiled(label, own, prepared(tmp_path))
+    assert not any(layer.modules for layer in layers.layers)
+    assert "dynamo=True" in layers.absent["modules"]
+    assert any("Conv" in layer.operators for layer in layers.layers)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
+def test_eager_layers_on_a_gpu(tmp_path: Path) -> None:
+    network = model(Costly, 8, 64, 224, 224)
+    inputs = small.arrays(network)
+    case = small.case("pytorch", device="cuda")
+    with small.backend("pytorch").prepare(network, case, prepared(tmp_path)) as runner:
+        assert isinstance(runner, LayerProfiler)
+        feed = runner.place(inputs)
+        for _ in range(3):
+            runner.infer(feed)
+        layers = runner.profile_layers(feed, 5)
+    check(layers, 5)
+    assert layers.timed == "GPU"
+    assert [layer.name for layer in layers.layers] == ["", "first", "second"]
+    assert 4 < seconds(of(layers, "second")) / seconds(of(layers, "first")) < 16
+    assert not hooks(network)

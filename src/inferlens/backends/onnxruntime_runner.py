@@ -7,6 +7,7 @@ timed like that at all.
 
 from __future__ import annotations
 
+import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -16,14 +17,17 @@ from typing import Any
 import numpy as np
 import psutil
 
+from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Inputs, Outputs, Preparation, Runner
 from inferlens.backends.feeds import ordered
+from inferlens.backends.layer_runs import check_level
 from inferlens.backends.onnx_graph import check_shapes
 from inferlens.backends.onnxruntime_providers import Provider, load_error, provider_list
 from inferlens.case import Case
 from inferlens.errors import Unsupported
 from inferlens.models.model import Array, Model
+from inferlens.profile import Layers
 
 ERRORS_ONLY = 3
 NUMPY_TYPES = {
@@ -33,7 +37,7 @@ NUMPY_TYPES = {
 }  # fmt: skip
 
 
-class OnnxRunner(Runner):
+class OnnxRunner(Runner, LayerProfiler):
     """Loads the file; subclasses bind and run."""
 
     def __init__(
@@ -46,6 +50,17 @@ class OnnxRunner(Runner):
         self.preparation = preparation
         self.options = options
         self._loaded: Any = None
+
+    def profile_layers(self, feed: Any, runs: int) -> Layers:  # noqa: ARG002 - it cannot
+        """Refuses; the CPU's runner does it.
+
+        Raises:
+            Unsupported: always.
+        """
+        raise Unsupported(
+            "Of what runs on a GPU, ONNX Runtime's profile tells only how long the host took to enqueue it.",
+            cure="--backend onnxruntime:cpu, or a backend that tells the layers' GPU time, such as pytorch",
+        )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -141,9 +156,15 @@ class OnnxRunner(Runner):
 class CpuRunner(OnnxRunner):
     """ONNX Runtime on the CPU."""
 
+    _written: tempfile.TemporaryDirectory[str] | None = None  # the profile's folder, while there is a profile
+    _profiled = False
+
     def __enter__(self) -> CpuRunner:
         import onnxruntime  # noqa: F401 - starts threads of its own, which are not counted below
 
+        if self.preparation.level == "layer":
+            self.preparation.folder.mkdir(parents=True, exist_ok=True)
+            self._written = tempfile.TemporaryDirectory(prefix="profile-", dir=self.preparation.folder)
         process = psutil.Process()
         before = process.num_threads()
         with self.preparation.phase("build"):
@@ -153,6 +174,38 @@ class CpuRunner(OnnxRunner):
         own_choice = 1 + process.num_threads() - before if self.options.execution_mode == "sequential" else None
         self.preparation.facts["threads"] = self.case.threads or own_choice
         return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if self._written is not None:
+            self._written.cleanup()
+            self._written = None
+
+    def profile_layers(self, feed: Any, runs: int) -> Layers:
+        """Times the nodes by ONNX Runtime's own profile, which ends with that.
+
+        Raises:
+            Unsupported: if it was not prepared for that, or has done it since it was entered.
+        """
+        from inferlens.backends.onnxruntime_profile import layers_of
+
+        check_level(self.preparation)
+        if self._written is None or self._profiled:
+            raise Unsupported("ONNX Runtime profiles a session once.", cure="enter the runner again")
+        self._profiled = True
+        parallel = self.options.execution_mode == "parallel"
+        return layers_of(self, self._loaded, Path(self._written.name), self.path, feed, runs, parallel=parallel)
+
+    def _settings(self) -> Any:
+        settings = super()._settings()
+        if self._written is not None:
+            from inferlens.backends.onnxruntime_profile import ask_for_profile
+
+            self._profiled = False
+            ask_for_profile(settings, Path(self._written.name))
+        return settings
 
     def place(self, inputs: Inputs) -> Any:
         """A binding with the inputs in it and room for the outputs, which stay on the host."""

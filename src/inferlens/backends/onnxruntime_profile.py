@@ -1,0 +1,184 @@
+"""The layers of ONNX Runtime, from the profile that it writes itself.
+
+ONNX Runtime profiles a session from its creation until it is told to stop, and writes the optimised graph where it is
+asked to. Both files lie in a temporary folder that goes with the runner. An event of a node has its name, its kind, its
+provider, its tensors' shapes and its time in whole microseconds; events named ``model_run`` say which run it belongs
+to. The last runs are those that were asked for. A node with a graph inside, such as ``If``, is timed without it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from inferlens.backends.layer_runs import timed_runs
+from inferlens.backends.onnx_fusion import Fusion
+from inferlens.backends.onnx_modules import modules_among, operators_among, origins
+from inferlens.errors import Unsupported
+from inferlens.profile import Layer, Layers, Tensor
+
+CLOCK = "ONNX Runtime's profiler, in whole microseconds"
+ENDING = "_kernel_time"
+INSERTED = "by ONNX Runtime, to change type, device, shape or memory order"
+SIDE_BY_SIDE = "execution_mode=parallel: layers run side by side, and their times overlap."
+TYPES = {"float": "float32", "double": "float64"}
+OPTIMISED = "optimised.onnx"
+
+
+class Arguments(Struct):
+    """What an event of a node tells beside its time."""
+
+    op_name: str = ""
+    provider: str = ""
+    node_index: str = ""
+    input_type_shape: list[dict[str, list[int]]] = []
+    output_type_shape: list[dict[str, list[int]]] = []
+
+
+class Event(Struct):
+    """An event of the profile; ``ts`` and ``dur`` are microseconds."""
+
+    cat: str
+    name: str
+    ts: int = 0
+    dur: int = 0
+    tid: int = 0
+    args: Arguments = msgspec.field(default_factory=Arguments)
+
+    @property
+    def end(self) -> int:
+        """When it was over."""
+        return self.ts + self.dur
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What tells nodes apart: names may be missing, or the same in the graphs inside of nodes."""
+        return self.name, self.args.node_index, self.args.op_name
+
+
+class Timed(Struct):
+    """One node in all runs: its first event, and by run its own seconds, when it began and its calls."""
+
+    first: Event
+    times: dict[int, float] = {}
+    begins: dict[int, float] = {}
+    calls: dict[int, int] = {}
+
+
+def ask_for_profile(settings: Any, folder: Path) -> None:
+    """Has a session, made with ``settings``, write its profile and its optimised graph into ``folder``.
+
+    Weights go into a file of their own, because one ONNX file holds less than 2 GiB.
+    """
+    settings.enable_profiling = True
+    settings.profile_file_prefix = str(folder / "profile")
+    settings.optimized_model_filepath = str(folder / OPTIMISED)
+    settings.add_session_config_entry("session.optimized_model_external_initializers_file_name", "optimised.data")
+    settings.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
+
+
+def layers_of(runner: Any, loaded: Any, folder: Path, path: Path, feed: Any, runs: int, *, parallel: bool) -> Layers:
+    """Times the nodes of a session in ``runs`` calls of ``runner.infer(feed)``, and ends its profile.
+
+    Args:
+        loaded: the session that ``infer`` runs, made with :func:`ask_for_profile`.
+        folder: where it writes to.
+        path: the ONNX file that it was made from.
+        parallel: whether it runs branches side by side.
+
+    Raises:
+        Unsupported: if the profile lacks runs; ONNX Runtime stops writing after a million events.
+    """
+    whole = timed_runs(runner, feed, runs)
+    written = Path(loaded.end_profiling())
+    events = msgspec.json.decode(written.read_bytes(), type=list[Event])
+    written.unlink()
+    timed = by_node(runs_of(events, runs))
+    graph = origins(path)
+    fusion = Fusion(graph, origins(folder / OPTIMISED))
+    absent = {"modules": graph.absent} if graph.absent else {}
+    return Layers(
+        layers=tuple(layer(each, fusion, runs) for each in timed),
+        whole=whole,
+        timed="host",
+        clock=CLOCK,
+        absent=absent | ({"sum": SIDE_BY_SIDE} if parallel else {}),
+    )
+
+
+def runs_of(events: list[Event], runs: int) -> list[tuple[int, list[Event]]]:
+    """When each of the last ``runs`` runs began, and the events of its nodes, in order.
+
+    Raises:
+        Unsupported: if there are fewer.
+    """
+    begun = sorted((event for event in events if event.name == "model_run"), key=lambda event: event.ts)[-runs:]
+    nodes = sorted(
+        (event for event in events if event.cat == "Node" and event.name.endswith(ENDING)),
+        key=lambda event: (event.ts, -event.dur),
+    )
+    found = [(run.ts, [node for node in nodes if run.ts <= node.ts and node.end <= run.end]) for run in begun]
+    if len(begun) < runs or not all(inside for _, inside in found):
+        raise Unsupported(
+            f"ONNX Runtime's profile has {sum(bool(inside) for _, inside in found)} of {runs} runs.",
+            cure="fewer runs, or a shorter warm-up",
+        )
+    return found
+
+
+def by_node(runs: list[tuple[int, list[Event]]]) -> list[Timed]:
+    """The nodes in the order in which they first began, each with its own times."""
+    found: dict[tuple[str, str, str], Timed] = {}
+    for number, (begin, events) in enumerate(runs):
+        for event, own in zip(events, own_durations(events), strict=True):
+            node = found.setdefault(event.key, Timed(event))
+            node.times[number] = node.times.get(number, 0.0) + own / 1e6
+            node.begins.setdefault(number, (event.ts - begin) / 1e6)
+            node.calls[number] = node.calls.get(number, 0) + 1
+    return list(found.values())
+
+
+def own_durations(events: list[Event]) -> list[int]:
+    """Microseconds of each event without those inside of it on the same thread; ``events`` in order of their begins."""
+    own = [event.dur for event in events]
+    open_: defaultdict[int, list[int]] = defaultdict(list)
+    for place, event in enumerate(events):
+        outer = open_[event.tid]
+        while outer and events[outer[-1]].end < event.end:
+            outer.pop()
+        if outer and events[outer[-1]].ts < event.ts:
+            own[outer[-1]] = max(own[outer[-1]] - event.dur, 0)
+        outer.append(place)
+    return own
+
+
+def layer(timed: Timed, fusion: Fusion, runs: int) -> Layer:
+    """One node's layer."""
+    arguments = timed.first.args
+    name = timed.first.name.removesuffix(ENDING)
+    nodes = fusion.sources(name)
+    inserted = fusion.inserted(name)
+    numbers = range(runs)
+    return Layer(
+        name=name,
+        kind=arguments.op_name,
+        modules=modules_among(nodes),
+        operators=operators_among(nodes) or (() if inserted else (arguments.op_name,)),
+        inputs=tensors(arguments.input_type_shape),
+        outputs=tensors(arguments.output_type_shape),
+        details={"provider": arguments.provider} | ({"inserted": INSERTED} if inserted else {}),
+        times=tuple(timed.times.get(number, 0.0) for number in numbers),
+        begins=tuple(timed.begins.get(number, 0.0) for number in numbers),
+        calls=max(timed.calls.values()),
+    )
+
+
+def tensors(told: list[dict[str, list[int]]]) -> tuple[Tensor, ...]:
+    """Tensors from a profile's ``[{"float": [1, 3, 224, 224]}]``."""
+    return tuple(
+        Tensor(shape=tuple(shape), dtype=TYPES.get(kind, kind)) for entry in told for kind, shape in entry.items()
+    )
