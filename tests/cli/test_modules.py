@@ -79,3 +79,12 @@ def test_a_record_of_another_case_says_nothing_of_the_cost(results: Path):
     (results / "case1" / "record.json").replace(results / "case0" / "record.json")
     done = inferlens("layers", "results/case0", cwd=results.parent)
     assert "What profiling cost is not known" in done.stdout
+
+
+def test_a_box_plot_instead_of_a_table(results: Path):
+    pytest.importorskip("altair")
+    done = inferlens("layers", "results", "--plot", "layers.svg", cwd=results.parent)
+    assert done.returncode == 0, done.stderr
+    assert (results.parent / "layers.svg").read_text().startswith("<svg")
+    assert not done.stdout
+    assert inferlens("layers", "results", "--plot", "layers.gif", cwd=results.parent).returncode == 2

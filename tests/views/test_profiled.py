@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from xml.etree import ElementTree as Xml
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from rich.cells import cell_len
 from inferlens.errors import InferlensError
 from inferlens.profile_store import LoadedProfiles
 from inferlens.record import Warning
-from inferlens.views.profiled import FORMATS, layers, modules
+from inferlens.views.profiled import FORMATS, boxes, layers, modules
 from inferlens.views.profiled.cases import groups
 from inferlens.views.profiled.grid import shorten
 from tests.insight.samples import NASTY, RUNS, eager, failed, fused, layer, nasty, other, profile, untouched
@@ -217,3 +218,45 @@ def test_shortening():
     assert shorten("abc", 3) == "abc"
     assert shorten("abcdefghij", 5) == "ab…ij"
     assert [cell_len(shorten("層" * 9, width)) <= width for width in range(1, 20)] == [True] * 19
+
+
+# Boxes
+
+
+def test_boxes_are_drawn_of_any_names():
+    pytest.importorskip("altair")
+    pytest.importorskip("vl_convert")
+    cases = [each for group in loaded(nasty(), *ALL) for each in group]
+    svg = boxes.render(cases, "svg")
+    assert isinstance(svg, str)
+    assert svg == boxes.render(cases, "svg")
+    root = Xml.fromstring(svg)
+    shown = "".join(root.itertext())
+    for name in ("layer2.0 all", "pytorch fp32", "openvino fp32", "#12", "5th to 95th percentile"):
+        assert name in shown
+    assert "Gone" not in shown
+    assert boxes.not_drawn(cases) == ["Not drawn: torchscript:trace fp32. It <broke>."]
+    assert boxes.render(cases, "png", top=2)[:4] == b"\x89PNG"
+    page = boxes.render(cases, "html", sort="order")
+    assert "<b>" not in page.partition("</script>")[2]
+
+
+def test_boxes_are_quantiles_over_the_runs():
+    pytest.importorskip("altair")
+    made = profile(case(), [layer("a", None, "a", times=tuple(0.001 * run for run in range(41)))])
+    (each,) = [one for group in loaded(made) for one in group]
+    (box,) = boxes._panel(each, "time", 5)["values"]
+    assert [box[end] for end in ("low", "lower", "middle", "upper", "high")] == pytest.approx([2, 10, 20, 30, 38])
+    few = profile(case(), [layer("a", None, "a", times=(0.001, 0.002, 0.003))])
+    (each,) = [one for group in loaded(few) for one in group]
+    panel = boxes._panel(each, "time", 5)
+    assert [panel["values"][0][end] for end in ("low", "high")] == [1, 3]
+    assert "all runs" in panel["subtitle"][1]
+
+
+def test_nothing_to_draw_is_an_error():
+    pytest.importorskip("altair")
+    with pytest.raises(InferlensError, match="nothing to draw"):
+        boxes.render([one for group in loaded(failed(case())) for one in group], "svg")
+    with pytest.raises(InferlensError, match="cannot be written as 'gif'"):
+        boxes.render([], "gif")

@@ -12,29 +12,41 @@ FORMAT = "table, markdown, csv or json."
 SORT = "time (what takes most first) or order (that of execution)."
 TOP = "Only so many layers, those that take most. [dim]Default: 20 in tables, all in CSV and JSON.[/dim]"
 
+PLOT = "Draw the layers' times as a box plot into this file instead; .svg, .png or .html decides its format."
+
 
 def layers(
     paths: Annotated[list[Path], typer.Argument(help=PATHS)],
     sort: Annotated[str, typer.Option(help=SORT)] = "time",
     top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
     format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
+    plot: Annotated[Path | None, typer.Option("--plot", help=PLOT, show_default=False)] = None,
 ) -> None:
     """Show the layers of profiled cases: what each is, mean, median and 95th percentile over the runs, and its share.
 
     Beneath them is what they add up to, what is in no layer, and what profiling cost.
     """
     from inferlens.cli import screen
+    from inferlens.cli.plot import write
     from inferlens.profile_store import load_profiles
-    from inferlens.views.profiled import check
+    from inferlens.views.profiled import boxes, check
     from inferlens.views.profiled.cases import groups
     from inferlens.views.profiled.layers import check_sort, render
 
     check(format)
     check_sort(sort)
+    drawn_as = plot.suffix.lower().removeprefix(".") if plot else ""
+    if plot:
+        boxes.check_format(drawn_as)
     loaded = load_profiles(paths)
     for problem in loaded.problems:
         screen.note(problem)
     cases = [case for group in groups(loaded) for case in group]
+    if plot:
+        write(plot, boxes.render(cases, drawn_as, sort=sort, top=top))
+        for sentence in [f"Wrote {plot}.", *boxes.not_drawn(cases)]:
+            screen.note(sentence)
+        return
     console = screen.output()
     color = console.is_terminal and not console.no_color
     screen.text(render(cases, format, sort=sort, top=top, width=console.width, color=color))

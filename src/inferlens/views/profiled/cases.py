@@ -10,7 +10,7 @@ from inferlens.profile import Profile
 from inferlens.profile_store import LoadedProfiles, latest
 from inferlens.record import Record
 from inferlens.samples import latencies, machine
-from inferlens.units import listing
+from inferlens.units import listing, plural
 from inferlens.views.columns import plain
 
 
@@ -107,7 +107,7 @@ def _named(group: Sequence[Profiled]) -> list[Profiled]:
     for one in group:
         case = one.profile.case
         words = [case.backend_label, case.precision, case.device if len(devices) > 1 else ""]
-        words += ["" if case.threads is None else f"{case.threads} threads", *case.manner, case.options_label]
+        words += ["" if case.threads is None else plural(case.threads, "thread"), *case.manner, case.options_label]
         name = plain(" ".join(word for word in words if word))
         number = seen[name] = seen.get(name, 0) + 1
         named.append(Profiled(one.profile, one.record, f"{name} ({number})" if number > 1 else name))
