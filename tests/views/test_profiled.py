@@ -159,6 +159,13 @@ def test_wrong_outputs_and_unknown_costs_are_said():
     assert "What profiling cost with pytorch fp32 is not known." in trees(eager(), median=None, width=200)
 
 
+@pytest.mark.parametrize("draw", [tables, trees])
+def test_profiled_faster_than_untouched_is_explained(draw):
+    said = "Below 1x the two processes differ by more than profiling costs."
+    assert said in draw(fused(), width=300)
+    assert said not in draw(eager(), width=300)
+
+
 def test_depth():
     assert "unfolds more of 9" in trees(eager(), depth=1, width=200)
     assert "layer1.0.conv1" not in trees(eager(), depth=2, format="markdown")

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from inferlens.cli.layers import FORMAT, PATHS
-
-if TYPE_CHECKING:
-    from inferlens.profile import Profile
-    from inferlens.profile_store import LoadedProfiles
-    from inferlens.record import Record
 
 DEPTH = "How deep modules are unfolded. [dim]Default: to about 40 rows in tables, all in CSV and JSON.[/dim]"
 REFERENCE = "The case of the first column, such as 'onnxruntime:cpu fp32'. \
@@ -37,29 +31,14 @@ def modules(
     from inferlens.insight.fused import rule_of
     from inferlens.profile_store import load_profiles
     from inferlens.views.profiled import check
+    from inferlens.views.profiled.cases import groups
+    from inferlens.views.profiled.modules import render
 
     check(format)
     rule_of(fused)
     loaded = load_profiles(paths)
     for problem in loaded.problems:
         screen.note(problem)
-    _show(loaded, format, depth, reference, fused)
-
-
-def show_modules(profiles: Sequence[Profile], records: Sequence[Record] = ()) -> None:
-    """Prints the table of profiles that were just made; ``records`` are those of their cases, timed untouched."""
-    from inferlens.profile_store import LoadedProfiles
-
-    by_id = {record.id: record for record in records}
-    known = {each.id: by_id[each.record] for each in profiles if each.record in by_id}
-    _show(LoadedProfiles(profiles=list(profiles), records=known), "table", None, None, "whole")
-
-
-def _show(loaded: LoadedProfiles, format: str, depth: int | None, reference: str | None, fused: str) -> None:
-    from inferlens.cli import screen
-    from inferlens.views.profiled.cases import groups
-    from inferlens.views.profiled.modules import render
-
     console = screen.output()
     color = console.is_terminal and not console.no_color
     drawn = render(

@@ -9,6 +9,7 @@ from inferlens.units import milliseconds, percent, plural, ratio, ratio_range
 from inferlens.views.columns import plain
 
 LONGEST_NAME = 60
+FASTER_WHEN_PROFILED = "Below 1x the two processes differ by more than profiling costs."
 _FEW = 5
 
 
@@ -53,7 +54,8 @@ def cost(account: Reconciliation) -> str:
         return "What profiling cost is not known: there is no record of untouched calls beside the profile."
     interval = f" ({ratio_range(account.cost_low, account.cost_high)})" if account.cost_low is not None else ""
     whole, before = milliseconds(account.whole.median), milliseconds(account.untouched)
-    return f"Profiling made a call {ratio(account.cost)}{interval} as long: {whole} ms instead of {before} ms."
+    sentence = f"Profiling made a call {ratio(account.cost)}{interval} as long: {whole} ms instead of {before} ms."
+    return sentence if account.cost >= 1 else f"{sentence} {FASTER_WHEN_PROFILED}"
 
 
 def _most(table: LayerTable) -> list[str]:

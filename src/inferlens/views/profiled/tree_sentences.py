@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from inferlens.insight.layers import Reconciliation
 from inferlens.insight.modules import ModuleRow, ModuleTable
 from inferlens.units import listing, percent, ratio
-from inferlens.views.profiled.sentences import short
+from inferlens.views.profiled.sentences import FASTER_WHEN_PROFILED, short
 
 _FEW = 6
 
@@ -63,6 +63,7 @@ def _cost(names: Sequence[str], accounts: Sequence[Reconciliation]) -> str:
     if said:
         times = f"A profiled call takes {listing(said)} as long as an untouched one"
         sentence = f"{times}; which backend is fastest is for untouched calls to say. "
+        sentence += f"{FASTER_WHEN_PROFILED} " if any(each < 1 for _, each in known) else ""
     if unknown:
         sentence += f"What profiling cost with {listing(unknown[:_FEW])} is not known."
     return sentence.strip()
