@@ -161,62 +161,65 @@ def own_times(marks: list[int], moments: list[float], count: int) -> list[Own]:
 
 
 @contextmanager
-def timing_hooks(modules: list[Any], marks: list[int], take: Callable[[], None]) -> Iterator[None]:
-    """Marks and moments of every call of every module, until it is left; other hooks are inside a module's time."""
+def hooked(entering: Callable[..., None], leaving: Callable[..., None]) -> Iterator[None]:
+    """Has every module call ``entering(module, arguments)`` and ``leaving(module, arguments, named, result)``.
 
-    def entering(index: int) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
-            marks.append(index)
-            take()
-
-        return hook
-
-    def leaving(index: int) -> Callable[..., None]:
-        def hook(*_: Any) -> None:
-            take()
-            marks.append(~index)
-
-        return hook
+    The hooks are PyTorch's global ones. With hooks of its own, ``nn.TransformerEncoderLayer`` leaves its fast path, and
+    what is profiled would not be what was timed.
+    """
+    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
     handles: list[Any] = []
     try:
-        for index, module in enumerate(modules):
-            handles.append(module.register_forward_pre_hook(entering(index), prepend=True))
-            handles.append(module.register_forward_hook(leaving(index), always_call=True))  # a model may catch errors
+        handles.append(register_module_forward_pre_hook(entering))
+        handles.append(register_module_forward_hook(leaving, with_kwargs=True, always_call=True))
         yield
     finally:
         for handle in handles:
             handle.remove()
 
 
+@contextmanager
+def timing_hooks(modules: list[Any], marks: list[int], take: Callable[[], None]) -> Iterator[None]:
+    """Marks and moments of every call of ``modules``, also where a call fails and the model goes on."""
+    numbers = {id(module): index for index, module in enumerate(modules)}
+
+    def entering(module: Any, _: Any) -> None:
+        index = numbers.get(id(module))
+        if index is not None:
+            marks.append(index)
+            take()
+
+    def leaving(module: Any, *_: Any) -> None:
+        index = numbers.get(id(module))
+        if index is not None:
+            take()
+            marks.append(~index)
+
+    with hooked(entering, leaving):
+        yield
+
+
 def look(runner: Runner, modules: list[Any], feed: Any) -> Seen:
     """One call that is not timed: what goes into each module and comes out of it, and how many marks a run leaves."""
     seen = Seen()
+    numbers = {id(module): index for index, module in enumerate(modules)}
 
-    def entering(index: int) -> Callable[..., None]:
-        def hook(_: Any, arguments: Any, named: Any) -> None:
-            seen.inputs.setdefault(index, tensors((arguments, named)))
-            seen.marks += 1
+    def entering(module: Any, _: Any) -> None:
+        index = numbers.get(id(module))
+        if index is not None:
+            seen.inputs.setdefault(index, ())  # in the order of their begins
+            seen.marks += 2
 
-        return hook
+    def leaving(module: Any, arguments: Any, named: Any, result: Any) -> None:
+        index = numbers.get(id(module))
+        if index is not None and index not in seen.outputs:
+            seen.inputs[index] = tensors((arguments, named))
+            seen.outputs[index] = tensors(result)
 
-    def leaving(index: int) -> Callable[..., None]:
-        def hook(_: Any, __: Any, result: Any) -> None:
-            seen.outputs.setdefault(index, tensors(result))
-            seen.marks += 1
-
-        return hook
-
-    handles: list[Any] = []
-    try:
-        for index, module in enumerate(modules):
-            handles.append(module.register_forward_pre_hook(entering(index), with_kwargs=True))
-            handles.append(module.register_forward_hook(leaving(index)))
+    with hooked(entering, leaving):
         runner.infer(feed)
         runner.synchronize()
-    finally:
-        for handle in handles:
-            handle.remove()
     return seen
 
 
