@@ -87,8 +87,9 @@ def test_notes_and_warnings_are_shown():
     assert "Clocks moved. Hold them." in tables(warned, format="markdown")
 
 
-def test_csv_of_layers_adds_up():
-    rows = list(csv.DictReader(io.StringIO(tables(*ALL, format="csv"))))
+@pytest.mark.parametrize("top", [None, 1, 3])
+def test_csv_of_layers_adds_up(top):
+    rows = list(csv.DictReader(io.StringIO(tables(*ALL, format="csv", top=top))))
     for digest in {row["digest"] for row in rows}:
         mine = [row for row in rows if row["digest"] == digest]
         parts = sum(float(row["typical"] or 0) for row in mine if row["row"] != "whole")

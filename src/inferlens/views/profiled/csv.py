@@ -34,7 +34,10 @@ def layers(chosen: Iterable[tuple[Layered, Sequence[LayerRow]]]) -> str:
             continue
         account = of.table.reconciliation
         lines += [[*_case(of.case), "layer", *_layer(row)] for row in rows]
-        for name, times in (("in no layer", account.outside), ("whole", account.whole)):
+        shown = {row.place for row in rows}
+        rest = [row for row in of.table.rows if row.place not in shown]
+        sums = [("other layers", of.table.sum_of(rest))] if rest else []
+        for name, times in (*sums, ("in no layer", account.outside), ("whole", account.whole)):
             lines.append([*_case(of.case), name, *[None] * 8, *_times(times)])
     return _written(LAYER, lines)
 
