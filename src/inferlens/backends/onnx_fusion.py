@@ -10,6 +10,10 @@ tensor has a new name, its old one is found from what is around it:
   for ``relu``; that is where its own work ended before what follows it was fused into it as well. What follows is told
   by its readers: a reader's inputs are those of the original node that it was made from.
 - A node that kept its name writes what the original of that name wrote.
+- Computing fp16 in fp32, ONNX Runtime names the tensor before a cast after the one behind it, with a prefix.
+
+A node that writes nothing known, such as a part of an operator that ONNX Runtime has taken apart, lies within what its
+readers cover, and came from what they came from.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ from inferlens.backends.onnx_modules import Node, Origins
 
 CHANGERS = ("ReorderInput", "ReorderOutput", "Cast", "Transpose", "MemcpyToHost", "MemcpyFromHost")
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+CAST = "InsertedPrecisionFreeCast_"
 BLOCKED = re.compile(r"_nchwc(_token_\d+)?$")
 
 
@@ -30,6 +35,11 @@ class Fusion:
         self._original = original
         self._optimised = optimised
         self._known: dict[str, str] = {}  # tensors of the optimised graph: their names in the original one
+        self._found: dict[str, list[Node]] = {}
+        self._read_by: dict[str, list[Node]] = {}
+        for node in optimised.nodes:
+            for name in node.inputs:
+                self._read_by.setdefault(name, []).append(node)
         self._keep_names()
         self._follow_inserted()
         self._ask_readers()
@@ -43,6 +53,12 @@ class Fusion:
 
     def sources(self, name: str) -> list[Node]:
         """The original nodes that a node of the optimised graph came from; none if that is not known."""
+        if name not in self._found:
+            self._found[name] = []  # where names are not unique, a node may seem to read what it writes
+            self._found[name] = self._sources(name)
+        return self._found[name]
+
+    def _sources(self, name: str) -> list[Node]:
         node = self._optimised.by_name.get(name)
         if node is None:
             found = self._original.by_name.get(name)
@@ -50,7 +66,15 @@ class Fusion:
         if self._is_inserted(node):
             return []
         writes = {self._known[output] for output in node.outputs if output in self._known}
+        if not writes:
+            return self._original.in_order(
+                source for reader in self._readers(node) for source in self.sources(reader.name)
+            )
         return self._original.between(writes, (self._stops | self._reads(node)) - writes)
+
+    def _readers(self, node: Node) -> list[Node]:
+        readers = [reader for output in node.outputs for reader in self._read_by.get(output, ())]
+        return [reader for reader in readers if reader.name and reader.name != node.name]
 
     def _reads(self, node: Node) -> set[str]:
         return {self._known.get(name, name) for name in node.inputs}
@@ -66,8 +90,8 @@ class Fusion:
     def _keep_names(self) -> None:
         for node in self._optimised.nodes:
             for output in node.outputs:
-                if output in self._original.by_output:
-                    self._known[output] = output
+                if output.removeprefix(CAST) in self._original.by_output:
+                    self._known[output] = output.removeprefix(CAST)
 
     def _follow_inserted(self) -> None:
         """Gives what an inserted node reads the name of what it writes, and the other way round."""
@@ -91,7 +115,7 @@ class Fusion:
 
     def _base(self, node: Node) -> Node | None:
         """The original of a node in blocked memory order: of its kind, the last before the tensor in its name."""
-        tensor, found = BLOCKED.subn("", node.name)
+        tensor, found = BLOCKED.subn("", node.name.removeprefix(CAST))
         maker = self._original.by_output.get(tensor) if found else None
         while maker is not None and maker.kind != node.kind:
             maker = self._original.by_output.get(maker.inputs[0]) if maker.inputs else None
@@ -101,7 +125,7 @@ class Fusion:
         """Names what is still unknown by the node that writes it: its name, or the tensor in its name."""
         for node in self._optimised.nodes:
             own = self._original.by_name.get(node.name)
-            tensor, found = BLOCKED.subn("", node.name)
+            tensor, found = BLOCKED.subn("", node.name.removeprefix(CAST))
             for place, output in enumerate(node.outputs):
                 if output in self._known:
                     continue
