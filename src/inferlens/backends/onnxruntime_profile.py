@@ -25,6 +25,7 @@ CLOCK = "ONNX Runtime's profiler, in whole microseconds"
 ENDING = "_kernel_time"
 INSERTED = "by ONNX Runtime, to change type, device, shape or memory order"
 SIDE_BY_SIDE = "execution_mode=parallel: layers run side by side, and their times overlap."
+UNNAMED = "not known for {} layers: ONNX Runtime took operators apart and gave the parts no names that lead back."
 TYPES = {"float": "float32", "double": "float64"}
 OPTIMISED = "optimised.onnx"
 
@@ -100,9 +101,11 @@ def layers_of(runner: Any, loaded: Any, folder: Path, path: Path, feed: Any, run
     timed = by_node(runs_of(events, runs))
     graph = origins(path)
     fusion = Fusion(graph, origins(folder / OPTIMISED))
-    absent = {"modules": graph.absent} if graph.absent else {}
+    layers = tuple(layer(each, fusion, runs) for each in timed)
+    lost = sum(not each.modules and "inserted" not in each.details for each in layers)
+    absent = {"modules": graph.absent or UNNAMED.format(lost)} if graph.absent or lost else {}
     return Layers(
-        layers=tuple(layer(each, fusion, runs) for each in timed),
+        layers=layers,
         whole=whole,
         timed="host",
         clock=CLOCK,
