@@ -18,8 +18,7 @@ four of five rounds in common, and where there are more pairs than windows of ro
 same processes come again with other coins. So the interval of a share of *all* pairs (Clopper and Pearson 1934, as if
 they were independent) is too narrow. *Apart* are the pairs that share nothing; their interval is right, and wide.
 
-Everything is told of all rounds, and of those that the watch found undisturbed: of no process were samples left out,
-and none was measured twice.
+Everything is told of all rounds, and of those in which the watch saw nothing disturb any of the three processes.
 
     python -m benchmarks.false_alarms --rounds 100 --minutes 60 [--backend pytorch] [--pool FILE]
 
@@ -79,7 +78,7 @@ def main(words: Sequence[str] = ()) -> None:
         setting, processes = pool.read(path)[0] or setting, pool.read(path)[1]
         console.print(planted_size(setting), highlight=False)
     found = pool.rounds(processes)
-    calm = [one for one in found if not any(process.disturbed or process.again for process in one.values())]
+    calm = [one for one in found if all(process.calm for process in one.values())]
     machine = environment.collect()
     console.print(
         f"{machine.cpu}, {len(os.sched_getaffinity(0))} CPUs usable of {os.cpu_count()}. {path}: {len(processes)} "
@@ -174,7 +173,7 @@ def deviations(name: str, rounds: Sequence[Round]) -> Table:
         table.add_row(
             kind, str(len(mine)), f"{exp(statistics.mean(logs)) * 1e3:.4f}",
             f"{statistics.mean(one.seconds for one in mine):.1f}", f"{statistics.mean(one.load for one in mine):.1f}",
-            str(sum(one.again for one in mine)), str(sum("also when" in one.why for one in mine)),
+            str(sum(one.again for one in mine)), str(sum(one.still_disturbed for one in mine)),
             str(sum(one.state not in ("steady", "warm-up") for one in mine)),
             _percent(between), _percent(_by_quartiles(logs)),
             _percent(sqrt(within)), f"{_alike(logs):+.2f}",

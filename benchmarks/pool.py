@@ -1,9 +1,10 @@
 """A pool of measured processes: a case, the same once more, and the same made slower, round after round.
 
 Each process is measured as ``inferlens bench --repeats`` does it, by the same code: the watch over the machine, the
-warm-up, the default budget, a second try where it was disturbed. In each round the three come in another order, drawn
-from a seed. What is kept of a process is what statistics are made of: :func:`inferlens.samples.latencies`. Every
-process is a line of a file, written when it has ended, so that an interrupted run goes on where it was.
+warm-up, the default budget, a second try where it was disturbed; five rounds are a run. In each round the three come in
+another order, drawn from a seed. What is kept of a process is what statistics are made of:
+:func:`inferlens.samples.latencies`. Every process is a line of a file, written when it has ended, so that an
+interrupted run goes on where it was.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from inferlens.api import Voyage, find, probe
+from inferlens.api import find, probe
 from inferlens.measure import environment
 from inferlens.observer import Silent
 from inferlens.plan import Plan, Planned, backends_named, expand
 from inferlens.record import Record
 from inferlens.samples import latencies
+from inferlens.voyage import Voyage
 
 SEED = 20260
+RUN = 5  # rounds in what the library takes for one run: --repeats 5
 BASE, TWIN, SLOWER = KINDS = ("base", "twin", "slower")
 
 
@@ -75,6 +78,16 @@ class Process(Struct, frozen=True, kw_only=True):
     why: str = ""
     again: bool = False
     load: float = 0.0
+
+    @property
+    def still_disturbed(self) -> bool:
+        """Whether disturbed samples were kept, for there were too many."""
+        return bool(self.samples and self.why and not self.disturbed)
+
+    @property
+    def calm(self) -> bool:
+        """Whether the watch saw nothing disturb it."""
+        return not self.why and not self.again
 
 
 Round = dict[str, Process]
@@ -131,10 +144,13 @@ def fill(path: Path, setting: Setting, count: int, seconds: float) -> Iterator[P
             file.write(msgspec.json.encode(setting) + b"\n")
         elif not path.read_bytes().endswith(b"\n"):
             file.write(b"\n")  # ends a line that was cut short
-        cases, voyage = _voyage(setting, Path(folder))
+        cases = _cases(setting, folder)
+        voyage, run = _voyage(setting, folder), -1
         for number, kind in missing:
             if time.monotonic() > deadline:
                 return
+            if number // RUN != run:
+                voyage, run = _voyage(setting, folder), number // RUN
             one = _measured(voyage, cases[kind == SLOWER], number, kind)
             file.write(msgspec.json.encode(one) + b"\n")
             file.flush()
@@ -147,14 +163,19 @@ def turns(count: int) -> list[tuple[int, str]]:
     return [(number, kind) for number in range(count) for kind in shuffle.sample(KINDS, len(KINDS))]
 
 
-def _voyage(setting: Setting, folder: Path) -> tuple[list[Planned], Voyage]:
-    plan = setting.plan(str(folder / "records"))
+def _cases(setting: Setting, folder: str) -> list[Planned]:
+    """The case, and the slower one."""
+    plan = setting.plan(folder)
     cases = expand(plan, find(plan.model), probe(backends_named(plan)))
     cases.sort(key=lambda planned: planned.case.backend.startswith("slowed"))
     if len(cases) != 2 or any(planned.refusal for planned in cases):
         raise ValueError(f"a case and a slower one were expected, not {cases}")
-    (folder / "scratch").mkdir()
-    return cases, Voyage(plan, Ear(), folder / "scratch", None, environment.collect())
+    return cases
+
+
+def _voyage(setting: Setting, folder: str) -> Voyage:
+    scratch = Path(tempfile.mkdtemp(dir=folder))
+    return Voyage(setting.plan(str(scratch / "records")), Ear(), scratch, None, environment.collect())
 
 
 def _measured(voyage: Voyage, planned: Planned, number: int, kind: str) -> Process:

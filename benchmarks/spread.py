@@ -97,6 +97,8 @@ def _table(workload: str, found: dict[str, list[Answer]]) -> Table:
             f"{held} of {len(given)}" if given else "gives none",
             f"{statistics.median(widths):.2%}" if widths else "–",
         )  # fmt: skip
+    told = {tool: ", ".join(f"{answer['median'] * 1e3:.4g}" for answer in answers) for tool, answers in found.items()}
+    table.caption = "Medians in the order they were taken, ms:\n" + "\n".join(f"{k}: {v}" for k, v in told.items())
     return table
 
 
