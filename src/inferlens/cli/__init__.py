@@ -26,6 +26,7 @@ from inferlens.cli.layers import layers
 from inferlens.cli.modules import modules
 from inferlens.cli.partition import partition
 from inferlens.cli.plot import plot
+from inferlens.cli.profile import profile
 from inferlens.cli.show import show
 from inferlens.errors import InferlensError
 
@@ -36,7 +37,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (bench, ab, show, compare, plot, modules, layers, build, export, partition, doctor, backends):
+for command in (bench, ab, show, compare, plot, profile, modules, layers, build, export, partition, doctor, backends):
     app.command()(command)
 
 
