@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+import inferlens
 from inferlens import profiling
 from inferlens.errors import InferlensError
 from inferlens.launch import Outcome
+from inferlens.layer_profile import Profile
 from inferlens.observer import Silent
 from inferlens.plan import Plan
-from inferlens.profile import Profile
 from inferlens.profile_store import load_profiles
 from tests import commands
 
@@ -74,6 +75,15 @@ def test_a_backend_that_does_not_tell_its_layers_says_so(tmp_path: Path) -> None
         tmp_path, model=model, backend="torch_compile", input="image=1x3x16x16", threads=1, iterations=3
     )
     assert (profile.status, profile.reason) == ("unsupported", "torch_compile:default does not tell its layers.")
+
+
+@pytest.mark.usefixtures("here")
+def test_from_python(tmp_path: Path) -> None:
+    made = inferlens.profile("fake:demo", backend="fake", iterations=30, warmup=1, runs=4, output=str(tmp_path))
+    assert [(each.status, each.runs) for each in made] == [("ok", 4)]
+    assert inferlens.load_profiles([tmp_path]).profiles == made
+    with pytest.raises(InferlensError, match="level"):
+        inferlens.profile("fake:demo", level="atom")
 
 
 def test_several_processes_are_refused(tmp_path: Path) -> None:

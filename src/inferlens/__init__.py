@@ -10,21 +10,25 @@ if TYPE_CHECKING:
     from inferlens.comparing.cases import Compared, compare
     from inferlens.duel import Duel
     from inferlens.errors import InferlensError
+    from inferlens.layer_profile import Profile
     from inferlens.plan import Plan
+    from inferlens.profile_store import load_profiles
+    from inferlens.profiling import profile
     from inferlens.record import Record
     from inferlens.rounds import ab
     from inferlens.store import load_records
 
 __version__ = "0.1.0"
 __all__ = [
-    "Budget", "Case", "Compared", "Duel", "InferlensError", "Plan", "Record", "TensorSpec", "__version__", "ab",
-    "bench", "compare", "load_records",
+    "Budget", "Case", "Compared", "Duel", "InferlensError", "Plan", "Profile", "Record", "TensorSpec", "__version__",
+    "ab", "bench", "compare", "load_profiles", "load_records", "profile",
 ]  # fmt: skip
 
 _HOMES = {
     "ab": "rounds", "Duel": "duel", "bench": "api", "compare": "comparing.cases", "Compared": "comparing.cases",
     "Budget": "case", "Case": "case", "TensorSpec": "case", "InferlensError": "errors",
-    "Plan": "plan", "Record": "record", "load_records": "store",
+    "Plan": "plan", "Record": "record", "load_records": "store", "profile": "profiling", "Profile": "layer_profile",
+    "load_profiles": "profile_store",
 }  # fmt: skip
 
 

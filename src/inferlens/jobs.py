@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from inferlens.backends.base import Capabilities
 from inferlens.case import Budget, Case
+from inferlens.layer_profile import Layers, Level
 from inferlens.models.model import Found
-from inferlens.profile import Layers, Level
 from inferlens.record import (
     Agreement,
     Artefact,

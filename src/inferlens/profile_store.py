@@ -10,10 +10,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inferlens import profile, record
+from inferlens import layer_profile, record
 from inferlens.errors import InferlensError
 from inferlens.files import write_whole
-from inferlens.profile import Level, Profile
+from inferlens.layer_profile import Level, Profile
 from inferlens.record import Record
 from inferlens.samples import machine
 from inferlens.store import RECORD
@@ -46,7 +46,7 @@ def name_of(level: Level) -> str:
 
 def save(folder: Path, made: Profile) -> None:
     """Writes a profile into its case's folder, whole or not at all."""
-    write_whole(folder / name_of(made.level), profile.encode(made))
+    write_whole(folder / name_of(made.level), layer_profile.encode(made))
 
 
 def load_profiles(paths: Iterable[Path | str]) -> LoadedProfiles:
@@ -81,7 +81,7 @@ def latest(profiles: Sequence[Profile]) -> list[Profile]:
 
 def _load(file: Path, loaded: LoadedProfiles) -> None:
     try:
-        made = profile.decode(file.read_bytes())
+        made = layer_profile.decode(file.read_bytes())
     except OSError as error:
         loaded.problems.append(f"{file} cannot be read: {error.strerror}.")
     except InferlensError as error:

@@ -18,9 +18,10 @@ from inferlens import api
 from inferlens.errors import InferlensError
 from inferlens.jobs import Began, Event, ProfileAnswer, ProfileJob
 from inferlens.launch import launch
-from inferlens.observer import Observer
+from inferlens.layer_profile import Level, Profile
+from inferlens.observer import Observer, Silent
 from inferlens.plan import Plan, Planned, backends_named, expand
-from inferlens.profile import Level, Profile
+from inferlens.plan_words import count, known
 from inferlens.profile_store import save
 from inferlens.record import ModelFacts, Record
 from inferlens.voyage import Voyage
@@ -28,6 +29,29 @@ from inferlens.voyage import Voyage
 LEVELS: tuple[Level, ...] = get_args(Level)
 RUNS = 50
 WARMUP = 10
+
+
+def profile(
+    model: Any, *, level: Any = LEVELS, runs: int = RUNS, observer: Observer | None = None, **words: Any
+) -> list[Profile]:
+    """Profiles a model on the backends of this machine.
+
+    Args:
+        model: a name, a file or a factory, or several.
+        level: ``layer``.
+        runs: profiled calls of each case and level.
+        observer: told what happens; by default nothing is shown.
+        words: as of :func:`inferlens.bench`, but ``repeats``; the untouched run is of latency alone.
+
+    Returns:
+        One profile for each case and level, those that failed included. They are on disk too, beside the records.
+
+    Raises:
+        InferlensError: if the model or the words mean nothing. A case that cannot be profiled says why in its profile.
+    """
+    plan = Plan.from_words({"mode": "latency", **words, "model": model})
+    made = run(plan, known("level", level, LEVELS), count("runs", runs), observer or Silent())
+    return [each for each, _ in made]
 
 
 def run(plan: Plan, levels: Sequence[str], runs: int, observer: Observer) -> list[tuple[Profile, Path]]:
@@ -56,7 +80,7 @@ def run(plan: Plan, levels: Sequence[str], runs: int, observer: Observer) -> lis
 
 def _profile(voyage: Voyage, planned: Planned, record: Record, folder: Path, level: Any, runs: int) -> Profile:
     """Profiles one case in a fresh process and keeps the profile beside its record."""
-    profile = Profile(
+    made = Profile(
         id=uuid.uuid4().hex,
         record=record.id,
         created=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
@@ -70,9 +94,9 @@ def _profile(voyage: Voyage, planned: Planned, record: Record, folder: Path, lev
         environment=record.environment,
     )
     if record.status == "ok":
-        profile = _asked(voyage, planned, profile, folder)
-    save(folder, profile)
-    return profile
+        made = _asked(voyage, planned, made, folder)
+    save(folder, made)
+    return made
 
 
 def _asked(voyage: Voyage, planned: Planned, profile: Profile, folder: Path) -> Profile:

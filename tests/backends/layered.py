@@ -13,8 +13,8 @@ from torch import nn
 from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.base import TOLERANCES, Preparation
 from inferlens.case import TensorSpec
+from inferlens.layer_profile import Layer, Layers
 from inferlens.models.model import Model
-from inferlens.profile import Layer, Layers
 from tests.backends import small
 
 RUNS = 3

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from inferlens.profile import encode
+from inferlens.layer_profile import encode
 from tests.commands import inferlens
 from tests.insight.samples import eager, fused, other, saved
 

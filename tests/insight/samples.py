@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from inferlens.case import Case
-from inferlens.profile import Layer, Layers, Profile, Tensor
+from inferlens.layer_profile import Layer, Layers, Profile, Tensor
 from inferlens.profile_store import save
 from inferlens.record import Record, encode
 from tests.views.samples import CPU_MACHINE, GPU_MACHINE, case, facts, record

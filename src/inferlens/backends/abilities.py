@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any
 
-from inferlens.profile import Layers
+from inferlens.layer_profile import Layers
 
 
 class LayerProfiler(ABC):

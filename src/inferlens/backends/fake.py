@@ -24,8 +24,8 @@ from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.base import Backend, Capabilities, Inputs, Outputs, Preparation, Runner, Support
 from inferlens.case import Case
 from inferlens.clocks import Clock, HostClock, Timings
+from inferlens.layer_profile import Layer, Layers, Tensor
 from inferlens.models.model import Model
-from inferlens.profile import Layer, Layers, Tensor
 
 LAYERS = (
     ("stem", "Fake", ("stem",), 0.5),

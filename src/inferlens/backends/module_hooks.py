@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from inferlens.backends.base import Runner
 from inferlens.backends.layer_runs import timed_runs
-from inferlens.profile import Layer, Layers, Tensor
+from inferlens.layer_profile import Layer, Layers, Tensor
 
 HOST_CLOCK = "time.perf_counter_ns in forward hooks"
 GPU_CLOCK = "CUDA events in forward hooks; where the host does not keep up, a layer's time holds the wait for it"

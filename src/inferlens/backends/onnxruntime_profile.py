@@ -19,7 +19,7 @@ from inferlens.backends.layer_runs import timed_runs
 from inferlens.backends.onnx_fusion import Fusion
 from inferlens.backends.onnx_modules import modules_among, operators_among, origins
 from inferlens.errors import Unsupported
-from inferlens.profile import Layer, Layers, Tensor
+from inferlens.layer_profile import Layer, Layers, Tensor
 
 CLOCK = "ONNX Runtime's profiler, in whole microseconds"
 ENDING = "_kernel_time"

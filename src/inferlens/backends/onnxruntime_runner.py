@@ -26,8 +26,8 @@ from inferlens.backends.onnx_graph import check_shapes
 from inferlens.backends.onnxruntime_providers import Provider, load_error, provider_list
 from inferlens.case import Case
 from inferlens.errors import Unsupported
+from inferlens.layer_profile import Layers
 from inferlens.models.model import Array, Model
-from inferlens.profile import Layers
 
 ERRORS_ONLY = 3
 NUMPY_TYPES = {

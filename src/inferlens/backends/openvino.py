@@ -23,9 +23,9 @@ from inferlens.backends.onnxruntime import onnx_formats, onnx_versions
 from inferlens.backends.onnxruntime_runner import as_output
 from inferlens.case import PRECISIONS, QUANTIZED, Case
 from inferlens.errors import Unsupported
+from inferlens.layer_profile import Layers
 from inferlens.models.model import Model
 from inferlens.models.onnx_precision import file_precision
-from inferlens.profile import Layers
 
 TYPES = {"fp32": "f32", "fp16": "f16", "bf16": "bf16", "int8": "f32"}  # of what is not quantized
 ABILITIES = {"fp32": "FP32", "fp16": "FP16", "bf16": "BF16", "int8": "INT8"}

@@ -19,7 +19,7 @@ from msgspec import Struct
 from inferlens.backends.layer_runs import NOT_TOLD, timed_runs
 from inferlens.backends.onnx_modules import Node, Origins, modules_among, operators_among, origins
 from inferlens.errors import Unsupported
-from inferlens.profile import Layer, Layers, Tensor
+from inferlens.layer_profile import Layer, Layers, Tensor
 
 SETTLING = 2  # runs of a fresh model that are not kept: memory and caches are cold
 KEPT = 3  # runs of it that are

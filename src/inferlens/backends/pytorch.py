@@ -25,8 +25,8 @@ from inferlens.backends.torch_runner import (
 from inferlens.backends.torch_settings import torch_settings
 from inferlens.case import Case
 from inferlens.errors import Unsupported
+from inferlens.layer_profile import Layers
 from inferlens.models.model import Model
-from inferlens.profile import Layers
 
 
 class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):

@@ -22,8 +22,8 @@ from inferlens.backends.flat_outputs import flat_outputs
 from inferlens.backends.torch_runner import Feed, TorchOptions, TorchRunner, torch_capabilities, torch_tolerance
 from inferlens.case import Case
 from inferlens.errors import Unsupported
+from inferlens.layer_profile import Layers
 from inferlens.models.model import Model
-from inferlens.profile import Layers
 
 
 class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):

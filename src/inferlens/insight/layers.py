@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from inferlens.insight.runs import Runs, Times, runs_of
-from inferlens.profile import Layer, Profile, Tensor, Timed
+from inferlens.layer_profile import Layer, Profile, Tensor, Timed
 from inferlens.stats.intervals import ratio_interval
 
 # Below this share of the whole, layers that add up to more than it do so by the clock's rounding.

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from inferlens.insight.fused import Path, rule_of
 from inferlens.insight.runs import Array, Runs, Times
 from inferlens.insight.tally import Tally, above, tally
-from inferlens.profile import Profile
+from inferlens.layer_profile import Profile
 
 # A column with more than this in layers of no known module has too little in its modules to be compared.
 MOST_UNKNOWN = 0.1

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from inferlens.profile import Profile
+from inferlens.layer_profile import Profile
 from inferlens.stats.intervals import median_interval
 from inferlens.stats.quantiles import summarise
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from inferlens.insight.fused import Path, Rule, ancestor, path_of
 from inferlens.insight.runs import Array, Runs
-from inferlens.profile import Layer, Profile
+from inferlens.layer_profile import Layer, Profile
 
 
 @dataclass(eq=False)

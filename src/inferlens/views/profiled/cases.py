@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inferlens.errors import InferlensError
-from inferlens.profile import Profile
+from inferlens.layer_profile import Profile
 from inferlens.profile_store import LoadedProfiles, latest
 from inferlens.record import Record
 from inferlens.samples import latencies, machine

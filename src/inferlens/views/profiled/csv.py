@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from inferlens.insight.layers import LayerRow
 from inferlens.insight.modules import ModuleTable
 from inferlens.insight.runs import Times
-from inferlens.profile import Tensor
+from inferlens.layer_profile import Tensor
 from inferlens.views.profiled.cases import Profiled
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from inferlens.errors import InferlensError, suggestion
 from inferlens.insight.layers import LayerRow, LayerTable, layer_table
 from inferlens.insight.runs import Times
-from inferlens.profile import Tensor
+from inferlens.layer_profile import Tensor
 from inferlens.units import ABSENT, half_width, listing, milliseconds, percent, plural
 from inferlens.views.columns import plain
 from inferlens.views.profiled import check, csv, json, markdown, terminal
