@@ -169,6 +169,17 @@ def test_after_two_futile_second_times_there_are_no_more(tmp_path: Path, monkeyp
     options = [f"fake.latency={value}" for value in ("10,10.01,10.02,10.03",)]
     records = inferlens.bench("fake:demo", backend="fake:noisy", option=options, **words)
     assert [record.facts["attempt"] for record in records] == [2, 4, 5, 6]
+    said = [record.marks.why for record in records if record.marks]
+    assert ["measured again" in why for why in said] == [True, True, False, False]
+    assert all(why.endswith("all are kept") for why in said)
+
+
+def test_a_calm_case_gives_the_next_ones_a_second_time_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(LOUD, LOUD, CALM, LOUD, LOUD)
+    monkeypatch.setattr(voyage, "launch", machine.launch)
+    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
+    records = inferlens.bench("fake:demo", backend="fake:noisy", option=["fake.latency=10,10.01,10.02"], **words)
+    assert [record.facts["attempt"] for record in records] == [2, 3, 5]
 
 
 def test_what_was_prepared_first_is_what_preparing_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,9 @@ class Conditions(Struct, frozen=True, kw_only=True):
         return decisive is not None and decisive.repeat
 
 
-def conditions(case: Case, answer: Answer, log: MachineLog | None, *, repeated: bool = False) -> Conditions:
+def conditions(
+    case: Case, answer: Answer, log: MachineLog | None, *, repeated: bool = False, last: bool = False
+) -> Conditions:
     """What ``log`` says about what was measured.
 
     Args:
@@ -40,6 +42,7 @@ def conditions(case: Case, answer: Answer, log: MachineLog | None, *, repeated: 
         answer: what its process answered.
         log: what the machine did meanwhile; ``None`` if it was not watched.
         repeated: whether this is the second time already, because the first was disturbed.
+        last: whether there will be no second time, for another reason.
     """
     device = peak_device_memory(log) if log and case.device == "cuda" else None
     memory = answer.memory
@@ -48,11 +51,11 @@ def conditions(case: Case, answer: Answer, log: MachineLog | None, *, repeated: 
     calls, windows = _timed(answer, "latency"), _timed(answer, "throughput")
     if log is None or not (calls or windows):
         return Conditions(memory=memory)
-    marks = mark(calls.begins, calls.values, log, repeated=repeated) if calls else None
+    marks = mark(calls.begins, calls.values, log, repeated=repeated, last=last) if calls else None
     window_marks = None
     if windows:
         seconds = [windows.calls / rate for rate in windows.values]
-        window_marks = mark(windows.begins, seconds, log, repeated=repeated, least=LEAST_WINDOWS)
+        window_marks = mark(windows.begins, seconds, log, repeated=repeated, last=last, least=LEAST_WINDOWS)
     spans = [measured for measured in (calls, windows) if measured]
     return Conditions(
         memory=memory,

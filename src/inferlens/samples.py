@@ -98,6 +98,12 @@ class Repeats:
         return [series.samples for series in self.series if series.samples]
 
 
+def in_rounds(one: Repeats, other: Repeats) -> bool:
+    """Whether two cases were measured in turns, in rounds that both got through: what drifts slowly hits both alike."""
+    rounds = [[record.repeat for record in repeats.ran if latencies(record).samples] for repeats in (one, other)]
+    return bool(one.first.run) and one.first.run == other.first.run and rounds[0] == rounds[1] and len(rounds[0]) > 1
+
+
 def machine(environment: Environment) -> str:
     """What tells one machine from another: CPU, threads that may be used, GPUs."""
     cpu = environment.cpu or "unknown CPU"

@@ -37,7 +37,7 @@ class Attempt:
 
     def as_it_is(self) -> Attempt:
         """The same, with its disturbed samples kept: there is no better one."""
-        return replace(self, found=conditions(self.case, self.answer, self.outcome.machine, repeated=True))
+        return replace(self, found=conditions(self.case, self.answer, self.outcome.machine, last=True))
 
 
 @dataclass
@@ -67,12 +67,16 @@ class Voyage:
         folder = store.claim(planned.case, planned.found.name)
         created = datetime.now(timezone.utc)
         try:
-            attempt = self._ask(planned, folder, again=self._futile >= FUTILE)
+            attempt = self._ask(planned, folder, again=False)
         except BaseException:  # cut short: nothing was learned, so nothing is kept
             _discard(folder)
             raise
         cut_short: BaseException | None = None
-        if attempt.found.repeat:
+        if not attempt.found.repeat:
+            self._futile = 0
+        elif self._futile >= FUTILE:
+            attempt = attempt.as_it_is()
+        else:
             self.observer.doing(f"disturbed, so once more: {planned.case.label}")
             try:
                 attempt = self._better(attempt, self._ask(planned, folder, again=True))

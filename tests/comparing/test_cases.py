@@ -9,6 +9,7 @@ import pytest
 import inferlens
 from inferlens import InferlensError
 from inferlens.comparing.cases import Compared, compare
+from inferlens.machine import Marks
 from inferlens.record import Agreement, Measurement
 from inferlens.stats import compare as statistics
 from tests.comparing.sides import broken, ran, saved, taken
@@ -180,6 +181,14 @@ def test_one_process_on_each_side():
     assert one(base, ran(processes=1, run="new")).verdict == "UNDECIDED"
     slower = one(base, ran(seconds=15e-3, processes=1, run="new"))
     assert (slower.verdict, slower.between) == ("SLOWER", False)
+
+
+def test_one_disturbed_process_claims_nothing():
+    marks = Marks(count=100, disturbed=tuple(range(50)), touched={"cpu busy": 50})
+    base, slow = ran(processes=1), ran(seconds=15e-3, processes=1, run="new")
+    assert one(base, slow).verdict == "SLOWER"
+    found = one(base, [msgspec.structs.replace(each, marks=marks) for each in slow])
+    assert (found.verdict, "disturbed" in found.reason) == ("UNDECIDED", True)
 
 
 def with_samples(samples, run="new"):

@@ -108,7 +108,8 @@ def test_a_neighbour_on_the_gpu_disturbs_when_it_works() -> None:
         (2, 2.0, 0.1, False),  # the case alone keeps all CPUs busy
         (2, 1.9, 0.9, True),
         (16, 15.8, 14.8, True),
-        (16, 9.5, 8.5, True),  # free CPUs, but more than half of the machine is somebody else's
+        (4, 3.4, 2.4, True),  # a CPU is not quite free, and more than half of the machine is somebody else's
+        (16, 9.5, 8.5, False),  # more than half is somebody else's, but there are CPUs enough
         (16, 5.0, 4.0, False),
     ],
 )

@@ -39,11 +39,25 @@ def test_processes_of_one_run_are_one_row_whose_interval_covers_them():
 
 
 def test_the_speed_up_of_repeats_covers_the_processes_and_the_sentence_says_so():
-    shown = rows([*processes("pytorch", 0.020, 0.0202, 0.0204), *processes("openvino", 0.010, 0.0101, 0.0102)])
+    shown = rows([*processes("pytorch", 0.020, 0.0202, 0.0204), *processes("openvino", 0.0102, 0.0100, 0.0101)])
     fast = next(row for row in shown if row.fastest)
     assert (fast.name, round(fast.speedup, 2)) == ("openvino fp32", 2.0)
     assert fast.speedup_high - fast.speedup_low > 0.05
     assert "variation between processes is in the intervals" in verdict(shown)[-1]
+
+
+def test_rounds_are_pairs_so_that_drift_cancels_out():
+    drift = (0.0100, 0.0110, 0.0121, 0.0133)
+    base = processes("pytorch", *drift)
+    fast = processes("openvino", *(seconds * 0.97 for seconds in drift))
+    alone = [
+        record(case("openvino"), median=0.97 * s, id=f"other-{i}", repeat=i, run="run-2") for i, s in enumerate(drift)
+    ]
+    paired = next(row for row in rows([*base, *fast]) if row.backend == "openvino")
+    apart = next(row for row in rows([*base, *alone]) if row.backend == "openvino")
+    assert paired.speedup == pytest.approx(apart.speedup)
+    assert paired.speedup_low > 1
+    assert apart.speedup_low < 1
 
 
 def test_a_process_that_failed_is_told_and_one_that_is_wrong_makes_the_case_wrong():

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from inferlens.case import Case
 from inferlens.comparing.likeness import Difference, differences, refusal
@@ -21,6 +22,7 @@ from inferlens.comparing.match import matches
 from inferlens.comparing.side import MISSING, WRONG, Side, read
 from inferlens.errors import InferlensError
 from inferlens.record import Metric, Record
+from inferlens.samples import Repeats
 from inferlens.stats import compare as statistics
 from inferlens.stats.intervals import Interval
 from inferlens.store import load_records
@@ -30,6 +32,11 @@ METRICS: tuple[Metric, ...] = ("latency", "throughput", "GPU time")
 LEVELS = (0.5, 0.9999)
 Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED", "DID NOT RUN"]
 Given = str | PathLike[str] | Sequence[Record]
+
+DISTURBED = (
+    "Something else disturbed the machine, and one process on each side does not tell how much: measure again, each in "
+    "several processes."
+)
 
 
 class ComparedCase(Struct, frozen=True, kw_only=True):
@@ -153,6 +160,8 @@ def compare(
         # More calls per second is less time for each, so of throughput the base's is the numerator.
         one, other = (other, one) if shown == "throughput" else (one, other)
         result = statistics.compare(one, other, threshold=threshold, level=level, comparisons=count)
+        if not result.between and (_disturbed(match.base) or _disturbed(match.candidate)):
+            result = replace(result, verdict="UNDECIDED", reason=DISTURBED)
         cases.append(_judged(match.case, mine, theirs, result, shown))
     return Compared(
         metric=shown,
@@ -163,6 +172,11 @@ def compare(
         differences=differ,
         problems=(*problems, *more),
     )
+
+
+def _disturbed(run: Repeats | None) -> bool:
+    """Whether samples that count were taken while something else disturbed the machine."""
+    return run is not None and any(record.marks is not None and not record.marks.clean for record in run.ran)
 
 
 def _did_not_run(case: Case, base: Side, candidate: Side) -> ComparedCase:

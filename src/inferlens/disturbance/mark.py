@@ -33,6 +33,7 @@ def mark(
     log: MachineLog | None,
     *,
     repeated: bool = False,
+    last: bool = False,
     least: int = LEAST_KEPT,
 ) -> Marks:
     """Marks the samples that a disturbance touched.
@@ -42,6 +43,7 @@ def mark(
         latencies: how long each took, in seconds.
         log: what the machine did; ``None`` where it was not watched.
         repeated: whether the case was measured again already.
+        last: whether it will not be, for another reason.
         least: how many samples have to remain; fewer than by default where a sample is itself a window of many calls.
     """
     count = len(begins)
@@ -56,7 +58,7 @@ def mark(
         places = range(bisect_left(ends, span.begin), bisect_left(begins, span.end))
         touched.setdefault(span.kind, set()).update(places)
     disturbed = sorted(set().union(*(places for kind, places in touched.items() if kind not in OWN_DOING)))
-    discards, why = _decide(count, len(disturbed), repeated, least)
+    discards, why = _decide(count, len(disturbed), repeated, last, least)
     return Marks(
         count=count,
         disturbed=tuple(disturbed),
@@ -64,12 +66,12 @@ def mark(
         touched={kind: len(places) for kind, places in touched.items() if places},
         spans=tuple(spans),
         unseen=unseen(log, begins[0], ends[-1]),
-        repeat=bool(disturbed) and not discards and not repeated,
+        repeat=bool(disturbed) and not discards and not repeated and not last,
         why=why,
     )
 
 
-def _decide(count: int, disturbed: int, repeated: bool, least: int) -> tuple[bool, str]:
+def _decide(count: int, disturbed: int, repeated: bool, last: bool, least: int) -> tuple[bool, str]:
     """Whether to leave the disturbed samples out, and the decision in words."""
     if not disturbed:
         return False, ""
@@ -78,7 +80,7 @@ def _decide(count: int, disturbed: int, repeated: bool, least: int) -> tuple[boo
         return True, f"{share}; they are left out"
     if repeated:
         return False, f"{share}, also when the case was measured again; all are kept"
-    return False, f"{share}, which is too many to leave out"
+    return False, f"{share}, which is too many to leave out{'; all are kept' if last else ''}"
 
 
 def unseen(log: MachineLog, begin: float, end: float) -> dict[str, str]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from inferlens.case import Case, TensorSpec, with_batch
 from inferlens.cautions import bound_by, cautions
 from inferlens.record import Agreement, Metric, Record
-from inferlens.samples import Repeats, latest, machine, of
+from inferlens.samples import Repeats, in_rounds, latest, machine, of
 from inferlens.stats.compare import compare
 from inferlens.stats.intervals import Interval, mean_interval, quantile_interval
 from inferlens.stats.levels import estimate
@@ -236,12 +236,13 @@ def _with_energy(row: Row, run: Repeats) -> Row:
 
 def _compared(pairs: Sequence[tuple[Row, Repeats]], chosen: dict[str, Row]) -> list[Row]:
     """Rows of one comparison with speed-ups against the reference of their device, the fastest marked, in order."""
+    runs = {row.id: run for row, run in pairs}
     processes = {row.id: _processes(run, pairs) for row, run in pairs}
     done = []
-    for row, _ in pairs:
+    for row, run in pairs:
         reference = chosen.get(row.device)
         if reference is not None:
-            row = _against(row, reference, processes)
+            row = _against(row, reference, processes, in_rounds(runs[reference.id], run))
         done.append(row)
     ranked = [row for row in done if row.ranked]
     best = min(ranked, key=lambda row: row.pace or 0.0, default=None)
@@ -266,10 +267,11 @@ def _windows(run: Repeats) -> list[Sequence[float]]:
     return [samples for record in run.ran if (samples := of(record, "throughput").samples)]
 
 
-def _against(row: Row, reference: Row, processes: dict[str, list[Sequence[float]]]) -> Row:
+def _against(row: Row, reference: Row, processes: dict[str, list[Sequence[float]]], paired: bool) -> Row:
     if row.id == reference.id:
         return replace(row, reference=reference.name, is_reference=True, speedup=1.0)
-    found = compare(processes[reference.id], processes[row.id]) if row.ranked else None
+    base, own = processes[reference.id], processes[row.id]
+    found = compare(base, own, paired=paired and len(base) == len(own)) if row.ranked else None
     if found is None or found.speedup is None:
         return replace(row, reference=reference.name)
     low, high = _ends(found.speedup_interval)
