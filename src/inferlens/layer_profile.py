@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from inferlens.case import Case
-from inferlens.errors import InferlensError
+from inferlens.forms import decoded
 from inferlens.record import Environment, ModelFacts, Phase, Status, Warning
 
 SCHEMA = "inferlens.profile/1"
@@ -119,16 +119,4 @@ def decode(data: bytes) -> Profile:
     Raises:
         InferlensError: if the data is no profile of a schema this version reads.
     """
-    try:
-        schema = msgspec.json.decode(data, type=_Tag).schema
-        if schema != SCHEMA:
-            raise InferlensError(
-                f"The profile has schema '{schema}'.", expected=SCHEMA, cure="a version of inferlens that knows it"
-            )
-        return msgspec.json.decode(data, type=Profile)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InferlensError(f"This is no profile: {error}.", expected=f"JSON with schema {SCHEMA}") from error
-
-
-class _Tag(Struct):
-    schema: str = ""
+    return decoded(data, Profile, SCHEMA, "profile")

@@ -16,7 +16,7 @@ from inferlens.files import write_whole
 from inferlens.layer_profile import Level, Profile
 from inferlens.record import Record
 from inferlens.samples import machine
-from inferlens.store import RECORD
+from inferlens.store import RECORD, files_under
 
 PROFILES = "profile-*.json"
 CURE = "inferlens profile MODEL"
@@ -57,13 +57,8 @@ def load_profiles(paths: Iterable[Path | str]) -> LoadedProfiles:
     """
     loaded = LoadedProfiles()
     given = [Path(path) for path in paths]
-    for path in given:
-        if not path.exists():
-            raise InferlensError(
-                f"{path} does not exist.", expected="a folder with profiles, such as results/resnet18", cure=CURE
-            )
-        for file in sorted(path.rglob(PROFILES)) if path.is_dir() else [path]:
-            _load(file, loaded)
+    for file in files_under(given, PROFILES, "profile", CURE):
+        _load(file, loaded)
     if not loaded.profiles:
         problems = " ".join(loaded.problems)
         raise InferlensError(f"There is no profile in {', '.join(map(str, given))}. {problems}".strip(), cure=CURE)

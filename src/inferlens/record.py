@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from inferlens.case import Budget, Case, TensorSpec
-from inferlens.errors import InferlensError
+from inferlens.forms import decoded
 from inferlens.machine import Energy, MachineLog, Marks
 
 SCHEMA = "inferlens.record/1"
@@ -245,17 +245,7 @@ def decode(data: bytes) -> Record:
     Raises:
         InferlensError: if the data is no record of a schema this version reads.
     """
-    try:
-        schema = msgspec.json.decode(data, type=_Tag).schema
-        if schema != SCHEMA:
-            raise InferlensError(
-                f"The record has schema '{schema}'.",
-                expected=SCHEMA,
-                cure="a version of inferlens that knows it",
-            )
-        return msgspec.json.decode(data, type=Record)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InferlensError(f"This is no record: {error}.", expected=f"JSON with schema {SCHEMA}") from error
+    return decoded(data, Record, SCHEMA, "record")
 
 
 def json_schema() -> dict[str, Any]:
@@ -265,7 +255,3 @@ def json_schema() -> dict[str, Any]:
         if "description" in part:
             part["description"] = inspect.cleandoc(part["description"])
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA, **schema}
-
-
-class _Tag(Struct):
-    schema: str = ""

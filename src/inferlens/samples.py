@@ -48,7 +48,7 @@ def of(record: Record, metric: Metric) -> Series:
     marks = record.window_marks if metric == "throughput" else record.marks
     out = frozenset(marks.discarded) if marks and marks.count == len(taken) else frozenset[int]()
     calm = [value for index, value in enumerate(taken) if index not in out]
-    finite = [value for value in calm if value is not None and math.isfinite(value)]
+    finite = [value for value in calm if math.isfinite(value)]
     state = steady(finite)
     return Series(
         samples=tuple(finite[state.start :]),
@@ -68,7 +68,7 @@ def finite(record: Record, metric: Metric) -> tuple[float, ...]:
     """Samples of a metric that are numbers one can compute with; none if the case did not run to its end."""
     if record.status != "ok":
         return ()
-    return tuple(value for value in record.samples(metric) if value is not None and math.isfinite(value))
+    return tuple(value for value in record.samples(metric) if math.isfinite(value))
 
 
 @dataclass(frozen=True)

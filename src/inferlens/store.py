@@ -7,7 +7,7 @@ gets ``<case>@2``. A record is written whole or not at all; a folder without one
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,16 +73,8 @@ def load_records(paths: Iterable[Path | str]) -> Loaded:
     """
     loaded = Loaded()
     given = [Path(path) for path in paths]
-    for path in given:
-        if not path.exists():
-            raise InferlensError(
-                f"{path} does not exist.",
-                expected="a folder with records, such as results/resnet18",
-                cure="inferlens bench",
-            )
-        files = sorted(path.rglob(RECORD)) if path.is_dir() else [path]
-        for file in files:
-            _load(file, loaded)
+    for file in files_under(given, RECORD, "record", "inferlens bench"):
+        _load(file, loaded)
     if not loaded.records:
         problems = " ".join(loaded.problems)
         raise InferlensError(
@@ -90,6 +82,19 @@ def load_records(paths: Iterable[Path | str]) -> Loaded:
         )
     loaded.records.sort(key=lambda record: record.created)
     return loaded
+
+
+def files_under(paths: Iterable[Path], pattern: str, noun: str, cure: str) -> Iterator[Path]:
+    """Files that fit ``pattern`` at any depth under folders, in order, and what is no folder as it is.
+
+    Raises:
+        InferlensError: if a path does not exist; ``noun`` and ``cure`` say what was expected there.
+    """
+    for path in paths:
+        if not path.exists():
+            expected = f"a folder with {noun}s, such as results/resnet18"
+            raise InferlensError(f"{path} does not exist.", expected=expected, cure=cure)
+        yield from sorted(path.rglob(pattern)) if path.is_dir() else [path]
 
 
 def _load(file: Path, loaded: Loaded) -> None:

@@ -87,8 +87,8 @@ def throughput(
     together = max(len(callers), clock.lanes, min(depth or 1, MOST_IN_WINDOW) if clock.asynchronous else 1)
     count = max(round(seconds / WINDOWS / typical), 1)
     count = max(count, LEAST_EACH) * together if together > 1 else count
-    count = max(1, min(count, MOST_IN_WINDOW, int(max_time / typical) if max_time < math.inf else count))
-    windows = max(1, min(WINDOWS, int(max_time / (count * typical)) if max_time < math.inf else WINDOWS))
+    count = max(1, math.floor(min(count, MOST_IN_WINDOW, max_time / typical)))
+    windows = max(1, math.floor(min(WINDOWS, max_time / (count * typical))))
     rates, begins = [], []
     with collector_off():
         for window in range(windows):

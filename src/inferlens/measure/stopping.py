@@ -120,8 +120,8 @@ class HalfWidth(StoppingRule):
     """Until the interval of the median is at most ``width`` to either side of it, as a share of it.
 
     The interval is that of ``stats.intervals``, at 95 %, and of the steady part alone. Stopping at a narrow interval
-    makes it hold a little less often than it says: that costs under a percent as long as it is looked at seldom, here
-    when there are a tenth more samples (``python -m benchmarks coverage``).
+    makes it hold less often than it says, by how much has not been measured; so it is looked at seldom, here when there
+    are a tenth more samples.
     """
 
     def __init__(self, width: float, max_time: float, least: int = LEAST_SAMPLES, most: int = MOST_SAMPLES) -> None:
