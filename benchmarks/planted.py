@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from inferlens.backends import onnxruntime, pytorch
-from inferlens.backends.base import Preparation, Runner
+from inferlens.backends.base import Backend, Preparation, Runner
 from inferlens.case import Case
 from inferlens.models.model import Model
 
@@ -44,32 +44,30 @@ class TorchOptions(pytorch.Options, frozen=True, forbid_unknown_fields=True):
     slower: _SHARE = 0.03
 
 
-class SlowedOnnxRuntime(onnxruntime.OnnxRuntime):
+class Slowed(Backend):
+    """A backend whose runners are slower, by the option of that name."""
+
+    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
+        """The backend's own runner, slower."""
+        runner = super().prepare(model, case, preparation)
+        runner.infer = slowed(runner.infer, self.parse_options(case).slower)  # type: ignore[method-assign]
+        return runner
+
+
+class SlowedOnnxRuntime(Slowed, onnxruntime.OnnxRuntime):
     """ONNX Runtime, slower."""
 
     name = "slowed_onnxruntime"
     summary = "ONNX Runtime that waits after each call"
     options = OnnxOptions
 
-    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        """ONNX Runtime's runner, slower."""
-        runner = super().prepare(model, case, preparation)
-        runner.infer = slowed(runner.infer, self.parse_options(case).slower)  # type: ignore[method-assign]
-        return runner
 
-
-class SlowedPyTorch(pytorch.PyTorch):
+class SlowedPyTorch(Slowed, pytorch.PyTorch):
     """PyTorch, slower."""
 
     name = "slowed_pytorch"
     summary = "PyTorch that waits after each call"
     options = TorchOptions
-
-    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
-        """PyTorch's runner, slower."""
-        runner = super().prepare(model, case, preparation)
-        runner.infer = slowed(runner.infer, self.parse_options(case).slower)  # type: ignore[method-assign]
-        return runner
 
 
 def slowed(infer: Callable[[Any], Any], share: float) -> Callable[[Any], Any]:
