@@ -14,11 +14,13 @@ from msgspec import Struct
 
 from inferlens.case import Case
 from inferlens.forms import decoded
+from inferlens.kernel_profile import Kernels
 from inferlens.record import Environment, ModelFacts, Phase, Status, Warning
+from inferlens.work import Ceilings, Work
 
 SCHEMA = "inferlens.profile/1"
 
-Level = Literal["layer"]
+Level = Literal["layer", "kernel"]
 Timed = Literal["host", "GPU"]
 
 
@@ -86,7 +88,10 @@ class Profile(Struct, frozen=True, kw_only=True):
         record: id of the record of the same case that was timed untouched, in the same command.
         created: UTC time it started, ISO 8601.
         status: how it ended; ``reason`` says why if not ``ok``.
-        layers: ``None`` if it did not get that far.
+        layers: of the level ``layer``; ``None`` if it did not get that far.
+        kernels: of the level ``kernel``, likewise.
+        work: what the model does in one call, whatever runs it; ``None`` where that is not counted.
+        ceilings: what the device reaches at best; ``None`` where that was not measured.
     """
 
     schema: str = SCHEMA
@@ -104,6 +109,9 @@ class Profile(Struct, frozen=True, kw_only=True):
     environment: Environment
     phases: tuple[Phase, ...] = ()
     layers: Layers | None = None
+    kernels: Kernels | None = None
+    work: Work | None = None
+    ceilings: Ceilings | None = None
     facts: dict[str, Any] = {}
     warnings: tuple[Warning, ...] = ()
 

@@ -32,7 +32,7 @@ WARMUP = 10
 
 
 def profile(
-    model: Any, *, level: Any = LEVELS, runs: int = RUNS, observer: Observer | None = None, **words: Any
+    model: Any, *, level: Any = "layer", runs: int = RUNS, observer: Observer | None = None, **words: Any
 ) -> list[Profile]:
     """Profiles a model on the backends of this machine.
 
