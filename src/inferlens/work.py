@@ -1,0 +1,64 @@
+"""What a model has to do, whatever runs it, and what a machine can do at best: frozen data.
+
+Work is counted for every module without the modules in it, so that the modules' work adds up to the model's. A
+multiplication and an addition are two FLOPs. Sizes are bytes, rates are per second.
+"""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+
+class ModuleWork(Struct, frozen=True, kw_only=True):
+    """What one module does by itself in one call of the model.
+
+    Attributes:
+        module: its path; the model itself is the empty one.
+        kind: its class.
+        calls: how often it is called.
+        flops: floating-point operations of all calls.
+        weights: bytes of the parameters and buffers that its own operators read.
+        inputs, outputs: bytes of the activations that go into its operators from outside of it, and come out of it.
+        operators: its operators by name, each with how often it is called.
+    """
+
+    module: str
+    kind: str = ""
+    calls: int = 1
+    flops: float = 0.0
+    weights: int = 0
+    inputs: int = 0
+    outputs: int = 0
+    operators: dict[str, int] = {}
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """What a model does in one call.
+
+    Attributes:
+        modules: in the order in which they are first called.
+        uncovered: operators whose FLOPs are not counted, each with how often it is called.
+        note: how it was counted, or why it was not.
+    """
+
+    modules: tuple[ModuleWork, ...] = ()
+    uncovered: dict[str, int] = {}
+    note: str = ""
+
+
+class Ceilings(Struct, frozen=True, kw_only=True):
+    """What a device reaches at best, as measured on it.
+
+    Attributes:
+        device: its name.
+        bandwidth: bytes per second that a copy within its memory reads and writes together.
+        rates: floating-point operations per second of large matrix products, by precision (``tf32`` among them).
+        measured: UTC time, ISO 8601.
+        basis: what was measured with which library.
+    """
+
+    device: str
+    bandwidth: float
+    rates: dict[str, float]
+    measured: str = ""
+    basis: str = ""
