@@ -12,13 +12,18 @@ from msgspec import Struct
 class ModuleWork(Struct, frozen=True, kw_only=True):
     """What one module does by itself in one call of the model.
 
+    Tensors are counted where they cross the module's border: what its own operators hand to each other is not, for
+    nothing says that it has to go through memory.
+
     Attributes:
         module: its path; the model itself is the empty one.
         kind: its class.
         calls: how often it is called.
-        flops: floating-point operations of all calls.
-        weights: bytes of the parameters and buffers that its own operators read.
+        flops: floating-point operations of all calls, in matrix products, convolutions and attention.
+        weights: bytes of the parameters and buffers that its own operators read, each once in a call.
         inputs, outputs: bytes of the activations that go into its operators from outside of it, and come out of it.
+        sources: of ``inputs``, the bytes that each other module has made, by its path; the rest are the model's inputs.
+        returned: of ``outputs``, the bytes that the model returns.
         operators: its operators by name, each with how often it is called.
     """
 
@@ -29,6 +34,8 @@ class ModuleWork(Struct, frozen=True, kw_only=True):
     weights: int = 0
     inputs: int = 0
     outputs: int = 0
+    sources: dict[str, int] = {}
+    returned: int = 0
     operators: dict[str, int] = {}
 
 
@@ -36,8 +43,9 @@ class Work(Struct, frozen=True, kw_only=True):
     """What a model does in one call.
 
     Attributes:
-        modules: in the order in which they are first called.
-        uncovered: operators whose FLOPs are not counted, each with how often it is called.
+        modules: in the order in which they are first called, also those whose operators are all in modules inside.
+        uncovered: operators whose FLOPs are not known, each with how often it is called. Elementwise operators,
+            reductions and those that move data are not among them: their bytes are their work.
         note: how it was counted, or why it was not.
     """
 
@@ -55,6 +63,7 @@ class Ceilings(Struct, frozen=True, kw_only=True):
         rates: floating-point operations per second of large matrix products, by precision (``tf32`` among them).
         measured: UTC time, ISO 8601.
         basis: what was measured with which library.
+        absent: why a precision has no rate.
     """
 
     device: str
@@ -62,3 +71,4 @@ class Ceilings(Struct, frozen=True, kw_only=True):
     rates: dict[str, float]
     measured: str = ""
     basis: str = ""
+    absent: dict[str, str] = {}
