@@ -6,10 +6,11 @@ of a fused layer belongs to which of its modules, so every rule is a convention,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from inferlens.errors import InferlensError, suggestion
 from inferlens.units import listing
+from inferlens.work import Work
 
 Path = tuple[str, ...]
 Rule = Callable[[Sequence[Path]], dict[Path, float]]
@@ -35,25 +36,37 @@ def whole(paths: Sequence[Path]) -> dict[Path, float]:
     return {ancestor(paths): 1.0}
 
 
-def split(paths: Sequence[Path]) -> dict[Path, float]:
-    """An equal share to each of the modules."""
+def split(paths: Sequence[Path], flops: Mapping[Path, float] | None = None) -> dict[Path, float]:
+    """A share to each of the modules in proportion to its own FLOPs; an equal one if none of them has any."""
+    known = {path: flops.get(path, 0.0) for path in paths} if flops else {}
+    total = sum(known.values())
+    if total > 0:
+        return {path: own / total for path, own in known.items() if own > 0}
     return {path: 1 / len(paths) for path in paths}
 
 
-RULES: dict[str, Rule] = {"whole": whole, "split": split}
+RULES = ("whole", "split")
 SAID = {
     "whole": "↑: fused with modules outside of this row; that time is in the deepest module that contains all of them.",
-    "split": "≈: a layer fused from several modules, split equally among them: a convention, no measurement.",
+    "split": "≈: a layer fused from several modules, split among them by their FLOPs, equally where none of them has "
+    "any: a convention, no measurement.",
+    "split equally": "≈: a layer fused from several modules, split equally among them, because their FLOPs are not "
+    "known: a convention, no measurement.",
 }
 
 
-def rule_of(name: str) -> Rule:
-    """The rule of that name.
+def flops_of(work: Work | None) -> dict[Path, float]:
+    """Each module's own FLOPs, without those of modules in it; empty where they are not known."""
+    return {path_of(each.module): max(each.flops, 0.0) for each in work.modules} if work else {}
+
+
+def rule_of(name: str, flops: Mapping[Path, float] | None = None) -> Rule:
+    """The rule of that name; ``flops`` are those of the modules, where they are known.
 
     Raises:
         InferlensError: if there is none.
     """
     if name not in RULES:
         cure = suggestion(name, RULES) or "--fused whole"
-        raise InferlensError(f"There is no rule '{name}' for fused layers.", expected=listing(list(RULES)), cure=cure)
-    return RULES[name]
+        raise InferlensError(f"There is no rule '{name}' for fused layers.", expected=listing(RULES), cure=cure)
+    return whole if name == "whole" else lambda paths: split(paths, flops)

@@ -19,7 +19,7 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.insight.fused import Path, rule_of
+from inferlens.insight.fused import Path, flops_of, rule_of
 from inferlens.insight.runs import Array, Runs, Times
 from inferlens.insight.tally import Tally, above, tally
 from inferlens.layer_profile import Profile
@@ -78,6 +78,7 @@ class ModuleTable:
         rows: in pre-order: the whole first, what is not attributed last.
         depth: how deep it is unfolded; ``deepest`` is how deep it goes.
         marked: for each column, whether its cells can be compared with others.
+        by_flops: whether the modules' FLOPs are known, by which the rule ``split`` then goes.
     """
 
     rows: tuple[ModuleRow, ...]
@@ -85,6 +86,7 @@ class ModuleTable:
     depth: int
     deepest: int
     marked: tuple[bool, ...]
+    by_flops: bool = False
 
 
 def module_table(
@@ -108,7 +110,9 @@ def module_table(
     Raises:
         InferlensError: if there is no such rule.
     """
-    chosen = rule_of(rule)
+    # What a model has to do is the same on every backend: one profile that tells it serves for all.
+    flops = next((found for profile, _ in profiles if (found := flops_of(profile.work))), {})
+    chosen = rule_of(rule, flops)
     tallies = [tally(profile, runs, chosen) for profile, runs in profiles]
     paths = list(dict.fromkeys(path for one in tallies for path in one.order))
     deepest = max(map(len, paths), default=0)
@@ -119,7 +123,7 @@ def module_table(
         for index, one in enumerate(tallies)
     )
     rows = [_marked(row, marked) for row in _rows(tallies, paths, shown)]
-    return ModuleTable(rows=tuple(rows), rule=rule, depth=shown, deepest=deepest, marked=marked)
+    return ModuleTable(rows=tuple(rows), rule=rule, depth=shown, deepest=deepest, marked=marked, by_flops=bool(flops))
 
 
 def _depth(paths: Sequence[Path], deepest: int, depth: int | None, most_rows: int | None) -> int:

@@ -177,7 +177,7 @@ def _legend(of: Tree, table: ModuleTable) -> list[str]:
         legend.append(f"{SLOWER}: slower than with {of.cases[0].name}.")
     legend = [" ".join(legend)] if legend else []
     if any(cell.shared for cell in cells):
-        legend.append(SAID[table.rule])
+        legend.append(SAID["split equally" if table.rule == "split" and not table.by_flops else table.rule])
     if any(row.folded for row in table.rows):
         folded = sum(row.folded for row in table.rows)
         legend.append(f"+N: modules below it; --depth {table.depth + 1} unfolds more of {folded:,}.")

@@ -1,0 +1,145 @@
+"""How far each layer is from the least time that its work takes on this device, and what there is to be won.
+
+A layer's *floor* is the larger of two times: its FLOPs at the device's measured rate of matrix products in the
+precision that ran, and its bytes at the device's measured copy bandwidth (S. Williams, A. Waterman, D. Patterson,
+"Roofline: an insightful visual performance model", CACM 52 (2009)). Its *distance* is its time over its floor. Floors
+are of data that come from memory: a layer whose data are still in a cache may be below its floor, and has then nothing
+to be won.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from msgspec import Struct
+
+from inferlens.errors import InferlensError, suggestion
+from inferlens.insight.fused import flops_of, rule_of
+from inferlens.insight.roofline_rows import Floor, Part, by_module, measured
+from inferlens.insight.roofline_share import shares
+from inferlens.insight.runs import Runs, runs_of
+from inferlens.layer_profile import Layer, Profile
+from inferlens.record import Record
+from inferlens.units import listing
+from inferlens.work import Ceilings, Work
+
+By = Literal["layer", "module"]
+BYS: tuple[By, ...] = get_args(By)
+LOWERED = "lower-precision"  # the warning of a record whose fp32 was computed in TF32
+
+
+class Roofline(Struct, frozen=True, kw_only=True):
+    """All layers or modules of a profile against the ceilings of the device; seconds, bytes, FLOPs per second.
+
+    Attributes:
+        rows: those that were timed, in the order of execution.
+        precision: what was computed in: that of the case, or ``tf32``.
+        rate: of the ceilings, that of ``precision``; ``None`` if it has none, and floors are those of memory alone.
+        time: typical time of the whole run; ``outside``: of it, in no layer.
+        known: typical time of the rows that have a floor; ``floor``: what their floors add up to.
+        won: what there is to be won in them at most: the sum over the rows.
+        unplaced: modules with FLOPs that are in no layer, so that some floors may be too low.
+    """
+
+    rows: tuple[Floor, ...]
+    by: By
+    precision: str
+    ceilings: Ceilings
+    rate: float | None
+    time: float
+    outside: float
+    known: float
+    floor: float
+    won: float
+    unplaced: tuple[str, ...] = ()
+
+    @property
+    def ranked(self) -> list[Floor]:
+        """All rows, those first in which there is most to be won; those without a floor last."""
+        return sorted(self.rows, key=lambda row: -1.0 if row.won is None else row.won, reverse=True)
+
+
+def roofline(
+    profile: Profile, record: Record | None = None, *, by: By = "layer", depth: int | None = None
+) -> Roofline | str:
+    """The floors of a profile's layers or modules, or the sentence that says why there are none.
+
+    Args:
+        profile: of one case, with its work and ceilings.
+        record: of the same case timed untouched; it may say that fp32 was computed in TF32.
+        by: ``layer``, or ``module``: layers fused from several are divided among them by their FLOPs.
+        depth: modules deeper than this, 1 or more, count to those above them; ``None``: none do.
+
+    Raises:
+        InferlensError: for anything else in ``by``.
+    """
+    check_by(by)
+    runs = runs_of(profile)
+    if isinstance(runs, str) or profile.layers is None:
+        return str(runs)
+    if profile.work is None:
+        return "Its work was not counted."
+    if not profile.work.modules:
+        return f"Its work is not known: {profile.work.note or 'nothing was counted'}."
+    if profile.ceilings is None or profile.ceilings.bandwidth <= 0:
+        return "The ceilings of its device were not measured."
+    parts, rate, unplaced = _parts(
+        profile.layers.layers, runs, profile.work, profile.ceilings, precision_of(profile, record)
+    )
+    if by == "module":
+        kinds = {each.module: each.kind for each in profile.work.modules}
+        parts = by_module(parts, kinds, rule_of("split", flops_of(profile.work)), depth)
+    rows = tuple(part.row(runs.typical(runs.whole)) for part in parts)
+    known = [row for row in rows if row.floor is not None]
+    return Roofline(
+        rows=rows,
+        by=by,
+        precision=precision_of(profile, record),
+        ceilings=profile.ceilings,
+        rate=rate,
+        time=runs.typical(runs.whole),
+        outside=runs.typical(runs.outside),
+        known=sum(row.time for row in known),
+        floor=sum(row.floor or 0.0 for row in known),
+        won=sum(row.won or 0.0 for row in known),
+        unplaced=unplaced,
+    )
+
+
+def check_by(by: str) -> None:
+    """Refuses rows that there are not.
+
+    Raises:
+        InferlensError: if ``by`` is none of :data:`BYS`.
+    """
+    if by not in BYS:
+        raise InferlensError(f"There is no roofline by '{by}'.", expected=listing(BYS), cure=suggestion(by, BYS))
+
+
+def precision_of(profile: Profile, record: Record | None = None) -> str:
+    """What a case was computed in: its precision, or ``tf32`` where fp32 was lowered, whether asked for or not."""
+    case = profile.case
+    warnings = (*profile.warnings, *(record.warnings if record else ()))
+    lowered = case.options.get("tf32") in (True, "true") or any(each.code == LOWERED for each in warnings)
+    return "tf32" if case.precision == "fp32" and case.device != "cpu" and lowered else case.precision
+
+
+def _parts(
+    layers: tuple[Layer, ...], runs: Runs, work: Work, ceilings: Ceilings, precision: str
+) -> tuple[list[Part], float | None, tuple[str, ...]]:
+    """The layers that were timed with their floors, the rate that these are of, and the modules that are in none."""
+    times = [runs.typical(series) for series in runs.layers]
+    shared = shares(layers, times, work)
+    rate = ceilings.rates.get(precision, 0.0)
+    rate_or_none = rate if rate > 0 else None
+    parts = [
+        measured(
+            Part(index + 1, layer.name, layer.kind, layer.modules, times[index]),
+            shared.layers[index],
+            rate_or_none,
+            ceilings.bandwidth,
+        )
+        for index, layer in enumerate(layers)
+        if runs.was_timed[index]
+    ]
+    return parts, rate_or_none, shared.unplaced

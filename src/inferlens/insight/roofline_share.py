@@ -1,0 +1,174 @@
+"""The work of modules becomes the work of layers, which may be parts of a module, or several modules fused.
+
+What always holds: a layer gets no more work than has to be done in it, so that what follows from it is a floor.
+
+- A module that several layers name is divided among them: equally if they are as many as its calls, else in proportion
+  to their times. FLOPs and weights go to those that compute with matrices, if their kinds tell which those are.
+- A tensor that one module makes and a later one of the same layer reads does not go through memory, and is in neither's
+  bytes. What a layer reads of one module counts at most as often as it was written.
+- A module that no layer names is part of the layer that is the module around it, as in eager PyTorch, where a fast path
+  may not call what is inside. If it has no FLOPs it is else part of the layer that makes its input: what is left out,
+  such as a batch norm, was folded into something.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from inferlens.layer_profile import Layer
+from inferlens.work import ModuleWork, Work
+
+_MATRIX = re.compile(r"conv|gemm|matmul|\bmm\b|addmm|bmm|attention|linear|fullyconnected|inner_?product", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a layer has to do in one run: FLOPs, and bytes between it and the memory."""
+
+    flops: float
+    bytes: float
+
+
+@dataclass
+class _Places:
+    """Which modules are in which layers.
+
+    Attributes:
+        members: of each layer its modules, in the order of execution.
+        users: of each module the layers that it is in.
+        unplaced: modules with FLOPs that are in no layer.
+    """
+
+    members: list[list[str]]
+    users: dict[str, list[int]] = field(default_factory=dict)
+    unplaced: list[str] = field(default_factory=list)
+
+    def inside(self, source: str, reader: str) -> bool:
+        """Whether a tensor that ``source`` makes for ``reader`` stays within a layer that they share."""
+        return any(
+            source == reader or self.members[layer].index(source) < self.members[layer].index(reader)
+            for layer in self.users.get(source, ())
+            if layer in self.users.get(reader, ())
+        )
+
+
+@dataclass(frozen=True)
+class Shares:
+    """The work of each layer; ``None`` where the modules that it came from are not known.
+
+    Attributes:
+        unplaced: modules with FLOPs that are in no layer, by their paths.
+    """
+
+    layers: tuple[Done | None, ...]
+    unplaced: tuple[str, ...] = ()
+
+
+def shares(layers: Sequence[Layer], times: Sequence[float], work: Work) -> Shares:
+    """The work of ``layers``, whose typical times in a run are ``times``, in seconds."""
+    known = {each.module: each for each in work.modules}
+    places = _placed(layers, known)
+    written = _written(work, places)
+    flops, bytes_, reads = [0.0] * len(layers), [0.0] * len(layers), [_Reads() for _ in layers]
+    for path, users in places.users.items():
+        module = known[path]
+        for layer, share in _divided(users, times, module.calls):
+            bytes_[layer] += share * written[path]
+            reads[layer].add(module, share, places)
+        computing = [user for user in users if _MATRIX.search(_text(layers[user]))] if module.flops else []
+        for layer, share in _divided(computing or users, times, module.calls):
+            flops[layer] += share * module.flops
+            bytes_[layer] += share * module.weights
+    made = {path: module.outputs for path, module in known.items()}
+    done = (
+        Done(flops[index], bytes_[index] + reads[index].bytes(made)) if members else None
+        for index, members in enumerate(places.members)
+    )
+    return Shares(tuple(done), tuple(places.unplaced))
+
+
+class _Reads:
+    """What a layer reads of activations, by where they come from."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, float] = {}
+        self._given = 0.0
+
+    def add(self, module: ModuleWork, share: float, places: _Places) -> None:
+        """What a share of a module reads of what is made outside of its layers."""
+        for source, size in module.sources.items():
+            if not places.inside(source, module.module):
+                self._of[source] = self._of.get(source, 0.0) + share * size
+        # Modules of one layer that read the model's inputs read the same ones, as far as can be told.
+        self._given = max(self._given, share * (module.inputs - sum(module.sources.values())))
+
+    def bytes(self, made: Mapping[str, int]) -> float:
+        """All of it, of each module no more than it has ``made``."""
+        return self._given + sum(min(size, made.get(source, size)) for source, size in self._of.items())
+
+
+def _written(work: Work, places: _Places) -> dict[str, float]:
+    """Of each module, the bytes of its outputs that leave its layers."""
+    leaving = {each.module: float(each.returned) for each in work.modules}
+    for reader in work.modules:
+        for source, size in reader.sources.items():
+            if source in leaving and not places.inside(source, reader.module):
+                leaving[source] += size
+    return {each.module: min(leaving[each.module], each.outputs) for each in work.modules}
+
+
+def _divided(users: Sequence[int], times: Sequence[float], calls: int) -> list[tuple[int, float]]:
+    """The share of each layer in a module that is in all of them."""
+    total = sum(times[user] for user in users)
+    if len(users) == calls or not total:
+        return [(user, 1 / len(users)) for user in users]
+    return [(user, times[user] / total) for user in users]
+
+
+def _text(layer: Layer) -> str:
+    """What tells whether a layer computes with matrices."""
+    return " ".join((layer.kind, *layer.operators))
+
+
+def _placed(layers: Sequence[Layer], known: Mapping[str, ModuleWork]) -> _Places:
+    """The layers' modules, and those that no layer names where they are part of one."""
+    places = _Places([[path for path in dict.fromkeys(layer.modules) if path in known] for layer in layers])
+    for index, members in enumerate(places.members):
+        for path in members:
+            places.users.setdefault(path, []).append(index)
+    is_module = {
+        layer.name: index
+        for index, layer in enumerate(layers)
+        if layer.modules == (layer.name,) and layer.name in known and known[layer.name].kind == layer.kind
+    }
+    for path, module in known.items():
+        if path not in places.users:
+            _place(module, places, is_module)
+    return places
+
+
+def _place(module: ModuleWork, places: _Places, is_module: Mapping[str, int]) -> None:
+    """Puts a module that no layer names where it belongs, if that can be told."""
+    around = next((path for path in _above(module.module) if path in is_module), None)
+    if around is not None:
+        places.members[is_module[around]].append(module.module)
+        places.users[module.module] = [is_module[around]]
+        return
+    sources = [source for source in module.sources if source in places.users]
+    if module.flops or not sources:
+        places.unplaced += [module.module] if module.flops else []
+        return
+    source = max(sources, key=lambda each: module.sources[each])
+    for layer in places.users[source]:
+        members = places.members[layer]
+        members.insert(members.index(source) + 1, module.module)
+    places.users[module.module] = list(places.users[source])
+
+
+def _above(path: str) -> Iterator[str]:
+    """The modules around one, the nearest first, the model last."""
+    while path:
+        path = path.rpartition(".")[0]
+        yield path
