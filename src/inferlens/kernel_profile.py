@@ -66,6 +66,8 @@ class Kernels(Struct, frozen=True, kw_only=True):
         gpu: what they ran on.
         clock: what timed them.
         absent: what is not known of them, and why.
+        begun: when each run began, in seconds since the first of them began; empty where that is not told.
+        started: UTC time at which the first run began, ISO 8601; empty where that is not told.
     """
 
     kernels: tuple[Kernel, ...]
@@ -75,3 +77,5 @@ class Kernels(Struct, frozen=True, kw_only=True):
     gpu: Gpu = Gpu()
     clock: str = ""
     absent: dict[str, str] = {}
+    begun: tuple[float, ...] = ()
+    started: str = ""

@@ -71,6 +71,8 @@ class Layers(Struct, frozen=True, kw_only=True):
         timed: whether the times of the layers are of the ``host`` or of the ``GPU``.
         clock: what timed the layers.
         absent: what is not known of them, and why.
+        begun: when each run began, in seconds since the first of them began; empty where that is not told.
+        started: UTC time at which the first run began, ISO 8601; empty where that is not told.
     """
 
     layers: tuple[Layer, ...]
@@ -78,6 +80,8 @@ class Layers(Struct, frozen=True, kw_only=True):
     timed: Timed
     clock: str
     absent: dict[str, str] = {}
+    begun: tuple[float, ...] = ()
+    started: str = ""
 
 
 class Profile(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta, timezone
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from inferlens.backends.base import Preparation
 from inferlens.errors import Unsupported
@@ -35,16 +38,54 @@ class Runs(Protocol):
         """Returns when its outputs are ready."""
 
 
-def timed_runs(runner: Runs, feed: Any, runs: int, after: Callable[[], None] = lambda: None) -> tuple[float, ...]:
-    """Seconds of ``runs`` calls on the host's clock, each from the call to its outputs being ready.
+class Clocked(Struct, frozen=True):
+    """When some runs were, on the host's clock.
+
+    Attributes:
+        whole: seconds of each, from the call to its outputs being ready.
+        moments: when each began, in seconds of :func:`time.perf_counter`.
+        started: UTC time at which the first began, ISO 8601.
+    """
+
+    whole: tuple[float, ...]
+    moments: tuple[float, ...]
+    started: str
+
+    @property
+    def begun(self) -> tuple[float, ...]:
+        """When each began, in seconds since the first of them began."""
+        return tuple(moment - self.moments[0] for moment in self.moments)
+
+    def __add__(self, later: Clocked) -> Clocked:
+        """These runs and later ones of the same process."""
+        return Clocked(self.whole + later.whole, self.moments + later.moments, self.started or later.started)
+
+    def without(self, first: int) -> Clocked:
+        """These runs without the ``first`` ones; there are more than those."""
+        moment = datetime.fromisoformat(self.started) + timedelta(seconds=self.begun[first])
+        return Clocked(self.whole[first:], self.moments[first:], moment.isoformat(timespec="microseconds"))
+
+
+NO_RUNS = Clocked((), (), "")
+
+
+def clocked_runs(runner: Runs, feed: Any, runs: int, after: Callable[[], None] = lambda: None) -> Clocked:
+    """``runs`` calls of ``runner``, each timed from the call to its outputs being ready.
 
     ``after`` reads what a run left behind, between the runs and outside of their times.
     """
-    now, whole = time.perf_counter_ns, []
+    now, whole, moments = time.perf_counter_ns, [], []
+    started = datetime.now(timezone.utc).isoformat(timespec="microseconds")
     for _ in range(runs):
         begin = now()
         runner.infer(feed)
         runner.synchronize()
         whole.append((now() - begin) / 1e9)
+        moments.append(begin / 1e9)
         after()
-    return tuple(whole)
+    return Clocked(tuple(whole), tuple(moments), started)
+
+
+def timed_runs(runner: Runs, feed: Any, runs: int, after: Callable[[], None] = lambda: None) -> tuple[float, ...]:
+    """Seconds of ``runs`` calls, as of :func:`clocked_runs`."""
+    return clocked_runs(runner, feed, runs, after).whole

@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Struct
 
 from inferlens.backends.base import Runner
-from inferlens.backends.layer_runs import timed_runs
+from inferlens.backends.layer_runs import clocked_runs
 from inferlens.layer_profile import Layer, Layers, Tensor
 
 HOST_CLOCK = "time.perf_counter_ns in forward hooks"
@@ -97,17 +97,19 @@ def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool
 
     with timing_hooks(list(modules.values()), marks, moments.take):
         moments.take()
-        whole = timed_runs(runner, feed, runs, after)
+        clocked = clocked_runs(runner, feed, runs, after)
     return Layers(
         layers=tuple(
             layer(path, type(part).__name__, seen, index, [run[index] for run in taken])
             for index, (path, part) in in_order(enumerate(modules.items()), seen)
             if any(run[index].calls for run in taken)
         ),
-        whole=whole,
+        whole=clocked.whole,
         timed="GPU" if on_gpu else "host",
         clock=GPU_CLOCK if on_gpu else HOST_CLOCK,
         absent=absences(modules, seen),
+        begun=clocked.begun,
+        started=clocked.started,
     )
 
 

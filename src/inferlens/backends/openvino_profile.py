@@ -14,9 +14,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 from msgspec import Struct
 
-from inferlens.backends.layer_runs import NOT_TOLD, timed_runs
+from inferlens.backends.layer_runs import NO_RUNS, NOT_TOLD, Clocked, clocked_runs
 from inferlens.backends.onnx_modules import Node, Origins, modules_among, operators_among, origins
 from inferlens.errors import Unsupported
 from inferlens.layer_profile import Layer, Layers, Tensor
@@ -87,24 +88,27 @@ def layers_of(runner: Compiled, path: Path, feed: Any, runs: int) -> Layers:
     if int(runner.compiled.get_property("NUM_STREAMS")) != 1:
         raise Unsupported(STREAMS, cure="hint=latency, streams=1")
     counters: list[Counter] = []
-    whole: list[float] = []
+    clocked = NO_RUNS
     described: dict[str, Any] = {}
-    while len(whole) < runs:
+    while len(clocked.whole) < runs:
         runner.compile_anew()
         described = described or {node.get_friendly_name(): node for node in runtime_nodes(runner.compiled)}
-        whole += counted(runner, counters, feed, min(KEPT, runs - len(whole)))
+        clocked += counted(runner, counters, feed, min(KEPT, runs - len(clocked.whole)))
     graph = origins(path)
+    ran = {each.name for each in counters if each.ran}
     return Layers(
-        layers=tuple(layer(each, described.get(each.name), graph) for each in counters if each.ran),
-        whole=tuple(whole),
+        layers=tuple(layer(each, described.get(each.name), graph, ran) for each in counters if each.ran),
+        whole=clocked.whole,
         timed="host",
         clock=CLOCK,
         absent={"begins": NOT_TOLD} | ({"modules": graph.absent} if graph.absent else {}),
+        begun=clocked.begun,
+        started=clocked.started,
     )
 
 
-def counted(runner: Compiled, counters: list[Counter], feed: Any, kept: int) -> tuple[float, ...]:
-    """Seconds of ``kept`` runs of a fresh model after those in which it settles; ``counters`` are read after each."""
+def counted(runner: Compiled, counters: list[Counter], feed: Any, kept: int) -> Clocked:
+    """``kept`` runs of a fresh model after those in which it settles; ``counters`` are read after each."""
     done = 0
 
     def after() -> None:
@@ -119,11 +123,11 @@ def counted(runner: Compiled, counters: list[Counter], feed: Any, kept: int) -> 
             counter.total = counter.total if done > 1 else 0
             counter.read(node, done, keep=done > SETTLING)
 
-    return timed_runs(runner, feed, SETTLING + kept, after)[SETTLING:]
+    return clocked_runs(runner, feed, SETTLING + kept, after).without(SETTLING)
 
 
-def layer(counter: Counter, described: Any, graph: Origins) -> Layer:
-    """One layer; ``described`` is its node in the runtime model."""
+def layer(counter: Counter, described: Any, graph: Origins, ran: set[str]) -> Layer:
+    """One layer; ``described`` is its node in the runtime model, ``ran`` the names of all nodes that ran."""
     notes = information(described)
     from_names = originals(notes.get("originalLayersNames", counter.name), graph)
     details: dict[str, Any] = {"primitive": counter.primitive}
@@ -137,7 +141,7 @@ def layer(counter: Counter, described: Any, graph: Origins) -> Layer:
         kind=counter.kind,
         modules=modules_among(from_names),
         operators=operators_among(from_names),
-        inputs=tuple(map(tensor, (port.get_source_output() for port in described.inputs()))) if described else (),
+        inputs=tuple(one for port in described.inputs() for one in read(port, ran)) if described else (),
         outputs=tuple(map(tensor, described.outputs())) if described else (),
         details=details,
         times=tuple(counter.times),
@@ -178,6 +182,28 @@ def named(name: str, graph: Origins) -> list[Node]:
         if "," in ending:  # that is no ending: the next name is in it
             break
     return []
+
+
+def read(port: Any, ran: set[str]) -> list[Tensor]:
+    """What a node reads at ``port``, by the name of the node that wrote it: nodes that did not run wrote nothing.
+
+    A reshape hands on what it was given, and a concatenation in place has the tensors of all its inputs.
+    """
+    source = port.get_source_output()
+    found: list[Any] = []
+    open_ = [source]
+    while open_:
+        output = open_.pop()
+        node = output.get_node()
+        inputs = [each.get_source_output() for each in node.inputs()]
+        if node.get_friendly_name() in ran or not inputs:
+            found.append(output)
+        else:
+            varying = [each for each in inputs if information(each.get_node()).get("layerType") != "Const"]
+            open_ += reversed(varying or inputs[:1])
+    if len(found) == 1:
+        return [msgspec.structs.replace(tensor(source), name=tensor(found[0]).name)]
+    return [tensor(each) for each in found]
 
 
 def tensor(port: Any) -> Tensor:
