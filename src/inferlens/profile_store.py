@@ -1,7 +1,8 @@
 """Profiles on disk: ``<output>/<model>/<case>/profile-layer.json``, beside the record of the same case.
 
-Reading is lenient: a file that is no profile is a problem in the answer, and the others are shown. Of each case on each
-machine the latest profile counts.
+Beside the layers of a TensorRT engine lie ``trt_layer_latency.json`` and ``trt_engine_info.json``, for scripts that
+read these. Reading is lenient: a file that is no profile is a problem in the answer, and the others are shown. Of each
+case on each machine the latest profile counts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from inferlens import layer_profile, record
 from inferlens.errors import InferlensError
 from inferlens.files import write_whole
+from inferlens.insight.engine_files import INFORMATION, LATENCY, engine_files
 from inferlens.layer_profile import Level, Profile
 from inferlens.record import Record
 from inferlens.samples import machine
@@ -45,8 +47,15 @@ def name_of(level: Level) -> str:
 
 
 def save(folder: Path, made: Profile) -> None:
-    """Writes a profile into its case's folder, whole or not at all."""
+    """Writes a profile into its case's folder, whole or not at all, and the files of an engine's layers beside it."""
     write_whole(folder / name_of(made.level), layer_profile.encode(made))
+    if made.level == "layer":
+        files = engine_files(made)
+        for name in (LATENCY, INFORMATION):
+            if name in files:
+                write_whole(folder / name, files[name])
+            else:  # those of an earlier profile would be taken for this one's
+                (folder / name).unlink(missing_ok=True)
 
 
 def load_profiles(paths: Iterable[Path | str]) -> LoadedProfiles:
