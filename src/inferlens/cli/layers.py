@@ -13,6 +13,7 @@ SORT = "time (what takes most first) or order (that of execution)."
 TOP = "Only so many layers, those that take most. [dim]Default: 20 in tables, all in CSV and JSON.[/dim]"
 
 PLOT = "Draw the layers' times as a box plot into this file instead; .svg, .png or .html decides its format."
+TRACE = "Write every run as a trace for Perfetto (ui.perfetto.dev) into this file instead; .json or .json.gz."
 
 
 def layers(
@@ -21,6 +22,7 @@ def layers(
     top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
     format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
     plot: Annotated[Path | None, typer.Option("--plot", help=PLOT, show_default=False)] = None,
+    trace: Annotated[Path | None, typer.Option("--trace", help=TRACE, show_default=False)] = None,
 ) -> None:
     """Show the layers of profiled cases: what each is, mean, median and 95th percentile over the runs, and its share.
 
@@ -29,7 +31,7 @@ def layers(
     from inferlens.cli import screen
     from inferlens.cli.plot import write
     from inferlens.profile_store import load_profiles
-    from inferlens.views.profiled import boxes, check
+    from inferlens.views.profiled import boxes, check, perfetto
     from inferlens.views.profiled.cases import groups
     from inferlens.views.profiled.layers import check_sort, render
 
@@ -38,14 +40,22 @@ def layers(
     drawn_as = plot.suffix.lower().removeprefix(".") if plot else ""
     if plot:
         boxes.check_format(drawn_as)
+    if trace:
+        perfetto.check_file(trace)
     loaded = load_profiles(paths)
     for problem in loaded.problems:
         screen.note(problem)
     cases = [case for group in groups(loaded) for case in group]
     if plot:
-        write(plot, boxes.render(cases, drawn_as, sort=sort, top=top))
+        write(plot, boxes.render(cases, drawn_as, sort=sort, top=top), "--plot")
         for sentence in [f"Wrote {plot}.", *boxes.not_drawn(cases)]:
             screen.note(sentence)
+    if trace:
+        traced = perfetto.every_level(loaded)
+        write(trace, perfetto.render(traced, compressed=trace.suffix.lower() == ".gz"), "--trace")
+        for sentence in [f"Wrote {trace}.", *perfetto.not_drawn(traced)]:
+            screen.note(sentence)
+    if plot or trace:
         return
     console = screen.output()
     color = console.is_terminal and not console.no_color

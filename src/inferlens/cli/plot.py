@@ -35,7 +35,7 @@ def plot(
     screen.note(f"Wrote {output}.")
 
 
-def write(output: Path, drawn: str | bytes) -> None:
+def write(output: Path, drawn: str | bytes, option: str = "--output") -> None:
     """Writes the file whole or not at all.
 
     Raises:
@@ -48,5 +48,5 @@ def write(output: Path, drawn: str | bytes) -> None:
         write_whole(output, drawn.encode() if isinstance(drawn, str) else drawn)
     except OSError as error:
         raise InferlensError(
-            f"{output} cannot be written: {error.strerror}.", cure="--output with another file"
+            f"{output} cannot be written: {error.strerror}.", cure=f"{option} with another file"
         ) from error

@@ -1,0 +1,292 @@
+"""The trace of profiles: held against the Trace Event Format, and opened with Perfetto's trace processor where that is.
+
+The trace processor is no package: ``trace_processor_shell`` on the path, or the file that ``TRACE_PROCESSOR`` names.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from inferlens.errors import InferlensError
+from inferlens.kernel_profile import Kernel, Kernels
+from inferlens.layer_profile import Layer, Profile
+from inferlens.profile_store import load_profiles
+from inferlens.views.profiled import perfetto
+from tests.commands import inferlens
+from tests.insight.samples import NASTY, eager, failed, fused, layer, nasty, profile, saved
+from tests.views.samples import case
+
+SHELL = os.environ.get("TRACE_PROCESSOR") or shutil.which("trace_processor_shell")
+MS = 1_000_000  # nanoseconds
+
+
+def placed(name: str, begin: float, time: float, *modules: str, runs: int = 2, **fields: Any) -> Layer:
+    """A layer that begins and takes so many milliseconds in every run."""
+    return layer(name, None, *modules, times=(time / 1e3,) * runs, begins=(begin / 1e3,) * runs, **fields)
+
+
+def placed_profile(*layers: Layer, begun: tuple[float, ...] = (0.0, 0.05), label: str = "onnxruntime:cpu") -> Profile:
+    """Two runs of 10 ms, 40 ms apart."""
+    made = profile(case(label), list(layers))
+    assert made.layers
+    told = msgspec.structs.replace(made.layers, whole=(0.01, 0.01), begun=begun, started="2026-05-04T10:00:00+00:00")
+    return msgspec.structs.replace(made, runs=2, layers=told)
+
+
+def network() -> Profile:
+    """A module of two layers, a layer of no module, and one more of the module; then a fused one."""
+    return placed_profile(
+        placed("a", 0, 1, "block.a"),
+        placed("b", 1, 2, "block.b"),
+        placed("copy", 3, 0.5),
+        placed("c", 3.5, 1, "block.c"),
+        placed("d+e", 5, 3, "head.d", "head.e"),
+    )
+
+
+def kernels() -> Profile:
+    """Two streams at the same time, and a kernel that is launched four times."""
+    found = (
+        Kernel(name="gemm<128, 64>", stream=7, times=(1e-3,) * 2, begins=(0.0,) * 2, modules=("a",), grid=(8, 1, 1)),
+        Kernel(name="relu", stream=7, times=(1e-3,) * 2, begins=(2e-3,) * 2, modules=("b",), tensor_cores=False),
+        Kernel(name="copy", kind="copy", stream=13, times=(3e-3,) * 2, begins=(0.5e-3,) * 2),
+        Kernel(name="add", stream=7, times=(4e-3,) * 2, begins=(3e-3,) * 2, calls=4),
+    )
+    told = Kernels(kernels=found, whole=(0.01, 0.01), busy=(9e-3,) * 2, launches=7, clock="CUPTI")
+    made = profile(case("pytorch", device="cuda"), [], id="kernels")
+    return msgspec.structs.replace(made, level="kernel", runs=2, layers=None, kernels=told)
+
+
+def traced(folder: Path, *profiles: Profile) -> dict[str, Any]:
+    """The trace of profiles that were stored, checked."""
+    saved(folder, *profiles)
+    return checked(perfetto.render(perfetto.every_level(load_profiles([folder]))))
+
+
+def checked(data: bytes) -> dict[str, Any]:
+    """What the format asks for, and what a viewer needs to draw it as it is meant."""
+    trace = json.loads(data)
+    assert trace["displayTimeUnit"] == "ns"
+    named: dict[tuple[str, int], str] = {}
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for event in trace["traceEvents"]:
+        assert isinstance(event["pid"], int)
+        assert isinstance(event["tid"], int)
+        assert isinstance(event["name"], str)
+        assert event["name"].strip()
+        if event["ph"] == "M":
+            place = event["tid"] if event["name"].startswith("thread") else event["pid"]
+            if event["name"].endswith("_name"):
+                assert (event["name"], place) not in named
+                named[event["name"], place] = event["args"]["name"]
+            continue
+        assert event["ph"] == "X"
+        assert ("process_name", event["pid"]) in named
+        assert ("thread_name", event["tid"]) in named
+        rows.setdefault(event["tid"], []).append(event)
+    assert all(re.fullmatch(rb"\d+\.\d{3}", value) for value in re.findall(rb'"(?:ts|dur)":([^,]*),', data))
+    for events in rows.values():
+        nested(events)
+    trace["rows"] = {named["thread_name", row]: events for row, events in rows.items()}
+    return trace  # type: ignore[no-any-return]
+
+
+def nested(events: list[dict[str, Any]]) -> None:
+    """Slices of a row are in order, and lie within each other or apart."""
+    open_: list[int] = []
+    for event in events:
+        begin, end = span(event)
+        assert begin >= 0
+        while open_ and open_[-1] <= begin:
+            open_.pop()
+        assert not open_ or end <= open_[-1]
+        open_.append(end)
+    assert [span(event)[0] for event in events] == sorted(span(event)[0] for event in events)
+
+
+def span(event: dict[str, Any]) -> tuple[int, int]:
+    """Nanoseconds."""
+    begin = round(event["ts"] * 1000)
+    return begin, begin + round(event["dur"] * 1000)
+
+
+def drawn(trace: dict[str, Any], row: str, run: int = 1) -> list[tuple[str, float, float]]:
+    """Name, begin and length in milliseconds of what a row has in a run."""
+    (events,) = [events for name, events in trace["rows"].items() if name.startswith(row)]
+    return [
+        (event["name"], span(event)[0] / MS, (span(event)[1] - span(event)[0]) / MS)
+        for event in events
+        if event["args"]["run"] == run
+    ]
+
+
+def test_runs_and_layers_stand_where_they_were(tmp_path: Path) -> None:
+    trace = traced(tmp_path, network())
+    assert drawn(trace, "host · runs") == [("run 1", 0, 10)]
+    assert drawn(trace, "host · runs", 2) == [("run 2", 50, 10)]
+    assert drawn(trace, "host · layers", 2) == [
+        ("a", 50, 1), ("b", 51, 2), ("copy", 53, 0.5), ("c", 53.5, 1), ("d+e", 55, 3),
+    ]  # fmt: skip
+    (about,) = trace["otherData"]["profiles"]
+    assert about["runs"] == "each run stands where it was on the host's clock"
+    assert about["first run began"] == "2026-05-04T10:00:00+00:00"
+
+
+def test_modules_hold_their_consecutive_layers(tmp_path: Path) -> None:
+    """A layer of no known module ends them; a fused layer is the deepest module's that contains all of its modules."""
+    assert drawn(traced(tmp_path, network()), "modules") == [
+        ("the model", 0, 3), ("block", 0, 3), ("a", 0, 1), ("b", 1, 2),
+        ("the model", 3.5, 4.5), ("block", 3.5, 1), ("c", 3.5, 1), ("head", 5, 3),
+    ]  # fmt: skip
+
+
+def test_what_is_told_of_a_layer_is_in_its_slice(tmp_path: Path) -> None:
+    (row,) = [events for name, events in traced(tmp_path, network())["rows"].items() if name == "host · layers"]
+    assert row[4]["args"] == {
+        "run": 1, "place": 5, "kind": "Conv", "modules": "head.d, head.e", "input": "1x64x56x56",
+        "output": "1x64x56x56", "calls": 1,
+    }  # fmt: skip
+
+
+def test_layers_without_begins_are_laid_out_and_the_row_says_so(tmp_path: Path) -> None:
+    made = profile(case(), [layer("a", None, "a", times=(1e-3, 2e-3)), layer("b", None, "b", times=(3e-3, 4e-3))])
+    trace = traced(tmp_path, made)
+    row = "host · layers (laid out in order, when each began is not told)"
+    assert row in trace["rows"]
+    assert drawn(trace, row, 2) == [("a", 4.2, 2), ("b", 6.2, 4)]
+    assert [name for name in trace["rows"] if name.startswith("host · runs (how long it took from one run to the next")]
+    assert "follow each other without a gap" in trace["otherData"]["profiles"][0]["runs"]
+
+
+def test_layers_that_add_up_to_more_than_a_run_do_not_reach_into_the_next(tmp_path: Path) -> None:
+    made = profile(case(), [layer(name, None, name, times=(3e-3,) * 3) for name in "ab"], outside=-2e-3)
+    assert drawn(traced(tmp_path, made), "host · runs", 3) == [("run 3", 12, 4)]
+
+
+def test_what_is_not_one_piece_has_a_row_of_its_own(tmp_path: Path) -> None:
+    """A container's own time lies around the modules in it; a module that is called twice is drawn as one."""
+    trace = traced(
+        tmp_path,
+        placed_profile(
+            placed("", 0, 2, ""), placed("one", 0.5, 3, "one"), placed("twice", 4, 4, "twice", calls=2), label="pytorch"
+        ),
+    )
+    assert drawn(trace, "host · layers (in several pieces") == [("(no name)", 0, 2), ("twice", 4, 4)]
+    assert [row for row in trace["rows"] if row.startswith("host · layers")] == [
+        "host · layers",
+        "host · layers (in several pieces or side by side, each drawn as one from its first begin)",
+    ]
+    assert drawn(trace, "modules") == [("the model", 0, 8), ("one", 0.5, 3), ("twice", 4, 4)]
+
+
+def test_kernels_have_a_row_for_each_stream(tmp_path: Path) -> None:
+    trace = traced(tmp_path, kernels())
+    assert drawn(trace, "GPU stream 13 · kernels") == [("copy", 0.5, 3)]
+    rows = [events for name, events in trace["rows"].items() if name == "GPU stream 7 · kernels"]
+    assert [event["name"] for event in rows[0]] == ["gemm<128, 64>", "relu"] * 2
+    assert rows[0][0]["args"]["grid"] == "8x1x1"
+    assert rows[0][1]["args"]["tensor cores"] is False
+    assert drawn(trace, "GPU stream 7 · kernels (in several pieces", 2) == [("add", 13, 4)]
+
+
+def test_each_profile_is_a_process(tmp_path: Path) -> None:
+    layers = msgspec.structs.replace(network(), case=kernels().case, id="layers")
+    trace = traced(tmp_path, layers, kernels(), fused(), failed(case("openvino")))
+    processes = [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"]
+    assert [name.rpartition(" · ")[2] for name in processes] == ["layers", "layers", "kernels"]
+    assert "pytorch fp32" in processes[0]
+    about = {each["profile"]: each for each in trace["otherData"]["profiles"]}
+    assert about[fused().id]["without a time"] == 1
+
+
+@pytest.mark.parametrize("made", [nasty(), placed_profile(placed(NASTY, 0, 1, NASTY, kind=NASTY))])
+def test_names_are_escaped_and_long_ones_stand_whole_once(tmp_path: Path, made: Profile) -> None:
+    trace = traced(tmp_path, made)
+    (row,) = [events for name, events in trace["rows"].items() if name.startswith("host · layers")]
+    slices = [event for event in row if "n" * 50 in event["name"]]
+    assert [event["args"].get("name") for event in slices] == [NASTY] + [None] * (len(slices) - 1)
+    assert all(len(event["name"]) <= perfetto.LONGEST_NAME for event in trace["traceEvents"])
+    assert all(len(json.dumps(event)) < 2000 for event in row if event["args"]["run"] > 1)
+
+
+def test_profiles_that_cannot_be_right_are_left_out_with_a_reason(tmp_path: Path) -> None:
+    short = placed_profile(layer("a", None, times=(1e-3, 1e-3), begins=(0.0,)))
+    folder = saved(tmp_path, short)
+    with pytest.raises(InferlensError, match="1 begins, and there were 2 runs"):
+        perfetto.render(perfetto.every_level(load_profiles([folder])))
+
+
+def test_the_command_writes_it(tmp_path: Path) -> None:
+    folder = saved(tmp_path, eager(), failed(case("openvino"), "It <broke>."))
+    done = inferlens("layers", str(folder), "--trace", "trace.json.gz", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "Not drawn: openvino fp32. It <broke>." in done.stderr
+    assert checked(gzip.decompress((tmp_path / "trace.json.gz").read_bytes()))["rows"]
+    assert inferlens("layers", ".", "--trace", "trace.json", cwd=tmp_path).returncode == 0
+    assert (tmp_path / "trace.json").read_bytes() == gzip.decompress((tmp_path / "trace.json.gz").read_bytes())
+
+
+def test_the_command_refuses_other_endings(tmp_path: Path) -> None:
+    done = inferlens("layers", str(saved(tmp_path, eager())), "--trace", "trace.pftrace", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "cannot be written as 'trace.pftrace'" in done.stderr
+    done = inferlens("layers", ".", "--trace", "nowhere/trace.json", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--trace with another file" in done.stderr
+
+
+# Perfetto's own reading of it
+
+
+def query(trace: Path, sql: str) -> list[dict[str, str]]:
+    """What the trace processor answers, as rows."""
+    assert SHELL
+    file = trace.with_suffix(".sql")
+    file.write_text(sql)
+    done = subprocess.run([SHELL, "-q", file, trace], capture_output=True, text=True, check=True)
+    return list(csv.DictReader(io.StringIO(done.stdout)))
+
+
+@pytest.mark.skipif(not SHELL, reason="there is no trace_processor_shell")
+def test_perfetto_reads_every_slice_where_it_was_written(tmp_path: Path) -> None:
+    folder = saved(tmp_path, eager(), network(), kernels(), fused(), nasty())
+    data = perfetto.render(perfetto.every_level(load_profiles([folder])))
+    trace = checked(data)
+    file = tmp_path / "trace.json"
+    file.write_bytes(data)
+    errors = query(file, "select name, value from stats where severity in ('error', 'data_loss') and value > 0")
+    assert errors == []
+    found = query(
+        file,
+        "select thread.name as row, count(1) as slices, sum(slice.dur) as total, max(slice.depth) as depth from slice "
+        "join thread_track on slice.track_id = thread_track.id join thread using (utid) group by utid order by tid",
+    )
+    assert [each["row"] for each in found] == rows_in_order(trace)
+    for each, events in zip(found, slices_in_order(trace), strict=True):
+        assert int(each["slices"]) == len(events)
+        assert abs(int(each["total"]) - sum(span(event)[1] - span(event)[0] for event in events)) <= len(events)
+        assert (int(each["depth"]) > 0) <= each["row"].startswith("modules")
+
+
+def rows_in_order(trace: dict[str, Any]) -> list[str]:
+    return [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"]
+
+
+def slices_in_order(trace: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X":
+            rows.setdefault(event["tid"], []).append(event)
+    return [rows[row] for row in sorted(rows)]
