@@ -1,0 +1,46 @@
+"""A profiler's trace file becomes columns, and the columns what they add up to; needs numpy and msgspec alone.
+
+    trace = read(Path("trace.json.gz"))           # Kineto's, of torch.profiler's export_chrome_trace; or bytes
+    trace.names_of(trace.gpu.row)                 # names of kernels, copies and fills, in the order of their begins
+    trace.duration[trace.gpu.row]                 # whole nanoseconds; begin, end, category, thread, pid, tid likewise
+    trace.gpu.grid, trace.gpu.registers           # columns beside those of all events; -1 or NaN where not told
+    trace.about.devices                           # the GPUs' properties
+
+``Trace`` has all complete events in the order of the file. ``trace.gpu``, ``trace.calls`` (of the CUDA runtime and
+driver), ``trace.scopes`` (operators and annotations) and ``trace.allocations`` are tables of their own, whose ``row``
+is an event's place among all; a *place* is one in such a table.
+
+    joins = Joins(trace)
+    joins.launch                                  # for each GPU event the place in trace.calls of what launched it
+    joins.operator                                # and the place in trace.scopes of the innermost operator around that
+    joins.annotations_of_calls()                  # for each call the names of all record_function scopes around it
+    joins.parent                                  # for each scope the place of the one around it
+
+Reading is lenient: what was skipped, mended or missing stands in ``trace.notes``, a sentence each.
+"""
+
+from inferlens.trace.category import CALLS, GPU, SCOPES, Category
+from inferlens.trace.forms import About, DeviceProperties, Distributed
+from inferlens.trace.joins import NONE, Joins
+from inferlens.trace.reading import read
+from inferlens.trace.trace import UNKNOWN, Allocations, Calls, GpuEvents, Scopes, Thread, Trace
+
+__all__ = [
+    "CALLS",
+    "GPU",
+    "NONE",
+    "SCOPES",
+    "UNKNOWN",
+    "About",
+    "Allocations",
+    "Calls",
+    "Category",
+    "DeviceProperties",
+    "Distributed",
+    "GpuEvents",
+    "Joins",
+    "Scopes",
+    "Thread",
+    "Trace",
+    "read",
+]

@@ -1,0 +1,232 @@
+"""Events become columns, some thousands at a time, so that no more of them than that exist at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from typing import Any, TypeVar
+
+import numpy as np
+
+from inferlens.trace.category import CALLS, GPU, SCOPES, Category, category_of, is_annotation
+from inferlens.trace.forms import NO_ARGUMENTS, About, Arguments, Event, text_of
+from inferlens.trace.notes import Notes
+from inferlens.trace.spans import Spans
+from inferlens.trace.times import MOST, nanoseconds
+from inferlens.trace.trace import UNKNOWN, Allocations, Calls, GpuEvents, Ints, Scopes, Thread, Trace
+
+Table = TypeVar("Table")
+_MEMORY = "[memory]"
+_LARGEST = 2**63 - 1
+
+
+class _Codes(dict[Any, int]):
+    """Numbers whatever is looked up, in the order in which it comes up."""
+
+    def __missing__(self, key: Any) -> int:
+        self[key] = number = len(self)
+        return number
+
+
+class _Threads(_Codes):
+    """The same for pairs of process and thread, of which a trace may write the numbers as texts."""
+
+    def __missing__(self, key: Any) -> int:
+        normal = (_number(key[0]), _number(key[1]))
+        number = dict.get(self, normal)
+        if number is None:
+            number = len(set(self.values()))
+            self[normal] = number
+        self[key] = number
+        return number
+
+
+class _Categories(dict[str, int]):
+    def __missing__(self, key: str) -> int:
+        self[key] = number = int(category_of(key))
+        return number
+
+
+class Columns:
+    """Takes events and gives the trace that they make."""
+
+    def __init__(self, notes: Notes) -> None:
+        self._notes = notes
+        self._names, self._texts, self._threads = _Codes(), _Codes(), _Threads()
+        self._categories = _Categories()
+        self._texts[b""]  # the first: none
+        self._main: list[dict[str, Any]] = []
+        self._gpu: list[dict[str, Any]] = []
+        self._calls: list[dict[str, Any]] = []
+        self._scopes: list[dict[str, Any]] = []
+        self._memory: list[dict[str, Any]] = []
+        self._spans = Spans()
+        self._thread_names: dict[int, str] = {}
+        self._count = 0
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Some more events, in any order."""
+        self._add([event for event in events if event.ph == "X"])
+        others = [event for event in events if event.ph != "X"]
+        memory = [event for event in others if event.name == _MEMORY and event.args and event.ts is not None]
+        self._add_memory([event for event in memory if event.args.change is not None])  # type: ignore[union-attr]
+        for event in others:
+            if event.ph in ("B", "E"):
+                self._spans.add(self._threads[event.pid, event.tid], event)
+            elif event.ph == "M" and event.name == "thread_name" and event.args:
+                self._thread_names[self._threads[event.pid, event.tid]] = text_of(event.args.name)
+
+    def trace(self, about: About) -> Trace:
+        """Everything that was added, as a trace."""
+        self._add(self._spans.complete(self._notes))
+        main = _joined(self._main, ("name", "category", "thread", "begin", "duration"))
+        annotations = np.array([is_annotation(name) for name in self._names], dtype=bool)
+        operators = main["category"] == Category.OPERATOR
+        main["category"][operators & annotations[main["name"]]] = Category.ANNOTATION
+        pairs: dict[int, tuple[int | str, int | str]] = {}
+        for pair, number in self._threads.items():
+            pairs.setdefault(number, pair)
+        gpu = _table(GpuEvents, self._gpu)
+        calls = _table(Calls, self._calls)
+        scopes = _table(Scopes, self._scopes)
+        memory = _table(Allocations, self._memory)
+        begin, thread, duration = main["begin"], main["thread"], main["duration"]
+        inner_last = (-duration[scopes.row], begin[scopes.row], thread[scopes.row])
+        return Trace(
+            strings=tuple(self._names),
+            texts=tuple(text.decode(errors="replace") for text in self._texts),
+            threads=tuple(Thread(*pair, self._thread_names.get(number, "")) for number, pair in sorted(pairs.items())),
+            **main,
+            gpu=_ordered(gpu, np.argsort(begin[gpu.row], kind="stable")),
+            calls=_ordered(calls, np.argsort(begin[calls.row], kind="stable")),
+            scopes=_ordered(scopes, np.lexsort(inner_last)),
+            allocations=_ordered(memory, np.argsort(memory.time, kind="stable")),
+            about=about,
+            notes=self._notes.sentences(),
+        )
+
+    def _add(self, events: Sequence[Event]) -> None:
+        timed = [event for event in events if event.ts is not None and -MOST < event.ts < MOST]
+        self._notes.count("have no time and were skipped", len(events) - len(timed))
+        durations = [event.dur for event in timed]
+        odd = [index for index, length in enumerate(durations) if length is None or not 0 <= length < MOST]
+        for index in odd:
+            durations[index] = 0
+        self._notes.count("have no duration, or one below zero; it was taken as zero", len(odd))
+        categories = np.array([self._categories[event.cat] for event in timed], dtype=np.int8)
+        names, threads = self._names, self._threads
+        self._main.append(
+            {
+                "name": np.array([names[event.name] for event in timed], dtype=np.int32),
+                "category": categories,
+                "thread": np.array([threads[event.pid, event.tid] for event in timed], dtype=np.int32),
+                "begin": nanoseconds([event.ts for event in timed]),
+                "duration": nanoseconds(durations),
+            }
+        )
+        for of, add in ((GPU, self._add_gpu), (CALLS, self._add_calls), (SCOPES, self._add_scopes)):
+            places = np.flatnonzero(np.isin(categories, of))
+            add(places + self._count, [timed[place] for place in places.tolist()])
+        self._count += len(timed)
+
+    def _add_gpu(self, rows: Ints, events: Sequence[Event]) -> None:
+        args = [event.args or NO_ARGUMENTS for event in events]
+        device = _whole([_else(each.device, event.pid) for each, event in zip(args, events, strict=True)])
+        stream = _whole([_else(each.stream, event.tid) for each, event in zip(args, events, strict=True)])
+        self._gpu.append(
+            {
+                "row": rows,
+                "device": device,
+                "stream": stream,
+                "correlation": _whole([each.correlation for each in args]),
+                "external": _whole(map(_external, args)),
+                "grid": _triples([each.grid for each in args]),
+                "block": _triples([each.block for each in args]),
+                "registers": _whole([each.registers for each in args]),
+                "shared_memory": _whole([each.shared_memory for each in args]),
+                "blocks_per_sm": _floats([each.blocks_per_sm for each in args]),
+                "warps_per_sm": _floats([each.warps_per_sm for each in args]),
+                "occupancy": _floats([each.occupancy for each in args]),
+                "bytes": _whole([each.bytes for each in args]),
+            }
+        )
+
+    def _add_calls(self, rows: Ints, events: Sequence[Event]) -> None:
+        args = [event.args or NO_ARGUMENTS for event in events]
+        correlation = _whole([each.correlation for each in args])
+        self._calls.append({"row": rows, "correlation": correlation, "external": _whole(map(_external, args))})
+
+    def _add_scopes(self, rows: Ints, events: Sequence[Event]) -> None:
+        args = [event.args or NO_ARGUMENTS for event in events]
+        columns: dict[str, Any] = {"row": rows, "external": _whole(map(_external, args))}
+        for name in ("shapes", "types", "stack"):
+            # The raw text points into its whole block, which must not live on.
+            codes = [self._texts[bytes(getattr(each, name))] for each in args]
+            columns[name] = np.array(codes, dtype=np.int32)
+        self._scopes.append(columns)
+
+    def _add_memory(self, events: Sequence[Event]) -> None:
+        events = [event for event in events if event.ts is not None and -MOST < event.ts < MOST]
+        args = [event.args or NO_ARGUMENTS for event in events]
+        self._memory.append(
+            {
+                "time": nanoseconds([event.ts for event in events]),
+                "thread": np.array([self._threads[event.pid, event.tid] for event in events], dtype=np.int32),
+                "device_type": _whole([each.device_type for each in args]),
+                "device": _whole([each.device_id for each in args]),
+                "change": _whole([each.change for each in args]),
+                "address": _whole([each.address for each in args]),
+                "allocated": _whole([each.allocated for each in args]),
+                "reserved": _whole([each.reserved for each in args]),
+            }
+        )
+
+
+def _number(value: Any) -> int | str:
+    """A process or thread as a number where it is one, also where it is written as a text."""
+    if isinstance(value, float):
+        return int(value)
+    text = str(value)
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else text
+
+
+def _else(value: Any, other: Any) -> Any:
+    """What an argument tells, or else the process or thread of the event, if that is a number."""
+    number = value if value is not None else _number(other)
+    return None if isinstance(number, str) else number
+
+
+def _external(args: Arguments) -> Any:
+    return args.external if args.external is not None else args.external_before
+
+
+def _whole(values: Iterable[Any]) -> Ints:
+    known = [UNKNOWN if value is None else value for value in values]
+    try:
+        return np.array(known, dtype=np.int64)
+    except OverflowError:
+        return np.array([min(max(int(value), -_LARGEST), _LARGEST) for value in known], dtype=np.int64)
+
+
+def _floats(values: list[Any]) -> Any:
+    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+
+
+def _triples(values: list[list[int] | None]) -> Ints:
+    right = [value if value and len(value) == 3 else (0, 0, 0) for value in values]
+    return _whole([number for value in right for number in value]).reshape(-1, 3)
+
+
+def _joined(parts: list[dict[str, Any]], names: Iterable[str]) -> dict[str, Any]:
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in names}
+    parts.clear()
+    return joined
+
+
+def _table(form: type[Table], parts: list[dict[str, Any]]) -> Table:
+    return form(**_joined(parts, [each.name for each in fields(form)]))  # type: ignore[arg-type]
+
+
+def _ordered(table: Table, order: Any) -> Table:
+    return type(table)(**{each.name: getattr(table, each.name)[order] for each in fields(table)})  # type: ignore[arg-type]

@@ -1,0 +1,143 @@
+"""Which events belong together: GPU events and their launches, launches and the operators and scopes around them.
+
+A scope is around a moment when it runs on the same thread, has begun by then and has not ended. That is so for events
+that overlap without one being inside the other, too. Everything is linear but for sorting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import numpy as np
+
+from inferlens.trace.category import Category
+from inferlens.trace.trace import Bools, Codes, Ints, Trace
+
+NONE = -1
+# Of places and of the indices of what they are for: which of them are what is looked for.
+_Fits = Callable[[Ints, Ints], Bools]
+
+
+class Joins:
+    """The joins of one trace, each made when first asked for."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
+    @cached_property
+    def parent(self) -> Ints:
+        """For each scope the place, in ``trace.scopes``, of the innermost scope around its begin; -1 without one."""
+        rows = self.trace.scopes.row
+        return nested(self.trace.thread[rows], self.trace.begin[rows], self.trace.end[rows])
+
+    @cached_property
+    def launch(self) -> Ints:
+        """For each GPU event the place, in ``trace.calls``, of the call that launched it; -1 where it is not known.
+
+        Of several calls with its correlation it is the last that began before it, or else the first.
+        """
+        calls, gpu = self.trace.calls, self.trace.gpu
+        if not len(calls):
+            return np.full(len(gpu), NONE, dtype=np.int64)
+        order = np.argsort(calls.correlation, kind="stable")  # of equal ones, in the order of their begins
+        known = calls.correlation[order]
+        first = np.searchsorted(known, gpu.correlation, "left")
+        last = np.searchsorted(known, gpu.correlation, "right")
+        found = (first < last) & (gpu.correlation > 0)
+        place = np.where(found, order[np.minimum(first, len(order) - 1)], NONE)
+        for index in np.flatnonzero(found & (last - first > 1)).tolist():
+            several = order[first[index] : last[index]]
+            begins = self.trace.begin[calls.row[several]]
+            before = np.searchsorted(begins, self.trace.begin[gpu.row[index]], "right")
+            place[index] = several[max(int(before) - 1, 0)]
+        return place
+
+    @cached_property
+    def operator(self) -> Ints:
+        """For each GPU event the place, in ``trace.scopes``, of the innermost operator around its launch.
+
+        Without a known launch it is the operator whose external id the event names; -1 where there is none.
+        """
+        found = np.full(len(self.trace.gpu), NONE, dtype=np.int64)
+        launched = self.launch >= 0
+        found[launched] = self.around_calls(Category.OPERATOR)[self.launch[launched]]
+        return np.where(launched, found, self._by_external)
+
+    @cached_property
+    def _by_external(self) -> Ints:
+        scopes, external = self.trace.scopes, self.trace.gpu.external
+        if not len(scopes):
+            return np.full(len(external), NONE, dtype=np.int64)
+        ids = np.where(self.trace.category[scopes.row] == Category.OPERATOR, scopes.external, NONE)
+        order = np.argsort(ids, kind="stable")
+        place = np.minimum(np.searchsorted(ids[order], external), len(order) - 1)
+        return np.where((ids[order[place]] == external) & (external > 0), order[place], NONE)
+
+    def around_calls(self, category: Category | None = None) -> Ints:
+        """For each of ``trace.calls`` the innermost scope of that category around its begin."""
+        rows = self.trace.calls.row
+        return self.innermost(self.trace.thread[rows], self.trace.begin[rows], category)
+
+    def innermost(self, thread: Codes, time: Ints, category: Category | None = None) -> Ints:
+        """For each moment of a thread the place of the innermost scope, of that category, around it; -1 without one."""
+        rows = self.trace.scopes.row
+        threads, begin, end = self.trace.thread[rows], self.trace.begin[rows], self.trace.end[rows]
+        wanted = np.ones(len(rows), bool) if category is None else self.trace.category[rows] == category
+        found = np.full(len(time), NONE, dtype=np.int64)
+        for each in np.unique(thread).tolist():
+            here = thread == each
+            low, high = np.searchsorted(threads, [each, each + 1])
+            found[here] = np.searchsorted(begin[low:high], time[here], "right") + low - 1
+            found[here & (found < low)] = NONE
+        return _climbed(found, self.parent, lambda places, which: wanted[places] & (time[which] < end[places]))
+
+    def scopes_around(self, place: int, time: int) -> tuple[int, ...]:
+        """All scopes around a moment, outermost first; ``place`` is the innermost one."""
+        rows, end = self.trace.scopes.row, self.trace.end
+        found = []
+        while place >= 0:
+            if end[rows[place]] > time:  # one that only overlaps may have ended
+                found.append(place)
+            place = int(self.parent[place])
+        return tuple(reversed(found))
+
+    def annotations_of_calls(self) -> list[tuple[str, ...]]:
+        """For each of ``trace.calls`` the names of the ``record_function`` scopes around it, outermost first."""
+        times = self.trace.begin[self.trace.calls.row].tolist()
+        rows = self.trace.scopes.row
+        is_annotation = self.trace.category[rows] == Category.ANNOTATION
+        names: list[tuple[str, ...]] = []
+        for place, time in zip(self.around_calls(Category.ANNOTATION).tolist(), times, strict=True):
+            around = [each for each in self.scopes_around(place, time) if is_annotation[each]]
+            names.append(tuple(self.trace.name_of(int(rows[each])) for each in around))
+        return names
+
+
+def nested(thread: Codes, begin: Ints, end: Ints) -> Ints:
+    """For each of some intervals the place of the innermost one around its begin, on its thread; -1 without one.
+
+    Args:
+        thread, begin, end: sorted by thread, then by begin, outer ones first.
+    """
+    parent: list[int] = []
+    threads, begins, ends = thread.tolist(), begin.tolist(), end.tolist()
+    for place, start in enumerate(begins):
+        above = place - 1
+        if above >= 0 and threads[above] != threads[place]:
+            above = NONE
+        while above >= 0 and ends[above] <= start:
+            above = parent[above]
+        parent.append(above)
+    return np.array(parent, dtype=np.int64)
+
+
+def _climbed(places: Ints, parent: Ints, fits: _Fits) -> Ints:
+    """Each place, or the first above it that fits."""
+    places = places.copy()
+    open_ones = np.flatnonzero(places >= 0)
+    while len(open_ones):
+        open_ones = open_ones[~fits(places[open_ones], open_ones)]
+        places[open_ones] = parent[places[open_ones]]
+        open_ones = open_ones[places[open_ones] >= 0]
+    return places

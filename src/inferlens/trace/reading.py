@@ -1,0 +1,38 @@
+"""From a trace file, or its bytes, to a :class:`Trace`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from inferlens.errors import InferlensError
+from inferlens.trace.columns import Columns
+from inferlens.trace.notes import Notes
+from inferlens.trace.pieces import Pieces
+from inferlens.trace.source import blocks
+from inferlens.trace.trace import Trace
+
+
+def read(source: Path | bytes) -> Trace:
+    """The complete events of a trace.
+
+    Args:
+        source: a file, plain or packed with gzip or zstd, a pipe, or ``-`` for the standard input; or what such a
+            file holds.
+
+    Returns:
+        The trace. Damage is no error as long as there is a list of events: what was skipped is told in its ``notes``.
+
+    Raises:
+        InferlensError: if it cannot be opened, or is no trace.
+    """
+    notes = Notes()
+    columns = Columns(notes)
+    pieces = Pieces(blocks(source, notes), notes)
+    try:
+        for events in pieces:
+            columns.add(events)
+    except InferlensError as error:
+        if isinstance(source, bytes):
+            raise
+        raise InferlensError(f"{source}: {error.what}", expected=error.expected, cure=error.cure) from error
+    return columns.trace(pieces.about)
