@@ -19,7 +19,7 @@ LAYERS = [
     "layer_profile", "partition", "build_report", "stats", "samples", "trace", "insight", "disturbance", "cautions",
     "energy", "models", "backends", "measure", "watch", "jobs", "flight", "inspection", "worker", "launch",
     "conditions", "plan_words", "plan_budget", "plan", "case_words", "observer", "store", "profile_store",
-    "comparing", "duel", "voyage", "api", "rounds", "profiling", "tasks", "views", "cli", "__main__",
+    "comparing", "duel", "voyage", "api", "rounds", "ceilings", "profiling", "tasks", "views", "cli", "__main__",
 ]  # fmt: skip
 FRAMEWORKS = {
     "torch", "torchvision", "timm", "transformers", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx",

@@ -7,10 +7,13 @@ from pathlib import Path
 from inferlens.backends import BACKENDS
 from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.base import Preparation
+from inferlens.backends.onnx_modules import origins
 from inferlens.errors import Unsupported
 from inferlens.jobs import ProfileAnswer, ProfileJob
 from inferlens.models import inputs, resolve
+from inferlens.models.work import count
 from inferlens.record import ModelFacts, Status
+from inferlens.work import Work
 
 
 class Inspection:
@@ -20,6 +23,7 @@ class Inspection:
         self.job = job
         self.preparation = preparation
         self.model: ModelFacts | None = None
+        self.work: Work | None = None
 
     def answer(self, status: Status, reason: str = "", cure: str = "") -> ProfileAnswer:
         """What is known without layers, as the worker's answer."""
@@ -30,6 +34,7 @@ class Inspection:
             cure=cure,
             model=self.model,
             phases=tuple(preparation.phases),
+            work=self.work,
             facts=preparation.facts,
             warnings=tuple(preparation.warnings),
         )
@@ -46,6 +51,7 @@ class Inspection:
         with preparation.phase("load"):
             model = resolve.load(job.case, trust=job.trust, live=Path(job.live) if job.live else None)
         self.model = model.facts
+        self.work = count(model, job.case, makers)
         runner = backend.prepare(model, job.case, preparation)
         if not isinstance(runner, LayerProfiler):
             raise Unsupported(f"{job.case.backend_label} does not tell its layers.")
@@ -62,3 +68,8 @@ class Inspection:
                 layers = runner.profile_layers(feed, job.runs)
         answer = self.answer("ok")
         return ProfileAnswer(**{name: getattr(answer, name) for name in answer.__struct_fields__} | {"layers": layers})
+
+
+def makers(path: Path) -> dict[str, tuple[str, ...]]:
+    """Of each tensor in an ONNX file, by its name, the paths of the modules whose operator makes it."""
+    return {name: node.modules for node in origins(path).nodes for name in node.outputs}

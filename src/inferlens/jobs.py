@@ -22,6 +22,7 @@ from inferlens.record import (
     Status,
     Warning,
 )
+from inferlens.work import Ceilings, Work
 
 
 class Reference(Struct, frozen=True, kw_only=True):
@@ -103,7 +104,15 @@ class ProfileJob(Struct, frozen=True, kw_only=True, tag="profile"):
     live: str | None = None
 
 
-Job = ProbeJob | FindJob | ReferenceJob | CaseJob | ProfileJob | TaskJob
+class CeilingsJob(Struct, frozen=True, kw_only=True, tag="ceilings"):
+    """Measure what ``device`` reaches at best; ``name`` is what it is called, ``threads`` are those of the CPU."""
+
+    device: str
+    name: str
+    threads: int | None = None
+
+
+Job = ProbeJob | FindJob | ReferenceJob | CaseJob | ProfileJob | TaskJob | CeilingsJob
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -131,6 +140,7 @@ class ProfileAnswer(Struct, frozen=True, kw_only=True):
     model: ModelFacts | None = None
     phases: tuple[Phase, ...] = ()
     layers: Layers | None = None
+    work: Work | None = None
     facts: dict[str, Any] = {}
     warnings: tuple[Warning, ...] = ()
 
@@ -151,6 +161,13 @@ class TaskAnswer(Struct, frozen=True, kw_only=True):
     phases: tuple[Phase, ...] = ()
     facts: dict[str, Any] = {}
     warnings: tuple[Warning, ...] = ()
+
+
+class CeilingsAnswer(Struct, frozen=True, kw_only=True):
+    """A worker's answer to a :class:`CeilingsJob`: the ceilings, or why they could not be measured."""
+
+    ceilings: Ceilings | None = None
+    reason: str = ""
 
 
 class ProbeAnswer(Struct, frozen=True):

@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import replace
 
 from inferlens import api
+from inferlens.ceilings import Kept
 from inferlens.errors import InferlensError
 from inferlens.jobs import Began, Event, ProfileAnswer, ProfileJob
 from inferlens.launch import launch
@@ -70,11 +71,13 @@ def run(plan: Plan, levels: Sequence[str], runs: int, observer: Observer) -> lis
     observer.planned(cases)
     profiles = []
     with api.embark(plan, observer, cases) as voyage:
+        ceilings = Kept(voyage.cache(), voyage.environment, plan.rebuild)
         for planned in cases:
             record, folder = voyage.measure_in(planned)
             for level in levels:
                 observer.doing(f"{planned.case.label}: profiling every {level}")
-                profiles.append((_profile(voyage, planned, record, folder, level, runs), folder))
+                made = _profile(voyage, planned, record, folder, level, runs)
+                profiles.append((_beneath(made, ceilings, folder, observer), folder))
     return profiles
 
 
@@ -95,6 +98,16 @@ def _profile(voyage: Voyage, planned: Planned, record: Record, folder: Path, lev
     )
     if record.status == "ok":
         made = _asked(voyage, planned, made, folder)
+    save(folder, made)
+    return made
+
+
+def _beneath(profile: Profile, ceilings: Kept, folder: Path, observer: Observer) -> Profile:
+    """The profile with the ceilings of its device, where its work is known that is held against them."""
+    if profile.status != "ok" or not profile.work or not profile.work.modules:
+        return profile
+    observer.doing(f"{profile.case.label}: what the device reaches at best")
+    made = replace(profile, ceilings=ceilings.of(profile.case))
     save(folder, made)
     return made
 
@@ -131,6 +144,7 @@ def _asked(voyage: Voyage, planned: Planned, profile: Profile, folder: Path) -> 
         model=replace(answer.model or ModelFacts(name=""), name=planned.found.name),
         phases=answer.phases,
         layers=answer.layers,
+        work=answer.work,
         facts=answer.facts,
         warnings=answer.warnings,
     )

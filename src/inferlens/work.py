@@ -64,6 +64,7 @@ class Ceilings(Struct, frozen=True, kw_only=True):
         measured: UTC time, ISO 8601.
         basis: what was measured with which library.
         absent: why a precision has no rate.
+        disturbed: what made them lower than they are, as far as is known; such are not kept for later.
     """
 
     device: str
@@ -72,3 +73,4 @@ class Ceilings(Struct, frozen=True, kw_only=True):
     measured: str = ""
     basis: str = ""
     absent: dict[str, str] = {}
+    disturbed: str = ""

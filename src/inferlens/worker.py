@@ -33,6 +33,8 @@ from inferlens.jobs import (
     Answered,
     Began,
     CaseJob,
+    CeilingsAnswer,
+    CeilingsJob,
     Event,
     Failure,
     FindAnswer,
@@ -175,6 +177,17 @@ def profile(job: ProfileJob, pipe: Pipe) -> None:
         pipe.answer(inspection.answer(*_ending(error)))
 
 
+def ceilings(job: CeilingsJob, pipe: Pipe) -> None:
+    """Measures what the device reaches at best."""
+    from inferlens.measure import ceilings
+
+    try:
+        pipe.answer(CeilingsAnswer(ceilings=ceilings.measure(job.device, job.name, job.threads)))
+    except Exception as error:
+        traceback.print_exc()
+        pipe.answer(CeilingsAnswer(reason=_ending(error)[1]))
+
+
 def _preparation(job: CaseJob | ProfileJob | TaskJob, pipe: Pipe, level: str = "") -> Preparation:
     began: Callable[[PhaseName], None] = lambda phase: pipe.send(Began(phase))  # noqa: E731
     return Preparation(Path(job.folder), Path(job.cache), began, time.perf_counter, job.rebuild, level)
@@ -213,6 +226,7 @@ DOING: dict[type[Any], Callable[[Any, Pipe], None]] = {
     CaseJob: case,
     ProfileJob: profile,
     TaskJob: task,
+    CeilingsJob: ceilings,
 }
 
 if __name__ == "__main__":

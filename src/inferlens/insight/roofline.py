@@ -82,7 +82,8 @@ def roofline(
     if not profile.work.modules:
         return f"Its work is not known: {profile.work.note or 'nothing was counted'}."
     if profile.ceilings is None or profile.ceilings.bandwidth <= 0:
-        return "The ceilings of its device were not measured."
+        why = f": {profile.ceilings.absent.get('all', '')}" if profile.ceilings else ""
+        return f"The ceilings of its device were not measured{why.rstrip('.: ')}."
     parts, rate, unplaced = _parts(
         profile.layers.layers, runs, profile.work, profile.ceilings, precision_of(profile, record)
     )

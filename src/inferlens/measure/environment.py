@@ -33,7 +33,7 @@ def collect() -> Environment:
     return Environment(
         cpu=_cpu_name(),
         cpu_cores=psutil.cpu_count(logical=False),
-        cpu_threads=_usable_threads(),
+        cpu_threads=usable_threads(),
         governor=_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         memory=psutil.virtual_memory().total,
         gpus=gpus,
@@ -56,7 +56,7 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def _usable_threads() -> int | None:
+def usable_threads() -> int | None:
     """Logical processors this process may use, which containers and ``taskset`` make fewer than there are."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))

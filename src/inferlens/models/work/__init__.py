@@ -1,0 +1,49 @@
+"""What a model has to do in one call: FLOPs and bytes of every module, from shapes alone; nothing is computed.
+
+A model that cannot be counted is no failure: its :class:`~inferlens.work.Work` has a note that says why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from inferlens.case import Case
+from inferlens.models.model import Format, Model
+from inferlens.models.work.onnx_graph import count_onnx
+from inferlens.models.work.torch_module import count_module
+from inferlens.work import Work
+
+# Bytes of an element of what a model holds in fp32, by the precision that it runs in.
+ELEMENT = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
+UNCOUNTED: dict[Format, str] = {
+    "torchscript": "a TorchScript program does not run on tensors without data",
+    "engine": "an engine does not tell what it computes; the model that it was built from does",
+    "torch_tensorrt": "a compiled module does not tell what it computes; the model that it was compiled from does",
+    "fake": "it computes nothing",
+}
+
+
+Makers = Callable[[Path], Mapping[str, tuple[str, ...]]]
+
+
+def count(model: Model, case: Case, makers: Makers = lambda _: {}) -> Work:
+    """The work of ``model`` at the inputs and in the precision of ``case``; never raises.
+
+    Args:
+        model: as it was loaded; it is left as it is.
+        case: what it will run as.
+        makers: of an ONNX file, the paths of the modules that made each tensor, by its name.
+    """
+    element = ELEMENT.get(case.precision, 4)
+    try:
+        if model.format in UNCOUNTED:
+            return Work(note=UNCOUNTED[model.format])
+        if model.format == "onnx" and model.path is not None:
+            return count_onnx(model.path, model.inputs, element, makers(model.path))
+        if model.module is None:
+            return Work(note="there is no module to count")
+        return count_module(model.module, model.inputs, element)
+    except Exception as error:  # whatever a model's own code raises; what is measured must not depend on it
+        lines = str(error).strip().splitlines()
+        return Work(note=f"counting failed: {type(error).__name__}: {lines[0][:300] if lines else 'no message'}")

@@ -1,0 +1,151 @@
+"""The account of one call of a model: which module's operators read and write which tensors.
+
+A tensor is known by its storage, so a view is what it looks at. Bytes are counted where a tensor crosses the border of
+a module's call: what its own operators hand to each other is not, and what they read twice is read once. Of a view its
+own elements count, never more than its storage has.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+
+from inferlens.work import ModuleWork, Work
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A tensor as an operator sees it: its storage, which part of it, and how many bytes that and all of it has."""
+
+    storage: Hashable
+    part: Hashable
+    bytes: int
+    whole: int
+
+
+class Parts:
+    """The parts of one storage that were seen, each counted once."""
+
+    def __init__(self) -> None:
+        self._seen: set[Hashable] = set()
+        self._bytes = 0
+
+    def add(self, tensor: Seen) -> int:
+        """How many bytes ``tensor`` adds."""
+        if tensor.part in self._seen:
+            return 0
+        self._seen.add(tensor.part)
+        before = self._bytes
+        self._bytes = min(before + tensor.bytes, max(tensor.whole, before))
+        return self._bytes - before
+
+
+@dataclass
+class Sum:
+    """What one module has done so far."""
+
+    kind: str = ""
+    calls: int = 0
+    flops: float = 0.0
+    weights: int = 0
+    inputs: int = 0
+    outputs: int = 0
+    returned: int = 0
+    sources: Counter[str] = field(default_factory=Counter)
+    operators: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(eq=False)
+class Call:
+    """One call of a module, and what it has read."""
+
+    path: str
+    read: dict[Hashable, Parts] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class Made:
+    """What a call has written to a storage, and what of it was read outside of that call."""
+
+    call: Call
+    left: Parts = field(default_factory=Parts)
+
+
+class Ledger:
+    """Adds up operators as they come.
+
+    Args:
+        given: storages of the model's inputs. All that is read and neither given nor made is a weight.
+    """
+
+    def __init__(self, given: Iterable[Hashable]) -> None:
+        self._given = set(given)
+        self._made: dict[Hashable, Made] = {}
+        self._sums: dict[str, Sum] = {}
+        self._uncovered: Counter[str] = Counter()
+
+    def begin(self, path: str, kind: str) -> Call:
+        """A module is called."""
+        mine = self._sums.setdefault(path, Sum(kind))
+        mine.calls += 1
+        return Call(path)
+
+    def operator(
+        self, call: Call, name: str, flops: float | None, reads: Iterable[Seen], writes: Iterable[Seen]
+    ) -> None:
+        """One of the call's own operators ran; ``flops`` is ``None`` where they are not known."""
+        mine = self._sums[call.path]
+        mine.operators[name] += 1
+        mine.flops += flops or 0.0
+        if flops is None:
+            self._uncovered[name] += 1
+        for tensor in reads:
+            self._read(call, mine, tensor)
+        for tensor in writes:
+            self._made[tensor.storage] = Made(call)
+
+    def returned(self, tensors: Iterable[Seen]) -> None:
+        """The model has returned these."""
+        for tensor in tensors:
+            made = self._made.get(tensor.storage)
+            if made:
+                mine = self._sums[made.call.path]
+                mine.outputs += made.left.add(tensor)
+                mine.returned += tensor.bytes
+
+    def work(self, note: str) -> Work:
+        """All of it."""
+        return Work(
+            modules=tuple(
+                ModuleWork(
+                    module=path,
+                    kind=each.kind,
+                    calls=each.calls,
+                    flops=each.flops,
+                    weights=each.weights,
+                    inputs=each.inputs,
+                    outputs=each.outputs,
+                    sources=dict(each.sources),
+                    returned=each.returned,
+                    operators=dict(each.operators),
+                )
+                for path, each in self._sums.items()
+            ),
+            uncovered=dict(self._uncovered),
+            note=note,
+        )
+
+    def _read(self, call: Call, mine: Sum, tensor: Seen) -> None:
+        made = self._made.get(tensor.storage)
+        if made and made.call is call:
+            return
+        size = call.read.setdefault(tensor.storage, Parts()).add(tensor)
+        if made:
+            mine.inputs += size
+            mine.sources[made.call.path] += size
+            self._sums[made.call.path].outputs += made.left.add(tensor)
+        elif tensor.storage in self._given:
+            mine.inputs += size
+        else:
+            mine.weights += size

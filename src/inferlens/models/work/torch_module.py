@@ -1,0 +1,232 @@
+"""Counts a PyTorch module by running a copy of it on tensors that have shapes and no data.
+
+The copy's weights have none either (PyTorch's fake tensors), so that this takes a moment and no memory, and touches
+neither the model nor a device. Operators are seen below autograd, where composite ones have been taken apart; the fast
+path of ``nn.TransformerEncoderLayer`` and oneDNN's own operators are off, so that modules are called and counted.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from inferlens.case import TensorSpec
+from inferlens.models.work import operators
+from inferlens.models.work.ledger import Call, Ledger, Seen
+from inferlens.work import Work
+
+STACK = "nn_module_stack"  # of a node's meta: from the model down, by call, path and class
+
+
+def count_module(module: Any, inputs: tuple[TensorSpec, ...], element: int) -> Work:
+    """The work of one call of ``module``.
+
+    Args:
+        module: on any device, in evaluation mode; it is left as it is.
+        inputs: its arguments, by position.
+        element: bytes of an element that is float32 in the module.
+
+    Raises:
+        Exception: whatever the module raises; also if what it does depends on values, which there are none of.
+    """
+    import torch
+    from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
+
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    with FakeCopyMode(fake):
+        copied = copy.deepcopy(module)
+    with ExitStack() as entered:
+        entered.enter_context(taken_apart())
+        entered.enter_context(torch.no_grad())
+        entered.enter_context(fake)
+        feed = tuple(torch.empty(spec.shape, dtype=_dtype(spec)) for spec in inputs)
+        counter = Counter(Ledger(_storage(tensor) for tensor in feed), element)
+        with counter.counting(copied):
+            result = called(copied, feed, counter)
+        counter.returned(result)
+    version = torch.__version__.partition("+")[0]
+    return counter.ledger.work(f"counted from shapes, by the formulas of torch.utils.flop_counter of PyTorch {version}")
+
+
+def called(module: Any, feed: tuple[Any, ...], counter: Counter) -> Any:
+    """One call; an exported program, which calls no modules, node by node, as its nodes tell their modules."""
+    import torch
+
+    if not tells_modules(module):
+        return module(*feed)
+
+    class ByNode(torch.fx.Interpreter):  # type: ignore[misc]
+        """Runs each node as part of the module that it came from."""
+
+        def run_node(self, node: Any) -> Any:
+            """One node."""
+            with counter.within(*origin_of(node)):
+                return super().run_node(node)
+
+    return ByNode(module).run(*feed)
+
+
+def tells_modules(module: Any) -> bool:
+    """Whether it is a graph whose nodes tell from which modules they came: an exported program."""
+    import torch
+
+    return isinstance(module, torch.fx.GraphModule) and any(node.meta.get(STACK) for node in module.graph.nodes)
+
+
+def origin_of(node: Any) -> tuple[str, str, str]:
+    """Path, class and call of the module that a node of an exported program came from; the model where none is told."""
+    stack = node.meta.get(STACK) or {}
+    if not stack:
+        return "", "", ""
+    call, (path, kind) = list(stack.items())[-1]
+    name = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
+    return str(path), name.rpartition(".")[2], str(call)
+
+
+@contextmanager
+def taken_apart() -> Iterator[None]:
+    """Without operators that stand for several modules, or that hide matrix products."""
+    import torch
+
+    before = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before[0])
+        torch._C._set_mkldnn_enabled(before[1])
+
+
+class Counter:
+    """Knows which module is being called, and tells the ledger of every operator."""
+
+    def __init__(self, ledger: Ledger, element: int) -> None:
+        self.ledger = ledger
+        self._element = element
+        self._open: list[Call] = []
+        self._calls: dict[str, Call] = {}
+        self._kept: list[Any] = []  # a storage that was freed would give its address, which is its name, to another
+
+    @contextmanager
+    def counting(self, module: Any) -> Iterator[None]:
+        """Counts what is called inside; a module that has several paths goes by its first."""
+        from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+        if tells_modules(module):
+            self._open.append(self.ledger.begin("", type(module).__name__))
+            with _mode(self._operator):
+                yield
+            return
+        paths = {id(part): (path, type(part).__name__) for path, part in module.named_modules()}
+
+        def entering(part: Any, _: Any) -> None:
+            if id(part) in paths:
+                self._open.append(self.ledger.begin(*paths[id(part)]))
+
+        def leaving(part: Any, *_: Any) -> None:
+            if id(part) in paths:
+                self._open.pop()
+
+        handles: list[Any] = []
+        try:
+            # Hooks of PyTorch's own list: hooks of a module's own would change what some modules do.
+            handles.append(register_module_forward_pre_hook(entering))
+            handles.append(register_module_forward_hook(leaving, always_call=True))
+            with _mode(self._operator):
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    @contextmanager
+    def within(self, path: str, kind: str, call: str) -> Iterator[None]:
+        """Counts what is called inside to a call of the module at ``path``; ``call`` tells its calls apart."""
+        if path and call not in self._calls:
+            self._calls[call] = self.ledger.begin(path, kind)
+        self._open.append(self._calls.get(call, self._open[0]))
+        try:
+            yield
+        finally:
+            self._open.pop()
+
+    def returned(self, result: Any) -> None:
+        """The model's outputs."""
+        self.ledger.returned(map(self._seen, _tensors(result)))
+
+    def _operator(self, operator: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
+        read, made = _tensors((arguments, named)), _tensors(result)
+        known = {_storage(tensor) for tensor in read}
+        written = [tensor for tensor in made if _storage(tensor) not in known] + _changed(operator, arguments, named)
+        self._kept += made
+        if not written:  # a view
+            return
+        short = operator._overloadpacket.__name__
+        if short in operators.OVERWRITING:
+            read = read[1:]
+        seen = [self._seen(tensor) for tensor in read]
+        writes = [self._seen(tensor) for tensor in written]
+        if short in operators.PICKING and seen:
+            first, most = seen[0], sum(tensor.bytes for tensor in writes)
+            seen[0] = Seen(first.storage, (first.part, len(self._kept)), min(first.bytes, most), first.whole)
+        count = operators.flops(operator, arguments, named, result)
+        self.ledger.operator(self._open[-1], operators.name_of(operator), count, seen, writes)
+
+    def _seen(self, tensor: Any) -> Seen:
+        """What a tensor looks at; what is repeated along a dimension is there once."""
+        import torch
+
+        size = self._element if tensor.dtype == torch.float32 else tensor.element_size()
+        sizes, strides = tuple(tensor.shape), tuple(tensor.stride())
+        elements = math.prod(n for n, stride in zip(sizes, strides, strict=True) if stride or not n)
+        whole = tensor.untyped_storage().nbytes() // tensor.element_size() * size
+        return Seen(_storage(tensor), (tensor.storage_offset(), sizes, strides), elements * size, whole)
+
+
+def _mode(tell: Callable[..., None]) -> Any:
+    """A mode of PyTorch's dispatcher that runs every operator and tells of it."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Mode(TorchDispatchMode):  # type: ignore[misc]
+        """Sees operators where composite ones have been taken apart."""
+
+        def __torch_dispatch__(self, operator: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            """Runs one and tells of it."""
+            named = kwargs or {}
+            result = operator(*args, **named)
+            if operator.namespace != "prim":
+                tell(operator, args, named, result)
+            return result
+
+    return Mode()
+
+
+def _dtype(spec: TensorSpec) -> Any:
+    """That of the module before it is cast: float32 for every float."""
+    import torch
+
+    return torch.float32 if "float" in spec.dtype and spec.dtype != "float64" else getattr(torch, spec.dtype)
+
+
+def _storage(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _tensors(value: Any) -> list[Any]:
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _changed(operator: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
+    """The tensors that an operator writes into."""
+    found = []
+    for place, argument in enumerate(operator._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = arguments[place] if place < len(arguments) else named.get(argument.name)
+            found += _tensors(value)
+    return found
