@@ -15,6 +15,7 @@ from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Preparation
 from inferlens.backends.dynamic import example_feed, export_dimensions, free_sizes
 from inferlens.backends.flat_outputs import flat_outputs
+from inferlens.backends.fx_names import any_names
 from inferlens.backends.torch_cast import cast
 from inferlens.case import Case
 from inferlens.errors import Unsupported
@@ -104,7 +105,7 @@ def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, pre
 
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
     names = [spec.name for spec in model.inputs]
-    with warnings.catch_warnings(), torch.no_grad():
+    with warnings.catch_warnings(), torch.no_grad(), any_names():
         warnings.filterwarnings("ignore", category=DeprecationWarning)  # of the exporter's own use of its libraries
         warnings.filterwarnings("ignore", category=FutureWarning)
         try:
