@@ -1,13 +1,14 @@
 """What a device reaches at best: how fast it copies within its memory, and how fast it multiplies large matrices.
 
-Both are what is sustained: the median of several repeats, and of those the largest, of a few sizes in a few rounds, so
-that what disturbs one round is in no ceiling. Copies are larger than the caches, so that the memory is measured.
-Matrices hold normal random numbers: a GPU that multiplies zeros draws less power and clocks higher than it can with a
-model's numbers. All of it takes a few seconds.
+Both are what is sustained: the median of several repeats, and of those the largest, of a few sizes in a few rounds.
+Repeats in which the system took a CPU away from this process are left out, for they tell of others. Copies are larger
+than the caches, so that the memory is measured. Matrices hold normal random numbers: a GPU that multiplies zeros draws
+less power and clocks higher than it can with a model's numbers. All of it takes a few seconds.
 """
 
 from __future__ import annotations
 
+import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,6 @@ import psutil
 
 from inferlens.backends.torch_settings import torch_settings
 from inferlens.errors import MissingLibrary, is_short_of_memory
-from inferlens.measure.environment import usable_threads
 from inferlens.units import plural
 from inferlens.work import Ceilings
 
@@ -29,13 +29,14 @@ MIB = 1 << 20
 ROUNDS = 2
 LEAST, MOST = 5, 30  # repeats of a size in a round
 SECONDS = 0.15  # for them, unless the least of them take longer
-BUSY = 0.2  # CPUs that others may keep busy
+PATIENCE = 3  # so many times longer for repeats that are not interrupted
 LONGEST = 0.1  # seconds; a size whose single call takes longer is not tried
 DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 MATRICES = {"cpu": (512, 1024, 2048, 4096), "cuda": (2048, 4096, 8192, 16384)}
+INTERRUPTED = "Other processes interrupted whatever was measured, so that the ceilings may be too low."
 SLOW = "the CPU has no instructions for it: it is computed in another precision"
 
-Timer = Callable[[Callable[[], Any]], float]
+Timer = Callable[[Callable[[], Any]], tuple[float, bool]]
 
 
 def measure(device: str, name: str, threads: int | None = None) -> Ceilings:
@@ -56,25 +57,37 @@ def measure(device: str, name: str, threads: int | None = None) -> Ceilings:
     gpu = device == "cuda"
     timer = gpu_timer if gpu else host_timer
     absent = {precision: why for precision in DTYPES if (why := lacking(precision, gpu=gpu))}
-    rates = {precision: 0.0 for precision in DTYPES if precision not in absent}
-    bandwidth, others = 0.0, Others()
+    bandwidth, rates = Best(), {precision: Best() for precision in DTYPES if precision not in absent}
     with torch.inference_mode(), torch_settings(threads=threads, tf32=False):
         used = torch.get_num_threads()
         for _ in range(ROUNDS):
-            bandwidth = max(bandwidth, copy_bandwidth(device, timer))
-            for precision, known in rates.items():
+            copies(device, timer, bandwidth)
+            for precision, best in rates.items():
                 with torch_settings(threads=threads, tf32=precision == "tf32"):
-                    rates[precision] = max(known, matrix_rate(device, DTYPES[precision], timer))
+                    products(device, DTYPES[precision], timer, best)
     basis = f"copies and matrix products of PyTorch {torch.__version__.partition('+')[0]}"
     return Ceilings(
         device=name,
-        bandwidth=bandwidth,
-        rates=rates,
+        bandwidth=bandwidth.rate,
+        rates={precision: best.rate for precision, best in rates.items() if best.rate},
         measured=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         basis=basis if gpu else f"{basis}, {plural(used, 'thread')}",
         absent=absent,
-        disturbed="" if gpu else others.disturb(used),
+        disturbed="" if all(best.clean for best in (bandwidth, *rates.values())) else INTERRUPTED,
     )
+
+
+class Best:
+    """The largest rate so far, of what was not interrupted if there is any such."""
+
+    def __init__(self) -> None:
+        self.rate = 0.0
+        self.clean = False
+
+    def add(self, work: float, seconds: float, clean: bool) -> None:
+        """One size: so much work in the median of its repeats."""
+        if (clean, work / seconds) > (self.clean, self.rate):
+            self.clean, self.rate = clean, work / seconds
 
 
 def lacking(precision: str, *, gpu: bool) -> str:
@@ -96,58 +109,67 @@ def lacking(precision: str, *, gpu: bool) -> str:
     return ""
 
 
-def copy_bandwidth(device: str, timer: Timer) -> float:
-    """Bytes per second that copies read and write together."""
+def copies(device: str, timer: Timer, best: Best) -> None:
+    """Copies of a few sizes; the work is the bytes that are read and written together."""
     import torch
 
-    best = 0.0
     for size in copy_sizes(device):
         with as_memory_allows():
             source = torch.ones(size // 4, device=device)
-            copy = partial(torch.zeros_like(source).copy_, source)
-            best = max(best, 2 * size / median_seconds(copy, timer))
-            del source, copy
-    return best
+            best.add(2 * size, *sustained(partial(torch.zeros_like(source).copy_, source), timer))
 
 
-def matrix_rate(device: str, dtype: str, timer: Timer) -> float:
-    """FLOPs per second of square matrix products."""
+def products(device: str, dtype: str, timer: Timer, best: Best) -> None:
+    """Products of square matrices of a few sizes; the work is their FLOPs."""
     import torch
 
-    best, last = 0.0, 0.0
+    seconds = 0.0
     for size in MATRICES[device]:
-        if 8 * last > LONGEST:  # so much more work has a matrix of twice the size
+        if 8 * seconds > LONGEST:  # so much more work has a matrix of twice the size
             break
         with as_memory_allows():
             left, right = (torch.randn(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2))
-            product = partial(torch.mm, left, right, out=torch.empty_like(left))
-            last = median_seconds(product, timer)
-            best = max(best, 2 * size**3 / last)
-            del left, right, product
-    return best
+            seconds, clean = sustained(partial(torch.mm, left, right, out=torch.empty_like(left)), timer)
+            best.add(2 * size**3, seconds, clean)
 
 
-def median_seconds(call: Callable[[], Any], timer: Timer) -> float:
-    """The median of repeats, after some that are not kept: memory is mapped, code is chosen, clocks rise."""
+def sustained(call: Callable[[], Any], timer: Timer) -> tuple[float, bool]:
+    """The median of repeats in seconds, and whether enough of them were not interrupted to leave out those that were.
+
+    Some calls before them are not kept: memory is mapped, code is chosen, clocks rise.
+    """
     begin = time.perf_counter()
-    first = timer(call)
+    timer(call)
     while time.perf_counter() - begin < SECONDS / 3:
-        first = timer(call)
-    repeats = min(max(LEAST, round(SECONDS / max(first, 1e-9))), MOST)
-    return statistics.median(timer(call) for _ in range(repeats))
+        timer(call)
+    every: list[float] = []
+    clean: list[float] = []
+    begin = time.perf_counter()
+    while (
+        len(every) < LEAST
+        or len(every) < MOST
+        and (time.perf_counter() - begin < (SECONDS if len(clean) >= LEAST else PATIENCE * SECONDS))
+    ):
+        seconds, interrupted = timer(call)
+        every.append(seconds)
+        clean += [] if interrupted else [seconds]
+    enough = len(clean) >= LEAST
+    return statistics.median(clean if enough else every), enough
 
 
-def host_timer(call: Callable[[], Any]) -> float:
-    """Seconds of one call on the host's clock."""
+def host_timer(call: Callable[[], Any]) -> tuple[float, bool]:
+    """Seconds of one call on the host's clock, and whether a CPU was taken away from a thread meanwhile."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
     begin = time.perf_counter()
     call()
-    return time.perf_counter() - begin
+    seconds = time.perf_counter() - begin
+    return seconds, resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw > before
 
 
-def gpu_timer(call: Callable[[], Any]) -> float:
-    """Seconds of one call on the GPU, between two events.
+def gpu_timer(call: Callable[[], Any]) -> tuple[float, bool]:
+    """Seconds of one call on the GPU, between two events; nobody tells whether others had it meanwhile.
 
-    A few calls are enqueued before the first event, so that the GPU is busy when it comes and no launch is timed.
+    One more is enqueued before the first event, so that the GPU is busy when it comes and no launch is timed.
     """
     import torch
 
@@ -158,7 +180,7 @@ def gpu_timer(call: Callable[[], Any]) -> float:
     call()
     end.record()
     end.synchronize()
-    return float(begin.elapsed_time(end)) / 2e3
+    return float(begin.elapsed_time(end)) / 2e3, False
 
 
 def copy_sizes(device: str) -> Sequence[int]:
@@ -183,28 +205,6 @@ def last_cache(root: Path = Path("/sys/devices/system/cpu")) -> int:
             size = (folder / "size").read_text().strip()
             found[(folder / "shared_cpu_list").read_text()] = int(size.removesuffix("K")) << 10
     return sum(found.values())
-
-
-class Others:
-    """What other processes do on the CPUs, from when this is made."""
-
-    def __init__(self) -> None:
-        self._begin = self._read()
-
-    def disturb(self, threads: int) -> str:
-        """A sentence if they have left too few CPUs for so many threads; else empty."""
-        seconds, busy, mine = (now - then for now, then in zip(self._read(), self._begin, strict=True))
-        others = max(busy - mine, 0.0) / max(seconds, 1e-9)
-        usable = usable_threads() or threads
-        if others + min(threads, usable) <= usable + BUSY:
-            return ""
-        return f"Other processes kept {others:.1f} of {plural(usable, 'CPU')} busy while the ceilings were measured."
-
-    @staticmethod
-    def _read() -> tuple[float, float, float]:
-        """Now, and the processors' seconds of all processes and of this one."""
-        total, mine = psutil.cpu_times(), psutil.Process().cpu_times()
-        return time.perf_counter(), total.user + total.system, mine.user + mine.system
 
 
 @contextmanager
