@@ -145,11 +145,10 @@ def sustained(call: Callable[[], Any], timer: Timer) -> tuple[float, bool]:
     every: list[float] = []
     clean: list[float] = []
     begin = time.perf_counter()
-    while (
-        len(every) < LEAST
-        or len(every) < MOST
-        and (time.perf_counter() - begin < (SECONDS if len(clean) >= LEAST else PATIENCE * SECONDS))
-    ):
+    while len(every) < MOST:
+        spent = time.perf_counter() - begin
+        if len(every) >= LEAST and spent > (SECONDS if len(clean) >= LEAST else PATIENCE * SECONDS):
+            break
         seconds, interrupted = timer(call)
         every.append(seconds)
         clean += [] if interrupted else [seconds]
@@ -194,7 +193,7 @@ def copy_sizes(device: str) -> Sequence[int]:
         cache, free = last_cache(), int(psutil.virtual_memory().available)
     least = max(128 * MIB, 4 * cache)
     most = max(free // 8, 16 * MIB)
-    return sorted({min(size, most) for size in (least, 2 * least, 4 * least)})
+    return sorted({min(size, most) for size in (least, 2 * least)})
 
 
 def last_cache(root: Path = Path("/sys/devices/system/cpu")) -> int:
