@@ -1,0 +1,162 @@
+"""What each call of an operator cost: on the host and on the GPU, by itself and with what it called.
+
+The definitions are torch-tb-profiler's. Host time by itself is without the operators that it called and without calls
+of the CUDA runtime. Time on the GPU is that of everything that was launched, added up, also of what ran at the same time.
+An operator that only calls one of the same name is one call.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferlens.trace.category import Category
+from inferlens.trace.joins import NONE, Joins, nested
+from inferlens.trace.tensor_cores import eligible, uses
+from inferlens.trace.trace import Bools, Ints, Trace
+
+
+class Costs:
+    """Costs of every scope of a trace in nanoseconds; those that are no operators have none."""
+
+    def __init__(self, trace: Trace, joins: Joins) -> None:
+        self.trace, self.joins = trace, joins
+
+    @cached_property
+    def is_operator(self) -> Bools:
+        """Which scopes are calls of operators; those merged into the one around them are none."""
+        return self._operators & ~self._merged
+
+    @cached_property
+    def parent(self) -> Ints:
+        """The operator around each scope, merged ones left out; -1 without one."""
+        parent = self.joins.parent.tolist()
+        counts = self._operators.tolist()
+        above: list[int] = []
+        for place, each in enumerate(parent):
+            above.append(each if each < 0 or counts[each] else above[each])
+            assert each < place
+        return np.array(above, dtype=np.int64)
+
+    @cached_property
+    def host_total(self) -> Ints:
+        """From begin to end."""
+        duration: Ints = self.trace.duration[self.trace.scopes.row]
+        return duration
+
+    @cached_property
+    def host_self(self) -> Ints:
+        """Without operators that it called and calls of the runtime."""
+        rows = self.trace.scopes.row
+        begin, end = self.trace.begin[rows], self.trace.end[rows]
+        child = np.flatnonzero(self._operators & (self.parent >= 0))
+        above = self.parent[child]
+        # What only overlaps the operator around its begin is in it for that long.
+        inside = np.minimum(end[child], end[above]) - begin[child]
+        calls = self._outer_calls
+        around = self.joins.around_calls(Category.OPERATOR)[calls]
+        in_calls = self._sums(around, self.trace.duration[self.trace.calls.row[calls]])
+        own = self.host_total - self._sums(above, inside) - in_calls
+        for place in np.flatnonzero(self._merged)[::-1].tolist():
+            own[self.parent[place]] += own[place]
+        return np.maximum(own, 0)
+
+    @cached_property
+    def device_self(self) -> Ints:
+        """Of GPU events that it launched itself."""
+        return self._launched(np.ones(len(self.trace.gpu), bool))
+
+    @cached_property
+    def device_total(self) -> Ints:
+        """Of GPU events that it or what it called launched."""
+        return self._with_called(self.device_self)
+
+    @cached_property
+    def tensor_self(self) -> Ints:
+        """Of kernels with tensor cores among ``device_self``."""
+        return self._launched(self.uses_tensor_cores)
+
+    @cached_property
+    def tensor_total(self) -> Ints:
+        """Likewise among ``device_total``."""
+        return self._with_called(self.tensor_self)
+
+    @cached_property
+    def uses_tensor_cores(self) -> Bools:
+        """For each GPU event, as far as its name tells."""
+        return _by_name(self.trace, self.trace.gpu.row, uses)
+
+    @cached_property
+    def eligible(self) -> Bools:
+        """Which operators could use tensor cores, or call one that could."""
+        own = _by_name(self.trace, self.trace.scopes.row, eligible) & self._operators
+        found = own | (self.tensor_self > 0)
+        for place in np.flatnonzero(found)[::-1].tolist():
+            above = int(self.parent[place])
+            while above >= 0 and not found[above]:
+                found[above] = True
+                above = int(self.parent[above])
+        return found
+
+    @cached_property
+    def operator(self) -> Ints:
+        """For each GPU event the operator that launched it, merged ones counted to the one around; -1 without one."""
+        found = self.joins.operator.copy()
+        while (merged := (found >= 0) & self._merged[found]).any():
+            found[merged] = self.parent[found[merged]]
+        return found
+
+    @cached_property
+    def _operators(self) -> Bools:
+        found: Bools = self.trace.category[self.trace.scopes.row] == Category.OPERATOR
+        return found
+
+    @cached_property
+    def _merged(self) -> Bools:
+        """Operators that are all that an operator of the same name calls."""
+        children = np.bincount(self.parent[self._operators & (self.parent >= 0)], minlength=len(self.parent))
+        names = self.trace.name[self.trace.scopes.row]
+        above = np.maximum(self.parent, 0)
+        alone = children[above] == 1 if len(children) else np.zeros(0, bool)
+        found: Bools = self._operators & (self.parent >= 0) & alone & (names == names[above])
+        return found
+
+    @cached_property
+    def _outer_calls(self) -> Ints:
+        """Places of the calls that are not within another one: the runtime calls the driver."""
+        rows = self.trace.calls.row
+        begin, duration, thread = self.trace.begin[rows], self.trace.duration[rows], self.trace.thread[rows]
+        order = np.lexsort((-duration, begin, thread))
+        outer: Ints = order[nested(thread[order], begin[order], (begin + duration)[order]) == NONE]
+        return outer
+
+    def _launched(self, which: Bools) -> Ints:
+        durations = np.where(which, self.trace.duration[self.trace.gpu.row], 0)
+        return self._sums(self.operator, durations)
+
+    def _sums(self, places: Ints, values: NDArray[np.int64]) -> Ints:
+        """Whole numbers added up by scope; those of no scope are left out."""
+        sums = np.zeros(len(self.trace.scopes), dtype=np.int64)
+        known = places >= 0
+        np.add.at(sums, places[known], values[known])
+        return sums
+
+    def _with_called(self, own: Ints) -> Ints:
+        total = own.tolist()
+        parent = self.parent.tolist()
+        operators = self._operators.tolist()
+        for place in range(len(total) - 1, -1, -1):
+            if operators[place] and total[place] and parent[place] >= 0:
+                total[parent[place]] += total[place]
+        return np.array(total, dtype=np.int64)
+
+
+def _by_name(trace: Trace, rows: Ints, holds: object) -> Bools:
+    """What holds of names, asked once for each name."""
+    told = np.zeros(len(trace.strings), dtype=bool)
+    codes = np.unique(trace.name[rows])
+    told[codes] = [holds(trace.strings[code]) for code in codes.tolist()]  # type: ignore[operator]
+    found: Bools = told[trace.name[rows]]
+    return found

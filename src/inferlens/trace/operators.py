@@ -1,0 +1,49 @@
+"""Operators: how often each was called, and what it took on the host and on the GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from inferlens.trace.costs import Costs
+from inferlens.trace.table import NANO, Groups, Table
+from inferlens.trace.trace import Bools
+
+KEYS = ("shapes", "stack")
+
+
+def operators(costs: Costs, *, by: tuple[str, ...] = (), within: Bools | None = None) -> Table:
+    """A row for each operator, what takes most on the GPU first, or without one on the host.
+
+    Args:
+        costs: of the trace.
+        by: told apart not by name alone: ``shapes`` of the inputs, ``stack`` of calls.
+        within: which of the trace's scopes count; all by default.
+
+    Returns:
+        Times in seconds. ``tensor_share`` is that of kernels with tensor cores in the operator's GPU time; ``eligible``
+        says whether it could use them.
+    """
+    trace = costs.trace
+    places = np.flatnonzero(costs.is_operator if within is None else costs.is_operator & within)
+    scopes = trace.scopes
+    keys = [trace.name[scopes.row[places]], *(getattr(scopes, key)[places] for key in by)]
+    groups = Groups.by(*keys)
+    first = places[groups.first]
+    device, tensor = groups.sum(costs.device_total[places]), groups.sum(costs.tensor_total[places])
+    columns: dict[str, Any] = {"name": trace.names_of(scopes.row[first])}
+    for key in by:
+        columns[key] = [trace.texts[code] for code in getattr(scopes, key)[first].tolist()]
+    columns |= {
+        "calls": groups.count,
+        "host_self": groups.sum(costs.host_self[places]) * NANO,
+        "host_total": groups.sum(costs.host_total[places]) * NANO,
+        "device_self": groups.sum(costs.device_self[places]) * NANO,
+        "device_total": device * NANO,
+        "eligible": groups.sum(costs.eligible[places]) > 0,
+        "tensor_share": np.divide(tensor, device, out=np.full(len(device), np.nan), where=device > 0),
+    }
+    table = Table(columns)
+    has_device = len(table) > 0 and float(np.max(device, initial=0.0)) > 0
+    return table.sorted_by("host_self").sorted_by("device_self") if has_device else table.sorted_by("host_self")

@@ -1,0 +1,119 @@
+"""Rows of an analysis as named columns of equal length; seconds and bytes, ``None`` or NaN for what is not known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+NANO = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Columns by name: lists, or arrays of numbers or truths."""
+
+    columns: Mapping[str, Sequence[Any] | NDArray[Any]]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def rows(self, top: int | None = None) -> Iterator[dict[str, Any]]:
+        """Each row by the columns' names, in plain Python; what is not known is ``None``."""
+        lists = [_plain(column)[:top] for column in self.columns.values()]
+        for values in zip(*lists, strict=True):
+            yield dict(zip(self.columns, values, strict=True))
+
+    def sorted_by(self, column: str) -> Table:
+        """The rows with the largest first; equal ones stay in their order."""
+        order = np.argsort(-np.asarray(self.columns[column], dtype=np.float64), kind="stable")
+        return self.taken(order)
+
+    def taken(self, places: NDArray[np.int64]) -> Table:
+        """Some of the rows, in that order."""
+        return Table({name: _take(column, places) for name, column in self.columns.items()})
+
+    def frame(self) -> Any:
+        """The same as a polars data frame.
+
+        Raises:
+            MissingLibrary: if polars is not installed.
+        """
+        from inferlens.errors import MissingLibrary
+
+        try:
+            import polars
+        except ImportError as error:
+            raise MissingLibrary("polars", extra="traces") from error
+        return polars.DataFrame({name: _plain(column) for name, column in self.columns.items()}, strict=False)
+
+
+def _take(column: Sequence[Any] | NDArray[Any], places: NDArray[np.int64]) -> Sequence[Any] | NDArray[Any]:
+    if isinstance(column, np.ndarray):
+        return column[places]
+    return [column[place] for place in places.tolist()]
+
+
+def _plain(column: Sequence[Any] | NDArray[Any]) -> list[Any]:
+    values = column.tolist() if isinstance(column, np.ndarray) else list(column)
+    if values and isinstance(values[0], float):
+        return [None if isinstance(value, float) and not math.isfinite(value) else value for value in values]
+    return values
+
+
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Events that share a key.
+
+    Attributes:
+        first: for each group the index of its first member, in the order of first members.
+        of: for each event its group.
+        count: members of each group.
+    """
+
+    first: NDArray[np.int64]
+    of: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+    @classmethod
+    def by(cls, *keys: NDArray[Any]) -> Groups:
+        """Groups by one or several whole numbers of each event."""
+        combined = np.zeros(len(keys[0]), dtype=np.int64)
+        for key in keys:
+            _, codes = np.unique(key, return_inverse=True)
+            combined = combined * (int(codes.max(initial=0)) + 1) + codes
+            _, combined = np.unique(combined, return_inverse=True)
+        _, first, of, count = np.unique(combined, return_index=True, return_inverse=True, return_counts=True)
+        order = np.argsort(first, kind="stable")
+        place = np.empty_like(order)
+        place[order] = np.arange(len(order))
+        return cls(first[order].astype(np.int64), place[of], count[order].astype(np.int64))
+
+    def sum(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """The sum of each group's values."""
+        sums: NDArray[np.float64] = np.bincount(self.of, weights=values, minlength=len(self.first)).astype(np.float64)
+        return sums
+
+    def least(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """The least of each group's values."""
+        return self._extreme(values, np.minimum, np.inf)
+
+    def most(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """The largest of each group's values."""
+        return self._extreme(values, np.maximum, -np.inf)
+
+    def _extreme(self, values: NDArray[Any], of: np.ufunc, start: float) -> NDArray[np.float64]:
+        found = np.full(len(self.first), start)
+        of.at(found, self.of, values)
+        return found
+
+    def weighted(self, values: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.float64]:
+        """Each group's mean, weighted, of the values that are known; NaN where none is, or no weight."""
+        known = np.isfinite(values)
+        total = self.sum(np.where(known, weights, 0))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(total > 0, self.sum(np.where(known, values, 0.0) * weights) / total, np.nan)
