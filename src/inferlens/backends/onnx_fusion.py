@@ -19,6 +19,8 @@ readers cover, and came from what they came from.
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Collection
 
 from inferlens.backends.onnx_modules import Node, Origins
 
@@ -34,6 +36,7 @@ class Fusion:
     def __init__(self, original: Origins, optimised: Origins) -> None:
         self._original = original
         self._optimised = optimised
+        self._names = Counter(node.name for node in optimised.nodes)
         self._known: dict[str, str] = {}  # tensors of the optimised graph: their names in the original one
         self._found: dict[str, list[Node]] = {}
         self._read_by: dict[str, list[Node]] = {}
@@ -45,6 +48,17 @@ class Fusion:
         self._ask_readers()
         self._keep_own()
         self._stops = set(self._known.values())
+
+    @property
+    def written(self) -> Collection[str]:
+        """The tensors that nodes of the optimised graph write."""
+        return self._optimised.by_output.keys()
+
+    def node(self, name: str, kind: str) -> Node | None:
+        """The node of the optimised graph of that name and kind, if there is only one."""
+        found = self._optimised.by_name.get(name)
+        alone = found is not None and found.kind == kind and self._names[name] == 1
+        return found if alone else None
 
     def inserted(self, name: str) -> bool:
         """Whether a node of the optimised graph has no origin but changes type, device, shape or memory order."""

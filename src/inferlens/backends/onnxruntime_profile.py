@@ -9,6 +9,7 @@ to. The last runs are those that were asked for. A node with a graph inside, suc
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -165,14 +166,15 @@ def layer(timed: Timed, fusion: Fusion, runs: int) -> Layer:
     name = timed.first.name.removesuffix(ENDING)
     nodes = fusion.sources(name)
     inserted = fusion.inserted(name)
+    ran = fusion.node(name, arguments.op_name)
     numbers = range(runs)
     return Layer(
         name=name,
         kind=arguments.op_name,
         modules=modules_among(nodes),
         operators=operators_among(nodes) or (() if inserted else (arguments.op_name,)),
-        inputs=tensors(arguments.input_type_shape),
-        outputs=tensors(arguments.output_type_shape),
+        inputs=tensors(arguments.input_type_shape, ran.inputs if ran else (), fusion.written),
+        outputs=tensors(arguments.output_type_shape, ran.outputs if ran else ()),
         details={"provider": arguments.provider} | ({"inserted": INSERTED} if inserted else {}),
         times=tuple(timed.times.get(number, 0.0) for number in numbers),
         begins=tuple(timed.begins.get(number, 0.0) for number in numbers),
@@ -180,8 +182,20 @@ def layer(timed: Timed, fusion: Fusion, runs: int) -> Layer:
     )
 
 
-def tensors(told: list[dict[str, list[int]]]) -> tuple[Tensor, ...]:
-    """Tensors from a profile's ``[{"float": [1, 3, 224, 224]}]``."""
-    return tuple(
-        Tensor(shape=tuple(shape), dtype=TYPES.get(kind, kind)) for entry in told for kind, shape in entry.items()
-    )
+def tensors(
+    told: list[dict[str, list[int]]], names: tuple[str, ...], written: Container[str] = ()
+) -> tuple[Tensor, ...]:
+    """Tensors from a profile's ``[{"float": [1, 3, 224, 224]}]`` and the graph's names, where the two fit together.
+
+    An input that may be left out and is has an empty name in the graph, and is not told. Nor are weights that ONNX
+    Runtime has packed: they come before what it does not pack, and behind the first input. ``written``: names of what
+    nodes write, which cannot be weights.
+    """
+    found = [(TYPES.get(kind, kind), tuple(shape)) for entry in told for kind, shape in entry.items()]
+    given = [name for name in names if name]
+    weights = [name for name in given[1:] if name not in written]
+    packed = set(weights[: max(len(given) - len(found), 0)])
+    named = [name for name in given if name not in packed]
+    if len(named) != len(found):
+        named = [""] * len(found)
+    return tuple(Tensor(name=name, shape=shape, dtype=kind) for name, (kind, shape) in zip(named, found, strict=True))
