@@ -22,6 +22,7 @@ from inferlens.cli.build import build
 from inferlens.cli.compare import compare
 from inferlens.cli.doctor import doctor
 from inferlens.cli.export import export
+from inferlens.cli.graph import graph
 from inferlens.cli.layers import layers
 from inferlens.cli.modules import modules
 from inferlens.cli.partition import partition
@@ -37,7 +38,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (bench, ab, show, compare, plot, profile, modules, layers, build, export, partition, doctor, backends):
+for command in (bench, ab, show, compare, plot, profile, modules, layers, graph, build, export, partition,
+                doctor, backends):  # fmt: skip
     app.command()(command)
 
 

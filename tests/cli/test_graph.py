@@ -1,0 +1,169 @@
+"""``inferlens graph`` as a person runs it: on profiles, ONNX files and engines' information, good ones and bad ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.commands import inferlens
+from tests.insight.samples import eager, failed, fused, nasty, other, saved
+from tests.views.samples import case
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return saved(tmp_path / "results", eager(), fused(), other())
+
+
+def nodes(file: Path) -> int:
+    return sum(each.get("class") == "node" for each in ElementTree.parse(file).iter(f"{SVG}g"))
+
+
+@pytest.mark.parametrize("format", ["svg", "png", "html", "json"])
+def test_every_format(results: Path, format):
+    pytest.importorskip("pygraphviz")
+    pytest.importorskip("vl_convert")
+    done = inferlens("graph", "results/case0", "--output", f"graph.{format}", cwd=results.parent)
+    assert done.returncode == 0, done.stderr
+    assert f"Wrote graph.{format}." in done.stderr
+    assert "the order in which they ran" in done.stderr
+    assert not done.stdout
+    assert (results.parent / f"graph.{format}").stat().st_size > 2_000
+
+
+def test_several_cases_side_by_side_and_what_is_not_drawn(results: Path):
+    pytest.importorskip("pygraphviz")
+    saved(results / "more", failed(case("torchscript"), "It broke."))
+    done = inferlens("graph", "results", "--depth", "1", cwd=results.parent)
+    assert done.returncode == 0, done.stderr
+    assert "Not drawn: torchscript fp32. It broke." in done.stderr
+    assert "--depth 2 unfolds more" in done.stderr
+    text = (results.parent / "graph.svg").read_text()
+    assert all(name in text for name in ("pytorch fp32", "onnxruntime:cpu fp32", "openvino fp32"))
+    assert nodes(results.parent / "graph.svg") == 4 + 6 + 3
+
+
+def test_hostile_profiles(tmp_path: Path):
+    pytest.importorskip("pygraphviz")
+    saved(tmp_path / "results", nasty())
+    done = inferlens("graph", "results", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert nodes(tmp_path / "graph.svg") == 2
+
+
+def onnx_file(path: Path, name: str = "conv", loops: bool = False) -> Path:
+    onnx = pytest.importorskip("onnx")
+    from onnx import TensorProto, helper
+
+    weights = helper.make_tensor("w", TensorProto.FLOAT, (4, 3, 3, 3), [0.0] * 108)
+    made = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name=name, kernel_shape=[3, 3], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["a"], ["b"], name="relu"),
+        helper.make_node("Add", ["a", "b"], ["y"], name="add"),
+    ]
+    for node, scopes in zip(made, ("block.conv", "block.act", "block"), strict=True):
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=repr(["", scopes, "op"]))
+    graph = helper.make_graph(
+        made,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 3, 8, 8])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4, 8, 8])],
+        [weights],
+    )
+    onnx.save(helper.make_model(graph), str(path))
+    return path
+
+
+def test_an_onnx_file(tmp_path: Path):
+    pytest.importorskip("pygraphviz")
+    onnx_file(tmp_path / "model.onnx", name="a <b> \"c\" & 'd'")
+    done = inferlens("graph", "model.onnx", "-o", "graph.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    (graph,) = json.loads((tmp_path / "graph.json").read_text())["graphs"]
+    assert [node["name"] for node in graph["nodes"]] == ["a <b> \"c\" & 'd'", "relu", "add", "x", "y"]
+    assert graph["nodes"][0]["outputs"][0]["shape"] == [-1, 4, 8, 8]
+    assert graph["nodes"][0]["seconds"] is None
+    assert graph["regions"][0]["path"] == ["block"]
+    assert {(edge["tail"], edge["head"]) for edge in graph["edges"]} == {(3, 0), (0, 1), (0, 2), (1, 2), (2, 4)}
+    assert inferlens("graph", "model.onnx", "--regions", "none", cwd=tmp_path).returncode == 0
+    assert "?x4x8x8" in (tmp_path / "graph.svg").read_text()
+    assert "3 nodes · no times" in (tmp_path / "graph.svg").read_text()
+
+
+def test_engine_information(tmp_path: Path):
+    pytest.importorskip("pygraphviz")
+    layer = {
+        "Name": "conv + relu",
+        "LayerType": "CaskConvolution",
+        "Inputs": [{"Name": "x", "Dimensions": [1, 3, 8, 8], "Format/Datatype": "Row major linear FP32"}],
+        "Outputs": [{"Name": "y", "Dimensions": [1, 4, 8, 8], "Format/Datatype": "Row major linear FP16"}],
+        "Metadata": "[ONNX Layer: conv]\x1f[ONNX Layer: relu]",
+    }
+    (tmp_path / "trt_engine_info.json").write_text(json.dumps({"Layers": [layer], "Bindings": ["x", "y"]}, indent=4))
+    done = inferlens("graph", "trt_engine_info.json", "--regions", "fused", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / "graph.svg").read_text()
+    assert all(word in text for word in ("CaskConvolution", "fused from 2", "fp16", "1x4x8x8"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nowhere"], "nowhere does not exist"),
+        (["results", "--output", "graph.gif"], "cannot be written as 'gif'"),
+        (["results", "--output", "graph"], "cannot be written as ''"),
+        (["results", "--regions", "fuse"], "There are no regions 'fuse'"),
+        (["broken.onnx"], "broken.onnx"),
+        (["empty.onnx"], "empty.onnx"),
+        (["broken.json"], "There is no profile in broken.json"),
+        (["none.json"], "none.json has no layers"),
+        (["failed"], "There is nothing to draw"),
+        (["results", "--output", "missing/graph.json"], "cannot be written"),
+    ],
+)
+def test_errors_are_a_sentence_and_a_cure(results: Path, arguments, said):
+    pytest.importorskip("onnx")
+    here = results.parent
+    (here / "broken.onnx").write_bytes(b"\x08\xff" * 50)
+    (here / "empty.onnx").write_bytes(b"")
+    (here / "broken.json").write_bytes(b"{" * 1000)
+    (here / "none.json").write_bytes(b'{"Layers": []}')
+    saved(here / "failed", failed(case("openvino")))
+    done = inferlens("graph", *arguments, cwd=here)
+    assert done.returncode == 2, done.stdout
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(here.glob("graph.*"))
+
+
+def test_profiles_are_drawn_without_any_framework(results: Path):
+    """As on a machine to which only the results were copied."""
+    script = (
+        "import sys\nfor name in ('torch', 'onnx', 'onnxruntime', 'openvino', 'altair'): sys.modules[name] = None\n"
+        "sys.argv = ['inferlens', 'graph', 'results/case1', '-o', 'graph.json']\nfrom inferlens.cli import main\nmain()"
+    )
+    environment = {**os.environ, "COLUMNS": "200"}
+    done = subprocess.run([sys.executable, "-c", script], cwd=results.parent, env=environment, capture_output=True,
+                          text=True, check=False)  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert (results.parent / "graph.json").exists()
+    again = subprocess.run([sys.executable, "-c", script.replace("results/case1", "model.onnx")], cwd=results.parent,
+                           env=environment, capture_output=True, text=True, check=False)  # fmt: skip
+    assert again.returncode == 2
+
+
+def test_onnx_files_need_onnx(tmp_path: Path, monkeypatch):
+    onnx_file(tmp_path / "model.onnx")
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    done = inferlens("graph", "model.onnx", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "onnx is not installed" in done.stderr
+    assert "pip install 'inferlens[onnx]'" in done.stderr
