@@ -82,15 +82,6 @@ def test_own_times_of_nested_and_repeated_calls() -> None:
     assert [part.begin for part in own] == [1, 2, 3, 0]
 
 
-def test_torchscript_says_what_to_use_instead(tmp_path: Path) -> None:
-    network = model(Fused)
-    label = "torchscript:trace"
-    with small.backend(label).prepare(network, small.case(label), prepared(tmp_path)) as runner:
-        assert isinstance(runner, LayerProfiler)
-        with pytest.raises(Unsupported, match="--backend pytorch"):
-            runner.profile_layers(runner.place(small.arrays(network)), 1)
-
-
 def test_openvino_counts_each_run_by_itself() -> None:
     """OpenVINO tells a mean over all runs, in whole microseconds: 100, then 90 of two, then 93 of three runs."""
     from types import SimpleNamespace

@@ -19,7 +19,9 @@ from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.flat_outputs import flat_outputs
+from inferlens.backends.layer_runs import check_level
 from inferlens.backends.torch_runner import Feed, TorchOptions, TorchRunner, torch_capabilities, torch_tolerance
+from inferlens.backends.torchscript_graph import Marks
 from inferlens.case import Case
 from inferlens.errors import Unsupported
 from inferlens.layer_profile import Layers
@@ -78,6 +80,8 @@ class ScriptRunner(TorchRunner, LayerProfiler):
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
         super().__init__(model, case, preparation, options)
         self._options = options
+        self._flattened = False
+        self._marks = Marks()
 
     @property
     def script(self) -> Any:
@@ -94,23 +98,41 @@ class ScriptRunner(TorchRunner, LayerProfiler):
 
         with quiet(), unsupported(self.case.variant, self.model.name):
             script = self._script(module)
-            if self._options.optimize_for_inference:
+            if self.preparation.level == "layer":
+                script = self._marked(script)
+            elif self._options.optimize_for_inference:
                 script = torch.jit.optimize_for_inference(script)
             elif self._options.freeze and hasattr(script, "training"):  # frozen before it was saved, it has lost that
                 script = torch.jit.freeze(script.eval())
         call: Callable[..., Any] = script
         return call
 
-    def profile_layers(self, feed: Feed, runs: int) -> Layers:  # noqa: ARG002 - it cannot
-        """Refuses: what runs is a graph of operators that the interpreter fuses, and it tells nobody their times.
+    def profile_layers(self, feed: Feed, runs: int) -> Layers:
+        """Times the operators by torch.profiler."""
+        from inferlens.backends.torchscript_layers import layers_of
+        from inferlens.backends.torchscript_scopes import Modules
 
-        Raises:
-            Unsupported: always.
-        """
-        raise Unsupported(
-            "TorchScript runs its own graph: no modules are called that could be timed.",
-            cure="--backend pytorch, or onnxruntime:cpu for a graph with fused layers",
+        check_level(self.preparation)
+        return layers_of(
+            self,
+            Modules.of(self.model.module, wrapped="module" if self._flattened else ""),
+            self._marks,
+            feed,
+            runs,
+            on_gpu=self.case.device == "cuda",
+            frozen=not hasattr(self.script, "training"),
         )
+
+    def _marked(self, script: Any) -> Any:
+        """As asked frozen or optimised, with marks around what the profiler could not tell without."""
+        from inferlens.backends.torchscript_graph import frozen, optimised
+
+        on_gpu = self.case.device == "cuda"
+        if self._options.optimize_for_inference:
+            script, self._marks = optimised(script, on_gpu=on_gpu)
+        elif self._options.freeze and hasattr(script, "training"):
+            script, self._marks = frozen(script, on_gpu=on_gpu)
+        return script
 
     def _script(self, module: Any) -> Any:
         import torch
@@ -147,6 +169,7 @@ class ScriptRunner(TorchRunner, LayerProfiler):
                 traced = torch.jit.trace(module, feed, check_trace=False, strict=False)
             except RuntimeError:
                 # A trace returns tensors, tuples, lists and dictionaries of one type; any other output is flattened.
+                self._flattened = True
                 traced = torch.jit.trace(flat_outputs(module), feed, check_trace=False, strict=False)
         # Values that became constants. Mostly they are shapes and harmless; where not, the outputs disagree.
         self.preparation.facts["trace_warnings"] = [first_lines(warning.message, 1) for warning in heard]
