@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from inferlens.backends.layer_runs import timed_runs
+from inferlens.backends.layer_runs import clocked_runs
 from inferlens.backends.onnx_fusion import Fusion
 from inferlens.backends.onnx_modules import modules_among, operators_among, origins
 from inferlens.errors import Unsupported
@@ -95,7 +95,7 @@ def layers_of(runner: Any, loaded: Any, folder: Path, path: Path, feed: Any, run
     Raises:
         Unsupported: if the profile lacks runs; ONNX Runtime stops writing after a million events.
     """
-    whole = timed_runs(runner, feed, runs)
+    clocked = clocked_runs(runner, feed, runs)
     written = Path(loaded.end_profiling())
     events = msgspec.json.decode(written.read_bytes(), type=list[Event])
     written.unlink()
@@ -107,10 +107,12 @@ def layers_of(runner: Any, loaded: Any, folder: Path, path: Path, feed: Any, run
     absent = {"modules": graph.absent or UNNAMED.format(lost)} if graph.absent or lost else {}
     return Layers(
         layers=layers,
-        whole=whole,
+        whole=clocked.whole,
         timed="host",
         clock=CLOCK,
         absent=absent | ({"sum": SIDE_BY_SIDE} if parallel else {}),
+        begun=clocked.begun,
+        started=clocked.started,
     )
 
 
