@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import agreement, coverage, engine_loop, false_alarms, spread, timed_loop, truth, watch_cost
+from benchmarks import agreement, coverage, engine_loop, false_alarms, layer_file, spread, timed_loop, truth, watch_cost
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "timed_loop": timed_loop.main,
@@ -16,6 +16,7 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "engine_loop": engine_loop.main,
     "watch_cost": watch_cost.main,
     "agreement": agreement.main,
+    "layer_file": layer_file.main,
     "coverage": coverage.main,
     "spread": spread.main,
     "false_alarms": false_alarms.main,

@@ -10,7 +10,6 @@ import gzip
 import io
 import json
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -27,6 +26,7 @@ from inferlens.views.profiled import perfetto
 from tests.commands import inferlens
 from tests.insight.samples import NASTY, eager, failed, fused, layer, nasty, profile, saved
 from tests.views.samples import case
+from tests.views.trace_format import checked, span
 
 SHELL = os.environ.get("TRACE_PROCESSOR") or shutil.which("trace_processor_shell")
 MS = 1_000_000  # nanoseconds
@@ -73,53 +73,6 @@ def traced(folder: Path, *profiles: Profile) -> dict[str, Any]:
     """The trace of profiles that were stored, checked."""
     saved(folder, *profiles)
     return checked(perfetto.render(perfetto.every_level(load_profiles([folder]))))
-
-
-def checked(data: bytes) -> dict[str, Any]:
-    """What the format asks for, and what a viewer needs to draw it as it is meant."""
-    trace = json.loads(data)
-    assert trace["displayTimeUnit"] == "ns"
-    named: dict[tuple[str, int], str] = {}
-    rows: dict[int, list[dict[str, Any]]] = {}
-    for event in trace["traceEvents"]:
-        assert isinstance(event["pid"], int)
-        assert isinstance(event["tid"], int)
-        assert isinstance(event["name"], str)
-        assert event["name"].strip()
-        if event["ph"] == "M":
-            place = event["tid"] if event["name"].startswith("thread") else event["pid"]
-            if event["name"].endswith("_name"):
-                assert (event["name"], place) not in named
-                named[event["name"], place] = event["args"]["name"]
-            continue
-        assert event["ph"] == "X"
-        assert ("process_name", event["pid"]) in named
-        assert ("thread_name", event["tid"]) in named
-        rows.setdefault(event["tid"], []).append(event)
-    assert all(re.fullmatch(rb"\d+\.\d{3}", value) for value in re.findall(rb'"(?:ts|dur)":([^,]*),', data))
-    for events in rows.values():
-        nested(events)
-    trace["rows"] = {named["thread_name", row]: events for row, events in rows.items()}
-    return trace  # type: ignore[no-any-return]
-
-
-def nested(events: list[dict[str, Any]]) -> None:
-    """Slices of a row are in order, and lie within each other or apart."""
-    open_: list[int] = []
-    for event in events:
-        begin, end = span(event)
-        assert begin >= 0
-        while open_ and open_[-1] <= begin:
-            open_.pop()
-        assert not open_ or end <= open_[-1]
-        open_.append(end)
-    assert [span(event)[0] for event in events] == sorted(span(event)[0] for event in events)
-
-
-def span(event: dict[str, Any]) -> tuple[int, int]:
-    """Nanoseconds."""
-    begin = round(event["ts"] * 1000)
-    return begin, begin + round(event["dur"] * 1000)
 
 
 def drawn(trace: dict[str, Any], row: str, run: int = 1) -> list[tuple[str, float, float]]:

@@ -1,6 +1,6 @@
 """Module names with quotes or line breaks, which PyTorch allows and its graphs cannot write.
 
-A graph of ``torch.fx`` becomes Python code, and a name that is no identifier becomes ``getattr(self, "NAME")`` in it, with
+A graph of ``torch.fx`` becomes Python code, and a name that is no identifier becomes ``getattr(self, "NAME")``, with
 nothing escaped: the code of such a graph is no Python, and the exporter to ONNX fails.
 """
 

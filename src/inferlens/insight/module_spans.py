@@ -11,19 +11,18 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from inferlens.insight.fused import Path, ancestor, path_of
+from inferlens.insight.fused import Path
 
 
-class Placed(Struct, frozen=True):
-    """A layer in one run, in nanoseconds."""
+class Placed(Struct, frozen=True, gc=False):
+    """A layer in one run, in nanoseconds, and the deepest module that contains all of its modules, if any is known."""
 
-    index: int
     begin: int
     end: int
-    modules: tuple[str, ...]
+    path: Path | None
 
 
-class ModuleSpan(Struct):
+class ModuleSpan(Struct, gc=False):
     """A module in one run.
 
     Attributes:
@@ -45,14 +44,11 @@ def module_spans(placed: Sequence[Placed]) -> list[ModuleSpan]:
     """Spans in the order of their begins, each before those within it; ``placed`` is in the order of begins."""
     found: list[ModuleSpan] = []
     open_: list[ModuleSpan] = []
-    paths: dict[tuple[str, ...], Path] = {}
     for layer in placed:
-        if not layer.modules:
+        path = layer.path
+        if path is None:
             _close(open_, 0, layer.begin)
             continue
-        if layer.modules not in paths:
-            paths[layer.modules] = ancestor([path_of(module) for module in layer.modules])
-        path = paths[layer.modules]
         shared = _shared(open_, path)
         _close(open_, shared, layer.begin)
         for depth in range(shared, len(path) + 1):

@@ -16,6 +16,7 @@ from itertools import accumulate
 import numpy as np
 from msgspec import Struct
 
+from inferlens.insight.fused import Path, ancestor, path_of
 from inferlens.insight.module_spans import ModuleSpan, Placed, module_spans
 from inferlens.insight.runs import Array
 from inferlens.kernel_profile import Kernel, Kernels
@@ -33,7 +34,7 @@ _LONGEST = 86400.0
 _NEVER = 2**62
 
 
-class Slice(Struct, frozen=True):
+class Slice(Struct, frozen=True, gc=False):  # there are hundreds of thousands, and no cycles
     """Something that ran, from ``begin`` to ``end`` in nanoseconds since the first run began.
 
     Attributes:
@@ -253,13 +254,18 @@ def _modules(
     if not any(parts[index].modules for index in timed):
         return []
     found: list[Slice] = []
+    paths = {index: _path(parts[index].modules) for index in timed}
     for run, start in enumerate(starts):
         placed = [
-            Placed(index, *_ends(start, float(begins[index][run]), parts[index].times[run]), parts[index].modules)
-            for index in timed
+            Placed(*_ends(start, float(begins[index][run]), parts[index].times[run]), paths[index]) for index in timed
         ]
         placed.sort(key=lambda one: one.begin)
         limit = round(starts[run + 1] * 1e9) if run + 1 < len(starts) else _NEVER
         found += [Slice(min(span.begin, limit), min(span.end, limit), run, None, span) for span in module_spans(placed)]
     laid = any(not parts[index].begins for index in timed)
     return [Row("modules", "", tuple(found), f"from the layers, {LAID_OUT}" if laid else "from the layers in them")]
+
+
+def _path(modules: Sequence[str]) -> Path | None:
+    """The deepest module that contains all of them; ``None`` if none is known."""
+    return ancestor([path_of(module) for module in modules]) if modules else None

@@ -120,19 +120,21 @@ def _slices(row: Row, timeline: Timeline, process: int, thread: int) -> Iterator
     fixed: dict[tuple[object, bool], bytes] = {}
     for each in row.slices:
         first = each.run == 0
-        key = (each.span.path if each.span else each.of, first)
-        if each.of is None or key not in fixed:
+        span = each.span
+        key = (span.path if span else each.run if each.of is None else each.of, first)
+        if key not in fixed:
             fixed[key] = _fixed(each, timeline, full=first)
-        stamp = f'"ts":{_micro(each.begin)},"dur":{_micro(each.end - each.begin)},"args":{{"run":{each.run + 1}'
+        inside = f',"layers":{span.layers},"in layers, ms":{_micro(span.time // 1000)}' if span else ""
+        stamp = f'"ts":{_micro(each.begin)},"dur":{_micro(each.end - each.begin)},"args":{{"run":{each.run + 1}{inside}'
         yield head + stamp.encode() + fixed[key]
 
 
 def _fixed(each: Slice, timeline: Timeline, *, full: bool) -> bytes:
-    """What of an event follows its run: the rest of the arguments, and the name."""
+    """What of an event is the same in every run: the rest of the arguments, and the name."""
+    arguments: Json
     if each.span:
-        path = ".".join(each.span.path)
         name = each.span.path[-1] if each.span.path else "the model"
-        arguments: Json = {"module": path, "layers": each.span.layers, "in layers, ms": each.span.time / 1e6}
+        arguments = {"module": ".".join(each.span.path)}
     elif each.of is None:
         name = f"run {each.run + 1}"
         arguments = {"clock of the layers": timeline.clock, "runs": timeline.gaps}
