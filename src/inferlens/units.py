@@ -99,6 +99,21 @@ def mebibytes(count: float | None) -> str:
     return ABSENT if count is None else significant(count / 2**20)
 
 
+def megaflops(count: float | None) -> str:
+    """FLOPs as a bare number of millions, e.g. ``231``."""
+    return ABSENT if count is None else significant(count / 1e6)
+
+
+def flop_rate(per_second: float | None) -> str:
+    """FLOPs per second in the unit that reads best: ``101 GFLOP/s``, ``1.98 PFLOP/s``."""
+    return ABSENT if per_second is None else _decimal(per_second, "FLOP/s")
+
+
+def bandwidth(per_second: float | None) -> str:
+    """Bytes per second, in decimal units as memories are sold by: ``12.5 GB/s``, ``4.10 TB/s``."""
+    return ABSENT if per_second is None else _decimal(per_second, "B/s")
+
+
 def millijoules(joules: float | None) -> str:
     """Joules as millijoules, without the unit."""
     return ABSENT if joules is None else significant(joules * 1e3)
@@ -158,6 +173,16 @@ def parse_duration(text: str) -> float:
     if not match:
         raise InferlensError(f"'{text}' is no duration.", expected="a number with us, ms, s, m or h, such as 90s")
     return float(match[1]) * _SECONDS[match[2] or "s"]
+
+
+def _decimal(value: float, unit: str) -> str:
+    """``value`` with the prefix that leaves one to three digits before the point."""
+    prefix = ""
+    for prefix in ("", "k", "M", "G", "T", "P"):
+        if abs(value) < 999.5 or prefix == "P":
+            break
+        value /= 1e3
+    return f"{significant(value)} {prefix}{unit}"
 
 
 def _places(relative: float) -> int:

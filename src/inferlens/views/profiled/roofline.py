@@ -1,0 +1,197 @@
+"""Layers or modules against the least time that their work takes: those first in which there is most to be won."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from inferlens.errors import InferlensError, suggestion
+from inferlens.insight.roofline import By, Roofline, check_by, roofline
+from inferlens.insight.roofline_rows import Floor
+from inferlens.profile_store import LoadedProfiles
+from inferlens.units import ABSENT, listing, mebibytes, megaflops, milliseconds, plural, ratio, significant
+from inferlens.views.columns import plain
+from inferlens.views.profiled import check, markdown, roofline_data, terminal
+from inferlens.views.profiled.cases import Profiled, groups
+from inferlens.views.profiled.grid import Grid, Heading, Line
+from inferlens.views.profiled.layers import modules, signed_percent
+from inferlens.views.profiled.roofline_sentences import about, notes, sentences
+from inferlens.views.profiled.sentences import name_of
+
+SORTS = ("won", "time", "order")
+TOP = 20
+UNKNOWN = "layers of no known module"
+HEADINGS = (
+    Heading("#", keep=10),
+    Heading("kind", keep=8, numeric=False, most=20),
+    Heading("modules", keep=9, numeric=False),
+    Heading("time", "ms", keep=1),
+    Heading("share", keep=7),
+    Heading("work", "MFLOP", keep=5),
+    Heading("bytes", "MiB", keep=6),
+    Heading("intensity", "FLOP/B", keep=8),
+    Heading("floor", "ms", keep=2),
+    Heading("bound", keep=4, numeric=False),
+    Heading("distance", keep=3),
+    Heading("to win", "ms", keep=0),
+)
+
+
+@dataclass(frozen=True)
+class Roofed:
+    """One case and its floors, or the sentence that says why it has none."""
+
+    case: Profiled
+    found: Roofline | str
+
+
+def roofed(loaded: LoadedProfiles, by: By = "layer", depth: int | None = None) -> list[Roofed]:
+    """The floors of the latest profile of each case: of those that have layers, where there are such.
+
+    Raises:
+        InferlensError: if there are no such rows.
+    """
+    check_by(by)
+    layered = [one for one in loaded.profiles if one.level == "layer"]
+    chosen = LoadedProfiles(layered or loaded.profiles, loaded.records, loaded.folders)
+    cases = [case for group in groups(chosen) for case in group]
+    return [Roofed(case, roofline(case.profile, case.record, by=by, depth=depth)) for case in cases]
+
+
+def render(
+    cases: Sequence[Roofed],
+    format: str = "table",
+    *,
+    sort: str = "won",
+    top: int | None = None,
+    width: int = 120,
+    color: bool = False,
+) -> str:
+    """The floors of each case as text.
+
+    Args:
+        cases: as :func:`roofed` makes them.
+        format: one of ``FORMATS``.
+        sort: ``won``, those first in which there is most to be won; ``time``, what takes most; ``order``.
+        top: how many rows, those in which there is most to be won, or that take most; ``None``: :data:`TOP` in tables
+            for people, all otherwise.
+        width, color: of the terminal.
+
+    Raises:
+        InferlensError: for another format or order.
+    """
+    check(format)
+    check_sort(sort)
+    if format in ("csv", "json"):
+        chosen = [(each.case, each.found, _chosen(each.found, sort, top)) for each in cases]
+        return roofline_data.csv(chosen) if format == "csv" else roofline_data.json(chosen)
+    grids = [grid(each, sort, TOP if top is None else top) for each in cases]
+    return markdown.render(grids) if format == "markdown" else terminal.render(grids, width, color)
+
+
+def check_sort(sort: str) -> None:
+    """Refuses an order that there is not.
+
+    Raises:
+        InferlensError: if there is no such order.
+    """
+    if sort not in SORTS:
+        raise InferlensError(
+            f"Floors cannot be sorted by '{sort}'.", expected=listing(list(SORTS)), cure=suggestion(sort, SORTS)
+        )
+
+
+def grid(of: Roofed, sort: str, top: int) -> Grid:
+    """One case as a table."""
+    headline = f"{of.case.headline} · {of.case.name}"
+    found = of.found
+    if isinstance(found, str):
+        return Grid(headline, "", "layer", HEADINGS, (), sentences=(plain(f"It has no floors: {found}"),))
+    rows = _chosen(found, sort, top)
+    places = {id(row) for row in rows}
+    rest = [row for row in found.rows if id(row) not in places]
+    lines = [_line(row, found.by) for row in rows]
+    lines += [_sum(plural(len(rest), f"other {found.by}"), rest, found.time)] if rest else []
+    lines[-1:] = [Line(line.name, line.cells, ends=True) for line in lines[-1:]]
+    lines += [_time("in no layer", found.outside, found.time), _whole(found)]
+    return Grid(
+        headline,
+        about(found),
+        found.by,
+        HEADINGS,
+        tuple(lines),
+        tuple(map(plain, notes(of.case.profile, found))),
+        tuple(map(plain, sentences(found))),
+    )
+
+
+def _chosen(found: Roofline | str, sort: str, top: int | None) -> list[Floor]:
+    """The rows to show, in the order asked for."""
+    if isinstance(found, str):
+        return []
+    if sort == "time":
+        return sorted(found.rows, key=lambda row: -row.time)[:top]
+    rows = found.ranked[:top]
+    return rows if sort == "won" else sorted(rows, key=lambda row: row.place)
+
+
+def _line(row: Floor, by: By) -> Line:
+    of_layer = by == "layer"
+    name = name_of(row.name) if of_layer or row.name else "the model" if row.modules else UNKNOWN
+    texts = (
+        str(row.place) if of_layer else ABSENT,
+        plain(row.kind) or ABSENT,
+        modules(row.modules) if of_layer and row.modules != (row.name,) else ABSENT,
+        *_numbers(row),
+    )
+    return Line(name, tuple((text, "") for text in texts))
+
+
+def _numbers(row: Floor) -> list[str]:
+    return [
+        milliseconds(row.time),
+        ABSENT if row.share is None else signed_percent(row.share),
+        megaflops(row.flops),
+        mebibytes(row.bytes),
+        ABSENT if row.intensity is None else significant(row.intensity),
+        milliseconds(row.floor),
+        row.bound or ABSENT,
+        ratio(row.distance),
+        milliseconds(row.won),
+    ]
+
+
+def _sum(name: str, rows: Sequence[Floor], whole: float) -> Line:
+    """What several rows add up to."""
+    known = [row for row in rows if row.floor is not None]
+    time, floor = sum(row.time for row in rows), sum(row.floor or 0.0 for row in known)
+    flops, size = sum(row.flops or 0.0 for row in known), sum(row.bytes or 0.0 for row in known)
+    row = Floor(place=0, name="", time=time, share=time / whole if whole else None)
+    if known:
+        row = Floor(
+            place=0,
+            name="",
+            time=time,
+            share=row.share,
+            flops=flops,
+            bytes=size,
+            intensity=flops / size if size else None,
+            floor=floor,
+            distance=sum(row.time for row in known) / floor if floor else None,
+            won=sum(row.won or 0.0 for row in known),
+        )
+    return Line(name, tuple((text, "") for text in ("", "", "", *_numbers(row))))
+
+
+def _whole(found: Roofline) -> Line:
+    """The whole run; its distance is from what all floors add up to."""
+    line = _sum("", found.rows, found.time)
+    cells = list(line.cells)
+    cells[3:5] = (milliseconds(found.time), ""), ("100 %", "")
+    cells[10] = (ratio(found.time / found.floor if found.floor else None), "")
+    return Line("whole run", tuple(cells), style="bold")
+
+
+def _time(name: str, seconds: float, whole: float) -> Line:
+    """A time of which no work is known."""
+    return _sum(name, [Floor(place=0, name="", time=seconds)], whole)
