@@ -140,7 +140,8 @@ class Ledger:
         made = self._made.get(tensor.storage)
         if made and made.call is call:
             return
-        size = call.read.setdefault(tensor.storage, Parts()).add(tensor)
+        # What is written anew, in place, is another tensor in the same storage.
+        size = call.read.setdefault(made or tensor.storage, Parts()).add(tensor)
         if made:
             mine.inputs += size
             mine.sources[made.call.path] += size

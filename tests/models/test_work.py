@@ -1,0 +1,280 @@
+"""What models have to do: FLOPs against published ones, and bytes that can be worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from inferlens.case import Case, TensorSpec  # noqa: E402
+from inferlens.models.model import Model  # noqa: E402
+from inferlens.models.work import count  # noqa: E402
+from inferlens.models.work.torch_module import count_module  # noqa: E402
+from inferlens.work import ModuleWork, Work  # noqa: E402
+
+FLOAT = 4
+IMAGE = TensorSpec("x", (1, 3, 224, 224))
+
+
+def counted(module: nn.Module, *shapes: tuple[int, ...], dtype: str = "float32", element: int = FLOAT) -> Work:
+    specs = tuple(TensorSpec(f"x{index}", shape, dtype) for index, shape in enumerate(shapes))
+    return count_module(module.eval(), specs, element)
+
+
+def of(work: Work, path: str = "") -> ModuleWork:
+    (found,) = [each for each in work.modules if each.module == path]
+    return found
+
+
+def total(work: Work) -> float:
+    return sum(each.flops for each in work.modules)
+
+
+# FLOPs
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("alexnet", "AlexNet_Weights.IMAGENET1K_V1"),
+        ("resnet18", "ResNet18_Weights.IMAGENET1K_V1"),
+        ("resnet50", "ResNet50_Weights.IMAGENET1K_V1"),
+        ("vit_b_16", "ViT_B_16_Weights.IMAGENET1K_V1"),
+        ("mobilenet_v2", "MobileNet_V2_Weights.IMAGENET1K_V1"),
+    ],
+)
+def test_flops_agree_with_published_ones(name: str, weights: str) -> None:
+    """Torchvision publishes billions of multiplications with additions; one of them is two FLOPs."""
+    models = pytest.importorskip("torchvision").models
+    with torch.device("meta"):  # their values play no role, and to draw them takes longer than to count
+        module = models.get_model(name)
+    work = count_module(module.to_empty(device="cpu").eval(), (IMAGE,), FLOAT)
+    published = models.get_weight(weights).meta["_ops"]
+    assert total(work) == pytest.approx(2e9 * published, rel=0.01)
+    assert not work.uncovered
+    assert sum(each.weights for each in work.modules) == pytest.approx(
+        FLOAT * sum(tensor.numel() for tensor in module.state_dict().values()), rel=0.01
+    )
+
+
+def test_attention_by_whatever_path() -> None:
+    """Of ``n`` tokens of width ``d``: four projections and two products for each head, two layers of the perceptron."""
+    n, d, wide = 10, 32, 64
+    layer = nn.TransformerEncoderLayer(d, 4, wide, batch_first=True)
+    work = counted(nn.TransformerEncoder(layer, 2), (1, n, d))
+    attention = 2 * n * d * d * 4 + 2 * 2 * n * n * d
+    assert of(work, "layers.0.self_attn").flops == attention
+    assert of(work, "layers.1.linear1").flops == of(work, "layers.1.linear2").flops == 2 * n * d * wide
+    assert total(work) == 2 * (attention + 4 * n * d * wide)
+    alone = counted(nn.MultiheadAttention(d, 4, batch_first=True), (1, n, d), (1, n, d), (1, n, d))
+    assert total(alone) == attention  # here the weights of the attention are asked for, and no fused operator runs
+
+
+def test_a_recurrent_network_and_products_without_a_matrix() -> None:
+    work = counted(nn.LSTM(8, 16, batch_first=True), (1, 5, 8))
+    assert total(work) == 5 * 2 * 4 * 16 * (8 + 16)
+
+    class Products(nn.Module):
+        def forward(self, a: Any, b: Any) -> Any:
+            return a @ b, b @ b, torch.einsum("ij,j->i", a, b)
+
+    assert total(counted(Products(), (4, 8), (8,))) == 2 * 32 + 2 * 8 + 2 * 32
+
+
+def test_what_has_no_formula_is_named() -> None:
+    class Spectrum(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.fft.rfft(torch.relu(x)).abs()
+
+    work = counted(Spectrum(), (4, 64))
+    assert list(work.uncovered) == ["aten._fft_r2c"]
+    assert total(work) == 0
+
+
+# Calls
+
+
+class Twice(nn.Module):
+    """One layer called twice, and one under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(16, 16, bias=False)
+        self.again = self.first
+        self.tied = nn.Linear(16, 16, bias=False)
+        self.tied.weight = self.first.weight
+
+    def forward(self, x: Any) -> Any:
+        return self.tied(self.again(self.first(x)))
+
+
+def test_a_module_called_twice_counts_twice_and_goes_by_its_first_path() -> None:
+    work = counted(Twice(), (3, 16))
+    assert [each.module for each in work.modules] == ["", "first", "tied"]
+    assert (of(work, "first").calls, of(work, "first").flops) == (2, 2 * 2 * 3 * 16 * 16)
+    assert of(work, "first").weights == 2 * 16 * 16 * FLOAT
+    assert of(work, "tied").weights == 16 * 16 * FLOAT  # two modules that share weights each read them
+    assert of(work, "tied").sources == {"first": 3 * 16 * FLOAT}
+
+
+# Bytes
+
+
+def test_bytes_of_a_layer() -> None:
+    work = of(counted(nn.Linear(8, 4), (2, 8)))
+    assert (work.weights, work.inputs, work.outputs, work.returned) == (36 * FLOAT, 16 * FLOAT, 8 * FLOAT, 8 * FLOAT)
+    assert work.operators == {"aten.addmm": 1}
+    half = of(counted(nn.Linear(8, 4), (2, 8), element=2))
+    assert (half.weights, half.inputs, half.outputs) == (72, 32, 16)
+
+
+class Block(nn.Module):
+    """A block whose own operators are an addition and one in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 1, bias=False)
+        self.norm = nn.BatchNorm2d(4)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Any) -> Any:
+        y = self.relu(self.norm(self.conv(x)))
+        y += x
+        return self.relu(y).mul_(2.0)
+
+
+def test_what_own_operators_hand_to_each_other_is_not_counted() -> None:
+    size = 4 * 8 * 8 * FLOAT
+    work = counted(Block(), (1, 4, 8, 8))
+    own = of(work)
+    assert (own.inputs, own.sources) == (3 * size, {"relu": 2 * size})  # the rest is the model's input
+    assert (own.outputs, own.returned) == (2 * size, size)
+    assert of(work, "norm").sources == {"conv": size}
+    assert (of(work, "relu").calls, of(work, "relu").sources) == (2, {"norm": size, "": size})
+
+
+def test_views_are_what_they_look_at() -> None:
+    class Views(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.wide, self.both = nn.ReLU(), nn.ReLU(), nn.ReLU()
+
+        def forward(self, x: Any) -> Any:
+            token = self.first(x[:, 0])
+            wide = self.wide(x[:, :1].expand(-1, 100, -1))
+            return token, wide, self.both(torch.cat([x, x.transpose(0, 1).transpose(0, 1)]))
+
+    work = counted(Views(), (2, 10, 4))
+    assert of(work, "first").inputs == 2 * 4 * FLOAT
+    assert of(work, "wide").inputs == 2 * 4 * FLOAT
+    assert of(work).inputs == 2 * 10 * 4 * FLOAT  # the same tensor, seen twice
+
+
+def test_of_a_table_only_the_rows_that_are_asked_for_are_read() -> None:
+    work = of(counted(nn.Embedding(10_000, 8), (1, 5), dtype="int64"))
+    assert work.weights == 5 * 8 * FLOAT
+    assert work.inputs == 5 * 8
+
+
+# Models as they come
+
+
+def case(precision: str = "fp32") -> Case:
+    return Case(model="x:y", backend="pytorch", precision=precision)
+
+
+def model(module: Any = None, **fields: Any) -> Model:
+    defaults: dict[str, Any] = {"format": "module", "inputs": (TensorSpec("x", (1, 4, 8, 8)),), "module": module}
+    return Model(spec="x:y", name="y", **{**defaults, **fields})
+
+
+def test_the_model_is_left_as_it_is() -> None:
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(1))
+            self.linear = nn.Linear(4, 4)
+            self.last: Any = None
+
+        def forward(self, x: Any) -> Any:
+            self.calls += 1
+            self.last = self.linear(x)
+            return self.last
+
+    module = Counting().eval()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    fast = torch.backends.mha.get_fastpath_enabled()
+    assert count(model(module, inputs=(TensorSpec("x", (2, 4)),)), case()).modules
+    assert module.last is None
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+    assert torch.backends.mha.get_fastpath_enabled() == fast
+    assert torch._C._get_mkldnn_enabled()
+    assert not torch.nn.modules.module._global_forward_hooks
+    assert not torch.nn.modules.module._global_forward_pre_hooks
+
+
+def test_bytes_are_those_of_the_precision() -> None:
+    full, half = (count(model(Block().eval()), case(precision)) for precision in ("fp32", "fp16"))
+    for one, other in zip(full.modules, half.modules, strict=True):
+        assert (one.flops, one.weights, one.inputs, one.outputs) == (
+            other.flops, 2 * other.weights, 2 * other.inputs, 2 * other.outputs,
+        )  # fmt: skip
+
+
+def test_what_cannot_be_counted_says_why() -> None:
+    class Deciding(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return x * 2 if x.sum() > 0 else x
+
+    work = count(model(Deciding()), case())
+    assert not work.modules
+    assert work.note.startswith("counting failed: ")
+    assert "engine" in count(model(format="engine"), case()).note
+    assert count(model(), case()).note == "there is no module to count"
+    assert count(model(format="onnx", path=Path("nowhere.onnx")), case()).note.startswith("counting failed: ")
+
+
+def test_an_exported_program_tells_its_modules() -> None:
+    module = Block().eval()
+    program = torch.export.export(module, (torch.zeros(1, 4, 8, 8),), strict=False).module()
+    alive, exported = (count(model(each), case()) for each in (module, program))
+    for each in alive.modules:
+        other = of(exported, each.module)
+        fields = ("flops", "weights", "inputs", "outputs", "sources", "calls", "returned")
+        assert [getattr(each, name) for name in fields] == [getattr(other, name) for name in fields], each.module
+
+
+def test_an_onnx_file_is_counted_from_its_shapes(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    from inferlens.inspection import makers
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(4, 8, 3, padding=1, groups=2)
+            self.up = nn.ConvTranspose2d(8, 4, 2, stride=2)
+            self.head = nn.Linear(4, 5)
+
+        def forward(self, x: Any) -> Any:
+            y = self.head(self.up(torch.relu(self.conv(x))).mean((2, 3)))
+            return y @ y.transpose(0, 1)
+
+    file = tmp_path / "net.onnx"
+    module = Net().eval()
+    torch.onnx.export(module, (torch.zeros(1, 4, 8, 8),), str(file), dynamo=True, verbose=False, input_names=["x"])
+    alive = count(model(module), case())
+    stored = count(model(format="onnx", path=file), case(), makers)
+    for each in alive.modules:
+        assert of(stored, each.module).flops == each.flops
+    for path in ("conv", "up", "head"):
+        other = of(alive, path)
+        assert (of(stored, path).weights, of(stored, path).outputs) == (other.weights, other.outputs)
+    assert of(stored, "conv").inputs == 4 * 8 * 8 * FLOAT
+    assert stored.note.startswith("counted from the shapes that ONNX")
+    twice = count(model(format="onnx", path=file, inputs=(TensorSpec("x", (1, 4, 8, 8)),)), case("fp16"), makers)
+    assert of(twice, "conv").weights * 2 == of(stored, "conv").weights
