@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from inferlens.comparing.cases import Compared, compare
     from inferlens.duel import Duel
     from inferlens.errors import InferlensError
+    from inferlens.insight.findings import Finding, findings
     from inferlens.layer_profile import Profile
     from inferlens.plan import Plan
     from inferlens.profile_store import load_profiles
@@ -20,15 +21,15 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "Budget", "Case", "Compared", "Duel", "InferlensError", "Plan", "Profile", "Record", "TensorSpec", "__version__",
-    "ab", "bench", "compare", "load_profiles", "load_records", "profile",
+    "Budget", "Case", "Compared", "Duel", "Finding", "InferlensError", "Plan", "Profile", "Record", "TensorSpec",
+    "__version__", "ab", "bench", "compare", "findings", "load_profiles", "load_records", "profile",
 ]  # fmt: skip
 
 _HOMES = {
     "ab": "rounds", "Duel": "duel", "bench": "api", "compare": "comparing.cases", "Compared": "comparing.cases",
     "Budget": "case", "Case": "case", "TensorSpec": "case", "InferlensError": "errors",
     "Plan": "plan", "Record": "record", "load_records": "store", "profile": "profiling", "Profile": "layer_profile",
-    "load_profiles": "profile_store",
+    "load_profiles": "profile_store", "findings": "insight.findings", "Finding": "insight.findings",
 }  # fmt: skip
 
 

@@ -22,12 +22,14 @@ from inferlens.cli.build import build
 from inferlens.cli.compare import compare
 from inferlens.cli.doctor import doctor
 from inferlens.cli.export import export
+from inferlens.cli.findings import findings
 from inferlens.cli.graph import graph
 from inferlens.cli.layers import layers
 from inferlens.cli.modules import modules
 from inferlens.cli.partition import partition
 from inferlens.cli.plot import plot
 from inferlens.cli.profile import profile
+from inferlens.cli.roofline import roofline
 from inferlens.cli.show import show
 from inferlens.errors import InferlensError
 
@@ -38,8 +40,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (bench, ab, show, compare, plot, profile, modules, layers, graph, build, export, partition,
-                doctor, backends):  # fmt: skip
+for command in (bench, ab, show, compare, plot, profile, findings, modules, layers, roofline, graph, build, export,
+                partition, doctor, backends):  # fmt: skip
     app.command()(command)
 
 

@@ -10,6 +10,8 @@ from inferlens.cli.bench import BACKEND, BATCH, INPUT, MODEL, OPTION, PRECISION,
 
 LEVEL = "What to time: layer."
 RUNS = "Profiled calls of each case."
+FINDINGS = 5
+REBUILD = "Build anew what was built before, such as engines, and measure the device's ceilings again."
 MAX_TIME = "Time for the untouched calls of each case."
 
 
@@ -24,6 +26,7 @@ def profile(
     input: Annotated[list[str] | None, typer.Option(help=INPUT)] = None,
     weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
     trust: Annotated[bool | None, typer.Option("--trust", help=TRUST)] = None,
+    rebuild: Annotated[bool | None, typer.Option("--rebuild", help=REBUILD)] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")] = None,
     level: Annotated[str, typer.Option(help=LEVEL)] = "layer",
     runs: Annotated[int, typer.Option(help=RUNS, min=1)] = 50,
@@ -33,13 +36,14 @@ def profile(
 ) -> None:
     """Find out where the time of a model goes, layer by layer and module by module.
 
-    Each case is timed untouched first, then profiled in a process of its own; both are kept under results/MODEL/. The
-    table has the model's modules as rows and the backends as columns. 'inferlens layers' and 'inferlens modules' show
-    more of it.
+    Each case is timed untouched first, then profiled in a process of its own; both are kept under results/MODEL/.
+    Findings come first, the most important of each case; the table has the model's modules as rows and the backends as
+    columns. 'inferlens findings', 'inferlens layers' and 'inferlens modules' show more of it.
     """
     from inferlens import profiling
     from inferlens.cli import screen
     from inferlens.cli.bench import read_plan
+    from inferlens.cli.findings import show
     from inferlens.cli.modules import modules
     from inferlens.cli.progress import Bar
     from inferlens.plan_words import known
@@ -47,13 +51,18 @@ def profile(
     words = {
         "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
         "threads": threads, "option": option, "input": input, "weights": weights, "trust": trust, "seed": seed,
-        "mode": "latency", "max_time": max_time, "timeout": timeout, "output": output,
+        "rebuild": rebuild, "mode": "latency", "max_time": max_time, "timeout": timeout, "output": output,
     }  # fmt: skip
     plan, levels = read_plan(words), known("level", level, profiling.LEVELS)
     with Bar(screen.errors()) as bar:
         profiles = profiling.run(plan, levels, runs, bar)
-    modules([folder for _, folder in profiles])
-    folder = profiles[0][1]
-    screen.note(f"Kept in {folder.parent}. More: inferlens layers {folder}, inferlens modules {folder.parent}")
+    folders = [folder for _, folder in profiles]
+    show(folders, top=FINDINGS, brief=True)
+    screen.text("")
+    modules(folders)
+    folder, above = folders[0], folders[0].parent
+    screen.note(
+        f"Kept in {above}. More: inferlens findings {above}, inferlens layers {folder}, inferlens modules {above}"
+    )
     if not any(profile.status == "ok" for profile, _ in profiles):
         raise typer.Exit(1)

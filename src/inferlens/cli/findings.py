@@ -1,0 +1,46 @@
+"""``inferlens findings``: what is worth knowing of profiled cases, in plain words, most important first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from inferlens.cli.layers import FORMAT, PATHS
+
+TOP = "Only so many findings of each case. [dim]Default: all.[/dim]"
+
+
+def findings(
+    paths: Annotated[list[Path], typer.Argument(help=PATHS)],
+    top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
+    format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
+) -> None:
+    """Say in plain words what takes time in profiled cases that need not, with the evidence and what to try.
+
+    Findings come from a closed list of rules, and are ranked by the time that could be won at most. What they could not
+    look at is said.
+    """
+    show(paths, format, top)
+
+
+def show(paths: Sequence[Path], format: str = "table", top: int | None = None, *, brief: bool = False) -> None:
+    """Prints the findings of the profiles under ``paths``; ``brief`` as ``views.profiled.findings.render`` takes it.
+
+    Raises:
+        InferlensError: if there is no profile, or no such format.
+    """
+    from inferlens.cli import screen
+    from inferlens.profile_store import load_profiles
+    from inferlens.views.profiled import check
+    from inferlens.views.profiled.findings import judged, render
+
+    check(format)
+    loaded = load_profiles(paths)
+    for problem in loaded.problems:
+        screen.note(problem)
+    console = screen.output()
+    color = console.is_terminal and not console.no_color
+    screen.text(render(judged(loaded), format, top=top, brief=brief, width=console.width, color=color))

@@ -1,0 +1,79 @@
+"""What a layer or a kernel does, from its name: backends use different words for the same.
+
+A word that is not known has no family, and no rule speaks of it. Kernels' names are those of cuDNN, cuBLAS, CUTLASS,
+TensorRT, PyTorch and Triton.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+Family = Literal[
+    "", "convolution", "matrix product", "normalisation", "activation", "elementwise", "reformat", "cast", "copy"
+]
+POINTWISE: tuple[Family, ...] = ("normalisation", "activation", "elementwise")
+DENSE: tuple[Family, ...] = ("convolution", "matrix product")
+
+_LAYERS: tuple[tuple[Family, str], ...] = (
+    ("reformat", r"reorder(input|output)?|reformat|reformatting|transpose|permute|shuffle"),
+    ("cast", r"cast|convert"),
+    ("copy", r"memcpy(from|to)host"),
+    (
+        "convolution",
+        r"(lazy)?conv(transpose)?[123]d|((nhwc|fused|qlinear|cask|group|de)*conv(olution|transpose|integer)?)"
+        r"|(group)?convolutionbackpropdata",
+    ),
+    (
+        "matrix product",
+        r"(lazy|nondynamicallyquantizable|bi)?linear|(fused|qlinear|cask|transpose|batch)*(gemm|matmul)(integer|nbits)?"
+        r"|matrix_?multiply|fullyconnected|inner_?product",
+    ),
+    (
+        "normalisation",
+        r"\w*(batch|layer|group|instance|rms)_?norm(alization)?(act)?([123]d)?|mvn|localresponsenorm|lrn",
+    ),
+    (
+        "activation",
+        r"(leaky|p|r|fused)?relu6?|(bias|fast|quick)?gelu(activation)?|[ces]elu|silu|swish|hard(swish|sigmoid|tanh)"
+        r"|(log)?sigmoid|tanh|mish|softplus|softsign|clip|clamp|activation",
+    ),
+    (
+        "elementwise",
+        r"add|sub(tract)?|mul(tiply)?|div(ide)?|pow(er)?|sqrt|exp|neg|abs|erf|where|sum|eltwise|elementwise"
+        r"|pointwise(v2)?|unary|scale|dropout",
+    ),
+)
+_KERNELS: tuple[tuple[Family, str], ...] = (
+    ("reformat", r"nchwto|nhwcto|tonchw|tonhwc|transpose|permute|reformat|copypacked|copyvectorized"),
+    ("convolution", r"conv|fprop|winograd|implicit_?gemm|dgrad"),
+    ("matrix product", r"gemm|gemv|cutlass|cublas|matmul|nvjet|splitk"),
+    ("normalisation", r"batch_?norm|bn_fw|layer_?norm|group_?norm|rms_?norm"),
+    ("activation", r"relu|gelu|silu|sigmoid|tanh|clamp"),
+    ("elementwise", r"elementwise|pointwise|triton_poi|pwgen"),
+)
+_SPLIT = re.compile(r"[\s:]")
+BATCH_NORM = re.compile(r"batch_?norm", re.IGNORECASE)
+_NO_TENSOR_CORES = re.compile(r"gemv|depthwise|dwconv|conv_?dw|_dw_|splitk_?reduce|reduce_?split", re.IGNORECASE)
+
+
+def of_layer(kind: str, name: str = "") -> Family:
+    """The family of a layer of that kind; of one whose kind is not told, if its name is that of an inserted copy."""
+    if name.startswith("Reformatting CopyNode"):  # as TensorRT calls them
+        return "reformat"
+    word = _SPLIT.split(kind.strip().rpartition(".")[2])[0].lower()
+    return next((family for family, pattern in _LAYERS if re.fullmatch(pattern, word)), "")
+
+
+def of_kernel(name: str) -> Family:
+    """The family of a kernel of that name."""
+    low = name[:2000].lower()
+    return next((family for family, pattern in _KERNELS if re.search(pattern, low)), "")
+
+
+def could_use_tensor_cores(name: str) -> bool:
+    """Whether a kernel of a convolution or matrix product has work for tensor cores.
+
+    Products with a vector, depthwise convolutions and sums of partial products have not.
+    """
+    return _NO_TENSOR_CORES.search(name[:2000]) is None

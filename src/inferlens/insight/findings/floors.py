@@ -1,0 +1,159 @@
+"""Layers against the least time that their work takes on this device: see ``insight.roofline``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from inferlens.insight.findings import fusion
+from inferlens.insight.findings.evidence import Evidence, Part
+from inferlens.insight.findings.families import DENSE
+from inferlens.insight.findings.finding import Finding, rule
+from inferlens.insight.findings.words import kinds, longest, of_run, part, verb, where
+from inferlens.insight.roofline import Roofline
+from inferlens.units import byte_count, duration, percent, plural, significant
+
+LARGE = 0.1
+FAR = 5.0
+MOST = 3
+DOMINATING = 0.5
+LEAST_LAYERS = 5
+OUT_OF_PROPORTION = 3.0
+LARGE_FOR_ITS_WORK = 0.2
+NEAR = 2.0
+_ON_GPU = (
+    "Another algorithm for it: channels-last order, the library's own search (cudnn_benchmark, max-autotune), another "
+    "backend, or a larger --batch."
+)
+_MEMORY = "Have it fused with the layers around it, or computed in fewer bytes: its floor is made by memory."
+LARGER_THAN_CACHES = 64 * 2**20
+BELOW = 0.9
+
+
+@rule(
+    "far-above-floor",
+    needs="layers, the model's work and the device's ceilings",
+    speaks=f"a layer takes {percent(LARGE)} of a run and at least {FAR:.0f} times its floor; of several the {MOST} in "
+    "which most could be won",
+    silent="where a layer's modules are not known, so that it has no floor; for layers that could be fused or folded "
+    "away, or only change memory order or type, which have rules of their own. A floor is no goal: it is of "
+    "large matrix products and copies, and small ones do not reach it",
+    advice="Compare it with other backends (inferlens modules), which may have another algorithm for it; try a larger "
+    "--batch and another number of --threads.",
+)
+def far_above_floor(seen: Evidence) -> Iterator[Finding]:
+    """Layers that take much, and far more than they have to."""
+    if seen.floors is None:
+        return
+    avoidable = fusion.avoidable(seen.parts)
+    pairs = [
+        (each, floor)
+        for each in seen.parts
+        if (floor := seen.floor_of(each)) and each.seconds > 0
+        if each.family not in ("reformat", "cast", "copy") and each.row.place not in avoidable
+    ]
+    far = [
+        (each, floor)
+        for each, floor in pairs
+        if seen.share(each.seconds) >= LARGE and floor.distance is not None and floor.distance >= FAR
+    ]
+    for each, floor in sorted(far, key=lambda pair: -(pair[1].won or 0.0))[:MOST]:
+        yield Finding(
+            subject=part(each),
+            sentence=f"{part(each)} takes {of_run(each.seconds, seen.share(each.seconds))}, "
+            f"{significant(floor.distance or 0.0, 2)} times its floor of {duration(floor.floor)}"
+            f"{_bound(floor.bound)}.{_caveat(seen.floors)}",
+            seconds=floor.won,
+            share=seen.share(each.seconds),
+            evidence={
+                "seconds": each.seconds, "floor": floor.floor, "distance": floor.distance, "flops": floor.flops,
+                "bytes": floor.bytes,
+            },
+            advice=_MEMORY if each.family not in DENSE else _ON_GPU if seen.on_gpu else "",
+        )  # fmt: skip
+
+
+def _bound(bound: str) -> str:
+    return {"compute": " (bound by arithmetic)", "memory": " (bound by memory)"}.get(bound, "")
+
+
+def _caveat(line: Roofline) -> str:
+    """Work that is in no layer makes floors too low."""
+    out = len(line.unplaced)
+    return f" Floors may be too low: the work of {plural(out, 'module')} is in no layer." if out else ""
+
+
+@rule(
+    "dominating",
+    needs="layers; the model's work tells more",
+    speaks=f"without floors: a layer takes {percent(LARGE_FOR_ITS_WORK)} of a run and {OUT_OF_PROPORTION:.0f} times "
+    f"its share of the model's FLOPs; without its work: one of at least {LEAST_LAYERS} layers takes "
+    f"{percent(DOMINATING)} of a run",
+    silent="where the layer has a floor, which says more; a layer that takes much because it does much is no finding",
+    advice="Look at it first: its shape, precision and memory order, and how long another backend takes for the same "
+    "module (inferlens modules).",
+)
+def dominating(seen: Evidence) -> Iterator[Finding]:
+    """One layer that takes most of the time, or more than its work lets expect."""
+    timed = [each for each in seen.parts if each.seconds > 0]
+    if len(timed) < LEAST_LAYERS or seen.floors is not None:
+        return
+    first = max(timed, key=lambda each: each.seconds)
+    share, work = seen.share(first.seconds), _work_share(seen, first)
+    if work is not None and share >= LARGE_FOR_ITS_WORK and share >= OUT_OF_PROPORTION * work:
+        said = f" and does {percent(work)} of the model's FLOPs"
+    elif work is None and share >= DOMINATING:
+        said = f", more than the other {len(timed) - 1:,} layers together"
+    else:
+        return
+    yield Finding(
+        subject=part(first),
+        sentence=f"{part(first)} takes {of_run(first.seconds, share)}{said}.",
+        share=share,
+        evidence={"seconds": first.seconds, "share": share, "share of FLOPs": work},
+    )
+
+
+def _work_share(seen: Evidence, of: Part) -> float | None:
+    """A layer's part of the model's FLOPs, if it is of modules that have any."""
+    flops = {each.module: each.flops for each in seen.work.modules} if seen.work else {}
+    mine, total = sum(flops.get(path, 0.0) for path in dict.fromkeys(of.layer.modules)), sum(flops.values())
+    return mine / total if mine > 0 and total > 0 else None
+
+
+@rule(
+    "bandwidth-bound",
+    needs="layers, the model's work and the device's ceilings",
+    speaks=f"convolutions and matrix products whose floor is made by memory, and that take at most {NEAR:.0f} times "
+    f"that floor, take {percent(LARGE)} of a run together and move {byte_count(LARGER_THAN_CACHES)}",
+    silent="for other layers, of which nobody expects a high rate; for layers faster than their floor, whose data "
+    "come from a cache; what is further from its floor than that has something else to be won",
+    advice="Move fewer bytes, for more FLOPs a second win nothing here: lower precision, fusion with the layers "
+    "around, and for products with few rows a larger --batch, which reads the weights once for all of it.",
+)
+def bandwidth_bound(seen: Evidence) -> Iterator[Finding]:
+    """Depthwise and grouped convolutions, and products with few rows, do little with every byte."""
+    found = [
+        (each, floor)
+        for each in seen.parts
+        if each.family in DENSE
+        and each.seconds > 0
+        and (floor := seen.floor_of(each))
+        and floor.bound == "memory"
+        and floor.distance is not None
+        and BELOW <= floor.distance <= NEAR
+    ]
+    parts, total = [each for each, _ in found], sum(each.seconds for each, _ in found)
+    moved = sum(floor.bytes or 0.0 for _, floor in found)
+    if moved >= LARGER_THAN_CACHES and seen.share(total) >= LARGE:
+        least = sum(floor.floor or 0.0 for _, floor in found)
+        count = len(found)
+        yield Finding(
+            subject=longest(parts),
+            sentence=f"{plural(count, 'layer')} ({kinds(parts)}) {verb(count, 'is', 'are')} bound by memory and close "
+            f"to {verb(count, 'its', 'their')} floor: {verb(count, 'it takes', 'they take')} "
+            f"{of_run(total, seen.share(total))}, {significant(total / least, 2)} times what moving "
+            f"{verb(count, 'its', 'their')} bytes takes{where(parts)}.",
+            seconds=sum(floor.won or 0.0 for _, floor in found),
+            share=seen.share(total),
+            evidence={"layers": count, "seconds": total, "floor": least, "bytes": moved},
+        )

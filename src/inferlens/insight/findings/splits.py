@@ -1,0 +1,129 @@
+"""A model that does not run in one piece: parts that fall back to another library, and breaks of a compiled graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from inferlens.insight.findings.evidence import Evidence, Part
+from inferlens.insight.findings.finding import Finding, rule
+from inferlens.insight.findings.words import few, kinds, longest, module, of_run, short, verb, where
+from inferlens.partition import Break, Partition
+from inferlens.units import listing, plural
+
+_ON_CPU = "CPUExecutionProvider"
+_WORDS = {"unsupported": "not supported", "block too small": "block too small", "forced": "asked for"}
+_TORCH = (
+    "See each operator's reason with inferlens partition; a smaller min_block_size, or another form of the operators, "
+    "may keep them in the engine."
+)
+
+
+@rule(
+    "fallback",
+    needs="the record's facts (the partition of Torch-TensorRT); layers (the provider of ONNX Runtime's nodes)",
+    speaks="any operator of the model runs in PyTorch instead of TensorRT, or any layer of a case on the GPU on the "
+    "CPU",
+    silent="where the whole model is one engine. Its time is told only of modules of which no operator is in an engine",
+    advice=_TORCH,
+)
+def fallback(seen: Evidence) -> Iterator[Finding]:
+    """What does not run where the case says."""
+    partition = _partition(seen.facts.get("partition"))
+    if partition and partition.breaks:
+        yield _in_pytorch(seen, partition)
+    parts = [each for each in seen.parts if each.layer.details.get("provider") == _ON_CPU]
+    if seen.on_gpu and parts:
+        total = sum(each.seconds for each in parts)
+        count = len(parts)
+        yield Finding(
+            subject=longest(parts),
+            sentence=f"{plural(count, 'layer')} {verb(count, 'runs', 'run')} on the CPU ({kinds(parts)}) and "
+            f"{verb(count)} {of_run(total, seen.share(total))}, without the copies to and fro"
+            f"{where(parts)}.",
+            seconds=total,
+            share=seen.share(total),
+            evidence={"layers": count, "seconds": total},
+            advice="Replace these operators in the model, or run it with a backend that has them on the GPU.",
+        )
+
+
+def _in_pytorch(seen: Evidence, partition: Partition) -> Finding:
+    operators = partition.operators - partition.in_tensorrt
+    places = [_place(each) for each in partition.breaks]
+    parts = _only_in_pytorch(seen, partition)
+    total = sum(each.seconds for each in parts)
+    taken = f" Layers of modules that are wholly in PyTorch take {of_run(total, seen.share(total))}." if parts else ""
+    engines = plural(len(partition.engines), "engine") if partition.engines else "no engine at all"
+    return Finding(
+        subject=few([module(path) for each in partition.breaks for path in each.modules]),
+        sentence=f"{operators:,} of {plural(partition.operators, 'operator')} {verb(operators, 'falls', 'fall')} back "
+        f"to PyTorch, in {plural(len(partition.breaks), 'segment')} beside {engines}: {few(places)}.{taken}",
+        share=seen.share(total) if parts else None,
+        evidence={
+            "operators": partition.operators,
+            "in PyTorch": operators,
+            "segments": len(partition.segments),
+            "engines": len(partition.engines),
+            "seconds": total if parts else None,
+        },
+    )
+
+
+def _place(of: Break) -> str:
+    """``layer4 (aten.sort.default: not supported)``."""
+    names = listing([short(name) for name in list(of.operators)[:2]]) + (" …" if len(of.operators) > 2 else "")
+    why = listing([_WORDS[each] for each in of.why if each in _WORDS])
+    return f"{few([module(path) for path in of.modules], 2)} ({names}{f': {why}' if why else ''})"
+
+
+def _only_in_pytorch(seen: Evidence, partition: Partition) -> list[Part]:
+    """Layers that came from modules of which every operator runs in PyTorch."""
+    paths: dict[str, set[str]] = {"PyTorch": set(), "TensorRT": set()}
+    for segment in partition.segments:
+        paths[segment.runs_in] |= {operator.module for operator in segment.operators}
+    alone = paths["PyTorch"] - paths["TensorRT"]
+    return [each for each in seen.parts if each.layer.modules and alone.issuperset(each.layer.modules)]
+
+
+def _partition(told: Any) -> Partition | None:
+    """The partition in a record's facts; none where they hold something else."""
+    try:
+        return msgspec.convert(told, Partition, strict=True)
+    except msgspec.ValidationError:
+        return None
+
+
+@rule(
+    "graph-breaks",
+    needs="the record's facts (of torch_compile, or the partition of Torch-TensorRT)",
+    speaks="the compiler broke the model's graph at least once",
+    silent="where the model became one graph. What a break costs is not told: Python runs between graphs, and nothing "
+    "is fused across a break",
+    advice="Take what breaks it out of forward; torch_compile.fullgraph=true names the line of the first break.",
+)
+def graph_breaks(seen: Evidence) -> Iterator[Finding]:
+    """Why the model was compiled in several pieces."""
+    count, reasons = _breaks(seen.facts)
+    if count < 1:
+        return
+    graphs = seen.facts.get("graphs")
+    into = f" into {graphs:,} graphs" if isinstance(graphs, int) and graphs > 1 else ""
+    why = f": {few([short(reason) for reason in reasons])}" if reasons else ""
+    yield Finding(
+        subject="the compiled graph",
+        sentence=f"{plural(count, 'graph break')} {verb(count, 'splits', 'split')} the compiled model{into}{why}.",
+        evidence={"breaks": count, "graphs": graphs if isinstance(graphs, int) else None},
+    )
+
+
+def _breaks(facts: dict[str, Any]) -> tuple[int, list[str]]:
+    told = facts.get("graph_breaks")
+    if isinstance(told, dict) and isinstance(told.get("count"), int):
+        reasons = told.get("reasons")
+        return told["count"], [str(each) for each in reasons] if isinstance(reasons, list) else []
+    partition = _partition(facts.get("partition"))
+    reasons = list(partition.graph_breaks) if partition else []
+    return len(reasons), reasons

@@ -1,0 +1,121 @@
+"""Findings of each case as text: a ranked list for people, or all of each finding for programs."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from inferlens.insight.findings import Finding, evidence_of, findings, unseen
+from inferlens.layer_profile import Profile
+from inferlens.profile_store import LoadedProfiles
+from inferlens.samples import machine
+from inferlens.views.profiled import check, findings_text, json
+from inferlens.views.profiled.cases import Profiled, groups
+
+SCHEMA = "inferlens.findings/1"
+CASE = ("model", "case", "digest", "profile")
+FIELDS = ("place", "rule", "about", "subject", "sentence", "seconds", "whole", "share", "advice")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """One case and what was found.
+
+    Attributes:
+        case: its name, its record, and its profile, or one of several.
+        unseen: what could not be looked at.
+        reason: why there is nothing to look at; empty where there is.
+    """
+
+    case: Profiled
+    found: tuple[Finding, ...]
+    unseen: tuple[str, ...] = ()
+    reason: str = ""
+
+
+def judged(loaded: LoadedProfiles) -> list[Judged]:
+    """The findings of every case on every machine: of the latest profile of each level."""
+    levels: dict[tuple[str, str], dict[str, Profile]] = {}
+    for profile in loaded.profiles:  # by their creation
+        levels.setdefault(_key(profile), {})[profile.level] = profile
+    found: dict[tuple[str, str], Judged] = {}
+    for case in (case for group in groups(loaded) for case in group):
+        key = _key(case.profile)
+        if key not in found:
+            found[key] = _judged(case, list(levels[key].values()), loaded)
+    return list(found.values())
+
+
+def _key(profile: Profile) -> tuple[str, str]:
+    return profile.case.digest, machine(profile.environment)
+
+
+def _judged(case: Profiled, profiles: Sequence[Profile], loaded: LoadedProfiles) -> Judged:
+    able = [each for each in profiles if each.status == "ok"]
+    if not able:
+        reason = case.profile.reason or f"It ended as '{case.profile.status}', and no reason is known."
+        return Judged(case, (), reason=f"{reason} {case.profile.cure}".strip())
+    records = [record for each in reversed(able) if (record := loaded.records.get(each.id))]
+    record = records[0] if records else None
+    seen = evidence_of(able, record)
+    return Judged(case, tuple(findings(able, record)), tuple(unseen(seen)))
+
+
+def render(
+    cases: Sequence[Judged],
+    format: str = "table",
+    *,
+    top: int | None = None,
+    brief: bool = False,
+    width: int = 120,
+    color: bool = False,
+) -> str:
+    """The findings of each case as text.
+
+    Args:
+        cases: as :func:`judged` makes them.
+        format: one of ``FORMATS``.
+        top: how many of each case; ``None``: all.
+        brief: on the terminal: without the rules' names and what could not be looked at.
+        width, color: of the terminal.
+
+    Raises:
+        InferlensError: for another format.
+    """
+    check(format)
+    if format == "csv":
+        return _csv(cases, top)
+    if format == "json":
+        document = {"schema": SCHEMA, "cases": [_object(each, top) for each in cases]}
+        return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"
+    if format == "markdown":
+        return findings_text.markdown(cases, top)
+    return findings_text.terminal(cases, top, brief, width, color)
+
+
+def _object(of: Judged, top: int | None) -> dict[str, Any]:
+    return {
+        **json.case(of.case),
+        "status": of.case.profile.status,
+        "reason": of.reason,
+        "not_looked_at": of.unseen,
+        "findings": of.found[:top],
+    }
+
+
+def _csv(cases: Sequence[Judged], top: int | None) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow((*CASE, *FIELDS, "evidence"))
+    for of in cases:
+        profile = of.case.profile
+        case = (profile.case.model, profile.case.label, profile.case.digest, profile.id)
+        for place, each in enumerate(of.found[:top], 1):
+            fields = [place, *(getattr(each, name) for name in FIELDS[1:])]
+            writer.writerow([*case, *fields, msgspec.json.encode(each.evidence).decode()])
+    return out.getvalue()
