@@ -176,9 +176,12 @@ def test_names_are_escaped_and_long_ones_stand_whole_once(tmp_path: Path, made: 
 
 def test_profiles_that_cannot_be_right_are_left_out_with_a_reason(tmp_path: Path) -> None:
     short = placed_profile(layer("a", None, times=(1e-3, 1e-3), begins=(0.0,)))
-    folder = saved(tmp_path, short)
-    with pytest.raises(InferlensError, match="1 begins, and there were 2 runs"):
-        perfetto.render(perfetto.every_level(load_profiles([folder])))
+    backwards = placed_profile(placed("a", 0, 1), begun=(0.05, 0.0), label="openvino")
+    endless = placed_profile(placed("a", 0, 1e9), label="pytorch")
+    with pytest.raises(InferlensError) as refused:
+        perfetto.render(perfetto.every_level(load_profiles([saved(tmp_path, short, backwards, endless)])))
+    for reason in ("1 begins, and there were 2 runs", "do not begin one after the other", "more than a day"):
+        assert reason in str(refused.value)
 
 
 def test_the_command_writes_it(tmp_path: Path) -> None:

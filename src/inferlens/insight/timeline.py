@@ -9,7 +9,7 @@ one from its first begin, on a row of its own. Times are seconds in a profile, a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -125,6 +125,8 @@ def _wrong(told: Layers | Kernels, parts: Sequence[Layer | Kernel]) -> str:
                 return f"A part of it has {len(values)} {what}, and there were {runs} runs."
             if not _are_times(values):
                 return f"Its {what} are no times: one is negative, not finite, or more than a day."
+    if list(told.begun) != sorted(told.begun):
+        return "Its runs do not begin one after the other."
     return "" if _are_times((*told.whole, *told.begun)) else "Its runs have no times: one is negative or not finite."
 
 
@@ -136,10 +138,10 @@ def _timeline(told: Layers | Kernels, parts: Sequence[Layer | Kernel]) -> Timeli
     level: Level = "layer" if isinstance(told, Layers) else "kernel"
     starts = told.begun or _one_after_another(told.whole, parts)
     timed = [index for index, part in enumerate(parts) if part.times]
-    runs = tuple(Slice(*_ends(start, 0.0, whole), run) for run, (start, whole) in enumerate(_runs(starts, told.whole)))
-    rows = [Row("runs", "host", runs)]
+    runs = [Slice(*_ends(start, 0.0, told.whole[run]), run) for run, start in enumerate(starts)]
+    rows = [Row("runs", "host", tuple(lane)) for lane in lanes(runs)]
     begins = _begins(parts, timed)
-    rows += _modules(parts, timed, begins, starts)
+    rows += _modules(level, parts, timed, begins, starts)
     for where, members in _places(told, parts, timed):
         told_when = [index for index in members if parts[index].begins]
         pieces = _in_pieces(parts, told_when, begins)
@@ -160,10 +162,6 @@ def _timeline(told: Layers | Kernels, parts: Sequence[Layer | Kernel]) -> Timeli
         started=told.started,
         undrawn=len(parts) - len(timed),
     )
-
-
-def _runs(starts: Sequence[float], whole: Sequence[float]) -> Iterable[tuple[float, float]]:
-    return zip(starts, whole, strict=True)
 
 
 def _one_after_another(whole: Sequence[float], parts: Sequence[Layer | Kernel]) -> tuple[float, ...]:
@@ -248,7 +246,11 @@ def lanes(slices: Sequence[Slice]) -> list[list[Slice]]:
 
 
 def _modules(
-    parts: Sequence[Layer | Kernel], timed: Sequence[int], begins: dict[int, Array], starts: Sequence[float]
+    level: Level,
+    parts: Sequence[Layer | Kernel],
+    timed: Sequence[int],
+    begins: dict[int, Array],
+    starts: Sequence[float],
 ) -> list[Row]:
     """The row of the modules, if any is known."""
     if not any(parts[index].modules for index in timed):
@@ -263,7 +265,7 @@ def _modules(
         limit = round(starts[run + 1] * 1e9) if run + 1 < len(starts) else _NEVER
         found += [Slice(min(span.begin, limit), min(span.end, limit), run, None, span) for span in module_spans(placed)]
     laid = any(not parts[index].begins for index in timed)
-    return [Row("modules", "", tuple(found), f"from the layers, {LAID_OUT}" if laid else "from the layers in them")]
+    return [Row("modules", "", tuple(found), f"from their {level}s, {LAID_OUT}" if laid else f"from their {level}s")]
 
 
 def _path(modules: Sequence[str]) -> Path | None:

@@ -72,7 +72,9 @@ def render(cases: Sequence[Profiled], *, compressed: bool = False) -> bytes:
     events: list[bytes] = []
     threads = 0
     for process, (case, timeline) in enumerate(drawn, start=1):
-        events += _named("process", process, 0, f"{case.headline} · {case.name} · {timeline.level}s", process)
+        events += _named(
+            "process", process, 0, f"{case.headline[:200]} · {case.name[:200]} · {timeline.level}s", process
+        )
         for number, row in enumerate(timeline.rows, start=1):
             threads += 1
             thread = 1000 + threads  # never a process's number: viewers take such a thread for the main one
