@@ -47,6 +47,8 @@ class _Places:
 
     def inside(self, source: str, reader: str) -> bool:
         """Whether a tensor that ``source`` makes for ``reader`` stays within a layer that they share."""
+        if len(self.users.get(source, ())) == 1 and self.users[source] == self.users.get(reader):
+            return True
         return any(
             source == reader or self.members[layer].index(source) < self.members[layer].index(reader)
             for layer in self.users.get(source, ())
@@ -83,7 +85,7 @@ def shares(layers: Sequence[Layer], times: Sequence[float], work: Work) -> Share
             bytes_[layer] += share * module.weights
     made = {path: module.outputs for path, module in known.items()}
     done = (
-        Done(flops[index], bytes_[index] + reads[index].bytes(made)) if members else None
+        Done(max(flops[index], 0.0), max(bytes_[index] + reads[index].bytes(made), 0.0)) if members else None
         for index, members in enumerate(places.members)
     )
     return Shares(tuple(done), tuple(places.unplaced))
