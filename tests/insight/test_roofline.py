@@ -179,6 +179,7 @@ def test_a_broken_file_breaks_nothing() -> None:
     of = found(worked(layers, odd, ceilings=ceilings(fp32=-1.0)))
     assert of.rate is None
     assert [each.won is None for each in of.rows] == [False, False, True]
+    assert all((each.floor or 0.0) >= 0 for each in of.rows)
     found(worked(layers, odd), by="module", depth=1)
 
 

@@ -20,7 +20,11 @@ from dataclasses import dataclass, field
 from inferlens.layer_profile import Layer
 from inferlens.work import ModuleWork, Work
 
-_MATRIX = re.compile(r"conv|gemm|matmul|\bmm\b|addmm|bmm|attention|linear|fullyconnected|inner_?product", re.IGNORECASE)
+_MATRIX = re.compile(
+    r"conv(?!er)|gemm|matmul|matrix_?multiply|addmm|bmm|\bmm\b|linear|fully_?connected|inner_?product|attention|sdpa|"
+    r"flash|fprop|cutlass|xmma",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
