@@ -57,6 +57,21 @@ def test_floors_that_may_be_too_low_are_said_to_be() -> None:
     assert "Floors may be too low: the work of 1 module is in no layer." in the("far-above-floor", of).sentence
 
 
+def test_a_module_is_told_from_those_inside_of_it() -> None:
+    block, inside = layer("block", 8.0, "Block"), layer("block.pool", 2.0, "MaxPool2d")
+    of = layered(block, inside, work=work(block=2e9, block__pool=5e9), ceilings=ceilings(fp32=1e13))
+    assert the("far-above-floor", of).sentence.startswith("What block does outside of the modules in it takes 80 %")
+    alone = layered(block, work=work(block=2e9), ceilings=ceilings(fp32=1e13))
+    assert the("far-above-floor", alone).sentence.startswith("block takes 100 %")
+
+
+def test_what_could_be_folded_away_is_not_measured_by_its_floor() -> None:
+    pair = layered(layer("conv", 2.0, "Conv2d"), layer("bn", 8.0, "BatchNorm2d"))
+    pair = msgspec.structs.replace(pair, work=work(conv=1e10, bn=1e9), ceilings=ceilings(fp32=1e13))
+    assert of_rule("batch-norm-not-folded", pair)
+    assert not of_rule("far-above-floor", pair)
+
+
 def test_a_layer_that_takes_most_without_doing_most() -> None:
     of = layered(layer("stem", 40.0), *REST)
     assert not of_rule("dominating", of), "40 % of a run may be what it has to be"

@@ -57,9 +57,10 @@ def far_above_floor(seen: Evidence) -> Iterator[Finding]:
         if seen.share(each.seconds) >= LARGE and floor.distance is not None and floor.distance >= FAR
     ]
     for each, floor in sorted(far, key=lambda pair: -(pair[1].won or 0.0))[:MOST]:
+        name = f"What {part(each)} does outside of the modules in it" if _contains(seen, each) else part(each)
         yield Finding(
             subject=part(each),
-            sentence=f"{part(each)} takes {of_run(each.seconds, seen.share(each.seconds))}, "
+            sentence=f"{name} takes {of_run(each.seconds, seen.share(each.seconds))}, "
             f"{significant(floor.distance or 0.0, 2)} times its floor of {duration(floor.floor)}"
             f"{_bound(floor.bound)}.{_caveat(seen.floors)}",
             seconds=floor.won,
@@ -70,6 +71,12 @@ def far_above_floor(seen: Evidence) -> Iterator[Finding]:
             },
             advice=_MEMORY if each.family not in DENSE else _ON_GPU if seen.on_gpu else "",
         )  # fmt: skip
+
+
+def _contains(seen: Evidence, of: Part) -> bool:
+    """Whether a layer is a module with others in it, so that its time is of its own operators alone."""
+    inside = f"{of.name}." if of.name else ""
+    return seen.by_module and any(each.name.startswith(inside) and each is not of for each in seen.parts)
 
 
 def _bound(bound: str) -> str:

@@ -48,8 +48,8 @@ def unfused_chains(seen: Evidence) -> Iterator[Finding]:
     speaks=f"batch norms right after a convolution or a matrix product take {percent(LEAST)} of a run together",
     silent="where a batch norm stands before its convolution, as in DenseNet: it cannot be folded through the "
     "activation between them",
-    advice="Fold them into the weights: torch.nn.utils.fusion.fuse_conv_bn_eval, torchscript.freeze=true, or any "
-    "backend that compiles. Outputs differ by rounding alone.",
+    advice="Fold them into the weights: PyTorch's fuse_conv_bn_eval, torchscript.freeze=true, or any backend that "
+    "compiles. Outputs differ by rounding alone.",
 )
 def batch_norm_not_folded(seen: Evidence) -> Iterator[Finding]:
     """In inference a batch norm is a scale and a shift, which the weights of what is before it can hold."""

@@ -31,6 +31,7 @@ def reformats(seen: Evidence) -> Iterator[Finding]:
         calls = sum(each.layer.calls for each in parts)
         own = [each for each in parts if each.layer.modules and not each.inserted]
         said = f" {len(own):,} of them {verb(len(own), 'is', 'are')} the model's own." if own else ""
+        said = " It is the model's own." if own and len(parts) == 1 else said
         yield Finding(
             subject=plural(len(parts), "layer"),
             sentence=f"{plural(len(parts), 'layer')} that only {verb(len(parts), 'changes', 'change')} memory order or "
