@@ -218,6 +218,7 @@ def test_what_does_not_fit_is_cut_and_told_in_full():
         (["layer1.0.conv1", "layer1.0.bn1"], (), "layer1.0.conv1 + bn1"),
         (["layer1.0"], ("layer1", "0"), ""),
         (["a.b", "c"], ("a",), "b + c"),
+        (["conv1.conv", "conv1.bn", "conv1"], (), "conv1.conv + bn"),
         ([], (), ""),
     ],
 )

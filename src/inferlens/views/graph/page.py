@@ -22,7 +22,7 @@ html, body {{ margin: 0; height: 100%; background: #FFFFFF; }}
 #sheet {{ height: 100%; overflow: hidden; touch-action: none; cursor: grab; }}
 #sheet.held {{ cursor: grabbing; }}
 #sheet > svg {{ width: 100%; height: 100%; display: block; }}
-.node:hover > rect, .edge:hover > path, .region:hover > rect {{ stroke: #0072B2; stroke-width: 2; }}
+.node:hover > rect:first-of-type, .edge:hover > path, .region:hover > rect {{ stroke: #0072B2; stroke-width: 2; }}
 .edge > path {{ pointer-events: stroke; }}
 #keys {{ position: fixed; right: 12px; bottom: 12px; padding: 6px 10px; border: 1px solid #D0D7DE; border-radius: 6px;
   background: #FFFFFFE6; color: #59636E; font: 12px Helvetica, Arial, 'Liberation Sans', sans-serif; }}

@@ -88,9 +88,10 @@ def named(paths: Sequence[str], inside: Path = ()) -> str:
     relative += [path for path in known if path[: len(inside)] != inside]
     if not relative:
         return ""
-    shared = len(ancestor([path[:-1] for path in relative]))
-    first, *others = relative
-    return " + ".join([".".join(first), *(".".join(path[shared:]) for path in others)])
+    top = ancestor(relative)
+    parts = [path for path in relative if path != top] or [top]
+    first, *others = parts
+    return " + ".join([".".join(first), *(".".join(path[len(top) :]) for path in others)])
 
 
 def _em(character: str) -> float:
