@@ -41,7 +41,7 @@ def test_a_run_that_waits_for_the_host() -> None:
 
 def test_without_kernels_the_time_of_enqueueing_tells() -> None:
     of = layered(layer("conv", 1.0), of=ON_GPU, timed="GPU")
-    assert "enqueueing takes 950 µs of a call's 1.00 ms" in (
+    assert "enqueueing takes 950 µs of a call's 1.00 ms; profiled" in (
         the("host-bound", of, record=untouched(of, 1.0, enqueue=0.95, gpu=0.9)).sentence
     )
     assert not of_rule("host-bound", of, record=untouched(of, 1.0, enqueue=0.2, gpu=0.9))

@@ -215,6 +215,12 @@ def test_what_falls_back_to_pytorch() -> None:
     )
     assert (found.subject, found.share) == ("layer4", pytest.approx(0.2))
     assert not of_rule("fallback", of, record=with_facts(of, partition=partition(whole=True)))
+    scripted = partition(engines=[None, None], in_tensorrt=0, operators=1)
+    scripted["breaks"][0]["modules"] = [""]
+    told = the("fallback", of, record=with_facts(of, partition=scripted)).sentence
+    assert told.startswith(
+        "1 operator falls back to PyTorch, in 1 segment beside 2 engines: aten.sort.default: not sup"
+    )
     for hostile in ("x", 7, [], {"breaks": "x"}, partition(operators="many")):
         assert not of_rule("fallback", of, record=with_facts(of, partition=hostile))
 

@@ -17,13 +17,15 @@ from inferlens.record import Record
 
 __all__ = ["RULES", "Evidence", "Finding", "evidence_of", "findings", "unseen"]
 DOUBTFUL = "doubtful-profile"
+UNKNOWN = 0.1  # of a run: so that a fallback or a graph break, which no profile shows the cost of, is not the last
 
 
 def findings(profiles: Profile | Sequence[Profile], record: Record | None = None) -> list[Finding]:
     """What the rules find, most important first.
 
     A doubtful profile comes first of all: everything else stands on it. Then what concerns time, by the part of a run
-    that could be won, or that it is about where that is not known; last how far the profile can be trusted.
+    that could be won, or that it is about where that is not known; what tells neither counts as a tenth. Last comes how
+    far the profile can be trusted.
 
     Args:
         profiles: of one case; several are its levels.
@@ -66,4 +68,4 @@ def unseen(seen: Evidence) -> list[str]:
 def _rank(of: Finding) -> tuple[int, float]:
     """Lowest first."""
     group = 0 if of.rule == DOUBTFUL else 1 if of.about == "time" else 2
-    return group, -(of.won if of.won is not None else of.share or 0.0)
+    return group, -next(each for each in (of.won, of.share, UNKNOWN) if each is not None)

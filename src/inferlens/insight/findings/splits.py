@@ -13,6 +13,7 @@ from inferlens.insight.findings.words import few, kinds, longest, module, of_run
 from inferlens.partition import Break, Partition
 from inferlens.units import listing, plural
 
+_MOST_PLACES = 3
 _ON_CPU = "CPUExecutionProvider"
 _WORDS = {"unsupported": "not supported", "block too small": "block too small", "forced": "asked for"}
 _TORCH = (
@@ -51,19 +52,21 @@ def fallback(seen: Evidence) -> Iterator[Finding]:
 
 
 def _in_pytorch(seen: Evidence, partition: Partition) -> Finding:
-    operators = partition.operators - partition.in_tensorrt
-    places = [_place(each) for each in partition.breaks]
+    operators = sum(sum(each.operators.values()) for each in partition.breaks)
+    of = "" if None in partition.engines else f" of {partition.operators:,}"  # some do not tell what is in an engine
     parts = _only_in_pytorch(seen, partition)
     total = sum(each.seconds for each in parts)
     taken = f" Layers of modules that are wholly in PyTorch take {of_run(total, seen.share(total))}." if parts else ""
     engines = plural(len(partition.engines), "engine") if partition.engines else "no engine at all"
+    paths = [module(path) for each in partition.breaks for path in each.modules if path]
+    said = f"{operators:,}{of} operators" if of else plural(operators, "operator")
     return Finding(
-        subject=few([module(path) for each in partition.breaks for path in each.modules]),
-        sentence=f"{operators:,} of {plural(partition.operators, 'operator')} {verb(operators, 'falls', 'fall')} back "
-        f"to PyTorch, in {plural(len(partition.breaks), 'segment')} beside {engines}: {few(places)}.{taken}",
+        subject=few(paths) or "the model",
+        sentence=f"{said} {verb(operators, 'falls', 'fall')} back to PyTorch, in "
+        f"{plural(len(partition.breaks), 'segment')} beside {engines}: {_places(partition)}.{taken}",
         share=seen.share(total) if parts else None,
         evidence={
-            "operators": partition.operators,
+            "operators": None if None in partition.engines else partition.operators,
             "in PyTorch": operators,
             "segments": len(partition.segments),
             "engines": len(partition.engines),
@@ -72,11 +75,20 @@ def _in_pytorch(seen: Evidence, partition: Partition) -> Finding:
     )
 
 
+def _places(partition: Partition) -> str:
+    """Where the graph leaves TensorRT, each kind of place once."""
+    once = list(dict.fromkeys(map(_place, partition.breaks)))
+    rest = len(once) - _MOST_PLACES
+    return "; ".join([*once[:_MOST_PLACES], *([plural(rest, "other place")] if rest > 0 else [])])
+
+
 def _place(of: Break) -> str:
     """``layer4 (aten.sort.default: not supported)``."""
     names = listing([short(name) for name in list(of.operators)[:2]]) + (" …" if len(of.operators) > 2 else "")
     why = listing([_WORDS[each] for each in of.why if each in _WORDS])
-    return f"{few([module(path) for path in of.modules], 2)} ({names}{f': {why}' if why else ''})"
+    said = f"{names}: {why}" if why else names
+    paths = [module(path) for path in of.modules if path]
+    return f"{few(paths, 2)} ({said})" if paths else said
 
 
 def _only_in_pytorch(seen: Evidence, partition: Partition) -> list[Part]:

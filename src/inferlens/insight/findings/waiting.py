@@ -58,8 +58,9 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
     if enqueue and enqueue >= ENQUEUE * latency and seen.measured("GPU time"):
         yield Finding(
             subject="the run",
-            sentence=f"Host-bound: enqueueing takes {duration(enqueue)} of a call's {duration(latency)}, so the GPU "
-            "has done its work when the last kernel arrives.",
+            sentence=f"Host-bound, if no call waits for the GPU by itself: enqueueing takes {duration(enqueue)} of a "
+            f"call's {duration(latency)}; profiled kernels would tell what the GPU does meanwhile.",
+            share=min(enqueue / latency, 1.0),
             evidence={"enqueue": enqueue, "latency": latency},
         )
 
