@@ -160,13 +160,14 @@ def outermost(root: Operator, is_layer: Callable[[Operator], bool]) -> list[Oper
     return found
 
 
-def numbered(operators: list[Operator]) -> list[tuple[Call, Operator]]:
-    """Each operator with its call: its name, and how many of that name are before it."""
+def numbered(operators: list[Operator], name: Callable[[str], str] = str) -> list[tuple[Call, Operator]]:
+    """Each operator with its call: its name, as ``name`` changes it, and how many of that name are before it."""
     named: Counter[str] = Counter()
     found = []
     for operator in operators:
-        found.append(((operator.name, named[operator.name]), operator))
-        named[operator.name] += 1
+        called = name(operator.name)
+        found.append(((called, named[called]), operator))
+        named[called] += 1
     return found
 
 

@@ -16,10 +16,14 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
+from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.availability import first_lines, found
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner
 from inferlens.backends.dynamic import free_sizes
+from inferlens.backends.inductor_provenance import Compiler
+from inferlens.backends.layer_runs import check_level
 from inferlens.backends.torch_runner import (
+    Feed,
     TorchOptions,
     TorchRunner,
     not_entered,
@@ -28,6 +32,7 @@ from inferlens.backends.torch_runner import (
 )
 from inferlens.case import Case
 from inferlens.errors import Unsupported
+from inferlens.layer_profile import Layers
 from inferlens.models.model import Model
 
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # these use CUDA graphs
@@ -94,7 +99,7 @@ def compiler_absence(torch: Any, device: str) -> Absence | None:
     return None
 
 
-class CompiledRunner(TorchRunner):
+class CompiledRunner(TorchRunner, LayerProfiler):
     """Calls the compiled module."""
 
     overlaps = False  # what was compiled is guarded, and compiled anew, as it is called
@@ -103,6 +108,7 @@ class CompiledRunner(TorchRunner):
         super().__init__(model, case, preparation, options, autocast=options.autocast)
         self._dynamic = options.dynamic
         self._fullgraph = options.fullgraph
+        self._compiler: Compiler | None = None  # where layers are to be told
 
     def build(self, module: Any) -> Callable[..., Any]:
         """Compiles, by calling once; where CUDA graphs are used, until they are recorded.
@@ -116,14 +122,14 @@ class CompiledRunner(TorchRunner):
         torch._dynamo.reset()
         counters.clear()
         compiled = torch.compile(
-            self.forward(module), mode=self.case.variant, dynamic=self._dynamic, fullgraph=self._fullgraph
+            self.forward(module), dynamic=self._dynamic, fullgraph=self._fullgraph, **self._compiled_by(module)
         )
         feed = self.seeded_feed()
         for tensor, spec in zip(feed, self.model.inputs, strict=True):
             for index in free_sizes(spec):
                 if tensor.shape[index] > 1:  # a size of 1 is compiled for itself alone
                     torch._dynamo.mark_dynamic(tensor, index)
-        graphs = self.case.device == "cuda" and self.case.variant in GRAPH_MODES
+        graphs = self.case.device == "cuda" and self.case.variant in GRAPH_MODES and self._compiler is None
         try:
             with warnings.catch_warnings():
                 # Inductor advises TF32 at every fp32 matrix product; whether it is used is this tool's option tf32.
@@ -137,6 +143,23 @@ class CompiledRunner(TorchRunner):
             ) from error
         self._tell({name: dict(counts) for name, counts in counters.items()}, graphs)
         return compiled  # type: ignore[no-any-return]
+
+    def _compiled_by(self, module: Any) -> dict[str, Any]:
+        """What compiles: Inductor in the case's mode; to be profiled, Inductor as it tells what its kernels are."""
+        if self.preparation.level != "layer":
+            return {"mode": self.case.variant}
+        self._compiler = Compiler(module, self.case.variant, on_gpu=self.case.device == "cuda")
+        return {"backend": self._compiler}
+
+    def profile_layers(self, feed: Feed, runs: int) -> Layers:
+        """Times kernels and operators by torch.profiler."""
+        from inferlens.backends.inductor_layers import layers_of
+
+        check_level(self.preparation)
+        assert self._compiler is not None
+        on_gpu = self.case.device == "cuda"
+        graphs = on_gpu and self.case.variant in GRAPH_MODES
+        return layers_of(self, self._compiler, feed, runs, on_gpu=on_gpu, graphs=graphs)
 
     def __exit__(self, *error: Any) -> None:
         import torch

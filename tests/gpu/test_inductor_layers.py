@@ -1,0 +1,130 @@
+"""Layers on an NVIDIA GPU of what runs inside PyTorch: the kernels of Inductor and of TorchScript, traced to modules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from inferlens.backends.abilities import LayerProfiler  # noqa: E402
+from inferlens.case import TensorSpec  # noqa: E402
+from inferlens.layer_profile import Layers  # noqa: E402
+from inferlens.models.model import Model  # noqa: E402
+from tests.backends import small  # noqa: E402
+from tests.backends.layered import ODD, Costly, Fused, check, of, prepared, seconds, total  # noqa: E402
+from tests.backends.layered import model as layered  # noqa: E402
+from tests.backends.test_inductor_layers import Breaking  # noqa: E402
+from tests.backends.test_torchscript_layers import Encoder  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+RUNS = 12  # more than are profiled at once
+TRACE, SCRIPT = "torchscript:trace", "torchscript:script"
+INDUCTOR = ("torch_compile:default", "torch_compile:reduce-overhead", "torch_compile:max-autotune")
+
+
+def profiled(label: str, network: Model, folder: Path, precision: str = "fp32", **options: bool) -> Layers:
+    case = small.case(label, device="cuda", precision=precision, options=options)
+    with small.backend(label).prepare(network, case, prepared(folder)) as runner:
+        assert isinstance(runner, LayerProfiler)
+        feed = runner.place(small.arrays(network))
+        for _ in range(3):
+            runner.infer(feed)
+        found = runner.profile_layers(feed, RUNS)
+    assert found.timed == "GPU"
+    assert found.clock.startswith("torch.profiler (CUPTI)")
+    check(found, RUNS)
+    return found
+
+
+def known(found: Layers) -> float:
+    return seconds([layer for layer in found.layers if layer.modules]) / seconds(list(found.layers))
+
+
+def real(name: str) -> Model:
+    torchvision = pytest.importorskip("torchvision")
+    torch.manual_seed(0)
+    module = getattr(torchvision.models, name)(weights=None).eval()
+    spec = TensorSpec("image", (8, 3, 224, 224))
+    return Model(f"torchvision:{name}", name, "module", (spec,), module=module)
+
+
+@pytest.mark.parametrize("label", [*INDUCTOR, TRACE, SCRIPT])
+def test_costs_are_where_the_work_is(label: str, tmp_path: Path) -> None:
+    found = profiled(label, layered(Costly, 8, 64, 112, 112), tmp_path)
+    second = seconds(of(found, "second"))
+    assert second > 2 * seconds(of(found, "first"))
+    assert total(found, 0) > 0.3 * found.whole[0]
+    assert all(layer.details["kernels"] for layer in found.layers)
+
+
+@pytest.mark.parametrize("label", INDUCTOR)
+def test_fused_kernels_name_all_their_modules(label: str, tmp_path: Path) -> None:
+    found = profiled(label, layered(Fused, 2, 3, 64, 64), tmp_path)
+    assert known(found) > 0.9
+    fused = [layer for layer in of(found, f"{ODD}.1") if layer.kind.startswith("Triton")]
+    assert fused
+    assert f"{ODD}.2" in fused[0].modules
+    assert any("triton" in kernel for kernel in fused[0].details["kernels"])
+    assert fused[0].outputs[0].shape == (2, 32, 64, 64)
+    assert of(found, "last")
+    assert ("cuda_graph" in found.absent) == (label != INDUCTOR[0])
+
+
+def test_graph_breaks(tmp_path: Path) -> None:
+    found = profiled(INDUCTOR[0], layered(Breaking, 1, 64, 32), tmp_path)
+    assert of(found, "first")
+    assert of(found, "second")
+    assert known(found) > 0.9
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "vit_b_16"])
+def test_inductor_attributes_real_models(name: str, tmp_path: Path, record_property: pytest.RecordProperty) -> None:
+    found = profiled(INDUCTOR[0], real(name), tmp_path, "fp16")
+    record_property("attributed", known(found))
+    print(f"{name}: {known(found):.1%} of {len(found.layers)} layers' time attributed; {found.absent}")
+    assert known(found) > 0.9
+    assert "calls" not in found.absent
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "vit_b_16"])
+@pytest.mark.parametrize("way", ["", "freeze", "optimize_for_inference"])
+def test_torchscript_attributes_real_models(name: str, way: str, tmp_path: Path) -> None:
+    found = profiled(TRACE, real(name), tmp_path, "fp16", **({way: True} if way else {}))
+    print(f"{name} {way}: {known(found):.1%} of {len(found.layers)} layers' time attributed; {found.absent}")
+    assert known(found) > 0.95
+
+
+@pytest.mark.parametrize("way", ["", "freeze", "optimize_for_inference"])
+@pytest.mark.parametrize("label", [TRACE, SCRIPT])
+def test_torchscript_attributes_transformers(label: str, way: str, tmp_path: Path) -> None:
+    found = profiled(label, layered(Encoder, 4, 64, 32), tmp_path, **({way: True} if way else {}))
+    assert known(found) > (0.5 if label == SCRIPT and way else 0.95)  # branches cannot be told apart there
+    assert "layers.0" in {path for layer in found.layers for path in layer.modules} or (label == SCRIPT and way)
+
+
+def test_torchscript_fuses_on_a_gpu(tmp_path: Path) -> None:
+    """Its own fuser makes one kernel of what follows the linear layer."""
+
+    class Chain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(64, 64)
+            self.act = nn.SiLU()
+            self.bound = nn.Tanh()
+
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            return self.bound(self.act(self.linear(image)) * 2)
+
+    found = profiled(TRACE, layered(Chain, 256, 64), tmp_path)
+    linear, fused = found.layers
+    assert linear.modules == ("linear",)
+    assert fused.modules == ("act", "", "bound")
+    assert fused.operators == ("aten::silu", "aten::mul", "aten::tanh")
