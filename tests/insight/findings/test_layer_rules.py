@@ -57,6 +57,14 @@ def test_floors_that_may_be_too_low_are_said_to_be() -> None:
     assert "Floors may be too low: the work of 1 module is in no layer." in the("far-above-floor", of).sentence
 
 
+def test_a_few_disturbed_runs_make_no_layer_slow() -> None:
+    disturbed = tuple(80 * MS if run % 3 == 0 else 1 * MS for run in range(40))
+    conv = msgspec.structs.replace(layer("conv1", 1.0), times=disturbed)
+    of = layered(conv, layer("fc", 40.0, kind="Gemm"), whole=70.0, ceilings=ceilings(fp32=1e13))
+    of = msgspec.structs.replace(of, work=work(conv1=5e9, fc=3e11))
+    assert not of_rule("far-above-floor", of)
+
+
 def test_a_module_is_told_from_those_inside_of_it() -> None:
     block, inside = layer("block", 8.0, "Block"), layer("block.pool", 2.0, "MaxPool2d")
     of = layered(block, inside, work=work(block=2e9, block__pool=5e9), ceilings=ceilings(fp32=1e13))

@@ -28,44 +28,44 @@ SLOWER = 2.0
 )
 def first_convolution(seen: Evidence) -> Iterator[Finding]:
     """The rate of the others is what the same device and library reach in the same run: a goal that can be met."""
-    found = [each for each in seen.parts if each.family == "convolution" and each.seconds > 0]
+    found = [each for each in seen.parts if each.family == "convolution" and each.steady > 0]
     if len(found) < 2:
         return
     first, others = found[0], found[1:]
     channels = input_channels(first)
     if channels is None or channels > FEW_CHANNELS:
         return
-    mine, share = flops(seen, first), seen.share(first.seconds)
+    mine, share = flops(seen, first), seen.share(first.steady)
     known = [(done, each) for each in others if (done := flops(seen, each)) and not _grouped(each)]
     says = f"{part(first)}, the first convolution, has {plural(channels, 'input channel')}"
     if mine and known:
-        rate = sum(done for done, _ in known) / sum(each.seconds for _, each in known)
+        rate = sum(done for done, _ in known) / sum(each.steady for _, each in known)
         floor = mine / rate
-        won = first.seconds - floor
-        if first.seconds < SLOWER * floor or seen.share(won) < LEAST:
+        won = first.steady - floor
+        if first.steady < SLOWER * floor or seen.share(won) < LEAST:
             return
         yield Finding(
             subject=part(first),
-            sentence=f"{says}, takes {of_run(first.seconds, share)} and computes at 1/{first.seconds / floor:.1f} of "
+            sentence=f"{says}, takes {of_run(first.steady, share)} and computes at 1/{first.steady / floor:.1f} of "
             f"the rate of the other convolutions; at theirs it would take {duration(floor)}.",
             seconds=won,
             share=share,
             evidence={
                 "channels": channels,
-                "seconds": first.seconds,
+                "seconds": first.steady,
                 "flops": mine,
                 "rate of the others": rate,
                 "seconds at their rate": floor,
             },
         )
     elif seen.on_gpu and share >= LEAST_WITHOUT_RATE:
-        mean = sum(each.seconds for each in others) / len(others)
+        mean = sum(each.steady for each in others) / len(others)
         yield Finding(
             subject=part(first),
-            sentence=f"{says} and takes {of_run(first.seconds, share)}, {ratio(first.seconds / mean)} as long as the "
+            sentence=f"{says} and takes {of_run(first.steady, share)}, {ratio(first.steady / mean)} as long as the "
             "mean of the other convolutions.",
             share=share,
-            evidence={"channels": channels, "seconds": first.seconds, "mean of the others": mean},
+            evidence={"channels": channels, "seconds": first.steady, "mean of the others": mean},
         )
 
 

@@ -45,28 +45,25 @@ def far_above_floor(seen: Evidence) -> Iterator[Finding]:
     if seen.floors is None:
         return
     avoidable = fusion.avoidable(seen.parts)
-    pairs = [
-        (each, floor)
-        for each in seen.parts
-        if (floor := seen.floor_of(each)) and each.seconds > 0
-        if each.family not in ("reformat", "cast", "copy") and each.row.place not in avoidable
-    ]
     far = [
-        (each, floor)
-        for each, floor in pairs
-        if seen.share(each.seconds) >= LARGE and floor.distance is not None and floor.distance >= FAR
+        (each.steady - floor.floor, each, floor)
+        for each in seen.parts
+        if each.family not in ("reformat", "cast", "copy") and each.row.place not in avoidable
+        if seen.share(each.steady) >= LARGE
+        if (floor := seen.floor_of(each)) and floor.floor and each.steady >= FAR * floor.floor
     ]
-    for each, floor in sorted(far, key=lambda pair: -(pair[1].won or 0.0))[:MOST]:
+    for won, each, floor in sorted(far, key=lambda found: -found[0])[:MOST]:
         name = f"What {part(each)} does outside of the modules in it" if _contains(seen, each) else part(each)
+        distance = each.steady / floor.floor if floor.floor else None
         yield Finding(
             subject=part(each),
-            sentence=f"{name} takes {of_run(each.seconds, seen.share(each.seconds))}, "
-            f"{significant(floor.distance or 0.0, 2)} times its floor of {duration(floor.floor)}"
-            f"{_bound(floor.bound)}.{_caveat(seen.floors)}",
-            seconds=floor.won,
-            share=seen.share(each.seconds),
+            sentence=f"{name} takes {of_run(each.steady, seen.share(each.steady))}, "
+            f"{significant(distance or 0.0, 2)} times its floor of {duration(floor.floor)}{_bound(floor.bound)}."
+            f"{_caveat(seen.floors)}",
+            seconds=won,
+            share=seen.share(each.steady),
             evidence={
-                "seconds": each.seconds, "floor": floor.floor, "distance": floor.distance, "flops": floor.flops,
+                "seconds": each.steady, "floor": floor.floor, "distance": distance, "flops": floor.flops,
                 "bytes": floor.bytes,
             },
             advice=_MEMORY if each.family not in DENSE else _ON_GPU if seen.on_gpu else "",
@@ -104,8 +101,8 @@ def dominating(seen: Evidence) -> Iterator[Finding]:
     timed = [each for each in seen.parts if each.seconds > 0]
     if len(timed) < LEAST_LAYERS or seen.floors is not None:
         return
-    first = max(timed, key=lambda each: each.seconds)
-    share, work = seen.share(first.seconds), _work_share(seen, first)
+    first = max(timed, key=lambda each: each.steady)
+    share, work = seen.share(first.steady), _work_share(seen, first)
     if work is not None and share >= LARGE_FOR_ITS_WORK and share >= OUT_OF_PROPORTION * work:
         said = f" and does {percent(work)} of the model's FLOPs"
     elif work is None and share >= DOMINATING:
@@ -114,9 +111,9 @@ def dominating(seen: Evidence) -> Iterator[Finding]:
         return
     yield Finding(
         subject=part(first),
-        sentence=f"{part(first)} takes {of_run(first.seconds, share)}{said}.",
+        sentence=f"{part(first)} takes {of_run(first.steady, share)}{said}.",
         share=share,
-        evidence={"seconds": first.seconds, "share": share, "share of FLOPs": work},
+        evidence={"seconds": first.steady, "share": share, "share of FLOPs": work},
     )
 
 
