@@ -95,7 +95,7 @@ def test_rotating_inputs_give_each_its_own_outputs(label: str, options: Any, pre
             feed = runner.place(arrays)
             runner.bind(feed)
             outputs = runner.collect(runner.infer(feed))
-            assert small.error(outputs, small.eager(model, arrays)) < small.allowed(label)
+            assert small.error(outputs, small.eager(small.model(), arrays)) < small.allowed(label)
         feeding = Feeding(runner, model, case, first, preparation)
         timings = runner.clock.time(runner.infer, feeding.latency, 20)
         assert len(timings.latency) == len(timings.begins) == 20

@@ -86,7 +86,7 @@ class TensorRT(Backend):
             }
             return made.plan
 
-        return EngineRunner(plan, model, case, preparation, found, options)
+        return EngineRunner(plan, model, case, preparation, found, options, path)
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Writes an engine, and its provenance beside it."""

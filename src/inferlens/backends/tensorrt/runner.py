@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Inputs, Outputs, Preparation, Runner
 from inferlens.backends.feeds import ordered
+from inferlens.backends.layer_runs import check_level
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.runtime import Call, Engine
@@ -20,12 +22,13 @@ from inferlens.backends.torch_runner import host_array
 from inferlens.case import Case, TensorSpec
 from inferlens.clocks import Clock, Lane, LanesClock
 from inferlens.errors import Unsupported
+from inferlens.layer_profile import Layers
 from inferlens.models.model import Model
 
 Feed = dict[str, Any]
 
 
-class EngineRunner(Runner):
+class EngineRunner(Runner, LayerProfiler):
     """Opens a plan when it is entered and calls it; the plan itself is made by ``build``, inside of the entry.
 
     With a CUDA graph a call is a replay, which reads the captured inputs: feeds are copied into those. Without, the
@@ -40,8 +43,11 @@ class EngineRunner(Runner):
         preparation: Preparation,
         flavour: Flavour,
         options: Options,
+        onnx: Path | None = None,
     ) -> None:
+        """``onnx`` is the file that the plan is built from, where there is one."""
         self._build = build
+        self._onnx = onnx
         self._model = model
         self._case = case
         self._preparation = preparation
@@ -115,6 +121,22 @@ class EngineRunner(Runner):
     def synchronize(self) -> None:
         """Waits for the runner's stream."""
         self.calls[0].stream.synchronize()
+
+    def profile_layers(self, feed: Feed, runs: int) -> Layers:
+        """Times the engine's layers by TensorRT's own profiler.
+
+        Raises:
+            Unsupported: if calls are replayed from a CUDA graph, or the runtime reports no times.
+        """
+        from inferlens.backends.tensorrt.layer_profiling import layers_of
+
+        check_level(self._preparation)
+        if self._graphs:
+            raise Unsupported("A CUDA graph replays kernels and tells no layers.", cure="without cuda_graph")
+        self.infer(feed)  # with the feed bound
+        layers, bindings = layers_of(self, self.calls[0], feed, runs, self._onnx)
+        self._preparation.facts["engine_bindings"] = bindings
+        return layers
 
     def memory_parts(self) -> dict[str, int]:
         """The contexts' memory for activations, and the engine's weights where this TensorRT tells them."""

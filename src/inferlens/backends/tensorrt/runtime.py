@@ -102,12 +102,15 @@ class Engine:
 
     def layers(self) -> list[Any]:
         """What the engine tells of its layers, as decoded JSON: a mapping for each, or its name alone."""
+        return self.information()[0]
+
+    def information(self) -> tuple[list[Any], list[str]]:
+        """The same, and the names of the engine's inputs and outputs."""
         import msgspec
 
         inspector = self.opened.create_engine_inspector()
-        told = inspector.get_engine_information(self.flavour.module.LayerInformationFormat.JSON)
-        found: list[Any] = msgspec.json.decode(told).get("Layers", [])
-        return found
+        told = msgspec.json.decode(inspector.get_engine_information(self.flavour.module.LayerInformationFormat.JSON))
+        return list(told.get("Layers", [])), list(map(str, told.get("Bindings", [])))
 
     def _use_cache(self, path: Path) -> None:
         self._config = self.opened.create_runtime_config()

@@ -7,16 +7,21 @@ no other backend; and it captures single engines, where PyTorch runs something b
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.cuda_graph import CudaGraph
+from inferlens.backends.layer_runs import check_level
 from inferlens.backends.torch_runner import Feed, TorchOptions, TorchRunner, not_entered
 from inferlens.backends.torch_tensorrt.library import Library
 from inferlens.backends.torch_tensorrt.options import Options
 from inferlens.case import Case
+from inferlens.errors import Unsupported
+from inferlens.layer_profile import Layers
 from inferlens.models.model import Model
+from inferlens.partition import Segment
 
 
 class ReplayingRunner(TorchRunner):
@@ -50,6 +55,25 @@ class ReplayingRunner(TorchRunner):
     def read_by(self, feed: Feed) -> list[Any]:
         """The captured inputs, if the call is replayed."""
         return list(feed if self._graph is None else self._graph.inputs)
+
+    def profiled(self, compiled: Any, feed: Feed, runs: int, segments: Sequence[Segment] = ()) -> Layers:
+        """The layers of ``compiled``, which a call runs; ``segments`` say what PyTorch runs of it.
+
+        Raises:
+            Unsupported: if calls are replayed from a CUDA graph, or no engine reports times.
+        """
+        from inferlens.backends.torch_tensorrt.layers import layers_of
+        from inferlens.backends.torch_tensorrt.telling import origin_among
+
+        check_level(self.preparation)
+        if self._graph is not None:
+            raise Unsupported("A CUDA graph replays kernels and tells no layers.", cure="without cuda_graph")
+        paths = frozenset(path for path, _ in self.model.module.named_modules()) if self.model.module else frozenset()
+        folder = self.preparation.folder / "engine-reports"
+        tensorrt = import_module(self.library.package)
+        layers, bindings = layers_of(self, compiled, feed, runs, folder, tensorrt, origin_among(paths), segments)
+        self.preparation.facts["engine_bindings"] = bindings
+        return layers
 
     def device_memory(self) -> None:
         """Not told: engines take memory past PyTorch's allocator."""

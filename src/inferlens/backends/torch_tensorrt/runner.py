@@ -13,18 +13,22 @@ from typing import Any
 
 import msgspec
 
+from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.base import Preparation
 from inferlens.backends.torch_runner import Feed, not_entered
 from inferlens.backends.torch_tensorrt import settings, shapes
 from inferlens.backends.torch_tensorrt.engine_cache import counting_cache
+from inferlens.backends.torch_tensorrt.engines import collected
 from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS, FrontEnd, Work, compiling
 from inferlens.backends.torch_tensorrt.library import Library
 from inferlens.backends.torch_tensorrt.options import Options
 from inferlens.backends.torch_tensorrt.replay import ReplayingRunner
 from inferlens.backends.torch_tensorrt.scripts import script_partition
+from inferlens.backends.torch_tensorrt.telling import telling
 from inferlens.backends.torch_tensorrt.watch import Lowered, choices, segments_of, watching
 from inferlens.case import Case
 from inferlens.errors import Unsupported
+from inferlens.layer_profile import Layers
 from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Model
 from inferlens.partition import Partition, partition_of
@@ -32,7 +36,7 @@ from inferlens.partition import Partition, partition_of
 NO_PATHS = "torch.compile does not tell from which modules the operators came."
 
 
-class TensorRtRunner(ReplayingRunner):
+class TensorRtRunner(ReplayingRunner, LayerProfiler):
     """Calls a module that has engines in it."""
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library) -> None:
@@ -41,6 +45,7 @@ class TensorRtRunner(ReplayingRunner):
         self._program: Any = None
         self._work: Work | None = None
         self._graphs: list[Lowered] = []
+        self._engines: list[Any] = []  # modules with an engine, noted where layers are to be profiled
 
     @property
     def front_end(self) -> FrontEnd:
@@ -71,7 +76,13 @@ class TensorRtRunner(ReplayingRunner):
             Unsupported: if the model, or what was asked for, is not for this front end.
         """
         cache = counting_cache(self.options, self.library, self.preparation)
-        with watching() as self._graphs, compiling(self.model.name, "compile", cure=self._without_cache()):
+        level = self.preparation.level
+        with (
+            telling(self.library, level),
+            collected(level) as self._engines,
+            watching() as self._graphs,
+            compiling(self.model.name, "compile", cure=self._without_cache()),
+        ):
             work = self.work()
             if cache is not None:
                 work.settings["custom_engine_cache"] = cache
@@ -85,11 +96,21 @@ class TensorRtRunner(ReplayingRunner):
         import torch
 
         self.compiled = self._program = self._work = None
-        self._graphs = []
+        self._graphs, self._engines = [], []
         self._call = not_entered
         if self.front_end.one_mode:
             torch._dynamo.reset()  # lets go of the compiled code and of the engines in it
         super().__exit__(*error)
+
+    def profile_layers(self, feed: Feed, runs: int) -> Layers:
+        """Times the layers of the engines, and what PyTorch runs between them.
+
+        Raises:
+            Unsupported: if calls are replayed from a CUDA graph, or no engine reports times.
+        """
+        segments = () if self.front_end.script else segments_of(self._graphs)
+        compiled = self._engines if self.front_end.one_mode else self.compiled
+        return self.profiled(compiled, feed, runs, segments)
 
     def save(self, path: Path) -> None:
         """Writes the compiled module; the runner is entered.

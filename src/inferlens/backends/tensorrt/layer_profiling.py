@@ -1,0 +1,79 @@
+"""The layers of an engine, timed in every run, and the modules of the ONNX file that they came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from inferlens.backends.layer_runs import clocked_runs
+from inferlens.backends.onnx_modules import Origins, modules_among, operators_among, origins
+from inferlens.backends.tensorrt.layer_times import CLOCK, Report, Reporting, timed_layers
+from inferlens.backends.tensorrt.told import NAMES_ONLY, TELLS_NOTHING, WAITS, Origin, is_detailed, told_layers
+from inferlens.layer_profile import Layers
+
+NO_ONNX = (
+    "the modules that layers came from are told by the ONNX file, and this engine is given without it. "
+    "Profile the model, or the ONNX file."
+)
+UNNAMED = "of {} layers the engine does not tell from which ONNX nodes they came"
+
+
+def layers_of(runner: Any, call: Any, feed: Any, runs: int, onnx: Path | None) -> tuple[Layers, list[str]]:
+    """Times the layers of ``call``, which ``runner.infer(feed)`` makes, in ``runs`` runs.
+
+    Args:
+        onnx: the file that the engine was built from; ``None`` if it is not known.
+
+    Returns:
+        The layers, and the names of the engine's inputs and outputs.
+
+    Raises:
+        Unsupported: if the runtime reports no times.
+    """
+    engine = call.engine
+    told, bindings = engine.information()
+    graph = origins(onnx) if onnx is not None else Origins((), NO_ONNX)
+    reports: list[Report] = []
+    with Reporting(call.context, engine.flavour.module) as reporting:
+        runner.infer(feed)
+        runner.synchronize()
+        if not reporting.take():  # this runtime reports only from within a call
+            reporting.emit()
+            runner.infer(feed)
+            reporting.take()
+        clocked = clocked_runs(runner, feed, runs, lambda: reports.append(reporting.take()))
+    layers = timed_layers(told_layers(told, origin_in(graph)), reports)
+    return Layers(
+        layers=layers,
+        whole=clocked.whole,
+        timed="GPU",
+        clock=CLOCK,
+        absent=absences(told, graph.absent, layers),
+        begun=clocked.begun,
+        started=clocked.started,
+    ), bindings
+
+
+def origin_in(graph: Origins) -> Origin:
+    """Modules and operators of nodes of an ONNX graph, by their names or by what they write."""
+
+    def origin(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        nodes = [node for name in names if (node := graph.by_name.get(name) or graph.by_output.get(name)) is not None]
+        ordered = graph.in_order(nodes)
+        return modules_among(ordered), operators_among(ordered)
+
+    return origin
+
+
+def absences(told: Sequence[Any], missing: str, layers: Sequence[Any]) -> dict[str, str]:
+    """What is not known of the layers, and why."""
+    absent = {}
+    if not is_detailed(told):
+        absent["details"] = NAMES_ONLY if told else TELLS_NOTHING
+    lost = sum(1 for layer in layers if not layer.modules and not layer.name.startswith(WAITS) and any(layer.times))
+    if missing:
+        absent["modules"] = missing
+    elif lost:
+        absent["modules"] = UNNAMED.format(lost)
+    return absent

@@ -1,0 +1,161 @@
+"""The layers of a module that Torch-TensorRT compiled: those of its engines, and what PyTorch runs between them.
+
+A part that PyTorch runs is one layer, timed by CUDA events around its call. Layers of several engines are told apart by
+the engine's name before their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from inferlens.backends.layer_runs import clocked_runs
+from inferlens.backends.module_hooks import GpuMoments
+from inferlens.backends.tensorrt.layer_profiling import absences
+from inferlens.backends.tensorrt.layer_times import Report, timed_layers
+from inferlens.backends.tensorrt.told import Origin, told_layers
+from inferlens.backends.torch_tensorrt.engines import Inside, engines_in
+from inferlens.errors import Unsupported
+from inferlens.layer_profile import Layer, Layers
+from inferlens.partition import Segment
+
+PART = "_run_on_gpu"  # begins the names of submodules that PyTorch runs
+NO_ORIGIN = "the engines do not tell from which operators of {} of their layers came"
+
+
+class Told(Struct, frozen=True):
+    """Layers of a module without their times, the names of inputs and outputs of its engines, and what is absent."""
+
+    layers: dict[str, list[Layer]]
+    bindings: list[str]
+    absent: dict[str, str]
+
+
+class Parts:
+    """What PyTorch runs, as submodules of a compiled module, timed by events before and after each call."""
+
+    def __init__(self, compiled: Any, segments: Sequence[Segment]) -> None:
+        children = compiled.named_children() if hasattr(compiled, "named_children") else ()
+        self._children = [(name, child) for name, child in children if name.startswith(PART)]
+        runs = [segment for segment in segments if segment.runs_in == "PyTorch"]
+        known = runs if len(runs) == len(self._children) else [None] * len(self._children)
+        self.layers = [_part(name, of) for (name, _), of in zip(self._children, known, strict=True)]
+        self._moments = GpuMoments(2 * len(self._children) + 1)
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """While it lasts, moments are taken around every part."""
+        with ExitStack() as hooked:
+            for _, child in self._children:
+                hooked.callback(child.register_forward_pre_hook(lambda *_: self._moments.take()).remove)
+                hooked.callback(child.register_forward_hook(lambda *_: self._moments.take()).remove)
+            yield
+
+    def begin(self) -> None:
+        """Before each run."""
+        self._moments.take()
+
+    def take(self) -> Report:
+        """Names and milliseconds of the run that has just ended."""
+        moments = self._moments.read()[1:]
+        return [
+            (name, (end - begin) * 1e3)
+            for (name, _), begin, end in zip(self._children, moments[::2], moments[1::2], strict=False)
+        ]
+
+
+def layers_of(
+    runner: Any, compiled: Any, feed: Any, runs: int, folder: Path, tensorrt: Any, origin: Origin,
+    segments: Sequence[Segment] = (),
+) -> tuple[Layers, list[str]]:  # fmt: skip
+    """Times the layers of ``compiled``, which ``runner.infer(feed)`` calls, in ``runs`` runs.
+
+    Returns:
+        The layers, and the names of inputs and outputs of its engines.
+
+    Raises:
+        Unsupported: if there is no engine, or none reports times.
+    """
+    engines = engines_in(compiled, folder, tensorrt)
+    if not engines:
+        raise Unsupported(
+            "The compiled module has no engine that can be asked.",
+            cure="--backend torch_tensorrt:dynamo, or --level kernel",
+        )
+    parts = Parts(compiled, segments)
+    told = _told(engines, origin)
+    reports: list[Report] = []
+
+    def after() -> None:
+        reports.append([*_named(engines, told.layers), *parts.take()])
+        parts.begin()
+
+    with ExitStack() as profiled:
+        for engine in engines:
+            profiled.enter_context(engine)
+        runner.infer(feed)
+        runner.synchronize()
+        for engine in engines:
+            engine.take()
+        profiled.enter_context(parts.timed())
+        parts.begin()
+        clocked = clocked_runs(runner, feed, runs, after)
+    found = timed_layers(_in_order(compiled, told.layers, parts.layers), reports)
+    return Layers(
+        layers=found,
+        whole=clocked.whole,
+        timed="GPU",
+        clock=engines[0].clock,
+        absent=told.absent | _lost(found),
+        begun=clocked.begun,
+        started=clocked.started,
+    ), told.bindings
+
+
+def _told(engines: Sequence[Inside], origin: Origin) -> Told:
+    layers: dict[str, list[Layer]] = {}
+    bindings: list[str] = []
+    absent: dict[str, str] = {}
+    for engine in engines:
+        entries, names = engine.information()
+        bindings += names
+        absent |= {key: why for key, why in absences(entries, "", ()).items() if key == "details"}
+        before = f"{engine.name}/" if len(engines) > 1 else ""
+        layers[engine.name] = [replace(layer, name=before + layer.name) for layer in told_layers(entries, origin)]
+    return Told(layers, bindings, absent)
+
+
+def _in_order(compiled: Any, engines: dict[str, list[Layer]], parts: list[Layer]) -> list[Layer]:
+    """Layers of engines and parts in the order of the module's children; where that is not told, engines first."""
+    children = [name for name, _ in compiled.named_children()] if hasattr(compiled, "named_children") else []
+    groups = engines | {layer.name: [layer] for layer in parts}
+    order = {name: place for place, name in enumerate(children)}
+    return [layer for name in sorted(groups, key=lambda name: order.get(name, -1)) for layer in groups[name]]
+
+
+def _named(engines: Sequence[Inside], layers: dict[str, list[Layer]]) -> Iterator[tuple[str, float]]:
+    before = len(layers) > 1
+    for engine in engines:
+        for name, milliseconds in engine.take():
+            yield (f"{engine.name}/{name}" if before else name), milliseconds
+
+
+def _lost(layers: Sequence[Layer]) -> dict[str, str]:
+    """Says so where layers that take time came from nobody knows where."""
+    unknown = sum(1 for layer in layers if not layer.modules and any(layer.times))
+    return {"modules": NO_ORIGIN.format(unknown)} if unknown else {}
+
+
+def _part(name: str, segment: Segment | None) -> Layer:
+    operators = segment.operators if segment else ()
+    return Layer(
+        name=name,
+        kind="PyTorch",
+        modules=tuple(dict.fromkeys(operator.module for operator in operators)),
+        operators=tuple(operator.name for operator in operators),
+    )

@@ -1,0 +1,85 @@
+"""Layers of engines on an NVIDIA GPU: times of every run, modules, and what is said where the engine tells less."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torchvision")
+
+import inferlens  # noqa: E402
+from inferlens.backends.tensorrt.flavours import find  # noqa: E402
+from inferlens.layer_profile import Profile  # noqa: E402
+
+VARIANT = next((variant for variant in ("trt", "rtx") if find(variant)[0] is not None), "")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+    pytest.mark.skipif(not VARIANT, reason="needs TensorRT or TensorRT for RTX"),
+]
+
+
+def profiled(backend: str, folder: Path, **words: Any) -> Profile:
+    (made,) = inferlens.profile(
+        "resnet18",
+        backend=backend,
+        precision="fp16",
+        device="cuda",
+        runs=20,
+        iterations=50,
+        output=str(folder),
+        **words,
+    )
+    assert made.status == "ok", made.reason
+    assert made.layers is not None
+    return made
+
+
+def attributed(profile: Profile) -> float:
+    assert profile.layers is not None
+    every = profile.layers.layers
+    return sum(sum(layer.times) for layer in every if layer.modules) / sum(sum(layer.times) for layer in every)
+
+
+@pytest.mark.parametrize(
+    ("backend", "least", "options"),
+    [
+        (f"tensorrt:{VARIANT}", 0.95, ()),
+        ("torch_tensorrt:dynamo", 0.95, ()),
+        ("torch_tensorrt:dynamo", 0.95, ("torch_tensorrt.use_python_runtime=true",)),
+        ("torch_tensorrt:dynamo", 0.9, ("torch_tensorrt.torch_executed_ops=aten.max_pool2d",)),
+        ("torch_tensorrt:compile", 0.95, ()),
+        ("torch_tensorrt:ts-trace", 0.5, ()),
+    ],
+    ids=str,
+)
+def test_layers_are_timed_in_every_run(backend: str, least: float, options: tuple[str, ...], tmp_path: Path) -> None:
+    made = profiled(backend, tmp_path, option=list(options))
+    assert made.layers is not None
+    timed = [layer for layer in made.layers.layers if layer.times]
+    assert all(len(layer.times) == 20 for layer in timed)
+    assert len(timed) > 15
+    sums = [sum(layer.times[run] for layer in timed) for run in range(20)]
+    assert all(0 < total <= 1.05 * whole for total, whole in zip(sums, made.layers.whole, strict=True))
+    assert len(set(sums)) > 1  # samples, no mean of them
+    print(backend, options, attributed(made), made.layers.absent, made.layers.clock)
+    assert attributed(made) >= least, made.layers.absent
+
+
+def test_an_engine_that_tells_names_only(tmp_path: Path) -> None:
+    verbosity = "tensorrt.profiling_verbosity=layer_names_only"
+    made = profiled(f"tensorrt:{VARIANT}", tmp_path, option=[verbosity])
+    assert made.layers is not None
+    assert "profiling_verbosity=detailed" in made.layers.absent["details"]
+
+
+def test_a_cuda_graph_tells_no_layers(tmp_path: Path) -> None:
+    (made,) = inferlens.profile(
+        "resnet18", backend=f"tensorrt:{VARIANT}", precision="fp16", device="cuda", runs=5, iterations=20,
+        option=["tensorrt.cuda_graph=true"], output=str(tmp_path),
+    )  # fmt: skip
+    assert made.status == "unsupported"
+    assert "without cuda_graph" in made.cure
