@@ -22,16 +22,16 @@ SORTS = ("won", "time", "order")
 TOP = 20
 UNKNOWN = "layers of no known module"
 HEADINGS = (
-    Heading("#", keep=10),
-    Heading("kind", keep=8, numeric=False, most=20),
-    Heading("modules", keep=9, numeric=False),
+    Heading("#", keep=11),
+    Heading("kind", keep=10, numeric=False, most=20),
+    Heading("modules", keep=4, numeric=False),
     Heading("time", "ms", keep=1),
-    Heading("share", keep=7),
-    Heading("work", "MFLOP", keep=5),
-    Heading("bytes", "MiB", keep=6),
-    Heading("intensity", "FLOP/B", keep=8),
+    Heading("share", keep=8),
+    Heading("work", "MFLOP", keep=6),
+    Heading("bytes", "MiB", keep=7),
+    Heading("intensity", "FLOP/B", keep=9),
     Heading("floor", "ms", keep=2),
-    Heading("bound", keep=4, numeric=False),
+    Heading("bound", keep=5, numeric=False),
     Heading("distance", keep=3),
     Heading("to win", "ms", keep=0),
 )

@@ -9,8 +9,8 @@ from inferlens.units import bandwidth, flop_rate, listing, milliseconds, percent
 from inferlens.views.columns import plain
 from inferlens.views.profiled.sentences import short
 
-# A layer that computes so much faster than the measured rate is not explained by how exactly that was measured.
-ABOVE_RATE = 1.05
+# A layer that computes so much faster than large matrix products is not explained by how good these are at it.
+ABOVE_RATE = 1.25
 FEW = 5
 SPLIT = "Layers fused from several modules are divided among them by their FLOPs: a convention, no measurement."
 
@@ -88,8 +88,8 @@ def _below(found: Roofline) -> list[str]:
         )
     if not found.ceilings.disturbed and sum(row.time for row in faster) > found.time / 2:
         said.append(
-            "Most of the time is in such that compute faster than the rate: it was probably measured while something "
-            "else used the machine. inferlens profile --rebuild measures it again."
+            "Most of the time is in such that compute much faster than the rate: by such convolutions, or because the "
+            "rate was measured while something else used the machine. inferlens profile --rebuild measures it again."
         )
     return said
 
