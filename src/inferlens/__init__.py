@@ -18,11 +18,12 @@ if TYPE_CHECKING:
     from inferlens.record import Record
     from inferlens.rounds import ab
     from inferlens.store import load_records
+    from inferlens.trace.frames import load_trace
 
 __version__ = "0.1.0"
 __all__ = [
     "Budget", "Case", "Compared", "Duel", "Finding", "InferlensError", "Plan", "Profile", "Record", "TensorSpec",
-    "__version__", "ab", "bench", "compare", "findings", "load_profiles", "load_records", "profile",
+    "__version__", "ab", "bench", "compare", "findings", "load_profiles", "load_records", "load_trace", "profile",
 ]  # fmt: skip
 
 _HOMES = {
@@ -30,6 +31,7 @@ _HOMES = {
     "Budget": "case", "Case": "case", "TensorSpec": "case", "InferlensError": "errors",
     "Plan": "plan", "Record": "record", "load_records": "store", "profile": "profiling", "Profile": "layer_profile",
     "load_profiles": "profile_store", "findings": "insight.findings", "Finding": "insight.findings",
+    "load_trace": "trace.frames",
 }  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from inferlens.cli.plot import plot
 from inferlens.cli.profile import profile
 from inferlens.cli.roofline import roofline
 from inferlens.cli.show import show
+from inferlens.cli.trace import trace
 from inferlens.errors import InferlensError
 
 app = typer.Typer(
@@ -40,7 +41,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (bench, ab, show, compare, plot, profile, findings, modules, layers, roofline, graph, build, export,
+for command in (bench, ab, show, compare, plot, profile, findings, modules, layers, trace, roofline, graph, build, export,
                 partition, doctor, backends):  # fmt: skip
     app.command()(command)
 

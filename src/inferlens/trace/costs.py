@@ -1,8 +1,8 @@
 """What each call of an operator cost: on the host and on the GPU, by itself and with what it called.
 
 The definitions are torch-tb-profiler's. Host time by itself is without the operators that it called and without calls
-of the CUDA runtime. Time on the GPU is that of everything that was launched, added up, also of what ran at the same time.
-An operator that only calls one of the same name is one call.
+of the CUDA runtime. Time on the GPU is that of everything that was launched, added up, also where it ran at the same
+time. An operator that only calls one of the same name is one call.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class Costs:
         own = self.host_total - self._sums(above, inside) - in_calls
         for place in np.flatnonzero(self._merged)[::-1].tolist():
             own[self.parent[place]] += own[place]
-        return np.maximum(own, 0)
+        least_zero: Ints = np.maximum(own, 0)
+        return least_zero
 
     @cached_property
     def device_self(self) -> Ints:
@@ -117,10 +118,11 @@ class Costs:
     def _merged(self) -> Bools:
         """Operators that are all that an operator of the same name calls."""
         children = np.bincount(self.parent[self._operators & (self.parent >= 0)], minlength=len(self.parent))
-        names = self.trace.name[self.trace.scopes.row]
+        rows = self.trace.scopes.row
+        names, end = self.trace.name[rows], self.trace.end[rows]
         above = np.maximum(self.parent, 0)
         alone = children[above] == 1 if len(children) else np.zeros(0, bool)
-        found: Bools = self._operators & (self.parent >= 0) & alone & (names == names[above])
+        found: Bools = self._operators & (self.parent >= 0) & alone & (names == names[above]) & (end <= end[above])
         return found
 
     @cached_property

@@ -169,13 +169,13 @@ def decode_events(text: bytes) -> list[Event]:
         msgspec.DecodeError: if it is none, or an event has not the form of one.
     """
     events: list[Event] = _EVENTS.decode(text)
-    if any(event.ts.__class__ is float and event.ts > _LARGE for event in events):
+    if any(event.ts.__class__ is float and not -_LARGE < event.ts < _LARGE for event in events):
         exact: Any = _EXACT.decode(text)
         return list(exact)
     return events
 
 
-LOOSE = msgspec.json.Decoder(LooseEvent, strict=False)
+LOOSE = msgspec.json.Decoder(list[LooseEvent], strict=False)
 ARGUMENTS = msgspec.json.Decoder(Arguments, strict=False)
 ABOUT = msgspec.json.Decoder(About, strict=False)
 

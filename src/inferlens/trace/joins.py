@@ -6,7 +6,7 @@ that overlap without one being inside the other, too. Everything is linear but f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -15,8 +15,6 @@ from inferlens.trace.category import Category
 from inferlens.trace.trace import Bools, Codes, Ints, Trace
 
 NONE = -1
-# Of places and of the indices of what they are for: which of them are what is looked for.
-_Fits = Callable[[Ints, Ints], Bools]
 
 
 class Joins:
@@ -28,8 +26,12 @@ class Joins:
     @cached_property
     def parent(self) -> Ints:
         """For each scope the place, in ``trace.scopes``, of the innermost scope around its begin; -1 without one."""
-        rows = self.trace.scopes.row
-        return nested(self.trace.thread[rows], self.trace.begin[rows], self.trace.end[rows])
+        return self.nest.parent
+
+    @cached_property
+    def nest(self) -> Nest:
+        """The scopes, as intervals in each other."""
+        return Nest.of(self.trace, self.trace.scopes.row)
 
     @cached_property
     def launch(self) -> Ints:
@@ -81,16 +83,8 @@ class Joins:
 
     def innermost(self, thread: Codes, time: Ints, category: Category | None = None) -> Ints:
         """For each moment of a thread the place of the innermost scope, of that category, around it; -1 without one."""
-        rows = self.trace.scopes.row
-        threads, begin, end = self.trace.thread[rows], self.trace.begin[rows], self.trace.end[rows]
-        wanted = np.ones(len(rows), bool) if category is None else self.trace.category[rows] == category
-        found = np.full(len(time), NONE, dtype=np.int64)
-        for each in np.unique(thread).tolist():
-            here = thread == each
-            low, high = np.searchsorted(threads, [each, each + 1])
-            found[here] = np.searchsorted(begin[low:high], time[here], "right") + low - 1
-            found[here & (found < low)] = NONE
-        return _climbed(found, self.parent, lambda places, which: wanted[places] & (time[which] < end[places]))
+        wanted = None if category is None else self.trace.category[self.trace.scopes.row] == category
+        return self.nest.innermost(thread, time, wanted)
 
     def scopes_around(self, place: int, time: int) -> tuple[int, ...]:
         """All scopes around a moment, outermost first; ``place`` is the innermost one."""
@@ -114,6 +108,44 @@ class Joins:
         return names
 
 
+@dataclass(frozen=True, eq=False)
+class Nest:
+    """Intervals on threads, sorted by thread, then by begin, outer ones first; and which are in which."""
+
+    thread: Codes
+    begin: Ints
+    end: Ints
+
+    @classmethod
+    def of(cls, trace: Trace, rows: Ints) -> Nest:
+        """Some events of a trace, which are in order already."""
+        return cls(trace.thread[rows], trace.begin[rows], trace.end[rows])
+
+    @cached_property
+    def parent(self) -> Ints:
+        """For each interval the innermost one around its begin; -1 without one."""
+        return nested(self.thread, self.begin, self.end)
+
+    def innermost(self, thread: Codes, time: Ints, wanted: Bools | None = None) -> Ints:
+        """For each moment of a thread the innermost interval around it, of those that are wanted; -1 without one."""
+        found = np.full(len(time), NONE, dtype=np.int64)
+        for each in np.unique(thread).tolist():
+            here = thread == each
+            low, high = np.searchsorted(self.thread, [each, each + 1])
+            found[here] = np.searchsorted(self.begin[low:high], time[here], "right") + low - 1
+            found[here & (found < low)] = NONE
+        open_ones = np.flatnonzero(found >= 0)
+        while len(open_ones):
+            places = found[open_ones]
+            fits = time[open_ones] < self.end[places]
+            if wanted is not None:
+                fits &= wanted[places]
+            open_ones = open_ones[~fits]
+            found[open_ones] = self.parent[found[open_ones]]
+            open_ones = open_ones[found[open_ones] >= 0]
+        return found
+
+
 def nested(thread: Codes, begin: Ints, end: Ints) -> Ints:
     """For each of some intervals the place of the innermost one around its begin, on its thread; -1 without one.
 
@@ -130,14 +162,3 @@ def nested(thread: Codes, begin: Ints, end: Ints) -> Ints:
             above = parent[above]
         parent.append(above)
     return np.array(parent, dtype=np.int64)
-
-
-def _climbed(places: Ints, parent: Ints, fits: _Fits) -> Ints:
-    """Each place, or the first above it that fits."""
-    places = places.copy()
-    open_ones = np.flatnonzero(places >= 0)
-    while len(open_ones):
-        open_ones = open_ones[~fits(places[open_ones], open_ones)]
-        places[open_ones] = parent[places[open_ones]]
-        open_ones = open_ones[places[open_ones] >= 0]
-    return places

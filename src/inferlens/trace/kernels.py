@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from inferlens.trace.category import Category
 from inferlens.trace.costs import Costs
-from inferlens.trace.table import NANO, Groups, Table
+from inferlens.trace.table import SECOND, Groups, Table
 from inferlens.trace.trace import UNKNOWN, Bools, Ints
 
 KINDS = {Category.KERNEL: "kernel", Category.MEMCPY: "copy", Category.MEMSET: "fill"}
@@ -34,7 +34,7 @@ def kernels(costs: Costs, *, by_operator: bool = False, within: Bools | None = N
     # An operator is told apart by its name; without one it is a name of its own.
     named = trace.name[trace.scopes.row[launchers]] if len(trace.scopes) else np.full(len(events), UNKNOWN)
     named = np.where(launchers >= 0, named, UNKNOWN)
-    keys: list[NDArray[Any]] = [trace.name[rows]]
+    keys: list[NDArray[Any]] = [trace.name[rows], trace.category[rows]]
     if by_operator:
         keys += [named, *gpu.grid[events].T, *gpu.block[events].T, gpu.registers[events], gpu.shared_memory[events]]
     groups = Groups.by(*keys)
@@ -50,11 +50,11 @@ def kernels(costs: Costs, *, by_operator: bool = False, within: Bools | None = N
     columns |= {
         "kind": [kinds[code] for code in trace.category[gpu.row[of]].tolist()],
         "calls": groups.count,
-        "total": total * NANO,
+        "total": total / SECOND,
         "share": total / whole if whole else np.zeros(len(total)),
-        "mean": total / groups.count * NANO,
-        "min": groups.least(duration) * NANO,
-        "max": groups.most(duration) * NANO,
+        "mean": total / groups.count / SECOND,
+        "min": groups.least(duration) / SECOND,
+        "max": groups.most(duration) / SECOND,
         "blocks_per_sm": groups.weighted(gpu.blocks_per_sm[events], duration),
         "occupancy": groups.weighted(gpu.occupancy[events], duration) / 100,
         "tensor_cores": costs.uses_tensor_cores[of],

@@ -15,12 +15,14 @@ from inferlens.trace.notes import Notes
 
 SEPARATOR = re.compile(rb"\}\s*,\s*(?=\{)")
 PROBLEMS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-_NUMBERS = re.compile(rb'("(?:[^"\\]|\\.)*")|[-+]?\b(?:NaN|nan|Infinity|infinity|inf|Inf)\b', re.S)
+# Between what may stand around a value; a text in which it stands just so is changed too, which is the price of speed.
+_NUMBERS = re.compile(rb"(?<=[:\[,\s])[-+]?(?:NaN|nan|Infinity|infinity|inf|Inf)(?=\s*[,}\]])")
 _ESCAPES = re.compile(rb'(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\')
 _SURROGATES = re.compile(rb"(\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
 _CONTROLS = bytes(32 if byte < 32 else byte for byte in range(256))
 _BYTE = re.compile(r"\(byte (\d+)\)")
-_SKIPPED = "could not be read and were skipped"
+SKIPPED = "could not be read and were skipped"
+MOST_SKIPPED = 100_000
 # Pieces that are tried together, where an event holds a list of objects and was cut apart in it.
 _MOST_JOINED = 32
 
@@ -50,7 +52,9 @@ def mended(text: bytes) -> bytes:
         text.decode()
     except UnicodeDecodeError:
         text = text.decode(errors="replace").encode()
-    text = _NUMBERS.sub(lambda match: match[1] or b"null", text)
+    text = _NUMBERS.sub(b"null", text)
+    if b"\\" not in text:
+        return text
     text = _SURROGATES.sub(lambda match: match[1] or b"\\ufffd", text)
     return _ESCAPES.sub(lambda match: match[1] or b"\\\\", text)
 
@@ -75,7 +79,7 @@ class _Salvage:
 
     def run(self) -> tuple[list[Event], bytes | None]:
         waiting = [(0, len(self.pieces))]
-        while waiting and self.rest is None:
+        while waiting and self.rest is None and self.notes.counts[SKIPPED] < MOST_SKIPPED:
             low, high = waiting.pop()
             low = max(low, self.done)
             if low >= high:
@@ -98,28 +102,40 @@ class _Salvage:
             try:
                 self.events += decode_events(b"[" + text + b"]")
                 return high
-            except PROBLEMS as error:
-                place = list_end(error, text)
+            except PROBLEMS:
+                found, place, goes_on = _loose(text)
+            self.events += found
             if place is not None:
-                self.events += decoded(text[:place]) or []
                 self.rest = b",".join([text[place + 1 :], *self.pieces[high:]])
                 return len(self.pieces)
-            event = _loose(text)
-            if event is not None:
-                self.events.append(event)
+            if found:
                 return high
-            if text.count(b"[") <= text.count(b"]"):
-                break  # only a list that is still open can go on in the next piece
-        self.notes.count(_SKIPPED)
+            if not goes_on:
+                break
+        self.notes.count(SKIPPED)
         return low + 1
 
 
-def _loose(text: bytes) -> Event | None:
-    """An event with those of its fields that have a form of use; ``None`` if it is no JSON object."""
+def _loose(text: bytes) -> tuple[list[Event], int | None, bool]:
+    """Events with those of their fields that have a form of use.
+
+    Returns:
+        The events; where in the text the list ends, if it does; and whether the text may go on in the next piece.
+    """
     try:
-        loose: LooseEvent = LOOSE.decode(text)
+        return [_from(loose) for loose in LOOSE.decode(b"[" + text + b"]")], None, False
+    except PROBLEMS as error:
+        place = list_end(error, text)
+        goes_on = "truncated" in str(error)
+    if place is None:
+        return [], None, goes_on
+    try:
+        return [_from(loose) for loose in LOOSE.decode(b"[" + text[:place] + b"]")], place, False
     except PROBLEMS:
-        return None
+        return [], None, False
+
+
+def _from(loose: LooseEvent) -> Event:
     event = Event()
     for name in ("ph", "name", "cat"):
         value = _value(getattr(loose, name), str | int | float)

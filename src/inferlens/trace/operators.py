@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferlens.trace.costs import Costs
-from inferlens.trace.table import NANO, Groups, Table
+from inferlens.trace.table import SECOND, Groups, Table
 from inferlens.trace.trace import Bools
 
 KEYS = ("shapes", "stack")
@@ -23,7 +24,7 @@ def operators(costs: Costs, *, by: tuple[str, ...] = (), within: Bools | None = 
 
     Returns:
         Times in seconds. ``tensor_share`` is that of kernels with tensor cores in the operator's GPU time; ``eligible``
-        says whether it could use them.
+        says whether it could use them. Times on a GPU are NaN where the trace has no GPU events.
     """
     trace = costs.trace
     places = np.flatnonzero(costs.is_operator if within is None else costs.is_operator & within)
@@ -37,13 +38,18 @@ def operators(costs: Costs, *, by: tuple[str, ...] = (), within: Bools | None = 
         columns[key] = [trace.texts[code] for code in getattr(scopes, key)[first].tolist()]
     columns |= {
         "calls": groups.count,
-        "host_self": groups.sum(costs.host_self[places]) * NANO,
-        "host_total": groups.sum(costs.host_total[places]) * NANO,
-        "device_self": groups.sum(costs.device_self[places]) * NANO,
-        "device_total": device * NANO,
+        "host_self": groups.sum(costs.host_self[places]) / SECOND,
+        "host_total": groups.sum(costs.host_total[places]) / SECOND,
+        "device_self": _if_gpu(groups.sum(costs.device_self[places]) / SECOND, costs),
+        "device_total": _if_gpu(device / SECOND, costs),
         "eligible": groups.sum(costs.eligible[places]) > 0,
         "tensor_share": np.divide(tensor, device, out=np.full(len(device), np.nan), where=device > 0),
     }
     table = Table(columns)
-    has_device = len(table) > 0 and float(np.max(device, initial=0.0)) > 0
+    has_device = float(np.max(device, initial=0.0)) > 0
     return table.sorted_by("host_self").sorted_by("device_self") if has_device else table.sorted_by("host_self")
+
+
+def _if_gpu(seconds: NDArray[np.float64], costs: Costs) -> NDArray[np.float64]:
+    """Times on a GPU; not known where the trace has none."""
+    return seconds if len(costs.trace.gpu) else np.full(len(seconds), np.nan)

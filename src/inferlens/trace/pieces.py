@@ -14,12 +14,13 @@ import msgspec
 
 from inferlens.errors import InferlensError
 from inferlens.trace.forms import ABOUT, About, Event, decode_events
-from inferlens.trace.mending import PROBLEMS, SEPARATOR, decoded, list_end, mended, salvaged
+from inferlens.trace.mending import MOST_SKIPPED, PROBLEMS, SEPARATOR, SKIPPED, decoded, list_end, mended, salvaged
 from inferlens.trace.notes import Notes
 from inferlens.units import byte_count
 
-# What may stand before the events or after them, or be one of them.
-MOST_HELD = 64 * 2**20
+# What may stand before the events or after them, and what may be one of them.
+MOST_HELD = 32 * 2**20
+MOST_EVENT = 8 * 2**20
 _BEGIN = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _TOLD = {field.encode_name for field in msgspec.structs.fields(About)}
@@ -48,6 +49,9 @@ class Pieces:
             self._held += block
             events, ended = self._next() if block else self._last()
             yield events
+            if self._notes.counts[SKIPPED] >= MOST_SKIPPED:
+                self._notes.remark("Too much of it cannot be read; the rest was left out.")
+                return
         self._finish()
 
     def _start(self) -> None:
@@ -87,11 +91,16 @@ class Pieces:
             self._held = self._held[end + 1 :].lstrip().removeprefix(b",")
             return events, False
         self._held = self._held.lstrip()
-        if len(self._held) > MOST_HELD:
-            self._notes.remark(f"An event is larger than {byte_count(MOST_HELD)}; what comes from there was left out.")
-            self._held = b""
-            return [], True
-        return [], False
+        return self._too_much() if len(self._held) > MOST_EVENT else ([], False)
+
+    def _too_much(self) -> tuple[list[Event], bool]:
+        """Events of more text than one may be that can be cut nowhere, or only within one."""
+        end = self._cut(len(self._held)) + 1 or len(self._held)
+        text, behind = self._held[:end], self._held[end:]
+        self._notes.remark(f"An event is larger than {byte_count(MOST_EVENT)}, or its end is missing; it was left out.")
+        events, rest = salvaged(text, self._notes)
+        self._held = behind.lstrip().removeprefix(b",") if rest is None else rest + behind
+        return events, rest is not None
 
     def _cut(self, end: int) -> int:
         """Place of the last brace before ``end`` that is followed by a comma and another brace; -1 if there is none."""
@@ -109,7 +118,7 @@ class Pieces:
 
     def _last(self) -> tuple[list[Event], bool]:
         """Events of the text that is left when there is no more."""
-        text = self._held.strip()
+        text = self._held = self._held.strip()
         try:
             events: list[Event] = decode_events(b"[" + text)
         except PROBLEMS as error:

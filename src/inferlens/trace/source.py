@@ -109,10 +109,29 @@ class _Gzip:
                     raise EOFError("something else follows the packed text")
                 self.one = zlib.decompressobj(wbits=31) if self.data else self.one
                 continue
-            unpacked = self.one.decompress(self.data, size)
+            unpacked = self._unpacked(size)
             self.data = self.one.unused_data if self.one.eof else self.one.unconsumed_tail
             if unpacked:
                 return unpacked
+
+    def _unpacked(self, size: int) -> bytes:
+        """Unpacks some of the data; where it is damaged, what comes before that, and the error at the next call."""
+        before = self.one.copy()
+        try:
+            return self.one.decompress(self.data, size)
+        except zlib.error:
+            # The error took with it what had been unpacked up to there.
+            found = [b""]
+            try:
+                for byte in self.data:
+                    found.append(before.decompress(bytes([byte])))
+            except zlib.error:
+                self.data = b""
+                self.one = before
+            unpacked = b"".join(found)
+            if not unpacked:
+                raise
+            return unpacked
 
 
 def _zstd(file: Any) -> Any:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-NANO = 1e-9
+# Nanoseconds. They are divided by it: times a billionth is not the same number.
+SECOND = 1e9
 
 
 @dataclass(frozen=True, eq=False)

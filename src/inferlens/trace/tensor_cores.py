@@ -1,7 +1,7 @@
 """Whether a kernel uses tensor cores, and an operator could, as far as names tell.
 
-The lists are those of torch-tb-profiler 0.4.3 (its ``tensor_core.py``, after PyProf's and PyTorch's autocast lists), and
-what has been written since.
+The lists are those of torch-tb-profiler 0.4.3 (its ``tensor_core.py``, after PyProf's and PyTorch's autocast lists),
+and what has been written since.
 """
 
 from __future__ import annotations

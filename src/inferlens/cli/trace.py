@@ -1,0 +1,45 @@
+"""``inferlens trace``: what a profiler's trace shows: where the time goes, on the host and on the GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+PATH = (
+    "A trace file (.json, .json.gz, .json.zst), a pipe or - for the standard input, or a folder of the ranks' traces."
+)
+VIEW = "overview, operators, kernels, modules, memory, steps or timeline."
+STEP = "Look at one step alone, by its number. [dim]Default: all of them.[/dim]"
+BY = "What tells rows apart beside their names: shapes or stack (of operators), operator (of kernels)."
+DEPTH = "How deep modules are unfolded. [dim]Default: to about 40 rows in tables, all in CSV and JSON.[/dim]"
+TOP = "Only so many rows. [dim]Default: 20 in tables and pages, all in CSV and JSON.[/dim]"
+FORMAT = "table, markdown, csv, json or html."
+
+
+def trace(
+    path: Annotated[Path, typer.Argument(help=PATH, metavar="FILE|DIR", show_default=False, allow_dash=True)],
+    view: Annotated[str, typer.Option(help=VIEW)] = "overview",
+    step: Annotated[str | None, typer.Option(help=STEP, show_default=False)] = None,
+    by: Annotated[str, typer.Option(help=BY)] = "name",
+    top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help=DEPTH)] = None,
+    format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
+) -> None:
+    """Show what a trace of torch.profiler says: ours, or anybody's.
+
+    It measures nothing and needs no framework. What is damaged is read as far as sense allows, and said.
+    """
+    from inferlens.cli import screen
+    from inferlens.views.traced import check
+    from inferlens.views.traced.show import Wanted, render
+
+    check(format, view)
+    console = screen.output()
+    color = console.is_terminal and not console.no_color
+    wanted = Wanted(path=path, view=view, step=step, by=by, top=top, depth=depth)
+    drawn, notes = render(wanted, format, width=console.width, color=color)
+    for note in notes:
+        screen.note(note)
+    screen.text(drawn)

@@ -1,0 +1,100 @@
+"""A trace from Python: its views as polars data frames, seconds and bytes, null for what is not known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inferlens.trace.analysis import Analysis
+from inferlens.trace.reading import read
+from inferlens.trace.table import Table
+
+if TYPE_CHECKING:
+    from polars import DataFrame
+
+    from inferlens.trace.overview import Overview
+
+
+class LoadedTrace:
+    """A trace that was read; each view is computed when it is asked for.
+
+    Attributes:
+        analysis: what the frames are made of, in numpy arrays.
+        notes: what was skipped, mended or missing, a sentence each.
+    """
+
+    def __init__(self, analysis: Analysis) -> None:
+        self.analysis = analysis
+        self.notes = analysis.trace.notes
+
+    def overview(self) -> Overview:
+        """The numbers of the overview, and the advice."""
+        from inferlens.trace.overview import overview_of
+
+        return overview_of(self.analysis)
+
+    def operators(self, *by: str) -> DataFrame:
+        """Operators by name, and by ``"shapes"`` or ``"stack"`` too where that is given."""
+        return _frame(self.analysis.operators(*by))
+
+    def kernels(self, *, by_operator: bool = False) -> DataFrame:
+        """Kernels, copies and fills by name, or by the operator that launched them, grid and block too."""
+        return _frame(self.analysis.kernels(by_operator=by_operator))
+
+    def modules(self) -> DataFrame:
+        """Modules in the order of a walk through their tree."""
+        from inferlens.trace.module_tree import module_tree
+
+        return _frame(module_tree(self.analysis))
+
+    def memory(self) -> DataFrame:
+        """Who held memory at each device's peak."""
+        from inferlens.trace.memory import holders
+
+        return _frame(holders(self.analysis))
+
+    def steps(self) -> DataFrame:
+        """Every step, and what its time went to."""
+        from inferlens.trace.stepping import stepping
+
+        return _frame(stepping(self.analysis))
+
+    def timeline(self) -> DataFrame:
+        """How much of each slice of time the GPU and the host were at work."""
+        from inferlens.trace.timeline import timeline
+
+        return _frame(timeline(self.analysis))
+
+    def events(self) -> DataFrame:
+        """All complete events, in the order of the file; begin and duration in nanoseconds."""
+        from inferlens.trace.category import Category
+
+        trace = self.analysis.trace
+        names = {int(category): category.name.lower() for category in Category}
+        columns: dict[str, Any] = {
+            "name": [trace.strings[code] for code in trace.name.tolist()],
+            "category": [names[code] for code in trace.category.tolist()],
+            "process": list(map(str, trace.pid.tolist())),
+            "thread": list(map(str, trace.tid.tolist())),
+            "begin": trace.begin,
+            "duration": trace.duration,
+        }
+        return _frame(Table(columns))
+
+
+def load_trace(path: Path | str, step: int | str | None = None) -> LoadedTrace:
+    """A trace that torch.profiler wrote, or another in Chrome's trace event format.
+
+    Args:
+        path: a file, plain or packed with gzip or zstd, or a pipe.
+        step: look at this step alone.
+
+    Raises:
+        InferlensError: if there is no trace, or no such step. Its frames need polars: ``inferlens[traces]``.
+    """
+    return LoadedTrace(Analysis(read(Path(path)), step))
+
+
+def _frame(table: Table) -> DataFrame:
+    made: DataFrame = table.frame()
+    return made

@@ -1,0 +1,170 @@
+"""Memory that PyTorch's allocators gave out while the profiler looked: the curve, the peak, and who held it then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from inferlens.trace.analysis import Analysis
+from inferlens.trace.category import Category
+from inferlens.trace.table import SECOND, Groups, Table
+from inferlens.trace.trace import UNKNOWN, Ints
+
+SLICES = 200
+NO_OPERATOR, BEFORE = "(no operator)", "(before the trace)"
+# What asks for memory on behalf of the operator around it.
+_ASKING = {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::resize_", "aten::new_empty"}
+_DEVICES = {0: "CPU", 1: "GPU", 6: "HIP", 12: "XPU"}
+
+
+class Peak(Struct, frozen=True, kw_only=True):
+    """The most that a device's allocator had given out; bytes, seconds since the trace's first allocation.
+
+    Attributes:
+        absolute: whether what was there before the trace is in it; else it is what came on top of that.
+        reserved: what the allocator then held of the device; ``None``: not told.
+        held: whether holders are known by address, or only by what each operator took less what it gave back.
+    """
+
+    device: str
+    peak: int
+    time: float
+    absolute: bool
+    reserved: int | None
+    events: int
+    held: bool
+
+
+def devices_of(analysis: Analysis) -> list[tuple[str, Ints]]:
+    """Each device's name and its events' places, the host first; of the step that was chosen."""
+    memory = analysis.trace.allocations
+    within = np.ones(len(memory), bool)
+    if analysis.step is not None:
+        steps = analysis.counted
+        within = (memory.time >= steps.host_begin[0]) & (memory.time < steps.host_end[0])
+    found = []
+    for kind, number in sorted(set(zip(memory.device_type.tolist(), memory.device.tolist(), strict=True))):
+        places = np.flatnonzero(within & (memory.device_type == kind) & (memory.device == number))
+        if len(places):
+            name = _DEVICES.get(kind, f"device type {kind}")
+            found.append((name if number < 0 or kind == 0 else f"{name} {number}", places))
+    return found
+
+
+def curve(analysis: Analysis, places: Ints) -> tuple[Ints, bool]:
+    """Bytes given out after each of a device's events; and whether what was there before is in it."""
+    memory = analysis.trace.allocations
+    told = memory.allocated[places]
+    if (told != UNKNOWN).all():
+        return told, True
+    return np.cumsum(memory.change[places]), False
+
+
+def peaks(analysis: Analysis) -> list[Peak]:
+    """The peak of each device."""
+    memory = analysis.trace.allocations
+    found = []
+    for name, places in devices_of(analysis):
+        level, absolute = curve(analysis, places)
+        top = int(level.argmax())
+        reserved = int(memory.reserved[places[top]])
+        found.append(
+            Peak(
+                device=name,
+                peak=int(level[top]),
+                time=float(memory.time[places[top]] - memory.time[0]) / SECOND,
+                absolute=absolute,
+                reserved=None if reserved in (UNKNOWN, 0) else reserved,
+                events=len(places),
+                held=bool((memory.address[places] != UNKNOWN).all()),
+            )
+        )
+    return found
+
+
+def holders(analysis: Analysis) -> Table:
+    """Who held memory at each device's peak, by operator: bytes, and how many allocations; most first.
+
+    Only what was allocated in the trace has an operator, that which needed it. Without addresses it is what an operator
+    took in all until then less what it gave back.
+    """
+    tables = []
+    for name, places in devices_of(analysis):
+        level, absolute = curve(analysis, places)
+        top = int(level.argmax())
+        tables.append(_holders(analysis, name, places[: top + 1], int(level[top]) if absolute else 0))
+    columns = ("device", "operator", "held", "allocations")
+    return Table({column: [value for table in tables for value in table[column]] for column in columns})
+
+
+def _holders(analysis: Analysis, device: str, places: Ints, peak: int) -> dict[str, list[Any]]:
+    trace, memory = analysis.trace, analysis.trace.allocations
+    alive = places
+    if (memory.address[places] != UNKNOWN).all():
+        alive = _alive(memory.address[places].tolist(), memory.change[places].tolist(), places)
+    around = _asking(analysis, alive)
+    named = np.where(around >= 0, trace.name[trace.scopes.row[around]] if len(trace.scopes) else UNKNOWN, UNKNOWN)
+    groups = Groups.by(named)
+    held = groups.sum(memory.change[alive])
+    given = groups.sum(memory.change[alive] > 0)
+    order = np.argsort(-held, kind="stable")
+    names = [trace.strings[code] if code >= 0 else NO_OPERATOR for code in named[groups.first][order].tolist()]
+    kept = [place for place, size in enumerate(held[order].tolist()) if size > 0]
+    rows: list[tuple[str, int, int | None]] = [
+        (names[place], int(held[order][place]), int(given[order][place])) for place in kept
+    ]
+    before = peak - int(held.sum())
+    rows += [(BEFORE, before, None)] if before > 0 else []
+    return {
+        "device": [device] * len(rows),
+        "operator": [row[0] for row in rows],
+        "held": [row[1] for row in rows],
+        "allocations": [row[2] for row in rows],
+    }
+
+
+def _asking(analysis: Analysis, places: Ints) -> Ints:
+    """For each allocation the operator that it was for: not the one that only asks for memory; -1 without one."""
+    trace, memory = analysis.trace, analysis.trace.allocations
+    around = analysis.joins.innermost(memory.thread[places], memory.time[places], Category.OPERATOR)
+    if not len(trace.scopes):
+        return around
+    asks = np.array([name in _ASKING for name in trace.strings], dtype=bool)
+    while True:
+        above = analysis.costs.parent[around]
+        climbs = (around >= 0) & (above >= 0) & asks[trace.name[trace.scopes.row[around]]]
+        if not climbs.any():
+            return around
+        around = np.where(climbs, above, around)
+
+
+def _alive(addresses: list[int], changes: list[int], places: Ints) -> Ints:
+    """The places of allocations that were not given back by the end."""
+    alive: dict[int, int] = {}
+    for place, address, change in zip(places.tolist(), addresses, changes, strict=True):
+        if change > 0:
+            alive[address] = place
+        else:
+            alive.pop(address, None)
+    return np.array(sorted(alive.values()), dtype=np.int64)
+
+
+def curves(analysis: Analysis) -> Table:
+    """The curve of each device: the most that was given out in each of 200 equal slices of the time."""
+    memory = analysis.trace.allocations
+    columns: dict[str, list[Any]] = {"device": [], "time": [], "allocated": []}
+    for name, places in devices_of(analysis):
+        level, _ = curve(analysis, places)
+        times = memory.time[places]
+        edges = np.linspace(times[0], times[-1], SLICES + 1)
+        slices = np.clip(np.searchsorted(edges, times, "right") - 1, 0, SLICES - 1)
+        # What was given out when a slice began counts in it too.
+        before = np.searchsorted(times, edges[:-1], "right") - 1
+        most = level[np.maximum(before, 0)]
+        np.maximum.at(most, slices, level)
+        columns["device"] += [name] * SLICES
+        columns["time"] += ((edges[:-1] - memory.time[0]) / SECOND).tolist()
+        columns["allocated"] += most.tolist()
+    return Table(columns)

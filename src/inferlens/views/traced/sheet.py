@@ -1,0 +1,130 @@
+"""A table of a trace before it is drawn: its columns, how each is written, and what stands around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inferlens.trace.table import Table
+from inferlens.units import ABSENT, byte_count, milliseconds, percent, significant
+from inferlens.views.columns import plain
+from inferlens.views.profiled.grid import Grid, Heading, Line
+
+BAR = 24
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def text(value: Any) -> str:
+    """A name or a word; what is not there is a dash."""
+    return plain(str(value)) if value not in (None, "") else ABSENT
+
+
+def count(value: Any) -> str:
+    """A whole number."""
+    return ABSENT if value is None else f"{value:,.0f}"
+
+
+def number(value: Any) -> str:
+    """A number with a fraction."""
+    return ABSENT if value is None else significant(float(value))
+
+
+def share(value: Any) -> str:
+    """A share."""
+    return ABSENT if value is None else f"{'-' if value < 0 else ''}{percent(value)}"
+
+
+def time(value: Any) -> str:
+    """Milliseconds."""
+    return milliseconds(value)
+
+
+def microseconds(value: Any) -> str:
+    """Microseconds."""
+    return ABSENT if value is None else significant(value * 1e6)
+
+
+def size(value: Any) -> str:
+    """Bytes in the unit that reads best."""
+    return byte_count(value)
+
+
+def yes(value: Any) -> str:
+    """A truth."""
+    return "yes" if value else ABSENT
+
+
+def bar(value: Any) -> str:
+    """A share as a bar, as wide as the column at 1."""
+    eighths = round(max(0.0, min(float(value or 0.0), 1.0)) * BAR * 8)
+    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: the key of the table's, how it is called and written; ``keep`` orders what stays, lowest first."""
+
+    key: str
+    title: str
+    unit: str = ""
+    written: Callable[[Any], str] = text
+    keep: int = 0
+    most: int = 28
+
+    @property
+    def numeric(self) -> bool:
+        """Whether it stands flush right."""
+        return self.written not in (text, bar, yes)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A table, its columns for people, and what is said around it.
+
+    Attributes:
+        name: for programs.
+        first: key and title of the column with the names.
+        lines: how each row's name is indented, where rows are a tree.
+        sentences: what it comes to.
+    """
+
+    name: str
+    title: str
+    first: tuple[str, str]
+    columns: Sequence[Column]
+    table: Table
+    about: str = ""
+    notes: Sequence[str] = ()
+    sentences: Sequence[str] = ()
+    indent: Callable[[Mapping[str, Any]], str] = lambda _: ""
+    top: int | None = None
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Those to show."""
+        return list(self.table.rows(self.top))
+
+    def grid(self) -> Grid:
+        """The sheet as text, for a terminal or Markdown."""
+        rows = self.rows()
+        left = len(self.table) - len(rows)
+        lines = [
+            Line(
+                text(row[self.first[0]]),
+                tuple((column.written(row[column.key]), "") for column in self.columns),
+                indent=self.indent(row),
+            )
+            for row in rows
+        ]
+        more = [f"{left:,} more rows: --top {len(self.table)} shows all."] if left else []
+        return Grid(
+            headline=self.title,
+            about=self.about,
+            first=self.first[1],
+            headings=tuple(
+                Heading(column.title, column.unit, column.keep, column.numeric, column.most) for column in self.columns
+            ),
+            lines=tuple(lines),
+            notes=(*self.notes, *more),
+            sentences=tuple(self.sentences),
+        )

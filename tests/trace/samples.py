@@ -1,0 +1,134 @@
+"""Small traces: written by hand, event by event, and by torch.profiler itself."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Public traces that lie beside the checkout where somebody has put them; they are no part of it.
+SHARED = Path(__file__).parents[3] / "shared" / "traces"
+V100 = SHARED / "v100_resnet50_train.json.gz"
+H100 = SHARED / "h100_owlv2.json.gz"
+
+
+def shared(path: Path) -> Path:
+    """The file, or a skipped test."""
+    if not path.exists():
+        pytest.skip(f"{path.name} is not here: it is a public trace that is not part of the checkout")
+    return path
+
+
+def event(
+    name: str, begin: float, duration: float, category: str = "cpu_op", tid: Any = 1, **args: Any
+) -> dict[str, Any]:
+    """A complete event of the host, in microseconds; ``__`` in the name of an argument is a blank."""
+    named = {key.replace("__", " "): value for key, value in args.items()}
+    made = {"ph": "X", "cat": category, "name": name, "pid": 9, "tid": tid, "ts": begin, "dur": duration}
+    return {**made, "args": named} if named else made
+
+
+def launch(
+    number: int, begin: float, duration: float = 1.0, name: str = "cudaLaunchKernel", tid: Any = 1
+) -> dict[str, Any]:
+    """A call of the CUDA runtime."""
+    return event(name, begin, duration, "cuda_runtime", tid, correlation=number)
+
+
+def kernel(
+    number: int,
+    begin: float,
+    duration: float,
+    name: str = "gemm",
+    category: str = "kernel",
+    stream: int = 7,
+    **args: Any,
+) -> dict[str, Any]:
+    """An event of GPU 0."""
+    told = {"device": 0, "stream": stream, "correlation": number, **args}
+    named = {key.replace("__", " "): value for key, value in told.items()}
+    return {
+        "ph": "X",
+        "cat": category,
+        "name": name,
+        "pid": 0,
+        "tid": stream,
+        "ts": begin,
+        "dur": duration,
+        "args": named,
+    }
+
+
+def step(number: int, begin: float, duration: float) -> dict[str, Any]:
+    """A step's annotation."""
+    return event(f"ProfilerStep#{number}", begin, duration, "user_annotation")
+
+
+def text(*events: dict[str, Any], **about: Any) -> bytes:
+    """The events as Kineto writes them."""
+    return json.dumps(
+        {"schemaVersion": 1, **about, "traceEvents": list(events), "traceName": "t.json"}, indent=2
+    ).encode()
+
+
+GPU = {
+    "id": 0, "name": "Test GPU", "totalGlobalMem": 2**34, "computeMajor": 9, "computeMinor": 0, "numSms": 100,
+    "maxThreadsPerMultiprocessor": 2048, "warpSize": 32,
+}  # fmt: skip
+
+
+def training() -> bytes:
+    """Two steps, each of two operators, one in the other, three kernels on two streams, and a copy."""
+    events = []
+    for number, at in ((0, 0.0), (1, 1000.0)):
+        first = 10 * number
+        events += [
+            step(number, at, 600),
+            event("enumerate(DataLoader)#X.__next__", at + 1, 49, "user_annotation"),
+            event("aten::linear", at + 100, 300, Input__Dims=[[8, 4], [4, 4]], Call__stack="a.py(1): f"),
+            event("aten::mm", at + 150, 100, Input__Dims=[[8, 4], [4, 4]]),
+            launch(first + 1, at + 160, 10),
+            launch(first + 2, at + 300, 10),
+            event("aten::copy_", at + 450, 50),
+            launch(first + 3, at + 460, 5, "cudaMemcpyAsync"),
+            event("cudaStreamSynchronize", at + 470, 120, "cuda_runtime", correlation=first + 4),
+            kernel(
+                first + 1,
+                at + 200,
+                100,
+                "s16816gemm",
+                blocks__per__SM=0.5,
+                **{"est. achieved occupancy %": 0},
+                grid=[8, 1, 1],
+                block=[128, 1, 1],
+            ),
+            kernel(first + 2, at + 320, 200, "add", stream=8, blocks__per__SM=2.0),
+            kernel(first + 3, at + 530, 40, "Memcpy DtoH (Device -> Pageable)", "gpu_memcpy", bytes=4096),
+        ]
+    return text(*events, deviceProperties=[GPU])
+
+
+@cache
+def of_torch() -> bytes:
+    """What torch.profiler writes of a few steps of a small model on the CPU."""
+    torch = pytest.importorskip("torch")
+    import tempfile
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU],
+        record_shapes=True,
+        profile_memory=True,
+        with_stack=True,
+    ) as profiler:
+        for _ in range(3):
+            with torch.profiler.record_function("forward"):
+                model(torch.randn(2, 8))
+            profiler.step()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        return path.read_bytes()

@@ -1,0 +1,261 @@
+"""Traces that are broken or meant to break: read as far as sense allows, or one clear error; never a traceback."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import re
+import threading
+import tracemalloc
+import zlib
+from pathlib import Path
+
+import pytest
+
+from inferlens.errors import InferlensError
+from inferlens.trace import pieces, read, source
+from inferlens.trace.analysis import Analysis
+from inferlens.views.traced import FORMATS, VIEWS
+from inferlens.views.traced.render import Part, render
+from inferlens.views.traced.sheets import Choice, sheets_of
+from tests.trace.samples import event, of_torch, text, training
+
+MANY = [event(f"op{number}", number, 1) for number in range(200)]
+
+
+def names(data: bytes) -> list[str]:
+    trace = read(data)
+    return trace.names_of(trace.rows(*set(map(int, trace.category))))  # type: ignore[arg-type]
+
+
+def test_gzip_in_parts_and_zstd() -> None:
+    zstandard = pytest.importorskip("zstandard")
+    data = training()
+    in_parts = gzip.compress(data[:1000]) + gzip.compress(data[1000:])
+    for packed in (gzip.compress(data), in_parts, in_parts + b"\0" * 9, zstandard.ZstdCompressor().compress(data)):
+        trace = read(packed)
+        assert len(trace) == len(read(data))
+        assert trace.notes == ()
+
+
+@pytest.mark.parametrize("share", [0.3, 0.7, 0.95])
+def test_files_that_end_early_give_what_is_there(share: float) -> None:
+    data = text(*MANY)
+    cut = read(data[: int(len(data) * share)])
+    assert 0.9 * share < len(cut) / len(MANY) <= share + 0.05
+    assert "The text ends within the events; the rest is missing." in cut.notes
+    packed = gzip.compress(data)
+    cut = read(packed[: int(len(packed) * share)])
+    assert 0 < len(cut) < len(MANY)
+    assert any("it ends early" in note for note in cut.notes)
+
+
+def test_damage_within_a_packed_file_keeps_what_is_before() -> None:
+    packed = bytearray(gzip.compress(text(*MANY)))
+    packed[len(packed) // 2] ^= 0xFF
+    trace = read(bytes(packed))
+    assert trace.notes
+
+
+def test_two_traces_in_one_file() -> None:
+    trace = read(text(*MANY) + b"\n" + text(*MANY))
+    assert len(trace) == len(MANY)
+    assert [note for note in trace.notes if note.startswith("Something follows the trace (")]
+
+
+def test_numbers_that_are_none() -> None:
+    data = text(event("a", 1, 1, x=1.5), event("NaN, Infinity", 2, 1), event("c", 3, 1))
+    data = data.replace(b"1.5", b"-Infinity").replace(b'"dur": 1\n', b'"dur": NaN\n', 1)
+    trace = read(data)
+    assert trace.names_of(trace.scopes.row) == ["a", "NaN, Infinity", "c"]
+
+
+@pytest.mark.parametrize(
+    "name", [b"\\x41", b"\\ud800", b"\xff\xfe", b"tab\there", b"\\u00zz", b"\\u0000\\u001b[31m", b"x" * 10_000]
+)
+def test_names_that_no_json_has(name: bytes) -> None:
+    data = text(*MANY).replace(b"op7\x22", name + b"\x22", 1)
+    trace = read(data)
+    assert len(trace) == len(MANY)
+    for view in VIEWS:
+        for format in FORMATS:
+            drawn = render([Part("t", sheets_of(Analysis(trace), view, Choice(top=None)))], view, format)
+            if format != "csv":  # which is data, quoted and otherwise as it is
+                assert "\x1b" not in drawn
+                assert "\x00" not in drawn
+
+
+def test_one_broken_event_takes_no_other_with_it() -> None:
+    data = text(*MANY).replace(b'"name": "op50"', b'"name": op50', 1)
+    trace = read(data)
+    assert len(trace) == len(MANY) - 1
+    assert trace.notes == ("1 event could not be read and were skipped.",)
+
+
+@pytest.mark.parametrize(
+    "args", [[], "text", 5, None, {"External id": "five"}, {"grid": "big"}, {"correlation": 2**70}]
+)
+def test_arguments_of_any_form(args: object) -> None:
+    trace = read(text(*MANY, {**event("odd", 3, 1), "args": args}))
+    assert len(trace) == len(MANY) + 1
+    assert trace.notes == ()
+
+
+@pytest.mark.parametrize("field", ["name", "cat", "pid", "tid", "ts", "ph"])
+@pytest.mark.parametrize("value", [None, [], {}, True, 2**70, "x"])
+def test_fields_of_any_form(field: str, value: object) -> None:
+    trace = read(text(*MANY, {**event("odd", 3, 1), field: value}))
+    assert len(MANY) <= len(trace) <= len(MANY) + 1
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "it is empty"),
+        (b"  \n", "it is empty"),
+        (b"\x00" * 5000, "it is no JSON"),
+        (b"\x0a\x10perfetto", "it is no JSON"),
+        (b"{}", "it has no traceEvents"),
+        (b'{"layers": [1, 2]}', "it has no traceEvents"),
+        (b'{"traceEvents": 5}', "it has no traceEvents"),
+        (b'{"a": {"traceEvents": [{}]}}', "it has no traceEvents"),
+        (b'{"a": "\\"traceEvents\\": ["}', "it has no traceEvents"),
+        (gzip.compress(b""), "it is empty"),
+        (b"\x1f\x8b", "it is empty"),
+        (b"\x28\xb5\x2f\xfd", "it is empty"),
+    ],
+)
+def test_what_is_no_trace_is_one_error(data: bytes, says: str) -> None:
+    with pytest.raises(InferlensError, match=says):
+        read(data)
+
+
+@pytest.mark.parametrize("data", [b'{"traceEvents": []}', b"[]", b'{"traceEvents": [{"ph": "X"}, {}]}'])
+def test_a_trace_of_nothing_can_be_looked_at(data: bytes) -> None:
+    trace = read(data)
+    assert len(trace) == 0
+    for view in VIEWS:
+        for format in FORMATS:
+            assert isinstance(render([Part("t", sheets_of(Analysis(trace), view, Choice()))], view, format), str)
+
+
+def test_a_trace_of_another_tool_is_read_as_far_as_it_goes() -> None:
+    chrome = {"ph": "X", "cat": "devtools.timeline", "name": "Paint", "pid": 1, "tid": 2, "ts": 5, "dur": 7, "tts": 3}
+    trace = read(json.dumps({"traceEvents": [chrome, {"ph": "I", "name": "x"}], "metadata": {}}).encode())
+    assert trace.names_of(trace.rows(*set(map(int, trace.category)))) == ["Paint"]  # type: ignore[arg-type]
+    assert sheets_of(Analysis(trace), "overview", Choice())
+
+
+def test_a_bomb_does_not_go_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_RATIO_COUNTS_FROM", 16 * 2**20)
+    packer = zlib.compressobj(9, wbits=31)
+    start = packer.compress(b'{"traceEvents": [' + json.dumps(MANY[0]).encode())
+    bomb = start + b"".join(packer.compress(b" " * 2**20) for _ in range(200)) + packer.flush()
+    assert len(bomb) < 2**20
+    tracemalloc.start()
+    trace = read(bomb)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(trace) == 1
+    assert any("unpacks to more than 400 times" in note for note in trace.notes)
+    assert peak < 128 * 2**20
+
+
+def test_an_endless_event_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "MOST_EVENT", 2**20)
+    monkeypatch.setattr(source, "BLOCK", 2**17)
+    data = text(*MANY)[:-30] + b', {"name": "' + b"x" * 2**22 + b'"}]}'
+    trace = read(data)
+    assert len(trace) >= len(MANY) - 1
+    assert any("An event is larger than" in note for note in trace.notes)
+    assert any("could not be read" in note for note in trace.notes)
+
+
+def test_folders_devices_and_what_is_not_there(tmp_path: Path) -> None:
+    for path, says in (
+        (tmp_path, "is a folder"),
+        (Path("/dev/zero"), "is a device"),
+        (tmp_path / "no", "cannot be read"),
+    ):
+        with pytest.raises(InferlensError, match=says):
+            read(path)
+
+
+def test_a_pipe_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    writer = threading.Thread(target=lambda: path.write_bytes(gzip.compress(training())))
+    writer.start()
+    trace = read(path)
+    writer.join()
+    assert len(trace) == len(read(training()))
+
+
+def mutated(data: bytes, of: random.Random) -> bytes:
+    """``data`` with a few bytes changed, taken out, put in, doubled, or numbers and texts replaced by odd ones."""
+    made = bytearray(data)
+    words = (
+        b"NaN",
+        b"-Infinity",
+        b"1e999",
+        b'"',
+        b"{",
+        b"}",
+        b"[",
+        b"]",
+        b",",
+        b"\\ud800",
+        b"\\x",
+        b"null",
+        b"},{",
+        b"}],",
+    )
+    odd = (
+        b"0",
+        b"-1",
+        b"1e300",
+        b'"7"',
+        b"null",
+        b"[]",
+        b"{}",
+        b"true",
+        b"-9223372036854775808",
+        b'"' + b"x" * 9999 + b'"',
+    )
+    for _ in range(of.randint(1, 6)):
+        at = of.randrange(len(made) + 1)
+        match of.randrange(6):
+            case 0:
+                made[at : at + 1] = bytes([of.randrange(256)])
+            case 1:
+                del made[at : at + of.randrange(1, 200)]
+            case 2:
+                made[at:at] = of.choice(words)
+            case 3:
+                del made[at:]
+            case 4:
+                other = of.randrange(len(made) + 1)
+                made[at:at] = made[other : other + of.randrange(1, 500)]
+            case 5:
+                values = list(re.finditer(rb'\d+(?:\.\d+)?|"[^"\n]*"', bytes(made)))
+                if values:
+                    start, end = of.choice(values).span()
+                    made[start:end] = of.choice(odd)
+    return bytes(made)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_fifty_mutations(seed: int) -> None:
+    """Ten times fifty; the benchmark does ten thousand."""
+    of = random.Random(seed)
+    whole = (training(), of_torch(), of_torch()[:30_000] + b"]}", gzip.compress(training()))
+    for number in range(50):
+        data = mutated(whole[number % len(whole)], of)
+        try:
+            trace = read(data)
+        except InferlensError:
+            continue
+        view = VIEWS[number % len(VIEWS)]
+        assert render([Part("t", sheets_of(Analysis(trace), view, Choice()))], view, of.choice(FORMATS)) is not None

@@ -1,0 +1,224 @@
+"""What is added up: against brute force on small traces, and against torch-tb-profiler's numbers on public ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferlens.errors import InferlensError
+from inferlens.trace import read
+from inferlens.trace.analysis import Analysis
+from inferlens.trace.overview import overview_of
+from inferlens.trace.stepping import CUT_OFF, SLOW, stepping, trend
+from inferlens.trace.timeline import timeline
+from tests.trace.samples import GPU, H100, V100, event, kernel, launch, of_torch, shared, step, text, training
+
+
+def rows(table: Any) -> dict[str, dict[str, Any]]:
+    return {row["name"]: row for row in table.rows()}
+
+
+def test_operators_by_hand() -> None:
+    found = rows(Analysis(read(training())).operators())
+    linear, mm = found["aten::linear"], found["aten::mm"]
+    assert (linear["calls"], linear["host_total"], linear["host_self"]) == (
+        2,
+        pytest.approx(600e-6),
+        pytest.approx(380e-6),
+    )
+    assert (linear["device_total"], linear["device_self"]) == (pytest.approx(600e-6), pytest.approx(400e-6))
+    assert (mm["host_self"], mm["device_self"], mm["tensor_share"]) == (
+        pytest.approx(180e-6),
+        pytest.approx(200e-6),
+        1.0,
+    )
+    assert linear["tensor_share"] == pytest.approx(1 / 3)
+    assert (linear["eligible"], found["aten::copy_"]["eligible"]) == (True, False)
+    by_shape = Analysis(read(training())).operators("shapes", "stack")
+    told = {(row["name"], "".join(row["shapes"].split()), row["stack"]) for row in by_shape.rows()}
+    assert ("aten::linear", "[[8,4],[4,4]]", '"a.py(1): f"') in told
+    assert ("aten::copy_", "", "") in told
+
+
+def test_kernels_by_hand() -> None:
+    analysis = Analysis(read(training()))
+    found = rows(analysis.kernels())
+    gemm = found["s16816gemm"]
+    assert (gemm["kind"], gemm["calls"], gemm["total"], gemm["mean"]) == (
+        "kernel",
+        2,
+        pytest.approx(2e-4),
+        pytest.approx(1e-4),
+    )
+    assert (gemm["blocks_per_sm"], gemm["occupancy"], gemm["tensor_cores"]) == (0.5, 0.0, True)
+    assert (gemm["grid"], gemm["block"], found["add"]["grid"]) == ("8x1x1", "128x1x1", None)
+    assert found["Memcpy DtoH (Device -> Pageable)"]["kind"] == "copy"
+    assert {row["operator"] for row in analysis.kernels(by_operator=True).rows()} == {
+        "aten::mm",
+        "aten::linear",
+        "aten::copy_",
+    }
+
+
+def test_one_step_alone() -> None:
+    trace = read(training())
+    one, both = Analysis(trace, 1), Analysis(trace)
+    assert rows(one.operators())["aten::mm"]["calls"] == 1
+    assert rows(one.kernels())["add"]["calls"] == 1
+    assert (overview_of(one).steps, overview_of(both).steps) == (1, 2)
+    with pytest.raises(InferlensError, match="no step 7"):
+        Analysis(trace, 7)
+
+
+def test_the_overview_by_hand() -> None:
+    made = overview_of(Analysis(read(training())))
+    assert made.step_time == pytest.approx(600e-6)
+    # Kernels 200-300 and 320-520, copy 530-570, host: loader 1-50, calls 160-170, 300-310, 460-465, 470-590.
+    expected = {"kernel": 300, "copy": 40, "fill": 0, "communication": 0, "runtime": 50, "data loader": 49, "CPU": 100}
+    assert {name: round(made.parts[name] * 1e6) for name in expected} == expected
+    assert sum(made.parts.values()) == pytest.approx(made.step_time)
+    # The GPU has nothing to do before the call at 160 has ended, and after the last copy; then the host synchronises.
+    assert {cause: round(time * 1e6) for cause, time in made.idle.items()} == {
+        "waiting for the host": 190, "synchronising": 20, "between kernels": 50,
+    }  # fmt: skip
+    (gpu,) = made.gpus
+    assert gpu.utilization == pytest.approx(600 / 1600)
+    assert gpu.sm_efficiency == pytest.approx((2 * 100 * 0.5 + 2 * 200) / 1600)
+    assert (gpu.occupancy, gpu.tensor_share, gpu.name) == (0.0, pytest.approx(1 / 3), "Test GPU")
+    assert [advice.at_stake for advice in made.advice] == sorted((each.at_stake for each in made.advice), reverse=True)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9), st.sampled_from("kckr"), st.integers(0, 3)), max_size=20)
+)
+def test_parts_add_up_however_events_overlap(spans: list[tuple[int, int, str, int]]) -> None:
+    """Against a count of every microsecond."""
+    events = [step(0, 5, 30)]
+    for begin, length, kind, stream in spans:
+        if kind == "r":
+            events.append(event("cudaMalloc", begin, length, "cuda_runtime", tid=stream))
+        else:
+            events.append(kernel(0, begin, length, "k", "kernel" if kind == "k" else "gpu_memcpy", stream))
+    made = overview_of(Analysis(read(text(*events))))
+
+    def moments(kind: str) -> set[int]:
+        found = {at for begin, length, each, _ in spans if each == kind for at in range(begin, begin + length)}
+        return found & set(range(5, 35))
+
+    kernels, copies, calls = moments("k"), moments("c"), moments("r")
+    assert round(made.parts["kernel"] * 1e6) == len(kernels)
+    assert round(made.parts["copy"] * 1e6) == len(copies - kernels)
+    assert round(made.parts["runtime"] * 1e6) == len(calls - copies - kernels)
+    assert sum(made.parts.values()) == pytest.approx(30e-6)
+    if spans and any(kind != "r" for _, _, kind, _ in spans):
+        assert sum(made.idle.values()) == pytest.approx((30 - len(kernels | copies)) * 1e-6)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60), st.integers(0, 20), st.integers(1, 2)), max_size=15)
+)
+def test_host_times_are_never_lost(spans: list[tuple[str, int, int, int]]) -> None:
+    trace = read(text(*[event(name, begin, length, tid=tid) for name, begin, length, tid in spans]))
+    table = Analysis(trace).operators()
+    own, total = (float(np.sum(table.columns[name])) for name in ("host_self", "host_total"))
+    assert 0 <= own <= total + 1e-12
+    assert table.columns["calls"].sum() <= len(spans) if len(table) else not spans  # type: ignore[union-attr]
+
+
+def test_an_operator_that_only_calls_its_like_is_one_call() -> None:
+    nested = [event("aten::to", 0, 10), event("aten::to", 1, 8), event("aten::copy_", 2, 3), launch(1, 2.5, 1)]
+    found = rows(Analysis(read(text(*nested, kernel(1, 4, 5)))).operators())
+    assert (found["aten::to"]["calls"], found["aten::to"]["host_self"]) == (1, pytest.approx(7e-6))
+    assert found["aten::to"]["device_total"] == pytest.approx(5e-6)
+
+
+def test_steps_and_their_outliers() -> None:
+    lengths = [100, 101, 99, 100, 250, 100, 101]
+    events = [step(number, 300 * number, length) for number, length in enumerate(lengths)]
+    table = stepping(Analysis(read(text(*events))))
+    assert [row["note"] for row in table.rows()] == ["", "", "", "", SLOW, "", ""]
+    assert [round(row["time"] * 1e6) for row in table.rows()] == lengths
+    assert trend(table) is not None
+
+
+def test_steps_that_the_profiler_cut_off_do_not_count() -> None:
+    events = []
+    for number in range(3):
+        at = 1000.0 * number
+        events.append(step(number, at, 100))
+        for each in range(10 if number < 2 else 3):
+            events += [
+                launch(100 * number + each + 1, at + each),
+                kernel(100 * number + each + 1, at + 200 + 10 * each, 5),
+            ]
+    analysis = Analysis(read(text(*events, deviceProperties=[GPU])))
+    assert [row["note"] for row in stepping(analysis).rows()] == ["", "", CUT_OFF]
+    assert overview_of(analysis).left_out == 1
+
+
+def test_slices_add_up_to_the_whole() -> None:
+    analysis = Analysis(read(training()))
+    table = timeline(analysis)
+    assert 11 <= len(table) <= 100
+    kernels = sum(row["kernel"] * row["length"] for row in table.rows())
+    assert kernels == pytest.approx(600e-6)
+    efficient = sum(row["sm_efficiency"] * row["length"] for row in table.rows())
+    assert efficient == pytest.approx(500e-6)
+
+
+# What torch-tb-profiler 0.4.3 says: of the newer trace after its categories were renamed to those that it knows.
+PLUGIN = {
+    V100: {
+        "utilization": 0.5551408517455255, "sm_efficiency": 0.546790410706937, "occupancy": 0.49128004909286396,
+        "step": 177592.16666666666, "kernel": 98588.66666666667, "copy": 1915.3333333333333, "fill": 89.0,
+        "runtime": 2907.5, "data loader": 59261.833333333336, "CPU": 13674.166666666666, "other": 1155.6666666666667,
+        "kernels": {"volta_sgemm_64x64_nt": (102, 21084), "volta_sgemm_128x32_nt": (24, 8629)},
+    },
+    H100: {
+        "utilization": 0.4553002745269326, "sm_efficiency": 0.44921918821529244, "occupancy": 0.57871722452901,
+        "step": 1211182.251953125, "kernel": 551451.6118164062, "copy": 14570.259033203125, "fill": 737.60205078125,
+        "runtime": 9609.74658203125,
+        "kernels": {},
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PLUGIN, ids=["2021", "2025"])
+def test_public_traces_have_the_numbers_of_the_plugin(path: Path) -> None:
+    analysis, known = Analysis(read(shared(path))), PLUGIN[path]
+    made = overview_of(analysis)
+    (gpu,) = made.gpus
+    for name in ("utilization", "sm_efficiency", "occupancy"):
+        assert getattr(gpu, name) == pytest.approx(known[name], rel=1e-6)
+    assert made.step_time * 1e6 == pytest.approx(known["step"], rel=1e-6)
+    for name in set(made.parts) & set(known):
+        assert made.parts[name] * 1e6 == pytest.approx(known[name], rel=1e-6, abs=0.05), name
+    kernels = rows(analysis.kernels())
+    for name, (calls, total) in known["kernels"].items():
+        assert (kernels[name]["calls"], round(kernels[name]["total"] * 1e6)) == (calls, total)
+
+
+def test_modules_and_memory_of_torch() -> None:
+    from inferlens.trace.memory import holders, peaks
+    from inferlens.trace.module_tree import module_tree
+
+    analysis = Analysis(read(of_torch()))
+    tree = list(module_tree(analysis).rows())
+    assert [(row["name"].split("_")[0], row["depth"], row["calls"]) for row in tree] == [
+        ("Sequential", 0, 3), ("Linear", 1, 3), ("ReLU", 1, 3), ("Linear", 1, 3),
+    ]  # fmt: skip
+    below = sum(row["host_total"] for row in tree[1:])
+    assert tree[0]["host_total"] == pytest.approx(tree[0]["host_self"] + below)
+    assert len(list(module_tree(analysis, depth=1).rows())) == 1
+    changes = [each["args"]["Bytes"] for each in json.loads(of_torch())["traceEvents"] if each["name"] == "[memory]"]
+    (peak,) = peaks(analysis)
+    assert peak.events == len(changes)
+    held = list(holders(analysis).rows())
+    assert sum(row["held"] for row in held) == peak.peak
+    assert {row["operator"] for row in held} >= {"aten::addmm"}
