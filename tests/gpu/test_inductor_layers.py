@@ -1,4 +1,4 @@
-"""Layers on an NVIDIA GPU of what runs inside PyTorch: the kernels of Inductor and of TorchScript, traced to modules."""
+"""Layers of what runs inside PyTorch on an NVIDIA GPU: kernels of Inductor and of TorchScript, traced to modules."""
 
 from __future__ import annotations
 

@@ -152,11 +152,16 @@ class CompiledRunner(TorchRunner, LayerProfiler):
         return {"backend": self._compiler}
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        """Times kernels and operators by torch.profiler."""
+        """Times kernels and operators by torch.profiler.
+
+        Raises:
+            Unsupported: if it was not compiled for that.
+        """
         from inferlens.backends.inductor_layers import layers_of
 
         check_level(self.preparation)
-        assert self._compiler is not None
+        if self._compiler is None:
+            raise Unsupported("The runner was prepared for another level.", expected="the level 'layer'")
         on_gpu = self.case.device == "cuda"
         graphs = on_gpu and self.case.variant in GRAPH_MODES
         return layers_of(self, self._compiler, feed, runs, on_gpu=on_gpu, graphs=graphs)
