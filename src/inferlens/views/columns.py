@@ -6,6 +6,7 @@ which may come from anywhere, through :func:`plain`.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from inferlens.views.row import Row
 
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 FASTEST = "★"
+FIGURE = re.compile(r"(?<![\w.,])\d+(?:\.\d+)?(?:e-\d+)?(?!\w|[.,]\d)")
 
 
 @dataclass(frozen=True)
@@ -111,23 +113,34 @@ def headline(table_rows: Sequence[Row]) -> str:
 
 
 class Notes:
-    """Numbered notes beneath a table; equal notes share a number."""
+    """Numbered notes beneath a table; those that differ in figures alone share a number, and give them as ranges."""
 
     def __init__(self) -> None:
-        self.texts: list[str] = []
+        self._figures: dict[str, list[list[str]]] = {}  # by a note's words, the figures of each row that has it
 
     def marks(self, row: Row) -> str:
         """Numbers of a row's notes, adding those that are new."""
         numbers = []
         for text in notes_of(row):
-            if text not in self.texts:
-                self.texts.append(text)
-            numbers.append(self.texts.index(text) + 1)
-        return "˙".join(str(number).translate(_SUPERSCRIPTS) for number in numbers)
+            words = FIGURE.sub("{}", text.replace("{", "(").replace("}", ")"))
+            self._figures.setdefault(words, []).append(FIGURE.findall(text))
+            numbers.append(list(self._figures).index(words) + 1)
+        return "˙".join(str(number).translate(_SUPERSCRIPTS) for number in dict.fromkeys(numbers))
+
+    @property
+    def texts(self) -> list[str]:
+        """Every note, once."""
+        return [words.format(*map(_range, zip(*figures, strict=True))) for words, figures in self._figures.items()]
 
     def numbered(self) -> list[tuple[str, str]]:
         """Mark and text of each note."""
         return [(str(number).translate(_SUPERSCRIPTS), text) for number, text in enumerate(self.texts, 1)]
+
+
+def _range(figures: Sequence[str]) -> str:
+    """The figure of several notes, or the least and the greatest of them."""
+    least, greatest = min(figures, key=float), max(figures, key=float)
+    return least if float(least) == float(greatest) else f"{least} to {greatest}"
 
 
 def notes_of(row: Row) -> list[str]:

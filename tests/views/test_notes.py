@@ -1,0 +1,32 @@
+"""Notes beneath a table: the same words are said once, with the figures of all rows that they are about."""
+
+from __future__ import annotations
+
+import pytest
+
+from inferlens.record import Warning
+from inferlens.views.markdown import Markdown
+from tests.views.samples import case, record
+
+
+def notes(*messages: str) -> list[str]:
+    records = [
+        record(case(precision=precision), warnings=(Warning("cycling", message),))
+        for precision, message in zip(("fp32", "fp16", "bf16"), messages, strict=False)
+    ]
+    return [line.strip() for line in Markdown().render(records).splitlines() if line.startswith(("¹", "²", "³"))]
+
+
+@pytest.mark.parametrize(
+    ("messages", "expected"),
+    [
+        (("Off by 3.",), ["¹ Off by 3."]),
+        (("Off by 3.", "Off by 3."), ["¹ Off by 3."]),
+        (("Off by 12.", "Off by 3.", "Off by 7.5."), ["¹ Off by 3 to 12."]),
+        (("1904 are worth 2.", "77 are worth 31."), ["¹ 77 to 1904 are worth 2 to 31."]),
+        (("fp16 is off by 3.", "fp32 is off by 3."), ["¹ fp16 is off by 3.", "² fp32 is off by 3."]),
+        (("{0} of 5e-05.", "{0} of 2e-07."), ["¹ (0) of 2e-07 to 5e-05."]),
+    ],
+)
+def test_notes_that_differ_in_figures_are_one(messages: tuple[str, ...], expected: list[str]) -> None:
+    assert notes(*messages) == expected
