@@ -1,15 +1,20 @@
-"""The profiling of one case at one level, from its description to its layers; runs in a process of its own."""
+"""The profiling of one case at one level, from its description to its layers or kernels; in a process of its own."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from inferlens.backends import BACKENDS
+import msgspec
+
+from inferlens.backends import BACKENDS, kernel_runs
 from inferlens.backends.abilities import LayerProfiler
-from inferlens.backends.base import Preparation
+from inferlens.backends.base import Preparation, Runner
 from inferlens.backends.onnx_modules import origins
 from inferlens.errors import Unsupported
 from inferlens.jobs import ProfileAnswer, ProfileJob
+from inferlens.kernel_profile import Kernels
+from inferlens.layer_profile import Layers
 from inferlens.models import inputs, resolve
 from inferlens.models.work import count
 from inferlens.record import ModelFacts, Status
@@ -26,7 +31,7 @@ class Inspection:
         self.work: Work | None = None
 
     def answer(self, status: Status, reason: str = "", cure: str = "") -> ProfileAnswer:
-        """What is known without layers, as the worker's answer."""
+        """What is known without layers and kernels, as the worker's answer."""
         preparation = self.preparation
         return ProfileAnswer(
             status=status,
@@ -43,17 +48,18 @@ class Inspection:
         """Loads, prepares, warms up and profiles the case.
 
         Raises:
-            Unsupported: if the backend cannot tell its layers.
+            Unsupported: if the backend cannot tell its layers, or there is no GPU that runs kernels.
             Exception: whatever the model or the backend raises.
         """
         job, preparation = self.job, self.preparation
+        self._check()
         backend = BACKENDS.get(job.case.backend)()
         with preparation.phase("load"):
             model = resolve.load(job.case, trust=job.trust, live=Path(job.live) if job.live else None)
         self.model = model.facts
         self.work = count(model, job.case, makers)
         runner = backend.prepare(model, job.case, preparation)
-        if not isinstance(runner, LayerProfiler):
+        if job.level == "layer" and not isinstance(runner, LayerProfiler):
             raise Unsupported(f"{job.case.backend_label} does not tell its layers.")
         with runner:
             feed = runner.place(inputs.make_inputs(model, job.case.seed))
@@ -65,9 +71,25 @@ class Inspection:
                     runner.infer(feed)
                 runner.synchronize()
             with preparation.phase("steady state"):
-                layers = runner.profile_layers(feed, job.runs)
-        answer = self.answer("ok")
-        return ProfileAnswer(**{name: getattr(answer, name) for name in answer.__struct_fields__} | {"layers": layers})
+                told = self._profiled(runner, feed)
+        return msgspec.structs.replace(self.answer("ok"), **told)
+
+    def _check(self) -> None:
+        """Refuses what cannot be profiled at this level whatever the model is, before anything is made ready."""
+        case = self.job.case
+        if self.job.level != "kernel":
+            return
+        if case.device != "cuda":
+            what = f"Kernels are what a GPU runs, and {case.backend_label} runs on the {case.device} here."
+            raise Unsupported(what, cure="--level layer, or --device cuda")
+        kernel_runs.check()
+
+    def _profiled(self, runner: Runner, feed: Any) -> dict[str, Layers | Kernels]:
+        """The layers or the kernels of so many runs, by the name of the answer's field."""
+        if self.job.level == "kernel":
+            return {"kernels": kernel_runs.kernels_of(runner, feed, self.job.runs, self.job.case.backend_label)}
+        assert isinstance(runner, LayerProfiler)
+        return {"layers": runner.profile_layers(feed, self.job.runs)}
 
 
 def makers(path: Path) -> dict[str, tuple[str, ...]]:

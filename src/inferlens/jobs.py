@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from inferlens.backends.base import Capabilities
 from inferlens.case import Budget, Case
+from inferlens.kernel_profile import Kernels
 from inferlens.layer_profile import Layers, Level
 from inferlens.models.model import Found
 from inferlens.record import (
@@ -140,6 +141,7 @@ class ProfileAnswer(Struct, frozen=True, kw_only=True):
     model: ModelFacts | None = None
     phases: tuple[Phase, ...] = ()
     layers: Layers | None = None
+    kernels: Kernels | None = None
     work: Work | None = None
     facts: dict[str, Any] = {}
     warnings: tuple[Warning, ...] = ()

@@ -2,7 +2,7 @@
 
 Beside the layers of a TensorRT engine lie ``trt_layer_latency.json`` and ``trt_engine_info.json``, for scripts that
 read these. Reading is lenient: a file that is no profile is a problem in the answer, and the others are shown. Of each
-case on each machine the latest profile counts.
+case at each level on each machine the latest profile counts.
 """
 
 from __future__ import annotations
@@ -76,10 +76,10 @@ def load_profiles(paths: Iterable[Path | str]) -> LoadedProfiles:
 
 
 def latest(profiles: Sequence[Profile]) -> list[Profile]:
-    """The last profile of each case on each machine, at the place of the case's first one."""
-    found: dict[tuple[str, str], Profile] = {}
+    """The last profile of each case at each level on each machine, at the place of the first one."""
+    found: dict[tuple[str, str, str], Profile] = {}
     for one in sorted(profiles, key=lambda one: one.created):
-        found[one.case.digest, machine(one.environment)] = one
+        found[one.case.digest, machine(one.environment), one.level] = one
     return list(found.values())
 
 

@@ -28,6 +28,7 @@ from inferlens.record import ModelFacts, Record
 from inferlens.voyage import Voyage
 
 LEVELS: tuple[Level, ...] = get_args(Level)
+ALSO: dict[str, Level] = {"module": "layer"}  # words for a level by what it shows
 RUNS = 50
 WARMUP = 10
 
@@ -39,7 +40,8 @@ def profile(
 
     Args:
         model: a name, a file or a factory, or several.
-        level: ``layer``.
+        level: ``layer``, ``kernel``, or both; ``module`` is another word for ``layer``, which is what is traced to
+            modules.
         runs: profiled calls of each case and level.
         observer: told what happens; by default nothing is shown.
         words: as of :func:`inferlens.bench`, but ``repeats``; the untouched run is of latency alone.
@@ -51,8 +53,18 @@ def profile(
         InferlensError: if the model or the words mean nothing. A case that cannot be profiled says why in its profile.
     """
     plan = Plan.from_words({"mode": "latency", **words, "model": model})
-    made = run(plan, known("level", level, LEVELS), count("runs", runs), observer or Silent())
+    made = run(plan, levels_of(level), count("runs", runs), observer or Silent())
     return [each for each, _ in made]
+
+
+def levels_of(value: Any) -> tuple[str, ...]:
+    """The levels that some words name, each once. Modules are no level of their own: layers are traced to them.
+
+    Raises:
+        InferlensError: for a word that is none.
+    """
+    words = known("level", value, (*LEVELS, *ALSO))
+    return tuple(dict.fromkeys(ALSO.get(word, word) for word in words))
 
 
 def run(plan: Plan, levels: Sequence[str], runs: int, observer: Observer) -> list[tuple[Profile, Path]]:
@@ -144,6 +156,7 @@ def _asked(voyage: Voyage, planned: Planned, profile: Profile, folder: Path) -> 
         model=replace(answer.model or ModelFacts(name=""), name=planned.found.name),
         phases=answer.phases,
         layers=answer.layers,
+        kernels=answer.kernels,
         work=answer.work,
         facts=answer.facts,
         warnings=answer.warnings,

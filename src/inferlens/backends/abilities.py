@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
+
+from msgspec import Struct
 
 from inferlens.layer_profile import Layers
 
@@ -20,4 +24,58 @@ class LayerProfiler(ABC):
 
         Raises:
             Unsupported: if the library does not tell here, with what would cure it.
+        """
+
+
+class Launched(Struct, frozen=True, kw_only=True):
+    """Something that a GPU ran in one run, as a trace tells of it: everything but its times.
+
+    Attributes:
+        name: of the kernel, copy or fill, as the profiler names it.
+        kind: ``kernel``, ``copy`` or ``fill``.
+        operator: the innermost operator around its launch, such as ``aten::add``; empty where there was none.
+        around: names of all operators and ``record_function`` scopes around its launch, outermost first.
+        launch: the call of the runtime that launched it, such as ``cudaGraphLaunch``; empty where that is not known.
+        grid, block: blocks of a grid, threads of a block; empty for what is no kernel.
+        stream: number of the CUDA stream.
+    """
+
+    name: str
+    kind: str = "kernel"
+    operator: str = ""
+    around: tuple[str, ...] = ()
+    launch: str = ""
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    stream: int | None = None
+
+
+class Origin(Struct, frozen=True):
+    """Where a kernel came from: the layer, as the backend names it, and the modules; empty where that is not known."""
+
+    layer: str = ""
+    modules: tuple[str, ...] = ()
+
+
+class Origins(Struct, frozen=True):
+    """One origin for each kernel of a run, in their order; and what is not known of them, and why."""
+
+    of: tuple[Origin, ...]
+    absent: dict[str, str] = {}
+
+
+class KernelOrigins(ABC):
+    """An ability of a runner: it can tell which layers and modules the kernels of a run came from."""
+
+    def scopes(self) -> AbstractContextManager[Any]:
+        """Entered around the traced runs: what has to be there for kernels to be told apart. Here: nothing."""
+        return nullcontext()
+
+    @abstractmethod
+    def origins(self, launched: Sequence[Launched]) -> Origins:
+        """Where the kernels of one run came from.
+
+        Args:
+            launched: all that the GPU ran in it, copies and fills too, in the order of their launches. Asked after the
+                traced runs, while the runner is entered, and once for runs that are alike.
         """

@@ -22,10 +22,12 @@ def check_level(preparation: Preparation) -> None:
     """Refuses to profile a runner that was prepared to be timed.
 
     Raises:
-        Unsupported: if the preparation's level is not ``layer``.
+        Unsupported: if the preparation's level is neither ``layer`` nor ``kernel``.
     """
-    if preparation.level != "layer":
-        raise Unsupported("The runner was prepared to be timed, not to be profiled.", expected="the level 'layer'")
+    if preparation.level not in ("layer", "kernel"):
+        raise Unsupported(
+            "The runner was prepared to be timed, not to be profiled.", expected="the level 'layer' or 'kernel'"
+        )
 
 
 class Runs(Protocol):

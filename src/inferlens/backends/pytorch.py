@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from inferlens.backends.abilities import LayerProfiler
+from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origin, Origins
 from inferlens.backends.availability import first_lines, warn_no_effect
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.cuda_graph import CudaGraph
@@ -27,6 +28,8 @@ from inferlens.case import Case
 from inferlens.errors import Unsupported
 from inferlens.layer_profile import Layers
 from inferlens.models.model import Model
+
+REPLAYED = "A CUDA graph replays kernels and calls no modules."
 
 
 class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
@@ -88,8 +91,8 @@ class PyTorch(Backend):
         return torch_tolerance(case, tf32=self.parse_options(case).tf32)
 
 
-class EagerRunner(TorchRunner, LayerProfiler):
-    """Calls the module; its layers are the modules that it calls."""
+class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):
+    """Calls the module; its layers are the modules that it calls, and its kernels are theirs."""
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
         super().__init__(model, case, preparation, options, autocast=options.autocast)
@@ -105,6 +108,19 @@ class EagerRunner(TorchRunner, LayerProfiler):
 
         check_level(self.preparation)
         return layers_of(self, self.model.module, feed, runs, on_gpu=self.case.device == "cuda")
+
+    def scopes(self) -> AbstractContextManager[Any]:
+        """Has every module's call be a scope."""
+        from inferlens.backends.kernel_scopes import module_scopes
+
+        return module_scopes(self.model.module)
+
+    def origins(self, launched: Sequence[Launched]) -> Origins:
+        """The innermost module around each launch."""
+        from inferlens.backends.kernel_scopes import origins_of
+
+        assert self.model.module is not None
+        return origins_of(launched, modules=sum(1 for _ in self.model.module.modules()))
 
 
 class GraphRunner(EagerRunner):
@@ -128,7 +144,15 @@ class GraphRunner(EagerRunner):
         Raises:
             Unsupported: always.
         """
-        raise Unsupported("A CUDA graph replays kernels and calls no modules.", cure="without cuda_graph")
+        raise Unsupported(REPLAYED, cure="without cuda_graph")
+
+    def scopes(self) -> AbstractContextManager[Any]:
+        """None: no module is called."""
+        return nullcontext()
+
+    def origins(self, launched: Sequence[Launched]) -> Origins:
+        """Not known."""
+        return Origins((Origin(),) * len(launched), {"modules": REPLAYED})
 
     def bind(self, feed: Feed) -> None:
         """Copies ``feed`` into the captured inputs."""

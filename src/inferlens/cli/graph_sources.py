@@ -71,7 +71,7 @@ def _file(path: Path) -> Source | None:
 def _profiles(paths: Sequence[Path], found: Found, titles: list[str]) -> None:
     loaded = load_profiles(paths)
     found.problems += loaded.problems
-    for group in groups(loaded):
+    for group in groups(loaded, "layer"):
         for case in group:
             source = source_of(case.profile, case.name, case.headline)
             if isinstance(source, str):

@@ -45,7 +45,7 @@ def layers(
     loaded = load_profiles(paths)
     for problem in loaded.problems:
         screen.note(problem)
-    cases = [case for group in groups(loaded) for case in group]
+    cases = [case for group in groups(loaded, "layer") for case in group]
     if plot:
         write(plot, boxes.render(cases, drawn_as, sort=sort, top=top), "--plot")
         for sentence in [f"Wrote {plot}.", *boxes.not_drawn(cases)]:

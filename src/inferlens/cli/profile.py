@@ -8,7 +8,7 @@ import typer
 
 from inferlens.cli.bench import BACKEND, BATCH, INPUT, MODEL, OPTION, PRECISION, TIMEOUT, TRUST, WEIGHTS
 
-LEVEL = "What to time: layer."
+LEVEL = "What to time, with commas: layer, kernel (on a GPU); or module, for layers as the table of modules."
 RUNS = "Profiled calls of each case."
 FINDINGS = 5
 REBUILD = "Build anew what was built before, such as engines, and measure the device's ceilings again."
@@ -38,7 +38,7 @@ def profile(
 
     Each case is timed untouched first, then profiled in a process of its own; both are kept under results/MODEL/.
     Findings come first, the most important of each case; the table has the model's modules as rows and the backends as
-    columns. 'inferlens findings', 'inferlens layers' and 'inferlens modules' show more of it.
+    columns. 'inferlens findings', 'inferlens layers', 'inferlens kernels' and 'inferlens modules' show more of it.
     """
     from inferlens import profiling
     from inferlens.cli import screen
@@ -46,14 +46,13 @@ def profile(
     from inferlens.cli.findings import show
     from inferlens.cli.modules import modules
     from inferlens.cli.progress import Bar
-    from inferlens.plan_words import known
 
     words = {
         "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
         "threads": threads, "option": option, "input": input, "weights": weights, "trust": trust, "seed": seed,
         "rebuild": rebuild, "mode": "latency", "max_time": max_time, "timeout": timeout, "output": output,
     }  # fmt: skip
-    plan, levels = read_plan(words), known("level", level, profiling.LEVELS)
+    plan, levels = read_plan(words), profiling.levels_of(level)
     with Bar(screen.errors()) as bar:
         profiles = profiling.run(plan, levels, runs, bar)
     folders = [folder for _, folder in profiles]
@@ -61,8 +60,7 @@ def profile(
     screen.text("")
     modules(folders)
     folder, above = folders[0], folders[0].parent
-    screen.note(
-        f"Kept in {above}. More: inferlens findings {above}, inferlens layers {folder}, inferlens modules {above}"
-    )
+    tables = ", ".join(f"inferlens {each}s {folder}" for each in levels)
+    screen.note(f"Kept in {above}. More: inferlens findings {above}, {tables}, inferlens modules {above}")
     if not any(profile.status == "ok" for profile, _ in profiles):
         raise typer.Exit(1)

@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.insight.fused import Path, flops_of, rule_of
-from inferlens.insight.runs import Array, Runs, Times
+from inferlens.insight.runs import Array, Runs, Times, timed_of
 from inferlens.insight.tally import Tally, above, tally
 from inferlens.layer_profile import Profile
 
@@ -117,7 +117,7 @@ def module_table(
     paths = list(dict.fromkeys(path for one in tallies for path in one.order))
     deepest = max(map(len, paths), default=0)
     shown = _depth(paths, deepest, depth, most_rows)
-    ways = {profile.layers.timed for profile, _ in profiles if profile.layers}
+    ways = {(timed_of(profile), profile.level) for profile, _ in profiles}
     marked = tuple(
         len(ways) == 1 and (not right or right[index]) and (one.runs.share(one.unknown) or 0.0) <= MOST_UNKNOWN
         for index, one in enumerate(tallies)

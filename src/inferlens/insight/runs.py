@@ -16,7 +16,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from inferlens.layer_profile import Profile
+from inferlens.kernel_profile import Kernel
+from inferlens.layer_profile import Layer, Profile, Timed
 from inferlens.stats.intervals import median_interval
 from inferlens.stats.quantiles import summarise
 
@@ -46,7 +47,7 @@ class Times(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Seconds of every run: of the whole, and of each layer; zeros for a layer that was not timed.
+    """Seconds of every run: of the whole, and of each layer, or kernel; zeros for one that was not timed.
 
     Attributes:
         whole: shape (runs,).
@@ -106,27 +107,50 @@ class Runs:
 
 
 def runs_of(profile: Profile) -> Runs | str:
-    """The runs of a profile, or the sentence that says why there is nothing to compute with.
+    """The runs of a profile of layers, or the sentence that says why there is nothing to compute with.
 
     Times that cannot be right are not repaired: a profile in which a single layer has another number of runs than the
     whole, or a negative time, is refused.
     """
-    if profile.status != "ok" or profile.layers is None:
+    if profile.status == "ok" and profile.layers is None and profile.kernels is not None:
+        return "It is of kernels, which inferlens kernels and inferlens modules show."
+    return part_runs(profile)
+
+
+def part_runs(profile: Profile) -> Runs | str:
+    """The same of a profile at any level: its parts are layers or kernels."""
+    told = profile.layers or profile.kernels
+    if profile.status != "ok" or told is None:
         return profile.reason or f"It ended as '{profile.status}', and no reason is known."
-    whole = np.asarray(profile.layers.whole, dtype=np.float64)
+    whole = np.asarray(told.whole, dtype=np.float64)
     if not whole.size:
         return "It has no runs."
     if not _are_times(whole):
         return "Its times are no times: one is negative or not finite."
-    timed = tuple(bool(layer.times) for layer in profile.layers.layers)
-    layers = np.zeros((len(timed), whole.size))
-    for index, layer in enumerate(profile.layers.layers):
-        if not layer.times:
+    parts, noun = parts_of(profile), "layer" if profile.layers else "kernel"
+    timed = tuple(bool(part.times) for part in parts)
+    times = np.zeros((len(timed), whole.size))
+    for index, part in enumerate(parts):
+        if not part.times:
             continue
-        if len(layer.times) != whole.size:
-            return f"A layer has {len(layer.times)} times, and there were {whole.size} runs."
-        layers[index] = layer.times
-    return Runs(whole, layers, timed) if _are_times(layers) else "A layer has a time that is negative or not finite."
+        if len(part.times) != whole.size:
+            return f"A {noun} has {len(part.times)} times, and there were {whole.size} runs."
+        times[index] = part.times
+    return Runs(whole, times, timed) if _are_times(times) else f"A {noun} has a time that is negative or not finite."
+
+
+def parts_of(profile: Profile) -> Sequence[Layer | Kernel]:
+    """The layers of a profile, or its kernels."""
+    if profile.layers is not None:
+        return profile.layers.layers
+    return profile.kernels.kernels if profile.kernels else ()
+
+
+def timed_of(profile: Profile) -> Timed | None:
+    """Whether the times of its parts are of the host or of the GPU, as those of kernels are; ``None`` without any."""
+    if profile.layers is not None:
+        return profile.layers.timed
+    return "GPU" if profile.kernels else None
 
 
 def _are_times(values: Array | Sequence[float]) -> bool:

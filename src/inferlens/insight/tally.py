@@ -1,4 +1,7 @@
-"""One backend's time, module by module: what each module took by itself, and with all that is below it."""
+"""One backend's time, module by module: what each module took by itself, and with all that is below it.
+
+What the time is of are the layers of a profile, or its kernels, by its level.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from inferlens.insight.fused import Path, Rule, ancestor, path_of
-from inferlens.insight.runs import Array, Runs
+from inferlens.insight.runs import Array, Runs, parts_of
+from inferlens.kernel_profile import Kernel
 from inferlens.layer_profile import Layer, Profile
 
 
@@ -38,8 +42,7 @@ class Tally:
 def tally(profile: Profile, runs: Runs, rule: Rule) -> Tally:
     """The times of a profile's modules, fused layers by ``rule``."""
     found = Tally(runs=runs, unknown=np.zeros(runs.count))
-    layers = profile.layers.layers if profile.layers else ()
-    for index, layer in enumerate(layers):
+    for index, layer in enumerate(parts_of(profile)):
         _add(found, layer, runs.layers[index], runs.was_timed[index], rule)
     return found
 
@@ -49,7 +52,7 @@ def above(path: Path) -> Iterator[Path]:
     return (path[:length] for length in range(len(path) + 1))
 
 
-def _add(found: Tally, layer: Layer, seconds: Array, was_timed: bool, rule: Rule) -> None:
+def _add(found: Tally, layer: Layer | Kernel, seconds: Array, was_timed: bool, rule: Rule) -> None:
     paths = list(dict.fromkeys(map(path_of, layer.modules)))
     if not paths:
         found.unknown = found.unknown + seconds

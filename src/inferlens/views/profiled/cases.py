@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inferlens.errors import InferlensError
-from inferlens.layer_profile import Profile
+from inferlens.layer_profile import Level, Profile
 from inferlens.profile_store import LoadedProfiles, latest
 from inferlens.record import Record
 from inferlens.samples import latencies, machine
@@ -49,13 +49,29 @@ class Profiled:
         return " · ".join(plain(word)[:200] for word in (of.case.model, device, inputs) if word)
 
 
-def groups(loaded: LoadedProfiles) -> list[list[Profiled]]:
-    """The latest profile of each case, named, in groups that can be compared."""
+def groups(loaded: LoadedProfiles, level: Level | None = None) -> list[list[Profiled]]:
+    """The latest profiles, named, in groups that can be compared.
+
+    Args:
+        loaded: what could be read.
+        level: of each case the profile of this level alone, or if it has none, another that says what there is instead;
+            ``None``: those of every level.
+    """
     found: dict[tuple[object, ...], list[Profiled]] = {}
-    for one in latest(loaded.profiles):
+    for one in latest(loaded.profiles) if level is None else _at(level, latest(loaded.profiles)):
         profiled = Profiled(one, loaded.records.get(one.id))
         found.setdefault(profiled.group, []).append(profiled)
     return [_named(group) for group in found.values()]
+
+
+def _at(level: Level, profiles: Sequence[Profile]) -> list[Profile]:
+    """One profile of each case on each machine, of that level if there is one."""
+    found: dict[tuple[str, str], Profile] = {}
+    for one in profiles:
+        key = one.case.digest, machine(one.environment)
+        if key not in found or one.level == level:
+            found[key] = one
+    return list(found.values())
 
 
 def referenced(group: Sequence[Profiled], named: str | None) -> list[Profiled]:
@@ -102,12 +118,14 @@ def _fits(one: Profiled, named: str) -> bool:
 def _named(group: Sequence[Profiled]) -> list[Profiled]:
     """Names without what all of a group share, and with a number where they are equal."""
     devices = {one.profile.case.device for one in group}
+    levels = {one.profile.level for one in group}
     seen: dict[str, int] = {}
     named = []
     for one in group:
         case = one.profile.case
         words = [case.backend_label, case.precision, case.device if len(devices) > 1 else ""]
         words += ["" if case.threads is None else plural(case.threads, "thread"), *case.manner, case.options_label]
+        words += ["kernels"] if len(levels) > 1 and one.profile.level == "kernel" else []
         name = plain(" ".join(word for word in words if word))
         number = seen[name] = seen.get(name, 0) + 1
         named.append(Profiled(one.profile, one.record, f"{name} ({number})" if number > 1 else name))

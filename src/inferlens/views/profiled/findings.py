@@ -44,7 +44,7 @@ def judged(loaded: LoadedProfiles) -> list[Judged]:
     for profile in loaded.profiles:  # by their creation
         levels.setdefault(_key(profile), {})[profile.level] = profile
     found: dict[tuple[str, str], Judged] = {}
-    for case in (case for group in groups(loaded) for case in group):
+    for case in (case for group in groups(loaded, "layer") for case in group):
         key = _key(case.profile)
         if key not in found:
             found[key] = _judged(case, list(levels[key].values()), loaded)

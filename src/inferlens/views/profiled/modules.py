@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from inferlens.insight.fused import SAID, rule_of
 from inferlens.insight.layers import Reconciliation, reconciliation
 from inferlens.insight.modules import MOST_UNKNOWN, Cell, ModuleRow, ModuleTable, module_table
-from inferlens.insight.runs import runs_of
-from inferlens.units import ABSENT, milliseconds, percent, plural
+from inferlens.insight.runs import part_runs, timed_of
+from inferlens.units import ABSENT, listing, milliseconds, percent, plural
 from inferlens.views.columns import FASTEST, plain
 from inferlens.views.profiled import check, csv, json, markdown, terminal
 from inferlens.views.profiled.cases import Profiled, check_reference, referenced
@@ -32,7 +32,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Tree:
-    """The profiles of one model that have layers, the reference first, their tree, and those that have none."""
+    """The profiles of one model that have layers or kernels, the reference first, their tree, and those without."""
 
     cases: tuple[Profiled, ...]
     accounts: tuple[Reconciliation, ...]
@@ -80,7 +80,7 @@ def render(
 
 def tree(group: Sequence[Profiled], fused: str, depth: int | None, most_rows: int | None) -> Tree:
     """The tree of profiles that can be compared, the first of which is the reference."""
-    found = [(one, runs_of(one.profile)) for one in group]
+    found = [(one, part_runs(one.profile)) for one in group]
     able = [(one, runs) for one, runs in found if not isinstance(runs, str)]
     table = None
     if able:
@@ -98,7 +98,9 @@ def tree(group: Sequence[Profiled], fused: str, depth: int | None, most_rows: in
 def grid(of: Tree) -> Grid:
     """One tree as a table."""
     headline = (of.cases or [one for one, _ in of.failed])[0].headline
-    missing = tuple(plain(f"{one.name} has no layers: {why} {one.profile.cure}") for one, why in of.failed)
+    missing = tuple(
+        plain(f"{one.name} has no {one.profile.level}s: {why} {one.profile.cure}") for one, why in of.failed
+    )
     table = of.table
     if table is None:
         return Grid(headline, "", "module", (), (), sentences=missing)
@@ -111,10 +113,10 @@ def grid(of: Tree) -> Grid:
             Heading("", "share", keep=len(of.cases) + place),
         )
     ]
-    clocks = {one.profile.layers.timed for one in of.cases if one.profile.layers}
+    clocks = {_times(one) for one in of.cases}
     counts = sorted({account.runs for account in of.accounts})
     runs = plural(counts[0], "run") if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} runs"
-    about = f"{runs} · {' and '.join(sorted(clocks))} times · unfolded {table.depth} of {table.deepest} deep"
+    about = f"{runs} · {listing(sorted(clocks))} · unfolded {table.depth} of {table.deepest} deep"
     return Grid(
         headline=headline,
         about=about,
@@ -124,6 +126,11 @@ def grid(of: Tree) -> Grid:
         notes=(*_legend(of, table), *missing),
         sentences=tuple(_sentences(of)),
     )
+
+
+def _times(of: Profiled) -> str:
+    """What the times of a column are of."""
+    return "kernel times" if of.profile.level == "kernel" else f"{timed_of(of.profile)} times"
 
 
 def _sentences(of: Tree) -> list[str]:
@@ -191,7 +198,8 @@ def _legend(of: Tree, table: ModuleTable) -> list[str]:
 
 
 def _why(of: Tree) -> str:
-    ways = {one.profile.layers.timed for one in of.cases if one.profile.layers}
-    if len(ways) > 1:
+    if len({timed_of(one.profile) for one in of.cases}) > 1:
         return "some columns are times of the host, some of the GPU"
+    if len({one.profile.level for one in of.cases}) > 1:
+        return "some columns are times of layers, some of kernels"
     return f"more than {percent(MOST_UNKNOWN)} is in layers of no known module"
