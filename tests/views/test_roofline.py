@@ -125,6 +125,13 @@ def test_what_is_not_known_is_said() -> None:
     )
 
 
+def test_without_any_floor_the_model_as_a_whole_has_one() -> None:
+    text = drawn(worked([timed("a", 70e-3), timed("b", 13.8e-3)]), width=200)
+    assert "No layer has a floor: of none is a module known that was counted." in text
+    assert "The whole model cannot take less than 21.0 ms here, and takes 84.0 ms, 4.00x that." in text
+    assert "the model" in drawn(worked([timed("", 70e-3, "")], work_of(module("", flops=1))), width=200)
+
+
 def test_ceilings_that_are_too_low_are_told() -> None:
     low = worked([timed("conv", 10e-3, "conv"), timed("fc", 7e-3, "head")])
     assert "inferlens profile --rebuild measures it again" in " ".join(drawn(low, width=200).split())

@@ -38,6 +38,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
         time: typical time of the whole run; ``outside``: of it, in no layer.
         known: typical time of the rows that have a floor; ``floor``: what their floors add up to.
         won: what there is to be won in them at most: the sum over the rows.
+        least: the least time of the whole model, if all activations stayed in caches: all FLOPs, and all weights.
         unplaced: modules with FLOPs that are in no layer, so that some floors may be too low.
     """
 
@@ -51,6 +52,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
     known: float
     floor: float
     won: float
+    least: float = 0.0
     unplaced: tuple[str, ...] = ()
 
     @property
@@ -103,6 +105,7 @@ def roofline(
         known=sum(row.time for row in known),
         floor=sum(row.floor or 0.0 for row in known),
         won=sum(row.won or 0.0 for row in known),
+        least=_least(profile.work, rate, profile.ceilings.bandwidth),
         unplaced=unplaced,
     )
 
@@ -123,6 +126,12 @@ def precision_of(profile: Profile, record: Record | None = None) -> str:
     warnings = (*profile.warnings, *(record.warnings if record else ()))
     lowered = case.options.get("tf32") in (True, "true") or any(each.code == LOWERED for each in warnings)
     return "tf32" if case.precision == "fp32" and case.device != "cpu" and lowered else case.precision
+
+
+def _least(work: Work, rate: float | None, bandwidth: float) -> float:
+    """Seconds for all FLOPs, or for all weights, whichever is longer."""
+    flops, weights = sum(each.flops for each in work.modules), sum(each.weights for each in work.modules)
+    return max(flops / rate if rate else 0.0, weights / bandwidth, 0.0)
 
 
 def _parts(

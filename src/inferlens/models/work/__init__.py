@@ -17,7 +17,7 @@ from inferlens.work import Work
 # Bytes of an element of what a model holds in fp32, by the precision that it runs in.
 ELEMENT = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
 UNCOUNTED: dict[Format, str] = {
-    "torchscript": "a TorchScript program does not run on tensors without data",
+    "torchscript": "a TorchScript program does not tell its modules as it runs; the model that it was made from does",
     "engine": "an engine does not tell what it computes; the model that it was built from does",
     "torch_tensorrt": "a compiled module does not tell what it computes; the model that it was compiled from does",
     "fake": "it computes nothing",

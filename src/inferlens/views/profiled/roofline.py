@@ -137,7 +137,8 @@ def _chosen(found: Roofline | str, sort: str, top: int | None) -> list[Floor]:
 
 def _line(row: Floor, by: By) -> Line:
     of_layer = by == "layer"
-    name = name_of(row.name) if of_layer or row.name else "the model" if row.modules else UNKNOWN
+    of_model = not row.name and row.modules == ("",)
+    name = "the model" if of_model else name_of(row.name) if of_layer or row.name else UNKNOWN
     texts = (
         str(row.place) if of_layer else ABSENT,
         plain(row.kind) or ABSENT,

@@ -51,7 +51,7 @@ def _case(case: Profiled, found: Roofline | str, rows: Sequence[Floor]) -> dict[
     about: dict[str, Any] = {**json_of.case(case), "status": case.profile.status}
     if isinstance(found, str):
         return {**about, "reason": found, "rows": []}
-    totals = ("by", "precision", "ceilings", "rate", "time", "outside", "known", "floor", "won", "unplaced")
+    totals = ("by", "precision", "ceilings", "rate", "time", "outside", "known", "floor", "won", "least", "unplaced")
     work = case.profile.work
     return {
         **about,

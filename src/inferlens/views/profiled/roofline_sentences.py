@@ -25,6 +25,8 @@ def about(found: Roofline) -> str:
 
 def sentences(found: Roofline) -> list[str]:
     """Where there is most to be won, and how much at all."""
+    if not any(row.floor is not None for row in found.rows):
+        return _none(found)
     said = _most(found)
     left = max(found.outside, 0.0)
     said.append(
@@ -51,7 +53,7 @@ def notes(profile: Profile, found: Roofline) -> list[str]:
         more = len(work.uncovered) - FEW
         said.append(f"FLOPs not counted: {listing([*names, *([f'{more} more'] if more > 0 else [])])}.")
     if found.unplaced:
-        names = [short(path) for path in found.unplaced[:FEW]]
+        names = [short(path) if path else "the model itself" for path in found.unplaced[:FEW]]
         more = len(found.unplaced) - FEW
         said.append(f"In no layer: the work of {listing([*names, *([f'{more} more'] if more > 0 else [])])}.")
     if found.rate is None:
@@ -74,6 +76,17 @@ def _most(found: Roofline) -> list[str]:
         return [f"{said}."]
     several = sum(row.won or 0.0 for row in rows[:FEW])
     return [f"{said}; the first {FEW} {found.by}s have {percent(several / found.won)} of all that is."]
+
+
+def _none(found: Roofline) -> list[str]:
+    """What can be said without any floor."""
+    said = [f"No {found.by} has a floor: of none is a module known that was counted."]
+    if found.least:
+        said.append(
+            f"The whole model cannot take less than {milliseconds(found.least)} ms here, and takes "
+            f"{milliseconds(found.time)} ms, {ratio(found.time / found.least)} that."
+        )
+    return said
 
 
 def _below(found: Roofline) -> list[str]:
