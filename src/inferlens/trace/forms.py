@@ -169,7 +169,8 @@ def decode_events(text: bytes) -> list[Event]:
         msgspec.DecodeError: if it is none, or an event has not the form of one.
     """
     events: list[Event] = _EVENTS.decode(text)
-    if any(event.ts.__class__ is float and not -_LARGE < event.ts < _LARGE for event in events):
+    times = [event.ts or 0 for event in events]
+    if times and (max(times) > _LARGE or min(times) < -_LARGE) and float in set(map(type, times)):
         exact: Any = _EXACT.decode(text)
         return list(exact)
     return events

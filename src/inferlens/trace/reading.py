@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from inferlens.errors import InferlensError
+from inferlens.trace.ahead import ahead
 from inferlens.trace.columns import Columns
 from inferlens.trace.notes import Notes
 from inferlens.trace.pieces import Pieces
@@ -27,10 +28,11 @@ def read(source: Path | bytes) -> Trace:
     """
     notes = Notes()
     columns = Columns(notes)
-    pieces = Pieces(blocks(source, notes), notes)
     try:
-        for events in pieces:
-            columns.add(events)
+        with ahead(blocks(source, notes)) as text:
+            pieces = Pieces(text, notes)
+            for events in pieces:
+                columns.add(events)
     except InferlensError as error:
         if isinstance(source, bytes):
             raise

@@ -18,7 +18,7 @@ def nanoseconds(values: Sequence[Any]) -> NDArray[np.int64]:
 
     A float holds thousandths exactly enough up to 2^43 microseconds, 101 days; times a thousand it would not.
     """
-    if any(isinstance(value, Decimal) for value in values):
+    if Decimal in set(map(type, values)):
         return np.array([round(Decimal(value) * 1000) for value in values], dtype=np.int64)
     array = np.array(values, dtype=np.float64)
     whole = np.floor(array)
