@@ -15,10 +15,11 @@ from typing import Any
 
 from msgspec import Struct
 
+from inferlens.backends.operator_runs import OURS
 from inferlens.layer_profile import Tensor
 
 HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+):(\d+)")
-GRAPH = "inferlens graph "
+GRAPH = f"{OURS}graph "
 KINDS = {
     "cpp": "C++", "triton_poi": "Triton pointwise", "triton_red": "Triton reduction", "triton_for": "Triton foreach",
     "triton_per": "Triton persistent reduction", "triton_tem": "Triton template", "triton": "Triton",

@@ -7,8 +7,10 @@ each time after a call that is not looked at, in which the profiler sets itself 
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from msgspec import Struct
@@ -18,7 +20,8 @@ from inferlens.layer_profile import Tensor
 
 HOST_CLOCK = "torch.profiler, operators on the host"
 GPU_CLOCK = "torch.profiler (CUPTI), kernels on the GPU"
-SPAN = "inferlens run"
+OURS = "inferlens "  # how the names of all our spans begin
+SPAN = f"{OURS}run"
 AT_ONCE = 10  # runs
 TYPES = {
     "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "long": "int64",
@@ -122,12 +125,17 @@ class Spanned:
         self._span.__exit__(None, None, None)
 
 
-def profiler(*, on_gpu: bool, **more: Any) -> Any:
-    """torch.profiler for the host and, where asked, the GPU."""
+@contextmanager
+def profiler(*, on_gpu: bool, **more: Any) -> Iterator[Any]:
+    """torch.profiler for the host and, where asked, the GPU; without its notices on what is done here on purpose."""
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    return profile(activities=activities, acc_events=True, **more)  # without, some versions warn of cycles, here one
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
+        warnings.filterwarnings("ignore", message="with_modules is deprecated", category=FutureWarning)
+        with profile(activities=activities, **more) as made:
+            yield made
 
 
 def taken(runner: Runs, feed: Any, runs: int, pick: Pick, *, on_gpu: bool) -> tuple[Clocked, dict[Call, Taken]]:
@@ -178,7 +186,7 @@ def roots(events: Any) -> list[Operator]:
     host, launched = [], defaultdict(list)
     for event in events:
         if event.device_type() != DeviceType.CPU:
-            if not event.is_user_annotation():  # what mirrors spans onto the GPU's time line
+            if not event.is_user_annotation() and not event.name().startswith(OURS):  # spans, mirrored onto the GPU
                 launched[event.linked_correlation_id()].append(event)
         elif not event.linked_correlation_id() and not event.is_async():
             host.append(event)

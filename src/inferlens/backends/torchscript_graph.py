@@ -14,9 +14,10 @@ from typing import Any
 
 from msgspec import Struct
 
+from inferlens.backends.operator_runs import OURS
 from inferlens.backends.torchscript_scopes import Modules
 
-MARK = "inferlens mark "
+MARK = f"{OURS}mark "
 ENTER, EXIT = "profiler::_record_function_enter", "profiler::_record_function_exit"
 GROUP = "prim::TensorExprGroup"
 CONVOLUTIONS = frozenset({

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -73,8 +72,7 @@ class Nodes(Struct):
 
 def look(runner: Runs, feed: Any, *, on_gpu: bool, modules: bool) -> tuple[Operator, dict[int, Seen]]:
     """One call: what was called in it, and by the operators' numbers what it showed; ``modules``: their modules too."""
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="with_modules is deprecated", category=FutureWarning)
+    with tempfile.TemporaryDirectory() as folder:
         trace, execution = Path(folder, "trace.json"), Path(folder, "execution.json")
         with watching(execution, on_gpu=on_gpu, modules=modules) as profile:
             spanned = Spanned(runner)
