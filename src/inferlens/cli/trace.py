@@ -10,7 +10,8 @@ import typer
 PATH = (
     "A trace file (.json, .json.gz, .json.zst), a pipe or - for the standard input, or a folder of the ranks' traces."
 )
-VIEW = "overview, operators, kernels, modules, memory, steps or timeline."
+VIEW = "overview, operators, kernels, modules, memory, steps or timeline; or several, with commas."
+AGAINST = "Compare with this trace: what it gains and loses."
 STEP = "Look at one step alone, by its number. [dim]Default: all of them.[/dim]"
 BY = "What tells rows apart beside their names: shapes or stack (of operators), operator (of kernels)."
 DEPTH = "How deep modules are unfolded. [dim]Default: to about 40 rows in tables, all in CSV and JSON.[/dim]"
@@ -21,6 +22,7 @@ FORMAT = "table, markdown, csv, json or html."
 def trace(
     path: Annotated[Path, typer.Argument(help=PATH, metavar="FILE|DIR", show_default=False, allow_dash=True)],
     view: Annotated[str, typer.Option(help=VIEW)] = "overview",
+    against: Annotated[Path | None, typer.Option(help=AGAINST, show_default=False)] = None,
     step: Annotated[str | None, typer.Option(help=STEP, show_default=False)] = None,
     by: Annotated[str, typer.Option(help=BY)] = "name",
     top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
@@ -35,10 +37,10 @@ def trace(
     from inferlens.views.traced import check
     from inferlens.views.traced.show import Wanted, render
 
-    check(format, view)
+    check(format)
     console = screen.output()
     color = console.is_terminal and not console.no_color
-    wanted = Wanted(path=path, view=view, step=step, by=by, top=top, depth=depth)
+    wanted = Wanted(path=path, against=against, view=view, step=step, by=by, top=top, depth=depth)
     drawn, notes = render(wanted, format, width=console.width, color=color)
     for note in notes:
         screen.note(note)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -35,7 +36,7 @@ def operators(costs: Costs, *, by: tuple[str, ...] = (), within: Bools | None = 
     device, tensor = groups.sum(costs.device_total[places]), groups.sum(costs.tensor_total[places])
     columns: dict[str, Any] = {"name": trace.names_of(scopes.row[first])}
     for key in by:
-        columns[key] = [trace.texts[code] for code in getattr(scopes, key)[first].tolist()]
+        columns[key] = [_compact(trace.texts[code]) for code in getattr(scopes, key)[first].tolist()]
     columns |= {
         "calls": groups.count,
         "host_self": groups.sum(costs.host_self[places]) / SECOND,
@@ -48,6 +49,15 @@ def operators(costs: Costs, *, by: tuple[str, ...] = (), within: Bools | None = 
     table = Table(columns)
     has_device = float(np.max(device, initial=0.0)) > 0
     return table.sorted_by("host_self").sorted_by("device_self") if has_device else table.sorted_by("host_self")
+
+
+def _compact(text: str) -> str:
+    """JSON without blanks, which writers set as they like; a text of JSON as itself."""
+    try:
+        value = msgspec.json.decode(text) if text else ""
+    except msgspec.DecodeError:
+        return text
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
 def _if_gpu(seconds: NDArray[np.float64], costs: Costs) -> NDArray[np.float64]:

@@ -12,13 +12,25 @@ FORMATS = ("table", "markdown", "csv", "json", "html")
 VIEWS = ("overview", "operators", "kernels", "modules", "memory", "steps", "timeline")
 
 
-def check(format: str, view: str) -> None:
-    """Refuses a format or a view that there is not.
+def check(format: str) -> None:
+    """Refuses a format that there is not.
 
     Raises:
-        InferlensError: if there is no such format or view.
+        InferlensError: if there is no such format.
     """
-    for what, given, known in (("format", format, FORMATS), ("view", view, VIEWS)):
-        if given not in known:
-            cure = suggestion(given, known)
-            raise InferlensError(f"There is no {what} '{given}' of a trace.", expected=listing(known), cure=cure)
+    _known("format", format, FORMATS)
+
+
+def check_view(view: str) -> None:
+    """Refuses a view that there is not.
+
+    Raises:
+        InferlensError: if there is no such view.
+    """
+    _known("view", view, VIEWS)
+
+
+def _known(what: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        cure = suggestion(given, known)
+        raise InferlensError(f"There is no {what} '{given}' of a trace.", expected=listing(known), cure=cure)

@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from inferlens.trace.table import Table
-from inferlens.units import ABSENT, byte_count, milliseconds, percent, significant
+from inferlens.units import ABSENT, byte_count, milliseconds, percent, plural, significant
 from inferlens.views.columns import plain
 from inferlens.views.profiled.grid import Grid, Heading, Line
 
@@ -18,6 +20,29 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 def text(value: Any) -> str:
     """A name or a word; what is not there is a dash."""
     return plain(str(value)) if value not in (None, "") else ABSENT
+
+
+def shapes(value: Any) -> str:
+    """Dimensions of tensors from JSON, ``8x4, 4x4``; what is no tensor is a dash."""
+    try:
+        told = msgspec.json.decode(value) if value else None
+    except msgspec.DecodeError:
+        return text(value)
+    if not isinstance(told, list):
+        return text(value)
+    words = [_dimensions(each) for each in told]
+    while words and words[-1] == ABSENT:
+        words.pop()
+    return plain(", ".join(words)) or ABSENT
+
+
+def _dimensions(shape: Any) -> str:
+    """Of a tensor, or of a list of them."""
+    if not isinstance(shape, list) or not shape:
+        return ABSENT
+    if any(isinstance(each, list) for each in shape):
+        return f"({', '.join(map(_dimensions, shape))})"
+    return "x".join(map(str, shape))
 
 
 def count(value: Any) -> str:
@@ -75,7 +100,7 @@ class Column:
     @property
     def numeric(self) -> bool:
         """Whether it stands flush right."""
-        return self.written not in (text, bar, yes)
+        return self.written not in (text, shapes, bar, yes)
 
 
 @dataclass(frozen=True)
@@ -116,7 +141,7 @@ class Sheet:
             )
             for row in rows
         ]
-        more = [f"{left:,} more rows: --top {len(self.table)} shows all."] if left else []
+        more = [f"{plural(left, 'more row')}: --top {len(self.table)} shows all."] if left else []
         return Grid(
             headline=self.title,
             about=self.about,

@@ -20,6 +20,7 @@ from inferlens.views.traced.sheet import (
     count,
     microseconds,
     number,
+    shapes,
     share,
     size,
     text,
@@ -119,7 +120,7 @@ def sheets_of(analysis: Analysis, view: str, choice: Choice) -> list[Sheet]:
 def _operators(analysis: Analysis, choice: Choice) -> list[Sheet]:
     keys = tuple(key for key in choice.by if key in ("shapes", "stack"))
     table = analysis.operators(*keys)
-    more = tuple(Column(key, key, "", text, 1, 40) for key in keys)
+    more = tuple(Column(key, key, "", shapes if key == "shapes" else text, 1, 40) for key in keys)
     calls = plural(int(sum(table.columns["calls"])), "call")
     about = f"{plural(len(table), 'row')} · {calls} · GPU time is of all that was launched, added up"
     return [Sheet("operators", "Operators", ("name", "operator"), (*more, *_OPERATORS), table, about, top=choice.top)]

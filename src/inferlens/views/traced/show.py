@@ -1,4 +1,4 @@
-"""From a path to what is shown of it: reads, analyses, and renders."""
+"""From paths to what is shown of them: reads, analyses, and renders; one trace, two compared, or those of all ranks."""
 
 from __future__ import annotations
 
@@ -8,24 +8,40 @@ from pathlib import Path
 from inferlens.errors import InferlensError, suggestion
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.overview import overview_of
+from inferlens.trace.ranks import rank_of, traces_in
 from inferlens.trace.reading import read
 from inferlens.units import listing
 from inferlens.views.columns import plain
+from inferlens.views.traced import check_view, compared, ranks
 from inferlens.views.traced.render import Part
 from inferlens.views.traced.render import render as rendered
+from inferlens.views.traced.sheet import Sheet
 from inferlens.views.traced.sheets import BY, TOP, Choice, sheets_of
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What was asked for; ``by`` may name several, with commas."""
+    """What was asked for; ``view`` and ``by`` may name several, with commas."""
 
     path: Path
+    against: Path | None = None
     view: str = "overview"
     step: str | None = None
     by: str = "name"
     top: int | None = None
     depth: int | None = None
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """The views to show, in that order.
+
+        Raises:
+            InferlensError: if there is no such view.
+        """
+        views = _words(self.view)
+        for view in views:
+            check_view(view)
+        return views
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -34,13 +50,11 @@ class Wanted:
         Raises:
             InferlensError: for what they cannot be.
         """
-        keys = tuple(word.strip() for word in self.by.split(",") if word.strip())
+        keys = _words(self.by)
         for key in keys:
             if key not in BY:
-                expected = listing(list(BY))
-                raise InferlensError(
-                    f"Rows cannot be told apart by '{key}'.", expected=expected, cure=suggestion(key, BY)
-                )
+                what = f"Rows cannot be told apart by '{key}'."
+                raise InferlensError(what, expected=listing(list(BY)), cure=suggestion(key, BY))
         return keys
 
 
@@ -48,13 +62,61 @@ def render(wanted: Wanted, format: str, *, width: int = 120, color: bool = False
     """What was asked for as text, and remarks on how it was read.
 
     Raises:
-        InferlensError: if there is no trace, or no such step.
+        InferlensError: if there is no trace, no such step, or what was asked for cannot be compared.
     """
-    keys = wanted.keys
-    analysis = Analysis(read(wanted.path), wanted.step)
     top = wanted.top if wanted.top is not None or format in ("csv", "json") else TOP
-    more = {"overview": overview_of(analysis)} if wanted.view == "overview" and format == "json" else None
-    sheets = sheets_of(analysis, wanted.view, Choice(keys, top, wanted.depth))
-    part = Part(plain(wanted.path.name), sheets, analysis.trace.notes, more)
-    notes = [plain(f"{wanted.path}: {note}") for note in analysis.trace.notes]
-    return rendered([part], wanted.view, format, width=width, color=color), notes
+    choice = Choice(wanted.keys, top, wanted.depth)
+    views = wanted.views
+    if wanted.against is not None:
+        parts = [_compared(wanted, wanted.against, views, choice)]
+    elif wanted.path.is_dir():
+        parts = _of_ranks(wanted, views, choice)
+    else:
+        parts = [_part(wanted.path, wanted.step, views, choice, format)[0]]
+    notes = [note for part in parts for note in part.notes]
+    return rendered(parts, ",".join(views), format, width=width, color=color), notes
+
+
+def _part(
+    path: Path, step: str | None, views: tuple[str, ...], choice: Choice, format: str = ""
+) -> tuple[Part, Analysis]:
+    analysis = Analysis(read(path), step)
+    more = {"overview": overview_of(analysis)} if "overview" in views and format == "json" else None
+    sheets = [sheet for view in views for sheet in sheets_of(analysis, view, choice)]
+    return Part(_name(path), sheets, _notes(path, analysis), more), analysis
+
+
+def _compared(wanted: Wanted, against: Path, views: tuple[str, ...], choice: Choice) -> Part:
+    before, after = (Analysis(read(path), wanted.step) for path in (wanted.path, against))
+    sheets = [sheet for view in views for sheet in compared.sheets_of(before, after, view, choice)]
+    notes = [*_notes(wanted.path, before), *_notes(against, after)]
+    return Part(f"{_name(wanted.path)} against {_name(against)}", sheets, notes)
+
+
+def _of_ranks(wanted: Wanted, views: tuple[str, ...], choice: Choice) -> list[Part]:
+    """A part for each rank, one trace held at a time; what all come to stands before them."""
+    parts, rows, problems = [], [], []
+    for path in traces_in(wanted.path):
+        try:
+            part, analysis = _part(path, wanted.step, views, choice)
+        except InferlensError as error:
+            problems.append(plain(str(error)))
+            continue
+        parts.append(part)
+        rows.append(rank_of(part.name, analysis, overview_of(analysis)))
+    if not parts:
+        raise InferlensError(f"No trace in {wanted.path} can be read. {' '.join(problems[:3])}")
+    together: list[Sheet] = [ranks.sheet(rows)] if len(rows) > 1 else []
+    return [Part(_name(wanted.path), together, problems), *parts] if together or problems else parts
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+
+
+def _name(path: Path) -> str:
+    return plain(path.name or str(path))
+
+
+def _notes(path: Path, analysis: Analysis) -> list[str]:
+    return [plain(f"{path}: {note}") for note in analysis.trace.notes]
