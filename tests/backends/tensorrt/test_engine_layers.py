@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+from inferlens.backends.abilities import Launched
 from inferlens.backends.onnx_modules import Node, Origins
 from inferlens.backends.tensorrt.layer_profiling import NO_ONNX, absences, origin_in
 from inferlens.backends.tensorrt.layer_times import Reporting, recorder, timed_layers
 from inferlens.backends.tensorrt.told import sources, told_layers
 from inferlens.backends.torch_tensorrt.engines import engines_in, read_sums
+from inferlens.backends.torch_tensorrt.kernel_origins import origins_in
 from inferlens.backends.torch_tensorrt.telling import module_and_operator, origin_among
 from inferlens.errors import Unsupported
 from inferlens.layer_profile import Layer
@@ -230,3 +232,27 @@ def test_the_real_library_takes_the_recorder_and_the_metadata() -> None:
     layer = network.add_identity(network.add_input("x", tensorrt.float32, (1, 2)))
     layer.metadata = layer.metadata or "[IDENTITY]-[aten_ops.clone.default]-[fc/clone]"
     assert network.get_layer(0).metadata.endswith("[fc/clone]")
+
+
+def kernel(name: str, *around: str, operator: str = "") -> Launched:
+    return Launched(name=name, around=around, operator=operator)
+
+
+def test_kernels_of_an_engine_and_of_parts_that_pytorch_runs_have_their_origins() -> None:
+    layers = [
+        Layer(name="a", modules=("one",), details={"inspector": {"Name": "a", "TacticName": "tactic_a"}}),
+        Layer(name="__mye1"),
+        Layer(name="b", modules=("two",)),
+    ]
+    part = Layer(name="_run_on_gpu_0", kind="PyTorch", modules=("pool",))
+    launched = [
+        kernel("fill", "aten::empty", operator="aten::fill_"),
+        kernel("tactic_a", "tensorrt::execute_engine", operator="tensorrt::execute_engine"),
+        kernel("max_pool", "inferlens part _run_on_gpu_0", "aten::max_pool2d", operator="aten::max_pool2d"),
+        kernel("gemm", "tensorrt::execute_engine", operator="tensorrt::execute_engine"),
+    ]
+    told = origins_in(launched, layers, [part], {"details": "no more"})
+    assert [(each.layer, each.modules) for each in told.of] == [
+        ("", ()), ("a", ("one",)), ("_run_on_gpu_0", ("pool",)), ("b", ("two",)),
+    ]  # fmt: skip
+    assert told.absent == {"details": "no more"}

@@ -10,7 +10,7 @@ from inferlens.backends.layer_runs import clocked_runs
 from inferlens.backends.onnx_modules import Origins, modules_among, operators_among, origins
 from inferlens.backends.tensorrt.layer_times import CLOCK, Report, Reporting, timed_layers
 from inferlens.backends.tensorrt.told import NAMES_ONLY, TELLS_NOTHING, WAITS, Origin, is_detailed, told_layers
-from inferlens.layer_profile import Layers
+from inferlens.layer_profile import Layer, Layers
 
 NO_ONNX = (
     "the modules that layers came from are told by the ONNX file, and this engine is given without it. "
@@ -53,6 +53,13 @@ def layers_of(runner: Any, call: Any, feed: Any, runs: int, onnx: Path | None) -
         begun=clocked.begun,
         started=clocked.started,
     ), bindings
+
+
+def told_of(engine: Any, onnx: Path | None) -> tuple[list[Layer], dict[str, str]]:
+    """The engine's layers without times, and what is not known of them; the arguments as in :func:`layers_of`."""
+    told, _ = engine.information()
+    graph = origins(onnx) if onnx is not None else Origins((), NO_ONNX)
+    return told_layers(told, origin_in(graph)), absences(told, graph.absent, ())
 
 
 def origin_in(graph: Origins) -> Origin:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from inferlens.backends.abilities import LayerProfiler
+from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Inputs, Outputs, Preparation, Runner
 from inferlens.backends.feeds import ordered
@@ -28,7 +28,7 @@ from inferlens.models.model import Model
 Feed = dict[str, Any]
 
 
-class EngineRunner(Runner, LayerProfiler):
+class EngineRunner(Runner, LayerProfiler, KernelOrigins):
     """Opens a plan when it is entered and calls it; the plan itself is made by ``build``, inside of the entry.
 
     With a CUDA graph a call is a replay, which reads the captured inputs: feeds are copied into those. Without, the
@@ -137,6 +137,14 @@ class EngineRunner(Runner, LayerProfiler):
         layers, bindings = layers_of(self, self.calls[0], feed, runs, self._onnx)
         self._preparation.facts["engine_bindings"] = bindings
         return layers
+
+    def origins(self, launched: Sequence[Launched]) -> Origins:
+        """The engine's layers, and their modules; a CUDA graph replays kernels in their order too."""
+        from inferlens.backends.tensorrt.kernel_origins import kernel_origins
+        from inferlens.backends.tensorrt.layer_profiling import told_of
+
+        layers, absent = told_of(self._engine, self._onnx)
+        return kernel_origins(launched, layers, absent)
 
     def memory_parts(self) -> dict[str, int]:
         """The contexts' memory for activations, and the engine's weights where this TensorRT tells them."""

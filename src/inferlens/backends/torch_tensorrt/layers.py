@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,26 +30,77 @@ NO_ORIGIN = "the engines do not tell from which operators of {} of their layers 
 
 
 class Told(Struct, frozen=True):
-    """Layers of a module without their times, the names of inputs and outputs of its engines, and what is absent."""
+    """Layers of each engine without their times, the names of the engines' inputs and outputs, and what is absent."""
 
     layers: dict[str, list[Layer]]
     bindings: list[str]
     absent: dict[str, str]
 
+    @property
+    def every(self) -> list[Layer]:
+        """The layers of all engines, in order."""
+        return [layer for each in self.layers.values() for layer in each]
 
-class Parts:
-    """What PyTorch runs, as submodules of a compiled module, timed by events before and after each call."""
 
-    def __init__(self, compiled: Any, segments: Sequence[Segment]) -> None:
-        children = compiled.named_children() if hasattr(compiled, "named_children") else ()
-        self._children = [(name, child) for name, child in children if name.startswith(PART)]
-        runs = [segment for segment in segments if segment.runs_in == "PyTorch"]
-        known = runs if len(runs) == len(self._children) else [None] * len(self._children)
-        self.layers = [_part(name, of) for (name, _), of in zip(self._children, known, strict=True)]
-        self._moments = GpuMoments(2 * len(self._children) + 1)
+@dataclass(frozen=True)
+class Interior:
+    """What is inside of a compiled module.
+
+    Attributes:
+        compiled: a module, or a list of modules.
+        segments: who runs what of it, where that is known.
+        folder: where the runtime in C++ may write its reports.
+        tensorrt: the module of TensorRT that the engines were built with.
+        origin: modules and operators, from the names of the network's layers.
+    """
+
+    compiled: Any
+    segments: Sequence[Segment]
+    folder: Path
+    tensorrt: Any
+    origin: Origin
+
+    @property
+    def children(self) -> list[tuple[str, Any]]:
+        """The submodules that PyTorch runs, by name."""
+        every = self.compiled.named_children() if hasattr(self.compiled, "named_children") else ()
+        return [(name, child) for name, child in every if name.startswith(PART)]
+
+    def engines(self) -> list[Inside]:
+        """The engines, in the module's order.
+
+        Raises:
+            Unsupported: if there are none.
+        """
+        engines = engines_in(self.compiled, self.folder, self.tensorrt)
+        if not engines:
+            raise Unsupported(
+                "The compiled module has no engine that can be asked.",
+                cure="--backend torch_tensorrt:dynamo, or --level kernel",
+            )
+        return engines
+
+    def told(self) -> Told:
+        """What the engines tell of their layers; nothing where there are none."""
+        return told_by(engines_in(self.compiled, self.folder, self.tensorrt), self.origin)
+
+    def parts(self) -> list[Layer]:
+        """What PyTorch runs, each part a layer without times."""
+        children = self.children
+        runs = [segment for segment in self.segments if segment.runs_in == "PyTorch"]
+        known = runs if len(runs) == len(children) else [None] * len(children)
+        return [_part(name, of) for (name, _), of in zip(children, known, strict=True)]
+
+
+class PartTimes:
+    """Times of the parts that PyTorch runs, by events before and after each call."""
+
+    def __init__(self, children: Sequence[tuple[str, Any]]) -> None:
+        self._children = children
+        self._moments = GpuMoments(2 * len(children) + 1)
 
     @contextmanager
-    def timed(self) -> Iterator[None]:
+    def taken(self) -> Iterator[None]:
         """While it lasts, moments are taken around every part."""
         with ExitStack() as hooked:
             for _, child in self._children:
@@ -69,26 +121,17 @@ class Parts:
         ]
 
 
-def layers_of(
-    runner: Any, compiled: Any, feed: Any, runs: int, folder: Path, tensorrt: Any, origin: Origin,
-    segments: Sequence[Segment] = (),
-) -> tuple[Layers, list[str]]:  # fmt: skip
-    """Times the layers of ``compiled``, which ``runner.infer(feed)`` calls, in ``runs`` runs.
+def layers_of(runner: Any, interior: Interior, feed: Any, runs: int) -> tuple[Layers, list[str]]:
+    """Times the layers of what ``runner.infer(feed)`` calls, in ``runs`` runs.
 
     Returns:
-        The layers, and the names of inputs and outputs of its engines.
+        The layers, and the names of inputs and outputs of the engines.
 
     Raises:
         Unsupported: if there is no engine, or none reports times.
     """
-    engines = engines_in(compiled, folder, tensorrt)
-    if not engines:
-        raise Unsupported(
-            "The compiled module has no engine that can be asked.",
-            cure="--backend torch_tensorrt:dynamo, or --level kernel",
-        )
-    parts = Parts(compiled, segments)
-    told = _told(engines, origin)
+    engines, parts = interior.engines(), PartTimes(interior.children)
+    told = told_by(engines, interior.origin)
     reports: list[Report] = []
 
     def after() -> None:
@@ -102,10 +145,10 @@ def layers_of(
         runner.synchronize()
         for engine in engines:
             engine.take()
-        profiled.enter_context(parts.timed())
+        profiled.enter_context(parts.taken())
         parts.begin()
         clocked = clocked_runs(runner, feed, runs, after)
-    found = timed_layers(_in_order(compiled, told.layers, parts.layers), reports)
+    found = timed_layers(_in_order(interior.compiled, told.layers, interior.parts()), reports)
     return Layers(
         layers=found,
         whole=clocked.whole,
@@ -117,7 +160,8 @@ def layers_of(
     ), told.bindings
 
 
-def _told(engines: Sequence[Inside], origin: Origin) -> Told:
+def told_by(engines: Sequence[Inside], origin: Origin) -> Told:
+    """What the engines tell of their layers."""
     layers: dict[str, list[Layer]] = {}
     bindings: list[str] = []
     absent: dict[str, str] = {}

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
-from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.base import Preparation
-from inferlens.backends.torch_runner import Feed
 from inferlens.backends.torch_tensorrt import files
 from inferlens.backends.torch_tensorrt.front_ends import compiling
 from inferlens.backends.torch_tensorrt.library import Library
@@ -17,14 +15,14 @@ from inferlens.backends.torch_tensorrt.options import Options
 from inferlens.backends.torch_tensorrt.replay import ReplayingRunner
 from inferlens.case import Case
 from inferlens.errors import Unsupported
-from inferlens.layer_profile import Layers
 from inferlens.models import provenance
 from inferlens.models.model import Model
+from inferlens.partition import Segment
 
 OPTIONS = ("cuda_graph", "tf32")  # those that mean something to a module that is compiled already
 
 
-class LoadedRunner(ReplayingRunner, LayerProfiler):
+class LoadedRunner(ReplayingRunner):
     """Calls a compiled module as it is: neither moved nor cast nor compiled."""
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library) -> None:
@@ -45,13 +43,9 @@ class LoadedRunner(ReplayingRunner, LayerProfiler):
         with compiling(self.model.name, "capture"):
             return self.captured(module)
 
-    def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        """Times the layers of the engines in the file.
-
-        Raises:
-            Unsupported: if calls are replayed from a CUDA graph, or no engine reports times.
-        """
-        return self.profiled(self._module, feed, runs)
+    def inside(self) -> tuple[Any, Sequence[Segment]]:
+        """The module of the file."""
+        return self._module, ()
 
     def _moved(self) -> Any:
         if self.model.module is not None:

@@ -8,9 +8,11 @@ no other backend; and it captures single engines, where PyTorch runs something b
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.base import Preparation
 from inferlens.backends.cuda_graph import CudaGraph
 from inferlens.backends.layer_runs import check_level
@@ -23,8 +25,11 @@ from inferlens.layer_profile import Layers
 from inferlens.models.model import Model
 from inferlens.partition import Segment
 
+if TYPE_CHECKING:
+    from inferlens.backends.torch_tensorrt.layers import Interior
 
-class ReplayingRunner(TorchRunner):
+
+class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
     """Calls a module that has engines in it, or replays the call."""
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library) -> None:
@@ -56,24 +61,47 @@ class ReplayingRunner(TorchRunner):
         """The captured inputs, if the call is replayed."""
         return list(feed if self._graph is None else self._graph.inputs)
 
-    def profiled(self, compiled: Any, feed: Feed, runs: int, segments: Sequence[Segment] = ()) -> Layers:
-        """The layers of ``compiled``, which a call runs; ``segments`` say what PyTorch runs of it.
+    def inside(self) -> tuple[Any, Sequence[Segment]]:
+        """What can be looked into for engines: a module, or a list of modules; and who runs what of it, if known."""
+        raise NotImplementedError
+
+    def profile_layers(self, feed: Feed, runs: int) -> Layers:
+        """Times the layers of the engines, and what PyTorch runs between them.
 
         Raises:
             Unsupported: if calls are replayed from a CUDA graph, or no engine reports times.
         """
         from inferlens.backends.torch_tensorrt.layers import layers_of
-        from inferlens.backends.torch_tensorrt.telling import origin_among
 
         check_level(self.preparation)
         if self._graph is not None:
             raise Unsupported("A CUDA graph replays kernels and tells no layers.", cure="without cuda_graph")
-        paths = frozenset(path for path, _ in self.model.module.named_modules()) if self.model.module else frozenset()
-        folder = self.preparation.folder / "engine-reports"
-        tensorrt = import_module(self.library.package)
-        layers, bindings = layers_of(self, compiled, feed, runs, folder, tensorrt, origin_among(paths), segments)
+        layers, bindings = layers_of(self, self._interior(), feed, runs)
         self.preparation.facts["engine_bindings"] = bindings
         return layers
+
+    def scopes(self) -> AbstractContextManager[Any]:
+        """Names in the trace for what PyTorch runs between engines."""
+        from inferlens.backends.torch_tensorrt.kernel_origins import part_scopes
+
+        return part_scopes(self._interior().children)
+
+    def origins(self, launched: Sequence[Launched]) -> Origins:
+        """Layers of the engines, and parts that PyTorch runs."""
+        from inferlens.backends.torch_tensorrt.kernel_origins import origins_in
+
+        interior = self._interior()
+        told = interior.told()
+        return origins_in(launched, told.every, interior.parts(), told.absent)
+
+    def _interior(self) -> Interior:
+        from inferlens.backends.torch_tensorrt.layers import Interior
+        from inferlens.backends.torch_tensorrt.telling import origin_among
+
+        compiled, segments = self.inside()
+        paths = frozenset(path for path, _ in self.model.module.named_modules()) if self.model.module else frozenset()
+        folder = self.preparation.folder / "engine-reports"
+        return Interior(compiled, segments, folder, import_module(self.library.package), origin_among(paths))
 
     def device_memory(self) -> None:
         """Not told: engines take memory past PyTorch's allocator."""

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.base import Preparation
 from inferlens.backends.torch_runner import Feed, not_entered
 from inferlens.backends.torch_tensorrt import settings, shapes
@@ -28,15 +27,14 @@ from inferlens.backends.torch_tensorrt.telling import telling
 from inferlens.backends.torch_tensorrt.watch import Lowered, choices, segments_of, watching
 from inferlens.case import Case
 from inferlens.errors import Unsupported
-from inferlens.layer_profile import Layers
 from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Model
-from inferlens.partition import Partition, partition_of
+from inferlens.partition import Partition, Segment, partition_of
 
 NO_PATHS = "torch.compile does not tell from which modules the operators came."
 
 
-class TensorRtRunner(ReplayingRunner, LayerProfiler):
+class TensorRtRunner(ReplayingRunner):
     """Calls a module that has engines in it."""
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library) -> None:
@@ -102,15 +100,10 @@ class TensorRtRunner(ReplayingRunner, LayerProfiler):
             torch._dynamo.reset()  # lets go of the compiled code and of the engines in it
         super().__exit__(*error)
 
-    def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        """Times the layers of the engines, and what PyTorch runs between them.
-
-        Raises:
-            Unsupported: if calls are replayed from a CUDA graph, or no engine reports times.
-        """
-        segments = () if self.front_end.script else segments_of(self._graphs)
+    def inside(self) -> tuple[Any, Sequence[Segment]]:
+        """The compiled module; of ``torch.compile``, which cannot be looked into, the engines that it made."""
         compiled = self._engines if self.front_end.one_mode else self.compiled
-        return self.profiled(compiled, feed, runs, segments)
+        return compiled, () if self.front_end.script else segments_of(self._graphs)
 
     def save(self, path: Path) -> None:
         """Writes the compiled module; the runner is entered.
