@@ -13,6 +13,7 @@ import pytest
 from rich.cells import cell_len
 
 from inferlens.errors import InferlensError
+from inferlens.kernel_profile import Kernel, Kernels
 from inferlens.layer_profile import Profile
 from inferlens.profile_store import LoadedProfiles
 from inferlens.units import bandwidth, flop_rate, megaflops
@@ -141,7 +142,7 @@ def test_ceilings_that_are_too_low_are_told() -> None:
 def test_by_module() -> None:
     text = drawn(fast(), by="module", width=160)
     assert line(text, "conv")[-4:] == ["20.0", "compute", "1.25x", "5.00"]
-    assert line(text, "layers of no known module")[-1] == "–"
+    assert line(text, "of no known module")[-1] == "–"
     assert "divided among them by their FLOPs: a convention, no measurement" in text
     assert "2 modules" not in drawn(slow(), by="module", depth=1)
 
@@ -174,10 +175,35 @@ def test_json_has_the_ceilings_and_why_there_are_no_floors() -> None:
     assert by_name["torchscript:trace fp32"]["reason"] == "It <broke>."
 
 
-def test_profiles_of_other_levels_are_left_aside() -> None:
-    kernels = msgspec.structs.replace(failed(case("pytorch")), id="k", level="kernel", created="2027-01-01T00:00:00Z")
-    (one,) = cases(slow(), kernels)
-    assert not isinstance(one.found, str)
+def of_kernels() -> Profile:
+    """The same network at the level of kernels: names of the libraries, and nothing outside of them is known."""
+    gemm = "void cutlass::Kernel2<cutlass_80_tensorop_f16_s16816gemm_relu_f16_256x64_32x4_nn_align8>(Params)"
+    kernels = (
+        Kernel(
+            name="sm80_xmma_fprop_implicit_gemm",
+            modules=("conv",),
+            operator="aten::cudnn_convolution",
+            times=(25e-3,) * 8,
+        ),
+        Kernel(name="void at::native::elementwise<4>(int)", modules=("norm", "relu"), times=(5e-3,) * 8),
+        Kernel(name=gemm, modules=("head",), operator="aten::addmm", times=(9e-3,) * 8),
+    )
+    told = Kernels(kernels=kernels, whole=(45e-3,) * 8, busy=(39e-3,) * 8, launches=3)
+    return msgspec.structs.replace(slow(), layers=None, kernels=told, level="kernel", id="kernels")
+
+
+def test_kernels_have_floors_as_well() -> None:
+    both = cases(slow(), of_kernels())
+    assert [each.case.name for each in both] == ["pytorch fp32", "pytorch fp32 kernels"]
+    text = render(both[1:], width=200)
+    assert line(text, "sm80_xmma_fprop_implicit_gemm")[-4:] == ["20.0", "compute", "1.25x", "5.00"]
+    assert line(text, "in no kernel")[3] == "6.00"
+    assert "cutlass_80_tensorop" in text
+    assert "cutlass::Kernel2" not in text
+    assert "3 kernels · copies" in text
+    rows = list(csv.DictReader(io.StringIO(drawn(of_kernels(), format="csv"))))
+    assert [row["row"] for row in rows] == ["kernel", "kernel", "kernel", "in no kernel", "whole"]
+    assert line(drawn(of_kernels(), by="module", width=160), "head")[-1] == "2.00"
 
 
 @pytest.mark.parametrize("format", FORMATS)

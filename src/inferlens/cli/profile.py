@@ -61,6 +61,7 @@ def profile(
     modules(folders)
     folder, above = folders[0], folders[0].parent
     tables = ", ".join(f"inferlens {each}s {folder}" for each in levels)
-    screen.note(f"Kept in {above}. More: inferlens findings {above}, {tables}, inferlens modules {above}")
+    tables += f", inferlens modules {above}, inferlens roofline {above}"
+    screen.note(f"Kept in {above}. More: inferlens findings {above}, {tables}")
     if not any(profile.status == "ok" for profile, _ in profiles):
         raise typer.Exit(1)

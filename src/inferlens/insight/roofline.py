@@ -9,6 +9,7 @@ to be won.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, get_args
 
 from msgspec import Struct
@@ -17,13 +18,15 @@ from inferlens.errors import InferlensError, suggestion
 from inferlens.insight.fused import flops_of, rule_of
 from inferlens.insight.roofline_rows import Floor, Part, by_module, measured
 from inferlens.insight.roofline_share import shares
-from inferlens.insight.runs import Runs, runs_of
+from inferlens.insight.runs import Runs, part_runs, parts_of
+from inferlens.kernel_profile import Kernel
 from inferlens.layer_profile import Layer, Profile
 from inferlens.record import Record
 from inferlens.units import listing
 from inferlens.work import Ceilings, Work
 
 By = Literal["layer", "module"]
+Timed = Literal["layer", "kernel"]
 BYS: tuple[By, ...] = get_args(By)
 LOWERED = "lower-precision"  # the warning of a record whose fp32 was computed in TF32
 
@@ -33,9 +36,10 @@ class Roofline(Struct, frozen=True, kw_only=True):
 
     Attributes:
         rows: those that were timed, in the order of execution.
+        by: what they are; ``timed``: what was timed.
         precision: what was computed in: that of the case, or ``tf32``.
         rate: of the ceilings, that of ``precision``; ``None`` if it has none, and floors are those of memory alone.
-        time: typical time of the whole run; ``outside``: of it, in no layer.
+        time: typical time of the whole run; ``outside``: of it, in no layer, or in no kernel.
         known: typical time of the rows that have a floor; ``floor``: what their floors add up to.
         won: what there is to be won in them at most: the sum over the rows.
         least: the least time of the whole model, if all activations stayed in caches: all FLOPs, and all weights.
@@ -43,7 +47,8 @@ class Roofline(Struct, frozen=True, kw_only=True):
     """
 
     rows: tuple[Floor, ...]
-    by: By
+    by: Literal["layer", "module", "kernel"]
+    timed: Timed
     precision: str
     ceilings: Ceilings
     rate: float | None
@@ -64,21 +69,22 @@ class Roofline(Struct, frozen=True, kw_only=True):
 def roofline(
     profile: Profile, record: Record | None = None, *, by: By = "layer", depth: int | None = None
 ) -> Roofline | str:
-    """The floors of a profile's layers or modules, or the sentence that says why there are none.
+    """The floors of a profile's layers (or kernels) or modules, or the sentence that says why there are none.
 
     Args:
         profile: of one case, with its work and ceilings.
         record: of the same case timed untouched; it may say that fp32 was computed in TF32.
-        by: ``layer``, or ``module``: layers fused from several are divided among them by their FLOPs.
+        by: ``layer``, or the kernels of a profile that has those; ``module``: what was fused from several is divided
+            among them by their FLOPs.
         depth: modules deeper than this, 1 or more, count to those above them; ``None``: none do.
 
     Raises:
         InferlensError: for anything else in ``by``.
     """
     check_by(by)
-    runs = runs_of(profile)
-    if isinstance(runs, str) or profile.layers is None:
-        return str(runs)
+    runs = part_runs(profile)
+    if isinstance(runs, str):
+        return runs
     if profile.work is None:
         return "Its work was not counted."
     if not profile.work.modules:
@@ -87,16 +93,18 @@ def roofline(
         why = f": {profile.ceilings.absent.get('all', '')}" if profile.ceilings else ""
         return f"The ceilings of its device were not measured{why.rstrip('.: ')}."
     parts, rate, unplaced = _parts(
-        profile.layers.layers, runs, profile.work, profile.ceilings, precision_of(profile, record)
+        parts_of(profile), runs, profile.work, profile.ceilings, precision_of(profile, record)
     )
     if by == "module":
         kinds = {each.module: each.kind for each in profile.work.modules}
         parts = by_module(parts, kinds, rule_of("split", flops_of(profile.work)), depth)
+    timed: Timed = "layer" if profile.layers else "kernel"
     rows = tuple(part.row(runs.typical(runs.whole)) for part in parts)
     known = [row for row in rows if row.floor is not None]
     return Roofline(
         rows=rows,
-        by=by,
+        by=timed if by == "layer" else by,
+        timed=timed,
         precision=precision_of(profile, record),
         ceilings=profile.ceilings,
         rate=rate,
@@ -135,7 +143,7 @@ def _least(work: Work, rate: float | None, bandwidth: float) -> float:
 
 
 def _parts(
-    layers: tuple[Layer, ...], runs: Runs, work: Work, ceilings: Ceilings, precision: str
+    layers: Sequence[Layer | Kernel], runs: Runs, work: Work, ceilings: Ceilings, precision: str
 ) -> tuple[list[Part], float | None, tuple[str, ...]]:
     """The layers that were timed with their floors, the rate that these are of, and the modules that are in none."""
     times = [runs.typical(series) for series in runs.layers]

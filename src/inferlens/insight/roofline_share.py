@@ -17,11 +17,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from inferlens.kernel_profile import Kernel
 from inferlens.layer_profile import Layer
 from inferlens.work import ModuleWork, Work
 
 _MATRIX = re.compile(
-    r"conv(?!er)|gemm|matmul|matrix_?multiply|addmm|bmm|\bmm\b|linear|fully_?connected|inner_?product|attention|sdpa|"
+    r"conv(?!er)|gemm|matmul|matrix_?multiply|addmm|bmm|\bmm\b|(?<!bi)(?<!tri)linear|fully_?connected|inner_?product|attention|sdpa|"
     r"flash|fprop|cutlass|xmma",
     re.IGNORECASE,
 )
@@ -72,8 +73,8 @@ class Shares:
     unplaced: tuple[str, ...] = ()
 
 
-def shares(layers: Sequence[Layer], times: Sequence[float], work: Work) -> Shares:
-    """The work of ``layers``, whose typical times in a run are ``times``, in seconds."""
+def shares(layers: Sequence[Layer | Kernel], times: Sequence[float], work: Work) -> Shares:
+    """The work of ``layers``, or of kernels, whose typical times in a run are ``times``, in seconds."""
     known = {each.module: each for each in work.modules}
     places = _placed(layers, known)
     written = _written(work, places)
@@ -133,12 +134,12 @@ def _divided(users: Sequence[int], times: Sequence[float], calls: int) -> list[t
     return [(user, times[user] / total) for user in users]
 
 
-def _text(layer: Layer) -> str:
-    """What tells whether a layer computes with matrices."""
-    return " ".join((layer.kind, *layer.operators))
+def _text(layer: Layer | Kernel) -> str:
+    """What tells whether a layer computes with matrices; of a kernel also its name, which is a program's."""
+    return " ".join((layer.kind, *layer.operators) if isinstance(layer, Layer) else (layer.operator, layer.name[:1000]))
 
 
-def _placed(layers: Sequence[Layer], known: Mapping[str, ModuleWork]) -> _Places:
+def _placed(layers: Sequence[Layer | Kernel], known: Mapping[str, ModuleWork]) -> _Places:
     """The layers' modules, and those that no layer names where they are part of one."""
     places = _Places([[path for path in dict.fromkeys(layer.modules) if path in known] for layer in layers])
     for index, members in enumerate(places.members):

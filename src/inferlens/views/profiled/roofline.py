@@ -15,12 +15,11 @@ from inferlens.views.profiled import check, markdown, roofline_data, terminal
 from inferlens.views.profiled.cases import Profiled, groups
 from inferlens.views.profiled.grid import Grid, Heading, Line
 from inferlens.views.profiled.layers import modules, signed_percent
-from inferlens.views.profiled.roofline_sentences import about, notes, sentences
-from inferlens.views.profiled.sentences import name_of
+from inferlens.views.profiled.roofline_sentences import about, name_in, notes, sentences
 
 SORTS = ("won", "time", "order")
 TOP = 20
-UNKNOWN = "layers of no known module"
+UNKNOWN = "of no known module"
 HEADINGS = (
     Heading("#", keep=11),
     Heading("kind", keep=10, numeric=False, most=20),
@@ -46,15 +45,13 @@ class Roofed:
 
 
 def roofed(loaded: LoadedProfiles, by: By = "layer", depth: int | None = None) -> list[Roofed]:
-    """The floors of the latest profile of each case: of those that have layers, where there are such.
+    """The floors of the latest profile of each case, at each level.
 
     Raises:
         InferlensError: if there are no such rows.
     """
     check_by(by)
-    layered = [one for one in loaded.profiles if one.level == "layer"]
-    chosen = LoadedProfiles(layered or loaded.profiles, loaded.records, loaded.folders)
-    cases = [case for group in groups(chosen) for case in group]
+    cases = [case for group in groups(loaded) for case in group]
     return [Roofed(case, roofline(case.profile, case.record, by=by, depth=depth)) for case in cases]
 
 
@@ -110,10 +107,10 @@ def grid(of: Roofed, sort: str, top: int) -> Grid:
     rows = _chosen(found, sort, top)
     places = {id(row) for row in rows}
     rest = [row for row in found.rows if id(row) not in places]
-    lines = [_line(row, found.by) for row in rows]
+    lines = [_line(row, found) for row in rows]
     lines += [_sum(plural(len(rest), f"other {found.by}"), rest, found.time)] if rest else []
     lines[-1:] = [Line(line.name, line.cells, ends=True) for line in lines[-1:]]
-    lines += [_time("in no layer", found.outside, found.time), _whole(found)]
+    lines += [_time(f"in no {found.timed}", found.outside, found.time), _whole(found)]
     return Grid(
         headline,
         about(found),
@@ -135,10 +132,10 @@ def _chosen(found: Roofline | str, sort: str, top: int | None) -> list[Floor]:
     return rows if sort == "won" else sorted(rows, key=lambda row: row.place)
 
 
-def _line(row: Floor, by: By) -> Line:
-    of_layer = by == "layer"
+def _line(row: Floor, found: Roofline) -> Line:
+    of_layer = found.by != "module"
     of_model = not row.name and row.modules == ("",)
-    name = "the model" if of_model else name_of(row.name) if of_layer or row.name else UNKNOWN
+    name = UNKNOWN if found.by == "module" and not row.modules else "the model" if of_model else name_in(found, row)
     texts = (
         str(row.place) if of_layer else ABSENT,
         plain(row.kind) or ABSENT,

@@ -30,7 +30,7 @@ def csv(chosen: Chosen) -> str:
         shown = {id(row) for row in rows}
         rest = sum(row.time for row in found.rows if id(row) not in shown)
         sums = [(f"other {found.by}s", rest)] if len(rows) < len(found.rows) else []
-        for name, time in (*sums, ("in no layer", found.outside)):
+        for name, time in (*sums, (f"in no {found.timed}", found.outside)):
             lines.append([*head, name, *_cells(Floor(place=0, name="", time=time), summed=True)])
         whole = Floor(place=0, name="", time=found.time, floor=found.floor, won=found.won)
         lines.append([*head, "whole", *_cells(whole, summed=True)])
@@ -51,7 +51,20 @@ def _case(case: Profiled, found: Roofline | str, rows: Sequence[Floor]) -> dict[
     about: dict[str, Any] = {**json_of.case(case), "status": case.profile.status}
     if isinstance(found, str):
         return {**about, "reason": found, "rows": []}
-    totals = ("by", "precision", "ceilings", "rate", "time", "outside", "known", "floor", "won", "least", "unplaced")
+    totals = (
+        "by",
+        "timed",
+        "precision",
+        "ceilings",
+        "rate",
+        "time",
+        "outside",
+        "known",
+        "floor",
+        "won",
+        "least",
+        "unplaced",
+    )
     work = case.profile.work
     return {
         **about,

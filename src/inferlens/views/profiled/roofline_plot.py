@@ -21,7 +21,7 @@ from inferlens.views.columns import plain
 from inferlens.views.page import page
 from inferlens.views.profiled.boxes import _short, check_format
 from inferlens.views.profiled.roofline import Roofed
-from inferlens.views.profiled.sentences import name_of
+from inferlens.views.profiled.roofline_sentences import name_in
 
 WIDTH, HEIGHT = 640, 360
 NAMED = 5  # points with most to be won that have their name beside them
@@ -82,7 +82,7 @@ def _panel(of: Roofed, found: Roofline, theme: Theme) -> Any:
     import altair as alt
 
     rows = [row for row in found.rows if drawn(row)]
-    points = [_point(row, found.rate) for row in rows]
+    points = [_point(row, found) for row in rows]
     low, high = _ends([point["intensity"] for point in points] + _ridge(found))
     roof = _roof(found, low, high)
     floor, top = _ends([point["rate"] for point in points] + [each["rate"] for each in roof])
@@ -129,16 +129,16 @@ def _marks(points: Sequence[dict[str, Any]], x: Any, y: Any) -> Any:
     )
 
 
-def _point(row: Floor, rate: float | None) -> dict[str, Any]:
+def _point(row: Floor, found: Roofline) -> dict[str, Any]:
     assert row.flops
     assert row.bytes
     return {
-        "name": _short(name_of(row.name) if row.name else "the model", LONGEST_NAME),
+        "name": _short(name_in(found, row) if row.name else "the model", LONGEST_NAME),
         "kind": _short(plain(row.kind), LONGEST_NAME),
         "intensity": row.flops / row.bytes,
         "rate": row.flops / row.time,
         "time": row.time * 1e3,
-        "bound": row.bound if rate else "memory",
+        "bound": row.bound if found.rate else "memory",
         "took": f"{milliseconds(row.time)} ms",
         "floor": f"{milliseconds(row.floor)} ms",
         "distance": ratio(row.distance),

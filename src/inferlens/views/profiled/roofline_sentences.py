@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from inferlens.insight.kernel_names import short_name
 from inferlens.insight.roofline import Roofline
 from inferlens.insight.roofline_rows import Floor
 from inferlens.layer_profile import Profile
 from inferlens.units import bandwidth, flop_rate, listing, milliseconds, percent, plural, ratio
 from inferlens.views.columns import plain
-from inferlens.views.profiled.sentences import short
+from inferlens.views.profiled.sentences import name_of, short
 
 # A layer that computes so much faster than large matrix products is not explained by how good these are at it.
 ABOVE_RATE = 1.25
 FEW = 5
-SPLIT = "Layers fused from several modules are divided among them by their FLOPs: a convention, no measurement."
+SPLIT = "What was fused from several modules is divided among them by their FLOPs: a convention, no measurement."
 
 
 def about(found: Roofline) -> str:
@@ -32,7 +33,7 @@ def sentences(found: Roofline) -> list[str]:
     said.append(
         f"The floors add up to {milliseconds(found.floor)} ms of {milliseconds(found.time)} ms. At most "
         f"{milliseconds(found.won)} ms ({_share(found.won, found.time)}) are to be won in the {found.by}s, and "
-        f"{milliseconds(left)} ms are in no layer."
+        f"{milliseconds(left)} ms are in no {found.timed}."
     )
     unknown = sum(row.time for row in found.rows if row.floor is None)
     if unknown > 0:
@@ -55,7 +56,7 @@ def notes(profile: Profile, found: Roofline) -> list[str]:
     if found.unplaced:
         names = [short(path) if path else "the model itself" for path in found.unplaced[:FEW]]
         more = len(found.unplaced) - FEW
-        said.append(f"In no layer: the work of {listing([*names, *([f'{more} more'] if more > 0 else [])])}.")
+        said.append(f"In no {found.timed}: the work of {listing([*names, *([f'{more} more'] if more > 0 else [])])}.")
     if found.rate is None:
         why = ceilings.absent.get(found.precision, "it was not measured")
         said.append(f"There is no rate of {found.precision} ({why}), so floors are those of bytes alone.")
@@ -71,7 +72,9 @@ def _most(found: Roofline) -> list[str]:
         return [f"No {found.by} takes longer than its floor."]
     first = rows[0]
     far = f", {ratio(first.distance)} its floor" if first.distance else ""
-    said = f"Most is to be won in {short(first.name) if first.name else 'the model itself'}: {_won(first)}{far}"
+    said = (
+        f"Most is to be won in {short(name_in(found, first)) if first.name else 'the model itself'}: {_won(first)}{far}"
+    )
     if len(rows) <= FEW or not found.won:
         return [f"{said}."]
     several = sum(row.won or 0.0 for row in rows[:FEW])
@@ -105,6 +108,11 @@ def _below(found: Roofline) -> list[str]:
             "rate was measured while something else used the machine. inferlens profile --rebuild measures it again."
         )
     return said
+
+
+def name_in(found: Roofline, row: Floor) -> str:
+    """What a row is called where there is little room: of a kernel without its namespaces and arguments."""
+    return name_of(short_name(row.name) if found.by == "kernel" else row.name)
 
 
 def _won(row: Floor) -> str:
