@@ -18,6 +18,7 @@ from inferlens import api
 from inferlens.jobs import Began, CaseJob, Reference
 from inferlens.launch import launch, oom_kills
 from inferlens.store import load_records
+from inferlens.views.rows import rows
 
 TROUBLES = {
     "raise": ("failed", "RuntimeError: this backend was told to fail"),
@@ -72,6 +73,28 @@ def test_a_hang_is_killed_at_its_deadline_and_shows_where_it_hung(tmp_path: Path
     assert record.status == "timed out"
     assert "5 s" in record.reason
     assert any("_hang" in line for line in record.output_tail)
+
+
+def test_a_deadline_in_the_middle_of_throughput_keeps_the_latencies(tmp_path: Path) -> None:
+    (record,) = bench_fake(tmp_path, ["fake.trouble=hang", "fake.when=throughput"], timeout="5s")
+    assert record.status == "ok"
+    assert len(record.samples("latency")) == 50
+    assert record.samples("throughput") == ()
+    assert record.agreement is not None
+    assert record.agreement.agrees
+    (warning,) = record.warnings
+    assert warning.code == "throughput-missing"
+    assert "5 s" in warning.message
+    assert "--timeout" in warning.advice
+    (row,) = rows([record])
+    assert row.median == pytest.approx(0.004)
+    assert row.iterations_per_second is None
+
+
+def test_a_deadline_in_the_middle_of_throughput_alone_is_one(tmp_path: Path) -> None:
+    options = ["fake.trouble=hang", "fake.when=throughput"]
+    (record,) = bench_fake(tmp_path, options, timeout="5s", mode="throughput", iterations=None)
+    assert record.status == "timed out"
 
 
 def test_rubbish_on_the_output_disturbs_nothing(tmp_path: Path) -> None:

@@ -38,7 +38,8 @@ OF_THE_MACHINE = ("disturbed", "samples-left-out", "power-cap", "cpu-quota")
 # What only the process could know that measured; the advice stands beside the place where it is said.
 OF_THE_CASE = (
     "bad-exit", "export-fallback", "graph-breaks", "lower-precision", "moved-optimum", "no-cuda-graph", "no-effect",
-    "no-engines", "one-in-flight", "provider-fallback", "rotating-fits-cache", "static-shape", "unknown-origin",
+    "no-engines", "one-in-flight", "provider-fallback", "rotating-fits-cache", "static-shape",
+    "throughput-missing", "unknown-origin",
 )  # fmt: skip
 # All there is, each with its advice; an empty one is given where it is said.
 CAUTIONS = {**ADVICE, **dict.fromkeys((*OF_THE_MACHINE, *OF_THE_CASE), "")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,18 @@ class Flight:
     """One case under way: what has been learned so far, kept even if the next step fails."""
 
     def __init__(
-        self, job: CaseJob, preparation: Preparation, progress: Progress, deliver: Callable[[Answer], None]
+        self,
+        job: CaseJob,
+        preparation: Preparation,
+        progress: Progress,
+        deliver: Callable[[Answer], None],
+        keep: Callable[[Answer], None] = lambda _: None,
     ) -> None:
         self.job = job
         self.preparation = preparation
         self.progress = progress
         self.deliver = deliver
+        self.keep = keep
         self.model: ModelFacts | None = None
         self.runner: Runner | None = None
         self.measurements: tuple[Measurement, ...] = ()
@@ -93,12 +100,13 @@ def run_case(flight: Flight) -> None:
             outputs = runner.infer(feeding.first)
             runner.synchronize()
         first = runner.collect(outputs)
+        judge = partial(_agreement, model, job, backend.tolerance(job.case))
         with phase("warm-up"):
             flight.measurements = _warm_up(runner, feeding, job, preparation)
         with phase("steady state"):
-            _measure(flight, runner, feeding)
+            _measure(flight, runner, feeding, lambda: judge(first))
         last = runner.collect(runner.infer(feeding.first))
-        flight.agreement = _agreement(first, last, model, job, backend.tolerance(job.case))
+        flight.agreement = judge(first, last)
         _tell_lower_precision(flight.agreement, job.case, preparation)
         flight.deliver(flight.answer("ok"))
 
@@ -130,8 +138,12 @@ def _warm_up(runner: Runner, feeding: Feeding, job: CaseJob, preparation: Prepar
     )
 
 
-def _measure(flight: Flight, runner: Runner, feeding: Feeding) -> None:
-    """Latency first, then throughput for a quarter of the time that the latency took; each is kept once it is known."""
+def _measure(flight: Flight, runner: Runner, feeding: Feeding, agreement_so_far: Callable[[], Agreement]) -> None:
+    """Latency first, then throughput for a quarter of the time that the latency took; each is kept once it is known.
+
+    Should the deadline come in the middle of throughput, latencies are the answer: they are whole, and the outputs
+    before them were compared.
+    """
     job, budget, progress = flight.job, flight.job.budget, flight.progress
     # Caches are cold, or inputs rotate, for one call at a time alone.
     mode = "latency" if job.case.cold or job.case.rotate else budget.mode
@@ -146,6 +158,8 @@ def _measure(flight: Flight, runner: Runner, feeding: Feeding) -> None:
         typical, seconds = median(samples), max(0.25 * sum(samples), LEAST_THROUGHPUT)
     if mode == "latency":
         return
+    if mode == "both":
+        flight.keep(msgspec.structs.replace(flight.answer("ok"), agreement=agreement_so_far()))
     callers = feeding.callers(job.case.depth)
     if (job.case.depth or 1) > 1 and not (runner.clock.asynchronous or callers):
         flight.preparation.warn(*ONE_IN_FLIGHT)
@@ -162,8 +176,8 @@ def _measure(flight: Flight, runner: Runner, feeding: Feeding) -> None:
     flight.measurements += (rates,)
 
 
-def _agreement(first: Outputs, last: Outputs, model: Model, job: CaseJob, tolerance: float) -> Agreement:
-    """Agreement of the first and of the last outputs with the reference, the worse of the two."""
+def _agreement(model: Model, job: CaseJob, tolerance: float, *taken: Outputs) -> Agreement:
+    """Agreement of outputs with the reference, the worst of those taken at several times."""
     name = job.reference.name
     if not job.reference.path:
         return agreement.unchecked(name, job.reference.missing)
@@ -172,7 +186,7 @@ def _agreement(first: Outputs, last: Outputs, model: Model, job: CaseJob, tolera
     if job.reference.weights_sha256 != model.weights_sha256:
         reason = "the weights differ from the reference's: building the model twice does not give the same weights"
         return agreement.unchecked(name, reason)
-    return agreement.worse(*(agreement.compare(outputs, reference, tolerance, name) for outputs in (first, last)))
+    return reduce(agreement.worse, (agreement.compare(outputs, reference, tolerance, name) for outputs in taken))
 
 
 def _tell_lower_precision(found: Agreement, case: Case, preparation: Preparation) -> None:

@@ -203,10 +203,16 @@ class Progressed(Struct, frozen=True, tag="progressed"):
     share: float
 
 
+class Learned(Struct, frozen=True, tag="learned"):
+    """What would be the answer if the deadline came now: complete but for what is yet to be measured."""
+
+    answer: msgspec.Raw
+
+
 class Answered(Struct, frozen=True, tag="answered"):
     """The answer, encoded for the job's own answer type."""
 
     answer: msgspec.Raw
 
 
-Event = Began | Progressed | Answered
+Event = Began | Progressed | Learned | Answered

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import msgspec
 
-from inferlens.jobs import Answered, Began, Event, Job
+from inferlens.jobs import Answered, Began, Event, Job, Learned
 from inferlens.machine import MachineLog
 from inferlens.record import PhaseName, Status
 from inferlens.watch.watch import Watch
@@ -41,6 +41,7 @@ class Outcome:
     Attributes:
         status: ``ok`` if it answered, whatever the answer.
         answer: the answer's JSON, empty if there was none.
+        learned: of a process that ran into its deadline, what it would have answered last; empty if it had not said.
         phase: the last phase that began.
         tail: the last lines the process printed, control characters removed.
         fault: how the process ended badly although it had answered; empty if it ended well.
@@ -50,6 +51,7 @@ class Outcome:
     status: Status = "ok"
     reason: str = ""
     answer: bytes = b""
+    learned: bytes = b""
     phase: PhaseName | None = None
     tail: tuple[str, ...] = ()
     fault: str = ""
@@ -92,6 +94,7 @@ def launch(
     if not in_time and not child.answer:
         outcome.status = "timed out"
         outcome.reason = f"not done after {timeout:g} s{_during(child.phase)}"
+        outcome.learned = child.learned
         return outcome
     status, reason = _ending(child.process.returncode, in_time, oom_kills() > kills)
     if child.answer:
@@ -129,6 +132,7 @@ class _Child:
 
     job: Job
     answer: bytes = b""
+    learned: bytes = b""
     phase: PhaseName | None = None
     output: bytearray = field(default_factory=bytearray)
     _last: bytes = b""
@@ -212,6 +216,8 @@ class _Child:
             event = msgspec.json.decode(line, type=Event)
             if isinstance(event, Answered):
                 self.answer = bytes(event.answer)
+            elif isinstance(event, Learned):
+                self.learned = bytes(event.answer)
             elif isinstance(event, Began):
                 self.phase = event.phase
             on_event(event)

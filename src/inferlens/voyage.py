@@ -119,7 +119,7 @@ class Voyage:
         """The second attempt if it ran; its preparation may have found things in the cache, so the first's is kept."""
         disturbed = second.answer.status != "ok" or bool(second.found.marks and not second.found.marks.clean)
         self._futile = self._futile + 1 if disturbed else 0
-        if second.answer.status != "ok":
+        if second.answer.status != "ok" or second.outcome.status != "ok":
             return first.as_it_is()
         phases = (
             *(phase for phase in first.answer.phases if phase.name in PREPARING),
@@ -155,10 +155,7 @@ class Voyage:
             on_event=self._tell,
             watch=lambda pid: Watch(pid, gpu=gpu, before=before),
         )
-        if outcome.answer:
-            answer = msgspec.json.decode(outcome.answer, type=Answer)
-        else:
-            answer = Answer(status=outcome.status, reason=outcome.reason, cure=_cure(outcome.status))
+        answer = _answer(outcome)
         return Attempt(case, outcome, answer, conditions(case, answer, outcome.machine, repeated=again))
 
     def _before(self) -> Before:
@@ -203,6 +200,18 @@ class Voyage:
         cache = Path(self.plan.output).resolve() / ".cache"
         cache.mkdir(parents=True, exist_ok=True)
         return cache
+
+
+def _answer(outcome: Outcome) -> Answer:
+    """What the process answered; of one that ran into its deadline what it had measured whole; else how it ended."""
+    if outcome.answer:
+        return msgspec.json.decode(outcome.answer, type=Answer)
+    if outcome.learned:
+        known = msgspec.json.decode(outcome.learned, type=Answer)
+        message = f"Throughput is missing: {outcome.reason}. Latencies had been taken."
+        missing = Warning("throughput-missing", message, f"{_cure(outcome.status)}, or --mode latency")
+        return msgspec.structs.replace(known, warnings=(*known.warnings, missing))
+    return Answer(status=outcome.status, reason=outcome.reason, cure=_cure(outcome.status))
 
 
 def _faults(outcome: Outcome) -> tuple[Warning, ...]:

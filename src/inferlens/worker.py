@@ -40,6 +40,7 @@ from inferlens.jobs import (
     FindAnswer,
     FindJob,
     Job,
+    Learned,
     ProbeAnswer,
     ProbeJob,
     ProfileJob,
@@ -73,6 +74,10 @@ class Pipe:
     def answer(self, answer: Struct) -> None:
         """Sends the answer to the job."""
         self.send(Answered(msgspec.Raw(msgspec.json.encode(answer))))
+
+    def keep(self, answer: Struct) -> None:
+        """Sends what is to be the answer if the deadline comes before there is a better one."""
+        self.send(Learned(msgspec.Raw(msgspec.json.encode(answer))))
 
 
 def main() -> None:
@@ -129,7 +134,7 @@ def reference(job: ReferenceJob, pipe: Pipe) -> None:
 def case(job: CaseJob, pipe: Pipe) -> None:
     """Measures a case; what it raises before it has answered becomes its status and reason."""
     preparation = _preparation(job, pipe)
-    flight = Flight(job, preparation, lambda share: pipe.send(Progressed(share)), pipe.answer)
+    flight = Flight(job, preparation, lambda share: pipe.send(Progressed(share)), pipe.answer, pipe.keep)
     try:
         run_case(flight)
     except BaseException as error:

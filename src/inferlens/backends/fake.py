@@ -48,7 +48,9 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
         Literal["fake", "host"], Meta(description="fake: scripted times; host: time the empty call for real")
     ] = "fake"
     trouble: Annotated[Trouble, Meta(description="a way to misbehave")] = "none"
-    when: Annotated[Literal["prepare", "enter", "infer", "exit"], Meta(description="where to misbehave")] = "infer"
+    when: Annotated[
+        Literal["prepare", "enter", "infer", "throughput", "exit"], Meta(description="where to misbehave")
+    ] = "infer"
 
 
 class FakeClock:
@@ -58,8 +60,9 @@ class FakeClock:
     asynchronous = False
     lanes = 1
 
-    def __init__(self, cost: Callable[[int], float]) -> None:
+    def __init__(self, cost: Callable[[int], float], before_window: Callable[[], None] = lambda: None) -> None:
         self._cost = cost
+        self._before_window = before_window
         self._calls = itertools.count()
         self._now = 0.0
 
@@ -79,6 +82,7 @@ class FakeClock:
 
     def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:  # noqa: ARG002 - one call is in flight, whatever the depth
         """See :class:`inferlens.clocks.Clock`."""
+        self._before_window()
         return sum(self.time(infer, feeds, count).latency)
 
 
@@ -116,7 +120,10 @@ class FakeRunner(Runner, LayerProfiler):
         self.clock: Clock = (
             HostClock()
             if options.clock == "host"
-            else FakeClock(lambda _: milliseconds * 1e-3 * (1 + spread * noise.expovariate(1)))
+            else FakeClock(
+                lambda _: milliseconds * 1e-3 * (1 + spread * noise.expovariate(1)),
+                lambda: self.misbehave("throughput"),
+            )
         )
 
     def __enter__(self) -> FakeRunner:
