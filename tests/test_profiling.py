@@ -87,3 +87,28 @@ def test_from_python(tmp_path: Path) -> None:
 def test_several_processes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InferlensError, match="one process for each level"):
         profiled(tmp_path, repeats=3)
+
+
+def test_levels_are_words_with_commas() -> None:
+    assert profiling.levels_of("layer") == ("layer",)
+    assert profiling.levels_of("kernel,layer") == ("kernel", "layer")
+    assert profiling.levels_of(["module", "layer", "kernel"]) == ("layer", "kernel"), (
+        "layers are what modules come from"
+    )
+    with pytest.raises(InferlensError, match="'kernels' is no level"):
+        profiling.levels_of("kernels")
+
+
+@pytest.mark.usefixtures("here")
+def test_kernels_are_of_a_gpu(tmp_path: Path) -> None:
+    """Each level has a profile of its own, and that the CPU has no kernels is known before anything is loaded."""
+    made = inferlens.profile(
+        "fake:demo", level="layer,kernel", backend="fake:steady", iterations=30, output=str(tmp_path)
+    )
+    assert [(each.level, each.status) for each in made] == [("layer", "ok"), ("kernel", "unsupported")]
+    kernels = made[1]
+    assert kernels.reason == "Kernels are what a GPU runs, and fake:steady runs on the cpu here."
+    assert kernels.cure == "--level layer, or --device cuda"
+    assert kernels.phases == ()
+    (folder,) = {path.parent for path in tmp_path.rglob("profile-*.json")}
+    assert sorted(path.name for path in folder.glob("profile-*.json")) == ["profile-kernel.json", "profile-layer.json"]

@@ -31,6 +31,11 @@ def milliseconds(seconds: float | None, digits: int = 3) -> str:
     return ABSENT if seconds is None else significant(seconds * 1e3, digits)
 
 
+def microseconds(seconds: float | None, digits: int = 3) -> str:
+    """Seconds as a bare number of microseconds, e.g. ``12.3``."""
+    return ABSENT if seconds is None else significant(seconds * 1e6, digits)
+
+
 def duration(seconds: float | None) -> str:
     """Seconds in the unit that reads best: ``850 µs``, ``12.3 ms``, ``4.2 s``, ``3 min 05 s``."""
     if seconds is None:
@@ -97,6 +102,11 @@ def change_range(low: float | None, high: float | None) -> str:
 def mebibytes(count: float | None) -> str:
     """Bytes as a bare number of MiB, e.g. ``812``."""
     return ABSENT if count is None else significant(count / 2**20)
+
+
+def kibibytes(count: float | None) -> str:
+    """Bytes as a bare number of KiB, e.g. ``48``."""
+    return ABSENT if count is None else f"{count / 2**10:,.1f}".removesuffix(".0")
 
 
 def megaflops(count: float | None) -> str:

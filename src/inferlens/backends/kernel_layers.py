@@ -17,7 +17,7 @@ from msgspec import Struct
 from inferlens.backends.abilities import Launched, Origin
 
 FRAMEWORK = ("aten::", "prims::", "torchvision::")  # operators that launch kernels of their own, beside an engine
-JOINT = "{} of {} kernels lie in stretches in which layers and kernels are not equally many, and belong to all of them."
+JOINT = "{} of {} kernels lie where layers and kernels are not equally many, and belong to all layers there, if any."
 
 
 class EngineLayer(Struct, frozen=True, kw_only=True):

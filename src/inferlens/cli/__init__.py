@@ -24,6 +24,7 @@ from inferlens.cli.doctor import doctor
 from inferlens.cli.export import export
 from inferlens.cli.findings import findings
 from inferlens.cli.graph import graph
+from inferlens.cli.kernels import kernels
 from inferlens.cli.layers import layers
 from inferlens.cli.modules import modules
 from inferlens.cli.partition import partition
@@ -41,8 +42,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (bench, ab, show, compare, plot, profile, findings, modules, layers, trace, roofline, graph, build, export,
-                partition, doctor, backends):  # fmt: skip
+for command in (bench, ab, show, compare, plot, profile, findings, modules, layers, kernels, trace, roofline, graph,
+                build, export, partition, doctor, backends):  # fmt: skip
     app.command()(command)
 
 

@@ -75,7 +75,7 @@ def _arguments(text: str) -> str:
         depth += (character == "<") - (character == ">" and text[place - 1] != "-")
         if depth == 0:
             return text[1:place]
-    return text[1:]
+    return ""
 
 
 def _telling(arguments: str) -> str:

@@ -119,11 +119,19 @@ def module_table(
     shown = _depth(paths, deepest, depth, most_rows)
     ways = {(timed_of(profile), profile.level) for profile, _ in profiles}
     marked = tuple(
-        len(ways) == 1 and (not right or right[index]) and (one.runs.share(one.unknown) or 0.0) <= MOST_UNKNOWN
+        len(ways) == 1 and (not right or right[index]) and _unknown(one, profiles[index][0]) <= MOST_UNKNOWN
         for index, one in enumerate(tallies)
     )
     rows = [_marked(row, marked) for row in _rows(tallies, paths, shown)]
     return ModuleTable(rows=tuple(rows), rule=rule, depth=shown, deepest=deepest, marked=marked, by_flops=bool(flops))
+
+
+def _unknown(one: Tally, profile: Profile) -> float:
+    """The share of time in layers of no known module; of kernels that of all kernels, for most of a run may be idle."""
+    if profile.level != "kernel":
+        return one.runs.share(one.unknown) or 0.0
+    total = one.runs.typical(one.runs.sums)
+    return one.runs.typical(one.unknown) / total if total > 0 else 0.0
 
 
 def _depth(paths: Sequence[Path], deepest: int, depth: int | None, most_rows: int | None) -> int:

@@ -28,6 +28,16 @@ _WORDS = {
     "unknown module": "layers of no known module",
     "outside layers": "in no layer",
 }
+_WORDS_OF_KERNELS = {
+    **_WORDS,
+    "unknown module": "kernels of no known module",
+    "outside layers": "in no kernel (GPU idle)",
+}
+_WORDS_OF_BOTH = {
+    **_WORDS,
+    "unknown module": "layers and kernels of no known module",
+    "outside layers": "in no layer or kernel",
+}
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,8 @@ def grid(of: Tree) -> Grid:
     table = of.table
     if table is None:
         return Grid(headline, "", "module", (), (), sentences=missing)
-    lines = [*(_line(row, table) for row in table.rows), *_untouched(of)]
+    words = _words(of)
+    lines = [*(_line(row, table, words) for row in table.rows), *_untouched(of)]
     headings = [
         heading
         for place, one in enumerate(of.cases)
@@ -134,11 +145,22 @@ def _times(of: Profiled) -> str:
 
 
 def _sentences(of: Tree) -> list[str]:
-    return sentences([one.name for one in of.cases], of.accounts, of.table) if of.table else []
+    if of.table is None:
+        return []
+    levels = [one.profile.level for one in of.cases]
+    return sentences([one.name for one in of.cases], of.accounts, of.table, levels)
 
 
-def _line(row: ModuleRow, table: ModuleTable) -> Line:
-    name = _WORDS.get(row.kind) or name_of(row.path[-1] if row.path else "")
+def _words(of: Tree) -> dict[str, str]:
+    """What rows that are no module are called, where the columns are of layers, of kernels, or of both."""
+    levels = {one.profile.level for one in of.cases}
+    if levels == {"layer"}:
+        return _WORDS
+    return _WORDS_OF_KERNELS if levels == {"kernel"} else _WORDS_OF_BOTH
+
+
+def _line(row: ModuleRow, table: ModuleTable, words: dict[str, str]) -> Line:
+    name = words.get(row.kind) or name_of(row.path[-1] if row.path else "")
     full = name if row.kind != "module" else name_of(".".join(row.path))
     if row.kind == "itself" and row.path:
         full = f"{name_of('.'.join(row.path))} {name}"

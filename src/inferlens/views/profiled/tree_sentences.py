@@ -6,15 +6,18 @@ from collections.abc import Sequence
 
 from inferlens.insight.layers import Reconciliation
 from inferlens.insight.modules import ModuleRow, ModuleTable
+from inferlens.layer_profile import Level
 from inferlens.units import listing, percent, ratio
 from inferlens.views.profiled.sentences import FASTER_WHEN_PROFILED, short
 
 _FEW = 6
 
 
-def sentences(names: Sequence[str], accounts: Sequence[Reconciliation], table: ModuleTable) -> list[str]:
+def sentences(
+    names: Sequence[str], accounts: Sequence[Reconciliation], table: ModuleTable, levels: Sequence[Level]
+) -> list[str]:
     """Which module takes most of each column, how much is not attributed, what profiling cost."""
-    found = [_most(names, table), _not_attributed(names, table), _cost(names, accounts)]
+    found = [_most(names, table), _not_attributed(names, accounts, table, levels), _cost(names, accounts)]
     return [sentence for sentence in found if sentence]
 
 
@@ -43,16 +46,26 @@ def _telling_level(table: ModuleTable) -> list[ModuleRow]:
     return modules
 
 
-def _not_attributed(names: Sequence[str], table: ModuleTable) -> str:
+def _not_attributed(
+    names: Sequence[str], accounts: Sequence[Reconciliation], table: ModuleTable, levels: Sequence[Level]
+) -> str:
+    """What belongs to no module: of layers a share of the run, of kernels one of their time, for the rest is idle."""
     row = next(row for row in table.rows if row.kind == "not attributed")
+    unknown = next((row for row in table.rows if row.kind == "unknown module"), None)
+    only_kernels = set(levels) == {"kernel"}
+    each, all_ = ("", ", of the kernels' time") if only_kernels else (" of the kernels' time", "")
     columns = []
     for index, name in enumerate(names):
         share = _share(row, index)
-        if share is not None:
+        if levels[index] == "kernel":
+            cell = unknown.cells[index] if unknown else None
+            time, total = cell.times.typical if cell and cell.times else 0.0, accounts[index].layers.typical
+            columns.append(f"{percent(time / total if total else 0.0)}{each} with {name}")
+        elif share is not None:
             columns.append(f"{'-' if share < 0 else ''}{percent(share)} with {name}")
-    below = any((_share(row, index) or 0.0) < 0 for index in range(len(names)))
+    below = any((_share(row, index) or 0.0) < 0 for index, level in enumerate(levels) if level == "layer")
     why = " Below zero: layers ran at the same time." if below else ""
-    return f"Attributed to no module: {listing(columns[:_FEW])}.{why}" if columns else ""
+    return f"Attributed to no module{all_}: {listing(columns[:_FEW])}.{why}" if columns else ""
 
 
 def _cost(names: Sequence[str], accounts: Sequence[Reconciliation]) -> str:

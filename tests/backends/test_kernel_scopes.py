@@ -1,0 +1,74 @@
+"""Scopes of modules in a real trace, taken here on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from inferlens.backends.abilities import Launched  # noqa: E402
+from inferlens.backends.kernel_scopes import SCOPE, module_scopes, origins_of  # noqa: E402
+from inferlens.backends.operator_runs import profiler  # noqa: E402
+from inferlens.trace import Joins, read  # noqa: E402
+from tests.backends import small  # noqa: E402
+
+
+class Fragile(torch.nn.Module):
+    """Calls a module that fails, and goes on with another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow, self.wide = torch.nn.Linear(3, 4), torch.nn.Linear(8, 4)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        try:
+            return self.narrow(values)  # type: ignore[no-any-return]
+        except RuntimeError:
+            return self.wide(values)  # type: ignore[no-any-return]
+
+
+def scopes(module: torch.nn.Module, values: torch.Tensor, folder: Path) -> dict[str, list[str]]:
+    """For each scope of a call the names of the scopes around it."""
+    with torch.inference_mode(), module_scopes(module), profiler(on_gpu=False) as profile:
+        module(values)
+    profile.export_chrome_trace(str(folder / "trace.json"))
+    trace = read(folder / "trace.json")
+    parent = Joins(trace).parent
+    found: dict[str, list[str]] = {}
+    for place, row in enumerate(trace.scopes.row.tolist()):
+        name = trace.name_of(row)
+        if not name.startswith(SCOPE):
+            continue
+        around, above = [], int(parent[place])
+        while above >= 0:
+            around.append(trace.name_of(int(trace.scopes.row[above])).removeprefix(SCOPE))
+            above = int(parent[above])
+        found[name.removeprefix(SCOPE)] = around
+    return found
+
+
+def test_modules_are_scopes_in_each_other(tmp_path: Path) -> None:
+    model = small.model().module
+    assert model is not None
+    found = scopes(model, torch.zeros(1, 3, 16, 16), tmp_path)
+    assert found == {"": [], "convolution": [""], "norm": [""], "linear": [""]}
+    assert not torch.nn.modules.module._global_forward_hooks, "hooks are there while runs are traced, and no longer"
+
+
+def test_a_module_that_fails_leaves_no_scope_open(tmp_path: Path) -> None:
+    assert scopes(Fragile(), torch.zeros(2, 8), tmp_path) == {"": [], "narrow": [""], "wide": [""]}
+
+
+def test_the_innermost_module_is_the_origin() -> None:
+    inner = Launched(name="k", around=(SCOPE, SCOPE + "a", "aten::add", SCOPE + "a.b", "aten::mul"))
+    found = origins_of([inner, Launched(name="copy", around=("aten::copy_",))], modules=3)
+    assert [each.modules for each in found.of] == [("a.b",), ()]
+    assert found.absent["modules"].startswith("1 of 2")
+
+
+def test_a_model_of_one_graph_has_no_modules_to_tell() -> None:
+    found = origins_of([Launched(name="k", around=(SCOPE,))], modules=9)
+    assert found.of[0].modules == ("",)
+    assert "no modules" in found.absent["modules"]

@@ -1,0 +1,99 @@
+"""Occupancy against NVIDIA's own calculator and against the profiler's estimates in real traces."""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+
+from inferlens.insight.occupancy import achieved, blocks_that_fit, theoretical
+from inferlens.kernel_profile import Gpu
+from tests.backends.kernel_samples import H200, NAMES, runs
+
+# Of cudaOccMaxActiveBlocksPerMultiprocessor in cuda_occupancy.h, CUDA 13.0: compute capability, threads and shared
+# memory of a multiprocessor; threads of a block, registers, shared memory of a block; and how many blocks fit.
+NVIDIAS = [
+    ("10.0", 2048, 233472, 512, 128, 5120, 1),
+    ("10.0", 2048, 233472, 96, 118, 2112, 5),
+    ("10.0", 2048, 233472, 512, 40, 5120, 3),
+    ("10.0", 2048, 233472, 192, 128, 16384, 2),
+    ("10.0", 2048, 233472, 512, 168, 81920, 0),
+    ("12.0", 1536, 102400, 64, 32, 5120, 16),
+    ("12.0", 1536, 102400, 192, 64, 2112, 5),
+    ("12.0", 1536, 102400, 512, 22, 2112, 3),
+    ("12.0", 1536, 102400, 192, 16, 0, 8),
+    ("12.0", 1536, 102400, 32, 92, 40000, 2),
+    ("7.0", 2048, 98304, 128, 64, 5120, 8),
+    ("7.0", 2048, 98304, 768, 168, 2112, 0),
+    ("7.0", 2048, 98304, 32, 92, 65536, 1),
+    ("7.0", 2048, 98304, 128, 64, 40000, 2),
+    ("7.0", 2048, 98304, 192, 92, 5120, 3),
+    ("7.5", 1024, 65536, 256, 53, 2048, 4),
+    ("7.5", 1024, 65536, 512, 255, 5120, 0),
+    ("7.5", 1024, 65536, 192, 22, 0, 5),
+    ("7.5", 1024, 65536, 96, 255, 5120, 2),
+    ("7.5", 1024, 65536, 32, 168, 5120, 12),
+    ("8.0", 2048, 167936, 1, 92, 2112, 20),
+    ("8.0", 2048, 167936, 128, 118, 16384, 4),
+    ("8.0", 2048, 167936, 1024, 92, 40000, 0),
+    ("8.0", 2048, 167936, 64, 32, 2048, 32),
+    ("8.0", 2048, 167936, 64, 92, 65536, 2),
+    ("8.6", 1536, 102400, 1, 16, 1024, 16),
+    ("8.6", 1536, 102400, 96, 168, 2112, 4),
+    ("8.6", 1536, 102400, 1024, 212, 1024, 0),
+    ("8.6", 1536, 102400, 384, 53, 0, 3),
+    ("8.6", 1536, 102400, 384, 16, 65536, 1),
+    ("8.9", 1536, 102400, 96, 92, 0, 6),
+    ("8.9", 1536, 102400, 512, 53, 1024, 2),
+    ("8.9", 1536, 102400, 128, 168, 16, 3),
+    ("8.9", 1536, 102400, 96, 53, 2112, 12),
+    ("8.9", 1536, 102400, 1024, 118, 1024, 0),
+    ("9.0", 2048, 233472, 768, 64, 2112, 1),
+    ("9.0", 2048, 233472, 1, 118, 65536, 3),
+    ("9.0", 2048, 233472, 384, 255, 0, 0),
+    ("9.0", 2048, 233472, 96, 40, 16384, 13),
+    ("9.0", 2048, 233472, 256, 118, 2112, 2),
+]
+
+
+@pytest.mark.parametrize("row", NVIDIAS)
+def test_as_many_blocks_fit_as_nvidia_says(row: tuple[object, ...]) -> None:
+    capability, threads, memory, block, registers, shared, expected = row
+    gpu = Gpu(
+        threads_per_multiprocessor=threads,  # type: ignore[arg-type]
+        registers_per_multiprocessor=65536,
+        shared_memory_per_multiprocessor=memory,  # type: ignore[arg-type]
+        compute_capability=str(capability),
+    )
+    assert (blocks_that_fit(gpu, (block, 1, 1), registers, shared) or 0) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_estimate_is_the_profilers_where_that_has_one(name: str) -> None:
+    """In whole per cents; with more than 48 KiB of shared memory the profiler thinks that nothing fits, and says 0."""
+    for event in runs(name)[0].events:
+        launched = event.launched
+        if launched.kind != "kernel":
+            continue
+        own = achieved(H200, launched.grid, launched.block, event.registers, event.shared_memory)
+        assert own is not None
+        assert event.shared_memory is not None
+        assert event.occupancy == pytest.approx(own, abs=0.00501) or (
+            event.occupancy == 0 and event.shared_memory > 49152
+        )
+
+
+def test_what_is_not_told_has_no_occupancy() -> None:
+    assert theoretical(H200, (), 32, 0) is None
+    assert theoretical(H200, (128,), None, 0) is None
+    assert theoretical(H200, (128,), 32, None) is None
+    assert theoretical(H200, (128, 128, 128), 32, 0) is None, "no block has so many threads"
+    assert theoretical(Gpu(), (128,), 32, 0) is None
+    assert theoretical(Gpu(compute_capability="gfx90a"), (128,), 32, 0) is None
+    assert achieved(H200, (), (128,), 32, 0) is None
+
+
+def test_few_blocks_leave_most_of_the_gpu_empty() -> None:
+    assert achieved(H200, (66, 1, 1), (1024, 1, 1), 32, 0) == pytest.approx(0.5 * 1024 / 2048)
+    assert achieved(H200, (10_000, 1, 1), (1024, 1, 1), 32, 0) == theoretical(H200, (1024, 1, 1), 32, 0) == 1
+    assert prod((66, 1, 1)) < H200.multiprocessors

@@ -1,0 +1,168 @@
+"""Tables of kernels, and of modules from kernels: what they show, at every width, whatever stands in the names."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import msgspec
+import pytest
+from rich.cells import cell_len
+
+from inferlens.errors import InferlensError
+from inferlens.profile_store import LoadedProfiles
+from inferlens.record import Warning
+from inferlens.views.profiled import FORMATS, kernels, modules
+from inferlens.views.profiled.cases import groups
+from tests.backends.kernel_samples import EAGER, ENGINE, GRAPH
+from tests.insight.kernel_profiles import kernel, made, nasty, of_kernels, traced
+from tests.insight.samples import NASTY, layer, profile, untouched
+from tests.views.samples import GPU_MACHINE, case
+
+
+def loaded(*profiles, level=None) -> list:
+    records = {each.id: untouched(each, 2e-3) for each in profiles}
+    return groups(LoadedProfiles(profiles=list(profiles), records=records), level)
+
+
+def drawn(*profiles, format="table", **options) -> str:
+    return kernels.render([case for group in loaded(*profiles, level="kernel") for case in group], format, **options)
+
+
+def row_of(text: str, name: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(name))
+
+
+def test_what_a_row_says():
+    text = drawn(traced(), width=300)
+    row = row_of(text, "nchwToNhwcKernel<…>").split()
+    assert row[:4] == ["nchwToNhwcKernel<…>", "7", "35", "113"]
+    assert "26.3 %" in " ".join(row)
+    assert "aten::cudnn_convolution" in row
+    assert "19 in the model" in " ".join(row)
+    conv1 = " ".join(row_of(text, "implicit_convolve_sgemm<…>").split())
+    assert "392x2" in conv1
+    assert "8x8 92 2.2 31.2 % 18.6 % no conv1" in conv1, "block, registers, shared memory, occupancies, tensor cores"
+    assert "vectorized_elementwise_kernel<launch_clamp_scalar>" in text
+
+
+def test_how_it_adds_up_and_what_it_comes_to():
+    text = drawn(traced(), width=300, top=3)
+    for name in ("11 other kernels", "all kernels", "GPU busy", "GPU idle", "whole run"):
+        assert row_of(text, name)
+    assert "100 %" in row_of(text, "whole run")
+    assert "takes most: 26.3 % of the GPU's busy time in 35 calls; the 5 that take most of 14 names" in text
+    assert "The GPU was busy for 0.428 ms of 7.49 ms (medians)" in text
+    assert "162 launches a run, one each 46.2 µs." in text
+    assert "Kernels that use tensor cores have 30.7 % of all kernels' time, those that do not 69.3 %." in text
+    assert "Traced to modules: 100 % of all kernels' time." in text
+    assert "Profiling made a call" in text
+
+
+def test_what_is_not_known_is_said():
+    text = drawn(traced(GRAPH), traced(ENGINE), width=300)
+    assert "torch_compile:reduce-overhead" in text
+    assert "origins: which layers and modules kernels came from: inductor-graph does not tell." in text
+    assert "?: the kernel's name does not tell whether it uses tensor cores." in text
+    assert "of 96.5 % the names do not tell" in text
+    assert "2 launches a run" in text
+
+
+def test_kernels_side_by_side():
+    both = made(kernel("a", 1e-3, stream=1), kernel("b", 1e-3, stream=2), busy=1.2e-3)
+    assert "some ran side by side" in drawn(of_kernels("pytorch", both))
+
+
+def test_orders():
+    def places(**options):
+        cases = json.loads(drawn(traced(), format="json", **options))["cases"]
+        return [row["place"] for row in cases[0]["rows"]]
+
+    assert places(sort="order", by="launch") == list(range(1, 163))
+    assert places(sort="time")[0] == 7
+    calls = [row["calls"] for row in json.loads(drawn(traced(), format="json", sort="calls"))["cases"][0]["rows"]]
+    assert calls == sorted(calls, reverse=True)
+    assert len(places(top=3)) == 3
+    for wrong in ({"sort": "name"}, {"by": "module"}, {"format": "html"}):
+        with pytest.raises(InferlensError):
+            drawn(traced(), **wrong)
+
+
+def test_csv_adds_up_and_has_full_names():
+    rows = list(csv.DictReader(io.StringIO(drawn(traced(), format="csv", top=4))))
+    assert {row["row"] for row in rows} == {"name", "other kernels", "overlap", "idle", "whole"}
+    times = {row["row"]: float(row["typical"]) for row in rows if row["row"] != "name"}
+    named = sum(float(row["typical"]) for row in rows if row["row"] == "name")
+    whole = named + times["other kernels"] + times["overlap"] + times["idle"]
+    assert whole == pytest.approx(times["whole"])
+    assert "engines_precompiled" in rows[0]["name"]
+    assert (rows[0]["grid"], rows[0]["tensor_cores"]) == ("1x16x512", "false")
+
+
+def test_json_has_everything():
+    (found,) = json.loads(drawn(traced(ENGINE), format="json"))["cases"]
+    assert found["gpu"]["multiprocessors"] == 132
+    assert found["account"]["launches"] == 25
+    assert {row["tensor_cores"] for row in found["rows"]} == {None, False}
+    assert found["sentences"]
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_any_name_at_any_width(format, width):
+    text = drawn(nasty(), format=format, width=width)
+    if format in ("csv", "json"):
+        assert NASTY in (
+            json.loads(text)["cases"][0]["rows"][0]["name"] if format == "json" else text.replace('""', '"')
+        )
+        return
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    if format == "table":
+        assert max(map(cell_len, text.splitlines())) <= max(width, 60)
+
+
+def test_a_case_without_kernels_says_why():
+    broken = of_kernels("pytorch", None, status="unsupported", reason="No GPU.", cure="--device cuda")
+    assert "It has no kernels: No GPU. --device cuda" in drawn(broken)
+    assert json.loads(drawn(broken, format="json"))["cases"][0]["reason"] == "No GPU."
+    warned = msgspec.structs.replace(traced(), warnings=(Warning("slow", "It was slow.", "Try again."),))
+    assert "It was slow. Try again." in drawn(warned)
+
+
+# Modules from kernels
+
+
+def layered(label="pytorch"):
+    """The same case, profiled at the level of layers."""
+    of = case(label, device="cuda", precision="fp16")
+    made_of = profile(of, [layer("conv1", 1e-4, "conv1"), layer("rest", 1e-3, "layer4")], timed="GPU")
+    return msgspec.structs.replace(made_of, environment=GPU_MACHINE)
+
+
+def test_columns_of_kernels():
+    text = modules.render(loaded(traced(EAGER), traced(ENGINE)), width=200)
+    assert "kernel times" in text
+    assert "in no kernel (GPU idle)" in text
+    assert "kernels of no known module" in text
+    assert "Attributed to no module, of the kernels' time: 0 % with pytorch fp16 and 100 % with torch_tensorrt" in text
+    assert row_of(text, "├─ conv1")
+    assert "fp16 kernels" not in text, "there is one level"
+
+
+def test_both_levels_of_a_case_are_columns_told_apart():
+    text = modules.render(loaded(layered(), traced(), traced(ENGINE)), width=200)
+    assert "pytorch fp16 kernels" in " ".join(text.split())
+    assert "in no layer or kernel" in text
+    assert "some columns are times of layers, some of kernels" in text
+    assert "★" not in text
+
+
+def test_a_level_is_chosen_where_there_is_one():
+    both = [layered(), traced(), traced(ENGINE)]
+    of_layers = [one.profile for group in loaded(*both, level="layer") for one in group]
+    assert [each.level for each in of_layers] == ["layer", "kernel"]
+    of_kernel = [one.profile for group in loaded(*both, level="kernel") for one in group]
+    assert [each.level for each in of_kernel] == ["kernel", "kernel"]
+    assert len([one for group in loaded(*both) for one in group]) == 3
