@@ -120,6 +120,15 @@ def test_a_process_that_failed() -> None:
     assert codes(fell, fell) == []
 
 
+def test_a_run_that_was_cut_short() -> None:
+    planned = of(1 + noise(6), repeats=5)
+    (warning,) = cautions(Repeats((planned, planned)))
+    assert (warning.code, warning.message) == ("cut-short", "The run was cut short: 2 of 5 processes were measured.")
+    (warning,) = cautions(Repeats((of(1 + noise(6)),), later=(planned,)))
+    assert warning.message.startswith("A later run was cut short, 1 of 5 processes")
+    assert codes(*[planned] * 5) == []
+
+
 # Of what a call waits for
 
 

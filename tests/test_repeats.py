@@ -66,6 +66,7 @@ def test_repeats_are_records_of_one_run(tmp_path: Path) -> None:
     )
     assert len({record.run for record in records}) == 1
     assert [record.repeat for record in records] == [0, 0, 1, 1, 2, 2]
+    assert {record.repeats for record in records} == {3}
     assert len(list(tmp_path.rglob("record.json"))) == 6
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
 from inferlens import samples
@@ -147,6 +148,34 @@ def test_the_last_run_counts_and_runs_are_never_mixed() -> None:
     for records in ([*old, *new], [*new, *old]):
         (found,) = latest(records)
         assert [each.id for each in found.records] == ["new"]
+
+
+def run_of(count: int, day: int, planned: int) -> list[Record]:
+    """A run of which ``count`` of ``planned`` processes were measured."""
+    return [
+        made(id=f"{day}-{index}", run=f"{day}", created=f"2026-05-0{day}T10:00:0{index}Z", repeats=planned)
+        for index in range(count)
+    ]
+
+
+def test_a_run_that_was_cut_short_does_not_hide_the_complete_one_before_it() -> None:
+    (found,) = latest([*run_of(3, 1, 3), *run_of(5, 2, 5), *run_of(1, 3, 5)])
+    assert [each.run for each in found.records] == ["2"] * 5
+    assert [each.run for each in found.later] == ["3"]
+    assert not found.cut_short
+
+
+@pytest.mark.parametrize("before", [[], run_of(1, 1, 1), run_of(2, 1, 5)])
+def test_a_run_that_was_cut_short_counts_where_none_before_it_has_more(before: list[Record]) -> None:
+    (found,) = latest([*before, *run_of(2, 3, 5)])
+    assert [each.run for each in found.records] == ["3"] * 2
+    assert found.cut_short
+    assert not found.later
+
+
+def test_processes_that_failed_are_not_more() -> None:
+    failed = [msgspec.structs.replace(each, status="crashed") for each in run_of(5, 1, 5)]
+    assert latest([*failed, *run_of(1, 2, 5)])[0].records[0].run == "2"
 
 
 def test_records_of_an_early_version_have_no_run_and_are_runs_of_their_own() -> None:

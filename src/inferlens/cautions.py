@@ -30,6 +30,7 @@ ADVICE = {
     "not-narrow-enough": "A longer --max-time, or a quieter machine.",
     "unsteady-warm-up": "More --warmup, or a longer --max-time.",
     "repeat-failed": "Its record says why; the median is of the others.",
+    "cut-short": "The same command again, to its end.",
     "host-bound": "A CUDA graph (BACKEND.cuda_graph=true, torch_compile:reduce-overhead), or a larger --batch.",
     "copy-bound": "Keep inputs and outputs on the GPU (--io device) where the application can, or make them smaller.",
 }
@@ -58,7 +59,20 @@ def cautions(repeats: Repeats) -> tuple[Warning, ...]:
         found.append(
             _caution("repeat-failed", f"{failed} of {len(repeats.records)} processes failed: {reason.rstrip('.')}.")
         )
+    found += _of_the_run(repeats)
     return _once(found)
+
+
+def _of_the_run(repeats: Repeats) -> Iterator[Warning]:
+    if repeats.later:
+        begun, wanted = len(repeats.later), repeats.later[0].repeats
+        said = (
+            f"A later run was cut short, {begun} of {wanted} processes; this is the one before it, which is complete."
+        )
+        yield _caution("cut-short", said)
+    elif repeats.cut_short:
+        begun, wanted = len(repeats.records), repeats.records[0].repeats
+        yield _caution("cut-short", f"The run was cut short: {begun} of {wanted} processes were measured.")
 
 
 def of_record(record: Record) -> list[Warning]:

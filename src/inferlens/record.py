@@ -175,6 +175,7 @@ class Record(Struct, frozen=True, kw_only=True):
         phases: in the order they ran, also those before a failure.
         facts: what the backend says of how it ran the model, such as the providers of an ONNX graph's nodes.
         repeat: which of the run's processes of this case it was, counted from 0.
+        repeats: how many processes of this case the run was to have; 0 in old records, which do not tell.
         machine: what the machine did in the steady state, watched from outside the process.
         marks: which latency samples were disturbed by something on the machine; ``window_marks``: which windows of
             throughput were.
@@ -201,6 +202,7 @@ class Record(Struct, frozen=True, kw_only=True):
     artefacts: tuple[Artefact, ...] = ()
     warnings: tuple[Warning, ...] = ()
     repeat: int = 0
+    repeats: int = 0
     machine: MachineLog | None = None
     marks: Marks | None = None
     window_marks: Marks | None = None

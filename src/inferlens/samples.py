@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from inferlens.record import Environment, Metric, Record
@@ -73,9 +73,18 @@ def finite(record: Record, metric: Metric) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Repeats:
-    """The records of one case in one run, in the order they were made: one for each of its processes."""
+    """The records of one case in one run, in the order they were made: one for each of its processes.
+
+    ``later`` has those of a later run that was cut short, and does not count for it.
+    """
 
     records: tuple[Record, ...]
+    later: tuple[Record, ...] = ()
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether the run has fewer processes of the case than it was to have."""
+        return len(self.records) < max(record.repeats for record in self.records)
 
     @cached_property
     def ran(self) -> tuple[Record, ...]:
@@ -114,6 +123,8 @@ def machine(environment: Environment) -> str:
 def latest(records: Sequence[Record]) -> list[Repeats]:
     """The last run of each case on each machine, at the place of the case's first record.
 
+    One that was cut short does not hide an earlier one that was not, if fewer of its processes ran.
+
     Args:
         records: in any order. Those of one run that share a case are its repeats; records without a run, which are of
             an early version, are runs of their own.
@@ -124,6 +135,12 @@ def latest(records: Sequence[Record]) -> list[Repeats]:
         runs.setdefault(case, {}).setdefault(record.run or record.id, []).append(record)
     found = []
     for mine in runs.values():
-        last = max(mine.values(), key=lambda repeats: max(record.created for record in repeats))
-        found.append(Repeats(tuple(sorted(last, key=lambda record: record.created))))
+        inside = [Repeats(tuple(sorted(each, key=_created))) for each in mine.values()]
+        *before, last = sorted(inside, key=lambda repeats: repeats.records[-1].created)
+        whole = [each for each in before if last.cut_short and not each.cut_short and len(each.ran) > len(last.ran)]
+        found.append(replace(whole[-1], later=last.records) if whole else last)
     return found
+
+
+def _created(record: Record) -> str:
+    return record.created

@@ -87,6 +87,7 @@ class Voyage:
             id=uuid.uuid4().hex,
             run=self.id,
             repeat=repeat,
+            repeats=1 if planned.refusal else self.plan.repeats,  # what cannot run is said once
             created=created.isoformat(timespec="milliseconds"),
             case=planned.case,
             budget=self.plan.budget,
