@@ -8,7 +8,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from benchmarks import agreement, coverage, engine_loop, false_alarms, layer_file, spread, timed_loop, truth, watch_cost
+from benchmarks import (
+    agreement,
+    coverage,
+    engine_loop,
+    false_alarms,
+    layer_file,
+    spread,
+    timed_loop,
+    trace_fuzz,
+    trace_speed,
+    truth,
+    watch_cost,
+)
 
 BENCHMARKS: dict[str, Callable[[], None]] = {
     "timed_loop": timed_loop.main,
@@ -17,11 +29,13 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "watch_cost": watch_cost.main,
     "agreement": agreement.main,
     "layer_file": layer_file.main,
+    "trace_speed": trace_speed.main,
+    "trace_fuzz": trace_fuzz.main,
     "coverage": coverage.main,
     "spread": spread.main,
     "false_alarms": false_alarms.main,
 }
-LONG = ("coverage", "spread", "false_alarms")
+LONG = ("trace_fuzz", "coverage", "spread", "false_alarms")
 
 for name in sys.argv[1:] or [name for name in BENCHMARKS if name not in LONG]:
     BENCHMARKS[name]()

@@ -6,7 +6,6 @@ import gzip
 import json
 import os
 import random
-import re
 import threading
 import tracemalloc
 import zlib
@@ -20,6 +19,7 @@ from inferlens.trace.analysis import Analysis
 from inferlens.views.traced import FORMATS, VIEWS
 from inferlens.views.traced.render import Part, render
 from inferlens.views.traced.sheets import Choice, sheets_of
+from tests.trace.mutations import mutated
 from tests.trace.samples import event, of_torch, text, training
 
 MANY = [event(f"op{number}", number, 1) for number in range(200)]
@@ -191,59 +191,6 @@ def test_a_pipe_is_read(tmp_path: Path) -> None:
     trace = read(path)
     writer.join()
     assert len(trace) == len(read(training()))
-
-
-def mutated(data: bytes, of: random.Random) -> bytes:
-    """``data`` with a few bytes changed, taken out, put in, doubled, or numbers and texts replaced by odd ones."""
-    made = bytearray(data)
-    words = (
-        b"NaN",
-        b"-Infinity",
-        b"1e999",
-        b'"',
-        b"{",
-        b"}",
-        b"[",
-        b"]",
-        b",",
-        b"\\ud800",
-        b"\\x",
-        b"null",
-        b"},{",
-        b"}],",
-    )
-    odd = (
-        b"0",
-        b"-1",
-        b"1e300",
-        b'"7"',
-        b"null",
-        b"[]",
-        b"{}",
-        b"true",
-        b"-9223372036854775808",
-        b'"' + b"x" * 9999 + b'"',
-    )
-    for _ in range(of.randint(1, 6)):
-        at = of.randrange(len(made) + 1)
-        match of.randrange(6):
-            case 0:
-                made[at : at + 1] = bytes([of.randrange(256)])
-            case 1:
-                del made[at : at + of.randrange(1, 200)]
-            case 2:
-                made[at:at] = of.choice(words)
-            case 3:
-                del made[at:]
-            case 4:
-                other = of.randrange(len(made) + 1)
-                made[at:at] = made[other : other + of.randrange(1, 500)]
-            case 5:
-                values = list(re.finditer(rb'\d+(?:\.\d+)?|"[^"\n]*"', bytes(made)))
-                if values:
-                    start, end = of.choice(values).span()
-                    made[start:end] = of.choice(odd)
-    return bytes(made)
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferlens.trace.analysis import Analysis
+from inferlens.trace.cache import read_cached
 from inferlens.trace.reading import read
 from inferlens.trace.table import Table
 
@@ -82,17 +83,19 @@ class LoadedTrace:
         return _frame(Table(columns))
 
 
-def load_trace(path: Path | str, step: int | str | None = None) -> LoadedTrace:
+def load_trace(path: Path | str, step: int | str | None = None, *, cache: bool = True) -> LoadedTrace:
     """A trace that torch.profiler wrote, or another in Chrome's trace event format.
 
     Args:
         path: a file, plain or packed with gzip or zstd, or a pipe.
         step: look at this step alone.
+        cache: keep what was read of a large trace beside it, and look there first.
 
     Raises:
         InferlensError: if there is no trace, or no such step. Its frames need polars: ``inferlens[traces]``.
     """
-    return LoadedTrace(Analysis(read(Path(path)), step))
+    file = Path(path)
+    return LoadedTrace(Analysis(read_cached(file) if cache else read(file), step))
 
 
 def _frame(table: Table) -> DataFrame:

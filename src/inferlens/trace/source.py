@@ -18,7 +18,8 @@ from inferlens.errors import InferlensError
 from inferlens.trace.notes import Notes
 from inferlens.units import byte_count
 
-BLOCK = 4 * 2**20
+# Small enough to stay in a processor's cache until it is decoded: 4 MiB take a third longer.
+BLOCK = 2**19
 # Traces pack 10 to 60 times, with many steps alike up to some 150; a bomb 1,000 times and more.
 MOST_RATIO = 400
 _RATIO_COUNTS_FROM = 256 * 2**20

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from inferlens.errors import InferlensError, suggestion
 from inferlens.trace.analysis import Analysis
+from inferlens.trace.cache import read_cached
 from inferlens.trace.overview import overview_of
 from inferlens.trace.ranks import rank_of, traces_in
 from inferlens.trace.reading import read
+from inferlens.trace.trace import Trace
 from inferlens.units import listing
 from inferlens.views.columns import plain
 from inferlens.views.traced import check_view, compared, ranks
@@ -30,6 +32,7 @@ class Wanted:
     by: str = "name"
     top: int | None = None
     depth: int | None = None
+    cache: bool = True
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -72,22 +75,22 @@ def render(wanted: Wanted, format: str, *, width: int = 120, color: bool = False
     elif wanted.path.is_dir():
         parts = _of_ranks(wanted, views, choice)
     else:
-        parts = [_part(wanted.path, wanted.step, views, choice, format)[0]]
+        parts = [_part(wanted.path, wanted, views, choice, format)[0]]
     notes = [note for part in parts for note in part.notes]
     return rendered(parts, ",".join(views), format, width=width, color=color), notes
 
 
 def _part(
-    path: Path, step: str | None, views: tuple[str, ...], choice: Choice, format: str = ""
+    path: Path, wanted: Wanted, views: tuple[str, ...], choice: Choice, format: str = ""
 ) -> tuple[Part, Analysis]:
-    analysis = Analysis(read(path), step)
+    analysis = Analysis(_read(path, wanted), wanted.step)
     more = {"overview": overview_of(analysis)} if "overview" in views and format == "json" else None
     sheets = [sheet for view in views for sheet in sheets_of(analysis, view, choice)]
     return Part(_name(path), sheets, _notes(path, analysis), more), analysis
 
 
 def _compared(wanted: Wanted, against: Path, views: tuple[str, ...], choice: Choice) -> Part:
-    before, after = (Analysis(read(path), wanted.step) for path in (wanted.path, against))
+    before, after = (Analysis(_read(path, wanted), wanted.step) for path in (wanted.path, against))
     sheets = [sheet for view in views for sheet in compared.sheets_of(before, after, view, choice)]
     notes = [*_notes(wanted.path, before), *_notes(against, after)]
     return Part(f"{_name(wanted.path)} against {_name(against)}", sheets, notes)
@@ -98,7 +101,7 @@ def _of_ranks(wanted: Wanted, views: tuple[str, ...], choice: Choice) -> list[Pa
     parts, rows, problems = [], [], []
     for path in traces_in(wanted.path):
         try:
-            part, analysis = _part(path, wanted.step, views, choice)
+            part, analysis = _part(path, wanted, views, choice)
         except InferlensError as error:
             problems.append(plain(str(error)))
             continue
@@ -108,6 +111,10 @@ def _of_ranks(wanted: Wanted, views: tuple[str, ...], choice: Choice) -> list[Pa
         raise InferlensError(f"No trace in {wanted.path} can be read. {' '.join(problems[:3])}")
     together: list[Sheet] = [ranks.sheet(rows)] if len(rows) > 1 else []
     return [Part(_name(wanted.path), together, problems), *parts] if together or problems else parts
+
+
+def _read(path: Path, wanted: Wanted) -> Trace:
+    return read_cached(path) if wanted.cache else read(path)
 
 
 def _words(text: str) -> tuple[str, ...]:

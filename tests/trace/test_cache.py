@@ -1,0 +1,105 @@
+"""What is kept of a trace beside it is what was read, and is not used when the trace is another one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inferlens.trace import Trace, cache, read
+from tests.trace.samples import event, of_torch, text, training
+
+pytest.importorskip("polars")
+
+
+@pytest.fixture(autouse=True)
+def _keeps_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "LEAST_SECONDS", 0.0)
+    monkeypatch.setattr(cache, "_SETTLED", -1.0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.json"
+    path.write_bytes(training())
+    return path
+
+
+def kept(path: Path) -> Path:
+    return path.with_name(path.name + cache.SUFFIX)
+
+
+def same(first: Trace, second: Trace) -> bool:
+    pairs = [(getattr(first, name), getattr(second, name)) for name in cache._MAIN]
+    for table, form in cache._TABLES.items():
+        one, other = getattr(first, table), getattr(second, table)
+        pairs += [(getattr(one, each.name), getattr(other, each.name)) for each in fields(form)]
+    equal = all(
+        a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind == "f") and a.shape == b.shape
+        for a, b in pairs
+    )
+    texts = ("strings", "texts", "threads", "about", "notes")
+    return equal and all(getattr(first, name) == getattr(second, name) for name in texts)
+
+
+@pytest.mark.parametrize("data", [training(), training()[:-900], b"[]", None], ids=["GPU", "cut", "empty", "torch"])
+def test_what_is_kept_is_what_was_read(data: bytes | None, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_bytes(of_torch() if data is None else data)
+    first = cache.read_cached(path)
+    assert same(first, read(path))
+    monkeypatch.setattr(cache, "read", None)  # it must not be read again
+    assert same(first, cache.read_cached(path))
+
+
+def test_another_trace_is_read(path: Path) -> None:
+    cache.read_cached(path)
+    path.write_bytes(text(event("another", 1, 1)))
+    assert cache.read_cached(path).strings == ("another",)
+
+
+def test_a_change_that_keeps_size_and_time_is_seen(path: Path) -> None:
+    path.write_bytes(text(event("one", 1, 1)))
+    cache.read_cached(path)
+    before = path.stat()
+    path.write_bytes(text(event("two", 1, 1)))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert cache.read_cached(path).strings == ("two",)
+
+
+def test_a_trace_that_was_just_written_is_not_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "_SETTLED", 2.0)
+    cache.read_cached(path)
+    assert not kept(path).exists()
+
+
+def test_small_traces_are_not_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "LEAST_SECONDS", 1.0)
+    cache.read_cached(path)
+    assert not kept(path).exists()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_a_damaged_file_is_as_good_as_none(share: float, path: Path) -> None:
+    first = cache.read_cached(path)
+    data = kept(path).read_bytes()
+    kept(path).write_bytes(data[: int(len(data) * share)])
+    assert same(first, cache.read_cached(path))
+
+
+def test_a_file_whose_columns_do_not_fit_is_as_good_as_none(path: Path) -> None:
+    import polars
+
+    first = cache.read_cached(path)
+    for name, values in (("name", [99] * len(first)), ("begin", [1]), ("gpu.row", [-1] * len(first.gpu))):
+        row = polars.read_parquet(kept(path), memory_map=False)
+        row.with_columns(polars.Series(name, [values])).write_parquet(kept(path))
+        assert same(first, cache.read_cached(path))
+
+
+def test_a_folder_that_cannot_be_written_to(path: Path) -> None:
+    kept(path).mkdir()
+    assert same(cache.read_cached(path), read(path))
