@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -124,3 +125,26 @@ def test_a_gpu_that_is_not_known_has_no_occupancy() -> None:
 
 def test_samples_are_small() -> None:
     assert all(path.stat().st_size < 100_000 for path in samples.FOLDER.iterdir())
+
+
+def test_a_profiler_that_sees_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All the way through torch.profiler, here on the CPU: runs are found, and no kernels in them."""
+    torch = pytest.importorskip("torch")
+    from inferlens.backends import kernel_runs, operator_runs
+    from inferlens.errors import Unsupported
+    from tests.backends import small
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(Unsupported, match="sees no GPU"):
+        kernel_runs.check()
+    model = small.model()
+    monkeypatch.setattr(kernel_runs, "profiler", lambda **_: operator_runs.profiler(on_gpu=False))
+    monkeypatch.setattr(kernel_runs, "check", lambda: None)
+    with small.backend("pytorch").prepare(model, small.case("pytorch"), small.preparation(tmp_path)) as runner:
+        feed = runner.place(small.arrays(model))
+        moment, traced = kernel_runs._traced(runner, None, feed, 3, tmp_path)
+        assert moment.endswith("+00:00")
+        assert [run.events for run in traced] == [()] * 3
+        assert all(run.whole > 0 for run in traced)
+        with pytest.raises(Unsupported, match="saw nothing run on the GPU in 12 runs"):
+            kernel_runs.kernels_of(runner, feed, 12)

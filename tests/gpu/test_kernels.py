@@ -1,0 +1,228 @@
+"""Kernels on an NVIDIA GPU: every backend's are seen, traced to modules, and fill the GPU as the profiler says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+import inferlens  # noqa: E402
+from inferlens.backends import kernel_runs  # noqa: E402
+from inferlens.backends.abilities import KernelOrigins  # noqa: E402
+from inferlens.backends.base import Preparation, Runner  # noqa: E402
+from inferlens.case import TensorSpec  # noqa: E402
+from inferlens.insight.kernels import KernelTable, kernel_table  # noqa: E402
+from inferlens.kernel_profile import Kernels  # noqa: E402
+from inferlens.models.model import Model  # noqa: E402
+from tests.backends import small  # noqa: E402
+from tests.commands import inferlens as command  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+RUNS = 12  # more than are traced at once
+SKEW = 100e-6  # seconds: the GPU's clock is fitted to the host's
+LATER = 48 * 1024  # bytes of shared memory above which the profiler's estimate is 0
+
+
+def resnet18(batch: int = 1) -> Model:
+    torchvision = pytest.importorskip("torchvision")
+    torch.manual_seed(0)
+    spec = TensorSpec("image", (batch, 3, 224, 224))
+    module = torchvision.models.resnet18(weights=None).eval()
+    return Model("torchvision:resnet18", "resnet18", "module", (spec,), module=module)
+
+
+def entered(label: str, model: Model, folder: Path, precision: str = "fp16", **options: Any) -> Runner:
+    """A runner prepared for its kernels; skips what this machine lacks."""
+    case = small.case(
+        label, device="cuda", precision=precision, batch=model.inputs[0].shape[0] or 1, options=dict(options)
+    )
+    backend = small.backend(label)
+    refusal = backend.capabilities().refusal(case, small.found(model.format))
+    if refusal:
+        pytest.skip(str(refusal))
+    (folder / "case").mkdir(exist_ok=True)
+    return backend.prepare(model, case, Preparation(folder / "case", folder / "cache", level="kernel"))
+
+
+def profiled(label: str, model: Model, folder: Path, precision: str = "fp16", **options: Any) -> Kernels:
+    """The kernels of a model, and what holds for those of every backend."""
+    with entered(label, model, folder, precision, **options) as runner:
+        feed = runner.place(small.arrays(model))
+        for _ in range(5):
+            runner.infer(feed)
+        runner.synchronize()
+        found = kernel_runs.kernels_of(runner, feed, RUNS, label)
+    check(found)
+    return found
+
+
+def check(found: Kernels) -> None:
+    assert found.kernels
+    assert len(found.whole) == len(found.busy) == len(found.begun) == RUNS
+    assert list(found.begun) == sorted(found.begun)
+    assert found.gpu.name == torch.cuda.get_device_name()
+    assert 0 < found.launches <= sum(each.calls for each in found.kernels)
+    for run, (whole, busy) in enumerate(zip(found.whole, found.busy, strict=True)):
+        assert 0 < busy <= sum(each.times[run] for each in found.kernels) + 1e-9
+        assert busy <= whole + SKEW
+    for each in found.kernels:
+        assert len(each.times) == RUNS
+        assert all(time >= 0 for time in each.times)
+        for begin, time, whole in zip(each.begins, each.times, found.whole, strict=False):
+            assert 0 <= begin <= whole
+            assert begin + time / each.calls <= whole + SKEW
+        if each.kind != "kernel":
+            assert each.occupancy is None
+            continue
+        assert each.grid
+        assert each.block
+        assert each.registers is not None
+        assert each.occupancy is not None, "the formula knows this GPU"
+        assert each.achieved is not None
+        assert 0 < each.achieved <= each.occupancy <= 1
+
+
+def seconds(found: Kernels, *, known: bool = False) -> float:
+    """What kernels took in all runs; ``known``: those of known modules."""
+    return sum(sum(each.times) for each in found.kernels if each.modules or not known)
+
+
+def share_of_tensor_cores(found: Kernels) -> float:
+    return sum(sum(each.times) for each in found.kernels if each.tensor_cores) / seconds(found)
+
+
+def test_kernels_of_eager_pytorch_have_their_modules(tmp_path: Path) -> None:
+    model = resnet18()
+    assert model.module is not None
+    paths = {path for path, _ in model.module.named_modules()}
+    found = profiled("pytorch", model, tmp_path)
+    assert seconds(found, known=True) >= 0.95 * seconds(found)
+    seen = {module for each in found.kernels for module in each.modules}
+    assert seen <= paths
+    assert {path for path in paths if "conv" in path or path.endswith("downsample.0")} <= seen
+    assert {"bn1", "relu", "maxpool", "avgpool", "fc", "layer1.0", "layer4.1"} <= seen
+    assert {each.operator for each in found.kernels if each.modules == ("fc",)} & {"aten::addmm", "aten::linear"}
+    assert not nn.modules.module._global_forward_hooks, "hooks are there while runs are traced, and no longer"
+
+
+def test_tensor_cores_are_used_in_fp16_and_not_in_fp32(tmp_path: Path) -> None:
+    half = profiled("pytorch", resnet18(8), tmp_path)
+    full = profiled("pytorch", resnet18(8), tmp_path, "fp32")
+    assert share_of_tensor_cores(half) > 0.1
+    assert share_of_tensor_cores(full) < 0.01
+
+
+def test_a_cuda_graph_is_one_launch_of_the_same_kernels(tmp_path: Path) -> None:
+    eager = profiled("pytorch", resnet18(), tmp_path)
+    graph = profiled("pytorch", resnet18(), tmp_path, cuda_graph=True)
+    assert graph.launches == 1
+    assert "replays" in graph.absent["modules"]
+    assert not any(each.modules for each in graph.kernels)
+    calls = [sum(each.calls for each in found.kernels if each.kind == "kernel") for found in (eager, graph)]
+    assert calls[1] == pytest.approx(calls[0], rel=0.1)
+    assert np.median(graph.busy) == pytest.approx(np.median(eager.busy), rel=0.4)
+
+
+@pytest.mark.parametrize(("label", "least"), [("torch_compile:default", 2), ("torch_compile:reduce-overhead", 1)])
+def test_kernels_of_inductor(label: str, least: int, tmp_path: Path) -> None:
+    found = profiled(label, resnet18(), tmp_path)
+    calls = sum(each.calls for each in found.kernels)
+    assert calls > 20
+    assert any(each.name.startswith("triton_") for each in found.kernels)
+    if label.endswith("reduce-overhead"):
+        assert least <= found.launches < calls / 4, "a CUDA graph"
+    else:
+        assert found.launches >= least
+
+
+@pytest.mark.parametrize(
+    "label", ["tensorrt:rtx", "tensorrt:trt", "torch_tensorrt:dynamo", "torch_tensorrt:ts-trace", "onnxruntime:cuda"]
+)
+def test_kernels_of_other_libraries_are_seen(label: str, tmp_path: Path) -> None:
+    tells = isinstance(entered(label, resnet18(), tmp_path), KernelOrigins)
+    found = profiled(label, resnet18(), tmp_path)
+    assert sum(each.calls for each in found.kernels) > 15
+    assert np.median(found.busy) > 50e-6
+    if not tells:
+        assert label in found.absent["origins"]
+        return
+    layered = sum(sum(each.times) for each in found.kernels if each.layer)
+    assert layered >= 0.9 * seconds(found), found.absent
+    assert seconds(found, known=True) >= 0.95 * seconds(found), found.absent
+
+
+class Alternating(nn.Module):
+    """Launches one kernel more in every other call, and calls a module twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.twice = nn.Linear(12, 12)
+        self.sometimes = nn.Sigmoid()
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        values = self.twice(self.twice(values))
+        return self.sometimes(values) if self.calls % 2 else values
+
+
+def test_runs_that_differ_are_put_together(tmp_path: Path) -> None:
+    model = Model("alternating", "alternating", "module", (TensorSpec("values", (1, 12)),), module=Alternating().eval())
+    found = profiled("pytorch", model, tmp_path)
+    assert "not all runs" in found.absent["order"]
+    (sometimes,) = [each for each in found.kernels if each.modules == ("sometimes",)]
+    assert sum(time > 0 for time in sometimes.times) == RUNS / 2
+    assert sometimes.begins == ()
+    assert sum(each.calls for each in found.kernels if each.modules == ("twice",)) % 2 == 0, "both calls are its"
+
+
+def test_the_estimate_is_the_profilers(tmp_path: Path) -> None:
+    with entered("pytorch", resnet18(), tmp_path) as runner:
+        feed = runner.place(small.arrays(resnet18()))
+        for _ in range(3):
+            runner.infer(feed)
+        _, traced = kernel_runs._traced(runner, None, feed, 2, tmp_path)
+    gpu = kernel_runs.gpu()
+    compared = 0
+    for run in traced:
+        for event in run.events:
+            launched = event.launched
+            if launched.kind != "kernel" or event.shared_memory is None or event.shared_memory > LATER:
+                continue
+            own = kernel_runs.occupancy.achieved(
+                gpu, launched.grid, launched.block, event.registers, event.shared_memory
+            )
+            assert event.occupancy == pytest.approx(own, abs=0.00501)
+            compared += 1
+    assert compared > 50
+
+
+def test_the_command_keeps_and_shows_them(tmp_path: Path) -> None:
+    """In processes of their own: timed untouched, then profiled at both levels."""
+    profiles = inferlens.profile(
+        "tests.backends.small:Convolution", level="layer,kernel", backend="pytorch", device="cuda", precision="fp16",
+        input="image=1x3x64x64", runs=RUNS, iterations=50, warmup=5, output=str(tmp_path / "results"),
+    )  # fmt: skip
+    assert [(each.level, each.status, each.reason) for each in profiles] == [("layer", "ok", ""), ("kernel", "ok", "")]
+    table = kernel_table(profiles[1], untouched=(1e-3,) * 20)
+    assert isinstance(table, KernelTable)
+    assert table.account.attributed >= 0.95
+    shown = command("kernels", "results", "--by", "launch", "--format", "json", cwd=tmp_path)
+    assert shown.returncode == 0, shown.stderr
+    (case,) = json.loads(shown.stdout)["cases"]
+    assert {"convolution", "linear"} <= {module for row in case["rows"] for module in row["modules"]}
+    for name in ("kernels", "modules", "layers", "findings"):
+        shown = command(name, "results", cwd=tmp_path)
+        assert shown.returncode == 0, shown.stderr
+        assert shown.stdout
