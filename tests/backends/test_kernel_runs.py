@@ -142,7 +142,7 @@ def test_a_profiler_that_sees_nothing_is_said(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(kernel_runs, "check", lambda: None)
     with small.backend("pytorch").prepare(model, small.case("pytorch"), small.preparation(tmp_path)) as runner:
         feed = runner.place(small.arrays(model))
-        moment, traced = kernel_runs._traced(runner, None, feed, 3, tmp_path)
+        moment, traced = kernel_runs.traced(runner, None, feed, 3, tmp_path)
         assert moment.endswith("+00:00")
         assert [run.events for run in traced] == [()] * 3
         assert all(run.whole > 0 for run in traced)

@@ -9,10 +9,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from inferlens.backends.abilities import Launched  # noqa: E402
-from inferlens.backends.kernel_scopes import SCOPE, module_scopes, origins_of  # noqa: E402
+from inferlens.backends.kernel_scopes import SCOPE, module_scopes, origins_by_twin, origins_of, twin_of  # noqa: E402
 from inferlens.backends.operator_runs import profiler  # noqa: E402
 from inferlens.trace import Joins, read  # noqa: E402
 from tests.backends import small  # noqa: E402
+from tests.backends.kernel_samples import EAGER, GRAPH, runs  # noqa: E402
 
 
 class Fragile(torch.nn.Module):
@@ -72,3 +73,37 @@ def test_a_model_of_one_graph_has_no_modules_to_tell() -> None:
     found = origins_of([Launched(name="k", around=(SCOPE,))], modules=9)
     assert found.of[0].modules == ("",)
     assert "no modules" in found.absent["modules"]
+
+
+def test_a_replay_has_the_modules_of_the_same_kernels_in_an_eager_call() -> None:
+    eager = [event.launched for event in runs(EAGER)[0].events]
+    bare = [Launched(name=each.name, launch="cudaGraphLaunch") for each in eager]
+    replay = [Launched(name="Memcpy DtoD", kind="copy"), *bare]
+    found = origins_by_twin(replay, eager, modules=68)
+    assert found.of[0].modules == ()
+    assert found.of[1:] == origins_of(eager, modules=68).of
+    assert found.absent == {}
+
+
+def test_a_replay_of_other_kernels_has_no_modules() -> None:
+    eager = [event.launched for event in runs(EAGER)[0].events]
+    others = [event.launched for event in runs(GRAPH)[0].events]
+    for replay in (others, eager[::-1], eager[:-1]):
+        found = origins_by_twin(replay, eager, modules=68)
+        assert {each.modules for each in found.of} == {()}
+        assert "does not launch the same" in found.absent["modules"]
+
+
+def test_the_twin_is_one_call_with_its_scopes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the CPU nothing is launched; the call is made, and its hooks are gone."""
+    from inferlens.backends import kernel_runs, operator_runs
+
+    monkeypatch.setattr(kernel_runs, "profiler", lambda **_: operator_runs.profiler(on_gpu=False))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    model = small.model().module
+    assert model is not None
+    called = []
+    with torch.inference_mode():
+        assert twin_of(model, lambda *feed: called.append(model(*feed)), (torch.zeros(1, 3, 16, 16),)) == []
+    assert len(called) == 2, "one that the profiler sets itself up in, and one that is looked at"
+    assert not torch.nn.modules.module._global_forward_hooks

@@ -127,8 +127,8 @@ def test_a_cuda_graph_is_one_launch_of_the_same_kernels(tmp_path: Path) -> None:
     eager = profiled("pytorch", resnet18(), tmp_path)
     graph = profiled("pytorch", resnet18(), tmp_path, cuda_graph=True)
     assert graph.launches == 1
-    assert "replays" in graph.absent["modules"]
-    assert not any(each.modules for each in graph.kernels)
+    assert seconds(graph, known=True) >= 0.95 * seconds(graph), graph.absent
+    assert {each.modules for each in graph.kernels} >= {("conv1",), ("layer4.1.conv2",), ("fc",)}
     calls = [sum(each.calls for each in found.kernels if each.kind == "kernel") for found in (eager, graph)]
     assert calls[1] == pytest.approx(calls[0], rel=0.1)
     assert np.median(graph.busy) == pytest.approx(np.median(eager.busy), rel=0.4)
@@ -192,7 +192,7 @@ def test_the_estimate_is_the_profilers(tmp_path: Path) -> None:
         feed = runner.place(small.arrays(resnet18()))
         for _ in range(3):
             runner.infer(feed)
-        _, traced = kernel_runs._traced(runner, None, feed, 2, tmp_path)
+        _, traced = kernel_runs.traced(runner, None, feed, 2, tmp_path)
     gpu = kernel_runs.gpu()
     compared = 0
     for run in traced:

@@ -18,6 +18,7 @@ from typing import Any
 from inferlens.backends.abilities import KernelOrigins, Launched, Origin, Origins
 from inferlens.backends.base import Runner
 from inferlens.backends.kernel_trace import TracedEvent, TracedRun, traced_runs
+from inferlens.backends.layer_runs import Runs
 from inferlens.backends.operator_runs import GPU_CLOCK, Spanned, profiler
 from inferlens.errors import Unsupported
 from inferlens.insight import occupancy
@@ -53,9 +54,9 @@ def kernels_of(runner: Runner, feed: Any, runs: int, label: str = "the backend")
             runner.infer(feed)
             runner.synchronize()
         while len(found) < runs:
-            moment, traced = _traced(runner, teller, feed, min(AT_ONCE, runs - len(found)), Path(folder))
+            moment, several = traced(runner, teller, feed, min(AT_ONCE, runs - len(found)), Path(folder))
             started = started or moment
-            found += traced
+            found += several
     if not any(run.events for run in found):
         cure = "no other profiler in this process, and a PyTorch built with CUPTI"
         raise Unsupported(NOTHING_SEEN.format(runs), cure=cure)
@@ -124,10 +125,10 @@ def kernels_from(
     )
 
 
-def _traced(
-    runner: Runner, teller: KernelOrigins | None, feed: Any, runs: int, folder: Path
+def traced(
+    runner: Runs, teller: KernelOrigins | None, feed: Any, runs: int, folder: Path
 ) -> tuple[str, list[TracedRun]]:
-    """``runs`` calls in one trace, and the UTC time at which the first began."""
+    """``runs`` calls in one trace, which is in ``folder`` meanwhile, and the UTC time at which the first began."""
     spanned = Spanned(runner)
     with (teller or _Nothing()).scopes(), profiler(on_gpu=True) as profile:
         runner.infer(feed)

@@ -1,19 +1,25 @@
 """Which module launched a kernel, in eager PyTorch: every module's call is a scope in the trace.
 
 The innermost module around a kernel's launch is where it came from. An addition or ``F.relu`` in a block's forward is
-the block's, as among the layers. The hooks are PyTorch's global ones, and are there during the traced runs alone.
+the block's, as among the layers. The hooks are PyTorch's global ones, and are there during the traced runs alone. A
+CUDA graph's replay calls no modules: there the same kernels of one eager call tell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from inferlens.backends.abilities import Launched, Origin, Origins
+from inferlens.backends.abilities import KernelOrigins, Launched, Origin, Origins
 from inferlens.backends.module_hooks import NO_MODULES, hooked
 
 SCOPE = "inferlens module "
+NO_TWIN = (
+    "A CUDA graph replays kernels and calls no modules, and an eager call does not launch the same ones in its order."
+)
 OUTSIDE = "{} of {} kernels, copies and fills of a run were launched outside of every module."
 
 
@@ -60,6 +66,74 @@ def origins_of(launched: Sequence[Launched], modules: int) -> Origins:
     elif seen == {""} and modules > 1:
         absent["modules"] = NO_MODULES
     return Origins(found, absent)
+
+
+def origins_by_twin(launched: Sequence[Launched], twin: Sequence[Launched], modules: int) -> Origins:
+    """Of each kernel of a replayed graph the module of the same kernel in an eager call, its *twin*.
+
+    A replay launches all kernels at once, and calls no modules. Where the eager call launched kernels of the same names
+    in the same order, they are the same; where it did not, nothing is known. Copies and fills have no module.
+
+    Args:
+        launched: of one replay.
+        twin: of one eager call that was traced with :func:`module_scopes`.
+        modules: how many the model has, itself included.
+    """
+    replayed = [place for place, each in enumerate(launched) if each.kind == "kernel"]
+    called = [each for each in twin if each.kind == "kernel"]
+    found = [Origin()] * len(launched)
+    if [launched[place].name for place in replayed] != [each.name for each in called]:
+        return Origins(tuple(found), {"modules": NO_TWIN})
+    told = origins_of(called, modules)
+    for place, origin in zip(replayed, told.of, strict=True):
+        found[place] = origin
+    return Origins(tuple(found), told.absent)
+
+
+def twin_of(module: Any, call: Callable[..., Any], feed: Sequence[Any]) -> list[Launched]:
+    """What one eager call launches, each with the scopes of the modules around it.
+
+    Args:
+        module: whose modules are told.
+        call: calls it, with ``feed`` as its arguments.
+    """
+    from inferlens.backends.kernel_runs import traced
+
+    with TemporaryDirectory(prefix="inferlens-") as folder:
+        _, runs = traced(_Called(call), _Scoped(module), feed, 1, Path(folder))
+    return [event.launched for event in runs[0].events]
+
+
+class _Called:
+    """A call as something that runs."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+
+    def infer(self, feed: Sequence[Any]) -> Any:
+        """One call."""
+        return self._call(*feed)
+
+    def synchronize(self) -> None:
+        """Waits for the GPU."""
+        import torch
+
+        torch.cuda.synchronize()
+
+
+class _Scoped(KernelOrigins):
+    """Has modules be scopes while something is traced."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def scopes(self) -> AbstractContextManager[None]:
+        """Of every module."""
+        return module_scopes(self._module)
+
+    def origins(self, launched: Sequence[Launched]) -> Origins:
+        """The innermost module around each launch."""
+        return origins_of(launched, sum(1 for _ in self._module.modules()))
 
 
 def _origin(launched: Launched) -> Origin:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origin, Origins
+from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import first_lines, warn_no_effect
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.cuda_graph import CudaGraph
@@ -28,8 +28,6 @@ from inferlens.case import Case
 from inferlens.errors import Unsupported
 from inferlens.layer_profile import Layers
 from inferlens.models.model import Model
-
-REPLAYED = "A CUDA graph replays kernels and calls no modules."
 
 
 class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
@@ -144,15 +142,21 @@ class GraphRunner(EagerRunner):
         Raises:
             Unsupported: always.
         """
-        raise Unsupported(REPLAYED, cure="without cuda_graph")
+        raise Unsupported("A CUDA graph replays kernels and calls no modules.", cure="without cuda_graph")
 
     def scopes(self) -> AbstractContextManager[Any]:
         """None: no module is called."""
         return nullcontext()
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
-        """Not known."""
-        return Origins((Origin(),) * len(launched), {"modules": REPLAYED})
+        """The modules of the same kernels in one eager call, if it launches the same in the same order."""
+        from inferlens.backends.kernel_scopes import origins_by_twin, twin_of
+
+        module = self.model.module
+        assert module is not None
+        assert isinstance(self._call, CudaGraph)
+        twin = twin_of(module, self.forward(module), self._call.inputs)
+        return origins_by_twin(launched, twin, modules=sum(1 for _ in module.modules()))
 
     def bind(self, feed: Feed) -> None:
         """Copies ``feed`` into the captured inputs."""
