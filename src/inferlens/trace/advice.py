@@ -204,7 +204,7 @@ def _dominated(look: _Look) -> Iterator[Advice]:
     if share > _ONE_KERNEL:
         name = first["name"] if len(first["name"]) <= _LONGEST else first["name"][: _LONGEST - 1] + "…"
         yield Advice(
-            what="Look at one kernel first; inferlens trace --view kernels says which operator launches it.",
+            what="Look at one kernel first; '--view kernels --by operator' says what launches it.",
             evidence=f"{name} takes {percent(share)} of the kernels' time in {plural(first['calls'], 'call')}.",
             at_stake=share * look.kernel_time,
         )

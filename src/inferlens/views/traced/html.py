@@ -8,6 +8,7 @@ from typing import Any
 
 from inferlens.units import ABSENT
 from inferlens.views.columns import plain
+from inferlens.views.profiled.grid import used
 from inferlens.views.traced.sheet import Column, Sheet, bar
 
 _PAGE = """<!DOCTYPE html>
@@ -32,7 +33,7 @@ table {{ border-collapse: collapse; margin: .6rem 0; }}
 th, td {{ padding: .25rem .7rem; text-align: left; border-bottom: 1px solid var(--line); white-space: nowrap; }}
 th {{ vertical-align: bottom; color: var(--soft); font-weight: 600; }}
 td.number, th.number {{ text-align: right; font-variant-numeric: tabular-nums; }}
-td.name {{ max-width: 42rem; overflow: hidden; text-overflow: ellipsis; }}
+td.name {{ max-width: 34rem; overflow: hidden; text-overflow: ellipsis; }}
 .bar {{ width: 12rem; height: .8rem; background: linear-gradient(var(--bar), var(--bar)) no-repeat left; }}
 </style>
 </head>
@@ -60,8 +61,9 @@ def _sheet(sheet: Sheet) -> str:
     blocks = [f"<h2>{_text(grid.headline)}</h2>"]
     blocks += [f'<p class="soft">{_text(grid.about)}</p>'] if grid.about else []
     if grid.lines:
-        head = "".join(_head(column) for column in sheet.columns)
-        rows = "\n".join(_row(sheet, row) for row in sheet.rows())
+        columns = [sheet.columns[place] for place in used(grid, ABSENT)]
+        head = "".join(_head(column) for column in columns)
+        rows = "\n".join(_row(sheet, columns, row) for row in sheet.rows())
         blocks.append(f'<div class="wide"><table>\n<tr><th>{_text(grid.first)}</th>{head}</tr>\n{rows}\n</table></div>')
     blocks += [f'<p class="soft">{_text(note)}</p>' for note in grid.notes]
     blocks += [f"<p>{_text(sentence)}</p>" for sentence in grid.sentences]
@@ -73,12 +75,12 @@ def _head(column: Column) -> str:
     return f"<th{_kind(column)}>{_text(column.title + unit)}</th>"
 
 
-def _row(sheet: Sheet, row: dict[str, Any]) -> str:
+def _row(sheet: Sheet, columns: Sequence[Column], row: dict[str, Any]) -> str:
     name = plain(str(row[sheet.first[0]] if row[sheet.first[0]] is not None else ABSENT))
     depth = len(sheet.indent(row)) / 2
     style = f' style="padding-left: {depth + 0.7:g}rem"' if depth else ""
     short = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
-    cells = "".join(_cell(column, row[column.key]) for column in sheet.columns)
+    cells = "".join(_cell(column, row[column.key]) for column in columns)
     return f'<tr><td class="name" title="{escape(short)}"{style}>{escape(short)}</td>{cells}</tr>'
 
 
