@@ -110,7 +110,8 @@ class Sheet:
     Attributes:
         name: for programs.
         first: key and title of the column with the names.
-        lines: how each row's name is indented, where rows are a tree.
+        indent: what stands before each row's name, where rows are a tree.
+        full: key of the name that a row has where that is not shown, in Markdown.
         sentences: what it comes to.
     """
 
@@ -123,6 +124,7 @@ class Sheet:
     notes: Sequence[str] = ()
     sentences: Sequence[str] = ()
     indent: Callable[[Mapping[str, Any]], str] = lambda _: ""
+    full: str = ""
     top: int | None = None
 
     def rows(self) -> list[dict[str, Any]]:
@@ -138,6 +140,7 @@ class Sheet:
                 text(row[self.first[0]]),
                 tuple((column.written(row[column.key]), "") for column in self.columns),
                 indent=self.indent(row),
+                full=text(row[self.full]) if self.full else "",
             )
             for row in rows
         ]

@@ -146,6 +146,7 @@ def _modules(analysis: Analysis, choice: Choice) -> list[Sheet]:
         about,
         notes=() if len(table) else ("No module is known: profile with stacks and modules, or name scopes.",),
         indent=lambda row: "  " * int(row["depth"]),
+        full="path",
     )
     return [sheet]
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+from msgspec import structs
 
 from inferlens.errors import InferlensError, suggestion
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.cache import read_cached
-from inferlens.trace.overview import overview_of
+from inferlens.trace.overview import Overview, overview_of
 from inferlens.trace.ranks import rank_of, traces_in
 from inferlens.trace.reading import read
 from inferlens.trace.trace import Trace
@@ -84,7 +87,7 @@ def _part(
     path: Path, wanted: Wanted, views: tuple[str, ...], choice: Choice, format: str = ""
 ) -> tuple[Part, Analysis]:
     analysis = Analysis(_read(path, wanted), wanted.step)
-    more = {"overview": overview_of(analysis)} if "overview" in views and format == "json" else None
+    more = {"overview": _plain(overview_of(analysis))} if "overview" in views and format == "json" else None
     sheets = [sheet for view in views for sheet in sheets_of(analysis, view, choice)]
     return Part(_name(path), sheets, _notes(path, analysis), more), analysis
 
@@ -111,6 +114,15 @@ def _of_ranks(wanted: Wanted, views: tuple[str, ...], choice: Choice) -> list[Pa
         raise InferlensError(f"No trace in {wanted.path} can be read. {' '.join(problems[:3])}")
     together: list[Sheet] = [ranks.sheet(rows)] if len(rows) > 1 else []
     return [Part(_name(wanted.path), together, problems), *parts] if together or problems else parts
+
+
+def _plain(overview: Overview) -> dict[str, Any]:
+    """The overview under our names: those of a GPU's properties are Kineto's where they are read."""
+    gpus = [
+        {**structs.asdict(gpu), "properties": structs.asdict(gpu.properties) if gpu.properties else None}
+        for gpu in overview.gpus
+    ]
+    return {**structs.asdict(overview), "gpus": gpus}
 
 
 def _read(path: Path, wanted: Wanted) -> Trace:
