@@ -59,6 +59,10 @@ def test_copies_use_none() -> None:
             "batch_norm_transform_input_kernel<…>",
         ),
         ("__myl_MoveConc_0xc1455be378008feffc8e73982aa134dd", "__myl_MoveConc"),
+        (
+            "cudnn_generated_fort_native_sm90_convFwd_pointwise_pointwise_pointwise_knob_39_128x16x32_12_1_0",
+            "cudnn_…_sm90_convFwd_pointwise×3_knob_39_128x16x32_12_1_0",
+        ),
         ("fmha_cutlassF_f16(Params)", "fmha_cutlassF_f16"),
         ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
         (XMMA, XMMA),
@@ -80,7 +84,19 @@ def test_real_names_become_short_and_stay_telling(trace: str) -> None:
         assert not short.startswith("void ")
 
 
+def test_kernels_of_one_engine_stay_apart() -> None:
+    names = {event.launched.name for event in runs("torch-tensorrt")[0].events}
+    assert len({short_name(name) for name in names}) == len(names) == 12
+
+
 def test_hostile_names_take_no_time() -> None:
-    for name in ("<" * 50_000, "a<" * 20_000, "::" * 20_000, "(anonymous namespace)::" * 5_000, "x" * 100_000):
+    for name in (
+        "<" * 50_000,
+        "a<" * 20_000,
+        "::" * 20_000,
+        "(anonymous namespace)::" * 5_000,
+        "x" * 100_000,
+        "_a" * 50_000,
+    ):
         short_name(name)
         uses_tensor_cores(name)

@@ -21,6 +21,7 @@ _DOES_NOT = re.compile(
 # Generated for one model at a time, and named by what was fused: how they compute is not said.
 _SAYS_NOTHING = re.compile(r"^(?:cudnn_generated_|triton_|__myl_|_gemm_mha|generated)")
 
+_REPEATED = re.compile(r"(_[A-Za-z]{1,40})\1{1,99}(?![A-Za-z])")  # cuDNN names one pointwise step after the other
 _HASH = re.compile(r"_0x[0-9a-f]{16,}")
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)::|\{lambda\([^()]*\)#\d+\}")
 _NAME = re.compile(r"(?<!\w)[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*")
@@ -55,6 +56,8 @@ def short_name(name: str) -> str:
     within a wrapper. Different kernels may have the same short name.
     """
     plain = _ANONYMOUS.sub("", _HASH.sub("", name)).removeprefix("void ").strip()
+    plain = plain.replace("cudnn_generated_fort_native_", "cudnn_…_")
+    plain = _REPEATED.sub(lambda each: f"{each[1]}×{len(each[0]) // len(each[1])}", plain)
     found = _NAME.match(plain)
     if not found or found.end() == len(plain):
         return plain.rpartition("::")[2] or name
