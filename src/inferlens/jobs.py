@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from inferlens.backends.base import Capabilities
+from inferlens.backends.step_traces import Tracing
 from inferlens.case import Budget, Case
 from inferlens.kernel_profile import Kernels
 from inferlens.layer_profile import Layers, Level
@@ -105,6 +106,22 @@ class ProfileJob(Struct, frozen=True, kw_only=True, tag="profile"):
     live: str | None = None
 
 
+class TraceJob(Struct, frozen=True, kw_only=True, tag="trace"):
+    """Trace steps of ``case`` with torch.profiler, after ``untraced`` calls without it; files go to ``folder``.
+
+    The rest is as in :class:`CaseJob`.
+    """
+
+    case: Case
+    tracing: Tracing
+    untraced: int
+    folder: str
+    cache: str
+    trust: bool = False
+    rebuild: bool = False
+    live: str | None = None
+
+
 class CeilingsJob(Struct, frozen=True, kw_only=True, tag="ceilings"):
     """Measure what ``device`` reaches at best; ``name`` is what it is called, ``threads`` are those of the CPU."""
 
@@ -113,7 +130,7 @@ class CeilingsJob(Struct, frozen=True, kw_only=True, tag="ceilings"):
     threads: int | None = None
 
 
-Job = ProbeJob | FindJob | ReferenceJob | CaseJob | ProfileJob | TaskJob | CeilingsJob
+Job = ProbeJob | FindJob | ReferenceJob | CaseJob | ProfileJob | TraceJob | TaskJob | CeilingsJob
 
 
 class Answer(Struct, frozen=True, kw_only=True):
@@ -144,6 +161,43 @@ class ProfileAnswer(Struct, frozen=True, kw_only=True):
     kernels: Kernels | None = None
     work: Work | None = None
     facts: dict[str, Any] = {}
+    warnings: tuple[Warning, ...] = ()
+
+
+class Shown(Struct, frozen=True, kw_only=True):
+    """What a trace file shows.
+
+    Attributes:
+        steps: seconds of each.
+        operators, gpu: the share of their time in which an operator of PyTorch was called, or a GPU was at work.
+        events: how many there are.
+        notes: what was amiss when it was read, a sentence each.
+    """
+
+    steps: tuple[float, ...] = ()
+    operators: float = 0.0
+    gpu: float = 0.0
+    events: int = 0
+    notes: tuple[str, ...] = ()
+
+
+class TraceAnswer(Struct, frozen=True, kw_only=True):
+    """A worker's answer to a :class:`TraceJob`.
+
+    Attributes:
+        files: names of the trace files, one for each cycle.
+        shown: what is in each.
+        before: seconds of the calls without a profiler.
+    """
+
+    status: Status
+    reason: str = ""
+    cure: str = ""
+    model: ModelFacts | None = None
+    phases: tuple[Phase, ...] = ()
+    files: tuple[str, ...] = ()
+    shown: tuple[Shown, ...] = ()
+    before: tuple[float, ...] = ()
     warnings: tuple[Warning, ...] = ()
 
 

@@ -32,26 +32,32 @@ class Store:
         Raises:
             InferlensError: if the folder cannot be created.
         """
-        parent = self.root / safe_name(model)
-        try:
-            parent.mkdir(parents=True, exist_ok=True)
-            for number in range(1, 1_000_000):
-                folder = parent / (case.folder if number == 1 else f"{case.folder}@{number}")
-                try:
-                    folder.mkdir()
-                    return folder
-                except FileExistsError:
-                    continue
-        except OSError as error:
-            raise InferlensError(
-                f"The folder {parent} cannot be written: {error.strerror}.", cure="--output with another folder"
-            ) from error
-        raise InferlensError(f"{parent} has a million runs of {case.folder}.", cure="--output with another folder")
+        return claimed(self.root / safe_name(model), case.folder)
 
     @staticmethod
     def save(folder: Path, record: Record) -> None:
         """Writes the record into ``folder``, whole or not at all."""
         write_whole(folder / RECORD, encode(record))
+
+
+def claimed(parent: Path, name: str, cure: str = "--output with another folder") -> Path:
+    """A new, empty folder in ``parent``: ``name``, or ``name@2`` and so on where there is one already.
+
+    Raises:
+        InferlensError: if it cannot be created; ``cure`` says what to do about that.
+    """
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 1_000_000):
+            folder = parent / (name if number == 1 else f"{name}@{number}")
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:
+                continue
+    except OSError as error:
+        raise InferlensError(f"The folder {parent} cannot be written: {error.strerror}.", cure=cure) from error
+    raise InferlensError(f"{parent} has a million runs of {name}.", cure=cure)
 
 
 @dataclass

@@ -49,10 +49,12 @@ from inferlens.jobs import (
     ReferenceJob,
     TaskAnswer,
     TaskJob,
+    TraceJob,
 )
 from inferlens.models import resolve
 from inferlens.models.model import Found
 from inferlens.record import PhaseName, Status
+from inferlens.recording import Recording
 
 PR_SET_PDEATHSIG = 1
 
@@ -173,13 +175,21 @@ def task(job: TaskJob, pipe: Pipe) -> None:
 
 def profile(job: ProfileJob, pipe: Pipe) -> None:
     """Profiles a case; what it raises becomes its status and reason."""
-    inspection = Inspection(job, _preparation(job, pipe, job.level))
+    _answer_with(Inspection(job, _preparation(job, pipe, job.level)), pipe)
+
+
+def trace(job: TraceJob, pipe: Pipe) -> None:
+    """Traces a case; what it raises becomes its status and reason."""
+    _answer_with(Recording(job, _preparation(job, pipe)), pipe)
+
+
+def _answer_with(attempt: Inspection | Recording, pipe: Pipe) -> None:
     try:
-        pipe.answer(inspection.run())
+        pipe.answer(attempt.run())
     except BaseException as error:
         if not isinstance(error, InferlensError):
             traceback.print_exc()
-        pipe.answer(inspection.answer(*_ending(error)))
+        pipe.answer(attempt.answer(*_ending(error)))
 
 
 def ceilings(job: CeilingsJob, pipe: Pipe) -> None:
@@ -193,7 +203,7 @@ def ceilings(job: CeilingsJob, pipe: Pipe) -> None:
         pipe.answer(CeilingsAnswer(reason=_ending(error)[1]))
 
 
-def _preparation(job: CaseJob | ProfileJob | TaskJob, pipe: Pipe, level: str = "") -> Preparation:
+def _preparation(job: CaseJob | ProfileJob | TraceJob | TaskJob, pipe: Pipe, level: str = "") -> Preparation:
     began: Callable[[PhaseName], None] = lambda phase: pipe.send(Began(phase))  # noqa: E731
     return Preparation(Path(job.folder), Path(job.cache), began, time.perf_counter, job.rebuild, level)
 
@@ -230,6 +240,7 @@ DOING: dict[type[Any], Callable[[Any, Pipe], None]] = {
     ReferenceJob: reference,
     CaseJob: case,
     ProfileJob: profile,
+    TraceJob: trace,
     TaskJob: task,
     CeilingsJob: ceilings,
 }

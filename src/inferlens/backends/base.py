@@ -253,6 +253,7 @@ class Backend(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    short: ClassVar[str] = ""  # its name where many stand side by side, if there is a shorter one
     variants: ClassVar[tuple[str, ...]] = ("",)
     options: ClassVar[type[Struct]]
     saves: ClassVar[dict[str, str]] = {}  # what a prepared model can be saved as: suffix of the file, and its kind

@@ -78,12 +78,14 @@ class Bar:
 
     def done(self, record: Record, folder: Path) -> None:  # noqa: ARG002 - where it lies is said once, at the end
         """See :class:`inferlens.observer.Observer`."""
+        self.ended(record.model.name, record.case, ending(record))
+
+    def ended(self, model: str, case: Case, how: str) -> None:
+        """A case is over; ``how`` is told in a few words."""
         self._done += 1
         if not self._console.is_terminal:
             counted = f"[{self._done}/{self._cases}]"
-            self._console.print(
-                escape(f"{counted} {record.model.name} {record.case.label}: {ending(record)}"), soft_wrap=True
-            )
+            self._console.print(escape(f"{counted} {model} {case.label}: {how}"), soft_wrap=True)
         self._draw("")
 
     def _draw(self, what: str, share: float = 0.0) -> None:

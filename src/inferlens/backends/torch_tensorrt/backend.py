@@ -42,6 +42,7 @@ class TorchTensorRT(Backend):
 
     name = "torch_tensorrt"
     summary = "Torch-TensorRT: engines in a PyTorch module"
+    short = "ttrt"
     variants = (*FRONT_ENDS, LOADED)
     options = Options
     saves = files.KINDS
