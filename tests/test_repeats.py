@@ -11,6 +11,9 @@ import pytest
 
 import inferlens
 from inferlens import api, voyage
+from inferlens.backends import fake
+from inferlens.backends.fake import FakeClock
+from inferlens.cautions import of_record
 from inferlens.errors import Unsupported
 from inferlens.jobs import Answer, CaseJob
 from inferlens.launch import Outcome
@@ -18,6 +21,7 @@ from inferlens.machine import MachineLog
 from inferlens.models.model import Found
 from inferlens.plan import Planned
 from inferlens.record import Record
+from inferlens.samples import latencies
 from tests.commands import launch
 from tests.disturbance.logs import cpu_log, during
 from tests.views.samples import case
@@ -147,6 +151,25 @@ def test_disturbed_twice_it_keeps_all_samples_and_says_so(tmp_path: Path, monkey
     assert len(record.marks.disturbed) == 400
     assert (record.marks.discarded, record.marks.repeat) == ((), False)
     assert "also when the case was measured again" in record.marks.why
+
+
+def test_disturbed_twice_in_its_second_half_alone_the_first_half_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slowing(FakeClock):
+        def __init__(self, cost: Any, *more: Any) -> None:
+            super().__init__(lambda index: cost(index) * (1.2 if self._now >= 2.5 else 1.0), *more)
+
+    monkeypatch.setattr(fake, "FakeClock", Slowing)
+    loud = cpu_log(cpus=4, others=during(3.0, 10.0, 3.9, 0.0), busy=during(3.0, 10.0, 4.0, 1.0))
+    record, _ = measured(tmp_path, monkeypatch, Machine(loud, loud))
+    counting = latencies(record)
+    assert counting.late > 100
+    assert max(counting.samples) < 0.02
+    assert sum(counting.samples) == pytest.approx(2.5, abs=0.1)
+    warning, *_ = of_record(record)
+    assert warning.code == "samples-left-out"
+    assert f"the last {counting.late} samples" in warning.message
 
 
 def test_a_second_time_that_fails_takes_nothing_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from inferlens import samples
 from inferlens.machine import Marks
 from inferlens.record import Environment, Gpu, Measurement, Record, decode, encode
 from inferlens.samples import Repeats, finite, latencies, latest, machine
+from inferlens.stats.doubts import doubts
 from tests.views.samples import CPU_MACHINE, GPU_MACHINE, case, failure, record
 
 FLAT = tuple(10e-3 * (1 + 1e-4 * ((7 * index) % 11 - 5)) for index in range(200))
@@ -111,6 +112,46 @@ def test_a_series_that_is_never_steady_is_kept_whole() -> None:
     rising = tuple(value * (1 + 0.002 * index) for index, value in enumerate(FLAT))
     found = latencies(made(rising))
     assert (found.samples, found.unsteady, found.state.steady) == (rising, 0, False)
+
+
+def late(slower: float, disturbed: range, begin: int = 120, marks: Marks | None = None) -> samples.Series:
+    """What counts of 200 samples, of which those from ``begin`` on are ``slower``."""
+    series = (*FLAT[:begin], *(slower * value for value in FLAT[begin:]))
+    return latencies(made(series, marks=marks or Marks(count=200, disturbed=tuple(disturbed))))
+
+
+def test_a_slower_end_that_was_disturbed_does_not_take_the_beginning_s_place() -> None:
+    found = late(1.1, range(110, 200))
+    assert 116 <= 200 - found.late <= 124
+    assert found.samples == FLAT[:110]
+    assert found.disturbed + found.late == 90
+    assert found.state.reason == "steady"
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        late(1.1, range(0)),  # what nothing disturbed is how fast it is
+        late(1.1, range(170, 200)),  # mostly calm
+        late(0.9, range(120, 200)),  # faster: the beginning was the warm-up
+        late(1.1, range(50, 200), begin=50),  # too little before it
+        late(1.1, range(90, 200)),  # the beginning was disturbed as well
+        late(1.1, range(0), marks=Marks(count=7, disturbed=(0, 1))),  # of another series
+    ],
+)
+def test_any_other_last_level_counts(found: samples.Series) -> None:
+    assert (found.state.reason, found.late) == ("warm-up", 0)
+    assert len(found.samples) == 200 - found.unsteady < 160
+
+
+def test_a_slower_end_that_does_not_settle_does_not_take_the_beginning_s_place() -> None:
+    wave = [1.1 + 0.01 * math.sin(index / 12) for index in range(200)]
+    series = (*FLAT, *(value * by for value, by in zip(FLAT, wave, strict=True)))
+    found = latencies(made(series))
+    assert (found.samples, found.state.steady, found.late) == (series, False, 0)
+    assert found.state.reason in [doubt.code for doubt in doubts(found.samples)]
+    faster = (*(2 * value for value in FLAT), *series[200:])
+    assert latencies(made(faster)).unsteady == pytest.approx(200, abs=8), "that was the warm-up"
 
 
 def test_the_gpu_time_of_a_disturbed_call_is_left_out_as_well() -> None:

@@ -78,7 +78,8 @@ def _of_the_run(repeats: Repeats) -> Iterator[Warning]:
 def of_record(record: Record) -> list[Warning]:
     """What follows from one record's samples and log."""
     series = latencies(record)
-    found = [warning for marks in (record.marks, record.window_marks) if marks for warning in words.warnings(marks)]
+    found = list(words.warnings(record.marks, series.late)) if record.marks else []
+    found += words.warnings(record.window_marks) if record.window_marks else ()
     if series.samples:
         found += _of_samples(record, series)
     found += _of_warm_up(record)

@@ -169,6 +169,12 @@ class Span(Struct, frozen=True):
     why: str = ""
 
 
+# A median of what remains still stands on four fifths of the series; with more missing, it is no longer known that the
+# rest is the undisturbed part. Both are choices, not results.
+DISCARD_AT_MOST = 0.20
+LEAST_KEPT = 20  # as many as a series has at least, and as a 95th percentile needs
+
+
 class Marks(Struct, frozen=True, kw_only=True):
     """What became of a series of samples.
 

@@ -5,7 +5,11 @@ records profit from better statistics:
 
 * samples that are no finite numbers;
 * samples that something on the machine disturbed, if the record's marks say to leave them out (``disturbance.mark``);
-* the beginning of a series that was not steady yet (``stats.steady``).
+* the beginning of a series that was not steady yet (``stats.steady``);
+* the end of a series that is slower than what was before while something disturbed the machine. The steady-state rule
+  alone would believe the last level, whatever made it, and leave out the calm beginning. The beginning counts if it is
+  a third of the series at least, steady by itself, and a series that the rule of ``disturbance.mark`` would keep; what
+  was disturbed in it is left out as well. Both parts are told apart by when their samples were taken.
 
 A case that was measured in several processes has several records, its :class:`Repeats`.
 """
@@ -17,8 +21,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from inferlens.machine import DISCARD_AT_MOST, LEAST_KEPT, Marks
 from inferlens.record import Environment, Metric, Record
-from inferlens.stats.steady import Steady, steady
+from inferlens.stats.steady import LEAST_SHARE, Steady, slower_from, steady
 
 
 @dataclass(frozen=True)
@@ -27,8 +32,9 @@ class Series:
 
     Attributes:
         samples: the samples.
-        not_finite, disturbed, unsteady: how many were left out, for which reason.
-        state: where the steady state begins, among the samples that are finite and undisturbed.
+        not_finite, disturbed, unsteady, late: how many were left out, for which reason; ``late`` were a slower level at
+            the end, while something disturbed the machine.
+        state: where the steady state begins, among the samples that are finite and undisturbed, and not ``late``.
     """
 
     samples: tuple[float, ...]
@@ -36,6 +42,7 @@ class Series:
     disturbed: int
     unsteady: int
     state: Steady
+    late: int = 0
 
 
 def of(record: Record, metric: Metric) -> Series:
@@ -46,17 +53,47 @@ def of(record: Record, metric: Metric) -> Series:
     """
     taken = record.samples(metric) if record.status == "ok" else ()
     marks = record.window_marks if metric == "throughput" else record.marks
-    out = frozenset(marks.discarded) if marks and marks.count == len(taken) else frozenset[int]()
-    calm = [value for index, value in enumerate(taken) if index not in out]
-    finite = [value for value in calm if math.isfinite(value)]
-    state = steady(finite)
-    return Series(
-        samples=tuple(finite[state.start :]),
-        not_finite=len(calm) - len(finite),
-        disturbed=len(taken) - len(calm),
+    known = marks if marks and marks.count == len(taken) else Marks(count=0)
+    out = frozenset(known.discarded)
+    kept = [place for place in range(len(taken)) if place not in out]
+    places = [place for place in kept if math.isfinite(taken[place])]
+    state = steady([taken[place] for place in places])
+    found = Series(
+        samples=tuple(taken[place] for place in places[state.start :]),
+        not_finite=len(kept) - len(places),
+        disturbed=len(taken) - len(kept),
         unsteady=state.start,
         state=state,
     )
+    calm = _before_a_disturbed_end(taken, places, state.start, frozenset(known.disturbed))
+    if not calm:
+        return found
+    early = steady([taken[place] for place in calm])
+    return replace(
+        found,
+        samples=tuple(taken[place] for place in calm[early.start :]),
+        disturbed=found.disturbed + state.start - len(calm),
+        unsteady=early.start,
+        state=early,
+        late=len(places) - state.start,
+    )
+
+
+def _before_a_disturbed_end(
+    taken: Sequence[float], places: Sequence[int], start: int, disturbed: frozenset[int]
+) -> list[int]:
+    """The calm places before ``places[start:]``, if that is a slower and disturbed level; see the top of the module.
+
+    None at all where the end is not such a level, or where there is too little before it to go by.
+    """
+    begin, end = places[:start], places[start:]
+    values = [taken[place] for place in places]
+    if 2 * len(disturbed.intersection(end)) <= len(end) or not slower_from(values, start):
+        return []
+    calm = [place for place in begin if place not in disturbed]
+    if len(begin) < LEAST_SHARE * len(places) or len(begin) - len(calm) > DISCARD_AT_MOST * len(begin):
+        return []
+    return calm if len(calm) >= LEAST_KEPT and steady([taken[place] for place in calm]).steady else []
 
 
 def latencies(record: Record) -> Series:

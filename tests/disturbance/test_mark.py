@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferlens.disturbance.mark import LEAST_KEPT, mark
+from inferlens.disturbance.mark import mark
 from inferlens.disturbance.words import warnings
-from inferlens.machine import MachineLog
+from inferlens.machine import LEAST_KEPT, MachineLog
 from tests.disturbance.logs import cpu_log, during, gpu_log
 
 BEGINS = [i / 100 for i in range(100, 900)]  # 800 samples from 1 s to 9 s

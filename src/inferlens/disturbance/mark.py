@@ -16,12 +16,18 @@ from bisect import bisect_left
 from collections.abc import Sequence
 
 from inferlens.disturbance.spans import all_spans
-from inferlens.machine import NOT_USED, CpuSamples, GpuProcesses, GpuSamples, Kind, MachineLog, Marks
+from inferlens.machine import (
+    DISCARD_AT_MOST,
+    LEAST_KEPT,
+    NOT_USED,
+    CpuSamples,
+    GpuProcesses,
+    GpuSamples,
+    Kind,
+    MachineLog,
+    Marks,
+)
 
-# A median of what remains still stands on four fifths of the series; with more missing, it is no longer known that the
-# rest is the undisturbed part. Both are choices, not results.
-DISCARD_AT_MOST = 0.20
-LEAST_KEPT = 20  # as many as a series has at least, and as a 95th percentile needs
 OWN_DOING: frozenset[Kind] = frozenset({"power cap", "cpu quota"})
 UNCOVERED = "the watch did not cover the whole series"
 SLACK = 1.0  # seconds that a log may miss of a series' begin and end, and be held to cover it

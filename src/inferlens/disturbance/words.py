@@ -16,8 +16,10 @@ ADVICE: dict[Kind, str] = {
 }
 
 
-def warnings(marks: Marks) -> tuple[Warning, ...]:
+def warnings(marks: Marks, late: int = 0) -> tuple[Warning, ...]:
     """Warnings of what disturbed a series of samples, the worst first.
+
+    ``late`` samples at the end, a slower level with most of the disturbed ones in it, are left out as a whole.
 
     Codes: ``disturbed`` where disturbed samples are kept, ``samples-left-out`` where they are not, ``power-cap`` and
     ``cpu-quota`` for what the case does to itself.
@@ -27,10 +29,12 @@ def warnings(marks: Marks) -> tuple[Warning, ...]:
         kinds = [kind for kind in ADVICE if kind in marks.touched and kind not in ("power cap", "cpu quota")]
         reasons = ", ".join(f"{kind}{_more(marks, kind)}" for kind in kinds)
         worst = max(kinds, key=lambda kind: marks.touched[kind])
-        code = "samples-left-out" if marks.clean else "disturbed"
+        code = "samples-left-out" if marks.clean or late else "disturbed"
         share = f"{len(marks.disturbed)} of {marks.count} samples were disturbed, by {reasons}"
         again = "" if marks.repeat else ", measuring again was no better"
         decision = "they are left out" if marks.clean else f"all are kept{again}"
+        if late:
+            decision = f"they are left out, with all of the slower level that the last {late} samples are"
         found.append(Warning(code, f"{share}; {decision}.", ADVICE[worst]))
     if "power cap" in marks.touched:
         found.append(

@@ -11,6 +11,8 @@ one, and the series is steady from where its last level begins, if that lasts. W
 - Neighbours may resemble each other, which looks like changes of level. The number of cuts is therefore chosen by the
   likelihood with errors of an autoregression of order 1, as in S. Chakar, E. Lebarbier, C. Lévy-Leduc and S. Robin, "A
   robust approach for estimating change-points in the mean of an AR(1) process", Bernoulli 23 (2017).
+- A last level that is slower than what was before, which they call a slowdown, counts only if it is steady when it is
+  looked at by itself: what begins late and does not settle is no reason to forget what was before.
 - Three more shapes compete with the levels: a straight line, which drifts to its end; an exponential decay, steady from
   where less than the tolerance is left of it; and a slow wave, never steady. What explains most at its price wins.
 """
@@ -55,7 +57,8 @@ class Steady(Struct, frozen=True):
         steady: whether there is one.
         method: how it was found.
         reason: ``steady``, ``warm-up`` (steady from ``start``), ``drifting`` to the end, ``cycling`` up and down
-            slowly, ``never-steady`` (its last level begins too late) or ``few-samples``.
+            slowly, ``never-steady`` (its last level begins too late, or is slower and does not settle) or
+            ``few-samples``.
     """
 
     start: int
@@ -97,8 +100,18 @@ def steady(samples: Sequence[float], tolerance: float = TOLERANCE) -> Steady:
     first, reason = _verdict(batches, tolerance)
     if reason:
         return Steady(0, False, METHOD, reason)
-    start = _without_first_calls(values, spare + first * size if first else 0)
+    cut = spare + first * size if first else 0
+    if slower_from(values, cut, tolerance) and not steady(values[cut:].tolist(), tolerance).steady:
+        return Steady(0, False, METHOD, "never-steady")
+    start = _without_first_calls(values, cut)
     return Steady(start, True, METHOD, "warm-up" if start else "steady")
+
+
+def slower_from(samples: Sequence[float] | Array, place: int, tolerance: float = TOLERANCE) -> bool:
+    """Whether the samples from ``place`` on are slower than those before it, by their medians."""
+    if not place:
+        return False
+    return float(np.median(samples[place:])) > (1 + tolerance) * float(np.median(samples[:place]))
 
 
 def _verdict(batches: Array, tolerance: float) -> tuple[int, str]:

@@ -169,7 +169,7 @@ def _with_latencies(row: Row, run: Repeats) -> Row:
     row = replace(
         row,
         samples=sum(summary.count for summary in summaries),
-        left_out=sum(series.disturbed + series.unsteady for series in run.series),
+        left_out=sum(series.disturbed + series.unsteady + series.late for series in run.series),
         warmup=len(run.first.samples("warm-up")) or None,
         between=found is not None and found.between,
         mean=geometric_mean([summary.mean for summary in summaries]),
