@@ -8,9 +8,8 @@ import msgspec
 import pytest
 
 from inferlens.conditions import conditions
-from inferlens.disturbance.mark import LEAST_KEPT
 from inferlens.jobs import Answer
-from inferlens.machine import Before
+from inferlens.machine import LEAST_KEPT, Before
 from inferlens.record import Measurement, Memory
 from tests.disturbance.logs import cpu_log, during, gpu_log
 from tests.views.samples import case, facts
@@ -167,3 +166,27 @@ def test_memory_of_a_case_on_the_cpu_is_its_own() -> None:
 def test_memory_is_known_of_a_case_that_failed() -> None:
     log = msgspec.structs.replace(gpu_log(), peak_case_memory=700)
     assert conditions(ON_GPU, Answer(status="out of memory"), log).memory.device_peak == 700
+
+
+FLUSH, ROTATING = {"flushed_bytes": 64 << 20}, {"rotating inputs": {"feeds": 8, "bytes": 32 << 20, "cache_bytes": 1}}
+PEAKS = Memory(host_peak=1, host_basis="host", device_peak=1, device_basis="device", library_basis="library")
+
+
+@pytest.mark.parametrize(
+    ("words", "host", "device"),
+    [
+        ({"device": "cpu"}, "96.0", ""),
+        ({"device": "cuda"}, "", "96.0"),
+        ({"device": "cuda", "io": "host"}, "32.0", "64.0"),
+    ],
+)
+def test_what_measuring_itself_took_is_said_of_the_peaks(words: Any, host: str, device: str) -> None:
+    taken = answer(memory=PEAKS, facts={**FLUSH, **ROTATING})
+    found = conditions(msgspec.structs.replace(ON_CPU, **words), taken, None).memory
+    bases = found.host_basis, found.device_basis, found.library_basis
+    for basis, name, size in zip(bases, ("host", "device", "library"), (host, device, device), strict=True):
+        assert basis == (f"{name}; up to {size} MiB of it are the buffers of --cold and --rotate" if size else name)
+
+
+def test_without_such_buffers_nothing_is_said_of_them() -> None:
+    assert conditions(ON_CPU, answer(memory=PEAKS), None).memory == PEAKS

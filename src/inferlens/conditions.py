@@ -11,6 +11,7 @@ from inferlens.energy import cpu_energy_per_item, energy_per_item
 from inferlens.jobs import Answer
 from inferlens.machine import Energy, MachineLog, Marks, peak_device_memory
 from inferlens.record import Measurement, Memory, Metric
+from inferlens.units import byte_count
 
 LEAST_WINDOWS = 5
 
@@ -48,6 +49,7 @@ def conditions(
     memory = answer.memory
     if device:
         memory = replace(memory, device_peak=device.bytes, device_basis=device.basis)
+    memory = _with_buffers(memory, case, answer)
     calls, windows = _timed(answer, "latency"), _timed(answer, "throughput")
     if log is None or not (calls or windows):
         return Conditions(memory=memory)
@@ -65,6 +67,30 @@ def conditions(
         energy=_energy(case, answer, calls or windows, log) if case.device == "cuda" else None,
         cpu_energy=_energy(case, answer, calls or windows, log) if case.device == "cpu" else None,
     )
+
+
+def _with_buffers(memory: Memory, case: Case, answer: Answer) -> Memory:
+    """The peaks' bases, with what measuring itself took in them: buffers that flush caches, inputs that rotate.
+
+    They are not taken off the peaks, for the peak may have been before there were any.
+    """
+    flushing = int(answer.facts.get("flushed_bytes", 0))
+    rotating = int(answer.facts.get("rotating inputs", {}).get("bytes", 0))
+    on_host = case.device == "cpu" or case.io == "host"
+    device = (0 if case.device == "cpu" else flushing) + (0 if on_host else rotating)
+    host = flushing + rotating - device
+    return replace(
+        memory,
+        host_basis=_basis(memory.host_basis, host),
+        device_basis=_basis(memory.device_basis, device),
+        library_basis=_basis(memory.library_basis, device),
+    )
+
+
+def _basis(basis: str, buffers: int) -> str:
+    if not (basis and buffers):
+        return basis
+    return f"{basis}; up to {byte_count(buffers)} of it are the buffers of --cold and --rotate"
 
 
 def _timed(answer: Answer, metric: Metric) -> Measurement | None:
