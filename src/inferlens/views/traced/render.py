@@ -10,9 +10,7 @@ from typing import Any
 
 import msgspec
 
-from inferlens.views.profiled import markdown, terminal
 from inferlens.views.profiled.grid import Grid
-from inferlens.views.traced.html import page
 from inferlens.views.traced.sheet import Sheet
 
 SCHEMA = "inferlens.trace/1"
@@ -43,10 +41,19 @@ def render(parts: Sequence[Part], view: str, format: str, *, width: int = 120, c
         return _json(parts, view)
     if format == "csv":
         return _csv(parts)
+    # What the other formats need is not imported: it would take a tenth of the time of a small trace.
     if format == "html":
+        from inferlens.views.traced.html import page
+
         return page([(part.name, part.sheets, part.notes) for part in parts], view)
     grids = [grid for part in parts for grid in _grids(part, len(parts) > 1)]
-    return markdown.render(grids) if format == "markdown" else terminal.render(grids, width, color)
+    if format == "markdown":
+        from inferlens.views.profiled import markdown
+
+        return markdown.render(grids)
+    from inferlens.views.profiled import terminal
+
+    return terminal.render(grids, width, color)
 
 
 def _grids(part: Part, several: bool) -> list[Grid]:

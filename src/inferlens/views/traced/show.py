@@ -17,7 +17,7 @@ from inferlens.trace.reading import read
 from inferlens.trace.trace import Trace
 from inferlens.units import listing
 from inferlens.views.columns import plain
-from inferlens.views.traced import check_view, compared, ranks
+from inferlens.views.traced import check_view
 from inferlens.views.traced.render import Part
 from inferlens.views.traced.render import render as rendered
 from inferlens.views.traced.sheet import Sheet
@@ -93,6 +93,8 @@ def _part(
 
 
 def _compared(wanted: Wanted, against: Path, views: tuple[str, ...], choice: Choice) -> Part:
+    from inferlens.views.traced import compared
+
     before, after = (Analysis(_read(path, wanted), wanted.step) for path in (wanted.path, against))
     sheets = [sheet for view in views for sheet in compared.sheets_of(before, after, view, choice)]
     notes = [*_notes(wanted.path, before), *_notes(against, after)]
@@ -101,6 +103,8 @@ def _compared(wanted: Wanted, against: Path, views: tuple[str, ...], choice: Cho
 
 def _of_ranks(wanted: Wanted, views: tuple[str, ...], choice: Choice) -> list[Part]:
     """A part for each rank, one trace held at a time; what all come to stands before them."""
+    from inferlens.views.traced import ranks
+
     parts, rows, problems = [], [], []
     for path in traces_in(wanted.path):
         try:
