@@ -16,7 +16,7 @@ STEP = "Look at one step alone, by its number. [dim]Default: all of them.[/dim]"
 BY = "What tells rows apart beside their names: shapes or stack (of operators), operator (of kernels)."
 DEPTH = "How deep modules are unfolded. [dim]Default: to about 40 rows in tables, all in CSV and JSON.[/dim]"
 TOP = "Only so many rows. [dim]Default: 20 in tables and pages, all in CSV and JSON.[/dim]"
-CACHE = "Keep what was read of a large trace beside it, as Parquet, and look there first."
+NO_CACHE = "Neither keep what was read of a large trace beside it, as Parquet, nor look there."
 FORMAT = "table, markdown, csv, json or html."
 
 
@@ -28,7 +28,7 @@ def trace(
     by: Annotated[str, typer.Option(help=BY)] = "name",
     top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
     depth: Annotated[int | None, typer.Option(min=1, help=DEPTH)] = None,
-    cache: Annotated[bool, typer.Option(help=CACHE)] = True,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help=NO_CACHE)] = False,
     format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
 ) -> None:
     """Show what a trace of torch.profiler says: ours, or anybody's.
@@ -42,7 +42,7 @@ def trace(
     check(format)
     console = screen.output()
     color = console.is_terminal and not console.no_color
-    wanted = Wanted(path=path, against=against, view=view, step=step, by=by, top=top, depth=depth, cache=cache)
+    wanted = Wanted(path=path, against=against, view=view, step=step, by=by, top=top, depth=depth, cache=not no_cache)
     drawn, notes = render(wanted, format, width=console.width, color=color)
     for note in notes:
         screen.note(note)
