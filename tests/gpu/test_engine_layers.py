@@ -51,7 +51,6 @@ def attributed(profile: Profile) -> float:
         ("torch_tensorrt:dynamo", 0.95, ()),
         ("torch_tensorrt:dynamo", 0.95, ("torch_tensorrt.use_python_runtime=true",)),
         ("torch_tensorrt:dynamo", 0.9, ("torch_tensorrt.torch_executed_ops=aten.max_pool2d",)),
-        ("torch_tensorrt:compile", 0.95, ()),
         ("torch_tensorrt:ts-trace", 0.5, ()),
     ],
     ids=str,
@@ -67,6 +66,13 @@ def test_layers_are_timed_in_every_run(backend: str, least: float, options: tupl
     assert len(set(sums)) > 1  # samples, no mean of them
     print(backend, options, attributed(made), made.layers.absent, made.layers.clock)
     assert attributed(made) >= least, made.layers.absent
+
+
+def test_torch_compile_hands_no_paths_on(tmp_path: Path) -> None:
+    made = profiled("torch_tensorrt:compile", tmp_path)
+    assert made.layers is not None
+    assert len([layer for layer in made.layers.layers if any(layer.times)]) > 15
+    assert "torch_tensorrt:dynamo" in made.layers.absent["modules"]
 
 
 def test_an_engine_that_tells_names_only(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import pytest
 from inferlens.backends.abilities import Launched
 from inferlens.backends.onnx_modules import Node, Origins
 from inferlens.backends.tensorrt.layer_profiling import NO_ONNX, absences, origin_in
-from inferlens.backends.tensorrt.layer_times import Reporting, recorder, timed_layers
-from inferlens.backends.tensorrt.told import sources, told_layers
+from inferlens.backends.tensorrt.layer_times import Reporting, as_told, recorder, timed_layers
+from inferlens.backends.tensorrt.told import named_layer, sources, told_layers
 from inferlens.backends.torch_tensorrt.engines import engines_in, read_sums
 from inferlens.backends.torch_tensorrt.kernel_origins import origins_in
 from inferlens.backends.torch_tensorrt.telling import module_and_operator, origin_among
@@ -35,7 +35,7 @@ def nowhere(_: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def test_reports_of_an_engine_meet_what_its_inspector_tells() -> None:
     layers = told_layers(sample("resnet18-dynamo-engine.json")["Layers"], origin_among(PATHS))
     reports = [[(name, ms) for name, ms in run] for run in sample("resnet18-dynamo-reports.json")]
-    timed = timed_layers(layers, reports)
+    timed = timed_layers(layers, reports, named_layer(nowhere))
     assert [layer.name for layer in timed] == [name for name, _ in reports[0]]
     assert all(len(layer.times) == 5 for layer in timed)
     assert sum(layer.times[-1] for layer in timed) == pytest.approx(0.0004095, rel=1e-3)
@@ -167,9 +167,23 @@ def test_layers_of_one_name_are_told_apart_by_their_order() -> None:
     ]
 
 
+def test_layers_that_are_reported_and_not_told_still_have_their_modules() -> None:
+    name = "%8 : Tensor = aten::relu(%7), scope: __module.layer1/__module.layer1.0 # f.py:1:0_myl0_3"
+    (layer,) = timed_layers([], [[(name, 1.0)]], named_layer(origin_among(PATHS)))
+    assert layer.modules == ("layer1.0",)
+    assert layer.times == (0.001,)
+
+
+def test_reports_under_other_names_go_by_their_order() -> None:
+    layers = [Layer(name="a"), Layer(name="b")]
+    assert as_told([("a'", 1.0), ("b'", 2.0)], layers) == [("a", 1.0), ("b", 2.0)]
+    assert as_told([("a", 1.0), ("c", 2.0)], layers) == [("a", 1.0), ("c", 2.0)]
+    assert as_told([("c", 1.0)], layers) == [("c", 1.0)]
+
+
 def test_a_runtime_that_will_not_profile_says_so() -> None:
     with pytest.raises(Unsupported, match="reports no times of layers"):
-        timed_layers([Layer(name="a")], [[], []])
+        timed_layers([Layer(name="a")], [[], []], named_layer(nowhere))
 
 
 class FakeEngine:

@@ -8,8 +8,16 @@ from typing import Any
 
 from inferlens.backends.layer_runs import clocked_runs
 from inferlens.backends.onnx_modules import Origins, modules_among, operators_among, origins
-from inferlens.backends.tensorrt.layer_times import CLOCK, Report, Reporting, timed_layers
-from inferlens.backends.tensorrt.told import NAMES_ONLY, TELLS_NOTHING, WAITS, Origin, is_detailed, told_layers
+from inferlens.backends.tensorrt.layer_times import CLOCK, Report, Reporting, as_told, timed_layers
+from inferlens.backends.tensorrt.told import (
+    NAMES_ONLY,
+    TELLS_NOTHING,
+    WAITS,
+    Origin,
+    is_detailed,
+    named_layer,
+    told_layers,
+)
 from inferlens.layer_profile import Layer, Layers
 
 NO_ONNX = (
@@ -43,7 +51,9 @@ def layers_of(runner: Any, call: Any, feed: Any, runs: int, onnx: Path | None) -
             runner.infer(feed)
             reporting.take()
         clocked = clocked_runs(runner, feed, runs, lambda: reports.append(reporting.take()))
-    layers = timed_layers(told_layers(told, origin_in(graph)), reports)
+    origin = origin_in(graph)
+    known = told_layers(told, origin)
+    layers = timed_layers(known, [as_told(report, known) for report in reports], named_layer(origin))
     return Layers(
         layers=layers,
         whole=clocked.whole,

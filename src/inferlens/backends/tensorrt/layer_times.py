@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from inferlens.backends.tensorrt.told import unknown_layer
 from inferlens.errors import Unsupported
 from inferlens.layer_profile import Layer
 
@@ -73,12 +72,15 @@ class Reporting:
         return list(self.recorder.take())
 
 
-def timed_layers(layers: Sequence[Layer], reports: Sequence[Report]) -> tuple[Layer, ...]:
+def timed_layers(
+    layers: Sequence[Layer], reports: Sequence[Report], named: Callable[[str], Layer]
+) -> tuple[Layer, ...]:
     """The layers with their times in each run.
 
     Args:
         layers: in the order of execution.
         reports: of each run; a layer that none of them names has no times, one that ``layers`` lacks is added.
+        named: makes a layer of a name alone.
 
     Raises:
         Unsupported: if nothing was reported.
@@ -88,19 +90,26 @@ def timed_layers(layers: Sequence[Layer], reports: Sequence[Report]) -> tuple[La
         raise Unsupported(
             "The runtime reports no times of layers.", cure="--level kernel, which does not need its help"
         )
-    named: Counter[str] = Counter()
+    count: Counter[str] = Counter()
     found: dict[tuple[str, int], Layer] = {}
     for layer in layers:
-        found[layer.name, named[layer.name]] = layer
-        named[layer.name] += 1
-    for run in runs:
-        for name, number in run:
-            found.setdefault((name, number), unknown_layer(name))
+        found[layer.name, count[layer.name]] = layer
+        count[layer.name] += 1
+    for key in dict.fromkeys(key for run in runs for key in run):
+        if key not in found:
+            found[key] = named(key[0])
     reported = {key for run in runs for key in run}
     return tuple(
         replace(layer, times=tuple(run.get(key, 0.0) / 1e3 for run in runs)) if key in reported else layer
         for key, layer in found.items()
     )
+
+
+def as_told(report: Report, layers: Sequence[Layer]) -> Report:
+    """A report under the names that the inspector tells; where those are written otherwise, they go by their order."""
+    if len(report) != len(layers) or {name for name, _ in report} & {layer.name for layer in layers}:
+        return report
+    return [(layer.name, milliseconds) for layer, (_, milliseconds) in zip(layers, report, strict=True)]
 
 
 def _numbered(report: Report) -> dict[tuple[str, int], float]:

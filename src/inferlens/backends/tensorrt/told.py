@@ -42,9 +42,9 @@ def told_layers(told: Iterable[Any], origin: Origin) -> list[Layer]:
     return [_layer({"Name": str(entry)} if not isinstance(entry, dict) else entry, origin) for entry in told]
 
 
-def unknown_layer(name: str) -> Layer:
-    """A layer that the profiler reports and the inspector does not tell."""
-    return Layer(name=name)
+def named_layer(origin: Origin) -> Callable[[str], Layer]:
+    """What makes a layer of a name alone: of one that the profiler reports and the inspector does not tell."""
+    return lambda name: _layer({"Name": name}, origin)
 
 
 def is_detailed(told: Sequence[Any]) -> bool:

@@ -18,15 +18,17 @@ from msgspec.structs import replace
 from inferlens.backends.layer_runs import clocked_runs
 from inferlens.backends.module_hooks import GpuMoments
 from inferlens.backends.tensorrt.layer_profiling import absences
-from inferlens.backends.tensorrt.layer_times import Report, timed_layers
-from inferlens.backends.tensorrt.told import Origin, told_layers
+from inferlens.backends.tensorrt.layer_times import Report, as_told, timed_layers
+from inferlens.backends.tensorrt.told import Origin, named_layer, told_layers
 from inferlens.backends.torch_tensorrt.engines import Inside, engines_in
 from inferlens.errors import Unsupported
 from inferlens.layer_profile import Layer, Layers
 from inferlens.partition import Segment
 
 PART = "_run_on_gpu"  # begins the names of submodules that PyTorch runs
-NO_ORIGIN = "the engines do not tell from which operators of {} of their layers came"
+NO_ORIGIN = (
+    "from which modules {} of the layers came is not told; the front end torch_tensorrt:dynamo hands paths on best"
+)
 
 
 class Told(Struct, frozen=True):
@@ -135,7 +137,7 @@ def layers_of(runner: Any, interior: Interior, feed: Any, runs: int) -> tuple[La
     reports: list[Report] = []
 
     def after() -> None:
-        reports.append([*_named(engines, told.layers), *parts.take()])
+        reports.append([*_reported(engines, told.layers), *parts.take()])
         parts.begin()
 
     with ExitStack() as profiled:
@@ -148,7 +150,8 @@ def layers_of(runner: Any, interior: Interior, feed: Any, runs: int) -> tuple[La
         profiled.enter_context(parts.taken())
         parts.begin()
         clocked = clocked_runs(runner, feed, runs, after)
-    found = timed_layers(_in_order(interior.compiled, told.layers, interior.parts()), reports)
+    every = _in_order(interior.compiled, told.layers, interior.parts())
+    found = timed_layers(every, reports, named_layer(interior.origin))
     return Layers(
         layers=found,
         whole=clocked.whole,
@@ -169,7 +172,7 @@ def told_by(engines: Sequence[Inside], origin: Origin) -> Told:
         entries, names = engine.information()
         bindings += names
         absent |= {key: why for key, why in absences(entries, "", ()).items() if key == "details"}
-        before = f"{engine.name}/" if len(engines) > 1 else ""
+        before = _before(engine, engines)
         layers[engine.name] = [replace(layer, name=before + layer.name) for layer in told_layers(entries, origin)]
     return Told(layers, bindings, absent)
 
@@ -182,11 +185,17 @@ def _in_order(compiled: Any, engines: dict[str, list[Layer]], parts: list[Layer]
     return [layer for name in sorted(groups, key=lambda name: order.get(name, -1)) for layer in groups[name]]
 
 
-def _named(engines: Sequence[Inside], layers: dict[str, list[Layer]]) -> Iterator[tuple[str, float]]:
-    before = len(layers) > 1
+def _reported(engines: Sequence[Inside], layers: dict[str, list[Layer]]) -> Iterator[tuple[str, float]]:
+    """Names and milliseconds of all engines in the run that has just ended."""
     for engine in engines:
-        for name, milliseconds in engine.take():
-            yield (f"{engine.name}/{name}" if before else name), milliseconds
+        before = _before(engine, engines)
+        report = [(before + name, milliseconds) for name, milliseconds in engine.take()]
+        yield from as_told(report, layers[engine.name])
+
+
+def _before(engine: Inside, engines: Sequence[Inside]) -> str:
+    """What stands before the names of an engine's layers: its own name where there are several."""
+    return f"{engine.name}/" if len(engines) > 1 else ""
 
 
 def _lost(layers: Sequence[Layer]) -> dict[str, str]:
