@@ -156,7 +156,9 @@ def test_contexts_report_when_asked_or_from_within_their_calls(stubborn: bool) -
 def test_layers_of_one_name_are_told_apart_by_their_order() -> None:
     layers = [Layer(name="a"), Layer(name="b"), Layer(name="a", kind="second"), Layer(name="never")]
     timed = timed_layers(
-        layers, [[("a", 1.0), ("b", 2.0), ("a", 3.0)], [("a", 4.0), ("b", 5.0), ("a", 6.0), ("new", 7.0)]]
+        layers,
+        [[("a", 1.0), ("b", 2.0), ("a", 3.0)], [("a", 4.0), ("b", 5.0), ("a", 6.0), ("new", 7.0)]],
+        named_layer(nowhere),
     )
     assert [(layer.name, layer.kind, layer.times) for layer in timed] == [
         ("a", "", (0.001, 0.004)),
