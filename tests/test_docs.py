@@ -44,7 +44,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *s
 EXAMPLES = ROOT / "examples" / "h200"
 GROUP = typer.main.get_command(app)
 COMMANDS = GROUP.commands  # type: ignore[attr-defined]
-OTHERS_OPTIONS = {"--editable"}  # of pip
+OTHERS_OPTIONS = {"--editable", "--logdir"}  # of pip, of TensorBoard
 NOT_WRITTEN = {
     "factory",
     "onnx",

@@ -1,0 +1,79 @@
+"""Traces by torch.profiler on an NVIDIA GPU: kernels in every step, and the twelve log folders of a comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torchvision")
+
+import inferlens  # noqa: E402
+from inferlens import tracing  # noqa: E402
+from inferlens.backends.tensorrt.flavours import find  # noqa: E402
+from inferlens.trace import Category, read  # noqa: E402
+from inferlens.trace.analysis import Analysis  # noqa: E402
+from inferlens.tracing import Traced  # noqa: E402
+
+VARIANT = next((variant for variant in ("trt", "rtx") if find(variant)[0] is not None), "")
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+needs_tensorrt = pytest.mark.skipif(not VARIANT, reason="needs TensorRT or TensorRT for RTX")
+
+
+def taken(folder: Path, **words: Any) -> list[Traced]:
+    return tracing.trace("resnet18", device="cuda", output=str(folder / "out"), **words)
+
+
+@pytest.mark.parametrize(
+    "backend",
+    [
+        "pytorch",
+        "torch_compile:default",
+        pytest.param("torch_tensorrt:dynamo", marks=needs_tensorrt),
+        pytest.param(f"tensorrt:{VARIANT}", marks=needs_tensorrt),
+    ],
+)
+def test_kernels_are_in_every_step(backend: str, tmp_path: Path) -> None:
+    (made,) = taken(tmp_path, backend=backend, precision="fp16")
+    assert made.status == "ok", made.reason
+    (shown,) = made.shown
+    assert len(shown.steps) == 3
+    assert 0.05 < shown.gpu <= 1
+    assert made.cost
+    assert made.cost > 0.5
+    assert (made.unseen != "") == (shown.operators == 0)
+    steps = Analysis(read(made.files[0])).counted
+    assert len(steps) == 3
+    assert steps.launched.min() > 0
+    assert steps.launched.max() == steps.launched.min()
+
+
+def test_options_keep_what_they_say(tmp_path: Path) -> None:
+    (made,) = taken(tmp_path, backend="pytorch", stacks=True, memory=True, shapes=True, active=2)
+    trace = inferlens.load_trace(made.files[0])
+    overview = trace.overview()
+    assert overview.gpus[0].utilization
+    kernels = trace.analysis.kernels(by_operator=True)
+    assert any("convolution" in str(name) for name in kernels.columns["operator"])
+    assert len(trace.analysis.trace.allocations)
+    assert np.any(trace.analysis.trace.category == Category.PYTHON)
+    assert trace.analysis.trace.about.devices[0].name == torch.cuda.get_device_name()
+
+
+@needs_tensorrt
+def test_fp32_pytorch_and_both_precisions_of_torch_tensorrt_at_several_batches(tmp_path: Path) -> None:
+    words = {"batch": "1,8", "tensorboard": tmp_path / "runs"}
+    made = taken(tmp_path, backend="pytorch", **words)
+    made += taken(tmp_path, backend="torch_tensorrt:dynamo", precision="fp32,fp16", **words)
+    assert [each.status for each in made] == ["ok"] * 6, [each.reason for each in made]
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {
+        f"{name}_bs{batch}" for name in ("pytorch", "ttrt_fp32", "ttrt_fp16") for batch in (1, 8)
+    }
+    plain, half = (inferlens.load_trace(made[place].files[0]).overview() for place in (1, -1))
+    assert half.step_time < plain.step_time
