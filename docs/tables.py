@@ -1,7 +1,8 @@
 """Fills the tables of docs/h200.md, and draws its plots, from stored records: ``python docs/tables.py``.
 
 A table stands between ``<!-- table FOLDER [PICTURE] -->`` and ``<!-- end -->``: what ``inferlens show FOLDER --format
-markdown`` prints; the picture is what ``inferlens plot FOLDER`` draws. No number is typed in.
+markdown`` prints; the picture is what ``inferlens plot FOLDER`` draws. Instead of ``table`` it may say ``findings``,
+``modules`` or ``layers``: what those commands print, the most telling rows alone. No number is typed in.
 """
 
 from __future__ import annotations
@@ -10,23 +11,48 @@ import re
 from pathlib import Path
 
 from inferlens import load_records
+from inferlens.profile_store import load_profiles
 from inferlens.views.chart import Chart
 from inferlens.views.markdown import Markdown
+from inferlens.views.profiled import findings, layers, modules
+from inferlens.views.profiled.cases import groups
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "h200.md"
 PICTURES = ROOT / "docs" / "pictures"
-BLOCK = re.compile(r"(<!-- table (?P<folder>\S+)(?: (?P<picture>\S+))? -->\n).*?(<!-- end -->)", re.S)
+KINDS = "table|findings|modules|layers"
+BLOCK = re.compile(
+    rf"(<!-- (?P<kind>{KINDS}) (?P<folder>\S+)(?: (?P<picture>\S+))? -->\n).*?(?P<end><!-- end -->)", re.S
+)
 
 
 def filled(page: str) -> str:
     """``page`` with every table made anew."""
-    return BLOCK.sub(lambda match: f"{match[1]}\n{table(match['folder'])}\n{match[4]}", page)
+    return BLOCK.sub(lambda match: f"{match[1]}\n{DRAWN[match['kind']](match['folder'])}\n{match['end']}", page)
 
 
 def table(folder: str) -> str:
     """The records under ``folder``, which is relative to the repository, as Markdown."""
     return Markdown().render(load_records([ROOT / folder]).records)
+
+
+def findings_of(folder: str) -> str:
+    """The findings of the profiles under ``folder``."""
+    return findings.render(findings.judged(load_profiles([ROOT / folder])), "markdown", top=5)
+
+
+def modules_of(folder: str) -> str:
+    """The modules of the profiles of layers under ``folder``."""
+    return modules.render(groups(load_profiles([ROOT / folder]), "layer"), "markdown", depth=1)
+
+
+def layers_of(folder: str) -> str:
+    """The layers that take most under ``folder``."""
+    cases = [case for group in groups(load_profiles([ROOT / folder]), "layer") for case in group]
+    return layers.render(cases, "markdown", top=10)
+
+
+DRAWN = {"table": table, "findings": findings_of, "modules": modules_of, "layers": layers_of}
 
 
 def main() -> None:

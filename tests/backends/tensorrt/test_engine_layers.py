@@ -234,6 +234,11 @@ def test_a_module_without_engines_has_none(tmp_path: Path) -> None:
     assert engines_in(torch.jit.script(torch.nn.ReLU()), tmp_path, None) == []
 
 
+def test_a_layer_that_was_rewritten_names_its_source() -> None:
+    assert sources({"Metadata": "[ONNX Layer: node_Conv_805]__gemm_from_conv1x1"}) == ["node_Conv_805"]
+    assert sources({"Metadata": "[ONNX Layer: a]b]\x1e[ONNX Layer: c]"}) == ["a]b", "c"]
+
+
 def test_a_region_is_given_by_its_two_ends() -> None:
     assert sources({"Name": "{ForeignNode[node_a...node_b]}"}) == ["node_a", "node_b"]
 

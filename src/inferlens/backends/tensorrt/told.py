@@ -19,7 +19,7 @@ NAMES_ONLY = (
 )
 TELLS_NOTHING = "the engine tells nothing of its layers: build it with --option tensorrt.profiling_verbosity=detailed"
 SEPARATORS = re.compile(r"[\x1e\x1f]")
-WRAPPED = re.compile(r"^\[(?:ONNX|TF|PyTorch) Layer: (.*)\]$", re.S)
+WRAPPED = re.compile(r"^\[(?:ONNX|TF|PyTorch) Layer: (.*)\]\w*$", re.S)  # with what it was rewritten to behind it
 BRANCH = re.compile(r"_myl\d+(?:_\d+)?$")  # what Myelin puts behind the name of a layer or tensor
 REGION = re.compile(r"\{ForeignNode\[(.*?)\.\.\.(.*?)\]\}", re.S)
 TYPES = {
