@@ -20,7 +20,14 @@ from inferlens.trace.table import SECOND, Table
 from inferlens.trace.trace import Ints
 
 _MODULE = "nn.Module: "
-_NOT_MODULES = (PREFIX, "inferlens step ", "inferlens run", "enumerate(DataLoader)", "enumerate(DataPipe)", "Optimizer.")
+_NOT_MODULES = (
+    PREFIX,
+    "inferlens step ",
+    "inferlens run",
+    "enumerate(DataLoader)",
+    "enumerate(DataPipe)",
+    "Optimizer.",
+)
 NO_MODULE = "(no module)"
 
 
