@@ -15,6 +15,7 @@ from statistics import NormalDist
 import numpy as np
 
 from inferlens.stats.compare import compare
+from inferlens.stats.distributions import student_quantile
 from inferlens.stats.doubts import doubts
 from inferlens.stats.intervals import Interval, mean_interval, median_interval, quantile_interval
 from inferlens.stats.sequential import Sequential
@@ -71,6 +72,18 @@ def main() -> None:
                 "rounds then",
             ],
             sequences,
+        ),
+        (
+            f"Processes that resemble those before them, of the same with the same, {RUNS} runs",
+            [
+                "correlation",
+                "processes on each side",
+                "one run after the other: told apart",
+                "the same, taken for independent",
+                "in turns: told apart",
+                "3 % slower, one run after the other, 1 % between: SLOWER",
+            ],
+            waves,
         ),
     ]
     for title, header, rows in parts:
@@ -270,6 +283,32 @@ def raced(
         found[race.comparison.verdict if race.comparison else "none"] += 1
         taken += race.rounds
     return found, taken / runs
+
+
+def waves(runs: int = RUNS) -> Rows:
+    """Verdicts on processes of 5 % between, whose order matters; any difference counts but for the last column."""
+    rows = []
+    for correlation in (0.0, 0.5, 0.7):
+        for number in (6, 10, 20):
+            drawn = np.exp(0.05 * autoregressive(SEED, runs, 2 * number, correlation))
+            near = np.exp(0.01 * autoregressive(SEED + 1, runs, 2 * number, correlation))
+            found: dict[str, int] = Counter()
+            for one, calm in zip(drawn[:, :, None], near[:, :, None], strict=True):
+                row = compare(one[:number], one[number:], threshold=1e-6)
+                found["row"] += row.verdict != "UNDECIDED"
+                found["taken"] += _taken_for_independent(np.log(one[:number, 0]), np.log(one[number:, 0]))
+                found["turns"] += compare(one[::2], one[1::2], threshold=1e-6, paired=True).verdict != "UNDECIDED"
+                found["slower"] += compare(calm[:number], 1.03 * calm[number:]).verdict == "SLOWER"
+            cells = [f"{found[name] / runs:.1%}" for name in ("row", "taken", "turns", "slower")]
+            rows.append([f"{correlation:g}", str(number), *cells])
+    return rows
+
+
+def _taken_for_independent(base: Array, other: Array) -> bool:
+    """Whether Welch's interval, with as many processes as there are, is on one side of no difference."""
+    parts = [float(side.var(ddof=1)) / side.size for side in (base, other)]
+    freedom = sum(parts) ** 2 / sum(part**2 / (base.size - 1) for part in parts)
+    return abs(float(base.mean()) - float(other.mean())) > student_quantile(0.975, freedom) * sum(parts) ** 0.5
 
 
 def share(hits: Array) -> str:

@@ -25,6 +25,7 @@ from inferlens.plan import Plan, Planned, backends_named, expand
 from inferlens.plan_words import option_values
 from inferlens.record import Record
 from inferlens.samples import Repeats
+from inferlens.stats.compare import Comparison
 from inferlens.stats.sequential import Sequential
 from inferlens.units import listing
 from inferlens.voyage import Voyage
@@ -197,7 +198,7 @@ class Rounds:
             interval=None if self._failed or not found else found.interval,
             base=base,
             candidate=candidate,
-            notes=(*other_work(self.pair[0].case, self.pair[1].case), *notes_of(base, candidate)),
+            notes=(*other_work(self.pair[0].case, self.pair[1].case), *notes_of(base, candidate), *_waves(found)),
             run=self.voyage.id,
         )
 
@@ -205,3 +206,13 @@ class Rounds:
         if not records:
             return Side(state=MISSING, reason="It was not measured.")
         return read(Repeats(tuple(records)), self.rule.metric, self.rule.level)[0]
+
+
+def _waves(found: Comparison | None) -> list[str]:
+    """What the reader must know where even what is measured in turns is not independent."""
+    if not (found and found.resemblance):
+        return []
+    return [
+        f"The ratio of a round resembles that of the round before (correlation {found.resemblance:.2f}): the interval "
+        "is wider for that."
+    ]

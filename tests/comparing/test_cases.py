@@ -9,6 +9,7 @@ import pytest
 import inferlens
 from inferlens import InferlensError
 from inferlens.comparing.cases import Compared, compare
+from inferlens.comparing.side import WAVES
 from inferlens.machine import Marks
 from inferlens.record import Agreement, Measurement
 from inferlens.stats import compare as statistics
@@ -250,3 +251,19 @@ def test_hostile_agreements_and_names_are_taken():
     assert found.reason.endswith("They differ from the reference.")
     environment = msgspec.structs.replace(CPU_MACHINE, libraries={"\ud800": "\x00"})
     assert compare(ran(), ran(run="new", environment=environment)).differences[0].field == "\ud800"
+
+
+def test_runs_whose_processes_come_in_waves_say_so():
+    def waves(seconds: float, run: str):
+        each = [seconds * math.exp(0.05 * math.sin(2 * math.pi * index / 12)) for index in range(12)]
+        return [
+            msgspec.structs.replace(record, id=f"{run} {index}", repeat=index)
+            for index, second in enumerate(each)
+            for record in ran(seconds=second, run=run, processes=1)
+        ]
+
+    found = one(waves(10e-3, "base"), waves(10.6e-3, "new"))
+    assert found.verdict == "UNDECIDED"
+    assert WAVES in found.base.notes
+    assert WAVES in found.candidate.notes
+    assert WAVES not in one(ran(processes=12), ran(seconds=10.6e-3, run="new", processes=12)).base.notes

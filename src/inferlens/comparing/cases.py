@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from inferlens.case import Case
 from inferlens.comparing.likeness import Difference, differences, refusal
 from inferlens.comparing.match import matches
-from inferlens.comparing.side import MISSING, WRONG, Side, read
+from inferlens.comparing.side import MISSING, WAVES, WRONG, Side, read
 from inferlens.errors import InferlensError
 from inferlens.record import Metric, Record
 from inferlens.samples import Repeats
@@ -191,6 +191,8 @@ def _did_not_run(case: Case, base: Side, candidate: Side) -> ComparedCase:
 
 def _judged(case: Case, base: Side, candidate: Side, result: statistics.Comparison, metric: Metric) -> ComparedCase:
     shown, interval = result.ratio, result.interval
+    if result.resemblance:
+        base, candidate = (replace(side, notes=(*side.notes, WAVES)) for side in (base, candidate))
     if metric == "throughput":
         shown, interval = result.speedup, result.speedup_interval
     return ComparedCase(

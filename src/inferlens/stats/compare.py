@@ -5,7 +5,8 @@ interval of the ratio is that of B. L. Welch, "The generalization of 'Student's'
 population variances are involved", Biometrika 34 (1947). With processes in pairs, measured in turns, it is Student's
 over the pairs' differences: what drifts slowly cancels out. With one process on one side, variation between processes
 is taken to be that of the other side. With one on each it is not known at all: the interval is that within the
-processes, ``between`` is false, and the verdict asks for more than the interval, see :data:`UNSEEN`.
+processes, ``between`` is false, and the verdict asks for more than the interval, see :data:`UNSEEN`. Where processes
+resemble those measured just before them, the interval is of as many as they are worth: see ``waves``.
 
 The verdict follows from the interval. Several comparisons at once share the error: each has the level 1 - (1 - level) /
 comparisons, after O. J. Dunn, "Multiple comparisons among means", JASA 56 (1961), so that all their intervals hold
@@ -19,12 +20,12 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
 from msgspec import Struct
 
 from inferlens.stats.distributions import normal_quantile, student_quantile
 from inferlens.stats.intervals import Interval, ratio_interval
-from inferlens.stats.levels import Centre, around, centres, margin_of, mean_variance
+from inferlens.stats.levels import Centre, around, centres, mean_variance
+from inferlens.stats.waves import Spread, resemblance, spread
 
 Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED"]
 
@@ -44,6 +45,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
         processes: of base and candidate; of pairs, the same number twice.
         threshold: relative difference that matters.
         level: confidence of ``interval``, after the correction for several comparisons, or looks.
+        resemblance: correlation of processes, or of pairs' differences, with the one before; 0 where none is shown.
     """
 
     verdict: Verdict
@@ -54,6 +56,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     processes: tuple[int, int]
     threshold: float
     level: float
+    resemblance: float = 0.0
 
     @property
     def speedup(self) -> float | None:
@@ -98,30 +101,52 @@ def compare(
     level = 1 - (1 - level) / comparisons
     base, candidate = _with_samples(base, candidate, paired)
     below, above = centres(base), centres(candidate)
-    interval = None
+    interval, alike = None, 0.0
     if len(below) == len(above) == 1:
         interval = ratio_interval(candidate[0], base[0], level)
     elif below and above:
-        interval = interval_between(below, above, level, paired)
-    return conclude(below, above, interval, threshold=threshold, level=level)
+        interval, alike = interval_between(below, above, level, paired)
+    return conclude(below, above, interval, threshold=threshold, level=level, alike=alike)
 
 
-def interval_between(below: Sequence[Centre], above: Sequence[Centre], level: float, paired: bool) -> Interval:
-    """Interval of the ratio of times from the centres of processes, two or more on one side at least."""
-    margin = _margin_of_pairs(below, above, level) if paired else _margin(below, above, level)
-    return around(_ratio(below, above), margin)
+def interval_between(
+    below: Sequence[Centre], above: Sequence[Centre], level: float, paired: bool
+) -> tuple[Interval, float]:
+    """Interval of the ratio of times from the centres of processes, and how far these resemble the ones before.
+
+    Centres are in order of time, two or more on one side at least.
+    """
+    sides = [[centre.log for centre in side] for side in (below, above)]
+    if paired:
+        differences = [mine - theirs for theirs, mine in zip(*sides, strict=True)]
+        alike = resemblance([differences])
+        found = spread(differences, alike)
+        squared, freedom = found.of_mean, found.independent - 1
+    else:
+        alike = resemblance(sides)
+        squared, freedom = _welch([spread(side, alike) for side in sides if len(side) > 1], sides)
+    margin = student_quantile((1 + level) / 2, freedom) * math.sqrt(squared)
+    return around(_ratio(below, above), max(margin, _least_margin(below, above, level))), alike
 
 
 def conclude(
-    below: Sequence[Centre], above: Sequence[Centre], interval: Interval | None, *, threshold: float, level: float
+    below: Sequence[Centre],
+    above: Sequence[Centre],
+    interval: Interval | None,
+    *,
+    threshold: float,
+    level: float,
+    alike: float = 0.0,
 ) -> Comparison:
-    """The comparison of two sides of which the centres and the interval of the ratio are known."""
+    """The comparison of two sides of which the centres, the interval of the ratio and the resemblance are known."""
     ratio = _ratio(below, above) if below and above else None
     if ratio is not None and interval is not None:
         # Two ways to the same ratio round differently.
         interval = Interval(min(interval.low, ratio), max(interval.high, ratio))
     between = max(len(below), len(above)) > 1
     verdict, reason = judge(ratio, interval, threshold=threshold, level=level, between=between)
+    if alike:
+        reason += f" Processes resemble those before them (correlation {alike:.2f}): the interval is wider for that."
     return Comparison(
         verdict=verdict,
         reason=reason,
@@ -131,6 +156,7 @@ def conclude(
         processes=(len(below), len(above)),
         threshold=threshold,
         level=level,
+        resemblance=alike,
     )
 
 
@@ -172,31 +198,23 @@ def judge(
     return "UNDECIDED", "The interval holds both no difference and one that matters: more processes are needed."
 
 
-def _margin_of_pairs(below: Sequence[Centre], above: Sequence[Centre], level: float) -> float:
-    """Half the length of the interval of the mean difference of logarithms, over pairs."""
-    differences = np.array([mine.log - theirs.log for theirs, mine in zip(below, above, strict=True)])
-    parts = mean_variance(below), mean_variance(above)
-    within = None if parts[0] is None or parts[1] is None else parts[0] + parts[1]
-    return margin_of(float(np.sort(differences).var(ddof=1)), within, differences.size, level)
+def _welch(known: Sequence[Spread], sides: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """Square of the standard error of the difference of two means, and its degrees of freedom.
+
+    With one process on one side, its variance is taken to be that of the other.
+    """
+    if len(known) == 1:
+        (one,) = known
+        return one.of_mean + one.variance / min(map(len, sides)), one.independent - 1
+    total = sum(one.of_mean for one in known)
+    weights = sum(one.of_mean**2 / (one.independent - 1) for one in known)
+    return total, total**2 / weights if weights > 0 else 1.0
 
 
-def _margin(below: Sequence[Centre], above: Sequence[Centre], level: float) -> float:
-    """Half the length of Welch's interval of the difference of mean logarithms, at least that from within alone."""
-    sides = [np.sort([one.log for one in side]) for side in (below, above)]
-    parts = [(float(side.var(ddof=1)), side.size) for side in sides if side.size > 1]
-    upper = (1 + level) / 2
-    if len(parts) == 1:
-        (variance, count) = parts[0]
-        total, freedom = variance * (1 + 1 / count), count - 1.0
-    else:
-        shares = [variance / count for variance, count in parts]
-        total = sum(shares)
-        weights = sum(share**2 / (count - 1) for share, (_, count) in zip(shares, parts, strict=True))
-        freedom = total**2 / weights if weights > 0 else 1.0
-    margin = student_quantile(upper, freedom) * math.sqrt(total)
-    within = [mean_variance(side) for side in (below, above)]
-    least = sum((one or 0.0) / len(side) for one, side in zip(within, (below, above), strict=True))
-    return max(margin, normal_quantile(upper) * math.sqrt(least))
+def _least_margin(below: Sequence[Centre], above: Sequence[Centre], level: float) -> float:
+    """Half the length of the interval that the samples within the processes alone allow."""
+    within = [(mean_variance(side) or 0.0) / len(side) for side in (below, above)]
+    return normal_quantile((1 + level) / 2) * math.sqrt(sum(within))
 
 
 def _ratio(below: Sequence[Centre], above: Sequence[Centre]) -> float:

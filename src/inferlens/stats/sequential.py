@@ -83,9 +83,9 @@ class Sequential:
         self._base += below
         self._candidate += above
         if self.rounds >= self.rounds_min:
-            interval = interval_between(self._base, self._candidate, self.look_level, paired=True)
+            interval, alike = interval_between(self._base, self._candidate, self.look_level, paired=True)
             self.comparison = conclude(
-                self._base, self._candidate, interval, threshold=self.threshold, level=self.look_level
+                self._base, self._candidate, interval, threshold=self.threshold, level=self.look_level, alike=alike
             )
         return self.comparison
 
