@@ -173,11 +173,15 @@ def latest(records: Sequence[Record]) -> list[Repeats]:
     found = []
     for mine in runs.values():
         inside = [Repeats(tuple(sorted(each, key=_created))) for each in mine.values()]
-        *before, last = sorted(inside, key=lambda repeats: repeats.records[-1].created)
-        whole = [each for each in before if last.cut_short and not each.cut_short and len(each.ran) > len(last.ran)]
-        found.append(replace(whole[-1], later=last.records) if whole else last)
+        last = max(inside, key=_ended)
+        whole = [each for each in inside if last.cut_short and not each.cut_short and len(each.ran) > len(last.ran)]
+        found.append(replace(max(whole, key=_ended), later=last.records) if whole else last)
     return found
 
 
 def _created(record: Record) -> str:
     return record.created
+
+
+def _ended(repeats: Repeats) -> str:
+    return repeats.records[-1].created
