@@ -145,8 +145,9 @@ def bare_seconds(seconds: float | None) -> str:
 
 
 def plural(count: int, thing: str) -> str:
-    """``1 sample``, ``1,000 samples``."""
-    return f"{count:,} {thing}{'' if count == 1 else 's'}"
+    """``1 sample``, ``1,000 samples``, ``2 launches``."""
+    ending = "es" if thing.endswith(("ch", "sh", "s", "x")) else "s"
+    return f"{count:,} {thing}{'' if count == 1 else ending}"
 
 
 def listing(words: Sequence[str]) -> str:

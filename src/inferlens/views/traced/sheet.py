@@ -111,6 +111,7 @@ class Sheet:
         name: for programs.
         first: key and title of the column with the names.
         indent: what stands before each row's name, where rows are a tree.
+        shown: a row's name as people see it; by default as it is.
         full: key of the name that a row has where that is not shown, in Markdown.
         sentences: what it comes to.
     """
@@ -124,6 +125,7 @@ class Sheet:
     notes: Sequence[str] = ()
     sentences: Sequence[str] = ()
     indent: Callable[[Mapping[str, Any]], str] = lambda _: ""
+    shown: Callable[[Mapping[str, Any]], Any] | None = None
     full: str = ""
     top: int | None = None
 
@@ -137,7 +139,7 @@ class Sheet:
         left = len(self.table) - len(rows)
         lines = [
             Line(
-                text(row[self.first[0]]),
+                text(self.shown(row) if self.shown else row[self.first[0]]),
                 tuple((column.written(row[column.key]), "") for column in self.columns),
                 indent=self.indent(row),
                 full=text(row[self.full]) if self.full else "",

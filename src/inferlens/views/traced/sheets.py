@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from inferlens.insight.kernel_names import short_name
 from inferlens.trace import memory
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.module_tree import module_tree
@@ -128,10 +130,16 @@ def _operators(analysis: Analysis, choice: Choice) -> list[Sheet]:
 
 def _kernels(analysis: Analysis, choice: Choice) -> list[Sheet]:
     table = analysis.kernels(by_operator="operator" in choice.by)
-    calls = plural(int(sum(table.columns["calls"])), "launch").replace("launchs", "launches")
+    calls = plural(int(sum(table.columns["calls"])), "launch")
     about = f"{plural(len(table), 'row')} · {calls} · {milliseconds(float(sum(table.columns['total'])))} ms in all"
     columns = _LAUNCHED if "operator" in choice.by else _KERNELS
-    return [Sheet("kernels", "Kernels, copies and fills", ("name", "name"), columns, table, about, top=choice.top)]
+    title = "Kernels, copies and fills"
+    return [Sheet("kernels", title, ("name", "name"), columns, table, about, shown=_short, top=choice.top)]
+
+
+def _short(row: Mapping[str, Any]) -> str:
+    """A kernel's name without its namespaces and most of its arguments; copies and fills have none."""
+    return short_name(row["name"]) if row["kind"] == "kernel" else row["name"]
 
 
 def _modules(analysis: Analysis, choice: Choice) -> list[Sheet]:
