@@ -42,7 +42,7 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
         yield Finding(
             subject="the run",
             sentence=f"Host-bound: the GPU works {duration(seen.busy)} of a call's {duration(latency)} "
-            f"({percent(seen.busy / latency)}); {plural(launches, 'launch').replace('launchs', 'launches')}, "
+            f"({percent(seen.busy / latency)}); {plural(launches, 'launch')}, "
             f"{plural(calls, 'kernel')} of {duration(mean)} on average.",
             seconds=latency - seen.busy,
             whole=latency,
