@@ -166,7 +166,7 @@ def test_what_a_call_waits_for(metrics: dict[str, float], bound: str) -> None:
 # Of the machine
 
 
-def marks(*kinds: str, disturbed: int = 0, left_out: bool = False, repeat: bool = False) -> Marks:
+def marks(*kinds: str, disturbed: int = 0, left_out: bool = False, repeat: bool = False, again: bool = False) -> Marks:
     places = tuple(range(disturbed))
     return Marks(
         count=300,
@@ -175,6 +175,7 @@ def marks(*kinds: str, disturbed: int = 0, left_out: bool = False, repeat: bool 
         touched=dict.fromkeys(kinds, disturbed or 7),
         spans=tuple(Span(0.0, 1.0, kind, f"seen: {kind}") for kind in kinds),  # type: ignore[arg-type]
         repeat=repeat,
+        why="too many, also when the case was measured again; all are kept" if again else "",
     )
 
 
@@ -182,7 +183,7 @@ def marks(*kinds: str, disturbed: int = 0, left_out: bool = False, repeat: bool 
     ("found", "code", "message"),
     [
         (
-            marks("steal", disturbed=250),
+            marks("steal", disturbed=250, again=True),
             "disturbed",
             "250 of 300 samples were disturbed, by steal (seen: steal); all are kept, measuring again was no better.",
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -192,18 +193,52 @@ def test_after_two_futile_second_times_there_are_no_more(tmp_path: Path, monkeyp
     words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
     options = [f"fake.latency={value}" for value in ("10,10.01,10.02,10.03",)]
     records = inferlens.bench("fake:demo", backend="fake:noisy", option=options, **words)
-    assert [record.facts["attempt"] for record in records] == [2, 4, 5, 6]
+    assert [record.facts["attempt"] for record in records] == [5, 6, 3, 4]
+    assert {record.id for record in inferlens.load_records([tmp_path]).records} == {record.id for record in records}
     said = [record.marks.why for record in records if record.marks]
     assert ["measured again" in why for why in said] == [True, True, False, False]
     assert all(why.endswith("all are kept") for why in said)
 
 
-def test_a_calm_case_gives_the_next_ones_a_second_time_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(LOUD, LOUD, CALM, LOUD, LOUD)
+def test_a_calm_second_time_gives_the_next_ones_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(LOUD, LOUD, LOUD, LOUD, LOUD, CALM, LOUD, LOUD)
     monkeypatch.setattr(voyage, "launch", machine.launch)
     words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
-    records = inferlens.bench("fake:demo", backend="fake:noisy", option=["fake.latency=10,10.01,10.02"], **words)
-    assert [record.facts["attempt"] for record in records] == [2, 3, 5]
+    records = inferlens.bench("fake:demo", backend="fake:noisy", option=["fake.latency=10,10.01,10.02,10.03"], **words)
+    assert [record.facts["attempt"] for record in records] == [5, 6, 7, 8]
+    assert [bool(record.marks and record.marks.disturbed) for record in records] == [True, False, True, True]
+
+
+def test_the_second_time_comes_when_all_others_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(LOUD, CALM, CALM)
+    monkeypatch.setattr(voyage, "launch", machine.launch)
+    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
+    ear = Ear()
+    option = ["fake.latency=10,10.01"]
+    records = inferlens.bench("fake:demo", backend="fake:noisy", option=option, observer=ear, **words)
+    assert [record.facts["attempt"] for record in records] == [3, 2]
+    assert [record.facts["attempt"] for record in ear.records] == [2, 3]
+    assert {record.id for record in inferlens.load_records([tmp_path]).records} == {record.id for record in records}
+
+
+@pytest.mark.parametrize("ending", ["interrupted", "crashed"])
+def test_a_late_second_time_that_fails_takes_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr(voyage, "launch", Machine(LOUD, CALM, CALM, ending=ending).launch)
+    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path), "option": "fake.latency=10,10.01"}
+    with pytest.raises(KeyboardInterrupt) if ending == "interrupted" else nullcontext():
+        inferlens.bench("fake:demo", backend="fake:noisy", **words)
+    kept = inferlens.load_records([tmp_path]).records
+    assert [(record.status, len(record.samples("latency"))) for record in kept] == [("ok", 400)] * 2
+    assert sorted(record.facts["attempt"] for record in kept) == [1, 2]
+
+
+def test_what_is_measured_in_turns_has_its_second_time_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(voyage, "launch", Machine(LOUD, CALM, CALM).launch)
+    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path), "repeats": 2}
+    records = inferlens.bench("fake:demo", backend="fake:noisy", option="fake.latency=10", **words)
+    assert [record.facts["attempt"] for record in records] == [2, 3]
 
 
 def test_what_was_prepared_first_is_what_preparing_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

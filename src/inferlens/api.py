@@ -93,7 +93,11 @@ def run(plan: Plan, observer: Observer, found: Sequence[Found] | None = None, li
     turns = in_turns(cases, plan.repeats, plan.seed)
     observer.planned([planned for planned, _ in turns])
     with embark(plan, observer, cases, live) as voyage:
-        return [voyage.measure(planned, repeat) for planned, repeat in turns]
+        # What is measured in turns stays beside its neighbours in time.
+        later = plan.repeats == 1 and len(turns) > 1
+        records = [voyage.measure(planned, repeat, later=later) for planned, repeat in turns]
+        again = voyage.second_times()
+        return [again.get(record.id, record) for record in records]
 
 
 @contextmanager

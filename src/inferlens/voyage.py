@@ -40,6 +40,17 @@ class Attempt:
         return replace(self, found=conditions(self.case, self.answer, self.outcome.machine, last=True))
 
 
+@dataclass(frozen=True)
+class Waiting:
+    """A case that was disturbed: its record is kept, and its second time comes when all others are done."""
+
+    planned: Planned
+    repeat: int
+    folder: Path
+    first: Attempt
+    record: Record
+
+
 @dataclass
 class Voyage:
     """One run of a plan: what its cases share."""
@@ -53,18 +64,19 @@ class Voyage:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     _references: dict[str, Reference] = field(default_factory=dict)
     _futile: int = 0  # cases in a row whose second attempt was disturbed, too
+    _waiting: list[Waiting] = field(default_factory=list)
 
-    def measure(self, planned: Planned, repeat: int = 0) -> Record:
+    def measure(self, planned: Planned, repeat: int = 0, *, later: bool = False) -> Record:
         """Measures one case in a fresh process and keeps its record."""
-        return self.measure_in(planned, repeat)[0]
+        return self.measure_in(planned, repeat, later=later)[0]
 
-    def measure_in(self, planned: Planned, repeat: int = 0) -> tuple[Record, Path]:
+    def measure_in(self, planned: Planned, repeat: int = 0, *, later: bool = False) -> tuple[Record, Path]:
         """As :meth:`measure`; also the folder that the record is in.
 
-        Where something else on the machine disturbed most of it, it is measured once more, and the second time counts.
+        Where something else on the machine disturbed most of it, it is measured once more, and the second time counts:
+        at once, or ``later``, by :meth:`second_times`, when what disturbed it may be over.
         """
-        store = Store(Path(self.plan.output))
-        folder = store.claim(planned.case, planned.found.name)
+        folder = Store(Path(self.plan.output)).claim(planned.case, planned.found.name)
         created = datetime.now(timezone.utc)
         try:
             attempt = self._ask(planned, folder, again=False)
@@ -72,6 +84,10 @@ class Voyage:
             _discard(folder)
             raise
         cut_short: BaseException | None = None
+        if attempt.found.repeat and later:
+            record = self._keep(planned, repeat, folder, attempt.as_it_is(), created)
+            self._waiting.append(Waiting(planned, repeat, folder, attempt, record))
+            return record, folder
         if not attempt.found.repeat:
             self._futile = 0
         elif self._futile >= FUTILE:
@@ -82,6 +98,30 @@ class Voyage:
                 attempt = self._better(attempt, self._ask(planned, folder, again=True))
             except KeyboardInterrupt as interrupt:  # what was learned first is kept
                 attempt, cut_short = attempt.as_it_is(), interrupt
+        record = self._keep(planned, repeat, folder, attempt, created)
+        self.observer.done(record, folder)
+        if cut_short:
+            raise cut_short
+        return record, folder
+
+    def second_times(self) -> dict[str, Record]:
+        """Measures what was put off, and gives the records that count now, by the ids of those that they replace."""
+        found = {}
+        while self._waiting:
+            one = self._waiting.pop(0)
+            record = one.record
+            if self._futile < FUTILE:
+                self.observer.doing(f"disturbed, so once more: {one.planned.case.label}")
+                created = datetime.now(timezone.utc)
+                attempt = self._better(one.first, self._ask(one.planned, one.folder, again=True))
+                if attempt.outcome is not one.first.outcome:
+                    record = self._keep(one.planned, one.repeat, one.folder, attempt, created)
+            found[one.record.id] = record
+            self.observer.done(record, one.folder)
+        return found
+
+    def _keep(self, planned: Planned, repeat: int, folder: Path, attempt: Attempt, created: datetime) -> Record:
+        """The record of an attempt, on disk."""
         outcome, answer, found = attempt.outcome, attempt.answer, attempt.found
         record = Record(
             id=uuid.uuid4().hex,
@@ -110,11 +150,8 @@ class Voyage:
             energy=found.energy,
             cpu_energy=found.cpu_energy,
         )
-        store.save(folder, record)
-        self.observer.done(record, folder)
-        if cut_short:
-            raise cut_short
-        return record, folder
+        Store.save(folder, record)
+        return record
 
     def _better(self, first: Attempt, second: Attempt) -> Attempt:
         """The second attempt if it ran; its preparation may have found things in the cache, so the first's is kept."""

@@ -31,7 +31,7 @@ def warnings(marks: Marks, late: int = 0) -> tuple[Warning, ...]:
         worst = max(kinds, key=lambda kind: marks.touched[kind])
         code = "samples-left-out" if marks.clean or late else "disturbed"
         share = f"{len(marks.disturbed)} of {marks.count} samples were disturbed, by {reasons}"
-        again = "" if marks.repeat else ", measuring again was no better"
+        again = ", measuring again was no better" if "measured again" in marks.why else ""
         decision = "they are left out" if marks.clean else f"all are kept{again}"
         if late:
             decision = f"they are left out, with all of the slower level that the last {late} samples are"
