@@ -11,6 +11,7 @@ from collections.abc import Callable
 from benchmarks import (
     agreement,
     coverage,
+    early_stops,
     engine_loop,
     false_alarms,
     layer_file,
@@ -32,10 +33,11 @@ BENCHMARKS: dict[str, Callable[[], None]] = {
     "trace_speed": trace_speed.main,
     "trace_fuzz": trace_fuzz.main,
     "coverage": coverage.main,
+    "early_stops": lambda: early_stops.main([]),
     "spread": spread.main,
     "false_alarms": false_alarms.main,
 }
-LONG = ("trace_fuzz", "coverage", "spread", "false_alarms")
+LONG = ("trace_fuzz", "coverage", "early_stops", "spread", "false_alarms")
 
 for name in sys.argv[1:] or [name for name in BENCHMARKS if name not in LONG]:
     BENCHMARKS[name]()

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from benchmarks import pool
+from benchmarks import early_stops, pool
 from benchmarks.false_alarms import clopper_pearson, pairs
 from benchmarks.planted import slowed
 from benchmarks.pool import BASE, KINDS, SLOWER, TWIN, Process
@@ -78,3 +78,13 @@ def test_the_slower_one_is_slower_by_the_share():
         assert slow("x") == "x"
         taken.append(time.perf_counter_ns() - begin)
     assert min(taken) == pytest.approx(1_500_000, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["normal", "2 % outliers", "autocorrelation 0.5"])
+def test_series_that_the_rule_ended_hold_as_often_as_they_say(name):
+    place = [kind.name for kind in early_stops.KINDS].index(name)
+    ended = early_stops.stopped(place, 0.01, 0, 40)
+    assert sum(one.held or one.doubted for one in ended) >= 34
+    assert all(one.reached and 50 <= one.count < 1000 for one in ended if name == "normal")
+    again = early_stops.fixed_length(place, 0.01, 0, 40, ended[0].count)
+    assert again[0].held == ended[0].held

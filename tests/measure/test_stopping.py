@@ -8,6 +8,7 @@ import random
 import pytest
 
 from inferlens.case import Budget
+from inferlens.measure import stopping
 from inferlens.measure.stopping import (
     LEAST_SAMPLES,
     LEAST_SECONDS,
@@ -21,7 +22,7 @@ from inferlens.measure.stopping import (
     sampling_rule,
     warmup_rule,
 )
-from inferlens.stats.intervals import median_interval
+from inferlens.stats.intervals import Interval, median_interval
 from inferlens.stats.quantiles import median
 
 
@@ -62,6 +63,30 @@ def test_the_half_width_is_reached_and_not_much_exceeded(spread: float) -> None:
 
 def test_a_narrow_interval_is_not_believed_before_half_a_second() -> None:
     assert fed(HalfWidth(0.01, 10.0), [0.0001 + 1e-9 * (i % 7) for i in range(MOST_SAMPLES)]) >= LEAST_SECONDS / 0.0001
+
+
+def test_a_narrow_interval_is_not_believed_at_a_single_look() -> None:
+    samples = [0.1 + 1e-5 * (index % 7) for index in range(60)]
+    rule = HalfWidth(0.01, 100.0)
+    begins = [0.1 * index for index in range(60)]
+    for end, reached in ((35, False), (41, False), (42, True)):
+        begin = len(rule.samples)
+        rule.add(begins[begin:end], samples[begin:end])
+        assert rule.reached == reached, end
+
+
+def test_a_wide_look_between_two_narrow_ones_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    reaches = iter([0.0005, 0.002, 0.0005, 0.0005])
+
+    def scripted(samples: list[float], _level: float) -> Interval:
+        reach = next(reaches)
+        return Interval(median(samples) - reach, median(samples) + reach)
+
+    monkeypatch.setattr(stopping, "median_interval", scripted)
+    rule = HalfWidth(0.01, 1000.0)
+    for count, reached in ((40, False), (60, False), (90, False), (130, True)):
+        rule.add([rule.spent + 0.1 * index for index in range(count)], [0.1] * count)
+        assert rule.reached == reached, len(rule.samples)
 
 
 def test_what_is_not_reached_ends_at_the_time_and_at_the_most() -> None:

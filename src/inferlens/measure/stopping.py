@@ -36,6 +36,8 @@ class StoppingRule(ABC):
         max_time: seconds from the begin of the first sample to the end of the last, what happens between them included.
     """
 
+    growth = GROWTH
+
     def __init__(self, least: int, most: int, max_time: float) -> None:
         self.samples: list[float] = []
         self._least, self._limit, self._max_time = least, most, max_time
@@ -51,7 +53,7 @@ class StoppingRule(ABC):
             self._first = begins[0]
         self.samples += samples
         self._last = begins[-1] + samples[-1]
-        if not self.reached and len(self.samples) >= max(self._least, GROWTH * self._judged):
+        if not self.reached and len(self.samples) >= max(self._least, self.growth * self._judged):
             self._judged = len(self.samples)
             self.reached = self.enough()
 
@@ -120,23 +122,28 @@ class HalfWidth(StoppingRule):
     """Until the interval of the median is at most ``width`` to either side of it, as a share of it.
 
     The interval is that of ``stats.intervals``, at 95 %, and of the steady part alone. Stopping at a narrow interval
-    makes it hold less often than it says, by how much has not been measured; so it is looked at seldom, here when there
-    are a tenth more samples.
+    picks those that are narrow by luck, above all where samples resemble each other and their autocorrelation time was
+    underestimated. So it is looked at seldom, when there are a fifth more samples, and has to be narrow at two looks in
+    succession: what was luck at the first has a fifth of new samples against it at the second. What is left of the
+    price: ``python -m benchmarks.early_stops``.
     """
+
+    growth = 1.2
+    LOOKS = 2
 
     def __init__(self, width: float, max_time: float, least: int = LEAST_SAMPLES, most: int = MOST_SAMPLES) -> None:
         super().__init__(least, most, max_time)
         self._width = width
+        self._narrow = 0  # looks in succession
 
     def enough(self) -> bool:
         """See :class:`StoppingRule`."""
         samples = self.samples[steady(self.samples).start :]
         interval = median_interval(samples, LEVEL)
         middle = median(samples)
-        if interval is None or middle <= 0:
-            return False
-        width = max(interval.high - middle, middle - interval.low) / middle
-        return width <= self._width and self.spent >= LEAST_SECONDS
+        width = max(interval.high - middle, middle - interval.low) / middle if interval and middle > 0 else math.inf
+        self._narrow = self._narrow + 1 if width <= self._width else 0
+        return self._narrow >= self.LOOKS and self.spent >= LEAST_SECONDS
 
 
 class Plateau(StoppingRule):
