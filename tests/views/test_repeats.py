@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from inferlens.machine import Energy, Marks
 from inferlens.record import Measurement, Memory
 from inferlens.units import half_width
 from inferlens.views.chart import Chart
-from inferlens.views.rows import rows
+from inferlens.views.rows import WAVES, rows
 from inferlens.views.table import Table
 from inferlens.views.verdict import verdict
 
@@ -44,6 +46,19 @@ def test_the_speed_up_of_repeats_covers_the_processes_and_the_sentence_says_so()
     assert (fast.name, round(fast.speedup, 2)) == ("openvino fp32", 2.0)
     assert fast.speedup_high - fast.speedup_low > 0.05
     assert "variation between processes is in the intervals" in verdict(shown)[-1]
+
+
+def test_a_speed_up_that_comes_in_waves_says_so():
+    wave = [1 + 0.05 * math.sin(2 * math.pi * index / 12) for index in range(12)]
+    mixed = [wave[(5 * index) % 12] for index in range(12)]
+    base = processes("pytorch", *[0.01] * 12)
+    wavy, calm = (
+        next(row for row in rows([*base, *processes("openvino", *(0.01 * one for one in each))]) if row.speedup != 1)
+        for each in (wave, mixed)
+    )
+    assert WAVES in wavy.warnings
+    assert WAVES not in calm.warnings
+    assert wavy.speedup_high - wavy.speedup_low > calm.speedup_high - calm.speedup_low
 
 
 def test_rounds_are_pairs_so_that_drift_cancels_out():

@@ -23,6 +23,11 @@ from inferlens.units import plural
 from inferlens.views.reference import references
 from inferlens.views.row import Row
 
+WAVES = (
+    "Against the reference it was faster and slower in waves: processes resemble those before them, and the interval of "
+    "the speed-up is wider for that."
+)
+
 
 def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
     """Rows of the latest run of each case, comparison by comparison: the reference, the rest by speed, failures.
@@ -275,7 +280,10 @@ def _against(row: Row, reference: Row, processes: dict[str, list[Sequence[float]
     if found is None or found.speedup is None:
         return replace(row, reference=reference.name)
     low, high = _ends(found.speedup_interval)
-    return replace(row, reference=reference.name, speedup=found.speedup, speedup_low=low, speedup_high=high)
+    noted = (*row.warnings, WAVES) if found.resemblance else row.warnings
+    return replace(
+        row, reference=reference.name, speedup=found.speedup, speedup_low=low, speedup_high=high, warnings=noted
+    )
 
 
 def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
