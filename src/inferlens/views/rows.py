@@ -24,8 +24,8 @@ from inferlens.views.reference import references
 from inferlens.views.row import Row
 
 WAVES = (
-    "Against the reference it was faster and slower in waves: processes resemble those before them, and the interval of "
-    "the speed-up is wider for that."
+    "Against the reference it was faster and slower in waves: processes resemble those before them, and the interval "
+    "of the speed-up is wider for that."
 )
 
 
