@@ -14,6 +14,7 @@ from inferlens.insight.runs import runs_of
 from inferlens.layer_profile import Layer, Profile
 from inferlens.record import Warning
 from tests.insight.floors import CHAIN, MEGA, ceilings, module, work_of, worked
+from tests.insight.kernel_profiles import kernel, made, of_kernels
 from tests.insight.samples import failed, fused, layer, untouched
 from tests.views.samples import case
 
@@ -97,6 +98,23 @@ def test_a_module_in_several_layers_is_divided_among_them() -> None:
     of = found(worked(layers, attention))
     assert [each.flops for each in of.rows] == pytest.approx([3 * MEGA, 0, 9 * MEGA])
     assert [each.bytes for each in of.rows] == pytest.approx([2 * MEGA, 2 * MEGA, 6 * MEGA])
+
+
+def test_what_only_prepares_data_for_a_convolution_computes_nothing() -> None:
+    """As in TensorRT and cuDNN: what changes the memory order came from the same operator as the convolution."""
+    conv = work_of(module("conv", flops=12, weights=4, outputs=3, given=3, returned=3))
+    packed = timed("move", 10e-3, "conv", kind="kgen", operators=("Conv", "Relu"))
+    computed = timed("compute", 30e-3, "conv", kind="correlation", operators=("Conv", "Relu"))
+    of = found(worked([packed, computed], conv))
+    assert [each.flops for each in of.rows] == [0, 12 * MEGA]
+    assert [each.bytes for each in of.rows] == pytest.approx([1.5 * MEGA, 8.5 * MEGA])  # weights are the second's
+
+    operator = "aten::cudnn_convolution"
+    names = ("void cudnn::nchwToNhwcKernel<__half>(int)", "{}", "void cublasLt::splitKreduce_kernel<32, 16>(int)")
+    for computing in ("nvjet_sm90_hsh_64x32_64x16_4x2_h_bz_NNT", "a_kernel_that_says_nothing"):
+        kernels = [kernel(name.format(computing), 2e-6, "conv", operator=operator) for name in names]
+        of = found(of_kernels("eager", made(*kernels), work=conv, ceilings=ceilings()))
+        assert [each.flops for each in of.rows] == [0, 12 * MEGA, 0]
 
 
 def test_what_a_fast_path_does_not_call_is_part_of_the_module_around_it() -> None:

@@ -3,7 +3,8 @@
 What always holds: a layer gets no more work than has to be done in it, so that what follows from it is a floor.
 
 - A module that several layers name is divided among them: equally if they are as many as its calls, else in proportion
-  to their times. FLOPs and weights go to those that compute with matrices, if their kinds tell which those are.
+  to their times. FLOPs and weights go to those that compute with matrices, if their kinds tell which those are, or else
+  their operators: what only prepares the data of a convolution came from the same operator.
 - A tensor that one module makes and a later one of the same layer reads does not go through memory, and is in neither's
   bytes. What a layer reads of one module counts at most as often as it was written.
 - A module that no layer names is part of the layer that is the module around it, as in eager PyTorch, where a fast path
@@ -23,9 +24,11 @@ from inferlens.work import ModuleWork, Work
 
 _MATRIX = re.compile(
     r"conv(?!er)|gemm|matmul|matrix_?multiply|addmm|bmm|\bmm\b|(?<!bi)(?<!tri)linear|fully_?connected|inner_?product|attention|sdpa|"
-    r"flash|fprop|cutlass|xmma",
+    r"flash|fprop|cutlass|xmma|nvjet|correlation",
     re.IGNORECASE,
 )
+# What an operator that computes with matrices launches besides: changes of memory order, sums of partial products.
+_BESIDE = re.compile(r"nchwto|nhwcto|splitk_?reduce", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def shares(layers: Sequence[Layer | Kernel], times: Sequence[float], work: Work)
         for layer, share in _divided(users, times, module.calls):
             bytes_[layer] += share * written[path]
             reads[layer].add(module, share, places)
-        computing = [user for user in users if _MATRIX.search(_text(layers[user]))] if module.flops else []
+        computing = _computing(users, layers) if module.flops else []
         for layer, share in _divided(computing or users, times, module.calls):
             flops[layer] += share * module.flops
             bytes_[layer] += share * module.weights
@@ -134,9 +137,21 @@ def _divided(users: Sequence[int], times: Sequence[float], calls: int) -> list[t
     return [(user, times[user] / total) for user in users]
 
 
-def _text(layer: Layer | Kernel) -> str:
-    """What tells whether a layer computes with matrices; of a kernel also its name, which is a program's."""
-    return " ".join((layer.kind, *layer.operators) if isinstance(layer, Layer) else (layer.operator, layer.name[:1000]))
+def _computing(users: Sequence[int], layers: Sequence[Layer | Kernel]) -> list[int]:
+    """Those that compute with matrices: by kind, of a kernel by its name, which is a program's; else by operators."""
+    own = [user for user in users if _MATRIX.search(_own(layers[user])) and not _BESIDE.search(_own(layers[user]))]
+    if own:
+        return own
+    launched = [user for user in users if _MATRIX.search(_operators(layers[user]))]
+    return [user for user in launched if not _BESIDE.search(_own(layers[user]))] or launched
+
+
+def _own(layer: Layer | Kernel) -> str:
+    return layer.kind if isinstance(layer, Layer) else layer.name[:1000]
+
+
+def _operators(layer: Layer | Kernel) -> str:
+    return " ".join(layer.operators) if isinstance(layer, Layer) else layer.operator
 
 
 def _placed(layers: Sequence[Layer | Kernel], known: Mapping[str, ModuleWork]) -> _Places:

@@ -14,6 +14,10 @@ LEAST = 0.02
 LEAST_WITHOUT_RATE = 0.1
 FEW_CHANNELS = 4
 SLOWER = 2.0
+ADVICE = (
+    "Pad the input channels to 4 or 8 (zeros in the input and in the weights), use channels-last memory order, or fold "
+    "2x2 pixels into channels before it (space to depth)."
+)
 
 
 @rule(
@@ -23,8 +27,7 @@ SLOWER = 2.0
     f"1/{SLOWER:.0f} of the rate of the other convolutions, and {percent(LEAST)} of a run could be won at their rate; "
     f"without FLOPs, on a GPU: it takes {percent(LEAST_WITHOUT_RATE)} of a run",
     silent="where it is the only convolution; grouped ones are not compared with",
-    advice="Pad the input channels to 4 or 8 (zeros in the input and in the weights), use channels-last memory order, "
-    "or fold 2x2 pixels into channels before it (space to depth).",
+    advice=ADVICE,
 )
 def first_convolution(seen: Evidence) -> Iterator[Finding]:
     """The rate of the others is what the same device and library reach in the same run: a goal that can be met."""
@@ -38,6 +41,7 @@ def first_convolution(seen: Evidence) -> Iterator[Finding]:
     mine, share = flops(seen, first), seen.share(first.steady)
     known = [(done, each) for each in others if (done := flops(seen, each)) and not _grouped(each)]
     says = f"{part(first)}, the first convolution, has {plural(channels, 'input channel')}"
+    advice = ADVICE.replace("4 or 8", "8") if channels == FEW_CHANNELS else ""  # as TensorRT pads them
     if mine and known:
         rate = sum(done for done, _ in known) / sum(each.steady for _, each in known)
         floor = mine / rate
@@ -50,6 +54,7 @@ def first_convolution(seen: Evidence) -> Iterator[Finding]:
             f"the rate of the other convolutions; at theirs it would take {duration(floor)}.",
             seconds=won,
             share=share,
+            advice=advice,
             evidence={
                 "channels": channels,
                 "seconds": first.steady,
@@ -65,6 +70,7 @@ def first_convolution(seen: Evidence) -> Iterator[Finding]:
             sentence=f"{says} and takes {of_run(first.steady, share)}, {ratio(first.steady / mean)} as long as the "
             "mean of the other convolutions.",
             share=share,
+            advice=advice,
             evidence={"channels": channels, "seconds": first.steady, "mean of the others": mean},
         )
 

@@ -22,7 +22,7 @@ _LAYERS: tuple[tuple[Family, str], ...] = (
     (
         "convolution",
         r"(lazy)?conv(transpose)?[123]d|((nhwc|fused|qlinear|cask|group|de)*conv(olution|transpose|integer)?)"
-        r"|(group)?convolutionbackpropdata",
+        r"|(group)?convolutionbackpropdata|correlation",  # the last as TensorRT's compiler calls them
     ),
     (
         "matrix product",
