@@ -102,6 +102,7 @@ def test_the_sum_of_some_rows():
         (of_times((1.0,) * 3, whole=()), "no runs"),
         (of_times((-1.0,) * 3, whole=(2.0,) * 3), "negative"),
         (of_times((1.0,) * 3, whole=(float("nan"),) * 3), "not finite"),
+        (of_times((1e308,) * 3, whole=(1.0,) * 3), "more than a day"),
     ],
 )
 def test_what_cannot_be_right_is_refused(made, why):

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from inferlens.errors import InferlensError, suggestion
 from inferlens.insight.layers import Reconciliation, reconciliation
-from inferlens.insight.runs import Array, Runs, Times, part_runs
+from inferlens.insight.runs import Array, Runs, Times, are_times, part_runs
 from inferlens.kernel_profile import Gpu, Kernel, Kernels
 from inferlens.layer_profile import Profile
 from inferlens.units import listing
@@ -151,8 +151,8 @@ def kernel_table(profile: Profile, untouched: Sequence[float] = (), by: By = "na
     runs = part_runs(profile)
     if isinstance(runs, str) or kernels is None:
         return str(runs)
-    busy = np.asarray(kernels.busy, dtype=np.float64)
-    if busy.shape != runs.whole.shape or not np.isfinite(busy).all() or (busy < 0).any():
+    busy = busy_of(kernels, runs)
+    if busy is None:
         return "Its GPU was busy for times that are none, or not as many as there were runs."
     members = _grouped(kernels.kernels, by)
     fitted = reconciliation(runs, untouched)
@@ -168,6 +168,12 @@ def kernel_table(profile: Profile, untouched: Sequence[float] = (), by: By = "na
         clock=kernels.clock,
         absent=kernels.absent,
     )
+
+
+def busy_of(kernels: Kernels, runs: Runs) -> Array | None:
+    """Seconds of each run in which the GPU ran anything; ``None`` if these are no times, or not as many as runs."""
+    busy = np.asarray(kernels.busy, dtype=np.float64)
+    return busy if busy.shape == runs.whole.shape and are_times(busy) else None
 
 
 def _grouped(kernels: Sequence[Kernel], by: By) -> tuple[tuple[int, ...], ...]:

@@ -22,6 +22,7 @@ from inferlens.stats.intervals import median_interval
 from inferlens.stats.quantiles import summarise
 
 LEAST_RUNS_TO_TRIM = 4
+_LONGEST = 86400.0  # what takes longer than a day is no run: sums of such times need not be finite, nor fit a trace
 
 Array = NDArray[np.float64]
 
@@ -125,8 +126,8 @@ def part_runs(profile: Profile) -> Runs | str:
     whole = np.asarray(told.whole, dtype=np.float64)
     if not whole.size:
         return "It has no runs."
-    if not _are_times(whole):
-        return "Its times are no times: one is negative or not finite."
+    if not are_times(whole):
+        return "Its times are no times: one is negative, not finite or more than a day."
     parts, noun = parts_of(profile), "layer" if profile.layers else "kernel"
     timed = tuple(bool(part.times) for part in parts)
     times = np.zeros((len(timed), whole.size))
@@ -136,7 +137,9 @@ def part_runs(profile: Profile) -> Runs | str:
         if len(part.times) != whole.size:
             return f"A {noun} has {len(part.times)} times, and there were {whole.size} runs."
         times[index] = part.times
-    return Runs(whole, times, timed) if _are_times(times) else f"A {noun} has a time that is negative or not finite."
+    if not are_times(times):
+        return f"A {noun} has a time that is negative, not finite or more than a day."
+    return Runs(whole, times, timed)
 
 
 def parts_of(profile: Profile) -> Sequence[Layer | Kernel]:
@@ -153,5 +156,7 @@ def timed_of(profile: Profile) -> Timed | None:
     return "GPU" if profile.kernels else None
 
 
-def _are_times(values: Array | Sequence[float]) -> bool:
-    return bool(np.isfinite(values).all() and (np.asarray(values) >= 0).all())
+def are_times(values: Array | Sequence[float]) -> bool:
+    """Whether all of these can be seconds that something took: finite, not negative, no more than a day."""
+    found = np.asarray(values, dtype=np.float64)
+    return bool(((found >= 0) & (found <= _LONGEST)).all())  # which what is not a number is not

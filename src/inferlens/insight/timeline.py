@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from inferlens.insight.fused import Path, ancestor, path_of
 from inferlens.insight.module_spans import ModuleSpan, Placed, module_spans
-from inferlens.insight.runs import Array
+from inferlens.insight.runs import Array, are_times
 from inferlens.kernel_profile import Kernel, Kernels
 from inferlens.layer_profile import Layer, Layers, Level, Profile
 
@@ -29,8 +29,6 @@ IN_PIECES = "in several pieces or side by side, each drawn as one from its first
 
 # Ends of one layer and begins of the next are rounded to nanoseconds by themselves.
 _ROUNDING = 1e-9
-# Longer than a day is no run, and would not fit a trace's integers when many are added up.
-_LONGEST = 86400.0
 _NEVER = 2**62
 
 
@@ -123,15 +121,11 @@ def _wrong(told: Layers | Kernels, parts: Sequence[Layer | Kernel]) -> str:
         for what, values in (("times", part.times), ("begins", part.begins)):
             if len(values) not in (0, runs):
                 return f"A part of it has {len(values)} {what}, and there were {runs} runs."
-            if not _are_times(values):
+            if not are_times(values):
                 return f"Its {what} are no times: one is negative, not finite, or more than a day."
     if list(told.begun) != sorted(told.begun):
         return "Its runs do not begin one after the other."
-    return "" if _are_times((*told.whole, *told.begun)) else "Its runs have no times: one is negative or not finite."
-
-
-def _are_times(values: Sequence[float]) -> bool:
-    return all(0 <= value <= _LONGEST for value in values)
+    return "" if are_times((*told.whole, *told.begun)) else "Its runs have no times: one is negative or not finite."
 
 
 def _timeline(told: Layers | Kernels, parts: Sequence[Layer | Kernel]) -> Timeline:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,10 +17,11 @@ from msgspec.structs import replace
 from inferlens.case import Case
 from inferlens.insight.findings import families
 from inferlens.insight.findings.families import Family
+from inferlens.insight.kernels import busy_of
 from inferlens.insight.layers import LayerRow, LayerTable, layer_table
 from inferlens.insight.roofline import Roofline, precision_of, roofline
 from inferlens.insight.roofline_rows import Floor
-from inferlens.insight.runs import Array, Runs
+from inferlens.insight.runs import Runs, part_runs
 from inferlens.kernel_profile import Kernel, Kernels
 from inferlens.layer_profile import Layer, Profile
 from inferlens.record import Metric, Record
@@ -233,9 +233,11 @@ class Evidence:
     @cached_property
     def _kernels(self) -> tuple[Kernels, Runs] | None:
         for profile in self.profiles:
-            if profile.status == "ok" and profile.kernels:
-                runs = _runs(profile.kernels)
-                return (profile.kernels, runs) if runs else None
+            if profile.status == "ok" and profile.kernels and profile.layers is None:
+                runs = part_runs(profile)
+                if isinstance(runs, str) or not runs.was_timed or not all(runs.was_timed):
+                    return None
+                return (profile.kernels, runs) if busy_of(profile.kernels, runs) is not None else None
         return None
 
     @cached_property
@@ -260,15 +262,3 @@ class Evidence:
     def share_of_gpu(self, seconds: float) -> float:
         """Seconds of kernels as a share of the GPU's busy time."""
         return seconds / self.busy if self.busy > 0 else 0.0
-
-
-def _runs(kernels: Kernels) -> Runs | None:
-    """The runs of kernels as arrays, if every series is as long as there were runs, finite and not negative."""
-    count = len(kernels.whole)
-    series: Sequence[tuple[float, ...]] = [kernels.whole, kernels.busy, *(each.times for each in kernels.kernels)]
-    if not count or not kernels.kernels or any(len(each) != count for each in series):
-        return None
-    times: Array = np.asarray(series, dtype=np.float64)
-    if not np.isfinite(times).all() or (times < 0).any():
-        return None
-    return Runs(times[0], times[2:], (True,) * len(kernels.kernels))

@@ -48,7 +48,7 @@ def render(cases: Sequence[Roofed], format: str) -> str | bytes:
     if not able:
         reasons = list(dict.fromkeys(map(why_not, cases)))
         raise InferlensError(
-            f"There is nothing to draw: {' '.join(reasons[:1])}", cure="inferlens roofline without --plot"
+            f"There is nothing to draw: {plain(' '.join(reasons[:1]))}", cure="inferlens roofline without --plot"
         )
     light, dark = (_chart([_panel(case, found, theme) for case, found in able], theme) for theme in THEMES.values())
     if format == "html":
