@@ -20,7 +20,7 @@ from inferlens.units import bandwidth, flop_rate, megaflops
 from inferlens.views.profiled import FORMATS, roofline_plot
 from inferlens.views.profiled.roofline import Roofed, render, roofed
 from tests.insight.floors import CHAIN, ceilings, module, work_of, worked
-from tests.insight.samples import NASTY, eager, failed, layer
+from tests.insight.samples import NASTY, eager, failed, layer, untouched
 from tests.views.samples import case
 
 
@@ -97,6 +97,13 @@ def test_the_layer_with_most_to_win_comes_first() -> None:
     assert "Most is to be won in conv: 40.0 of 60.0 ms, 3.00x its floor." in text
     assert "The floors add up to 35.5 ms of 84.2 ms. At most 51.5 ms (61.2 %) are to be won in the layers" in text
     assert "1 layer took less than the floor" in text
+
+
+def test_what_profiling_cost_stands_beside_what_there_is_to_be_won() -> None:
+    of = slow()
+    loaded = LoadedProfiles(profiles=[of], records={of.id: untouched(of, 42.1e-3)})
+    assert "Profiling made a call 1.98x as long: 84.2 ms" in render(roofed(loaded), "table", width=160)
+    assert "Profiling" not in drawn(of, width=160), "no record beside it"
 
 
 def test_sorting_and_the_rest_in_a_line_of_its_own() -> None:

@@ -42,7 +42,10 @@ def test_a_layer_far_above_its_floor() -> None:
     of = layered(layer("conv1", 8.0), layer("fc", 2.0, kind="Gemm"), of=ON_GPU, timed="GPU")
     of = msgspec.structs.replace(of, work=work(conv1=2e9, fc=5e9), ceilings=ceilings(fp16=1e13))
     found = the("far-above-floor", of)
-    assert found.sentence == "conv1 takes 80 % of a run (8.00 ms), 40 times its floor of 200 µs (bound by arithmetic)."
+    assert (
+        found.sentence
+        == "conv1 takes 80 % of a profiled run (8.00 ms), 40 times its floor of 200 µs (bound by arithmetic)."
+    )
     assert found.seconds == pytest.approx(7.8 * MS)
     assert found.subject == "conv1"
     near = msgspec.structs.replace(of, ceilings=ceilings(fp16=1e12))
@@ -85,7 +88,8 @@ def test_a_layer_that_takes_most_without_doing_most() -> None:
     assert not of_rule("dominating", of), "40 % of a run may be what it has to be"
     worked = msgspec.structs.replace(of, work=work(stem=1e8, rest0=9e8))
     assert (
-        the("dominating", worked).sentence == "stem takes 40 % of a run (40.0 ms) and does 10 % of the model's FLOPs."
+        the("dominating", worked).sentence
+        == "stem takes 40 % of a profiled run (40.0 ms) and does 10 % of the model's FLOPs."
     )
     assert not of_rule("dominating", msgspec.structs.replace(of, work=work(stem=5e8, rest0=5e8)))
     half = layered(layer("stem", 90.0), *REST)
@@ -98,8 +102,9 @@ def test_depthwise_convolutions_that_are_bound_by_memory() -> None:
     moved = ModuleWork(module="dw", flops=1e9, inputs=10**9, outputs=10**9, returned=10**9)
     of = msgspec.structs.replace(of, work=Work(modules=(moved,)), ceilings=ceilings(fp16=1e14))
     found = the("bandwidth-bound", of)
-    assert "1 layer (Conv) is bound by memory and close to its floor: it takes 30 % of a run (3.00 ms), 1.5 times" in (
-        found.sentence
+    assert (
+        "1 layer (Conv) is bound by memory and close to its floor: it takes 30 % of a profiled run (3.00 ms), 1.5 times"
+        in (found.sentence)
     )
     assert found.seconds == pytest.approx(1 * MS)
     assert not of_rule("bandwidth-bound", msgspec.structs.replace(of, ceilings=ceilings(fp16=1e11))), "by arithmetic"
@@ -113,7 +118,10 @@ def test_depthwise_convolutions_that_are_bound_by_memory() -> None:
 def test_a_first_convolution_slower_than_the_others() -> None:
     others = [convolution(f"conv{number}", 1.0, 64, 64) for number in (2, 3, 4)]
     found = the("first-convolution", layered(convolution("conv1", 2.0, 3, 64), *others))
-    assert "has 3 input channels, takes 40 % of a run (2.00 ms) and computes at 1/42.7 of the rate" in found.sentence
+    assert (
+        "has 3 input channels, takes 40 % of a profiled run (2.00 ms) and computes at 1/42.7 of the rate"
+        in found.sentence
+    )
     assert found.seconds == pytest.approx((2 - 3 / 64) * MS)
     padded = layered(convolution("conv1", 2.0, 4, 64, kind="correlation"), *others)
     assert the("first-convolution", padded).advice.startswith("Pad the input channels to 8 "), "padded"
@@ -144,8 +152,8 @@ def test_layers_that_only_change_order_or_type() -> None:
     own = layer("permute", 1.0, "Transpose", "encoder")
     found = the("reformats", layered(*reorders, own, layer("conv", 96.0)))
     assert found.sentence == (
-        "11 layers that only change memory order or type (10 Reorder and 1 Transpose) take 4 % of a run (4.00 ms). "
-        "1 of them is the model's own."
+        "11 layers that only change memory order or type (10 Reorder and 1 Transpose) take 4 % of a profiled "
+        "run (4.00 ms). 1 of them is the model's own."
     )
     assert found.seconds == pytest.approx(4 * MS)
     assert "inferlens layers --sort order" in found.advice
@@ -221,7 +229,7 @@ def test_what_falls_back_to_pytorch() -> None:
     found = the("fallback", of, record=with_facts(of, partition=partition()))
     assert found.sentence == (
         "1 of 10 operators falls back to PyTorch, in 1 segment beside 1 engine: layer4 (aten.sort.default: not "
-        "supported). Layers of modules that are wholly in PyTorch take 20 % of a run (2.00 ms)."
+        "supported). Layers of modules that are wholly in PyTorch take 20 % of a profiled run (2.00 ms)."
     )
     assert (found.subject, found.share) == ("layer4", pytest.approx(0.2))
     assert not of_rule("fallback", of, record=with_facts(of, partition=partition(whole=True)))
@@ -266,7 +274,9 @@ def half(name: str, ms: float, kind: str, given: int, made: int) -> Any:
 def test_channels_that_do_not_fit_tensor_cores() -> None:
     fc1, fc2 = half("fc1", 1.0, "Linear", 510, 512), half("fc2", 9.0, "Linear", 512, 512)
     found = the("tensor-cores-unused", layered(fc1, fc2, of=ON_GPU))
-    assert found.sentence.startswith("Channels of fc1 (510 to 512) are no multiples of 8. They take 10 % of a run")
+    assert found.sentence.startswith(
+        "Channels of fc1 (510 to 512) are no multiples of 8. They take 10 % of a profiled run"
+    )
     assert "may be" in found.sentence, "shapes alone do not prove it"
     assert not of_rule("tensor-cores-unused", layered(fc2, of=ON_GPU))
     assert not of_rule("tensor-cores-unused", layered(fc1, fc2)), "a CPU"
@@ -281,7 +291,7 @@ def test_fp32_on_a_gpu_that_has_tf32() -> None:
     fp32 = case(device="cuda")
     of = layered(layer("conv", 8.0), layer("pool", 2.0, "Pool"), of=fp32, ceilings=ceilings(fp32=5e13, tf32=2e14))
     found = the("tf32-off", of)
-    assert "take 80 % of a run (8.00 ms) in full fp32, although this GPU has TF32" in found.sentence
+    assert "take 80 % of a profiled run (8.00 ms) in full fp32, although this GPU has TF32" in found.sentence
     assert found.seconds == pytest.approx(6 * MS)
     assert "accuracy" in found.advice
     assert the("tf32-off", msgspec.structs.replace(of, ceilings=None)).seconds is None
@@ -313,7 +323,7 @@ def test_layers_in_fp32_in_an_fp16_case() -> None:
 def test_time_outside_of_all_layers() -> None:
     of = layered(layer("conv", 6.0), whole=10.0)
     found = the("outside-layers", of, record=untouched(of, 10.0))
-    assert found.sentence == "40 % of a run (4.00 ms) is spent outside of all layers."
+    assert found.sentence == "40 % of a profiled run (4.00 ms) is spent outside of all layers."
     assert of_rule("outside-layers", of, record=untouched(of, 9.0))[0].seconds == pytest.approx(3 * MS)
     assert not of_rule("outside-layers", of, record=untouched(of, 6.3)), "profiling has added it"
     assert not of_rule("outside-layers", of), "nobody knows what profiling has added"

@@ -46,7 +46,8 @@ def test_time_of_no_known_module() -> None:
     absent = {"modules": "not known for 1 layer: it was taken apart."}
     found = the("not-attributed", layered(unknown, layer("conv", 6.0), absent=absent))
     assert found.sentence == (
-        "1 layer of no known module takes 25 % of a run (2.00 ms): lost. (not known for 1 layer: it was taken apart.)"
+        "1 layer of no known module takes 25 % of a profiled run (2.00 ms): lost. (not known for 1 layer: it was "
+        "taken apart.)"
     )
     assert not of_rule("not-attributed", layered(unknown, layer("conv", 60.0))), "little"
     inserted = msgspec.structs.replace(unknown, details={"inserted": "by the backend"})

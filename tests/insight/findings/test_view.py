@@ -68,11 +68,23 @@ def test_nothing_to_say_and_nothing_to_look_at(tmp_path: Path) -> None:
     assert "openvino fp32: It has no fp16. --precision fp32" in said
 
 
+def test_whose_time_could_be_won(tmp_path: Path) -> None:
+    """Layers are timed in profiled runs, which may take several times as long as a call."""
+    of = layered(layer("conv", 1.0), layer("reorder", 1.0, kind="Reorder"))
+    save(tmp_path, of)
+    (tmp_path / "record.json").write_bytes(msgspec.json.encode(untouched(of, 0.5)))
+    said = render(judged(load_profiles([tmp_path])), "markdown")
+    assert "at most 1.00 ms of a profiled run could be won (50 %)" in said
+    assert "of an untouched call" not in said
+
+
 def test_levels_of_a_case_are_one_case(tmp_path: Path) -> None:
     layers, kernels = layered(layer("conv", 1.0), of=ON_GPU), launched(kernel("add", 2.0, 200))
     for profile in (layers, kernels):
         save(tmp_path, profile)
     (tmp_path / "record.json").write_bytes(msgspec.json.encode(untouched(layers, 2.0)))
+    said = render(judged(load_profiles([tmp_path])), "markdown")
+    assert "of an untouched call could be won" in said
     (one,) = judged(load_profiles([tmp_path]))
     assert {"host-bound", "tiny-kernels"} <= {each.rule for each in one.found}
     assert not any(each.startswith(("layers", "kernels")) for each in one.unseen)

@@ -29,6 +29,7 @@ class Finding(Struct, frozen=True, kw_only=True):
             to be added up: they may be about the same time.
         whole: seconds of the run that ``seconds`` are part of: the profiled one where they are of layers, an untouched
             one where they are of the GPU and that is known.
+        untouched: whether ``whole`` is an untouched call, and no profiled run.
         share: of a call's time that it is about; ``None`` where the evidence does not tell.
         advice: what to try.
     """
@@ -40,6 +41,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     evidence: dict[str, Number] = {}
     seconds: float | None = None
     whole: float | None = None
+    untouched: bool = False
     share: float | None = None
     advice: str = ""
 
@@ -75,16 +77,19 @@ class Rule:
 
     def __call__(self, seen: Evidence) -> list[Finding]:
         """What the rule finds in the evidence."""
-        return [
-            replace(
-                each,
-                rule=self.name,
-                about=self.about,
-                whole=None if each.seconds is None else each.whole or seen.profiled,
-                advice=each.advice or self.advice,
-            )
-            for each in self.judge(seen)
-        ]
+        return [self._of(each, seen) for each in self.judge(seen)]
+
+    def _of(self, found: Finding, seen: Evidence) -> Finding:
+        """What the function found, with what every finding has."""
+        whole = None if found.seconds is None else found.whole or seen.profiled
+        return replace(
+            found,
+            rule=self.name,
+            about=self.about,
+            whole=whole,
+            untouched=whole is not None and whole == seen.latency,
+            advice=found.advice or self.advice,
+        )
 
 
 def rule(

@@ -74,8 +74,8 @@ def kinds(parts: Sequence[Part]) -> str:
 
 
 def of_run(seconds: float, share: float) -> str:
-    """``12 % of a run (3.4 ms)``."""
-    return f"{percent(share)} of a run ({duration(seconds)})"
+    """``12 % of a profiled run (3.4 ms)``: layers are timed in no other, and it may be much longer than a call."""
+    return f"{percent(share)} of a profiled run ({duration(seconds)})"
 
 
 def of_gpu(seconds: float, share: float) -> str:

@@ -94,7 +94,8 @@ def looked_at(of: Judged) -> str:
 
 
 def about(of: Finding) -> str:
-    """What could be won, and the rule: ``at most 1.3 ms of a run could be won (11 %) · reformats``."""
+    """What could be won, and the rule: ``at most 1.3 ms of a profiled run could be won (11 %) · reformats``."""
     if of.seconds is None or of.won is None:
         return of.rule
-    return f"at most {duration(of.seconds)} of a run could be won ({percent(of.won)}) · {of.rule}"
+    run = "an untouched call" if of.untouched else "a profiled run"
+    return f"at most {duration(of.seconds)} of {run} could be won ({percent(of.won)}) · {of.rule}"

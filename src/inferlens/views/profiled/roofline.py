@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inferlens.errors import InferlensError, suggestion
+from inferlens.insight.layers import reconciliation
 from inferlens.insight.roofline import By, Roofline, check_by, roofline
 from inferlens.insight.roofline_rows import Floor
+from inferlens.insight.runs import part_runs
 from inferlens.profile_store import LoadedProfiles
 from inferlens.units import ABSENT, listing, mebibytes, megaflops, milliseconds, plural, ratio, significant
 from inferlens.views.columns import plain
@@ -16,6 +18,7 @@ from inferlens.views.profiled.cases import Profiled, groups
 from inferlens.views.profiled.grid import Grid, Heading, Line
 from inferlens.views.profiled.layers import modules, signed_percent
 from inferlens.views.profiled.roofline_sentences import about, name_in, notes, sentences
+from inferlens.views.profiled.sentences import cost
 
 SORTS = ("won", "time", "order")
 TOP = 20
@@ -118,8 +121,15 @@ def grid(of: Roofed, sort: str, top: int) -> Grid:
         HEADINGS,
         tuple(lines),
         tuple(map(plain, notes(of.case.profile, found))),
-        tuple(map(plain, sentences(found))),
+        tuple(map(plain, [*sentences(found), *_cost(of.case)])),
     )
+
+
+def _cost(of: Profiled) -> list[str]:
+    """What profiling cost, where that is known: times, and so what there is to be won, are of the profiled run."""
+    runs = part_runs(of.profile)
+    account = None if isinstance(runs, str) else reconciliation(runs, of.untouched)
+    return [cost(account)] if account and account.cost is not None else []
 
 
 def _chosen(found: Roofline | str, sort: str, top: int | None) -> list[Floor]:
