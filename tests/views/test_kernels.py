@@ -47,6 +47,13 @@ def test_what_a_row_says():
     assert "vectorized_elementwise_kernel<launch_clamp_scalar>" in text
 
 
+def test_one_block_on_a_large_gpu_is_not_nothing():
+    one = kernel("one", 1e-6, occupancy=1.0, achieved=128 / 2048 / 132)
+    text = drawn(of_kernels("pytorch", made(one, kernel("none", 1e-6, occupancy=1.0, achieved=0.0))), width=300)
+    assert "100 % <0.1 %" in " ".join(row_of(text, "one").split())
+    assert "100 % 0 %" in " ".join(row_of(text, "none").split())
+
+
 def test_how_it_adds_up_and_what_it_comes_to():
     text = drawn(traced(), width=300, top=3)
     for name in ("11 other kernels", "all kernels", "GPU busy", "GPU idle", "whole run"):

@@ -188,7 +188,9 @@ def _sizes(sizes: Sequence[int], more: str = "") -> str:
 
 
 def _occupancy(share: float | None) -> str:
-    return ABSENT if share is None else percent(round(share, 3))
+    if share is None:
+        return ABSENT
+    return "<0.1 %" if 0 < share < 0.0005 else percent(round(share, 3))  # one block on a large GPU is not nothing
 
 
 def _modules(paths: Sequence[str]) -> str:
