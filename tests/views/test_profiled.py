@@ -69,6 +69,15 @@ def test_layers_by_time_or_in_order():
         tables(eager(), sort="tim")
 
 
+def test_the_model_itself_has_a_name():
+    """Eager PyTorch executes it too, and its path is empty."""
+    of = profile(case("pytorch"), [layer("", 3e-3, "", kind="ResNet"), layer("fc", 1e-3, "fc")])
+    cases = [one for group in groups(LoadedProfiles(profiles=[of])) for one in group]
+    text = layers.render(cases, width=200)
+    assert "the model takes most" in text
+    assert "(no name)" not in text
+
+
 def test_layers_that_overlap_say_so():
     made = profile(case(), [layer("a", 3e-3, "a"), layer("b", 3e-3, "b")], outside=-2e-3)
     assert "some ran at the same time" in tables(made, width=300)

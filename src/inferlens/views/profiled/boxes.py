@@ -21,7 +21,7 @@ from inferlens.views.columns import plain
 from inferlens.views.page import page
 from inferlens.views.profiled.cases import Profiled
 from inferlens.views.profiled.layers import TOP, check_sort
-from inferlens.views.profiled.sentences import by_time, name_of
+from inferlens.views.profiled.sentences import by_time, layer_name, name_of
 
 _WIDTH = 560
 _STEP = 20
@@ -108,7 +108,7 @@ def _box(row: LayerRow, table: LayerTable) -> dict[str, Any]:
     return {
         **{name: value * 1e3 for name, value in text},
         # A number tells apart what the shortened names may not.
-        "name": f"{_short(name_of(row.name), _LONGEST_NAME)}  #{row.place}",
+        "name": f"{_short(name_of(layer_name(row)), _LONGEST_NAME)}  #{row.place}",
         "kind": _short(plain(row.kind), _LONGEST_NAME),
         "text": f"{milliseconds(middle)} ({milliseconds(lower)} to {milliseconds(upper)})",
     }

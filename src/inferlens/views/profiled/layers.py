@@ -14,7 +14,7 @@ from inferlens.views.columns import plain
 from inferlens.views.profiled import check, csv, json, markdown, terminal
 from inferlens.views.profiled.cases import Profiled
 from inferlens.views.profiled.grid import Grid, Heading, Line
-from inferlens.views.profiled.sentences import by_time, name_of, of_layers
+from inferlens.views.profiled.sentences import by_time, layer_name, name_of, of_layers
 
 SORTS = ("time", "order")
 TOP = 20
@@ -123,7 +123,7 @@ def _line(row: LayerRow) -> Line:
         str(row.calls) if row.calls != 1 else ABSENT,
         *_numbers(row.times),
     )
-    return Line(name_of(row.name), tuple((text, "") for text in texts))
+    return Line(name_of(layer_name(row)), tuple((text, "") for text in texts))
 
 
 def _total(name: str, times: Times, style: str = "") -> Line:

@@ -28,6 +28,11 @@ def name_of(name: str) -> str:
     return plain(name) or "(no name)"
 
 
+def layer_name(row: LayerRow) -> str:
+    """What a layer is called; the model itself, which eager PyTorch executes too, has the empty path."""
+    return "the model" if not row.name and row.modules == ("",) else row.name
+
+
 def short(name: str) -> str:
     """A name in a sentence, not longer than a sentence bears."""
     text = name_of(name)
@@ -62,7 +67,7 @@ def _most(table: LayerTable) -> list[str]:
     rows = [row for row in by_time(table.rows) if row.times and row.times.typical > 0]
     if not rows or rows[0].times is None or rows[0].times.share is None:
         return ["No layer has a time."]
-    first = f"{short(rows[0].name)} takes most: {percent(rows[0].times.share)} of a run"
+    first = f"{short(layer_name(rows[0]))} takes most: {percent(rows[0].times.share)} of a run"
     several = table.sum_of(rows[:_FEW]).share
     if len(rows) <= _FEW or several is None:
         return [f"{first}."]
