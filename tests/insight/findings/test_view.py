@@ -78,6 +78,18 @@ def test_whose_time_could_be_won(tmp_path: Path) -> None:
     assert "of an untouched call" not in said
 
 
+def test_the_cost_of_profiling_layers_is_that_of_their_own_record(tmp_path: Path) -> None:
+    """Levels that were profiled one after the other each have a record; the later one is of the kernels here."""
+    layers, kernels = layered(layer("conv", 3.0), of=ON_GPU), launched(kernel("add", 2.0, 200))
+    for profile, median in ((layers, 1.0), (kernels, 2.0)):
+        (tmp_path / profile.level).mkdir()
+        save(tmp_path / profile.level, profile)
+        record = msgspec.structs.replace(untouched(layers, median), id=profile.record)
+        (tmp_path / profile.level / "record.json").write_bytes(msgspec.json.encode(record))
+    said = render(judged(load_profiles([tmp_path])), "markdown")
+    assert "3.00x as long as an untouched one (3.00 ms and 1.00 ms)" in said
+
+
 def test_levels_of_a_case_are_one_case(tmp_path: Path) -> None:
     layers, kernels = layered(layer("conv", 1.0), of=ON_GPU), launched(kernel("add", 2.0, 200))
     for profile in (layers, kernels):

@@ -60,7 +60,9 @@ def _judged(case: Profiled, profiles: Sequence[Profile], loaded: LoadedProfiles)
     if not able:
         reason = case.profile.reason or f"It ended as '{case.profile.status}', and no reason is known."
         return Judged(case, (), reason=f"{reason} {case.profile.cure}".strip())
-    records = [record for each in reversed(able) if (record := loaded.records.get(each.id))]
+    # What profiling cost is told of layers, so by the calls that were timed with them, as in their table.
+    layers_first = sorted(able, key=lambda each: each.level != "layer")
+    records = [record for each in layers_first if (record := loaded.records.get(each.id))]
     record = records[0] if records else None
     seen = evidence_of(able, record)
     return Judged(case, tuple(findings(able, record)), tuple(unseen(seen)))
