@@ -169,6 +169,13 @@ def test_wrong_outputs_and_unknown_costs_are_said():
     assert "What profiling cost with pytorch fp32 is not known." in trees(eager(), median=None, width=200)
 
 
+def test_columns_that_profiling_made_much_longer_are_not_compared():
+    assert "★" in trees(eager(), fused(), width=200)
+    drawn = trees(eager(), fused(), median=2e-3, width=200)
+    assert "★" not in drawn
+    assert "Not compared with others, because profiling made calls that much longer: pytorch fp32 (" in drawn
+
+
 @pytest.mark.parametrize("draw", [tables, trees])
 def test_profiled_faster_than_untouched_is_explained(draw):
     said = "Below 1x the two processes differ by more than profiling costs."

@@ -9,7 +9,7 @@ from inferlens.insight.fused import SAID, rule_of
 from inferlens.insight.layers import Reconciliation, reconciliation
 from inferlens.insight.modules import MOST_UNKNOWN, Cell, ModuleRow, ModuleTable, module_table
 from inferlens.insight.runs import part_runs, timed_of
-from inferlens.units import ABSENT, listing, milliseconds, percent, plural
+from inferlens.units import ABSENT, listing, milliseconds, percent, plural, ratio
 from inferlens.views.columns import FASTEST, plain
 from inferlens.views.profiled import check, csv, json, markdown, terminal
 from inferlens.views.profiled.cases import Profiled, check_reference, referenced
@@ -19,6 +19,7 @@ from inferlens.views.profiled.sentences import name_of
 from inferlens.views.profiled.tree_sentences import sentences
 
 MOST_ROWS = 40
+MOST_COST = 1.5  # of a profiled call over an untouched one: beyond, columns are not compared
 SLOWER = "▼"
 SHARED = {"whole": "↑", "split": "≈"}
 _WORDS = {
@@ -95,7 +96,7 @@ def tree(group: Sequence[Profiled], fused: str, depth: int | None, most_rows: in
     table = None
     if able:
         profiles = [(one.profile, runs) for one, runs in able]
-        right = [one.right for one, _ in able]
+        right = [one.right and not distorted(one, reconciliation(runs, one.untouched)) for one, runs in able]
         table = module_table(profiles, rule=fused, depth=depth, most_rows=most_rows, right=right)
     return Tree(
         cases=tuple(one for one, _ in able),
@@ -103,6 +104,14 @@ def tree(group: Sequence[Profiled], fused: str, depth: int | None, most_rows: in
         table=table,
         failed=tuple((one, runs) for one, runs in found if isinstance(runs, str)),
     )
+
+
+def distorted(one: Profiled, account: Reconciliation) -> bool:
+    """Whether profiling made calls so much longer that a module's time may be more of what timed it than of itself.
+
+    Times of kernels are the GPU's own, whatever profiling costs the host.
+    """
+    return one.profile.level == "layer" and account.cost is not None and account.cost > MOST_COST
 
 
 def grid(of: Tree) -> Grid:
@@ -213,7 +222,13 @@ def _legend(of: Tree, table: ModuleTable) -> list[str]:
     wrong = [one.name for one in of.cases if not one.right]
     legend += [f"The outputs of {name} are wrong." for name in wrong]
     out = [name for name, marked in zip([one.name for one in of.cases], table.marked, strict=True) if not marked]
-    few = [name for name in out if name not in wrong]
+    costly = {
+        one.name: account.cost for one, account in zip(of.cases, of.accounts, strict=True) if distorted(one, account)
+    }
+    if costly and len(of.cases) > 1:
+        times = listing([f"{name} ({ratio(cost)})" for name, cost in costly.items()])
+        legend.append(f"Not compared with others, because profiling made calls that much longer: {times}.")
+    few = [name for name in out if name not in wrong and name not in costly]
     if few and len(of.cases) > 1:
         legend.append(f"Not compared with others: {', '.join(few)} ({_why(of)}).")
     return legend
