@@ -6,6 +6,8 @@ printed, and the same profiles give the same text.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from inferlens.errors import InferlensError, suggestion
 from inferlens.units import listing
 
@@ -21,3 +23,15 @@ def check(format: str) -> None:
     if format not in FORMATS:
         cure = suggestion(format, FORMATS)
         raise InferlensError(f"There is no format '{format}' of a profile.", expected=listing(FORMATS), cure=cure)
+
+
+def check_order(things: str, order: str, orders: Iterable[str]) -> None:
+    """Refuses an order of ``things`` that there is not.
+
+    Raises:
+        InferlensError: if there is no such order.
+    """
+    known = list(orders)
+    if order not in known:
+        cure = suggestion(order, known)
+        raise InferlensError(f"{things} cannot be sorted by '{order}'.", expected=listing(known), cure=cure)

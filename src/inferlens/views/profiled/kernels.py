@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inferlens.errors import InferlensError, suggestion
 from inferlens.insight.fused import ancestor, path_of
 from inferlens.insight.kernel_names import short_name
 from inferlens.insight.kernels import By, KernelRow, KernelTable, kernel_table
 from inferlens.insight.runs import Times
-from inferlens.units import ABSENT, half_width, kibibytes, listing, microseconds, percent, plural
+from inferlens.units import ABSENT, half_width, kibibytes, microseconds, percent, plural
 from inferlens.views.columns import plain
-from inferlens.views.profiled import check, kernels_data, markdown, terminal
+from inferlens.views.profiled import check, check_order, kernels_data, markdown, terminal
 from inferlens.views.profiled.cases import Profiled
 from inferlens.views.profiled.grid import Grid, Heading, Line
 from inferlens.views.profiled.kernels_sentences import by_time, of_kernels
@@ -93,10 +92,7 @@ def check_sort(sort: str) -> None:
     Raises:
         InferlensError: if there is no such order.
     """
-    if sort not in SORTS:
-        raise InferlensError(
-            f"Kernels cannot be sorted by '{sort}'.", expected=listing(list(SORTS)), cure=suggestion(sort, SORTS)
-        )
+    check_order("Kernels", sort, SORTS)
 
 
 def grid(of: Kerneled, sort: str, top: int) -> Grid:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inferlens.errors import InferlensError, suggestion
 from inferlens.insight.layers import LayerRow, LayerTable, layer_table
 from inferlens.insight.runs import Times
 from inferlens.layer_profile import Tensor
-from inferlens.units import ABSENT, half_width, listing, milliseconds, percent, plural
+from inferlens.units import ABSENT, half_width, milliseconds, percent, plural
 from inferlens.views.columns import plain
-from inferlens.views.profiled import check, csv, json, markdown, terminal
+from inferlens.views.profiled import check, check_order, csv, json, markdown, terminal
 from inferlens.views.profiled.cases import Profiled
 from inferlens.views.profiled.grid import Grid, Heading, Line
 from inferlens.views.profiled.sentences import by_time, layer_name, name_of, of_layers
@@ -78,10 +77,7 @@ def check_sort(sort: str) -> None:
     Raises:
         InferlensError: if there is no such order.
     """
-    if sort not in SORTS:
-        raise InferlensError(
-            f"Layers cannot be sorted by '{sort}'.", expected=listing(list(SORTS)), cure=suggestion(sort, SORTS)
-        )
+    check_order("Layers", sort, SORTS)
 
 
 def grid(of: Layered, sort: str, top: int) -> Grid:

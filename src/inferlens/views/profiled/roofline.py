@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inferlens.errors import InferlensError, suggestion
 from inferlens.insight.layers import reconciliation
 from inferlens.insight.roofline import By, Roofline, check_by, roofline
 from inferlens.insight.roofline_rows import Floor
 from inferlens.insight.runs import part_runs
 from inferlens.profile_store import LoadedProfiles
-from inferlens.units import ABSENT, listing, mebibytes, megaflops, milliseconds, plural, ratio, significant
+from inferlens.units import ABSENT, mebibytes, megaflops, milliseconds, plural, ratio, significant
 from inferlens.views.columns import plain
-from inferlens.views.profiled import check, markdown, roofline_data, terminal
+from inferlens.views.profiled import check, check_order, markdown, roofline_data, terminal
 from inferlens.views.profiled.cases import Profiled, groups
 from inferlens.views.profiled.grid import Grid, Heading, Line
 from inferlens.views.profiled.layers import modules, signed_percent
@@ -95,10 +94,7 @@ def check_sort(sort: str) -> None:
     Raises:
         InferlensError: if there is no such order.
     """
-    if sort not in SORTS:
-        raise InferlensError(
-            f"Floors cannot be sorted by '{sort}'.", expected=listing(list(SORTS)), cure=suggestion(sort, SORTS)
-        )
+    check_order("Floors", sort, SORTS)
 
 
 def grid(of: Roofed, sort: str, top: int) -> Grid:
