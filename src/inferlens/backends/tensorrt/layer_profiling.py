@@ -41,7 +41,7 @@ def layers_of(runner: Any, call: Any, feed: Any, runs: int, onnx: Path | None) -
     """
     engine = call.engine
     told, bindings = engine.information()
-    graph = origins(onnx) if onnx is not None else Origins((), NO_ONNX)
+    graph = graph_of(onnx)
     reports: list[Report] = []
     with Reporting(call.context, engine.flavour.module) as reporting:
         runner.infer(feed)
@@ -68,8 +68,13 @@ def layers_of(runner: Any, call: Any, feed: Any, runs: int, onnx: Path | None) -
 def told_of(engine: Any, onnx: Path | None) -> tuple[list[Layer], dict[str, str]]:
     """The engine's layers without times, and what is not known of them; the arguments as in :func:`layers_of`."""
     told, _ = engine.information()
-    graph = origins(onnx) if onnx is not None else Origins((), NO_ONNX)
+    graph = graph_of(onnx)
     return told_layers(told, origin_in(graph)), absences(told, graph.absent, ())
+
+
+def graph_of(onnx: Path | None) -> Origins:
+    """The nodes of the file that an engine was built from; none, and why, where it is not known."""
+    return origins(onnx) if onnx is not None else Origins((), NO_ONNX)
 
 
 def origin_in(graph: Origins) -> Origin:

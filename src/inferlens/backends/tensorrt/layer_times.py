@@ -85,7 +85,7 @@ def timed_layers(
     Raises:
         Unsupported: if nothing was reported.
     """
-    runs = [_numbered(report) for report in reports]
+    runs = [numbered(report) for report in reports]
     if not any(runs):
         raise Unsupported(
             "The runtime reports no times of layers.", cure="--level kernel, which does not need its help"
@@ -95,10 +95,10 @@ def timed_layers(
     for layer in layers:
         found[layer.name, count[layer.name]] = layer
         count[layer.name] += 1
-    for key in dict.fromkeys(key for run in runs for key in run):
+    reported = dict.fromkeys(key for run in runs for key in run)
+    for key in reported:
         if key not in found:
             found[key] = named(key[0])
-    reported = {key for run in runs for key in run}
     return tuple(
         replace(layer, times=tuple(run.get(key, 0.0) / 1e3 for run in runs)) if key in reported else layer
         for key, layer in found.items()
@@ -112,11 +112,11 @@ def as_told(report: Report, layers: Sequence[Layer]) -> Report:
     return [(layer.name, milliseconds) for layer, (_, milliseconds) in zip(layers, report, strict=True)]
 
 
-def _numbered(report: Report) -> dict[tuple[str, int], float]:
-    """Milliseconds by name and, of those of one name, their number."""
+def numbered(report: Report) -> dict[tuple[str, int], float]:
+    """The times of a report by name and, of those of one name, their number."""
     named: Counter[str] = Counter()
     found = {}
-    for name, milliseconds in report:
-        found[name, named[name]] = max(milliseconds, 0.0)
+    for name, time in report:
+        found[name, named[name]] = max(time, 0.0)
         named[name] += 1
     return found

@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from inferlens.backends.tensorrt.layer_times import CLOCK, Report, Reporting
+from inferlens.backends.tensorrt.layer_times import CLOCK, Report, Reporting, numbered
 
 NATIVE_CLOCK = "Torch-TensorRT's runtime in C++, which has TensorRT's IProfiler put CUDA events around every layer"
 ENGINE_TYPE = "tensorrt.Engine"
@@ -111,13 +111,9 @@ class NativeEngine(Inside):
 
     def take(self) -> Report:
         """See :class:`Inside`."""
-        report: Report = []
-        sums: dict[tuple[str, int], float] = {}
-        for path in sorted(self._folder.glob(WRITTEN)):
-            for name, microseconds in read_sums(path.read_text(errors="replace")):
-                key = (name, sum(each == name for each, _ in report))
-                sums[key] = microseconds
-                report.append((name, (microseconds - self._sums.get(key, 0.0)) / 1e3))
+        written = [path.read_text(errors="replace") for path in sorted(self._folder.glob(WRITTEN))]
+        sums = numbered([each for text in written for each in read_sums(text)])
+        report = [(key[0], (total - self._sums.get(key, 0.0)) / 1e3) for key, total in sums.items()]
         self._sums = sums
         return report
 
