@@ -17,15 +17,15 @@ from msgspec.structs import replace
 
 from inferlens.backends.layer_runs import clocked_runs
 from inferlens.backends.module_hooks import GpuMoments
-from inferlens.backends.tensorrt.layer_profiling import absences
 from inferlens.backends.tensorrt.layer_times import Report, as_told, timed_layers
-from inferlens.backends.tensorrt.told import Origin, named_layer, told_layers
+from inferlens.backends.tensorrt.told import Origin, is_detailed, named_layer, told_layers
 from inferlens.backends.torch_tensorrt.engines import Inside, engines_in
 from inferlens.errors import Unsupported
 from inferlens.layer_profile import Layer, Layers
 from inferlens.partition import Segment
 
 PART = "_run_on_gpu"  # begins the names of submodules that PyTorch runs
+NAMES_ONLY = "an engine tells no more of its layers than their names: torch_tensorrt:dynamo builds them to tell all"
 NO_ORIGIN = (
     "from which modules {} of the layers came is not told; the front end torch_tensorrt:dynamo hands paths on best"
 )
@@ -171,7 +171,7 @@ def told_by(engines: Sequence[Inside], origin: Origin) -> Told:
     for engine in engines:
         entries, names = engine.information()
         bindings += names
-        absent |= {key: why for key, why in absences(entries, "", ()).items() if key == "details"}
+        absent |= {} if is_detailed(entries) else {"details": NAMES_ONLY}
         before = _before(engine, engines)
         layers[engine.name] = [replace(layer, name=before + layer.name) for layer in told_layers(entries, origin)]
     return Told(layers, bindings, absent)
