@@ -21,9 +21,9 @@ from inferlens import load_records
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import TOLERANCES
 from inferlens.case import MAX_TIME, Budget
-from inferlens.cli import app
 from inferlens.cli.backends import option_rows
 from inferlens.cli.bench import read_plan
+from inferlens.cli.commands import app
 from inferlens.measure import series, stopping
 from inferlens.models.resolve import BY_PREFIX
 from inferlens.plan import _WORDS, Plan

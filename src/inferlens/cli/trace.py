@@ -35,15 +35,8 @@ def trace(
 
     It measures nothing and needs no framework. What is damaged is read as far as sense allows, and said.
     """
-    from inferlens.cli import screen
-    from inferlens.views.traced import check
-    from inferlens.views.traced.show import Wanted, render
+    from inferlens.cli import trace_shown
 
-    check(format)
-    console = screen.output()
-    color = console.is_terminal and not console.no_color
-    wanted = Wanted(path=path, against=against, view=view, step=step, by=by, top=top, depth=depth, cache=not no_cache)
-    drawn, notes = render(wanted, format, width=console.width, color=color)
-    for note in notes:
-        screen.note(note)
-    screen.text(drawn)
+    trace_shown.show(
+        path, view=view, against=against, step=step, by=by, top=top, depth=depth, no_cache=no_cache, format=format
+    )
