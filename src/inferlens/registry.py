@@ -7,10 +7,12 @@ import fails is an answer (the reason), not a crash.
 from __future__ import annotations
 
 from functools import cached_property
-from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from inferlens.errors import InferlensError, suggestion
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 T = TypeVar("T")
 
@@ -24,6 +26,8 @@ class Registry(Generic[T]):
 
     @cached_property
     def _points(self) -> dict[str, EntryPoint]:
+        from importlib.metadata import entry_points
+
         return {point.name: point for point in entry_points(group=self.group)}
 
     def names(self) -> tuple[str, ...]:

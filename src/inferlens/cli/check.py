@@ -66,7 +66,7 @@ def _data(repeats: Repeats, warnings: Sequence[Warning]) -> dict[str, Any]:
 def _lines(found: Sequence[tuple[Repeats, Sequence[Warning]]]) -> list[str]:
     """A paragraph for each case that has warnings, and a closing sentence."""
     from inferlens.units import plural
-    from inferlens.views.columns import plain
+    from inferlens.views.plain import plain
 
     lines = []
     for repeats, warnings in found:

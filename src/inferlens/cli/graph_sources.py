@@ -12,7 +12,7 @@ from inferlens.insight.graph import Source, source_of
 from inferlens.insight.graph_engine import engine_source, is_engine_information
 from inferlens.profile_store import load_profiles
 from inferlens.units import plural
-from inferlens.views.columns import plain
+from inferlens.views.plain import plain
 from inferlens.views.profiled.cases import groups
 
 

@@ -64,7 +64,7 @@ def table(every: Sequence[Traced], tensorboard: Path | None) -> Table:
     from rich.table import Table
 
     from inferlens.units import byte_count, milliseconds, ratio
-    from inferlens.views.columns import plain
+    from inferlens.views.plain import plain
 
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     drawn.add_column("case")
@@ -85,7 +85,7 @@ def table(every: Sequence[Traced], tensorboard: Path | None) -> Table:
 
 def notes(every: Sequence[Traced]) -> list[str]:
     """What traces do not show, why there are none, and what else must be known of a case; a sentence each."""
-    from inferlens.views.columns import plain
+    from inferlens.views.plain import plain
 
     found: dict[str, None] = {}
     for made in every:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from inferlens.registry import Registry
-from inferlens.views.base import View
+
+if TYPE_CHECKING:
+    from inferlens.views.base import View
 
 VIEWS: Registry[View] = Registry("inferlens.views", "view")

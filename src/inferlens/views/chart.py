@@ -12,8 +12,9 @@ from inferlens.record import Record
 from inferlens.views.base import View
 from inferlens.views.chart_panels import PANEL, Palette, bars, colours, lines
 from inferlens.views.chart_theme import THEMES, Theme, config
-from inferlens.views.columns import headline, plain
+from inferlens.views.columns import headline
 from inferlens.views.page import page
+from inferlens.views.plain import plain
 from inferlens.views.row import Row
 from inferlens.views.rows import rows
 from inferlens.views.verdict import of_table

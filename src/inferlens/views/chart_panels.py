@@ -11,7 +11,7 @@ from typing import Any
 
 from inferlens.units import ABSENT, milliseconds, rate
 from inferlens.views.chart_theme import colours_of, shapes_of
-from inferlens.views.columns import plain
+from inferlens.views.plain import plain
 from inferlens.views.row import Row
 
 # Names of a legend, and the colour of each.

@@ -1,13 +1,12 @@
 """Columns of the tables for people: what each is called and how a row is written in it.
 
 The text table and the Markdown table share them. Numbers become text through ``units`` alone, and names and reasons,
-which may come from anywhere, through :func:`plain`.
+which may come from anywhere, through :func:`~inferlens.views.plain.plain`.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -24,6 +23,7 @@ from inferlens.units import (
     ratio,
     ratio_range,
 )
+from inferlens.views.plain import plain
 from inferlens.views.row import Row
 
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -154,9 +154,3 @@ def notes_of(row: Row) -> list[str]:
     elif row.agrees is None:
         notes.append(f"Outputs not checked: {row.agreement_reason or 'nothing was there to compare them with'}")
     return [plain(note) for note in (*notes, *row.warnings)]
-
-
-def plain(text: str) -> str:
-    """``text`` on one line, without characters that steer a terminal or turn the direction of writing."""
-    kept = (" " if c.isspace() else c for c in text if c.isspace() or unicodedata.category(c)[0] != "C")
-    return " ".join("".join(kept).split())

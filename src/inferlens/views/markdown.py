@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from inferlens.record import Record
 from inferlens.views.base import View
-from inferlens.views.columns import COLUMNS, Notes, backend, headline, plain, used
+from inferlens.views.columns import COLUMNS, Notes, backend, headline, used
+from inferlens.views.plain import plain
 from inferlens.views.row import Row
 from inferlens.views.rows import rows
 from inferlens.views.verdict import verdict

@@ -5,26 +5,22 @@ The same rows give the same text on every terminal of the same width; nothing is
 
 from __future__ import annotations
 
-import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from inferlens.record import Record
 from inferlens.units import listing
 from inferlens.views.base import View
-from inferlens.views.columns import COLUMNS, Column, Notes, backend, headline, plain, used
+from inferlens.views.columns import COLUMNS, Column, Notes, backend, headline, used
+from inferlens.views.drawing import GAP, drawn, lined
+from inferlens.views.plain import plain
 from inferlens.views.row import Row
 from inferlens.views.rows import rows
 from inferlens.views.verdict import verdict
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.table import Table as RichTable
+    from rich.console import RenderableType
     from rich.text import Text
-
-_GAP = 2
-# A line under the header and between the batches, none around.
-_LINES = "    \n    \n ── \n    \n ── \n ── \n    \n    \n"
 
 
 class Table(View):
@@ -101,28 +97,11 @@ def fitting(columns: Sequence[Column], table_rows: Sequence[Row], width: int) ->
     room, chosen = width, []
     for column in sorted(columns, key=lambda column: column.keep):
         cells = [column.title, column.unit, *(column.text(row) for row in table_rows)]
-        room -= max(map(len, cells)) + _GAP
+        room -= max(map(len, cells)) + GAP
         if room < 0:
             break
         chosen.append(column)
     return [column for column in columns if column in chosen]
-
-
-def lined() -> RichTable:
-    """An empty table in the style of all: lines under the header and between sections, none around."""
-    from rich.box import Box
-    from rich.table import Table as RichTable
-
-    return RichTable(box=Box(_LINES), show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
-
-
-def drawn(parts: Iterable[RenderableType], width: int, color: bool) -> str:
-    """Parts as text, ``width`` columns wide."""
-    console = _console(width, color)
-    for part in parts:
-        console.print(part)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
 
 
 def _style(row: Row) -> str:
@@ -137,19 +116,3 @@ def _note(mark: str, text: str) -> Text:
     from rich.text import Text
 
     return Text(f"{mark} {text}", style="dim")
-
-
-def _console(width: int, color: bool) -> Console:
-    from rich.console import Console
-
-    return Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-        _environ={},
-    )

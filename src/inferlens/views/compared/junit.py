@@ -10,9 +10,9 @@ from xml.etree import ElementTree as Xml
 
 from inferlens.comparing.cases import Compared
 from inferlens.comparing.likeness import about
-from inferlens.views.columns import plain
 from inferlens.views.compared.lines import Group, Line, figures, groups
 from inferlens.views.compared.sentences import sentences
+from inferlens.views.plain import plain
 
 _OUTCOMES = {"SLOWER": "failure", "DID NOT RUN": "error", "UNDECIDED": "skipped"}
 _COUNTS = {"failures": "failure", "errors": "error", "skipped": "skipped"}

@@ -11,7 +11,7 @@ from inferlens.comparing.cases import Compared, ComparedCase
 from inferlens.comparing.side import Side
 from inferlens.record import Metric
 from inferlens.units import ABSENT, change, change_range, listing, milliseconds, significant
-from inferlens.views.columns import plain
+from inferlens.views.plain import plain
 
 UNITS: dict[Metric, str] = {"throughput": "per s"}  # milliseconds otherwise
 DIGITS = 4  # one more than elsewhere: the two medians of a line are to be told apart

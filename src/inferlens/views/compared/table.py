@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from inferlens.comparing.cases import Compared
 from inferlens.comparing.likeness import about
 from inferlens.units import percent
-from inferlens.views.columns import plain
 from inferlens.views.compared.lines import Group, unit
 from inferlens.views.compared.lines import groups as groups_of
 from inferlens.views.compared.notes import Notes
 from inferlens.views.compared.sentences import sentences
-from inferlens.views.table import drawn, lined
+from inferlens.views.drawing import drawn, lined
+from inferlens.views.plain import plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from inferlens.insight.fused import Path, ancestor, path_of
 from inferlens.layer_profile import Tensor
 from inferlens.units import percent
-from inferlens.views.columns import plain
+from inferlens.views.plain import plain
 
 LONGEST = 4_000  # characters of a name that are kept at all
 _NARROW = frozenset("ijlI.,:;|!'`()[]{}/\\ ftr-")

@@ -17,8 +17,8 @@ from inferlens.stats.quantiles import LEAST_FOR_P95
 from inferlens.units import milliseconds
 from inferlens.views.chart import FORMATS, _converter, _renumbered
 from inferlens.views.chart_theme import THEMES, Theme, colours_of, config
-from inferlens.views.columns import plain
 from inferlens.views.page import page
+from inferlens.views.plain import plain
 from inferlens.views.profiled.cases import Profiled
 from inferlens.views.profiled.layers import TOP, check_sort
 from inferlens.views.profiled.sentences import by_time, layer_name, name_of

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from inferlens.units import duration, listing, percent
-from inferlens.views.columns import plain
+from inferlens.views.drawing import drawn
 from inferlens.views.markdown import escape
-from inferlens.views.table import drawn
+from inferlens.views.plain import plain
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -10,7 +10,7 @@ from inferlens.insight.kernel_names import short_name
 from inferlens.insight.kernels import By, KernelRow, KernelTable, kernel_table
 from inferlens.insight.runs import Times
 from inferlens.units import ABSENT, half_width, kibibytes, microseconds, percent, plural
-from inferlens.views.columns import plain
+from inferlens.views.plain import plain
 from inferlens.views.profiled import check, check_order, kernels_data, markdown, terminal
 from inferlens.views.profiled.cases import Profiled
 from inferlens.views.profiled.grid import Grid, Heading, Line

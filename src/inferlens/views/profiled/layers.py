@@ -9,7 +9,7 @@ from inferlens.insight.layers import LayerRow, LayerTable, layer_table
 from inferlens.insight.runs import Times
 from inferlens.layer_profile import Tensor
 from inferlens.units import ABSENT, half_width, milliseconds, percent, plural
-from inferlens.views.columns import plain
+from inferlens.views.plain import plain
 from inferlens.views.profiled import check, check_order, csv, json, markdown, terminal
 from inferlens.views.profiled.cases import Profiled
 from inferlens.views.profiled.grid import Grid, Heading, Line

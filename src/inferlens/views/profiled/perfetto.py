@@ -23,7 +23,7 @@ from inferlens.insight.timeline import Row, Slice, Timeline, timelines
 from inferlens.kernel_profile import Kernel
 from inferlens.layer_profile import Layer
 from inferlens.profile_store import LoadedProfiles
-from inferlens.views.columns import plain
+from inferlens.views.plain import plain
 from inferlens.views.profiled.cases import Profiled, groups
 from inferlens.views.profiled.layers import shapes
 from inferlens.views.profiled.sentences import name_of

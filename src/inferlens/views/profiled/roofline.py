@@ -11,7 +11,7 @@ from inferlens.insight.roofline_rows import Floor
 from inferlens.insight.runs import part_runs
 from inferlens.profile_store import LoadedProfiles
 from inferlens.units import ABSENT, mebibytes, megaflops, milliseconds, plural, ratio, significant
-from inferlens.views.columns import plain
+from inferlens.views.plain import plain
 from inferlens.views.profiled import check, check_order, markdown, roofline_data, terminal
 from inferlens.views.profiled.cases import Profiled, groups
 from inferlens.views.profiled.grid import Grid, Heading, Line

@@ -17,8 +17,8 @@ from inferlens.insight.roofline_rows import Floor
 from inferlens.units import bandwidth, flop_rate, milliseconds, percent, plural, ratio
 from inferlens.views.chart import _converter, _renumbered
 from inferlens.views.chart_theme import PALETTE, THEMES, Theme, config
-from inferlens.views.columns import plain
 from inferlens.views.page import page
+from inferlens.views.plain import plain
 from inferlens.views.profiled.boxes import _short, check_format
 from inferlens.views.profiled.roofline import Roofed
 from inferlens.views.profiled.roofline_sentences import name_in

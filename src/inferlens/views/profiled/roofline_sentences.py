@@ -7,7 +7,7 @@ from inferlens.insight.roofline import Roofline
 from inferlens.insight.roofline_rows import Floor
 from inferlens.layer_profile import Profile
 from inferlens.units import bandwidth, flop_rate, listing, milliseconds, percent, plural, ratio
-from inferlens.views.columns import plain
+from inferlens.views.plain import plain
 from inferlens.views.profiled.sentences import name_of, short
 
 # A layer that computes so much faster than large matrix products is not explained by how good these are at it.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from inferlens.insight.layers import LayerRow, LayerTable, Reconciliation
 from inferlens.units import milliseconds, percent, plural, ratio, ratio_range
-from inferlens.views.columns import plain
+from inferlens.views.plain import plain
 
 LONGEST_NAME = 60
 FASTER_WHEN_PROFILED = "Below 1x the two processes differ by more than profiling costs."

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from inferlens.units import ABSENT, listing
+from inferlens.views.drawing import drawn, lined
 from inferlens.views.profiled.grid import Grid, Line, shorten, used, widest
-from inferlens.views.table import drawn, lined
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from inferlens.units import ABSENT
-from inferlens.views.columns import plain
+from inferlens.views.plain import plain
 from inferlens.views.profiled.grid import used
 from inferlens.views.traced.sheet import Column, Sheet, bar
 

@@ -6,7 +6,7 @@ from inferlens.trace.analysis import Analysis
 from inferlens.trace.overview import Overview, overview_of
 from inferlens.trace.table import Table
 from inferlens.units import ABSENT, byte_count, milliseconds, percent, plural
-from inferlens.views.columns import plain
+from inferlens.views.plain import plain
 from inferlens.views.traced.sheet import Column, Sheet, bar, count, share, text, time
 
 _GPUS = (

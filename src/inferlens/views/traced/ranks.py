@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from inferlens.trace.ranks import Rank
 from inferlens.trace.table import Table
 from inferlens.units import milliseconds, percent
-from inferlens.views.columns import plain
+from inferlens.views.plain import plain
 from inferlens.views.traced.sheet import Column, Sheet, count, share, time
 
 _RANKS = (

@@ -10,7 +10,7 @@ import msgspec
 
 from inferlens.trace.table import Table
 from inferlens.units import ABSENT, byte_count, milliseconds, percent, plural, significant
-from inferlens.views.columns import plain
+from inferlens.views.plain import plain
 from inferlens.views.profiled.grid import Grid, Heading, Line
 
 BAR = 24

@@ -16,7 +16,7 @@ from inferlens.trace.ranks import rank_of, traces_in
 from inferlens.trace.reading import read
 from inferlens.trace.trace import Trace
 from inferlens.units import listing
-from inferlens.views.columns import plain
+from inferlens.views.plain import plain
 from inferlens.views.traced import check_view
 from inferlens.views.traced.render import Part
 from inferlens.views.traced.render import render as rendered
