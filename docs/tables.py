@@ -2,7 +2,7 @@
 
 A table stands between ``<!-- table FOLDER [PICTURE] -->`` and ``<!-- end -->``: what ``inferlens show FOLDER --format
 markdown`` prints; the picture is what ``inferlens plot FOLDER`` draws. Instead of ``table`` it may say ``findings``,
-``modules`` or ``layers``: what those commands print, the most telling rows alone. No number is typed in.
+``modules``, ``layers`` or ``kernels``: what those commands print, the most telling rows alone. No number is typed in.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from inferlens import load_records
 from inferlens.profile_store import load_profiles
 from inferlens.views.chart import Chart
 from inferlens.views.markdown import Markdown
-from inferlens.views.profiled import findings, layers, modules
+from inferlens.views.profiled import findings, kernels, layers, modules
 from inferlens.views.profiled.cases import groups
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "h200.md"
 PICTURES = ROOT / "docs" / "pictures"
-KINDS = "table|findings|modules|layers"
+KINDS = "table|findings|modules|layers|kernels"
 BLOCK = re.compile(
     rf"(<!-- (?P<kind>{KINDS}) (?P<folder>\S+)(?: (?P<picture>\S+))? -->\n).*?(?P<end><!-- end -->)", re.S
 )
@@ -42,8 +42,8 @@ def findings_of(folder: str) -> str:
 
 
 def modules_of(folder: str) -> str:
-    """The modules of the profiles of layers under ``folder``."""
-    return modules.render(groups(load_profiles([ROOT / folder]), "layer"), "markdown", depth=1)
+    """The modules of the profiles under ``folder``, of the level that ``inferlens modules`` takes by itself."""
+    return modules.render(groups(load_profiles([ROOT / folder])), "markdown", depth=1)
 
 
 def layers_of(folder: str) -> str:
@@ -52,7 +52,13 @@ def layers_of(folder: str) -> str:
     return layers.render(cases, "markdown", top=10)
 
 
-DRAWN = {"table": table, "findings": findings_of, "modules": modules_of, "layers": layers_of}
+def kernels_of(folder: str) -> str:
+    """The kernels that take most under ``folder``."""
+    cases = [case for group in groups(load_profiles([ROOT / folder]), "kernel") for case in group]
+    return kernels.render(cases, "markdown", top=10)
+
+
+DRAWN = {"table": table, "findings": findings_of, "modules": modules_of, "layers": layers_of, "kernels": kernels_of}
 
 
 def main() -> None:

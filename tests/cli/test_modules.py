@@ -9,7 +9,8 @@ import pytest
 
 from inferlens.layer_profile import encode
 from tests.commands import inferlens
-from tests.insight.samples import eager, fused, other, saved
+from tests.insight.kernel_profiles import traced
+from tests.insight.samples import eager, fused, layer, other, profile, saved
 
 COMMANDS = ("layers", "modules")
 
@@ -89,3 +90,20 @@ def test_a_box_plot_instead_of_a_table(results: Path):
     assert (results.parent / "layers.svg").read_text().startswith("<svg")
     assert not done.stdout
     assert inferlens("layers", "results", "--plot", "layers.gif", cwd=results.parent).returncode == 2
+
+
+def test_the_level_of_the_modules(tmp_path: Path):
+    layers = profile(traced().case, [layer("conv1", 2e-3, "conv1")], timed="GPU")
+    saved(tmp_path / "results", layers, traced())
+
+    def about(*words: str) -> str:
+        done = inferlens("modules", "results", *words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()[1]
+
+    assert "kernel times, as shares of all kernels" in about()
+    assert about("--level", "kernel") == about()
+    assert "GPU times of layers, as shares of the whole run" in about("--level", "layer")
+    wrong = inferlens("modules", "results", "--level", "kernels", cwd=tmp_path)
+    assert wrong.returncode == 2
+    assert "There are no modules of the level 'kernels'" in wrong.stderr

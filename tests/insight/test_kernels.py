@@ -5,14 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from inferlens.backends.operator_runs import GPU_CLOCK
 from inferlens.errors import InferlensError
 from inferlens.insight.kernels import KernelTable, kernel_table
 from inferlens.insight.modules import module_table
-from inferlens.insight.runs import part_runs, runs_of
+from inferlens.insight.runs import part_runs, runs_of, times_kernels, unknown_share
 from inferlens.kernel_profile import Kernel
 from tests.backends.kernel_samples import EAGER, ENGINE, GRAPH
 from tests.insight.kernel_profiles import kernel, made, of_kernels, traced
-from tests.insight.samples import eager
+from tests.insight.samples import eager, layer, profile
+from tests.views.samples import case
 
 
 def table(profile, **options) -> KernelTable:
@@ -95,23 +97,51 @@ def test_profiles_of_another_level_say_so():
 
 
 def test_modules_from_kernels():
-    profile = traced()
-    found = module_table([(profile, part_runs(profile))])
+    of = traced()
+    found = module_table([(of, part_runs(of).of_kernels())])
     times = {".".join(row.path): row.cells[0].times for row in found.rows if row.kind == "module"}
-    rows = table(profile, by="launch").rows
+    rows = table(of, by="launch").rows
     for module in ("conv1", "layer4", "layer4.1", "layer4.1.conv2", "fc"):
         own = [row for row in rows if row.modules[0] == module or row.modules[0].startswith(f"{module}.")]
         assert times[module].typical == pytest.approx(sum(row.times.typical for row in own))
-    assert next(row for row in found.rows if row.kind == "not attributed").cells[0].times.share > 0.9
+    assert found.rows[0].cells[0].times.typical == pytest.approx(table(of).account.kernels.typical)
+    assert found.rows[0].cells[0].times.share == 1
+    assert [row.kind for row in found.rows[-2:]] == ["module", "not attributed"]
+    assert found.rows[-1].cells[0].times.share == 0
 
 
 def test_kernels_of_no_known_module_are_not_compared_though_most_of_a_run_is_idle():
     profiles = [traced(), traced(GRAPH)]
-    found = module_table([(each, part_runs(each)) for each in profiles])
+    found = module_table([(each, part_runs(each).of_kernels()) for each in profiles])
     assert found.marked == (True, False)
+    assert found.rows[-1].cells[1].times.share == 1
 
 
 def test_layers_and_kernels_are_not_compared_with_each_other():
     layers = replace(eager(), layers=replace(eager().layers, timed="GPU"))
-    found = module_table([(each, part_runs(each)) for each in (layers, traced())])
+    found = module_table([(layers, part_runs(layers)), (traced(), part_runs(traced()).of_kernels())])
     assert found.marked == (False, False)
+    assert [row.kind for row in found.rows[-2:]] == ["module", "not attributed"]
+
+
+def test_what_is_in_no_layer_is_nothing_to_kernels():
+    layers = profile(case("fake"), [layer("a", 1e-3, "a"), layer("?", 1e-3)], timed="GPU")
+    kernels = of_kernels("pytorch", made(kernel("k", 1e-3, "a"), kernel("?", 1e-3)))
+    found = module_table([(layers, part_runs(layers)), (kernels, part_runs(kernels).of_kernels())])
+    assert [row.kind for row in found.rows[-3:]] == ["not attributed", "unknown module", "outside layers"]
+    assert found.rows[-1].cells[1] is None
+    assert found.rows[-2].cells[1] == found.rows[-3].cells[1]
+    assert found.rows[-2].cells[1].times.share == pytest.approx(0.5, rel=0.01)
+
+
+def test_times_are_of_kernels_where_cupti_timed_them():
+    by_cupti = profile(case("fake"), [layer("a", 1e-3, "a"), layer("b", 3e-3)], timed="GPU")
+    by_cupti = replace(by_cupti, layers=replace(by_cupti.layers, clock=GPU_CLOCK))
+    assert times_kernels(traced())
+    assert times_kernels(by_cupti)
+    assert not times_kernels(replace(by_cupti, layers=replace(by_cupti.layers, clock="CUDA events")))
+    assert not times_kernels(eager())
+    assert unknown_share(by_cupti, part_runs(by_cupti)) == pytest.approx(0.75, rel=0.01)
+    assert unknown_share(traced(), part_runs(traced())) == 0
+    nothing = of_kernels("pytorch", made(Kernel(name="k", modules=("a",), times=(0.0,) * 4)))
+    assert unknown_share(nothing, part_runs(nothing)) == 1

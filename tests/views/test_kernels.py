@@ -13,12 +13,11 @@ from rich.cells import cell_len
 from inferlens.errors import InferlensError
 from inferlens.profile_store import LoadedProfiles
 from inferlens.record import Warning
-from inferlens.views.profiled import FORMATS, kernels, modules
+from inferlens.views.profiled import FORMATS, kernels
 from inferlens.views.profiled.cases import groups
-from tests.backends.kernel_samples import EAGER, ENGINE, GRAPH
+from tests.backends.kernel_samples import ENGINE, GRAPH
 from tests.insight.kernel_profiles import kernel, made, nasty, of_kernels, traced
-from tests.insight.samples import NASTY, layer, profile, untouched
-from tests.views.samples import GPU_MACHINE, case
+from tests.insight.samples import NASTY, untouched
 
 
 def loaded(*profiles, level=None) -> list:
@@ -136,40 +135,3 @@ def test_a_case_without_kernels_says_why():
     assert json.loads(drawn(broken, format="json"))["cases"][0]["reason"] == "No GPU."
     warned = msgspec.structs.replace(traced(), warnings=(Warning("slow", "It was slow.", "Try again."),))
     assert "It was slow. Try again." in drawn(warned)
-
-
-# Modules from kernels
-
-
-def layered(label="pytorch"):
-    """The same case, profiled at the level of layers."""
-    of = case(label, device="cuda", precision="fp16")
-    made_of = profile(of, [layer("conv1", 1e-4, "conv1"), layer("rest", 1e-3, "layer4")], timed="GPU")
-    return msgspec.structs.replace(made_of, environment=GPU_MACHINE)
-
-
-def test_columns_of_kernels():
-    text = modules.render(loaded(traced(EAGER), traced(ENGINE)), width=200)
-    assert "kernel times" in text
-    assert "in no kernel (GPU idle)" in text
-    assert "kernels of no known module" in text
-    assert "Attributed to no module, of the kernels' time: 0 % with pytorch fp16 and 100 % with torch_tensorrt" in text
-    assert row_of(text, "├─ conv1")
-    assert "fp16 kernels" not in text, "there is one level"
-
-
-def test_both_levels_of_a_case_are_columns_told_apart():
-    text = modules.render(loaded(layered(), traced(), traced(ENGINE)), width=200)
-    assert "pytorch fp16 kernels" in " ".join(text.split())
-    assert "in no layer or kernel" in text
-    assert "some columns are times of layers, some of kernels" in text
-    assert "★" not in text
-
-
-def test_a_level_is_chosen_where_there_is_one():
-    both = [layered(), traced(), traced(ENGINE)]
-    of_layers = [one.profile for group in loaded(*both, level="layer") for one in group]
-    assert [each.level for each in of_layers] == ["layer", "kernel"]
-    of_kernel = [one.profile for group in loaded(*both, level="kernel") for one in group]
-    assert [each.level for each in of_kernel] == ["kernel", "kernel"]
-    assert len([one for group in loaded(*both) for one in group]) == 3

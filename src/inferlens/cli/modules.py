@@ -12,11 +12,14 @@ from inferlens.cli.layers import FORMAT, PATHS
 DEPTH = "How deep modules are unfolded. [dim]Default: to about 40 rows in tables, all in CSV and JSON.[/dim]"
 REFERENCE = "The case of the first column, such as 'onnxruntime:cpu fp32'. \
 [dim]Default: pytorch fp32, or else the first that ran.[/dim]"
+LEVEL = "Whose times are shown: layer or kernel. [dim]Default: kernel if all that ran have kernels traced to modules, \
+or else layer.[/dim]"
 FUSED = "Layers fused from several modules: whole (to the deepest module that contains them) or split (equally)."
 
 
 def modules(
     paths: Annotated[list[Path], typer.Argument(help=PATHS)],
+    level: Annotated[str | None, typer.Option(help=LEVEL)] = None,
     depth: Annotated[int | None, typer.Option(min=1, help=DEPTH)] = None,
     reference: Annotated[str | None, typer.Option(help=REFERENCE)] = None,
     fused: Annotated[str, typer.Option(help=FUSED)] = "whole",
@@ -25,16 +28,18 @@ def modules(
     """Show where the time goes by module of the model: modules as rows, backends as columns.
 
     Profiles of one model, the same inputs and one machine share a table. What no module can be named for has a row of
-    its own, so that every column adds up to its whole.
+    its own, so that every column adds up to its whole: of layers to a profiled run, of kernels to all kernels.
     """
     from inferlens.cli import screen
     from inferlens.insight.fused import rule_of
     from inferlens.profile_store import load_profiles
     from inferlens.views.profiled import check
     from inferlens.views.profiled.cases import groups
+    from inferlens.views.profiled.module_columns import check_level
     from inferlens.views.profiled.modules import render
 
     check(format)
+    check_level(level)
     rule_of(fused)
     loaded = load_profiles(paths)
     for problem in loaded.problems:
@@ -42,6 +47,13 @@ def modules(
     console = screen.output()
     color = console.is_terminal and not console.no_color
     drawn = render(
-        groups(loaded), format, depth=depth, reference=reference, fused=fused, width=console.width, color=color
+        groups(loaded),
+        format,
+        level=level,  # type: ignore[arg-type] # which is checked
+        depth=depth,
+        reference=reference,
+        fused=fused,
+        width=console.width,
+        color=color,
     )
     screen.text(drawn)

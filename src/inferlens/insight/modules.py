@@ -2,7 +2,8 @@
 
 What always holds: in every column the rows that have no rows below them add up to the whole, in typical times (see
 ``runs``). For that, a module that is unfolded has a row ``itself`` where layers are its own, and what belongs to no
-module has rows of its own: layers of which no module is known, and time outside of all layers.
+module has rows of its own: layers of which no module is known, and time outside of all layers. The whole of a column is
+a run, or where its runs say so, all kernels, outside of which there is nothing.
 
 A cell is marked only where the mark can be trusted. *Fastest* is a cell whose median's interval lies below those of all
 other columns; *slower* one whose interval lies above the reference's. Cells of which a part is counted elsewhere, or a
@@ -117,21 +118,13 @@ def module_table(
     paths = list(dict.fromkeys(path for one in tallies for path in one.order))
     deepest = max(map(len, paths), default=0)
     shown = _depth(paths, deepest, depth, most_rows)
-    ways = {(timed_of(profile), profile.level) for profile, _ in profiles}
+    ways = {(timed_of(profile), runs.share_of) for profile, runs in profiles}
     marked = tuple(
-        len(ways) == 1 and (not right or right[index]) and _unknown(one, profiles[index][0]) <= MOST_UNKNOWN
+        len(ways) == 1 and (not right or right[index]) and (one.runs.share(one.unknown) or 0.0) <= MOST_UNKNOWN
         for index, one in enumerate(tallies)
     )
     rows = [_marked(row, marked) for row in _rows(tallies, paths, shown)]
     return ModuleTable(rows=tuple(rows), rule=rule, depth=shown, deepest=deepest, marked=marked, by_flops=bool(flops))
-
-
-def _unknown(one: Tally, profile: Profile) -> float:
-    """The share of time in layers of no known module; of kernels that of all kernels, for most of a run may be idle."""
-    if profile.level != "kernel":
-        return one.runs.share(one.unknown) or 0.0
-    total = one.runs.typical(one.runs.sums)
-    return one.runs.typical(one.unknown) / total if total > 0 else 0.0
 
 
 def _depth(paths: Sequence[Path], deepest: int, depth: int | None, most_rows: int | None) -> int:
@@ -150,7 +143,7 @@ def _rows(tallies: Sequence[Tally], paths: Sequence[Path], depth: int) -> Iterat
             children.setdefault(path[:-1], []).append(path)
         for each in list(above(path))[:-1]:
             below[each] = below.get(each, 0) + 1
-    yield ModuleRow(kind="whole", path=(), depth=0, cells=_cells(tallies, lambda one: one.runs.whole))
+    yield ModuleRow(kind="whole", path=(), depth=0, cells=_cells(tallies, lambda one: one.runs.base))
     # Not recursive: the names come from a file.
     waiting: list[tuple[Kind, Path, tuple[bool, ...]]] = _beneath((), tallies, children, depth, (), rest=True)[::-1]
     while waiting:
@@ -185,18 +178,25 @@ def _beneath(
 
 def _not_attributed(tallies: Sequence[Tally]) -> Iterator[ModuleRow]:
     """What belongs to no module, and of what it consists if that is of two kinds."""
-    unknown = any(one.unknown.any() for one in tallies)
+    two = any(one.unknown.any() for one in tallies) and any(one.runs.share_of == "run" for one in tallies)
     yield ModuleRow(
         kind="not attributed",
         path=(),
         depth=1,
-        cells=_cells(tallies, lambda one: one.unknown + one.runs.outside),
+        cells=_cells(tallies, lambda one: one.unknown + _outside(one)),
         last=(True,),
     )
-    if unknown:
-        parts = (("unknown module", lambda one: one.unknown), ("outside layers", lambda one: one.runs.outside))
-        for index, (kind, series) in enumerate(parts):
-            yield ModuleRow(kind=kind, path=(), depth=2, cells=_cells(tallies, series), last=(True, index == 1))  # type: ignore[arg-type]
+    if two:
+        unknown = _cells(tallies, lambda one: one.unknown)
+        outside = [cell if one.runs.share_of == "run" else None
+                   for one, cell in zip(tallies, _cells(tallies, _outside), strict=True)]  # fmt: skip
+        yield ModuleRow(kind="unknown module", path=(), depth=2, cells=unknown, last=(True, False))
+        yield ModuleRow(kind="outside layers", path=(), depth=2, cells=tuple(outside), last=(True, True))
+
+
+def _outside(one: Tally) -> Array:
+    """What is in no layer of each run, or nothing where the whole is all kernels."""
+    return one.runs.base - one.runs.sums
 
 
 def _cells(tallies: Sequence[Tally], series: Callable[[Tally], Array]) -> tuple[Cell, ...]:

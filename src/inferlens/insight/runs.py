@@ -3,14 +3,16 @@
 Two kinds of numbers come from them. *Statistics over runs* (mean, median, 95th percentile) say how a time spreads, and
 do not add up: the median of a sum is not the sum of medians. *Typical times* do add up: the mean over the same runs for
 everything, the middle half of them when ordered by the whole. A share is a typical time over the typical whole, so
-shares add up too, and a few disturbed runs change neither.
+shares add up too, and a few disturbed runs change neither. Of kernels a share may be of what they add up to instead:
+most of a run that is profiled is the host's, and the GPU idle.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 from msgspec import Struct
@@ -24,7 +26,11 @@ from inferlens.stats.quantiles import summarise
 LEAST_RUNS_TO_TRIM = 4
 _LONGEST = 86400.0  # what takes longer than a day is no run: sums of such times need not be finite, nor fit a trace
 
+# How the clock of layers begins whose times are those of the kernels that they launched, and nothing else.
+KERNELS_CLOCK = "torch.profiler (CUPTI)"
+
 Array = NDArray[np.float64]
+ShareOf = Literal["run", "kernels"]
 
 
 class Times(Struct, frozen=True, kw_only=True):
@@ -32,7 +38,7 @@ class Times(Struct, frozen=True, kw_only=True):
 
     Attributes:
         typical: mean over the middle half of the runs; these add up.
-        share: ``typical`` over that of the whole; ``None`` if the whole took no time.
+        share: ``typical`` over that of the whole, or of all kernels; ``None`` if that took no time.
         median_low, median_high: 95 % interval of the median; ``None`` with too few runs.
         p95: ``None`` with too few runs.
     """
@@ -54,11 +60,13 @@ class Runs:
         whole: shape (runs,).
         layers: shape (layers, runs).
         was_timed: whether each layer was.
+        share_of: what shares are of: the whole ``run``, or what all ``kernels`` in it add up to.
     """
 
     whole: Array
     layers: Array
     was_timed: tuple[bool, ...]
+    share_of: ShareOf = "run"
 
     @property
     def count(self) -> int:
@@ -69,6 +77,11 @@ class Runs:
     def sums(self) -> Array:
         """What the layers of each run add up to."""
         return np.asarray(self.layers.sum(axis=0), dtype=np.float64)
+
+    @property
+    def base(self) -> Array:
+        """What shares are of, in each run."""
+        return self.whole if self.share_of == "run" else self.sums
 
     @cached_property
     def outside(self) -> Array:
@@ -87,9 +100,9 @@ class Runs:
         return float(series[self.middle].mean())
 
     def share(self, series: Array) -> float | None:
-        """The typical time of a series over that of the whole."""
-        whole = self.typical(self.whole)
-        return self.typical(series) / whole if whole > 0 else None
+        """The typical time of a series over that of what shares are of."""
+        base = self.typical(self.base)
+        return self.typical(series) / base if base > 0 else None
 
     def times(self, series: Array) -> Times:
         """What a series, a number for each run in their order, comes to."""
@@ -105,6 +118,10 @@ class Runs:
             median_high=interval.high if interval else None,
             p95=summary.p95,
         )
+
+    def of_kernels(self) -> Runs:
+        """The same runs, in which shares are of all kernels."""
+        return replace(self, share_of="kernels")
 
 
 def runs_of(profile: Profile) -> Runs | str:
@@ -154,6 +171,26 @@ def timed_of(profile: Profile) -> Timed | None:
     if profile.layers is not None:
         return profile.layers.timed
     return "GPU" if profile.kernels else None
+
+
+def clock_of(profile: Profile) -> str:
+    """What timed its parts; empty where that is not told."""
+    told = profile.layers or profile.kernels
+    return told.clock if told else ""
+
+
+def times_kernels(profile: Profile) -> bool:
+    """Whether the times of its parts are those of kernels: of its kernels, or of layers that CUPTI timed as such."""
+    if profile.layers is not None:
+        return profile.layers.timed == "GPU" and clock_of(profile).startswith(KERNELS_CLOCK)
+    return profile.kernels is not None
+
+
+def unknown_share(profile: Profile, runs: Runs) -> float:
+    """The share of the time of a profile's parts that is of no known module, 0 to 1; all of no time at all."""
+    unknown = np.array([not part.modules for part in parts_of(profile)], dtype=bool)
+    share = runs.of_kernels().share(np.asarray(runs.layers[unknown].sum(axis=0), dtype=np.float64))
+    return 1.0 if share is None else share
 
 
 def are_times(values: Array | Sequence[float]) -> bool:

@@ -11,7 +11,7 @@ from inferlens.profile_store import LoadedProfiles, latest
 from inferlens.record import Record
 from inferlens.samples import latencies, machine
 from inferlens.units import listing, plural
-from inferlens.views.columns import plain
+from inferlens.views.plain import plain
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def groups(loaded: LoadedProfiles, level: Level | None = None) -> list[list[Prof
     for one in latest(loaded.profiles) if level is None else _at(level, latest(loaded.profiles)):
         profiled = Profiled(one, loaded.records.get(one.id))
         found.setdefault(profiled.group, []).append(profiled)
-    return [_named(group) for group in found.values()]
+    return [named(group) for group in found.values()]
 
 
 def _at(level: Level, profiles: Sequence[Profile]) -> list[Profile]:
@@ -115,8 +115,13 @@ def _fits(one: Profiled, named: str) -> bool:
     return set(named.split()) <= words
 
 
-def _named(group: Sequence[Profiled]) -> list[Profiled]:
-    """Names without what all of a group share, and with a number where they are equal."""
+def named(group: Sequence[Profiled], *, tell_level: bool = True) -> list[Profiled]:
+    """Names without what all of a group share, and with a number where they are equal.
+
+    Args:
+        group: profiles that can be compared.
+        tell_level: whether those of kernels say so where others are of layers.
+    """
     devices = {one.profile.case.device for one in group}
     levels = {one.profile.level for one in group}
     seen: dict[str, int] = {}
@@ -125,7 +130,7 @@ def _named(group: Sequence[Profiled]) -> list[Profiled]:
         case = one.profile.case
         words = [case.backend_label, case.precision, case.device if len(devices) > 1 else ""]
         words += ["" if case.threads is None else plural(case.threads, "thread"), *case.manner, case.options_label]
-        words += ["kernels"] if len(levels) > 1 and one.profile.level == "kernel" else []
+        words += ["kernels"] if tell_level and len(levels) > 1 and one.profile.level == "kernel" else []
         name = plain(" ".join(word for word in words if word))
         number = seen[name] = seen.get(name, 0) + 1
         named.append(Profiled(one.profile, one.record, f"{name} ({number})" if number > 1 else name))

@@ -1,7 +1,8 @@
 """Layers and modules for a spreadsheet or a data frame: RFC 4180, seconds, an empty field for what is absent.
 
 One line for each layer, and one for each module on each backend; what is in no layer, and the whole, have lines too, so
-that the lines of a case add up. Texts are quoted where they need to be and nothing else is done to them.
+that the lines of a case add up; of kernels the whole is all of them. Texts are quoted where they need to be and nothing
+else is done to them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from inferlens.insight.modules import ModuleTable
 from inferlens.insight.runs import Times
 from inferlens.layer_profile import Tensor
 from inferlens.views.profiled.cases import Profiled
+from inferlens.views.profiled.module_columns import Column
 
 if TYPE_CHECKING:
     from inferlens.views.profiled.layers import Layered
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 CASE = ("model", "case", "digest", "profile")
 TIMES = ("typical", "share", "mean", "median", "median_low", "median_high", "p95")
 LAYER = (*CASE, "row", "place", "name", "kind", "modules", "operators", "inputs", "outputs", "calls", *TIMES)
-MODULE = (*CASE, "row", "module", "depth", "rule", *TIMES, "shared", "untimed", "fastest", "slower")
+MARKS = ("shared", "untimed", "fastest", "slower")
+MODULE = (*CASE, "row", "module", "depth", "rule", *TIMES, *MARKS, "level", "share_of")
 
 
 def layers(chosen: Iterable[tuple[Layered, Sequence[LayerRow]]]) -> str:
@@ -42,16 +45,17 @@ def layers(chosen: Iterable[tuple[Layered, Sequence[LayerRow]]]) -> str:
     return _written(LAYER, lines)
 
 
-def modules(tables: Iterable[tuple[Sequence[Profiled], ModuleTable]]) -> str:
+def modules(tables: Iterable[tuple[Sequence[Column], ModuleTable]]) -> str:
     """Every cell of every tree that is not empty."""
     lines = (
         [
-            *(*_case(case), row.kind, ".".join(row.path), row.depth, table.rule, *_times(cell.times)),
-            *(str(mark).lower() for mark in (cell.shared, cell.untimed, cell.fastest, cell.slower)),
+            *(*_case(column.case), row.kind, ".".join(row.path), row.depth, table.rule, *_times(cell.times)),
+            *(str(getattr(cell, mark)).lower() for mark in MARKS),
+            *(column.case.profile.level, column.runs.share_of),
         ]
-        for cases, table in tables
+        for columns, table in tables
         for row in table.rows
-        for case, cell in zip(cases, row.cells, strict=True)
+        for column, cell in zip(columns, row.cells, strict=True)
         if cell
     )
     return _written(MODULE, lines)

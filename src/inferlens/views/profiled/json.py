@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from inferlens.insight.layers import LayerRow, Reconciliation
+from inferlens.insight.layers import LayerRow
 from inferlens.insight.modules import ModuleTable
+from inferlens.insight.runs import clock_of, timed_of
 from inferlens.views.profiled.cases import Profiled
+from inferlens.views.profiled.module_columns import Column, Columns
 from inferlens.views.profiled.sentences import of_layers
 
 if TYPE_CHECKING:
@@ -29,26 +31,18 @@ def modules(models: Iterable[dict[str, Any]]) -> str:
     return _written({"schema": MODULES, "models": list(models)})
 
 
-def model(
-    cases: Sequence[Profiled],
-    accounts: Sequence[Reconciliation],
-    table: ModuleTable | None,
-    failed: Sequence[tuple[Profiled, str]],
-    sentences: Sequence[str],
-) -> dict[str, Any]:
+def model(of: Columns, table: ModuleTable | None, sentences: Sequence[str]) -> dict[str, Any]:
     """One tree, its columns and what could not be one."""
     rows = table.rows if table else ()
-    columns = [
-        {**case(of), "marked": marked, "reconciliation": account}
-        for of, marked, account in zip(cases, table.marked if table else (), accounts, strict=True)
-    ]
+    columns = [_column(*each) for each in zip(of.shown, table.marked if table else (), strict=True)]
     return {
+        "level": of.level,
         "rule": table.rule if table else None,
         "depth": table.depth if table else None,
         "deepest": table.deepest if table else None,
         "columns": columns,
         "rows": [{**msgspec.structs.asdict(row), "path": ".".join(row.path)} for row in rows],
-        "failed": [{**case(of), "reason": reason} for of, reason in failed],
+        "failed": [{**case(one.case), "level": one.level, "reason": one.why} for one in of.missing],
         "sentences": sentences,
     }
 
@@ -57,6 +51,13 @@ def case(of: Profiled) -> dict[str, Any]:
     """What tells a case from others."""
     made = of.profile
     return {"name": of.name, "case": made.case, "digest": made.case.digest, "profile": made.id, "record": made.record}
+
+
+def _column(of: Column, marked: bool) -> dict[str, Any]:
+    """What its times are, of which its shares are, and how they fit into a run."""
+    made = of.case.profile
+    times = {"level": made.level, "share_of": of.runs.share_of, "timed": timed_of(made), "clock": clock_of(made)}
+    return {**case(of.case), **times, "marked": marked, "busy": of.busy, "reconciliation": of.account}
 
 
 def _layered(of: Layered, rows: Sequence[LayerRow]) -> dict[str, Any]:

@@ -5,23 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inferlens.insight.fused import SAID, rule_of
-from inferlens.insight.layers import Reconciliation, reconciliation
-from inferlens.insight.modules import MOST_UNKNOWN, Cell, ModuleRow, ModuleTable, module_table
-from inferlens.insight.runs import part_runs, timed_of
-from inferlens.units import ABSENT, listing, milliseconds, percent, plural, ratio
-from inferlens.views.columns import FASTEST, plain
+from inferlens.insight.fused import rule_of
+from inferlens.insight.modules import Cell, ModuleRow, ModuleTable, module_table
+from inferlens.insight.runs import timed_of
+from inferlens.layer_profile import Level
+from inferlens.units import ABSENT, listing, milliseconds, plural
+from inferlens.views.columns import FASTEST
+from inferlens.views.plain import plain
 from inferlens.views.profiled import check, csv, json, markdown, terminal
-from inferlens.views.profiled.cases import Profiled, check_reference, referenced
+from inferlens.views.profiled.cases import Profiled, check_reference
 from inferlens.views.profiled.grid import Grid, Heading, Line
 from inferlens.views.profiled.layers import signed_percent
+from inferlens.views.profiled.module_columns import Column, Columns, check_level, columns
+from inferlens.views.profiled.module_notes import SHARED, SLOWER, notes
 from inferlens.views.profiled.sentences import name_of
-from inferlens.views.profiled.tree_sentences import sentences
+from inferlens.views.profiled.tree_sentences import overlaps, sentences
 
 MOST_ROWS = 40
-MOST_COST = 1.5  # of a profiled call over an untouched one: beyond, columns are not compared
-SLOWER = "▼"
-SHARED = {"whole": "↑", "split": "≈"}
 _WORDS = {
     "whole": "whole run",
     "itself": "(itself)",
@@ -29,32 +29,26 @@ _WORDS = {
     "unknown module": "layers of no known module",
     "outside layers": "in no layer",
 }
-_WORDS_OF_KERNELS = {
-    **_WORDS,
-    "unknown module": "kernels of no known module",
-    "outside layers": "in no kernel (GPU idle)",
-}
 _WORDS_OF_BOTH = {
     **_WORDS,
+    "whole": "whole run, or all kernels",
     "unknown module": "layers and kernels of no known module",
-    "outside layers": "in no layer or kernel",
 }
 
 
 @dataclass(frozen=True)
 class Tree:
-    """The profiles of one model that have layers or kernels, the reference first, their tree, and those without."""
+    """The columns of one model and their tree; ``None`` without any."""
 
-    cases: tuple[Profiled, ...]
-    accounts: tuple[Reconciliation, ...]
+    columns: Columns
     table: ModuleTable | None
-    failed: tuple[tuple[Profiled, str], ...]
 
 
 def render(
     groups: Sequence[Sequence[Profiled]],
     format: str = "table",
     *,
+    level: Level | None = None,
     depth: int | None = None,
     reference: str | None = None,
     fused: str = "whole",
@@ -64,108 +58,84 @@ def render(
     """The modules of each model as text.
 
     Args:
-        groups: profiles that can be compared, of each model.
+        groups: profiles of every level that can be compared, of each model.
         format: one of ``FORMATS``.
+        level: ``layer`` or ``kernel``, whose times are shown; ``None``: as :mod:`.module_columns` says.
         depth: how deep to unfold; ``None``: to about :data:`MOST_ROWS` rows in tables for people, all otherwise.
         reference: words that name the case that is the first column.
         fused: what becomes of layers fused from several modules, one of ``insight.fused.RULES``.
         width, color: of the terminal.
 
     Raises:
-        InferlensError: for another format or rule, or a reference that fits none or several.
+        InferlensError: for another format, level or rule, or a reference that fits none or several.
     """
     check(format)
+    check_level(level)
     rule_of(fused)
     check_reference([one for group in groups for one in group], reference)
     most = None if format in ("csv", "json") else MOST_ROWS
-    trees = [tree(referenced(group, reference), fused, depth, most) for group in groups]
+    trees = [tree(columns(group, level, reference), fused, depth, most) for group in groups]
     if format == "csv":
-        return csv.modules([(each.cases, each.table) for each in trees if each.table])
+        return csv.modules([(each.columns.shown, each.table) for each in trees if each.table])
     if format == "json":
-        return json.modules(
-            json.model(each.cases, each.accounts, each.table, each.failed, _sentences(each)) for each in trees
-        )
+        return json.modules(json.model(each.columns, each.table, _sentences(each)) for each in trees)
     grids = [grid(each) for each in trees]
     return markdown.render(grids) if format == "markdown" else terminal.render(grids, width, color)
 
 
-def tree(group: Sequence[Profiled], fused: str, depth: int | None, most_rows: int | None) -> Tree:
-    """The tree of profiles that can be compared, the first of which is the reference."""
-    found = [(one, part_runs(one.profile)) for one in group]
-    able = [(one, runs) for one, runs in found if not isinstance(runs, str)]
-    table = None
-    if able:
-        profiles = [(one.profile, runs) for one, runs in able]
-        right = [one.right and not distorted(one, reconciliation(runs, one.untouched)) for one, runs in able]
-        table = module_table(profiles, rule=fused, depth=depth, most_rows=most_rows, right=right)
-    return Tree(
-        cases=tuple(one for one, _ in able),
-        accounts=tuple(reconciliation(runs, one.untouched) for one, runs in able),
-        table=table,
-        failed=tuple((one, runs) for one, runs in found if isinstance(runs, str)),
-    )
-
-
-def distorted(one: Profiled, account: Reconciliation) -> bool:
-    """Whether profiling made calls so much longer that a module's time may be more of what timed it than of itself.
-
-    Times of kernels are the GPU's own, whatever profiling costs the host.
-    """
-    return one.profile.level == "layer" and account.cost is not None and account.cost > MOST_COST
+def tree(of: Columns, fused: str, depth: int | None, most_rows: int | None) -> Tree:
+    """The tree of some columns, the first of which is the reference."""
+    if not of.shown:
+        return Tree(of, None)
+    profiles = [(one.case.profile, one.runs) for one in of.shown]
+    right = [one.case.right and not one.distorted for one in of.shown]
+    return Tree(of, module_table(profiles, rule=fused, depth=depth, most_rows=most_rows, right=right))
 
 
 def grid(of: Tree) -> Grid:
     """One tree as a table."""
-    headline = (of.cases or [one for one, _ in of.failed])[0].headline
-    missing = tuple(
-        plain(f"{one.name} has no {one.profile.level}s: {why} {one.profile.cure}") for one, why in of.failed
-    )
-    table = of.table
+    shown, table = of.columns.shown, of.table
+    headline = (shown or of.columns.missing)[0].case.headline
+    missing = tuple(plain(f"{one.case.name} has no {one.level}s: {one.why} {one.cure}") for one in of.columns.missing)
     if table is None:
         return Grid(headline, "", "module", (), (), sentences=missing)
-    words = _words(of)
-    lines = [*(_line(row, table, words) for row in table.rows), *_untouched(of)]
+    words = _WORDS_OF_BOTH if any(one.of_kernels for one in shown) else _WORDS
+    if all(one.of_kernels for one in shown):
+        words = {**_WORDS, "whole": "all kernels"}
     headings = [
         heading
-        for place, one in enumerate(of.cases)
+        for place, one in enumerate(shown)
         for heading in (
-            Heading(one.name, "ms", keep=place),
-            Heading("", "share", keep=len(of.cases) + place),
+            Heading(one.case.name, "ms", keep=place),
+            Heading("", "share", keep=len(shown) + place),
         )
     ]
-    clocks = {_times(one) for one in of.cases}
-    counts = sorted({account.runs for account in of.accounts})
-    runs = plural(counts[0], "run") if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} runs"
-    about = f"{runs} · {listing(sorted(clocks))} · unfolded {table.depth} of {table.deepest} deep"
     return Grid(
         headline=headline,
-        about=about,
+        about=_about(shown, table),
         first="module",
         headings=tuple(headings),
-        lines=tuple(lines),
-        notes=(*_legend(of, table), *missing),
+        lines=(*(_line(row, table, words) for row in table.rows), *_beneath(shown)),
+        notes=(*notes(of.columns, table), *missing),
         sentences=tuple(_sentences(of)),
     )
 
 
-def _times(of: Profiled) -> str:
-    """What the times of a column are of."""
-    return "kernel times" if of.profile.level == "kernel" else f"{timed_of(of.profile)} times"
+def _about(shown: Sequence[Column], table: ModuleTable) -> str:
+    """How many runs there were, whose times these are, and what shares are of."""
+    counts = sorted({one.runs.count for one in shown})
+    runs = plural(counts[0], "run") if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} runs"
+    times = {
+        "kernel times, as shares of all kernels"
+        if one.of_kernels
+        else f"{timed_of(one.case.profile)} times of layers, as shares of the whole run"
+        for one in shown
+    }
+    return f"{runs} · {listing(sorted(times))} · unfolded {table.depth} of {table.deepest} deep"
 
 
 def _sentences(of: Tree) -> list[str]:
-    if of.table is None:
-        return []
-    levels = [one.profile.level for one in of.cases]
-    return sentences([one.name for one in of.cases], of.accounts, of.table, levels)
-
-
-def _words(of: Tree) -> dict[str, str]:
-    """What rows that are no module are called, where the columns are of layers, of kernels, or of both."""
-    levels = {one.profile.level for one in of.cases}
-    if levels == {"layer"}:
-        return _WORDS
-    return _WORDS_OF_KERNELS if levels == {"kernel"} else _WORDS_OF_BOTH
+    return sentences(of.columns.shown, of.table) if of.table else []
 
 
 def _line(row: ModuleRow, table: ModuleTable, words: dict[str, str]) -> Line:
@@ -179,11 +149,17 @@ def _line(row: ModuleRow, table: ModuleTable, words: dict[str, str]) -> Line:
     return Line(name + more, tuple(cells), indent=indent(row.last), full=full + more, style=style)
 
 
-def _untouched(of: Tree) -> list[Line]:
-    """How long a call takes that is not profiled, where that is known of any column."""
-    cells = [((milliseconds(account.untouched), ""), ("", "")) for account in of.accounts]
-    known = any(account.untouched is not None for account in of.accounts)
-    return [Line("untouched call", tuple(text for cell in cells for text in cell))] if known else []
+def _beneath(shown: Sequence[Column]) -> list[Line]:
+    """How long the GPU was busy, where kernels overlap, and how long a call takes that is not profiled, if known."""
+    busy = [one.busy.typical if one.busy else None for one in shown]
+    untouched = [one.account.untouched for one in shown]
+    rows = [("GPU busy", busy, any(overlaps(one) for one in shown))]
+    rows += [("untouched call", untouched, any(time is not None for time in untouched))]
+    return [
+        Line(name, tuple(cell for time in times for cell in ((milliseconds(time), ""), ("", ""))))
+        for name, times, told in rows
+        if told
+    ]
 
 
 def indent(last: Sequence[bool]) -> str:
@@ -203,40 +179,3 @@ def _texts(cell: Cell | None, rule: str) -> tuple[tuple[str, str], tuple[str, st
         return (ABSENT, f" {mark}" if mark else ""), (ABSENT, "")
     share = ABSENT if cell.times.share is None else signed_percent(cell.times.share)
     return (milliseconds(cell.times.typical), f" {mark}" if mark else ""), (share, "")
-
-
-def _legend(of: Tree, table: ModuleTable) -> list[str]:
-    """What the marks mean that are there."""
-    cells = [cell for row in table.rows for cell in row.cells if cell]
-    legend = []
-    if any(cell.fastest for cell in cells):
-        legend.append(f"{FASTEST}: faster than in every other column.")
-    if any(cell.slower and not cell.fastest for cell in cells):
-        legend.append(f"{SLOWER}: slower than with {of.cases[0].name}.")
-    legend = [" ".join(legend)] if legend else []
-    if any(cell.shared for cell in cells):
-        legend.append(SAID["split equally" if table.rule == "split" and not table.by_flops else table.rule])
-    if any(row.folded for row in table.rows):
-        folded = sum(row.folded for row in table.rows)
-        legend.append(f"+N: modules below it; --depth {table.depth + 1} unfolds more of {folded:,}.")
-    wrong = [one.name for one in of.cases if not one.right]
-    legend += [f"The outputs of {name} are wrong." for name in wrong]
-    out = [name for name, marked in zip([one.name for one in of.cases], table.marked, strict=True) if not marked]
-    costly = {
-        one.name: account.cost for one, account in zip(of.cases, of.accounts, strict=True) if distorted(one, account)
-    }
-    if costly and len(of.cases) > 1:
-        times = listing([f"{name} ({ratio(cost)})" for name, cost in costly.items()])
-        legend.append(f"Not compared with others, because profiling made calls that much longer: {times}.")
-    few = [name for name in out if name not in wrong and name not in costly]
-    if few and len(of.cases) > 1:
-        legend.append(f"Not compared with others: {', '.join(few)} ({_why(of)}).")
-    return legend
-
-
-def _why(of: Tree) -> str:
-    if len({timed_of(one.profile) for one in of.cases}) > 1:
-        return "some columns are times of the host, some of the GPU"
-    if len({one.profile.level for one in of.cases}) > 1:
-        return "some columns are times of layers, some of kernels"
-    return f"more than {percent(MOST_UNKNOWN)} is in layers of no known module"

@@ -4,36 +4,41 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlens.insight.layers import Reconciliation
 from inferlens.insight.modules import ModuleRow, ModuleTable
-from inferlens.layer_profile import Level
-from inferlens.units import listing, percent, ratio
+from inferlens.units import listing, milliseconds, percent, ratio
+from inferlens.views.profiled.module_columns import Column
 from inferlens.views.profiled.sentences import FASTER_WHEN_PROFILED, short
 
+LONGER_THAN_CALLS = "Above 100 % kernels took longer in the profiled process than calls do untouched."
 _FEW = 6
+_OVERLAP = 0.005  # of all kernels: less comes from the clock's rounding
 
 
-def sentences(
-    names: Sequence[str], accounts: Sequence[Reconciliation], table: ModuleTable, levels: Sequence[Level]
-) -> list[str]:
-    """Which module takes most of each column, how much is not attributed, what profiling cost."""
-    found = [_most(names, table), _not_attributed(names, accounts, table, levels), _cost(names, accounts)]
-    return [sentence for sentence in found if sentence]
+def sentences(columns: Sequence[Column], table: ModuleTable) -> list[str]:
+    """Which module takes most of each column, how much is not attributed, how busy the GPU is, what profiling cost."""
+    found = [_most(columns, table), _not_attributed(columns, table), _busy(columns), _side_by_side(columns)]
+    return [sentence for sentence in (*found, _cost(columns)) if sentence]
 
 
-def _most(names: Sequence[str], table: ModuleTable) -> str:
+def overlaps(column: Column) -> bool:
+    """Whether kernels add up to more than the time in which the GPU was busy, so that some ran side by side."""
+    all_ = column.runs.typical(column.runs.sums)
+    return column.busy is not None and all_ - column.busy.typical > _OVERLAP * all_
+
+
+def _most(columns: Sequence[Column], table: ModuleTable) -> str:
     """The module of the first level that takes most, for each column; a single one that takes all says nothing."""
     level = _telling_level(table)
     by_module: dict[str, list[str]] = {}
-    for index, name in enumerate(names):
+    for index, column in enumerate(columns):
         shares = [(share, row) for row in level if (share := _share(row, index)) is not None and share > 0]
         if shares:
             share, row = max(shares, key=lambda pair: pair[0])
             path = short(".".join(row.path))
-            by_module.setdefault(path, []).append(f"{percent(share)} with {name}")
+            by_module.setdefault(path, []).append(f"{percent(share)} with {column.case.name}")
     if not by_module:
         return "No module has a time of its own."
-    return "; ".join(f"{path} takes most: {listing(columns[:_FEW])}" for path, columns in by_module.items()) + "."
+    return "; ".join(f"{path} takes most: {listing(each[:_FEW])}" for path, each in by_module.items()) + "."
 
 
 def _telling_level(table: ModuleTable) -> list[ModuleRow]:
@@ -46,36 +51,51 @@ def _telling_level(table: ModuleTable) -> list[ModuleRow]:
     return modules
 
 
-def _not_attributed(
-    names: Sequence[str], accounts: Sequence[Reconciliation], table: ModuleTable, levels: Sequence[Level]
-) -> str:
-    """What belongs to no module: of layers a share of the run, of kernels one of their time, for the rest is idle."""
+def _not_attributed(columns: Sequence[Column], table: ModuleTable) -> str:
+    """What belongs to no module: of layers a share of the run, of kernels one of their time."""
     row = next(row for row in table.rows if row.kind == "not attributed")
-    unknown = next((row for row in table.rows if row.kind == "unknown module"), None)
-    only_kernels = set(levels) == {"kernel"}
-    each, all_ = ("", ", of the kernels' time") if only_kernels else (" of the kernels' time", "")
-    columns = []
-    for index, name in enumerate(names):
+    only_kernels = all(column.of_kernels for column in columns)
+    said = []
+    for index, column in enumerate(columns):
         share = _share(row, index)
-        if levels[index] == "kernel":
-            cell = unknown.cells[index] if unknown else None
-            time, total = cell.times.typical if cell and cell.times else 0.0, accounts[index].layers.typical
-            columns.append(f"{percent(time / total if total else 0.0)}{each} with {name}")
-        elif share is not None:
-            columns.append(f"{'-' if share < 0 else ''}{percent(share)} with {name}")
-    below = any((_share(row, index) or 0.0) < 0 for index, level in enumerate(levels) if level == "layer")
+        if share is not None:
+            of = " of the kernels' time" if column.of_kernels and not only_kernels else ""
+            said.append(f"{'-' if share < 0 else ''}{percent(share)}{of} with {column.case.name}")
+    below = any((_share(row, index) or 0.0) < 0 for index in range(len(columns)))
     why = " Below zero: layers ran at the same time." if below else ""
-    return f"Attributed to no module{all_}: {listing(columns[:_FEW])}.{why}" if columns else ""
+    of_all = ", of the kernels' time" if only_kernels else ""
+    return f"Attributed to no module{of_all}: {listing(said[:_FEW])}.{why}" if said else ""
 
 
-def _cost(names: Sequence[str], accounts: Sequence[Reconciliation]) -> str:
-    known = [(name, account.cost) for name, account in zip(names, accounts, strict=True) if account.cost is not None]
-    unknown = [name for name in names if name not in dict(known)]
+def _busy(columns: Sequence[Column]) -> str:
+    """How much of an untouched call the GPU works: that it was idle while profiled is mostly the profiler's doing."""
+    said, above = [], False
+    for column in columns:
+        untouched, busy = column.account.untouched, column.busy
+        if busy and untouched:
+            share = busy.median / untouched
+            of = f"{milliseconds(busy.median)} ms of an untouched call's {milliseconds(untouched)} ms"
+            said.append(f"{of} ({percent(share)}) with {column.case.name}")
+            above = above or share > 1
+    return f"The GPU works {listing(said[:_FEW])}.{f' {LONGER_THAN_CALLS}' if above else ''}" if said else ""
+
+
+def _side_by_side(columns: Sequence[Column]) -> str:
+    names = [column.case.name for column in columns if overlaps(column)]
+    said = "Kernels add up to more than the time in which the GPU was busy, as some ran side by side"
+    return f"{said}: with {listing(names[:_FEW])}." if names else ""
+
+
+def _cost(columns: Sequence[Column]) -> str:
+    known = [(column.case.name, cost) for column in columns if (cost := column.account.cost) is not None]
+    unknown = [column.case.name for column in columns if column.account.cost is None]
     said = [f"{ratio(each)} with {name}" for name, each in known[:_FEW]]
     sentence = ""
     if said:
-        times = f"A profiled call takes {listing(said)} as long as an untouched one"
-        sentence = f"{times}; which backend is fastest is for untouched calls to say. "
+        sentence = f"A profiled call takes {listing(said)} as long as an untouched one"
+        if all(column.of_kernels for column in columns):
+            sentence += ", which is the host's time and not the kernels'"
+        sentence += "; which backend is fastest is for untouched calls to say. "
         sentence += f"{FASTER_WHEN_PROFILED} " if any(each < 1 for _, each in known) else ""
     if unknown:
         sentence += f"What profiling cost with {listing(unknown[:_FEW])} is not known."
