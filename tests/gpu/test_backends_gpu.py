@@ -153,8 +153,9 @@ def test_times_are_consistent(label: str, options: Options, preparation: Prepara
     assert all(enqueued <= whole for enqueued, whole in zip(times.enqueue, times.latency, strict=True))
     # The first event is recorded before the host clock starts, so GPU time may exceed latency by that much.
     assert gpu <= latency + 50e-6
-    # The work is on the timed stream: work elsewhere would leave the events next to each other.
-    assert gpu > 0.3 * latency
+    # The work is on the timed stream: work elsewhere would leave the events next to each other. A busy host makes
+    # calls longer and kernels not, so it is the shortest call that the work has to fill.
+    assert gpu > 0.3 * min(times.latency)
     assert enqueue < latency
     assert window < 1.5 * latency
 
