@@ -8,18 +8,19 @@ import json
 
 import pytest
 from msgspec.structs import replace
+from rich.cells import cell_len
 
 from inferlens.backends.operator_runs import GPU_CLOCK
 from inferlens.errors import InferlensError
-from inferlens.kernel_profile import Kernel
+from inferlens.kernel_profile import Kernel, Kernels
 from inferlens.layer_profile import Layer, Profile
 from inferlens.profile_store import LoadedProfiles
-from inferlens.views.profiled import kernels, modules
+from inferlens.views.profiled import FORMATS, kernels, modules
 from inferlens.views.profiled.cases import groups
 from inferlens.views.profiled.module_columns import columns
 from tests.backends.kernel_samples import ENGINE
-from tests.insight.kernel_profiles import made, of_kernels, traced
-from tests.insight.samples import eager, fused, profile, untouched
+from tests.insight.kernel_profiles import made, nasty, of_kernels, traced
+from tests.insight.samples import NASTY, eager, fused, profile, untouched
 from tests.views.samples import case
 
 RUNS = 20
@@ -169,6 +170,7 @@ TRACED = eager_kernels("torch_compile", 0.5)
         ([PYTORCH, eager_kernels(), COMPILED, TRACED], ["kernel of kernels"] * 2),
         ([PYTORCH, eager_kernels(), UNTRACED], ["layer of run", "kernel of kernels"]),
         ([PYTORCH, COMPILED], ["layer of run"] * 2),
+        ([COMPILED], ["layer of kernels"]),
         ([eager_kernels(), UNTRACED], ["kernel of kernels"] * 2),
     ],
 )
@@ -253,3 +255,26 @@ def test_the_reference_is_named_as_its_column_is():
     text = drawn(PYTORCH, eager_kernels(), TRACED, fused="split", reference="torch_compile fp16")
     assert text.index("torch_compile") < text.index("pytorch")
     assert "host times of layers" in drawn(eager(), fused())
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("width", [20, 60, 100, 200])
+def test_any_name_at_any_width(format, width):
+    nothing = of_kernels("torch_compile", Kernels(kernels=(), whole=(1e-3,) * RUNS, busy=(0.0,) * RUNS, launches=0))
+    text = drawn(nasty(), nothing, TENSORRT, format=format, width=width)
+    if format == "json":
+        assert NASTY in {each["path"] for each in json.loads(text)["models"][0]["rows"]}
+    elif format == "csv":
+        assert NASTY in {cell for line in csv.reader(io.StringIO(text)) for cell in line}
+    else:
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+    if format == "table":
+        assert max(map(cell_len, text.splitlines())) <= max(width, 60)
+
+
+def test_no_kernels_at_all():
+    nothing = of_kernels("pytorch", Kernels(kernels=(), whole=(1e-3,) * RUNS, busy=(0.0,) * RUNS, launches=0))
+    text = drawn(nothing)
+    assert row(text, "all kernels") == ["0"]
+    assert "No module has a time of its own." in text
