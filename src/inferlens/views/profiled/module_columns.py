@@ -4,8 +4,8 @@ A table is of kernels where every case that ran has times of kernels that are tr
 own, whatever profiling cost the host, and so can be compared. Otherwise it is of layers, and a case that has none is a
 column of kernels all the same. A level that is asked for is shown alone.
 
-The times of a case's kernels are those of its profile of kernels. Without one, or where too much of these is of no known
-module, they are those of its layers, if CUPTI timed the kernels of each layer: the same kernels, summed by layer.
+The times of a case's kernels are those of its profile of kernels. Without one, or where too much of these is of no
+known module, they are those of its layers, if CUPTI timed the kernels of each layer: the same kernels, summed by layer.
 """
 
 from __future__ import annotations
