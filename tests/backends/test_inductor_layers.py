@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from inferlens.backends.inductor_layers import calls_of, chosen, layers
-from inferlens.backends.inductor_provenance import GRAPH, Made, own, path_of, short_name, since
+from inferlens.backends.inductor_provenance import GRAPH, Compiler, Made, own, path_of, short_name, since, step_of
 from inferlens.backends.operator_runs import Operator, Taken
 from inferlens.errors import Unsupported
 from inferlens.layer_profile import Layers
@@ -146,6 +146,64 @@ def test_nodes_before_a_library_are_not_a_later_kernels() -> None:
     assert since(origins, set()) == origins
 
 
+def test_a_template_computes_its_product_and_what_is_fused_with_it() -> None:
+    """Costs were of modules that a template only reads from: Inductor names what lies before it, as of a library's."""
+    first = graph_node("convolution")
+    sigmoid = graph_node("sigmoid", first)
+    second = graph_node("convolution", sigmoid)
+    add = graph_node("add", second)
+    relu = graph_node("relu", add)
+    every = [first, sigmoid, second, add, relu]
+
+    def steps(*calls: tuple[str, list[Any]]) -> list[list[Any]]:
+        computed: set[Any] = set()
+        done: set[Any] = set()
+        found = []
+        for name, origins in calls:
+            step = step_of(*short_name(name), origins, computed, done)
+            computed |= set(step.origins) if step.product else set()
+            done |= set(step.origins)
+            found.append(step.origins)
+        return found
+
+    tem, poi, library = "triton_tem_fused_convolution_0", "triton_poi_fused_add_1", "extern_kernels.convolution"
+    apart = steps((tem, [first]), (poi, [first, sigmoid]), (tem, every[:3]), (poi, every))
+    assert apart == [[first], [first, sigmoid], [second], [second, add, relu]]
+    behind = steps((tem, [first, sigmoid]), (tem, every))
+    assert behind == [[first, sigmoid], [second, add, relu]], "epilogues"
+    ahead = steps((library, [first]), (tem, every[:3]))
+    assert ahead == [[first], [sigmoid, second]], "a prologue"
+    order = steps((library, [first]), (poi, [second]), (tem, [second]), (poi, [second, add]))
+    assert order == [[first], [second], [second], [second, add]], "what puts weights in another order is no product"
+
+
+def test_a_convolution_may_be_a_product() -> None:
+    """Of 1x1; a product before it is another's."""
+    mm = graph_node("mm")
+    convolution = graph_node("convolution", graph_node("relu", mm))
+    origins = [mm, *convolution.all_input_nodes, convolution]
+    assert own(origins, "mm", {mm}) == [convolution]
+    assert own(origins, short_name("extern_kernels.conv1x1_via_mm")[0], {mm}) == [convolution]
+    assert own(origins, "addmm", {mm}) == [convolution]
+
+
+def test_the_code_that_was_saved_last_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autotuning may compile a choice that is a graph of its own, and does not choose it."""
+    from torch._inductor import compile_fx
+    from torch._inductor.graph import GraphLowering
+
+    def compiled(*_: Any, **__: Any) -> Any:
+        for code in ("a choice", "the graph"):
+            GraphLowering.save_output_code(code)
+        return lambda: None
+
+    monkeypatch.setattr(compile_fx, "compile_fx", compiled)
+    monkeypatch.setattr(Compiler, "_calls", lambda _, code: [Made(code, code)])
+    compiler = Compiler(nn.Linear(2, 2), "max-autotune", on_gpu=True)
+    compiler(None, ())
+    assert [[made.name for made in graph] for graph in compiler.graphs] == [["the graph"]]
+
+
 def test_lost_nodes_belong_to_what_lies_on_both_sides() -> None:
     paths = dict(enumerate(("", "block", "other")))
     first = graph_node("first", path="block")
@@ -160,6 +218,7 @@ def test_lost_nodes_belong_to_what_lies_on_both_sides() -> None:
 def test_names_of_calls() -> None:
     assert short_name("extern_kernels.bias_addmm") == ("addmm", True)
     assert short_name("torch.ops.aten._softmax.default") == ("_softmax", True)
+    assert short_name("extern_kernels.conv1x1_via_mm") == ("matmul", True)
     assert short_name("triton_poi_fused_relu_0") == ("triton_poi_fused_relu_0", False)
 
 

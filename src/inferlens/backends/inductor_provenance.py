@@ -2,8 +2,9 @@
 
 Inductor notes, where it is asked to, before each call in its code a number, and for each number the nodes that it was
 made from. A node has the stack of modules that Dynamo saw it in; one that replaced others, as a pattern does, has lost
-it, and belongs to the module that lies before it as well as behind it. Inductor names too many nodes after a call of a
-library: those before it, which were computed by then; they are left out.
+it, and belongs to the module that lies before it as well as behind it. Inductor names too many nodes of a convolution
+or a matrix product, and after it: those before it, which were computed by then; they are left out. That is so whether
+a library computes it or a Triton template, between which autotuning chooses.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ KINDS = {
     "cpp": "C++", "triton_poi": "Triton pointwise", "triton_red": "Triton reduction", "triton_for": "Triton foreach",
     "triton_per": "Triton persistent reduction", "triton_tem": "Triton template", "triton": "Triton",
 }  # fmt: skip
-ALIASES = {"bias_addmm": "addmm"}  # Inductor's own, which call another
+TEMPLATE = "triton_tem"
+ALIASES = {  # Inductor's own, which call another
+    "bias_addmm": "addmm", "conv1x1_via_mm": "matmul", "mm_dtype": "mm", "bmm_dtype": "bmm",
+}  # fmt: skip
+PRODUCTS = frozenset({  # what libraries and templates compute, and no other kernel
+    "convolution", "mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm",
+    "flex_attention",
+})  # fmt: skip
 
 
 class Made(Struct):
@@ -42,6 +50,19 @@ class Made(Struct):
     operators: tuple[str, ...] = ()
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
+
+
+class Step(Struct):
+    """One call, with the nodes of the graph that it came from, in the graph's order.
+
+    Attributes:
+        product: whether a library's operator or a template, which compute what no other kernel computes again.
+    """
+
+    name: str
+    extern: bool
+    product: bool
+    origins: list[Any]
 
 
 class Compiler:
@@ -86,7 +107,8 @@ class Compiler:
             if hasattr(config, "enable_autograd_cache"):  # what comes from a cache is not made, and says nothing
                 entered.enter_context(config.patch(enable_autograd_cache=False))
             entered.callback(setattr, GraphLowering, "save_output_code", before)
-            GraphLowering.save_output_code = staticmethod(lambda code: made.extend(self._calls(code)))
+            # A choice of autotuning may be a graph of its own, which is compiled before: the last one is what runs.
+            GraphLowering.save_output_code = staticmethod(lambda code: made.__setitem__(slice(None), self._calls(code)))
             compiled = compile_fx(graph, inputs, config_patches=self._settings)
 
         def called(*arguments: Any) -> Any:
@@ -103,37 +125,38 @@ class Compiler:
         known = getattr(debug, "_inductor_triton_kernel_to_post_grad_node_info", {})
         nodes = {node.name: node for node in V.graph.module.graph.nodes}
         place = {name: index for index, name in enumerate(nodes)}
-        steps: list[tuple[str, bool, list[Any]]] = []
-        computed: set[Any] = set()  # by the operators of libraries so far
+        steps: list[Step] = []
+        computed: set[Any] = set()  # by products so far, and with them
+        done: set[Any] = set()  # by all calls so far
         for name, number in HANDLE.findall(code):
             names = (each for each in known.get(f"{name}:{number}", ()) if each in nodes)
             origins = [nodes[each] for each in sorted(names, key=place.__getitem__)]
-            short, extern = short_name(name)
-            origins = own(origins, short, computed) if extern else since(origins, computed)
-            computed |= set(origins) if extern else set()
-            steps.append((short, extern, origins))
-        done: set[Any] = set()
+            steps.append(step := step_of(*short_name(name), origins, computed, done))
+            computed |= set(step.origins) if step.product else set()
+            done |= set(step.origins)
+        before: set[Any] = set()
         found = []
-        for short, extern, origins in steps:
-            inner = origins if extern else [node for node in origins if node not in computed]
-            after = [node for node in origins if node in done and not extern]  # whose outcome it works on
-            found.append(self._made(short, extern, origins, inner, after))
-            done |= set(origins) if extern else set()
+        for step in steps:
+            inner = step.origins if step.product else [node for node in step.origins if node not in computed]
+            after = [node for node in step.origins if node in before and not step.product]  # whose outcome it works on
+            found.append(self._made(step, inner, after))
+            before |= set(step.origins) if step.product else set()
         return found
 
-    def _made(self, name: str, extern: bool, origins: list[Any], inner: list[Any], after: list[Any]) -> Made:
-        """One call; ``inner`` are the nodes that it computes itself, ``after`` those that a library did before it."""
-        paths = (path_of(node, self._paths) for node in origins)
+    def _made(self, step: Step, inner: list[Any], after: list[Any]) -> Made:
+        """One call; ``inner`` are the nodes that it computes itself, ``after`` those that a product did before it."""
+        name = step.name
+        paths = (path_of(node, self._paths) for node in step.origins)
         inside = set(inner)
         reads = [each for node in inner for each in node.all_input_nodes if each not in inside]
         writes = [node for node in inner if any(user not in inside for user in node.users)]
         kind = next((KINDS[start] for start in sorted(KINDS, key=len, reverse=True) if name.startswith(start)), name)
         return Made(
             name=name,
-            kind=name if extern else kind,
-            extern=extern,
+            kind=name if step.extern else kind,
+            extern=step.extern,
             modules=tuple(dict.fromkeys(path for path in paths if path is not None)),
-            operators=tuple(dict.fromkeys(filter(None, map(operator_of, origins)))),
+            operators=tuple(dict.fromkeys(filter(None, map(operator_of, step.origins)))),
             inputs=tensors(dict.fromkeys(reads or after)),
             outputs=tensors(writes or after),
         )
@@ -152,10 +175,33 @@ def target_of(node: Any) -> str:
     return str(getattr(node.target, "_opname", "") or getattr(node.target, "__name__", node.target))
 
 
+def step_of(name: str, extern: bool, origins: list[Any], computed: set[Any], done: set[Any]) -> Step:
+    """A call, with those of the nodes that Inductor names for it that it computes, or works on.
+
+    Args:
+        computed: by libraries and templates before it.
+        done: by any call before it.
+    """
+    if extern:
+        return Step(name, extern, True, own(origins, name, computed))
+    products = [node for node in origins if target_of(node) in PRODUCTS and node not in computed]
+    if not (name.startswith(TEMPLATE) and products):
+        return Step(name, extern, False, since(origins, computed))
+    return Step(name, extern, True, [node for node in origins if node in products or node not in done])
+
+
 def own(origins: list[Any], name: str, computed: set[Any]) -> list[Any]:
-    """Those of the nodes that a library's operator of that name computes: all, if none is told to be it."""
+    """Those of the nodes that a library's operator of that name computes: all, if none is told to be it.
+
+    A node may have another name than what computes it: a convolution may be a matrix product.
+    """
     alike = [node for node in origins if target_of(node) == name]
-    return [node for node in alike if node not in computed] or alike or origins
+    products = [node for node in origins if target_of(node) in PRODUCTS]
+    for each in (alike, products):
+        left = [node for node in each if node not in computed]
+        if left:
+            return left
+    return alike or origins
 
 
 def since(origins: list[Any], computed: set[Any]) -> list[Any]:
