@@ -2,7 +2,7 @@
 
 The profiler sees each by name: a C++ kernel because it was compiled to be seen, a Triton kernel and an operator because
 they always are. Which call of the code it was is told by its order among those of its name, in its graph. What Python
-runs between graphs are operators without a module.
+runs between graphs are operators without a module. Kernels that a GPU runs are of the layer that launched them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from collections import Counter
 from functools import partial
 from math import inf
 
+from inferlens.backends.abilities import Origin
 from inferlens.backends.inductor_provenance import GRAPH, Compiler, Made
+from inferlens.backends.kernel_twins import Twin, looked_at, twins_of
 from inferlens.backends.layer_runs import Runs
 from inferlens.backends.operator_runs import (
     GPU_CLOCK,
@@ -28,6 +30,10 @@ from inferlens.layer_profile import Layer, Layers
 
 SEEN_AS = re.compile(r"graph_\d+_(?=cpp_)")  # what Inductor puts before the name of a C++ kernel
 UNKNOWN = "not known for {} operators: Python runs them between the graphs, or Inductor does not say what they are of."
+UNKNOWN_KERNELS = (
+    "not known for {} of {} kernels, copies and fills: Python launches them between the graphs, or Inductor does not "
+    "say what they are of."
+)
 UNTOLD = "this PyTorch does not say what Inductor's kernels were made from; PyTorch 2.9 and later do."
 UNSEEN = "{} of {} calls in the compiled code were not seen: no operator of their names was called as often."
 NO_GRAPHS = "runs without the CUDA graphs of its mode: a replay tells no operators. The kernels are the same."
@@ -101,22 +107,57 @@ def is_call(graph: str, known: set[str], operator: Operator) -> bool:
 
 def layers(expected: dict[Call, Made], times: dict[Call, Taken], runs: int) -> tuple[tuple[Layer, ...], int]:
     """A layer for each call, in the order of execution, and how many calls of the code were not seen."""
+    told, unseen = named(expected, times)
+    return tuple(layer(*told[call], times[call], runs) for call in told), unseen
+
+
+def named(expected: dict[Call, Made], times: dict[Call, Taken]) -> tuple[dict[Call, tuple[str, Made]], int]:
+    """Of each call its layer's name and what it is, in the order of execution; how many calls were not seen."""
     count = Counter(name for name, _ in expected)
     seen = Counter(name for name, _ in times)
     alike = {name: {made.modules for (other, _), made in expected.items() if other == name} for name in count}
     several = len({name.partition("/")[0] for name in count}) > 1
-    named: Counter[str] = Counter()
-    found = []
+    shown_before: Counter[str] = Counter()
+    found = {}
     unseen = sum(count[name] for name in count if seen[name] != count[name])
-    for call, each in sorted(times.items(), key=lambda item: item[1].begins.get(0, inf)):
+    for call in sorted(times, key=lambda call: times[call].begins.get(0, inf)):
         name = call[0]
         sure = seen[name] == count[name] or len(alike.get(name, ())) == 1
         made = expected.get(call, expected.get((name, 0))) if sure else None
         shown = name if several and made else name.partition("/")[2] or name
-        named[shown] += 1
-        turn = f" #{named[shown]}" if named[shown] > 1 else ""
-        found.append(layer(shown + turn, made or Made(plain(name), plain(name), operators=(name,)), each, runs))
-    return tuple(found), unseen
+        shown_before[shown] += 1
+        turn = f" #{shown_before[shown]}" if shown_before[shown] > 1 else ""
+        found[call] = shown + turn, made or Made(plain(name), plain(name), operators=(name,))
+    return found, unseen
+
+
+def twins(runner: Runs, compiler: Compiler, feed: object) -> tuple[list[Twin], dict[str, str]]:
+    """What one call of the compiled code launches on a GPU, and what is not known of where it came from, and why.
+
+    Args:
+        runner: calls the code.
+        compiler: that compiled it.
+    """
+    return told(looked_at(runner, feed), compiler.graphs, knows=compiler.told)
+
+
+def told(root: Operator, graphs: list[list[Made]], *, knows: bool) -> tuple[list[Twin], dict[str, str]]:
+    """What the operators of a run launched, as the layers that they are, and what is not known of it."""
+    expected = calls_of(graphs)
+    calls = [(call, operator) for call, operator in chosen(root, expected) if any(operator.launched())]
+    times: dict[Call, Taken] = {}
+    for call, operator in calls:
+        times.setdefault(call, Taken()).add(0, operator, on_gpu=True)
+    known, unseen = named(expected, times)
+    origins = {call: Origin(name, made.modules) for call, (name, made) in known.items()}
+    found = twins_of((operator, origins[call]) for call, operator in calls)
+    unknown = sum(not twin.origin.modules for twin in found)
+    absent = {}
+    if unknown:
+        absent["modules"] = UNKNOWN_KERNELS.format(unknown, len(found)) if knows else UNTOLD
+    if unseen:
+        absent["calls"] = UNSEEN.format(unseen, len(expected))
+    return found, absent
 
 
 def layer(name: str, made: Made, times: Taken, runs: int) -> Layer:

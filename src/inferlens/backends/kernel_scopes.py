@@ -14,12 +14,10 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from inferlens.backends.abilities import KernelOrigins, Launched, Origin, Origins
+from inferlens.backends.kernel_twins import KERNEL, Called, Twin, origins_by_twins
 from inferlens.backends.module_hooks import NO_MODULES, hooked
 
 SCOPE = "inferlens module "
-NO_TWIN = (
-    "A CUDA graph replays kernels and calls no modules, and an eager call does not launch the same ones in its order."
-)
 OUTSIDE = "{} of {} kernels, copies and fills of a run were launched outside of every module."
 
 
@@ -71,23 +69,17 @@ def origins_of(launched: Sequence[Launched], modules: int) -> Origins:
 def origins_by_twin(launched: Sequence[Launched], twin: Sequence[Launched], modules: int) -> Origins:
     """Of each kernel of a replayed graph the module of the same kernel in an eager call, its *twin*.
 
-    A replay launches all kernels at once, and calls no modules. Where the eager call launched kernels of the same names
-    in the same order, they are the same; where it did not, nothing is known. Copies and fills have no module.
+    A replay launches all kernels at once, and calls no modules. Copies and fills have no module.
 
     Args:
         launched: of one replay.
         twin: of one eager call that was traced with :func:`module_scopes`.
         modules: how many the model has, itself included.
     """
-    replayed = [place for place, each in enumerate(launched) if each.kind == "kernel"]
-    called = [each for each in twin if each.kind == "kernel"]
-    found = [Origin()] * len(launched)
-    if [launched[place].name for place in replayed] != [each.name for each in called]:
-        return Origins(tuple(found), {"modules": NO_TWIN})
+    called = [each for each in twin if each.kind == KERNEL]
     told = origins_of(called, modules)
-    for place, origin in zip(replayed, told.of, strict=True):
-        found[place] = origin
-    return Origins(tuple(found), told.absent)
+    twins = [Twin(each.name, each.kind, origin) for each, origin in zip(called, told.of, strict=True)]
+    return origins_by_twins(launched, twins, told.absent)
 
 
 def twin_of(module: Any, call: Callable[..., Any], feed: Sequence[Any]) -> list[Launched]:
@@ -100,25 +92,8 @@ def twin_of(module: Any, call: Callable[..., Any], feed: Sequence[Any]) -> list[
     from inferlens.backends.kernel_runs import traced
 
     with TemporaryDirectory(prefix="inferlens-") as folder:
-        _, runs = traced(_Called(call), _Scoped(module), feed, 1, Path(folder))
+        _, runs = traced(Called(call), _Scoped(module), feed, 1, Path(folder))
     return [event.launched for event in runs[0].events]
-
-
-class _Called:
-    """A call as something that runs."""
-
-    def __init__(self, call: Callable[..., Any]) -> None:
-        self._call = call
-
-    def infer(self, feed: Sequence[Any]) -> Any:
-        """One call."""
-        return self._call(*feed)
-
-    def synchronize(self) -> None:
-        """Waits for the GPU."""
-        import torch
-
-        torch.cuda.synchronize()
 
 
 class _Scoped(KernelOrigins):

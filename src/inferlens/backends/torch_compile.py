@@ -10,17 +10,18 @@ import os
 import shutil
 import sysconfig
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta
 
-from inferlens.backends.abilities import LayerProfiler
+from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import first_lines, found
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner
 from inferlens.backends.dynamic import free_sizes
 from inferlens.backends.inductor_provenance import Compiler
+from inferlens.backends.kernel_twins import CURE, Twin
 from inferlens.backends.layer_runs import check_level
 from inferlens.backends.torch_runner import (
     Feed,
@@ -35,6 +36,7 @@ from inferlens.errors import Unsupported
 from inferlens.layer_profile import Layers
 from inferlens.models.model import Model
 
+NOT_TOLD = "not known: the call that tells where kernels came from failed ({}). {}"
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # these use CUDA graphs
 
 
@@ -99,7 +101,7 @@ def compiler_absence(torch: Any, device: str) -> Absence | None:
     return None
 
 
-class CompiledRunner(TorchRunner, LayerProfiler):
+class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
     """Calls the compiled module."""
 
     overlaps = False  # what was compiled is guarded, and compiled anew, as it is called
@@ -108,7 +110,9 @@ class CompiledRunner(TorchRunner, LayerProfiler):
         super().__init__(model, case, preparation, options, autocast=options.autocast)
         self._dynamic = options.dynamic
         self._fullgraph = options.fullgraph
-        self._compiler: Compiler | None = None  # where layers are to be told
+        self._graphs = case.device == "cuda" and case.variant in GRAPH_MODES  # CUDA's
+        self._compiler: Compiler | None = None  # where layers or kernels are to be told
+        self._twins: tuple[list[Twin], dict[str, str]] | None = None
 
     def build(self, module: Any) -> Callable[..., Any]:
         """Compiles, by calling once; where CUDA graphs are used, until they are recorded.
@@ -121,35 +125,41 @@ class CompiledRunner(TorchRunner, LayerProfiler):
 
         torch._dynamo.reset()
         counters.clear()
-        compiled = torch.compile(
-            self.forward(module), dynamic=self._dynamic, fullgraph=self._fullgraph, **self._compiled_by(module)
-        )
-        feed = self.seeded_feed()
-        for tensor, spec in zip(feed, self.model.inputs, strict=True):
-            for index in free_sizes(spec):
-                if tensor.shape[index] > 1:  # a size of 1 is compiled for itself alone
-                    torch._dynamo.mark_dynamic(tensor, index)
-        graphs = self.case.device == "cuda" and self.case.variant in GRAPH_MODES and self._compiler is None
+        level = self.preparation.level
+        if level == "layer" or (level == "kernel" and not self._graphs):
+            self._compiler = self._telling(module)
         try:
-            with warnings.catch_warnings():
-                # Inductor advises TF32 at every fp32 matrix product; whether it is used is this tool's option tf32.
-                warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
-                for _ in range(3 if graphs else 1):  # compiles, warms up, records
-                    compiled(*feed)
+            compiled = self._compiled(module)
         except torch._dynamo.exc.Unsupported as error:
             raise Unsupported(
                 f"'{self.model.name}' does not compile into one graph: {first_lines(error, 2)}",
                 cure="without fullgraph",
             ) from error
+        graphs = self._graphs and self._compiler is None
         self._tell({name: dict(counts) for name, counts in counters.items()}, graphs)
-        return compiled  # type: ignore[no-any-return]
+        return compiled
 
-    def _compiled_by(self, module: Any) -> dict[str, Any]:
-        """What compiles: Inductor in the case's mode; to be profiled, Inductor as it tells what its kernels are."""
-        if self.preparation.level != "layer":
-            return {"mode": self.case.variant}
-        self._compiler = Compiler(module, self.case.variant, on_gpu=self.case.device == "cuda")
-        return {"backend": self._compiler}
+    def _telling(self, module: Any) -> Compiler:
+        """Inductor in the case's mode, without CUDA graphs, as it tells what its kernels are."""
+        return Compiler(module, self.case.variant, on_gpu=self.case.device == "cuda")
+
+    def _compiled(self, module: Any) -> Callable[..., Any]:
+        """What was compiled, by Inductor in the case's mode or as it tells, and called until it is ready."""
+        import torch
+
+        how: dict[str, Any] = {"backend": self._compiler} if self._compiler else {"mode": self.case.variant}
+        compiled = torch.compile(self.forward(module), dynamic=self._dynamic, fullgraph=self._fullgraph, **how)
+        feed = self.seeded_feed()
+        for tensor, spec in zip(feed, self.model.inputs, strict=True):
+            for index in free_sizes(spec):
+                if tensor.shape[index] > 1:  # a size of 1 is compiled for itself alone
+                    torch._dynamo.mark_dynamic(tensor, index)
+        with warnings.catch_warnings():
+            # Inductor advises TF32 at every fp32 matrix product; whether it is used is this tool's option tf32.
+            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
+            for _ in range(1 if self._compiler or not self._graphs else 3):  # compiles, warms up, records
+                compiled(*feed)
+        return compiled  # type: ignore[no-any-return]
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
         """Times kernels and operators by torch.profiler.
@@ -160,11 +170,35 @@ class CompiledRunner(TorchRunner, LayerProfiler):
         from inferlens.backends.inductor_layers import layers_of
 
         check_level(self.preparation)
-        if self._compiler is None:
+        if self.preparation.level != "layer" or self._compiler is None:
             raise Unsupported("The runner was prepared for another level.", expected="the level 'layer'")
         on_gpu = self.case.device == "cuda"
-        graphs = on_gpu and self.case.variant in GRAPH_MODES
-        return layers_of(self, self._compiler, feed, runs, on_gpu=on_gpu, graphs=graphs)
+        return layers_of(self, self._compiler, feed, runs, on_gpu=on_gpu, graphs=self._graphs)
+
+    def origins(self, launched: Sequence[Launched]) -> Origins:
+        """The layers and modules of the same kernels in one call that is looked at.
+
+        A replayed CUDA graph tells nothing; there the model is compiled once more, without.
+        """
+        from inferlens.backends.kernel_twins import origins_by_twins
+
+        if self._twins is None:
+            try:
+                self._twins = self._looked_at()
+            except RuntimeError as error:  # Dynamo's and Inductor's errors are such, and a lack of memory
+                self._twins = [], {"modules": NOT_TOLD.format(first_lines(error, 1), CURE)}
+        return origins_by_twins(launched, *self._twins, CURE)
+
+    def _looked_at(self) -> tuple[list[Twin], dict[str, str]]:
+        """What one call launches, and what is not known of it."""
+        from inferlens.backends.inductor_layers import twins
+        from inferlens.backends.kernel_twins import Called
+
+        call = self._call
+        if self._compiler is None:
+            self._compiler = self._telling(self.model.module)
+            call = self._compiled(self.model.module)
+        return twins(Called(call), self._compiler, self.seeded_feed())
 
     def __exit__(self, *error: Any) -> None:
         import torch

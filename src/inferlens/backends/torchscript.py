@@ -7,7 +7,7 @@ scripting happen on the case's device and in its precision, because a trace bake
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -15,13 +15,15 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from inferlens.backends.abilities import LayerProfiler
+from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.flat_outputs import flat_outputs
+from inferlens.backends.kernel_twins import CURE, Twin
 from inferlens.backends.layer_runs import check_level
 from inferlens.backends.torch_runner import Feed, TorchOptions, TorchRunner, torch_capabilities, torch_tolerance
 from inferlens.backends.torchscript_graph import Marks
+from inferlens.backends.torchscript_scopes import Modules
 from inferlens.case import Case
 from inferlens.errors import Unsupported
 from inferlens.layer_profile import Layers
@@ -74,7 +76,7 @@ class TorchScript(Backend):
         return torch_tolerance(case, tf32=self.parse_options(case).tf32)
 
 
-class ScriptRunner(TorchRunner, LayerProfiler):
+class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
     """Calls the script module."""
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
@@ -82,6 +84,7 @@ class ScriptRunner(TorchRunner, LayerProfiler):
         self._options = options
         self._flattened = False
         self._marks = Marks()
+        self._twins: tuple[list[Twin], dict[str, str]] | None = None
 
     @property
     def script(self) -> Any:
@@ -98,7 +101,7 @@ class ScriptRunner(TorchRunner, LayerProfiler):
 
         with quiet(), unsupported(self.case.variant, self.model.name):
             script = self._script(module)
-            if self.preparation.level == "layer":
+            if self.preparation.level in ("layer", "kernel"):
                 script = self._marked(script)
             elif self._options.optimize_for_inference:
                 script = torch.jit.optimize_for_inference(script)
@@ -110,18 +113,27 @@ class ScriptRunner(TorchRunner, LayerProfiler):
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
         """Times the operators by torch.profiler."""
         from inferlens.backends.torchscript_layers import layers_of
-        from inferlens.backends.torchscript_scopes import Modules
 
         check_level(self.preparation)
-        return layers_of(
-            self,
-            Modules.of(self.model.module, wrapped="module" if self._flattened else ""),
-            self._marks,
-            feed,
-            runs,
-            on_gpu=self.case.device == "cuda",
-            frozen=not hasattr(self.script, "training"),
-        )
+        on_gpu = self.case.device == "cuda"
+        return layers_of(self, self._modules(), self._marks, feed, runs, on_gpu=on_gpu, frozen=self._frozen)
+
+    def origins(self, launched: Sequence[Launched]) -> Origins:
+        """The operators and modules of the same kernels in one call that is looked at."""
+        from inferlens.backends.kernel_twins import origins_by_twins
+        from inferlens.backends.torchscript_layers import twins
+
+        if self._twins is None:
+            self._twins = twins(self, self._modules(), self._marks, self.seeded_feed(), frozen=self._frozen)
+        return origins_by_twins(launched, *self._twins, CURE)
+
+    def _modules(self) -> Modules:
+        """Those of the model, as they are called in what was traced."""
+        return Modules.of(self.model.module, wrapped="module" if self._flattened else "")
+
+    @property
+    def _frozen(self) -> bool:
+        return not hasattr(self.script, "training")
 
     def _marked(self, script: Any) -> Any:
         """As asked frozen or optimised, with marks around what the profiler could not tell without."""

@@ -1,17 +1,21 @@
 """The layers of TorchScript: the operators that its interpreter calls, and those it fused, traced back to modules.
 
 An operator's time is the host's for the whole call, on a GPU that of the kernels it launched. In which module it was is
-told by the graph that ran, or by the stack of the call; its tensors by one call that is looked at and not timed.
+told by the graph that ran, or by the stack of the call; its tensors by one call that is looked at and not timed. What a
+GPU ran in that call tells where kernels come from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from inferlens.backends.abilities import Origin as Whence
+from inferlens.backends.kernel_twins import Twin, twins_of
 from inferlens.backends.layer_runs import Runs
 from inferlens.backends.operator_runs import (
     GPU_CLOCK,
@@ -31,6 +35,7 @@ from inferlens.layer_profile import Layer, Layers
 FUNCTION = 2  # at::RecordScope::TORCHSCRIPT_FUNCTION: a method, which calls operators
 INTERNAL = "by TorchScript, to change the layout of memory"
 UNKNOWN = "not known for {} operators: the graph that ran names no modules for them."
+UNKNOWN_KERNELS = "not known for {} of {} kernels, copies and fills: the graph that ran names no modules for them."
 FROZEN = "frozen before it was saved: no module is left in it. Freeze with the option of this backend instead."
 UNTOLD = "not told of {} operators that run in oneDNN or were fused."
 
@@ -54,6 +59,19 @@ class Origin(Struct):
         return self.kind in INSERTED
 
 
+class Looked(Struct):
+    """One call that was looked at.
+
+    Attributes:
+        calls: what the interpreter called, in order.
+        bare: whether no module is left in the graph.
+    """
+
+    calls: list[tuple[Call, Operator]]
+    origins: dict[Call, Origin]
+    bare: bool
+
+
 def layers_of(
     runner: Runs, modules: Modules, marks: Marks, feed: Any, runs: int, *, on_gpu: bool, frozen: bool
 ) -> Layers:
@@ -62,6 +80,36 @@ def layers_of(
     Args:
         frozen: whether the module's calls were inlined by freezing.
     """
+    looked = looked_at(runner, modules, marks, feed, on_gpu=on_gpu, frozen=frozen)
+    clocked, times = taken(runner, feed, runs, lambda run: numbered(chosen(run)), on_gpu=on_gpu)
+    found = layers(looked.origins, times, runs)
+    return Layers(
+        layers=found,
+        whole=clocked.whole,
+        timed="GPU" if on_gpu else "host",
+        clock=GPU_CLOCK if on_gpu else HOST_CLOCK,
+        absent=absences(found, bare=looked.bare),
+        begun=clocked.begun,
+        started=clocked.started,
+    )
+
+
+def twins(
+    runner: Runs, modules: Modules, marks: Marks, feed: Any, *, frozen: bool
+) -> tuple[list[Twin], dict[str, str]]:
+    """What one call launches on a GPU, as the operators that they are, and what is not known of it, and why."""
+    looked = looked_at(runner, modules, marks, feed, on_gpu=True, frozen=frozen)
+    calls = [(call, operator) for call, operator in looked.calls if any(operator.launched())]
+    known = named(looked.origins, [call for call, _ in calls])
+    found = twins_of((operator, Whence(known[call][0], known[call][1].modules)) for call, operator in calls)
+    untold = (operator for call, operator in calls if not (known[call][1].modules or known[call][1].inserted))
+    unknown = sum(1 for operator in untold for _ in operator.launched())
+    why = FROZEN if looked.bare else UNKNOWN_KERNELS.format(unknown, len(found))
+    return found, {"modules": why} if unknown else {}
+
+
+def looked_at(runner: Runs, modules: Modules, marks: Marks, feed: Any, *, on_gpu: bool, frozen: bool) -> Looked:
+    """Where the operators of one call came from."""
     import torch
 
     root, seen = look(runner, feed, on_gpu=on_gpu, modules=not frozen)
@@ -73,17 +121,7 @@ def layers_of(
     bare = frozen and not any(place.told for place in (*places, *marks.places.values()))
     lost = frozenset(plain(place.kind) for place in places) if bare else marks.lost
     origins = {call: origin(operator, seen, nodes, modules, marks.places, lost, loops) for call, operator in calls}
-    clocked, times = taken(runner, feed, runs, lambda run: numbered(chosen(run)), on_gpu=on_gpu)
-    found = layers(origins, times, runs)
-    return Layers(
-        layers=found,
-        whole=clocked.whole,
-        timed="GPU" if on_gpu else "host",
-        clock=GPU_CLOCK if on_gpu else HOST_CLOCK,
-        absent=absences(found, bare=bare),
-        begun=clocked.begun,
-        started=clocked.started,
-    )
+    return Looked(calls, origins, bare)
 
 
 def chosen(root: Operator) -> list[Operator]:
@@ -140,21 +178,31 @@ def path_of(place: Place, modules: Modules, lost: frozenset[str]) -> str | None:
 
 def layers(origins: dict[Call, Origin], times: dict[Call, Taken], runs: int) -> tuple[Layer, ...]:
     """A layer for each operator; those in a loop are one with all their turns."""
-    together: dict[Any, tuple[Origin, Taken]] = {}
+    known = named(origins, times)
+    together: dict[str, tuple[Origin, Taken]] = {}
     for call, each in times.items():
+        name, origin = known[call]
+        if name in together:
+            together[name][1].join(each)
+        else:
+            together[name] = origin, each
+    return tuple(layer(name, *each, runs) for name, each in together.items())
+
+
+def named(origins: dict[Call, Origin], calls: Iterable[Call]) -> dict[Call, tuple[str, Origin]]:
+    """Of each call, in the order of execution, its layer's name and where it came from; turns of a loop are alike."""
+    count: Counter[str] = Counter()
+    alike: dict[Any, tuple[str, Origin]] = {}
+    found = {}
+    for call in calls:
         known = origins.get(call) or Origin(call[0], operators=(call[0],))
         key = known.alike or call
-        if key in together:
-            together[key][1].join(each)
-        else:
-            together[key] = known, each
-    named: dict[str, int] = {}
-    found = []
-    for known, each in together.values():
-        name = name_of(known)
-        named[name] = count = named.get(name, 0) + 1
-        found.append(layer(name if count == 1 else f"{name} #{count}", known, each, runs))
-    return tuple(found)
+        if key not in alike:
+            name = name_of(known)
+            count[name] += 1
+            alike[key] = (name if count[name] == 1 else f"{name} #{count[name]}"), known
+        found[call] = alike[key]
+    return found
 
 
 def name_of(known: Origin) -> str:
