@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import numpy as np
 
 from inferlens.trace.category import CALLS, GPU, SCOPES, Category, category_of, is_annotation
-from inferlens.trace.forms import NO_ARGUMENTS, About, Arguments, Event, text_of
+from inferlens.trace.forms import NO_ARGUMENTS, NOTHING, About, Arguments, Event, text_of
 from inferlens.trace.notes import Notes
 from inferlens.trace.spans import Spans
-from inferlens.trace.times import MOST, nanoseconds
-from inferlens.trace.trace import UNKNOWN, Allocations, Calls, GpuEvents, Ints, Scopes, Thread, Trace
+from inferlens.trace.times import nanoseconds, usable
+from inferlens.trace.trace import UNKNOWN, Allocations, Calls, Codes, GpuEvents, Ints, Scopes, Thread, Trace
 
 Table = TypeVar("Table")
 _MEMORY = "[memory]"
 _LARGEST = 2**63 - 1
+# Which of the tables beside that of all events one of a category is in, by the category's number.
+_TABLE = np.array([next((n for n, of in enumerate((GPU, CALLS, SCOPES)) if each in of), -1) for each in Category])
 
 
 class _Codes(dict[Any, int]):
     """Numbers whatever is looked up, in the order in which it comes up."""
+
+    def codes(self, keys: Iterable[Any], form: Any = np.int32, *, count: int = -1) -> Any:
+        """The numbers of many, ``count`` if that is known."""
+        return np.fromiter(map(self.__getitem__, keys), form, count)
 
     def __missing__(self, key: Any) -> int:
         self[key] = number = len(self)
@@ -41,7 +48,7 @@ class _Threads(_Codes):
         return number
 
 
-class _Categories(dict[str, int]):
+class _Categories(_Codes):
     def __missing__(self, key: str) -> int:
         self[key] = number = int(category_of(key))
         return number
@@ -106,40 +113,44 @@ class Columns:
         )
 
     def _add(self, events: Sequence[Event]) -> None:
-        timed = [event for event in events if event.ts is not None and -MOST < event.ts < MOST]
+        timed, begin = _timed(events)
         self._notes.count("have no time and were skipped", len(events) - len(timed))
-        durations = [event.dur for event in timed]
-        odd = [index for index, length in enumerate(durations) if length is None or not 0 <= length < MOST]
-        for index in odd:
-            durations[index] = 0
-        self._notes.count("have no duration, or one below zero; it was taken as zero", len(odd))
-        categories = np.array([self._categories[event.cat] for event in timed], dtype=np.int8)
-        names, threads = self._names, self._threads
+        lengths = np.array([event.dur for event in timed])
+        odd = ~usable(lengths, least=0)
+        lengths[odd] = 0
+        self._notes.count("have no duration, or one below zero; it was taken as zero", int(odd.sum()))
+        categories = self._categories.codes([event.cat for event in timed], np.int8)
         self._main.append(
             {
-                "name": np.array([names[event.name] for event in timed], dtype=np.int32),
+                "name": self._names.codes([event.name for event in timed]),
                 "category": categories,
-                "thread": np.array([threads[event.pid, event.tid] for event in timed], dtype=np.int32),
-                "begin": nanoseconds([event.ts for event in timed]),
-                "duration": nanoseconds(durations),
+                "thread": self._threads_of(timed),
+                "begin": nanoseconds(begin),
+                "duration": nanoseconds(lengths),
             }
         )
-        for of, add in ((GPU, self._add_gpu), (CALLS, self._add_calls), (SCOPES, self._add_scopes)):
-            places = np.flatnonzero(np.isin(categories, of))
+        tables = _TABLE[categories]
+        for table, add in enumerate((self._add_gpu, self._add_calls, self._add_scopes)):
+            places = np.flatnonzero(tables == table)
             add(places + self._count, [timed[place] for place in places.tolist()])
         self._count += len(timed)
 
+    def _threads_of(self, events: Sequence[Event]) -> Codes:
+        pairs = zip([event.pid for event in events], [event.tid for event in events], strict=True)
+        codes: Codes = self._threads.codes(pairs, count=len(events))
+        return codes
+
     def _add_gpu(self, rows: Ints, events: Sequence[Event]) -> None:
         args = [event.args or NO_ARGUMENTS for event in events]
-        device = _whole([_else(each.device, event.pid) for each, event in zip(args, events, strict=True)])
-        stream = _whole([_else(each.stream, event.tid) for each, event in zip(args, events, strict=True)])
+        device = [_else(each.device, event.pid) for each, event in zip(args, events, strict=True)]
+        stream = [_else(each.stream, event.tid) for each, event in zip(args, events, strict=True)]
         self._gpu.append(
             {
                 "row": rows,
-                "device": device,
-                "stream": stream,
+                "device": _whole(device),
+                "stream": _whole(stream),
                 "correlation": _whole([each.correlation for each in args]),
-                "external": _whole(map(_external, args)),
+                "external": _external(args),
                 "grid": _triples([each.grid for each in args]),
                 "block": _triples([each.block for each in args]),
                 "registers": _whole([each.registers for each in args]),
@@ -154,24 +165,24 @@ class Columns:
     def _add_calls(self, rows: Ints, events: Sequence[Event]) -> None:
         args = [event.args or NO_ARGUMENTS for event in events]
         correlation = _whole([each.correlation for each in args])
-        self._calls.append({"row": rows, "correlation": correlation, "external": _whole(map(_external, args))})
+        self._calls.append({"row": rows, "correlation": correlation, "external": _external(args)})
 
     def _add_scopes(self, rows: Ints, events: Sequence[Event]) -> None:
         args = [event.args or NO_ARGUMENTS for event in events]
-        columns: dict[str, Any] = {"row": rows, "external": _whole(map(_external, args))}
+        columns: dict[str, Any] = {"row": rows, "external": _external(args)}
         for name in ("shapes", "types", "stack"):
+            raws = map(attrgetter(name), args)
             # The raw text points into its whole block, which must not live on.
-            codes = [self._texts[bytes(getattr(each, name))] for each in args]
-            columns[name] = np.array(codes, dtype=np.int32)
+            columns[name] = self._texts.codes([b"" if raw is NOTHING else bytes(raw) for raw in raws])
         self._scopes.append(columns)
 
     def _add_memory(self, events: Sequence[Event]) -> None:
-        events = [event for event in events if event.ts is not None and -MOST < event.ts < MOST]
+        events, times = _timed(events)
         args = [event.args or NO_ARGUMENTS for event in events]
         self._memory.append(
             {
-                "time": nanoseconds([event.ts for event in events]),
-                "thread": np.array([self._threads[event.pid, event.tid] for event in events], dtype=np.int32),
+                "time": nanoseconds(times),
+                "thread": self._threads_of(events),
                 "device_type": _whole([each.device_type for each in args]),
                 "device": _whole([each.device_id for each in args]),
                 "change": _whole([each.change for each in args]),
@@ -197,12 +208,24 @@ def _else(value: Any, other: Any) -> Any:
     return None if isinstance(number, str) else number
 
 
-def _external(args: Arguments) -> Any:
-    return args.external if args.external is not None else args.external_before
+def _timed(events: Sequence[Event]) -> tuple[Sequence[Event], Any]:
+    """The events that have a time, and their times in microseconds."""
+    times = np.array([event.ts for event in events])
+    known = usable(times)
+    if known.all():
+        return events, times
+    return [event for event, has in zip(events, known.tolist(), strict=True) if has], times[known]
 
 
-def _whole(values: Iterable[Any]) -> Ints:
-    known = [UNKNOWN if value is None else value for value in values]
+def _external(args: Sequence[Arguments]) -> Ints:
+    return _whole([each.external if each.external is not None else each.external_before for each in args])
+
+
+def _whole(values: Sequence[Any]) -> Ints:
+    try:
+        return np.array(values, dtype=np.int64)
+    except (TypeError, OverflowError):  # most have neither what is not told nor what does not fit
+        known = [UNKNOWN if value is None else value for value in values]
     try:
         return np.array(known, dtype=np.int64)
     except OverflowError:
@@ -210,7 +233,7 @@ def _whole(values: Iterable[Any]) -> Ints:
 
 
 def _floats(values: list[Any]) -> Any:
-    return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
+    return np.array([np.nan if value is None or abs(value) > _LARGEST else value for value in values], dtype=np.float64)
 
 
 def _triples(values: list[list[int] | None]) -> Ints:

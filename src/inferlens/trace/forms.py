@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-_NOTHING = Raw(b"")
+NOTHING = Raw(b"")
 
 Number = int | float | None
 
@@ -53,17 +53,17 @@ class Arguments(
     warps_per_sm: Number = None
     occupancy: Number = None
     bytes: Number = None
-    shapes: Raw = _NOTHING
-    types: Raw = _NOTHING
-    stack: Raw = _NOTHING
+    shapes: Raw = NOTHING
+    types: Raw = NOTHING
+    stack: Raw = NOTHING
     device_type: Number = None
     device_id: Number = None
     change: Number = None
     address: Number = None
     allocated: Number = None
     reserved: Number = None
-    name: Raw = _NOTHING
-    labels: Raw = _NOTHING
+    name: Raw = NOTHING
+    labels: Raw = NOTHING
 
 
 NO_ARGUMENTS = Arguments()
@@ -98,14 +98,14 @@ class ExactEvent(Struct, gc=False):
 class LooseEvent(Struct, gc=False):
     """An event of which a field has a form that it should not have; what can be used of it is taken apart by hand."""
 
-    ph: Raw = _NOTHING
-    name: Raw = _NOTHING
-    cat: Raw = _NOTHING
-    pid: Raw = _NOTHING
-    tid: Raw = _NOTHING
-    ts: Raw = _NOTHING
-    dur: Raw = _NOTHING
-    args: Raw = _NOTHING
+    ph: Raw = NOTHING
+    name: Raw = NOTHING
+    cat: Raw = NOTHING
+    pid: Raw = NOTHING
+    tid: Raw = NOTHING
+    ts: Raw = NOTHING
+    dur: Raw = NOTHING
+    args: Raw = NOTHING
 
 
 class DeviceProperties(

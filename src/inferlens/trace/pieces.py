@@ -25,7 +25,7 @@ _BEGIN = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BYTE = re.compile(r"\(byte (\d+)\)")
 _TOLD = {field.encode_name for field in msgspec.structs.fields(About)}
 _MARK = b"\xef\xbb\xbf"
-_TAIL = 2**16
+_TAIL = 2**13
 _TRIES = 4
 _EXPECTED = (
     "the JSON that torch.profiler's export_chrome_trace writes, or another tool's in Chrome's trace event format"
@@ -46,8 +46,10 @@ class Pieces:
         ended = False
         while not ended:
             block = next(self._blocks, b"")
-            self._held += block
-            events, ended = self._next() if block else self._last()
+            events = self._plain(block) if block else None
+            if events is None:
+                self._held += block
+                events, ended = self._next() if block else self._last()
             yield events
             if self._notes.counts[SKIPPED] >= MOST_SKIPPED:
                 self._notes.remark("Too much of it cannot be read; the rest was left out.")
@@ -74,11 +76,26 @@ class Pieces:
             if not block or len(self._held) > MOST_HELD:
                 raise InferlensError("This is no trace: it has no traceEvents.", expected=_EXPECTED)
 
+    def _plain(self, block: bytes) -> list[Event] | None:
+        """Events up to the last place where a block can be cut; ``None`` if that takes a closer look.
+
+        What is decoded is copied once, which all ways of cutting it elsewhere would do several times.
+        """
+        end = _cut(block, len(block)) + 1
+        if not end:
+            return None
+        try:
+            events = decode_events(b"".join((b"[", self._held, memoryview(block)[:end], b"]")))
+        except PROBLEMS:
+            return None
+        self._held = block[end:].lstrip().removeprefix(b",")
+        return events
+
     def _next(self) -> tuple[list[Event], bool]:
         """Events up to the last place where the text held can be cut; and whether the list ends there."""
         end = len(self._held)
         for _ in range(_TRIES):
-            end = self._cut(end)
+            end = _cut(self._held, end)
             if end < 0:
                 break
             text = self._held[: end + 1]
@@ -95,26 +112,12 @@ class Pieces:
 
     def _too_much(self) -> tuple[list[Event], bool]:
         """Events of more text than one may be that can be cut nowhere, or only within one."""
-        end = self._cut(len(self._held)) + 1 or len(self._held)
+        end = _cut(self._held, len(self._held)) + 1 or len(self._held)
         text, behind = self._held[:end], self._held[end:]
         self._notes.remark(f"An event is larger than {byte_count(MOST_EVENT)}, or its end is missing; it was left out.")
         events, rest = salvaged(text, self._notes)
         self._held = behind.lstrip().removeprefix(b",") if rest is None else rest + behind
         return events, rest is not None
-
-    def _cut(self, end: int) -> int:
-        """Place of the last brace before ``end`` that is followed by a comma and another brace; -1 if there is none."""
-        reach = _TAIL
-        while True:
-            low = max(0, end - reach)
-            found = -1
-            for match in SEPARATOR.finditer(self._held, low, min(len(self._held), end + _TAIL)):
-                if match.start() >= end:
-                    break
-                found = match.start()
-            if found >= 0 or low == 0:
-                return found
-            reach *= 16
 
     def _last(self) -> tuple[list[Event], bool]:
         """Events of the text that is left when there is no more."""
@@ -157,6 +160,21 @@ class Pieces:
         if left:
             self._notes.remark(f"Something follows the trace ({byte_count(len(left))} or more); it was left out.")
         self._held = b""
+
+
+def _cut(text: bytes, end: int) -> int:
+    """Place of the last brace before ``end`` that is followed by a comma and another brace; -1 if there is none."""
+    reach = _TAIL
+    while True:
+        low = max(0, end - reach)
+        found = -1
+        for match in SEPARATOR.finditer(text, low, min(len(text), end + _TAIL)):
+            if match.start() >= end:
+                break
+            found = match.start()
+        if found >= 0 or low == 0:
+            return found
+        reach *= 16
 
 
 def _object_end(rest: bytes) -> int:

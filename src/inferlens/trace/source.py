@@ -25,7 +25,7 @@ MOST_RATIO = 400
 _RATIO_COUNTS_FROM = 256 * 2**20
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
-_PACKED = 2**18
+_PACKED = 2**16
 _EXPECTED = "a trace that torch.profiler wrote: .json, .json.gz or .json.zst"
 
 

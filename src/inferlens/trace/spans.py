@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 from inferlens.trace.forms import Event
@@ -44,5 +45,8 @@ def _time(event: Event) -> Any:
 
 def _pair(begin: Event, end: Event) -> Event:
     made = Event(ph="X", name=begin.name, cat=begin.cat, pid=begin.pid, tid=begin.tid, ts=begin.ts, args=begin.args)
-    made.dur = end.ts - begin.ts  # type: ignore[operator]
+    times: list[Any] = [end.ts, begin.ts]
+    if Decimal in map(type, times):  # the other may come of a part of the text whose times floats hold
+        times = [Decimal(each) for each in times]
+    made.dur = times[0] - times[1]
     return made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -13,13 +12,23 @@ from numpy.typing import NDArray
 MOST = 2**62 // 1000
 
 
-def nanoseconds(values: Sequence[Any]) -> NDArray[np.int64]:
+def usable(microseconds: NDArray[Any], least: int = -MOST + 1) -> NDArray[np.bool_]:
+    """Which of some times, of which any may be missing, are told and can be reckoned with."""
+    if microseconds.dtype == object:
+        return np.array([each is not None and least <= each < MOST for each in microseconds.tolist()], dtype=bool)
+    fits: NDArray[np.bool_] = (microseconds >= least) & (microseconds < MOST)
+    return fits
+
+
+def nanoseconds(microseconds: NDArray[Any]) -> NDArray[np.int64]:
     """Microseconds, as int, float or Decimal, in whole nanoseconds.
 
     A float holds thousandths exactly enough up to 2^43 microseconds, 101 days; times a thousand it would not.
     """
-    if Decimal in set(map(type, values)):
-        return np.array([round(Decimal(value) * 1000) for value in values], dtype=np.int64)
-    array = np.array(values, dtype=np.float64)
-    whole = np.floor(array)
-    return whole.astype(np.int64) * 1000 + np.rint((array - whole) * 1000).astype(np.int64)
+    if microseconds.dtype == object:
+        microseconds = np.array(microseconds.tolist())  # without those that were missing it may be of floats
+    if microseconds.dtype == object:
+        return np.array([round(Decimal(value) * 1000) for value in microseconds.tolist()], dtype=np.int64)
+    floor = np.floor(microseconds)
+    whole: NDArray[np.int64] = floor.astype(np.int64)
+    return whole * 1000 + np.rint((microseconds - floor) * 1000).astype(np.int64)
