@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 PATH = (
-    "A trace file (.json, .json.gz, .json.zst), a pipe or - for the standard input, or a folder of the ranks' traces."
+    "A trace file (.json, .json.gz, .json.zst), a pipe or - for the standard input, a folder of the ranks' traces, or "
+    "one of log folders."
 )
 VIEW = "overview, operators, kernels, modules, memory, steps or timeline; or several, with commas."
 AGAINST = "Compare with this trace: what it gains and loses."

@@ -44,16 +44,12 @@ def traces_in(folder: Path) -> list[Path]:
     """The traces in a folder, by rank as their names tell it, then by name.
 
     Raises:
-        InferlensError: if there is none, or the folder cannot be read.
+        InferlensError: if the folder cannot be read.
     """
     try:
         found = [path for path in folder.iterdir() if path.name.endswith(SUFFIXES) and path.is_file()]
     except OSError as error:
         raise InferlensError(f"{folder} cannot be read: {error.strerror}.") from error
-    if not found:
-        raise InferlensError(
-            f"There is no trace in {folder}.", expected="files that end in .json, .json.gz or .json.zst"
-        )
     return sorted(found, key=lambda path: (_number(path.name), path.name))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,15 @@ from inferlens.errors import InferlensError, suggestion
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.cache import read_cached
 from inferlens.trace.overview import Overview, overview_of
-from inferlens.trace.ranks import rank_of, traces_in
+from inferlens.trace.ranks import SUFFIXES, rank_of, traces_in
 from inferlens.trace.reading import read
+from inferlens.trace.runs import run_of, runs_in
 from inferlens.trace.trace import Trace
 from inferlens.units import listing
 from inferlens.views.plain import plain
 from inferlens.views.traced import check_view
 from inferlens.views.traced.render import Part
 from inferlens.views.traced.render import render as rendered
-from inferlens.views.traced.sheet import Sheet
 from inferlens.views.traced.sheets import BY, TOP, Choice, sheets_of
 
 
@@ -76,7 +76,7 @@ def render(wanted: Wanted, format: str, *, width: int = 120, color: bool = False
     if wanted.against is not None:
         parts = [_compared(wanted, wanted.against, views, choice)]
     elif wanted.path.is_dir():
-        parts = _of_ranks(wanted, views, choice)
+        parts = _of_folder(wanted, views, choice, format)
     else:
         parts = [_part(wanted.path, wanted, views, choice, format)[0]]
     notes = [note for part in parts for note in part.notes]
@@ -101,22 +101,33 @@ def _compared(wanted: Wanted, against: Path, views: tuple[str, ...], choice: Cho
     return Part(f"{_name(wanted.path)} against {_name(against)}", sheets, notes)
 
 
-def _of_ranks(wanted: Wanted, views: tuple[str, ...], choice: Choice) -> list[Part]:
-    """A part for each rank, one trace held at a time; what all come to stands before them."""
-    from inferlens.views.traced import ranks
+def _of_folder(wanted: Wanted, views: tuple[str, ...], choice: Choice, format: str) -> list[Part]:
+    """A part for each trace of a folder, one held at a time; before them what the ranks of a job, or runs, come to."""
+    from inferlens.views.traced import ranks, runs
 
-    parts, rows, problems = [], [], []
-    for path in traces_in(wanted.path):
+    job = traces_in(wanted.path)
+    named = [(_name(path), path) for path in job] or [(plain(name), path) for name, path in runs_in(wanted.path)]
+    if not named:
+        expected = f"files that end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, in it or in the log folders in it"
+        raise InferlensError(f"There is no trace in {wanted.path}.", expected=expected)
+    if not job and len(named) > 1 and format != "json":  # the overview of runs is their table
+        views = tuple(view for view in views if view != "overview")
+    parts, of_ranks, of_runs, problems = [], [], [], []
+    for name, path in named:
         try:
-            part, analysis = _part(path, wanted, views, choice)
+            part, analysis = _part(path, wanted, views, choice, format)
         except InferlensError as error:
             problems.append(plain(str(error)))
             continue
-        parts.append(part)
-        rows.append(rank_of(part.name, analysis, overview_of(analysis)))
+        parts.append(replace(part, name=name))
+        if job:
+            of_ranks.append(rank_of(name, analysis, overview_of(analysis)))
+        else:
+            of_runs.append(run_of(name, overview_of(analysis)))
     if not parts:
         raise InferlensError(f"No trace in {wanted.path} can be read. {' '.join(problems[:3])}")
-    together: list[Sheet] = [ranks.sheet(rows)] if len(rows) > 1 else []
+    several = len(parts) > 1
+    together = [ranks.sheet(of_ranks) if job else runs.sheet(of_runs)] if several else []
     return [Part(_name(wanted.path), together, problems), *parts] if together or problems else parts
 
 
