@@ -11,7 +11,17 @@ import torch
 from torch import nn
 
 from inferlens.backends.inductor_layers import calls_of, chosen, layers
-from inferlens.backends.inductor_provenance import GRAPH, Compiler, Made, own, path_of, short_name, since, step_of
+from inferlens.backends.inductor_provenance import (
+    GRAPH,
+    Compiler,
+    Made,
+    own,
+    path_of,
+    short_name,
+    since,
+    step_of,
+    working,
+)
 from inferlens.backends.operator_runs import Operator, Taken
 from inferlens.errors import Unsupported
 from inferlens.layer_profile import Layers
@@ -175,6 +185,16 @@ def test_a_template_computes_its_product_and_what_is_fused_with_it() -> None:
     assert ahead == [[first], [sigmoid, second]], "a prologue"
     order = steps((library, [first]), (poi, [second]), (tem, [second]), (poi, [second, add]))
     assert order == [[first], [second], [second], [second, add]], "what puts weights in another order is no product"
+
+
+def test_a_kernel_is_not_of_a_product_that_only_reads_what_it_makes() -> None:
+    """Inductor names a convolution for the kernel that makes its input, and for the one that orders its weights."""
+    relu = graph_node("relu")
+    convolution = graph_node("convolution", relu)
+    assert working([relu, convolution], {convolution}, set()) == [relu]
+    assert working([relu, convolution], {convolution}, {relu}) == [convolution]
+    assert working([convolution], {convolution}, set()) == [convolution]
+    assert working([relu, convolution], set(), {relu}) == [relu, convolution], "what was computed it works on"
 
 
 def test_a_convolution_may_be_a_product() -> None:

@@ -134,9 +134,14 @@ class Compiler:
             steps.append(step := step_of(*short_name(name), origins, computed, done))
             computed |= set(step.origins) if step.product else set()
             done |= set(step.origins)
+        products = {node for step in steps if step.product for node in step.origins if step.extern or is_product(node)}
         before: set[Any] = set()
+        done = set()
         found = []
         for step in steps:
+            if not step.product:
+                step.origins = working(step.origins, products - before, done)
+            done |= set(step.origins)
             inner = step.origins if step.product else [node for node in step.origins if node not in computed]
             after = [node for node in step.origins if node in before and not step.product]  # whose outcome it works on
             found.append(self._made(step, inner, after))
@@ -184,10 +189,26 @@ def step_of(name: str, extern: bool, origins: list[Any], computed: set[Any], don
     """
     if extern:
         return Step(name, extern, True, own(origins, name, computed))
-    products = [node for node in origins if target_of(node) in PRODUCTS and node not in computed]
+    products = [node for node in origins if is_product(node) and node not in computed]
     if not (name.startswith(TEMPLATE) and products):
         return Step(name, extern, False, since(origins, computed))
     return Step(name, extern, True, [node for node in origins if node in products or node not in done])
+
+
+def working(origins: list[Any], coming: set[Any], done: set[Any]) -> list[Any]:
+    """The nodes of a kernel without the products that are ``coming`` after it, which only read what it makes.
+
+    Where all else is ``done`` already, it makes ready what they read, such as the memory order of weights: then it is
+    theirs alone.
+    """
+    later = [node for node in origins if node in coming]
+    others = [node for node in origins if node not in coming]
+    return later if later and done.issuperset(others) else others
+
+
+def is_product(node: Any) -> bool:
+    """Whether libraries and templates compute it."""
+    return target_of(node) in PRODUCTS
 
 
 def own(origins: list[Any], name: str, computed: set[Any]) -> list[Any]:
@@ -196,7 +217,7 @@ def own(origins: list[Any], name: str, computed: set[Any]) -> list[Any]:
     A node may have another name than what computes it: a convolution may be a matrix product.
     """
     alike = [node for node in origins if target_of(node) == name]
-    products = [node for node in origins if target_of(node) in PRODUCTS]
+    products = [node for node in origins if is_product(node)]
     for each in (alike, products):
         left = [node for node in each if node not in computed]
         if left:
