@@ -6,7 +6,6 @@ to try; the command line prints it without a traceback and exits with code 2.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 
@@ -62,5 +61,7 @@ def is_short_of_memory(error: BaseException) -> bool:
 
 def suggestion(name: str, known: Iterable[str], limit: int = 3) -> str:
     """Near misses of ``name`` among ``known`` as ``"did you mean a, b?"``, or an empty string."""
+    import difflib
+
     near = difflib.get_close_matches(name, list(known), n=limit, cutoff=0.6)
     return f"did you mean {', '.join(near)}?" if near else ""

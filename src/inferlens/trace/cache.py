@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 
 from inferlens.errors import InferlensError
-from inferlens.files import write_whole
 from inferlens.trace.forms import About
 from inferlens.trace.reading import read
 from inferlens.trace.trace import Allocations, Calls, GpuEvents, Scopes, Thread, Trace
@@ -96,6 +95,8 @@ def _keep(file: Path, stamp: _Stamp, trace: Trace) -> None:
     columns |= {name: polars.Series([polars.Series(array.ravel())]) for name, array in arrays.items()}
     try:
         import io
+
+        from inferlens.files import write_whole
 
         made = io.BytesIO()
         polars.DataFrame(columns).write_parquet(made, compression="zstd", compression_level=1)

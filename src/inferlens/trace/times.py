@@ -30,5 +30,6 @@ def nanoseconds(microseconds: NDArray[Any]) -> NDArray[np.int64]:
     if microseconds.dtype == object:
         return np.array([round(Decimal(value) * 1000) for value in microseconds.tolist()], dtype=np.int64)
     floor = np.floor(microseconds)
-    whole: NDArray[np.int64] = floor.astype(np.int64)
-    return whole * 1000 + np.rint((microseconds - floor) * 1000).astype(np.int64)
+    found: NDArray[np.int64] = floor.astype(np.int64) * 1000
+    found += np.rint((microseconds - floor) * 1000).astype(np.int64)
+    return found
