@@ -1,8 +1,9 @@
 """How long the overview, operators and kernels of a trace take, and how much memory, beside HTA and torch-tb-profiler.
 
 Each tool runs as a process of its own from a cold start, in turns with the others, and the least of three times counts;
-memory is the most that the process had. Those of our peers that can be imported take part, by the Python
-that the environment variable ``TRACE_PEERS`` names, or else this one. To install them there:
+memory is the most that the process had. All run compiled, as pip installs them, whatever the checkout has. Those of our
+peers that can be imported take part, by the Python that the environment variable ``TRACE_PEERS`` names, or else this
+one. To install them there:
 ``pip install torch-tb-profiler==0.4.3 traceinsight pandas``.
 AMD's TraceLens is on GitHub alone; ``tracelens`` on PyPI is something else.
 
@@ -60,6 +61,8 @@ print(done.returncode, time.perf_counter() - begin, used.ru_utime + used.ru_stim
 def main(paths: Sequence[str] = ()) -> None:
     """Prints a table for each trace."""
     with tempfile.TemporaryDirectory() as folder:
+        os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        os.environ["PYTHONPYCACHEPREFIX"] = f"{folder}/compiled"
         traces = [Path(path) for path in paths] or _made(Path(folder))
         for trace in traces:
             _table(trace)
