@@ -96,6 +96,19 @@ def test_what_has_no_formula_is_named() -> None:
     assert total(work) == 0
 
 
+def test_operators_in_place_count_as_those_that_are_not() -> None:
+    class InPlace(nn.Module):
+        def forward(self, x: Any, y: Any) -> Any:
+            moved = torch.stack([x, x]).index_fill_(0, torch.zeros(1, dtype=torch.int64), 0.0).sum(0)
+            made = nn.functional.hardswish(moved, inplace=True).addmm_(x, y)
+            return made.transpose_(0, 1)
+
+    work = counted(InPlace(), (4, 4), (4, 4))
+    assert not work.uncovered
+    assert total(work) == 2 * 4 * 4 * 4
+    assert not {"aten.transpose_"} & set(of(work).operators)  # it moves nothing
+
+
 # Calls
 
 
@@ -179,6 +192,77 @@ def test_of_a_table_only_the_rows_that_are_asked_for_are_read() -> None:
     work = of(counted(nn.Embedding(10_000, 8), (1, 5), dtype="int64"))
     assert work.weights == 5 * 8 * FLOAT
     assert work.inputs == 5 * 8
+
+
+def test_of_a_bag_all_rows_are_read_that_are_added_up() -> None:
+    work = of(counted(nn.EmbeddingBag(10_000, 8, mode="sum"), (2, 50), dtype="int64"))
+    assert work.weights == 2 * 50 * 8 * FLOAT
+
+
+@pytest.mark.parametrize("how", ["slice", "index_copy_", "index_put_", "scatter_"])
+def test_of_a_cache_only_the_place_that_is_written_is_made_anew(how: str) -> None:
+    """A step of a language model: one token's keys are put among those of a thousand, and all of these are read."""
+    token, cache = 8 * 16 * FLOAT, 8 * 1000 * 16 * FLOAT
+
+    class Cache(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("keys", torch.zeros(8, 1000, 16))
+
+        def forward(self, x: Any) -> Any:
+            place = torch.full((1,), 5)
+            if how == "slice":
+                self.keys[:, 5:6] = x
+            elif how == "index_copy_":
+                self.keys.index_copy_(1, place, x)
+            elif how == "index_put_":
+                self.keys[:, place] = x
+            else:
+                self.keys.scatter_(1, place.expand_as(x), x)
+            return self.keys
+
+    class Step(nn.Module):
+        def __init__(self, inside: bool) -> None:
+            super().__init__()
+            self.cache, self.read = Cache(), nn.Softmax(-1)
+            self.inside = inside
+
+        def forward(self, x: Any) -> Any:
+            if self.inside:
+                return torch.softmax(Cache.forward(self.cache, x), -1)
+            return self.read(self.cache(x))
+
+    work = counted(Step(inside=False), (8, 1, 16))
+    assert (of(work, "cache").inputs, of(work, "cache").weights, of(work, "cache").outputs) == (token, 0, token)
+    assert (of(work, "read").sources, of(work, "read").weights) == ({"cache": token}, cache - token)
+    alone = of(counted(Step(inside=True), (8, 1, 16)))
+    assert (alone.inputs, alone.weights) == (token, cache - token)
+
+
+def test_a_tensor_that_is_written_in_parts_has_several_makers() -> None:
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.last, self.one = Into(0), Into(1), nn.ReLU(), nn.ReLU()
+
+        def forward(self, x: Any) -> Any:
+            made = torch.empty(2, 4)
+            self.first(made, x)
+            self.second(made, x)
+            return self.last(made), self.one(made[0])
+
+    class Into(nn.Module):
+        def __init__(self, place: int) -> None:
+            super().__init__()
+            self.place = place
+
+        def forward(self, made: Any, x: Any) -> None:
+            made[self.place] = x[0]
+
+    work, row = counted(Parts(), (1, 4)), 4 * FLOAT
+    assert of(work, "last").sources == {"first": row, "second": row}
+    assert of(work, "one").sources == {"first": row}
+    assert (of(work, "first").outputs, of(work, "second").outputs) == (row, row)
 
 
 # Models as they come
@@ -278,3 +362,21 @@ def test_an_onnx_file_is_counted_from_its_shapes(tmp_path: Path) -> None:
     assert stored.note.startswith("counted from the shapes that ONNX")
     twice = count(model(format="onnx", path=file, inputs=(TensorSpec("x", (1, 4, 8, 8)),)), case("fp16"), makers)
     assert of(twice, "conv").weights * 2 == of(stored, "conv").weights
+
+
+@pytest.mark.parametrize("operator", ["Gather", "GatherElements"])
+def test_of_a_table_in_an_onnx_file_only_the_rows_that_are_asked_for_are_read(operator: str, tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    make, kinds = onnx.helper, onnx.TensorProto
+    asked = (5, 8) if operator == "GatherElements" else (5,)
+    graph = make.make_graph(
+        [make.make_node(operator, ["table", "x"], ["y"])],
+        "rows",
+        [make.make_tensor_value_info("x", kinds.INT64, asked)],
+        [make.make_tensor_value_info("y", kinds.FLOAT, None)],
+        [make.make_tensor("table", kinds.FLOAT, (1000, 8), bytes(1000 * 8 * FLOAT), raw=True)],
+    )
+    file = tmp_path / "rows.onnx"
+    onnx.save(make.make_model(graph), str(file))
+    work = of(count(model(format="onnx", path=file, inputs=(TensorSpec("x", asked, "int64"),)), case()))
+    assert (work.weights, work.outputs) == (5 * 8 * FLOAT, 5 * 8 * FLOAT)

@@ -8,7 +8,7 @@ own elements count, never more than its storage has.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from inferlens.work import ModuleWork, Work
@@ -66,9 +66,11 @@ class Call:
 
 @dataclass(eq=False)
 class Made:
-    """What a call has written to a storage, and what of it was read outside of that call."""
+    """What a call has written to a storage: which part, how many bytes, and what was read of it elsewhere."""
 
     call: Call
+    part: Hashable
+    bytes: int
     left: Parts = field(default_factory=Parts)
 
 
@@ -81,7 +83,7 @@ class Ledger:
 
     def __init__(self, given: Iterable[Hashable]) -> None:
         self._given = set(given)
-        self._made: dict[Hashable, Made] = {}
+        self._made: dict[Hashable, list[Made]] = {}  # the newest first
         self._sums: dict[str, Sum] = {}
         self._uncovered: Counter[str] = Counter()
 
@@ -103,16 +105,18 @@ class Ledger:
         for tensor in reads:
             self._read(call, mine, tensor)
         for tensor in writes:
-            self._made[tensor.storage] = Made(call)
+            before = self._made.get(tensor.storage, []) if tensor.bytes < tensor.whole else []
+            others = (made for made in before if made.part != tensor.part)
+            self._made[tensor.storage] = [Made(call, tensor.part, tensor.bytes), *others]
 
     def returned(self, tensors: Iterable[Seen]) -> None:
         """The model has returned these."""
         for tensor in tensors:
-            made = self._made.get(tensor.storage)
-            if made:
-                mine = self._sums[made.call.path]
-                mine.outputs += made.left.add(tensor)
-                mine.returned += tensor.bytes
+            for made, portion in self._makers(tensor):
+                if made:
+                    mine = self._sums[made.call.path]
+                    mine.outputs += made.left.add(portion)
+                    mine.returned += portion.bytes
 
     def work(self, note: str) -> Work:
         """All of it."""
@@ -136,17 +140,34 @@ class Ledger:
             note=note,
         )
 
+    def _makers(self, tensor: Seen) -> Iterator[tuple[Made | None, Seen]]:
+        """Who made how much of a tensor; ``None``: what nobody has made, a weight or one of the model's inputs.
+
+        Of a part, who wrote just that comes first; then who wrote last: how other parts overlap is not looked at.
+        """
+        left = tensor.bytes
+        makers = self._made.get(tensor.storage, [])
+        if tensor.bytes < tensor.whole:
+            makers = sorted(makers, key=lambda each: each.part != tensor.part)
+        for made in makers:
+            size = min(left, made.bytes)
+            left -= size
+            yield made, Seen(tensor.storage, tensor.part, size, made.bytes)
+            if not left:
+                return
+        yield None, Seen(tensor.storage, tensor.part, left, tensor.whole)
+
     def _read(self, call: Call, mine: Sum, tensor: Seen) -> None:
-        made = self._made.get(tensor.storage)
-        if made and made.call is call:
-            return
-        # What is written anew, in place, is another tensor in the same storage.
-        size = call.read.setdefault(made or tensor.storage, Parts()).add(tensor)
-        if made:
-            mine.inputs += size
-            mine.sources[made.call.path] += size
-            self._sums[made.call.path].outputs += made.left.add(tensor)
-        elif tensor.storage in self._given:
-            mine.inputs += size
-        else:
-            mine.weights += size
+        for made, portion in self._makers(tensor):
+            if made and made.call is call:
+                continue
+            # What is written anew, in place, is another tensor in the same storage.
+            size = call.read.setdefault(made or tensor.storage, Parts()).add(portion)
+            if made:
+                mine.inputs += size
+                mine.sources[made.call.path] += size
+                self._sums[made.call.path].outputs += made.left.add(portion)
+            elif tensor.storage in self._given:
+                mine.inputs += size
+            else:
+                mine.weights += size

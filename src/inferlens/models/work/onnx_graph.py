@@ -19,6 +19,8 @@ from inferlens.work import Work
 _VIEWS = """Cast DequantizeLinear Dropout Expand Flatten Identity QuantizeLinear Reshape Shape Slice Split Squeeze
 Transpose Unsqueeze"""
 VIEWS = frozenset(_VIEWS.split())
+# They read of their first tensor no more than they write.
+PICKING = frozenset(("Gather", "GatherElements", "GatherND"))
 CONSTANTS = frozenset(("Constant", "ConstantOfShape"))
 # For each kind of matrix product the places of the two tensors that are multiplied.
 PRODUCTS = {
@@ -90,10 +92,19 @@ def count_onnx(
         origin = (modules.get(node.output[0]) or ("",))[0]
         if origin not in calls:
             calls[origin] = ledger.begin(origin, "")
-        reads, writes = ([each for name in names if (each := graph.seen(name))] for names in (node.input, node.output))
-        ledger.operator(calls[origin], node.op_type, flops(node, graph), reads, writes)
+        writes = [each for name in node.output if (each := graph.seen(name))]
+        ledger.operator(calls[origin], node.op_type, flops(node, graph), reads_of(node, graph), writes)
     ledger.returned(each for value in loaded.graph.output if (each := graph.seen(value.name)))
     return ledger.work(f"counted from the shapes that ONNX {onnx.__version__} infers")
+
+
+def reads_of(node: Any, graph: Graph) -> list[Seen]:
+    """The tensors that a node reads; of a table the rows that are asked for."""
+    seen = [graph.seen(name) for name in node.input]
+    first, made = seen[0] if seen else None, graph.seen(node.output[0])
+    if node.op_type in PICKING and first and made:
+        seen[0] = Seen(first.storage, (first.part, node.output[0]), min(first.bytes, made.bytes), first.whole)
+    return [each for each in seen if each]
 
 
 def flops(node: Any, graph: Graph) -> float | None:

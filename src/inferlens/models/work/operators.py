@@ -10,27 +10,43 @@ from __future__ import annotations
 import math
 from typing import Any
 
-# Besides those that PyTorch tags as pointwise or as reductions, and those that make a tensor of nothing.
+# Besides those that PyTorch tags as pointwise or as reductions; what works in place goes by the name without its end.
 _LIGHT = """
-_adaptive_avg_pool2d _adaptive_avg_pool3d _embedding_bag _embedding_bag_forward_only _fused_rms_norm _log_softmax
-_native_batch_norm_legit _native_batch_norm_legit_no_training _safe_softmax _softmax _to_copy _unsafe_index
-_upsample_bicubic2d_aa _upsample_bilinear2d_aa adaptive_max_pool2d arange argmax argmin avg_pool1d avg_pool2d avg_pool3d
-bernoulli bucketize cat channel_shuffle col2im constant_pad_nd copy_ cummax cumprod cumsum diag_embed embedding
-embedding_bag empty empty_like empty_permuted empty_strided expand_copy eye fill fill_ flip full full_like gather glu
-im2col index index_add index_copy index_put index_put_ index_select lift_fresh_copy linalg_vector_norm linspace
-log_softmax logcumsumexp masked_fill masked_scatter max_pool2d_with_indices max_pool3d_with_indices max_unpool2d mean
-median native_batch_norm native_channel_shuffle native_dropout native_group_norm native_layer_norm new_empty new_full
-new_ones new_zeros nonzero norm ones ones_like pixel_shuffle pixel_unshuffle rand rand_like randint randn randn_like
-reflection_pad1d reflection_pad2d reflection_pad3d repeat replication_pad1d replication_pad2d replication_pad3d roll
-scalar_tensor scatter scatter_add select_scatter slice_scatter softmax sort split_with_sizes_copy sum topk tril
-tril_indices triu unfold_copy upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d
-upsample_nearest2d upsample_nearest3d upsample_trilinear3d var var_mean zero_ zeros zeros_like
+_adaptive_avg_pool2d _adaptive_avg_pool3d _batch_norm_no_update _embedding_bag _embedding_bag_forward_only
+_fused_rms_norm _log_softmax _masked_softmax _native_batch_norm_legit _native_batch_norm_legit_functional
+_native_batch_norm_legit_no_training _prelu_kernel _safe_softmax _softmax _stack _to_copy _unsafe_index
+_unsafe_index_put _upsample_bicubic2d_aa _upsample_bilinear2d_aa _upsample_nearest_exact1d _upsample_nearest_exact2d
+_upsample_nearest_exact3d _weight_norm_interface adaptive_max_pool2d adaptive_max_pool3d alias_copy arange argmax
+argmin as_strided_copy as_strided_scatter avg_pool1d avg_pool2d avg_pool3d bernoulli bincount bucketize cat
+channel_shuffle col2im complex constant_pad_nd copy cummax cummin cumprod cumsum dequantize detach_copy diag_embed
+diagonal_copy diagonal_scatter embedding embedding_bag empty empty_like empty_permuted empty_strided expand_copy
+exponential eye fill flip floor_divide fractional_max_pool2d fractional_max_pool3d full full_like gather glu
+hamming_window hann_window hardswish im2col index index_add index_copy index_fill index_put index_reduce index_select
+isin kthvalue lift lift_fresh_copy linalg_vector_norm linspace log_sigmoid_forward log_softmax logcumsumexp logspace
+masked_fill masked_scatter masked_select max_pool2d_with_indices max_pool3d_with_indices max_unpool2d max_unpool3d mean
+median mode multinomial nanmedian narrow_copy native_batch_norm native_channel_shuffle native_dropout native_group_norm
+native_layer_norm new_empty new_empty_strided new_full new_ones new_zeros nonzero nonzero_static norm normal ones
+ones_like permute_copy pixel_shuffle pixel_unshuffle polar put quantize_per_channel quantize_per_tensor rand rand_like
+randint randint_like randn randn_like random randperm range reflection_pad1d reflection_pad2d reflection_pad3d renorm
+repeat repeat_interleave replication_pad1d replication_pad2d replication_pad3d resize roll rot90 rrelu_with_noise rsub
+scalar_tensor scatter scatter_add scatter_reduce searchsorted select_copy select_scatter slice_copy slice_scatter
+softmax sort split_copy split_with_sizes_copy squeeze_copy stack sum t_copy take topk trace transpose_copy tril
+tril_indices triu triu_indices unbind_copy unfold_copy uniform unsafe_split unsafe_split_with_sizes unsqueeze_copy
+upsample_bicubic2d upsample_bilinear2d upsample_linear1d upsample_nearest1d upsample_nearest2d upsample_nearest3d
+upsample_trilinear3d var var_mean view_copy zero zeros zeros_like
 """
 LIGHT = frozenset(_LIGHT.split())
-# They read of their first tensor no more than they write.
+# They read of their first tensor no more than they write, or than is asked for: see :func:`picked`.
 PICKING = frozenset(
     ("embedding", "gather", "index", "index_select", "_unsafe_index", "embedding_bag", "_embedding_bag")
 )
+# They write of their first tensor as many elements as their last one has, and read none.
+PLACING = frozenset(
+    ("index_add_", "index_copy_", "index_put_", "index_reduce_", "masked_scatter_", "put_", "scatter_", "scatter_add_",
+     "scatter_reduce_")
+)  # fmt: skip
+# They look at their tensor in another way from then on, and write nothing.
+TURNING = frozenset(("as_strided_", "detach_", "squeeze_", "t_", "transpose_", "unsqueeze_"))
 # They write their first tensor and do not read it.
 OVERWRITING = frozenset(("copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_"))
 
@@ -44,7 +60,7 @@ def flops(operator: Any, arguments: tuple[Any, ...], named: dict[str, Any], resu
     """FLOPs of one call; ``None`` where there is no formula for an operator that may have many."""
     from torch.utils.flop_counter import flop_registry, sdpa_flop_count
 
-    packet = operator._overloadpacket
+    packet = plain(operator)
     if packet in flop_registry:
         return float(flop_registry[packet](*arguments, **named, out_val=result))
     short = packet.__name__
@@ -53,14 +69,47 @@ def flops(operator: Any, arguments: tuple[Any, ...], named: dict[str, Any], resu
     if short in ("mv", "dot", "vdot", "addmv"):
         matrix = arguments[1] if short == "addmv" else arguments[0]
         return float(2 * math.prod(matrix.shape))
+    if short in ("_int_mm", "_addmm_activation", "addbmm"):
+        left, right = arguments[-2:]
+        return float(2 * math.prod(left.shape) * right.shape[-1])
     return 0.0 if is_light(operator) else None
+
+
+def plain(operator: Any) -> Any:
+    """The packet of an operator; of one that works in place, that of the one that returns the same anew."""
+    import torch
+
+    packet = operator._overloadpacket
+    name = str(packet.__name__)
+    if str(operator.namespace) != "aten" or not name.endswith("_") or name.endswith("__"):
+        return packet
+    return getattr(torch.ops.aten, name[:-1], packet)
 
 
 def is_light(operator: Any) -> bool:
     """Whether an operator's bytes are its work."""
     import torch
 
-    packet = operator._overloadpacket
-    if {torch.Tag.pointwise, torch.Tag.reduction} & set(operator.tags) or operator.is_view:
+    if {torch.Tag.pointwise, torch.Tag.reduction} & set(operator.tags) or is_view(operator):
         return True
-    return str(operator.namespace) in ("aten", "prims") and str(packet.__name__) in LIGHT
+    return str(operator.namespace) in ("aten", "prims") and str(plain(operator).__name__) in LIGHT
+
+
+def is_view(operator: Any) -> bool:
+    """Whether an operator only looks at its tensor in another way, or makes it look so in place (``transpose_``)."""
+    return bool(operator.is_view) or str(operator._overloadpacket.__name__) in TURNING
+
+
+def picked(name: str, arguments: tuple[Any, ...], size: int, written: int) -> int:
+    """Bytes that one of :data:`PICKING` reads of its first tensor at most.
+
+    Args:
+        name: its own, without a namespace.
+        arguments: of the call.
+        size: bytes of the first tensor.
+        written: bytes of the results. A bag's rows are added up before they are written, so these do not tell.
+    """
+    if "bag" in name:
+        rows, asked = int(arguments[0].shape[0]), int(arguments[1].numel())
+        return min(size, size // max(rows, 1) * asked)
+    return min(size, written)

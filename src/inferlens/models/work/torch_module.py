@@ -162,18 +162,24 @@ class Counter:
         known = {_storage(tensor) for tensor in read}
         written = [tensor for tensor in made if _storage(tensor) not in known] + _changed(operator, arguments, named)
         self._kept += made
-        if not written:  # a view
+        if not written or operators.is_view(operator):
             return
         short = operator._overloadpacket.__name__
-        if short in operators.OVERWRITING:
-            read = read[1:]
-        seen = [self._seen(tensor) for tensor in read]
-        writes = [self._seen(tensor) for tensor in written]
+        seen, writes = list(map(self._seen, read)), list(map(self._seen, written))
         if short in operators.PICKING and seen:
-            first, most = seen[0], sum(tensor.bytes for tensor in writes)
-            seen[0] = Seen(first.storage, (first.part, len(self._kept)), min(first.bytes, most), first.whole)
+            bytes_ = operators.picked(short, arguments, seen[0].bytes, sum(each.bytes for each in writes))
+            seen[0] = self._some(seen[0], bytes_)
+        if short in operators.PLACING:
+            size = seen[0].bytes // max(read[0].numel(), 1)
+            writes = [self._some(seen[0], size * read[-1].numel())]
+        if short in operators.OVERWRITING | operators.PLACING:
+            seen = seen[1:]
         count = operators.flops(operator, arguments, named, result)
         self.ledger.operator(self._open[-1], operators.name_of(operator), count, seen, writes)
+
+    def _some(self, of: Seen, bytes_: int) -> Seen:
+        """So many bytes of a tensor, nobody knows which."""
+        return Seen(of.storage, (of.part, len(self._kept)), min(bytes_, of.bytes), of.whole)
 
     def _seen(self, tensor: Any) -> Seen:
         """What a tensor looks at; what is repeated along a dimension is there once."""
