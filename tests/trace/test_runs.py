@@ -70,7 +70,7 @@ def test_json_has_every_overview(logs: Path) -> None:
     together, *each = document["traces"]
     assert [row["name"] for row in together["tables"]["runs"]] == ["bs1", "bs8", "bs16"]
     assert [one["trace"] for one in each] == ["bs1", "bs8", "bs16"]
-    assert all(one["step_time"] > 0 for one in each)
+    assert all(one["overview"]["step_time"] > 0 for one in each)
 
 
 def test_a_broken_run_is_named_and_left_out(logs: Path) -> None:
@@ -86,3 +86,16 @@ def test_one_run_is_shown_as_a_trace(logs: Path) -> None:
         (logs / name / f"host_{name}.1.pt.trace.json").unlink()
     done = inferlens("trace", "runs", cwd=logs.parent)
     assert "What a step's time goes to" in done.stdout
+
+
+def test_log_folders_are_compared_as_their_traces(logs: Path) -> None:
+    done = inferlens("trace", "runs/bs1", "--against", "runs/bs8", cwd=logs.parent)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "before and" in done.stdout
+    (logs / "bs8" / "second.json").write_bytes(training())
+    done = inferlens("trace", "runs/bs1", "--against", "runs/bs8", cwd=logs.parent)
+    assert done.returncode == 2
+    assert "2 traces" in done.stderr
+    done = inferlens("trace", "runs", "--against", "runs/bs1", cwd=logs.parent)
+    assert done.returncode == 2
+    assert "There is no trace in" in done.stderr

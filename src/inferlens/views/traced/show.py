@@ -95,10 +95,26 @@ def _part(
 def _compared(wanted: Wanted, against: Path, views: tuple[str, ...], choice: Choice) -> Part:
     from inferlens.views.traced import compared
 
-    before, after = (Analysis(_read(path, wanted), wanted.step) for path in (wanted.path, against))
+    sides = [_only(path) for path in (wanted.path, against)]
+    before, after = (Analysis(_read(path, wanted), wanted.step) for path in sides)
     sheets = [sheet for view in views for sheet in compared.sheets_of(before, after, view, choice)]
-    notes = [*_notes(wanted.path, before), *_notes(against, after)]
+    notes = [*_notes(sides[0], before), *_notes(sides[1], after)]
     return Part(f"{_name(wanted.path)} against {_name(against)}", sheets, notes)
+
+
+def _only(path: Path) -> Path:
+    """The trace itself, or the one in a log folder.
+
+    Raises:
+        InferlensError: if a folder has none, or several.
+    """
+    if not path.is_dir():
+        return path
+    found = traces_in(path)
+    if len(found) != 1:
+        what = f"There are {len(found)} traces in {path}." if found else f"There is no trace in {path}."
+        raise InferlensError(what, expected="one on each side", cure="the path of one of them")
+    return found[0]
 
 
 def _of_folder(wanted: Wanted, views: tuple[str, ...], choice: Choice, format: str) -> list[Part]:
