@@ -15,12 +15,13 @@ from inferlens.backends.inductor_provenance import (
     GRAPH,
     Compiler,
     Made,
+    Step,
+    narrow,
     own,
     path_of,
     short_name,
     since,
     step_of,
-    working,
 )
 from inferlens.backends.operator_runs import Operator, Taken
 from inferlens.errors import Unsupported
@@ -189,12 +190,22 @@ def test_a_template_computes_its_product_and_what_is_fused_with_it() -> None:
 
 def test_a_kernel_is_not_of_a_product_that_only_reads_what_it_makes() -> None:
     """Inductor names a convolution for the kernel that makes its input, and for the one that orders its weights."""
-    relu = graph_node("relu")
-    convolution = graph_node("convolution", relu)
-    assert working([relu, convolution], {convolution}, set()) == [relu]
-    assert working([relu, convolution], {convolution}, {relu}) == [convolution]
-    assert working([convolution], {convolution}, set()) == [convolution]
-    assert working([relu, convolution], set(), {relu}) == [relu, convolution], "what was computed it works on"
+    first = graph_node("convolution")
+    relu = graph_node("relu", first)
+    second = graph_node("convolution", relu)
+    every = [first, relu, second]
+
+    def steps(*origins: list[Any]) -> list[list[Any]]:
+        found = [Step("triton_poi", False, False, list(each)) for each in origins]
+        products = [Step("convolution", True, True, [each]) for each in (first, second)]
+        made = [found[0], products[0], *found[1:], products[1]]
+        narrow(made)
+        return [step.origins for step in found]
+
+    assert steps([first], every) == [[first], [first, relu]], "what the second reads"
+    assert steps([first], [first, relu], every) == [[first], [first, relu], [second]], "its weights"
+    assert steps(every, every) == [[second], [first, relu]], "its weights, before there was anything to compute from"
+    assert steps([first], every, every) == [[first], every, every], "either may be either"
 
 
 def test_a_convolution_may_be_a_product() -> None:

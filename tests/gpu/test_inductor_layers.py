@@ -76,11 +76,12 @@ def test_fused_kernels_name_all_their_modules(label: str, tmp_path: Path) -> Non
     fused = [layer for layer in of(found, f"{ODD}.1", f"{ODD}.2") if layer.kind.startswith("Triton")]
     assert fused, told
     assert any("triton" in kernel for kernel in fused[0].details["kernels"]), told
-    channels = 4 if "last" in fused[0].modules else 32  # where a template computes that, and has these for its prologue
-    assert fused[0].outputs[0].shape == (2, channels, 64, 64), told
+    channels = 4 if fused[0].kind == "Triton template" and "last" in fused[0].modules else 32  # there it is a prologue
+    assert (2, channels, 64, 64) in {tensor.shape for tensor in fused[0].outputs}, told
     assert of(found, "last"), told
     assert ("cuda_graph" in found.absent) == (label != INDUCTOR[0]), told
-    assert "last" not in fused[0].modules or fused[0].kind == "Triton template", told
+    if label != INDUCTOR[2]:
+        assert fused[0].outputs[0].shape == (2, 32, 64, 64), told
 
 
 def shown(found: Layers) -> str:

@@ -10,7 +10,8 @@ a library computes it or a Triton template, between which autotuning chooses.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -134,14 +135,10 @@ class Compiler:
             steps.append(step := step_of(*short_name(name), origins, computed, done))
             computed |= set(step.origins) if step.product else set()
             done |= set(step.origins)
-        products = {node for step in steps if step.product for node in step.origins if step.extern or is_product(node)}
+        narrow(steps)
         before: set[Any] = set()
-        done = set()
         found = []
         for step in steps:
-            if not step.product:
-                step.origins = working(step.origins, products - before, done)
-            done |= set(step.origins)
             inner = step.origins if step.product else [node for node in step.origins if node not in computed]
             after = [node for node in step.origins if node in before and not step.product]  # whose outcome it works on
             found.append(self._made(step, inner, after))
@@ -195,15 +192,60 @@ def step_of(name: str, extern: bool, origins: list[Any], computed: set[Any], don
     return Step(name, extern, True, [node for node in origins if node in products or node not in done])
 
 
-def working(origins: list[Any], coming: set[Any], done: set[Any]) -> list[Any]:
-    """The nodes of a kernel without the products that are ``coming`` after it, which only read what it makes.
+def narrow(steps: list[Step]) -> None:
+    """Takes from kernels the products that come after them, where it is sure what they compute.
 
-    Where all else is ``done`` already, it makes ready what they read, such as the memory order of weights: then it is
-    theirs alone.
+    Inductor names a product, and all that it reads, for whatever it made for it: what the product reads, or another
+    memory order of that or of the weights.
     """
-    later = [node for node in origins if node in coming]
+    products = {node for step in steps if step.product for node in step.origins if step.extern or is_product(node)}
+    kernels: list[tuple[Step, set[Any], set[Any]]] = []
+    before: set[Any] = set()  # products
+    done: set[Any] = set()
+    claims: Counter[Any] = Counter()
+    for step in steps:
+        coming = set() if step.product else products.intersection(step.origins) - before
+        if step.product:
+            before |= products.intersection(step.origins)
+        if not coming:
+            done |= set(step.origins)
+        elif waits(step.origins, products - before):
+            inside = set(step.origins)
+            step.origins = [node for node in step.origins if node in coming and inside.isdisjoint(node.users)]
+        else:
+            kernels.append((step, coming, set(done)))
+            claims.update(step.origins)
+    for step, coming, already in kernels:
+        step.origins = working(step.origins, coming, already, claims)
+
+
+def waits(origins: list[Any], coming: set[Any]) -> bool:
+    """Whether nodes but for the products themselves need a product that is yet to come, and so cannot be computed."""
+    waiting = [each for node in origins if node not in coming for each in node.all_input_nodes]
+    seen: set[Any] = set()
+    while waiting:
+        node = waiting.pop()
+        if node in coming:
+            return True
+        if node not in seen:
+            seen.add(node)
+            waiting += node.all_input_nodes
+    return False
+
+
+def working(origins: list[Any], coming: set[Any], done: set[Any], claims: Mapping[Any, int]) -> list[Any]:
+    """The nodes of a kernel without the products ``coming`` after it, if it alone can have computed the others.
+
+    Where all others are ``done`` already, it makes ready what the products read. Else nothing is left out.
+
+    Args:
+        claims: of how many such kernels each node is told.
+    """
     others = [node for node in origins if node not in coming]
-    return later if later and done.issuperset(others) else others
+    left = [node for node in others if node not in done]
+    if not left:
+        return [node for node in origins if node in coming]
+    return others if all(claims[node] == 1 for node in left) else origins
 
 
 def is_product(node: Any) -> bool:
