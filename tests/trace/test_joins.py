@@ -83,7 +83,7 @@ def test_the_innermost_scope_is_the_last_that_has_begun(
         around = [
             each
             for each in range(len(rows))
-            if trace.thread[rows[each]] == thread and trace.begin[rows[each]] <= at < trace.end[rows[each]]
+            if trace.thread[rows[each]] == thread and trace.begin[rows[each]] <= at < trace.ends(rows[each])
         ]
         assert place == (around[-1] if around else -1)  # in the order of begins, outer ones first
         assert joins.scopes_around(place, int(at)) == tuple(around)

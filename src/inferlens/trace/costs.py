@@ -32,13 +32,11 @@ class Costs:
     @cached_property
     def parent(self) -> Ints:
         """The operator around each scope, merged ones left out; -1 without one."""
-        parent = self.joins.parent.tolist()
-        counts = self._operators.tolist()
-        above: list[int] = []
-        for place, each in enumerate(parent):
-            above.append(each if each < 0 or counts[each] else above[each])
-            assert each < place
-        return np.array(above, dtype=np.int64)
+        parent = self.joins.parent.copy()
+        for level in self.joins.nest.levels[1:]:
+            others = level[~self._operators[parent[level]]]
+            parent[others] = parent[parent[others]]
+        return parent
 
     @cached_property
     def host_total(self) -> Ints:
@@ -50,17 +48,15 @@ class Costs:
     def host_self(self) -> Ints:
         """Without operators that it called and calls of the runtime."""
         rows = self.trace.scopes.row
-        begin, end = self.trace.begin[rows], self.trace.end[rows]
-        child = np.flatnonzero(self._operators & (self.parent >= 0))
+        begin, end = self.trace.begin[rows], self.trace.ends(rows)
+        child = np.flatnonzero(self._called)
         above = self.parent[child]
         # What only overlaps the operator around its begin is in it for that long.
         inside = np.minimum(end[child], end[above]) - begin[child]
         calls = self._outer_calls
         around = self.joins.around_calls(Category.OPERATOR)[calls]
         in_calls = self._sums(around, self.trace.duration[self.trace.calls.row[calls]])
-        own = self.host_total - self._sums(above, inside) - in_calls
-        for place in np.flatnonzero(self._merged)[::-1].tolist():
-            own[self.parent[place]] += own[place]
+        own = self._given_on(self.host_total - self._sums(above, inside) - in_calls, self._merged)
         least_zero: Ints = np.maximum(own, 0)
         return least_zero
 
@@ -72,7 +68,7 @@ class Costs:
     @cached_property
     def device_total(self) -> Ints:
         """Of GPU events that it or what it called launched."""
-        return self._with_called(self.device_self)
+        return self._given_on(self.device_self, self._called)
 
     @cached_property
     def tensor_self(self) -> Ints:
@@ -82,7 +78,7 @@ class Costs:
     @cached_property
     def tensor_total(self) -> Ints:
         """Likewise among ``device_total``."""
-        return self._with_called(self.tensor_self)
+        return self._given_on(self.tensor_self, self._called)
 
     @cached_property
     def uses_tensor_cores(self) -> Bools:
@@ -93,12 +89,7 @@ class Costs:
     def eligible(self) -> Bools:
         """Which operators could use tensor cores, or call one that could."""
         own = _by_name(self.trace, self.trace.scopes.row, eligible) & self._operators
-        found = own | (self.tensor_self > 0)
-        for place in np.flatnonzero(found)[::-1].tolist():
-            above = int(self.parent[place])
-            while above >= 0 and not found[above]:
-                found[above] = True
-                above = int(self.parent[above])
+        found: Bools = self._given_on((own | (self.tensor_self > 0)).astype(np.int64), self._called) > 0
         return found
 
     @cached_property
@@ -115,14 +106,20 @@ class Costs:
         return found
 
     @cached_property
+    def _called(self) -> Bools:
+        """Operators that another one called."""
+        found: Bools = self._operators & (self.parent >= 0)
+        return found
+
+    @cached_property
     def _merged(self) -> Bools:
         """Operators that are all that an operator of the same name calls."""
-        children = np.bincount(self.parent[self._operators & (self.parent >= 0)], minlength=len(self.parent))
+        children = np.bincount(self.parent[self._called], minlength=len(self.parent))
         rows = self.trace.scopes.row
-        names, end = self.trace.name[rows], self.trace.end[rows]
+        names, end = self.trace.name[rows], self.trace.ends(rows)
         above = np.maximum(self.parent, 0)
         alone = children[above] == 1 if len(children) else np.zeros(0, bool)
-        found: Bools = self._operators & (self.parent >= 0) & alone & (names == names[above]) & (end <= end[above])
+        found: Bools = self._called & alone & (names == names[above]) & (end <= end[above])
         return found
 
     @cached_property
@@ -131,7 +128,7 @@ class Costs:
         rows = self.trace.calls.row
         begin, duration, thread = self.trace.begin[rows], self.trace.duration[rows], self.trace.thread[rows]
         order = np.lexsort((-duration, begin, thread))
-        outer: Ints = order[nested(thread[order], begin[order], (begin + duration)[order]) == NONE]
+        outer: Ints = order[nested(thread[order], begin[order], (begin + duration)[order])[0] == NONE]
         return outer
 
     def _launched(self, which: Bools) -> Ints:
@@ -145,14 +142,13 @@ class Costs:
         np.add.at(sums, places[known], values[known])
         return sums
 
-    def _with_called(self, own: Ints) -> Ints:
-        total = own.tolist()
-        parent = self.parent.tolist()
-        operators = self._operators.tolist()
-        for place in range(len(total) - 1, -1, -1):
-            if operators[place] and total[place] and parent[place] >= 0:
-                total[parent[place]] += total[place]
-        return np.array(total, dtype=np.int64)
+    def _given_on(self, own: Ints, which: Bools) -> Ints:
+        """Values of scopes, those of ``which`` given on to the operator around, inner ones first."""
+        total = own.copy()
+        for level in reversed(self.joins.nest.levels):
+            given = level[which[level]]
+            np.add.at(total, self.parent[given], total[given])
+        return total
 
 
 def _by_name(trace: Trace, rows: Ints, holds: object) -> Bools:

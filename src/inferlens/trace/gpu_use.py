@@ -50,7 +50,7 @@ def _one(costs: Costs, steps: Steps, device: int, properties: DeviceProperties |
     kernels = trace.category[trace.gpu.row] == Category.KERNEL
     here = np.flatnonzero(kernels & (trace.gpu.device == device))
     rows = trace.gpu.row[here]
-    begin, end = trace.begin[rows], trace.end[rows]
+    begin, end = trace.begin[rows], trace.ends(rows)
     low, high = int(steps.begin[0]), int(steps.end[-1])
     length = max(high - low, 1)
     duration = end - begin
@@ -79,7 +79,7 @@ def _efficiency(trace: Trace, here: Ints, low: int, high: int) -> float | None:
 def levels(trace: Trace, here: Ints, values: Any) -> tuple[Ints, Any]:
     """The sum of what runs at a time: moments, sorted, and the sum from each of them to the next."""
     rows = trace.gpu.row[here]
-    moments = np.concatenate([trace.begin[rows], trace.end[rows]])
+    moments = np.concatenate([trace.begin[rows], trace.ends(rows)])
     order = np.argsort(moments, kind="stable")
     level = np.cumsum(np.concatenate([values, -values])[order])
     return moments[order], np.maximum(level, 0.0)  # sums of floats may end a little below zero
@@ -87,7 +87,7 @@ def levels(trace: Trace, here: Ints, values: Any) -> tuple[Ints, Any]:
 
 def _occupancy(trace: Trace, here: Ints, low: int, high: int) -> float | None:
     rows, occupancy = trace.gpu.row[here], trace.gpu.occupancy[here]
-    inside = np.minimum(trace.end[rows], high) - np.maximum(trace.begin[rows], low)
+    inside = np.minimum(trace.ends(rows), high) - np.maximum(trace.begin[rows], low)
     told = (occupancy >= 0) & (inside > 0)
     if not told.any():
         return None

@@ -26,7 +26,7 @@ def idle_of(trace: Trace, joins: Joins, steps: Steps) -> dict[str, float]:
     if not len(devices) or not len(window):
         return sums
     calls = synchronising(trace)
-    waits = Intervals.union(trace.begin[calls], trace.end[calls])
+    waits = Intervals.union(trace.begin[calls], trace.ends(calls))
     for device in devices.tolist():
         here = np.flatnonzero(trace.gpu.device == device)
         host, between = _gaps(trace, joins, here, window)
@@ -47,11 +47,11 @@ def synchronising(trace: Trace) -> Ints:
 def _gaps(trace: Trace, joins: Joins, here: Ints, window: Intervals) -> tuple[Intervals, Intervals]:
     """When a device waited to be given work within the window, and when it had work and did not run it."""
     rows = trace.gpu.row[here]
-    begin, reach = trace.begin[rows], np.maximum.accumulate(trace.end[rows])
+    begin, reach = trace.begin[rows], np.maximum.accumulate(trace.ends(rows))
     launch = joins.launch[here]
     calls = trace.calls.row[np.maximum(launch, 0)] if len(trace.calls) else np.zeros(len(here), np.int64)
     # What nobody launched, as far as is known, was there from the start.
-    given = np.where(launch >= 0, trace.end[calls], np.iinfo(np.int64).min)
+    given = np.where(launch >= 0, trace.ends(calls), np.iinfo(np.int64).min)
     low, high = int(window.begin[0]), int(window.end[-1])
     start = np.concatenate([[min(low, int(begin[0]))], reach])
     end = np.concatenate([begin, [max(high, int(reach[-1]))]])

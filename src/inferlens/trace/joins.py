@@ -15,6 +15,9 @@ from inferlens.trace.category import Category
 from inferlens.trace.trace import Bools, Codes, Ints, Trace
 
 NONE = -1
+_NEVER = 2**63 - 1
+# Intervals that are Python's numbers at a time: these take five times the memory.
+_PART = 2**16
 
 
 class Joins:
@@ -88,10 +91,9 @@ class Joins:
 
     def scopes_around(self, place: int, time: int) -> tuple[int, ...]:
         """All scopes around a moment, outermost first; ``place`` is the innermost one."""
-        rows, end = self.trace.scopes.row, self.trace.end
         found = []
         while place >= 0:
-            if end[rows[place]] > time:  # one that only overlaps may have ended
+            if self.nest.end[place] > time:  # one that only overlaps may have ended
                 found.append(place)
             place = int(self.parent[place])
         return tuple(reversed(found))
@@ -119,12 +121,23 @@ class Nest:
     @classmethod
     def of(cls, trace: Trace, rows: Ints) -> Nest:
         """Some events of a trace, which are in order already."""
-        return cls(trace.thread[rows], trace.begin[rows], trace.end[rows])
+        return cls(trace.thread[rows], trace.begin[rows], trace.ends(rows))
 
     @cached_property
+    def _nested(self) -> tuple[Ints, Codes]:
+        return nested(self.thread, self.begin, self.end)
+
+    @property
     def parent(self) -> Ints:
         """For each interval the innermost one around its begin; -1 without one."""
-        return nested(self.thread, self.begin, self.end)
+        return self._nested[0]
+
+    @cached_property
+    def levels(self) -> list[Ints]:
+        """The intervals' places by how many are around them, those without any first."""
+        depth = self._nested[1]
+        order = np.argsort(depth, kind="stable")
+        return np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(depth) else []
 
     def innermost(self, thread: Codes, time: Ints, wanted: Bools | None = None) -> Ints:
         """For each moment of a thread the innermost interval around it, of those that are wanted; -1 without one."""
@@ -146,19 +159,31 @@ class Nest:
         return found
 
 
-def nested(thread: Codes, begin: Ints, end: Ints) -> Ints:
-    """For each of some intervals the place of the innermost one around its begin, on its thread; -1 without one.
+def nested(thread: Codes, begin: Ints, end: Ints) -> tuple[Ints, Codes]:
+    """For each of some intervals the innermost one around its begin, on its thread.
 
     Args:
         thread, begin, end: sorted by thread, then by begin, outer ones first.
+
+    Returns:
+        Its place, -1 without one; and how many are around each other up to there.
     """
-    parent: list[int] = []
-    threads, begins, ends = thread.tolist(), begin.tolist(), end.tolist()
-    for place, start in enumerate(begins):
-        above = place - 1
-        if above >= 0 and threads[above] != threads[place]:
-            above = NONE
-        while above >= 0 and ends[above] <= start:
-            above = parent[above]
-        parent.append(above)
-    return np.array(parent, dtype=np.int64)
+    parent, depth = np.empty(len(begin), dtype=np.int64), np.empty(len(begin), dtype=np.int32)
+    # The last one and all around it, outermost first: what has ended by a begin has ended for all that come later.
+    places, ends, now = [NONE], [_NEVER], None
+    for low in range(0, len(begin), _PART):
+        part = slice(low, low + _PART)
+        above, around = [], []
+        intervals = zip(thread[part].tolist(), begin[part].tolist(), end[part].tolist(), strict=True)
+        for place, (of, start, stop) in enumerate(intervals, low):
+            if of != now:
+                places, ends, now = [NONE], [_NEVER], of
+            while ends[-1] <= start:
+                ends.pop()
+                places.pop()
+            above.append(places[-1])
+            around.append(len(places) - 1)
+            places.append(place)
+            ends.append(stop)
+        parent[part], depth[part] = above, around
+    return parent, depth

@@ -77,7 +77,7 @@ def steps_of(trace: Trace, joins: Joins) -> Steps:
     names, begin, end = _on_the_host(trace)
     inside = _launched_in(trace, joins, begin, end)
     launched = np.bincount(inside[inside >= 0], minlength=len(names))
-    ends = trace.end[trace.gpu.row]
+    ends = trace.ends(trace.gpu.row)
     begins = trace.begin[trace.gpu.row]
     from_, until = begin.copy(), end.copy()
     if launched.any():
@@ -102,13 +102,13 @@ def _on_the_host(trace: Trace) -> tuple[tuple[str, ...], Ints, Ints]:
         rows = rows[trace.thread[rows] == trace.thread[rows[0]]]
         rows = rows[np.argsort(trace.begin[rows], kind="stable")]
         names = tuple(name.removeprefix(PREFIX) for name in trace.names_of(rows))
-        return names, trace.begin[rows], trace.end[rows]
+        return names, trace.begin[rows], trace.ends(rows)
     rows = trace.rows(Category.OPERATOR, Category.ANNOTATION)
     if not len(rows):
         rows = trace.rows(*(each for each in Category if each is not Category.SPAN))
     if not len(rows):
         return (), np.empty(0, np.int64), np.empty(0, np.int64)
-    return (WHOLE,), trace.begin[rows].min(keepdims=True), trace.end[rows].max(keepdims=True)
+    return (WHOLE,), trace.begin[rows].min(keepdims=True), trace.ends(rows).max(keepdims=True)
 
 
 def _launched_in(trace: Trace, joins: Joins, begin: Ints, end: Ints) -> Ints:
@@ -119,7 +119,7 @@ def _launched_in(trace: Trace, joins: Joins, begin: Ints, end: Ints) -> Ints:
         return found
     rows = trace.calls.row[joins.launch[known]]
     place = np.searchsorted(begin, trace.begin[rows], "right") - 1
-    fits = (place >= 0) & (trace.end[rows] <= end[np.maximum(place, 0)])
+    fits = (place >= 0) & (trace.ends(rows) <= end[np.maximum(place, 0)])
     found[known] = np.where(fits, place, -1)
     return found
 

@@ -37,7 +37,7 @@ def timeline(analysis: Analysis) -> Table:
     }
     columns: dict[str, Any] = {"begin": (begin - low) / SECOND, "length": length / SECOND}
     for name, each in rows.items():
-        columns[name] = Intervals.union(trace.begin[each], trace.end[each]).covered(begin, end) / length
+        columns[name] = Intervals.union(trace.begin[each], trace.ends(each)).covered(begin, end) / length
     columns["sm_efficiency"] = _efficiency(analysis, edges) / length
     return Table(columns)
 
@@ -47,7 +47,7 @@ def _span(analysis: Analysis) -> tuple[int, int]:
     if analysis.step is not None:
         return int(analysis.counted.begin[0]), int(analysis.counted.end[-1])
     rows = trace.rows(*(each for each in Category if each not in (Category.SPAN, Category.OVERHEAD)))
-    return int(trace.begin[rows].min()), int(trace.end[rows].max())
+    return int(trace.begin[rows].min()), int(trace.ends(rows).max())
 
 
 def _edges(low: int, high: int) -> Ints:

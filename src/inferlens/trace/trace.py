@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -153,10 +152,9 @@ class Trace:
     def __len__(self) -> int:
         return len(self.name)
 
-    @cached_property
-    def end(self) -> Ints:
-        """Nanoseconds."""
-        return self.begin + self.duration
+    def ends(self, rows: Ints) -> Ints:
+        """When these events ended, in nanoseconds."""
+        return self.begin[rows] + self.duration[rows]
 
     @property
     def pid(self) -> NDArray[Any]:
