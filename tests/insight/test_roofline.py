@@ -169,6 +169,8 @@ def test_the_rate_is_that_of_the_precision_that_ran() -> None:
     lowered = msgspec.structs.replace(untouched(plain, 1e-3), warnings=(Warning("lower-precision", "It is TF32."),))
     assert precision_of(plain, lowered) == "tf32"
     assert precision_of(worked(EACH, of=case("pytorch", options={"tf32": True}))) == "fp32"  # no CPU has it
+    openvino = msgspec.structs.replace(worked(EACH, of=case("openvino")), facts={"inference_precision": "bf16"})
+    assert precision_of(openvino) == "bf16"
     half = found(worked(EACH, of=case("pytorch", precision="fp16")))
     assert (half.precision, half.rate, row(half, "conv").bound) == ("fp16", None, "memory")
     assert row(half, "conv").floor == pytest.approx(5e-3)

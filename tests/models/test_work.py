@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -308,6 +309,17 @@ def test_bytes_are_those_of_the_precision() -> None:
         assert (one.flops, one.weights, one.inputs, one.outputs) == (
             other.flops, 2 * other.weights, 2 * other.inputs, 2 * other.outputs,
         )  # fmt: skip
+
+
+def test_bytes_are_those_that_a_backend_was_told_to_compute_in() -> None:
+    full, half = (
+        of(
+            count(model(Block().eval()), msgspec.structs.replace(case(), options={"inference_precision": named})),
+            "conv",
+        )
+        for named in ("case", "bf16")
+    )
+    assert full.weights == 2 * half.weights
 
 
 def test_what_cannot_be_counted_says_why() -> None:

@@ -29,6 +29,8 @@ By = Literal["layer", "module"]
 Timed = Literal["layer", "kernel"]
 BYS: tuple[By, ...] = get_args(By)
 LOWERED = "lower-precision"  # the warning of a record whose fp32 was computed in TF32
+NAMED = "inference_precision"  # the fact of a backend that may compute in another precision than the case's
+PRECISIONS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
 
 
 class Roofline(Struct, frozen=True, kw_only=True):
@@ -129,8 +131,13 @@ def check_by(by: str) -> None:
 
 
 def precision_of(profile: Profile, record: Record | None = None) -> str:
-    """What a case was computed in: its precision, or ``tf32`` where fp32 was lowered, whether asked for or not."""
+    """What a case was computed in: its precision, ``tf32`` where fp32 was lowered, whether asked for or not, or what
+    the backend says that it took for fp32, fp16 or bf16.
+    """
     case = profile.case
+    named = PRECISIONS.get(str(profile.facts.get(NAMED) or (record.facts.get(NAMED) if record else "")))
+    if named and case.precision in PRECISIONS.values():
+        return named
     warnings = (*profile.warnings, *(record.warnings if record else ()))
     lowered = case.options.get("tf32") in (True, "true") or any(each.code == LOWERED for each in warnings)
     return "tf32" if case.precision == "fp32" and case.device != "cpu" and lowered else case.precision

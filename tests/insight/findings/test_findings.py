@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 import inferlens
+from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError
 from inferlens.insight.findings import RULES, evidence_of, findings, unseen
 from inferlens.layer_profile import Profile
@@ -103,6 +104,28 @@ def test_every_rule_of_the_package_is_in_the_list() -> None:
         and any(isinstance(each, ast.Call) and ast.unparse(each.func) == "rule" for each in node.decorator_list)
     ]
     assert sorted(made) == sorted(rule.name.replace("-", "_") for rule in RULES)
+
+
+def test_what_findings_say_to_try_is_there_to_be_tried() -> None:
+    """Every option that is set in a sentence of the package, and every backend with a variant."""
+    folder = Path(inferlens.__file__).parent / "insight" / "findings"
+    said = " ".join(
+        node.value
+        for path in sorted(folder.glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+    options = set(re.findall(r"(?!BACKEND)\b(\w+)\.(\w+)=\w+", said))
+    assert ("torchscript", "freeze") in options
+    replaying = ["onnxruntime", "pytorch", "tensorrt", "torch_tensorrt"]
+    options |= {(backend, "cuda_graph") for backend in replaying}
+    options |= {(backend, "tf32") for backend in (*replaying, "torch_compile", "torchscript")}
+    for backend, option in options:
+        assert option in BACKENDS.get(backend).options.__struct_fields__, f"{backend}.{option}"
+    variants = re.findall(r"(torch_\w+|tensorrt|onnxruntime):([a-z-]+)", said)
+    assert ("torch_compile", "reduce-overhead") in variants
+    for backend, variant in variants:
+        assert variant in BACKENDS.get(backend).variants, f"{backend}:{variant}"
 
 
 def test_every_rule_has_a_test() -> None:

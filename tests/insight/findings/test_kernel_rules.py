@@ -112,6 +112,7 @@ def test_kernels_that_reformat_and_copy() -> None:
     copy = kernel("Memcpy HtoD (Pageable -> Device)", 100.0, kind="copy", grid=())
     of = launched(to_nhwc, copy, kernel(TENSOR, 780.0))
     assert "4 kernel calls that only change memory order take 12 % of the GPU's time" in the("reformats", of).sentence
+    assert the("reformats", of).subject == "nchwToNhwcKernel<…>", "as in the table of kernels"
     found = the("host-copies", of, record=untouched(of, 1.0))
     assert found.sentence == (
         "1 copy between host and GPU inside of a run takes 10 % of it (100 µs): Memcpy HtoD (Pageable -> Device)."

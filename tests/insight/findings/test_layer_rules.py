@@ -60,6 +60,19 @@ def test_floors_that_may_be_too_low_are_said_to_be() -> None:
     assert "Floors may be too low: the work of 1 module is in no layer." in the("far-above-floor", of).sentence
 
 
+def test_what_to_try_fits_the_layer_and_what_its_floor_is_made_of() -> None:
+    attention = layered(layer("attention", 8.0, "MultiheadAttention"), of=ON_GPU, timed="GPU")
+    by_arithmetic = msgspec.structs.replace(attention, work=work(attention=2e9), ceilings=ceilings(fp16=1e13))
+    assert "made by memory" not in the("far-above-floor", by_arithmetic).advice
+    moved = Work(modules=(ModuleWork(module="attention", outputs=10**9, returned=10**9),))
+    by_memory = msgspec.structs.replace(by_arithmetic, work=moved)
+    assert "made by memory" in the("far-above-floor", by_memory).advice
+    product = layered(
+        layer("fc", 8.0, "Linear"), of=ON_GPU, timed="GPU", work=work(fc=2e9), ceilings=ceilings(fp16=1e13)
+    )
+    assert "channels-last" not in the("far-above-floor", product).advice, "a matrix has no channels"
+
+
 def test_a_few_disturbed_runs_make_no_layer_slow() -> None:
     disturbed = tuple(80 * MS if run % 3 == 0 else 1 * MS for run in range(40))
     conv = msgspec.structs.replace(layer("conv1", 1.0), times=disturbed)
@@ -108,6 +121,8 @@ def test_depthwise_convolutions_that_are_bound_by_memory() -> None:
     )
     assert found.seconds == pytest.approx(1 * MS)
     assert not of_rule("bandwidth-bound", msgspec.structs.replace(of, ceilings=ceilings(fp16=1e11))), "by arithmetic"
+    busy = msgspec.structs.replace(ceilings(fp16=1e14), disturbed="Others had it.")
+    assert not of_rule("bandwidth-bound", msgspec.structs.replace(of, ceilings=busy)), "its floor may be shorter"
     far = layered(layer("dw", 30.0), of=ON_GPU, timed="GPU", work=of.work, ceilings=of.ceilings)
     assert not of_rule("bandwidth-bound", far), "something else is to be won"
 
@@ -143,6 +158,25 @@ def test_without_weights_the_models_work_tells_the_rate() -> None:
     assert the("first-convolution", on_gpu).seconds is None
 
 
+def test_a_module_in_two_layers_is_done_once() -> None:
+    layers = [layer(f"n{number}", 1.0, "Conv", "shared") for number in (2, 3)]
+    first = layer("n1", 4.0, "Conv", "conv1", inputs=(tensor(1, 3, 56, 56),))
+    of = layered(first, *layers, work=work(conv1=1e8, shared=2e8))
+    assert "at 1/4.0 of the rate" in the("first-convolution", of).sentence
+
+
+def test_a_transposed_convolution_has_the_work_of_its_module() -> None:
+    """Of its weights the first dimension is the input's, so that they do not tell what an output takes."""
+    first = convolution("conv1", 2.0, 3, 64)
+    up = layer("up", 1.0, "ConvTranspose", inputs=(tensor(1, 64, 28, 28), tensor(64, 64, 2, 2)))
+    of = layered(first, up)
+    assert not of_rule("first-convolution", of), "nothing tells what the other one does"
+    known = msgspec.structs.replace(of, work=work(conv1=1.0, up=2.0 * 64 * 28 * 28 * 64 * 4))
+    assert f"at 1/{2 * 64 * 28 * 28 * 64 * 4 / (64 * 56 * 56 * 27):.1f} of the rate" in (
+        the("first-convolution", known).sentence
+    )
+
+
 # What is inserted
 
 
@@ -159,6 +193,11 @@ def test_layers_that_only_change_order_or_type() -> None:
     assert "inferlens layers --sort order" in found.advice
     assert "Permute and cast less" in the("reformats", layered(own, layer("conv", 9.0))).advice
     assert not of_rule("reformats", layered(*reorders, layer("conv", 200.0))), "too little"
+    ends = [*reorders[:2], layer("conv", 9.0)]
+    assert "cannot be fed" in the("reformats", layered(*ends)).advice
+    assert "channels-last" in the("reformats", layered(*ends, of=ON_GPU, timed="GPU")).advice
+    cast = layered(layer("cast", 1.0, "Cast", **inserted), layer("conv", 9.0))
+    assert "the case's precision" in the("reformats", cast).advice
     assert not of_rule("reformats", layered(layer("flatten", 5.0, "Reshape"), layer("conv", 5.0)))
 
 
@@ -184,7 +223,9 @@ def test_pointwise_layers_by_themselves() -> None:
     found = the("unfused-chains", layered(*eager))
     assert "2 layers right after a convolution" in found.sentence
     assert found.seconds == pytest.approx(1.5 * MS), "a single one after a pooling layer has to stay"
-    assert "Compile the model" in found.advice
+    assert "onnxruntime and openvino" in found.advice
+    on_gpu = the("unfused-chains", layered(*eager, of=ON_GPU, timed="GPU"))
+    assert "onnxruntime and tensorrt" in on_gpu.advice, "OpenVINO runs on the CPU alone here"
     compiled = [layer("n1", 8.0, "Conv", "conv1"), layer("n2", 2.0, "HardSwish", "act")]
     assert "this one has not fused them" in the("unfused-chains", layered(*compiled)).advice
     assert not of_rule("unfused-chains", layered(*compiled[:1], layer("n2", 0.1, "Relu", "act")))

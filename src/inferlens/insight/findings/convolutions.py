@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 from inferlens.insight.findings.evidence import Evidence, Part
@@ -14,6 +15,7 @@ LEAST = 0.02
 LEAST_WITHOUT_RATE = 0.1
 FEW_CHANNELS = 4
 SLOWER = 2.0
+_TRANSPOSED = re.compile("transpose|deconv|backpropdata", re.IGNORECASE)
 ADVICE = (
     "Pad the input channels to 4 or 8 (zeros in the input and in the weights), use channels-last memory order, or fold "
     "2x2 pixels into channels before it (space to depth)."
@@ -85,15 +87,15 @@ def flops(seen: Evidence, of: Part) -> float | None:
     """Floating-point operations of a convolution in one run, a multiplication and an addition counted as two.
 
     Every element of the output takes as many multiplications as a filter has weights. The weights are the second input,
-    as ONNX Runtime and OpenVINO tell it; if they are not told, the model's work counts the modules.
+    as ONNX Runtime and OpenVINO tell it; if they are not told, or the convolution is a transposed one, it is the work
+    of the layer's modules, of a module in several layers this one's share.
     """
     weights = filters(of)
     out = of.layer.outputs[0].shape if of.layer.outputs else ()
-    if weights and len(out) == len(weights) and all(size > 0 for size in out):
+    if weights and len(out) == len(weights) and all(size > 0 for size in out) and not _TRANSPOSED.search(of.layer.kind):
         return 2.0 * math.prod(out) * math.prod(weights[1:]) * of.layer.calls
-    known = {each.module: each.flops for each in seen.work.modules} if seen.work else {}
-    counted = sum(known.get(path, 0.0) for path in dict.fromkeys(of.layer.modules))
-    return counted or None
+    done = seen.done(of)
+    return (done.flops or None) if done else None
 
 
 def filters(of: Part) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from inferlens.insight.kernels import busy_of
 from inferlens.insight.layers import LayerRow, LayerTable, layer_table
 from inferlens.insight.roofline import Roofline, precision_of, roofline
 from inferlens.insight.roofline_rows import Floor
+from inferlens.insight.roofline_share import Done, shares
 from inferlens.insight.runs import Runs, part_runs
 from inferlens.kernel_profile import Kernel, Kernels
 from inferlens.layer_profile import Layer, Profile
@@ -194,6 +195,17 @@ class Evidence:
     @cached_property
     def _floors(self) -> dict[int, Floor]:
         return {row.place: row for row in self.floors.rows if row.floor is not None} if self.floors else {}
+
+    @cached_property
+    def _done(self) -> tuple[Done | None, ...]:
+        if self.work is None:
+            return (None,) * len(self.parts)
+        times = [each.seconds for each in self.parts]
+        return shares([each.layer for each in self.parts], times, self.work).layers
+
+    def done(self, part: Part) -> Done | None:
+        """What a layer has to do, of a module in several layers its share; ``None`` where that is not known."""
+        return self._done[part.row.place - 1]
 
     def floor_of(self, part: Part) -> Floor | None:
         """A layer's floor; ``None`` if it has none."""

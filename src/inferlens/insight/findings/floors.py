@@ -10,6 +10,7 @@ from inferlens.insight.findings.families import DENSE
 from inferlens.insight.findings.finding import Finding, rule
 from inferlens.insight.findings.words import kinds, longest, of_run, part, verb, where
 from inferlens.insight.roofline import Roofline
+from inferlens.insight.roofline_rows import Floor
 from inferlens.units import byte_count, duration, percent, plural, significant
 
 LARGE = 0.1
@@ -20,10 +21,15 @@ LEAST_LAYERS = 5
 OUT_OF_PROPORTION = 3.0
 LARGE_FOR_ITS_WORK = 0.2
 NEAR = 2.0
-_ON_GPU = (
-    "Another algorithm for it: channels-last order, the library's own search (cudnn_benchmark, max-autotune), another "
-    "backend, or a larger --batch."
+_CONVOLUTION_ON_GPU = (
+    "Another algorithm for it: channels-last order, the library's own search (pytorch.cudnn_benchmark=true, "
+    "torch_compile:max-autotune), another backend, or a larger --batch."
 )
+_PRODUCT_ON_GPU = (
+    "Another algorithm for it: the library's own search (torch_compile:max-autotune), another backend, or a larger "
+    "--batch."
+)
+_ANY_ON_GPU = "Compare it with other backends (inferlens modules), which may fuse it; try a larger --batch."
 _MEMORY = "Have it fused with the layers around it, or computed in fewer bytes: its floor is made by memory."
 LARGER_THAN_CACHES = 64 * 2**20
 BELOW = 0.9
@@ -66,8 +72,17 @@ def far_above_floor(seen: Evidence) -> Iterator[Finding]:
                 "seconds": each.steady, "floor": floor.floor, "distance": distance, "flops": floor.flops,
                 "bytes": floor.bytes,
             },
-            advice=_MEMORY if each.family not in DENSE else _ON_GPU if seen.on_gpu else "",
+            advice=_advice(seen, each, floor),
         )  # fmt: skip
+
+
+def _advice(seen: Evidence, of: Part, floor: Floor) -> str:
+    """What fits the layer better than what the rule says to all."""
+    if of.family not in DENSE and floor.bound == "memory":
+        return _MEMORY
+    if not seen.on_gpu:
+        return ""
+    return {"convolution": _CONVOLUTION_ON_GPU, "matrix product": _PRODUCT_ON_GPU}.get(of.family, _ANY_ON_GPU)
 
 
 def _contains(seen: Evidence, of: Part) -> bool:
@@ -129,13 +144,16 @@ def _work_share(seen: Evidence, of: Part) -> float | None:
     needs="layers, the model's work and the device's ceilings",
     speaks=f"convolutions and matrix products whose floor is made by memory, and that take at most {NEAR:.0f} times "
     f"that floor, take {percent(LARGE)} of a run together and move {byte_count(LARGER_THAN_CACHES)}",
-    silent="for other layers, of which nobody expects a high rate; for layers faster than their floor, whose data "
-    "come from a cache; what is further from its floor than that has something else to be won",
+    silent="where something else interrupted what measured the ceilings; for other layers, of which nobody expects a "
+    "high rate; for layers faster than their floor, whose data come from a cache; what is further from its floor than "
+    "that has something else to be won",
     advice="Move fewer bytes, for more FLOPs a second win nothing here: lower precision, fusion with the layers "
     "around, and for products with few rows a larger --batch, which reads the weights once for all of it.",
 )
 def bandwidth_bound(seen: Evidence) -> Iterator[Finding]:
     """Depthwise and grouped convolutions, and products with few rows, do little with every byte."""
+    if seen.ceilings and seen.ceilings.disturbed:
+        return  # a ceiling that is too low makes floors too long, and layers seem close to them that are not
     found = [
         (each, floor)
         for each in seen.parts

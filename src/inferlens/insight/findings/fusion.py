@@ -12,7 +12,10 @@ from inferlens.units import percent, plural
 
 LEAST = 0.02
 LEAST_CHAINS = 0.05
-BY_MODULE = "Compile the model: torch_compile, onnxruntime, openvino and tensorrt fuse such layers."
+BY_MODULE = {
+    "cpu": "Compile the model: torch_compile, onnxruntime and openvino fuse such layers.",
+    "cuda": "Compile the model: torch_compile, onnxruntime and tensorrt fuse such layers.",
+}
 
 
 @rule(
@@ -38,7 +41,7 @@ def unfused_chains(seen: Evidence) -> Iterator[Finding]:
             seconds=total,
             share=seen.share(total),
             evidence={"layers": count, "seconds": total},
-            advice=BY_MODULE if seen.by_module else "",
+            advice=BY_MODULE["cuda" if seen.on_gpu else "cpu"] if seen.by_module else "",
         )
 
 

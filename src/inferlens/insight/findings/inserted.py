@@ -7,11 +7,15 @@ from collections.abc import Iterator, Sequence
 
 from inferlens.insight.findings.evidence import Evidence, Part
 from inferlens.insight.findings.finding import Finding, rule
-from inferlens.insight.findings.words import few, kinds, of_gpu, of_run, short, verb
+from inferlens.insight.findings.words import few, kernel, kinds, of_gpu, of_run, short, verb
 from inferlens.units import duration, percent, plural
 
 LEAST = 0.02
 AT_THE_ENDS = 2
+BLOCKED = (
+    "Compare other backends (inferlens modules): on a CPU the order is often the library's own, in blocks of channels, "
+    "which cannot be fed."
+)
 _ACROSS = re.compile(r"HtoD|DtoH|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
 
 
@@ -39,13 +43,13 @@ def reformats(seen: Evidence) -> Iterator[Finding]:
             seconds=total,
             share=seen.share(total),
             evidence={"layers": len(parts), "calls": calls, "own": len(own), "seconds": total},
-            advice=_advice(parts, own),
+            advice=_advice(parts, own, on_gpu=seen.on_gpu),
         )
     elif not parts:
         yield from _kernels(seen)
 
 
-def _advice(parts: Sequence[Part], own: Sequence[Part]) -> str:
+def _advice(parts: Sequence[Part], own: Sequence[Part], *, on_gpu: bool) -> str:
     """What to try, for what takes most: the model's own, those in the midst of it, or those at its ends."""
     if sum(each.seconds for each in own) * 2 > sum(each.seconds for each in parts):
         return "Permute and cast less in the model: keep one memory order and one type from end to end."
@@ -54,6 +58,8 @@ def _advice(parts: Sequence[Part], own: Sequence[Part]) -> str:
             "See what stands between them (inferlens layers --sort order): an operator that the backend cannot compute "
             "in its own order or type is put between two of them. Replace it, or try another backend."
         )
+    if not on_gpu and all(each.family == "reformat" for each in parts):
+        return BLOCKED
     return ""
 
 
@@ -63,7 +69,7 @@ def _kernels(seen: Evidence) -> Iterator[Finding]:
     share = seen.share_of_gpu(total)
     if found and share >= LEAST:
         calls = sum(each.kernel.calls for each in found)
-        names = few([short(each.kernel.name) for each in sorted(found, key=lambda each: -each.seconds)], 2)
+        names = few([kernel(each) for each in sorted(found, key=lambda each: -each.seconds)], 2)
         yield Finding(
             subject=names,
             sentence=f"{plural(calls, 'kernel call')} that only {verb(calls, 'changes', 'change')} memory order "

@@ -24,8 +24,8 @@ OUTSIDE = 0.05
     f"{percent(ENQUEUE)} of the latency",
     silent="for a profiled call, which waits for the profiler too: the GPU's time is held against calls that were not "
     "profiled",
-    advice="A CUDA graph (BACKEND.cuda_graph=true, torch_compile:reduce-overhead), fewer and larger kernels by "
-    "compiling, or a larger --batch.",
+    advice="A CUDA graph (the option cuda_graph of pytorch, onnxruntime, tensorrt and torch_tensorrt, or "
+    "torch_compile:reduce-overhead), fewer and larger kernels by compiling, or a larger --batch.",
 )
 def host_bound(seen: Evidence) -> Iterator[Finding]:
     """The GPU's time per run against the latency; kernels do not take longer for being profiled, calls do."""

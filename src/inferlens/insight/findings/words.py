@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from inferlens.insight.findings.evidence import Launched, Part
 from inferlens.insight.fused import ancestor, path_of
+from inferlens.insight.kernel_names import short_name
 from inferlens.units import duration, listing, percent, plural
 
 _LONGEST = 60
@@ -53,13 +54,16 @@ def where(parts: Sequence[Part]) -> str:
     return f"; most in {longest(parts)}" if len(parts) > 1 else f": {longest(parts)}"
 
 
+def kernel(of: Launched) -> str:
+    """A kernel's name without its namespaces and arguments, as in the table of kernels."""
+    return short(short_name(of.kernel.name))
+
+
 def longest_kernels(kernels: Sequence[Launched], most: int = 2) -> str:
     """Those that take most, by the modules that they came from, or by their own names."""
     ordered = sorted(kernels, key=lambda each: -each.seconds)
     paths = [each.kernel.modules[0] if each.kernel.modules else None for each in ordered]
-    names = [
-        short(each.kernel.name) if path is None else module(path) for each, path in zip(ordered, paths, strict=True)
-    ]
+    names = [kernel(each) if path is None else module(path) for each, path in zip(ordered, paths, strict=True)]
     return few(names, most)
 
 

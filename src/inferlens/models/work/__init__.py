@@ -36,6 +36,8 @@ def count(model: Model, case: Case, makers: Makers = lambda _: {}) -> Work:
         makers: of an ONNX file, the paths of the modules that made each tensor, by its name.
     """
     element = ELEMENT.get(case.precision, 4)
+    if case.options.get("inference_precision", "case") not in ("case", "f32"):
+        element = min(element, 2)  # the backend computes in halves, or may choose to
     try:
         if model.format in UNCOUNTED:
             return Work(note=UNCOUNTED[model.format])

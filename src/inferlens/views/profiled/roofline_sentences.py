@@ -100,7 +100,7 @@ def _below(found: Roofline) -> list[str]:
     if below:
         said.append(
             f"{plural(len(below), found.by)} took less than the floor: data come from a cache sooner than from memory, "
-            "and some convolutions do with fewer multiplications."
+            "some convolutions do with fewer multiplications, and causal attention leaves out what is masked."
         )
     if not found.ceilings.disturbed and sum(row.time for row in faster) > found.time / 2:
         said.append(
