@@ -81,7 +81,9 @@ def _stamp(path: Path) -> _Stamp | None:
 
 
 def _keep(file: Path, stamp: _Stamp, trace: Trace) -> None:
-    """One row with a list for each column."""
+    """One row with a list for each column; what memory has no room for is not kept."""
+    if trace.room.full:
+        return
     try:
         import polars
     except ImportError:

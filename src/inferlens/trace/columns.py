@@ -12,6 +12,7 @@ import numpy as np
 from inferlens.trace.category import CALLS, GPU, SCOPES, Category, category_of, is_annotation
 from inferlens.trace.forms import NO_ARGUMENTS, NOTHING, About, Arguments, Event, text_of
 from inferlens.trace.notes import Notes
+from inferlens.trace.room import Parts, Room
 from inferlens.trace.spans import Spans
 from inferlens.trace.times import nanoseconds, usable
 from inferlens.trace.trace import UNKNOWN, Allocations, Calls, Codes, GpuEvents, Ints, Scopes, Thread, Trace
@@ -57,16 +58,14 @@ class _Categories(_Codes):
 class Columns:
     """Takes events and gives the trace that they make."""
 
-    def __init__(self, notes: Notes) -> None:
-        self._notes = notes
+    def __init__(self, notes: Notes, room: Room) -> None:
+        self._notes, self._room = notes, room
         self._names, self._texts, self._threads = _Codes(), _Codes(), _Threads()
         self._categories = _Categories()
         self._texts[b""]  # the first: none
-        self._main: list[dict[str, Any]] = []
-        self._gpu: list[dict[str, Any]] = []
-        self._calls: list[dict[str, Any]] = []
-        self._scopes: list[dict[str, Any]] = []
-        self._memory: list[dict[str, Any]] = []
+        self._main = Parts(room, ("name", "category", "thread", "begin", "duration"))
+        self._gpu, self._calls = _parts(room, GpuEvents), _parts(room, Calls)
+        self._scopes, self._memory = _parts(room, Scopes), _parts(room, Allocations)
         self._spans = Spans()
         self._thread_names: dict[int, str] = {}
         self._count = 0
@@ -86,17 +85,15 @@ class Columns:
     def trace(self, about: About) -> Trace:
         """Everything that was added, as a trace."""
         self._add(self._spans.complete(self._notes))
-        main = _joined(self._main, ("name", "category", "thread", "begin", "duration"))
+        main: dict[str, Any] = self._main.joined()
         annotations = np.array([is_annotation(name) for name in self._names], dtype=bool)
         operators = main["category"] == Category.OPERATOR
         main["category"][operators & annotations[main["name"]]] = Category.ANNOTATION
         pairs: dict[int, tuple[int | str, int | str]] = {}
         for pair, number in self._threads.items():
             pairs.setdefault(number, pair)
-        gpu = _table(GpuEvents, self._gpu)
-        calls = _table(Calls, self._calls)
-        scopes = _table(Scopes, self._scopes)
-        memory = _table(Allocations, self._memory)
+        gpu, calls = GpuEvents(**self._gpu.joined()), Calls(**self._calls.joined())
+        scopes, memory = Scopes(**self._scopes.joined()), Allocations(**self._memory.joined())
         begin, thread, duration = main["begin"], main["thread"], main["duration"]
         inner_last = (-duration[scopes.row], begin[scopes.row], thread[scopes.row])
         return Trace(
@@ -104,13 +101,18 @@ class Columns:
             texts=tuple(text.decode(errors="replace") for text in self._texts),
             threads=tuple(Thread(*pair, self._thread_names.get(number, "")) for number, pair in sorted(pairs.items())),
             **main,
-            gpu=_ordered(gpu, np.argsort(begin[gpu.row], kind="stable")),
-            calls=_ordered(calls, np.argsort(begin[calls.row], kind="stable")),
-            scopes=_ordered(scopes, np.lexsort(inner_last)),
-            allocations=_ordered(memory, np.argsort(memory.time, kind="stable")),
+            gpu=self._ordered(gpu, np.argsort(begin[gpu.row], kind="stable")),
+            calls=self._ordered(calls, np.argsort(begin[calls.row], kind="stable")),
+            scopes=self._ordered(scopes, np.lexsort(inner_last)),
+            allocations=self._ordered(memory, np.argsort(memory.time, kind="stable")),
             about=about,
             notes=self._notes.sentences(),
+            room=self._room,
         )
+
+    def _ordered(self, table: Table, order: Ints) -> Table:
+        columns = {each.name: self._room.kept(getattr(table, each.name)[order]) for each in fields(table)}  # type: ignore[arg-type]
+        return type(table)(**columns)
 
     def _add(self, events: Sequence[Event]) -> None:
         timed, begin = _timed(events)
@@ -120,7 +122,7 @@ class Columns:
         lengths[odd] = 0
         self._notes.count("have no duration, or one below zero; it was taken as zero", int(odd.sum()))
         categories = self._categories.codes([event.cat for event in timed], np.int8)
-        self._main.append(
+        self._main.add(
             {
                 "name": self._names.codes([event.name for event in timed]),
                 "category": categories,
@@ -144,7 +146,7 @@ class Columns:
         args = [event.args or NO_ARGUMENTS for event in events]
         device = [_else(each.device, event.pid) for each, event in zip(args, events, strict=True)]
         stream = [_else(each.stream, event.tid) for each, event in zip(args, events, strict=True)]
-        self._gpu.append(
+        self._gpu.add(
             {
                 "row": rows,
                 "device": _whole(device),
@@ -165,7 +167,7 @@ class Columns:
     def _add_calls(self, rows: Ints, events: Sequence[Event]) -> None:
         args = [event.args or NO_ARGUMENTS for event in events]
         correlation = _whole([each.correlation for each in args])
-        self._calls.append({"row": rows, "correlation": correlation, "external": _external(args)})
+        self._calls.add({"row": rows, "correlation": correlation, "external": _external(args)})
 
     def _add_scopes(self, rows: Ints, events: Sequence[Event]) -> None:
         args = [event.args or NO_ARGUMENTS for event in events]
@@ -174,12 +176,12 @@ class Columns:
             raws = map(attrgetter(name), args)
             # The raw text points into its whole block, which must not live on.
             columns[name] = self._texts.codes([b"" if raw is NOTHING else bytes(raw) for raw in raws])
-        self._scopes.append(columns)
+        self._scopes.add(columns)
 
     def _add_memory(self, events: Sequence[Event]) -> None:
         events, times = _timed(events)
         args = [event.args or NO_ARGUMENTS for event in events]
-        self._memory.append(
+        self._memory.add(
             {
                 "time": nanoseconds(times),
                 "thread": self._threads_of(events),
@@ -241,15 +243,5 @@ def _triples(values: list[list[int] | None]) -> Ints:
     return _whole([number for value in right for number in value]).reshape(-1, 3)
 
 
-def _joined(parts: list[dict[str, Any]], names: Iterable[str]) -> dict[str, Any]:
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in names}
-    parts.clear()
-    return joined
-
-
-def _table(form: type[Table], parts: list[dict[str, Any]]) -> Table:
-    return form(**_joined(parts, [each.name for each in fields(form)]))  # type: ignore[arg-type]
-
-
-def _ordered(table: Table, order: Any) -> Table:
-    return type(table)(**{each.name: getattr(table, each.name)[order] for each in fields(table)})  # type: ignore[arg-type]
+def _parts(room: Room, form: type[Any]) -> Parts:
+    return Parts(room, [each.name for each in fields(form)])

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from inferlens.trace.category import Category
 from inferlens.trace.joins import NONE, Joins, nested
+from inferlens.trace.room import kept
 from inferlens.trace.tensor_cores import eligible, uses
 from inferlens.trace.trace import Bools, Ints, Trace
 
@@ -24,12 +25,13 @@ class Costs:
     def __init__(self, trace: Trace, joins: Joins) -> None:
         self.trace, self.joins = trace, joins
 
-    @cached_property
+    @kept
     def is_operator(self) -> Bools:
         """Which scopes are calls of operators; those merged into the one around them are none."""
-        return self._operators & ~self._merged
+        found: Bools = self._operators & ~self._merged
+        return found
 
-    @cached_property
+    @kept
     def parent(self) -> Ints:
         """The operator around each scope, merged ones left out; -1 without one."""
         parent = self.joins.parent.copy()
@@ -38,13 +40,13 @@ class Costs:
             parent[others] = parent[parent[others]]
         return parent
 
-    @cached_property
+    @kept
     def host_total(self) -> Ints:
         """From begin to end."""
         duration: Ints = self.trace.duration[self.trace.scopes.row]
         return duration
 
-    @cached_property
+    @kept
     def host_self(self) -> Ints:
         """Without operators that it called and calls of the runtime."""
         rows = self.trace.scopes.row
@@ -60,39 +62,39 @@ class Costs:
         least_zero: Ints = np.maximum(own, 0)
         return least_zero
 
-    @cached_property
+    @kept
     def device_self(self) -> Ints:
         """Of GPU events that it launched itself."""
         return self._launched(np.ones(len(self.trace.gpu), bool))
 
-    @cached_property
+    @kept
     def device_total(self) -> Ints:
         """Of GPU events that it or what it called launched."""
         return self._given_on(self.device_self, self._called)
 
-    @cached_property
+    @kept
     def tensor_self(self) -> Ints:
         """Of kernels with tensor cores among ``device_self``."""
         return self._launched(self.uses_tensor_cores)
 
-    @cached_property
+    @kept
     def tensor_total(self) -> Ints:
         """Likewise among ``device_total``."""
         return self._given_on(self.tensor_self, self._called)
 
-    @cached_property
+    @kept
     def uses_tensor_cores(self) -> Bools:
         """For each GPU event, as far as its name tells."""
         return _by_name(self.trace, self.trace.gpu.row, uses)
 
-    @cached_property
+    @kept
     def eligible(self) -> Bools:
         """Which operators could use tensor cores, or call one that could."""
         own = _by_name(self.trace, self.trace.scopes.row, eligible) & self._operators
         found: Bools = self._given_on((own | (self.tensor_self > 0)).astype(np.int64), self._called) > 0
         return found
 
-    @cached_property
+    @kept
     def operator(self) -> Ints:
         """For each GPU event the operator that launched it, merged ones counted to the one around; -1 without one."""
         found = self.joins.operator.copy()
@@ -100,18 +102,18 @@ class Costs:
             found[merged] = self.parent[found[merged]]
         return found
 
-    @cached_property
+    @kept
     def _operators(self) -> Bools:
         found: Bools = self.trace.category[self.trace.scopes.row] == Category.OPERATOR
         return found
 
-    @cached_property
+    @kept
     def _called(self) -> Bools:
         """Operators that another one called."""
         found: Bools = self._operators & (self.parent >= 0)
         return found
 
-    @cached_property
+    @kept
     def _merged(self) -> Bools:
         """Operators that are all that an operator of the same name calls."""
         children = np.bincount(self.parent[self._called], minlength=len(self.parent))

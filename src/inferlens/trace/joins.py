@@ -12,6 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from inferlens.trace.category import Category
+from inferlens.trace.room import Room, kept
 from inferlens.trace.trace import Bools, Codes, Ints, Trace
 
 NONE = -1
@@ -36,7 +37,7 @@ class Joins:
         """The scopes, as intervals in each other."""
         return Nest.of(self.trace, self.trace.scopes.row)
 
-    @cached_property
+    @kept
     def launch(self) -> Ints:
         """For each GPU event the place, in ``trace.calls``, of the call that launched it; -1 where it is not known.
 
@@ -58,7 +59,7 @@ class Joins:
             place[index] = several[max(int(before) - 1, 0)]
         return place
 
-    @cached_property
+    @kept
     def operator(self) -> Ints:
         """For each GPU event the place, in ``trace.scopes``, of the innermost operator around its launch.
 
@@ -69,7 +70,7 @@ class Joins:
         found[launched] = self.around_calls(Category.OPERATOR)[self.launch[launched]]
         return np.where(launched, found, self._by_external)
 
-    @cached_property
+    @kept
     def _by_external(self) -> Ints:
         scopes, external = self.trace.scopes, self.trace.gpu.external
         if not len(scopes):
@@ -117,15 +118,18 @@ class Nest:
     thread: Codes
     begin: Ints
     end: Ints
+    room: Room
 
     @classmethod
     def of(cls, trace: Trace, rows: Ints) -> Nest:
         """Some events of a trace, which are in order already."""
-        return cls(trace.thread[rows], trace.begin[rows], trace.ends(rows))
+        room = trace.room
+        return cls(room.kept(trace.thread[rows]), room.kept(trace.begin[rows]), room.kept(trace.ends(rows)), room)
 
     @cached_property
     def _nested(self) -> tuple[Ints, Codes]:
-        return nested(self.thread, self.begin, self.end)
+        parent, depth = nested(self.thread, self.begin, self.end)
+        return self.room.kept(parent), self.room.kept(depth)
 
     @property
     def parent(self) -> Ints:
@@ -136,7 +140,7 @@ class Nest:
     def levels(self) -> list[Ints]:
         """The intervals' places by how many are around them, those without any first."""
         depth = self._nested[1]
-        order = np.argsort(depth, kind="stable")
+        order = self.room.kept(np.argsort(depth, kind="stable"))
         return np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(depth) else []
 
     def innermost(self, thread: Codes, time: Ints, wanted: Bools | None = None) -> Ints:

@@ -9,16 +9,18 @@ from inferlens.trace.ahead import ahead
 from inferlens.trace.columns import Columns
 from inferlens.trace.notes import Notes
 from inferlens.trace.pieces import Pieces
+from inferlens.trace.room import Room
 from inferlens.trace.source import blocks
 from inferlens.trace.trace import Trace
 
 
-def read(source: Path | bytes) -> Trace:
+def read(source: Path | bytes, room: Room | None = None) -> Trace:
     """The complete events of a trace.
 
     Args:
         source: a file, plain or packed with gzip or zstd, a pipe, or ``-`` for the standard input; or what such a
             file holds.
+        room: where its columns are held; by default in memory, or in files where there is not enough of it.
 
     Returns:
         The trace. Damage is no error as long as there is a list of events: what was skipped is told in its ``notes``.
@@ -27,7 +29,7 @@ def read(source: Path | bytes) -> Trace:
         InferlensError: if it cannot be opened, or is no trace.
     """
     notes = Notes()
-    columns = Columns(notes)
+    columns = Columns(notes, room or Room())
     try:
         with ahead(blocks(source, notes)) as text:
             pieces = Pieces(text, notes)

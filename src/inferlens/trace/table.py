@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 # Nanoseconds. They are divided by it: times a billionth is not the same number.
 SECOND = 1e9
+# Numbers that may be missing for each value where values are told apart by their size.
+_SPARSE = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,16 +85,18 @@ class Groups:
     @classmethod
     def by(cls, *keys: NDArray[Any]) -> Groups:
         """Groups by one or several whole numbers of each event."""
-        combined = np.zeros(len(keys[0]), dtype=np.int64)
-        for key in keys:
-            _, codes = np.unique(key, return_inverse=True)
-            combined = combined * (int(codes.max(initial=0)) + 1) + codes
-            _, combined = np.unique(combined, return_inverse=True)
-        _, first, of, count = np.unique(combined, return_index=True, return_inverse=True, return_counts=True)
-        order = np.argsort(first, kind="stable")
-        place = np.empty_like(order)
+        combined = _dense(keys[0])
+        for key in keys[1:]:
+            codes = _dense(key)
+            combined = _dense(combined * (int(codes.max(initial=0)) + 1) + codes)
+        count = np.bincount(combined)
+        first = np.full(len(count), len(combined))
+        np.minimum.at(first, combined, np.arange(len(combined)))
+        order = np.flatnonzero(count)
+        order = order[np.argsort(first[order], kind="stable")]
+        place = np.zeros(len(count), dtype=np.int64)
         place[order] = np.arange(len(order))
-        return cls(first[order].astype(np.int64), place[of], count[order].astype(np.int64))
+        return cls(first[order].astype(np.int64), place[combined], count[order].astype(np.int64))
 
     def sum(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """The sum of each group's values."""
@@ -118,3 +122,14 @@ class Groups:
         total = self.sum(np.where(known, weights, 0))
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(total > 0, self.sum(np.where(known, values, 0.0) * weights) / total, np.nan)
+
+
+def _dense(values: NDArray[Any]) -> NDArray[np.int64]:
+    """Whole numbers from zero, equal where the values are, and not many more than there are values."""
+    if not len(values):
+        return values.astype(np.int64)
+    low, high = int(values.min()), int(values.max())
+    if high - low <= _SPARSE * len(values):  # most are; they need no sorting
+        return values.astype(np.int64) - low
+    codes: NDArray[np.int64] = np.unique(values, return_inverse=True)[1].astype(np.int64)
+    return codes

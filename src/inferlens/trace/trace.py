@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from inferlens.trace.category import Category
 from inferlens.trace.forms import About
+from inferlens.trace.room import Room
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
@@ -132,6 +133,7 @@ class Trace:
         begin, duration: whole nanoseconds; the clock's zero is the writer's.
         about: devices and what else stands beside the events.
         notes: sentences on what was skipped, mended or missing.
+        room: where the arrays are held, and what is derived from them.
     """
 
     strings: Sequence[str]
@@ -148,6 +150,7 @@ class Trace:
     allocations: Allocations
     about: About = field(default_factory=About)
     notes: tuple[str, ...] = ()
+    room: Room = field(default_factory=Room)
 
     def __len__(self) -> int:
         return len(self.name)
