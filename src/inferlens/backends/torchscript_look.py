@@ -71,10 +71,16 @@ class Nodes(Struct):
 
 
 def look(runner: Runs, feed: Any, *, on_gpu: bool, modules: bool) -> tuple[Operator, dict[int, Seen]]:
-    """One call: what was called in it, and by the operators' numbers what it showed; ``modules``: their modules too."""
+    """The second of two calls: what was called in it, and by the operators' numbers what it showed.
+
+    Args:
+        modules: whether to look for the modules that operators were in.
+    """
     with tempfile.TemporaryDirectory() as folder:
         trace, execution = Path(folder, "trace.json"), Path(folder, "execution.json")
         with watching(execution, on_gpu=on_gpu, modules=modules) as profile:
+            runner.infer(feed)  # in which the profiler sets itself up
+            runner.synchronize()
             spanned = Spanned(runner)
             spanned.infer(feed)
             spanned.synchronize()
