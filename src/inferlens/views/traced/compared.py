@@ -9,7 +9,7 @@ from inferlens.trace.overview import overview_of
 from inferlens.trace.table import Table
 from inferlens.units import ABSENT, milliseconds, percent, ratio, significant
 from inferlens.views.traced.sheet import Column, Sheet, microseconds, shapes, text, time
-from inferlens.views.traced.sheets import Choice
+from inferlens.views.traced.sheets import Choice, short
 
 VIEWS = ("overview", "operators", "kernels", "modules", "timeline")
 
@@ -75,6 +75,7 @@ def sheets_of(before: Analysis, after: Analysis, view: str, choice: Choice) -> l
         (*more, *_ROWS),
         table,
         sentences=_sentences(table),
+        shown=short if view == "kernels" else None,
         top=choice.top,
     )
     return [sheet]

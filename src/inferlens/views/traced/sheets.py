@@ -134,12 +134,12 @@ def _kernels(analysis: Analysis, choice: Choice) -> list[Sheet]:
     about = f"{plural(len(table), 'row')} · {calls} · {milliseconds(float(sum(table.columns['total'])))} ms in all"
     columns = _LAUNCHED if "operator" in choice.by else _KERNELS
     title = "Kernels, copies and fills"
-    return [Sheet("kernels", title, ("name", "name"), columns, table, about, shown=_short, top=choice.top)]
+    return [Sheet("kernels", title, ("name", "name"), columns, table, about, shown=short, top=choice.top)]
 
 
-def _short(row: Mapping[str, Any]) -> str:
+def short(row: Mapping[str, Any]) -> str:
     """A kernel's name without its namespaces and most of its arguments; copies and fills have none."""
-    return short_name(row["name"]) if row["kind"] == "kernel" else row["name"]
+    return short_name(row["name"])
 
 
 def _modules(analysis: Analysis, choice: Choice) -> list[Sheet]:
