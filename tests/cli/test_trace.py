@@ -126,3 +126,14 @@ def test_frames_of_polars(folder: Path) -> None:
     for frame in (trace.modules(), trace.memory(), trace.timeline(), trace.kernels(by_operator=True)):
         assert frame.columns
     assert trace.overview().steps == 2
+
+
+def test_too_little_memory_is_one_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing_left(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("inferlens.views.traced.show.sheets_of", nothing_left)
+    done = inferlens("trace", "gpu.json", cwd=folder)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "not enough memory" in done.stderr
+    assert "Traceback" not in done.stderr

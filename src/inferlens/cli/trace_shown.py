@@ -22,10 +22,11 @@ def show(
     """Prints a trace; the words are those of the command.
 
     Raises:
-        InferlensError: if there is no trace, or the words mean nothing.
+        InferlensError: if there is no trace, the words mean nothing, or memory is not enough even with columns in files.
     """
     _import_numpy()
     from inferlens.cli import screen
+    from inferlens.errors import InferlensError
     from inferlens.views.traced import check
     from inferlens.views.traced.show import Wanted, render
 
@@ -33,7 +34,13 @@ def show(
     console = screen.output()
     color = console.is_terminal and not console.no_color
     wanted = Wanted(path=path, against=against, view=view, step=step, by=by, top=top, depth=depth, cache=not no_cache)
-    drawn, notes = render(wanted, format, width=console.width, color=color)
+    try:
+        drawn, notes = render(wanted, format, width=console.width, color=color)
+    except MemoryError as error:
+        what = f"There is not enough memory for {path}, even with its columns in files."
+        raise InferlensError(
+            what, cure="a limit that is less tight (ulimit -d, ulimit -v), or fewer steps in a trace"
+        ) from error
     for note in notes:
         screen.note(note)
     screen.text(drawn)

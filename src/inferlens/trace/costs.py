@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from inferlens.trace.category import Category
 from inferlens.trace.joins import NONE, Joins, nested
-from inferlens.trace.room import kept
+from inferlens.trace.room import in_parts, kept
 from inferlens.trace.tensor_cores import eligible, uses
 from inferlens.trace.trace import Bools, Ints, Trace
 
@@ -49,16 +49,16 @@ class Costs:
     @kept
     def host_self(self) -> Ints:
         """Without operators that it called and calls of the runtime."""
-        rows = self.trace.scopes.row
-        begin, end = self.trace.begin[rows], self.trace.ends(rows)
-        child = np.flatnonzero(self._called)
-        above = self.parent[child]
-        # What only overlaps the operator around its begin is in it for that long.
-        inside = np.minimum(end[child], end[above]) - begin[child]
+        nest, own = self.joins.nest, self.host_total.copy()
+        for child in in_parts(np.flatnonzero(self._called)):
+            above = self.parent[child]
+            # What only overlaps the operator around its begin is in it for that long.
+            np.subtract.at(own, above, np.minimum(nest.end[child], nest.end[above]) - nest.begin[child])
         calls = self._outer_calls
         around = self.joins.around_calls(Category.OPERATOR)[calls]
-        in_calls = self._sums(around, self.trace.duration[self.trace.calls.row[calls]])
-        own = self._given_on(self.host_total - self._sums(above, inside) - in_calls, self._merged)
+        known = around >= 0
+        np.subtract.at(own, around[known], self.trace.duration[self.trace.calls.row[calls[known]]])
+        own = self._given_on(own, self._merged)
         least_zero: Ints = np.maximum(own, 0)
         return least_zero
 

@@ -7,7 +7,7 @@ than memory takes longer, and is not the end of the process.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, wraps
 from pathlib import Path
 from typing import IO, Any
@@ -21,6 +21,7 @@ from inferlens.errors import InferlensError
 _UNASKED = 2**25
 # What is derived from columns takes several times their memory.
 _SHARE = 8
+_PART = 2**18
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -128,6 +129,11 @@ def kept(make: Callable[[Any], NDArray[Any]]) -> cached_property[NDArray[Any]]:
         return room.kept(make(of))
 
     return cached_property(made)
+
+
+def in_parts(places: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """Some at a time, so that what is made of them is never there for all."""
+    return (places[low : low + _PART] for low in range(0, len(places), _PART))
 
 
 def available() -> int:
