@@ -22,7 +22,7 @@ def show(
     """Prints a trace; the words are those of the command.
 
     Raises:
-        InferlensError: if there is no trace, the words mean nothing, or memory is not enough even with columns in files.
+        InferlensError: if there is no trace, the words mean nothing, or memory is not enough.
     """
     _import_numpy()
     from inferlens.cli import screen
