@@ -11,7 +11,7 @@ from inferlens.insight.modules import module_table
 from inferlens.insight.roofline import Roofline, precision_of, roofline
 from inferlens.insight.roofline_rows import Floor
 from inferlens.insight.runs import runs_of
-from inferlens.layer_profile import Layer, Profile
+from inferlens.layer_profile import Layer, Profile, Tensor
 from inferlens.record import Warning
 from tests.insight.floors import CHAIN, MEGA, ceilings, module, work_of, worked
 from tests.insight.kernel_profiles import kernel, made, of_kernels
@@ -98,6 +98,42 @@ def test_a_module_in_several_layers_is_divided_among_them() -> None:
     of = found(worked(layers, attention))
     assert [each.flops for each in of.rows] == pytest.approx([3 * MEGA, 0, 9 * MEGA])
     assert [each.bytes for each in of.rows] == pytest.approx([2 * MEGA, 2 * MEGA, 6 * MEGA])
+
+
+def test_a_module_called_on_several_sizes_is_divided_by_what_its_layers_make() -> None:
+    """A head of a detector, on a large and a small image: weights are read as a whole for each."""
+    head = work_of(module("head", flops=10, weights=2, outputs=5, given=5, calls=2, returned=5))
+    sizes = ((1, 8, 4, 4), (1, 8, 2, 2))
+    layers = [timed(str(n), 6e-3, "head", kind="Conv", outputs=(Tensor(shape=shape),)) for n, shape in enumerate(sizes)]
+    of = found(worked(layers, head))
+    assert [each.flops for each in of.rows] == pytest.approx([8 * MEGA, 2 * MEGA])
+    assert [each.bytes for each in of.rows] == pytest.approx([9 * MEGA, 3 * MEGA])
+    untold = found(worked([timed(str(n), 6e-3 * (1 + n), "head", kind="Conv") for n in range(2)], head))
+    assert [each.flops for each in untold.rows] == [5 * MEGA, 5 * MEGA]
+
+
+def test_a_layer_that_only_moves_data_computes_nothing() -> None:
+    """ONNX Runtime's GRU with the transpositions around it; OpenVINO's tells no module, and only those are known."""
+    recurrent = work_of(module("gru", flops=10, weights=2, outputs=1, given=1, returned=1))
+    moving = timed("in", 5e-3, "gru", kind="Transpose")
+    for kind in ("GRU", "LSTMSequence", "dynamic_quantize_lstm", "rnn_tanh"):
+        of = found(worked([moving, timed("run", 20e-3, "gru", kind=kind)], recurrent))
+        assert [each.flops for each in of.rows] == [0, 10 * MEGA], kind
+        assert not of.unplaced
+    of = found(worked([moving, timed("run", 20e-3, kind="GRUSequence")], recurrent))
+    assert (of.rows[0].flops, of.rows[1].floor, of.unplaced) == (0, None, ("gru",))
+    assert of.rows[0].bytes == 2 * MEGA
+
+
+def test_an_operator_that_stands_for_a_block_has_the_work_of_the_modules_inside() -> None:
+    inner = work_of(
+        module("block", outputs=1, block_linear=1, returned=1),
+        module("block.linear", flops=8, weights=2, outputs=1, given=1),
+    )
+    fast = timed("block/fwd", 20e-3, "block", kind="_transformer_encoder_layer_fwd")
+    of = found(worked([fast], inner))
+    assert (of.rows[0].flops, of.unplaced) == (8 * MEGA, ())
+    assert found(worked([timed("block/add", 20e-3, "block", kind="add")], inner)).unplaced == ("block.linear",)
 
 
 def test_what_only_prepares_data_for_a_convolution_computes_nothing() -> None:

@@ -126,6 +126,7 @@ def test_what_is_not_known_is_said() -> None:
     text = drawn(lost, width=200)
     assert "FLOPs not counted: aten._fft_r2c (2 calls)." in text
     assert "In no layer: the work of head." in text
+    assert line(text, "whole run")[-2] == "–", "floors do not add up to the model's"
     assert "There is no rate of fp16 (it was not measured), so floors are those of bytes alone." in text
     disturbed = msgspec.structs.replace(ceilings(), disturbed="Others were busy.")
     assert "Others were busy. inferlens profile measures them again." in drawn(

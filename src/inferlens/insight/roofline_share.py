@@ -2,9 +2,11 @@
 
 What always holds: a layer gets no more work than has to be done in it, so that what follows from it is a floor.
 
-- A module that several layers name is divided among them: equally if they are as many as its calls, else in proportion
-  to their times. FLOPs and weights go to those that compute with matrices, if their kinds tell which those are, or else
-  their operators: what only prepares the data of a convolution came from the same operator.
+- A module that several layers name is divided among them: if they are as many as its calls, in proportion to what they
+  make (a head of a detector is called on images of several sizes), weights equally; else in proportion to their times.
+  FLOPs and weights go to those that compute with matrices, if their kinds tell which those are, or else their
+  operators: what only prepares the data of a convolution came from the same operator. If all of them only move data,
+  what computes is a layer of which no module is known.
 - A tensor that one module makes and a later one of the same layer reads does not go through memory, and is in neither's
   bytes. What a layer reads of one module counts at most as often as it was written.
 - A module that no layer names is part of the layer that is the module around it, as in eager PyTorch, where a fast path
@@ -14,6 +16,7 @@ What always holds: a layer gets no more work than has to be done in it, so that 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,10 +26,17 @@ from inferlens.layer_profile import Layer
 from inferlens.work import ModuleWork, Work
 
 _MATRIX = re.compile(
-    r"conv(?!er)|gemm|matmul|matrix_?multiply|addmm|bmm|\bmm\b|(?<!bi)(?<!tri)linear|fully_?connected|inner_?product|attention|sdpa|"
+    r"conv(?!er)|gemm|matmul|matrix_?multiply|addmm|bmm|\bmm\b|(?<!bi)(?<!tri)linear|gru|lstm|rnn|fully_?connected|inner_?product|attention|sdpa|"
     r"flash|fprop|cutlass|xmma|nvjet|correlation",
     re.IGNORECASE,
 )
+# Kinds of layers that move data and compute nothing.
+_MOVING = re.compile(
+    r"transpose|permute|re(?:order|format)\w*|reshape|(?:un)?squeeze|flatten|view|cast|convert|concat|cat|slice|split|zeros",
+    re.IGNORECASE,
+)
+# Operators that stand for all modules inside of one.
+_WHOLE = re.compile(r"transformer_encoder_layer_fwd|native_multi_head_attention", re.IGNORECASE)
 # What an operator that computes with matrices launches besides: changes of memory order, sums of partial products.
 _BESIDE = re.compile(r"nchwto|nhwcto|splitk_?reduce", re.IGNORECASE)
 
@@ -84,13 +94,16 @@ def shares(layers: Sequence[Layer | Kernel], times: Sequence[float], work: Work)
     flops, bytes_, reads = [0.0] * len(layers), [0.0] * len(layers), [_Reads() for _ in layers]
     for path, users in places.users.items():
         module = known[path]
-        for layer, share in _divided(users, times, module.calls):
+        for layer, share in _divided(users, layers, times, module.calls):
             bytes_[layer] += share * written[path]
             reads[layer].add(module, share, places)
-        computing = _computing(users, layers) if module.flops else []
-        for layer, share in _divided(computing or users, times, module.calls):
+        computing = _computing(users, layers) if module.flops else users
+        if not computing:
+            places.unplaced.append(path)
+        every = len(computing) == module.calls
+        for layer, share in _divided(computing, layers, times, module.calls):
             flops[layer] += share * module.flops
-            bytes_[layer] += share * module.weights
+            bytes_[layer] += (1 / module.calls if every else share) * module.weights
     made = {path: module.outputs for path, module in known.items()}
     done = (
         Done(max(flops[index], 0.0), max(bytes_[index] + reads[index].bytes(made), 0.0)) if members else None
@@ -129,21 +142,35 @@ def _written(work: Work, places: _Places) -> dict[str, float]:
     return {each.module: min(leaving[each.module], each.outputs) for each in work.modules}
 
 
-def _divided(users: Sequence[int], times: Sequence[float], calls: int) -> list[tuple[int, float]]:
+def _divided(
+    users: Sequence[int], layers: Sequence[Layer | Kernel], times: Sequence[float], calls: int
+) -> list[tuple[int, float]]:
     """The share of each layer in a module that is in all of them."""
-    total = sum(times[user] for user in users)
-    if len(users) == calls or not total:
+    each = len(users) == calls
+    parts = [_made(layers[user]) for user in users] if each else [times[user] for user in users]
+    if not all(parts) if each else not sum(parts):
         return [(user, 1 / len(users)) for user in users]
-    return [(user, times[user] / total) for user in users]
+    total = sum(parts)
+    return [(user, part / total) for user, part in zip(users, parts, strict=True)]
+
+
+def _made(layer: Layer | Kernel) -> float:
+    """Elements that a layer makes; 0 where that is not told."""
+    shape = layer.outputs[0].shape if isinstance(layer, Layer) and layer.outputs else (0,)
+    return float(math.prod(max(size, 0) for size in shape))
 
 
 def _computing(users: Sequence[int], layers: Sequence[Layer | Kernel]) -> list[int]:
-    """Those that compute with matrices: by kind, of a kernel by its name, which is a program's; else by operators."""
+    """Those that compute with matrices: by kind, of a kernel by its name, which is a program's; else by operators.
+
+    If neither tells, all that do not only move data, none if they all do.
+    """
     own = [user for user in users if _MATRIX.search(_own(layers[user])) and not _BESIDE.search(_own(layers[user]))]
     if own:
         return own
     launched = [user for user in users if _MATRIX.search(_operators(layers[user]))]
-    return [user for user in launched if not _BESIDE.search(_own(layers[user]))] or launched
+    computing = [user for user in launched if not _BESIDE.search(_own(layers[user]))] or launched
+    return computing or [user for user in users if not _MOVING.fullmatch(_own(layers[user]))]
 
 
 def _own(layer: Layer | Kernel) -> str:
@@ -165,6 +192,9 @@ def _placed(layers: Sequence[Layer | Kernel], known: Mapping[str, ModuleWork]) -
         for index, layer in enumerate(layers)
         if layer.modules == (layer.name,) and layer.name in known and known[layer.name].kind == layer.kind
     }
+    for index, layer in enumerate(layers):
+        if len(layer.modules) == 1 and _WHOLE.search(f"{_own(layer)} {_operators(layer)}"):
+            is_module.setdefault(layer.modules[0], index)
     for path, module in known.items():
         if path not in places.users:
             _place(module, places, is_module)

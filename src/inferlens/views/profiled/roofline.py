@@ -188,11 +188,11 @@ def _sum(name: str, rows: Sequence[Floor], whole: float) -> Line:
 
 
 def _whole(found: Roofline) -> Line:
-    """The whole run; its distance is from what all floors add up to."""
+    """The whole run; its distance is from what all floors add up to, and not known where some work is in none."""
     line = _sum("", found.rows, found.time)
     cells = list(line.cells)
     cells[3:5] = (milliseconds(found.time), ""), ("100 %", "")
-    cells[10] = (ratio(found.time / found.floor if found.floor else None), "")
+    cells[10] = (ratio(found.time / found.floor if found.floor and not found.unplaced else None), "")
     return Line("whole run", tuple(cells), style="bold")
 
 
