@@ -163,6 +163,8 @@ def test_a_module_in_two_layers_is_done_once() -> None:
     first = layer("n1", 4.0, "Conv", "conv1", inputs=(tensor(1, 3, 56, 56),))
     of = layered(first, *layers, work=work(conv1=1e8, shared=2e8))
     assert "at 1/4.0 of the rate" in the("first-convolution", of).sentence
+    broken = msgspec.structs.replace(of, work=work(conv1=1e8, shared=float("inf")))
+    assert not of_rule("first-convolution", broken), "a broken file"
 
 
 def test_a_transposed_convolution_has_the_work_of_its_module() -> None:

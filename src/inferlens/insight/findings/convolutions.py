@@ -95,7 +95,7 @@ def flops(seen: Evidence, of: Part) -> float | None:
     if weights and len(out) == len(weights) and all(size > 0 for size in out) and not _TRANSPOSED.search(of.layer.kind):
         return 2.0 * math.prod(out) * math.prod(weights[1:]) * of.layer.calls
     done = seen.done(of)
-    return (done.flops or None) if done else None
+    return done.flops if done and 0 < done.flops < math.inf else None
 
 
 def filters(of: Part) -> tuple[int, ...]:
