@@ -85,7 +85,7 @@ def shown_in(trace: Trace) -> Shown:
     rows = trace.rows(Category.ANNOTATION)
     is_step = np.array([name.startswith(step_traces.SPAN) for name in trace.strings], dtype=bool)
     rows = rows[is_step[trace.name[rows]]] if len(rows) else rows
-    steps = Intervals.union(trace.begin[rows], trace.end[rows])
+    steps = Intervals.of(trace, rows)
     return Shown(
         steps=tuple((trace.duration[rows] / 1e9).tolist()),
         operators=_covered(trace, trace.rows(Category.OPERATOR), steps),
@@ -97,7 +97,7 @@ def shown_in(trace: Trace) -> Shown:
 
 def _covered(trace: Trace, rows: Ints, steps: Intervals) -> float:
     """The share of the steps' time that events cover."""
-    covered = Intervals.union(trace.begin[rows], trace.end[rows]).both(steps).total
+    covered = Intervals.of(trace, rows).both(steps).total
     return covered / steps.total if steps.total else 0.0
 
 

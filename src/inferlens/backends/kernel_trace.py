@@ -64,7 +64,7 @@ def traced_runs(trace: Trace) -> list[TracedRun]:
     around = _Around(trace, joins)
     found = []
     for row in _spans(trace):
-        begin, end = int(trace.begin[row]), int(trace.end[row])
+        begin, end = int(trace.begin[row]), int(trace.begin[row] + trace.duration[row])
         places = order[(moment[order] >= begin) & (moment[order] < end)]
         rows = trace.gpu.row[places]
         calls = launch[places]
@@ -72,7 +72,7 @@ def traced_runs(trace: Trace) -> list[TracedRun]:
             TracedRun(
                 begin=trace.about.base + begin,
                 whole=(end - begin) / 1e9,
-                busy=Intervals.union(trace.begin[rows], trace.end[rows]).total / 1e9,
+                busy=Intervals.of(trace, rows).total / 1e9,
                 launches=len(np.unique(calls[calls != NONE])),
                 events=tuple(_event(trace, int(place), around, trace.about.base) for place in places),
             )

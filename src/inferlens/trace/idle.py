@@ -26,7 +26,7 @@ def idle_of(trace: Trace, joins: Joins, steps: Steps) -> dict[str, float]:
     if not len(devices) or not len(window):
         return sums
     calls = synchronising(trace)
-    waits = Intervals.union(trace.begin[calls], trace.ends(calls))
+    waits = Intervals.of(trace, calls)
     for device in devices.tolist():
         here = np.flatnonzero(trace.gpu.device == device)
         host, between = _gaps(trace, joins, here, window)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inferlens.trace.trace import Ints
+from inferlens.trace.room import in_parts
+from inferlens.trace.trace import Ints, Trace
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,15 @@ class Intervals:
         starts = np.concatenate([[True], begin[1:] > reach[:-1]])
         lasts = np.concatenate([starts[1:], [True]])
         return cls(begin[starts], reach[lasts])
+
+    @classmethod
+    def of(cls, trace: Trace, rows: Ints) -> Intervals:
+        """Every moment in which at least one of some events ran."""
+        some = [cls.union(trace.begin[part], trace.ends(part)) for part in in_parts(rows)]
+        none = np.empty(0, dtype=np.int64)
+        return cls.union(
+            np.concatenate([none, *(each.begin for each in some)]), np.concatenate([none, *(each.end for each in some)])
+        )
 
     @classmethod
     def one(cls, begin: int, end: int) -> Intervals:

@@ -80,7 +80,7 @@ def _talks(analysis: Analysis) -> Intervals:
     """When communication ran on the GPU; what the host does for it counts where nothing of it ran on a GPU."""
     trace = analysis.trace
     rows = trace.gpu.row[communication(trace, analysis.joins)]
-    on_gpu = Intervals.union(trace.begin[rows], trace.ends(rows))
+    on_gpu = Intervals.of(trace, rows)
     return on_gpu if len(on_gpu) else analysis.parts["communication"]
 
 

@@ -37,7 +37,7 @@ def parts_of(trace: Trace, joins: Joins) -> dict[str, Intervals]:
         "data loader": scopes[loads],
         "CPU": scopes[(operators | _named(trace, scopes, _OPTIMIZER)) & ~talks & ~loads],
     }
-    return {name: Intervals.union(trace.begin[each], trace.ends(each)) for name, each in rows.items()}
+    return {name: Intervals.of(trace, each) for name, each in rows.items()}
 
 
 def shares_of(parts: dict[str, Intervals], steps: Steps) -> dict[str, Ints]:

@@ -23,7 +23,7 @@ def stepping(analysis: Analysis) -> Table:
     steps = analysis.steps if analysis.step is None else analysis.counted
     length = steps.end - steps.begin
     kernels = analysis.trace.rows(Category.KERNEL)
-    busy = Intervals.union(analysis.trace.begin[kernels], analysis.trace.ends(kernels))
+    busy = Intervals.of(analysis.trace, kernels)
     used = busy.covered(steps.begin, steps.end) / np.maximum(length, 1)
     shares = shares_of(analysis.parts, steps)
     columns: dict[str, Any] = {

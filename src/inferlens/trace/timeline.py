@@ -37,7 +37,7 @@ def timeline(analysis: Analysis) -> Table:
     }
     columns: dict[str, Any] = {"begin": (begin - low) / SECOND, "length": length / SECOND}
     for name, each in rows.items():
-        columns[name] = Intervals.union(trace.begin[each], trace.ends(each)).covered(begin, end) / length
+        columns[name] = Intervals.of(trace, each).covered(begin, end) / length
     columns["sm_efficiency"] = _efficiency(analysis, edges) / length
     return Table(columns)
 
