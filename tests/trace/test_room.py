@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from inferlens.errors import InferlensError
-from inferlens.trace import read, room
+from inferlens.trace import joins, read, room
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.room import Parts, Room
 from inferlens.views.traced import VIEWS
@@ -47,8 +47,12 @@ def drawn(source: Path | bytes, most: int) -> str:
 
 
 @pytest.mark.parametrize("source", [training, of_torch, lambda: shared(V100), lambda: shared(H100)])
-def test_files_hold_the_same_as_memory(source: Any) -> None:
-    assert drawn(source(), IN_FILES) == drawn(source(), IN_MEMORY)
+def test_files_hold_the_same_as_memory(source: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = drawn(source(), IN_MEMORY)
+    assert drawn(source(), IN_FILES) == whole
+    monkeypatch.setattr(room, "_PART", 1000)
+    monkeypatch.setattr(joins, "_PART", 7)
+    assert drawn(source(), IN_FILES) == whole
 
 
 def test_a_room_that_becomes_full_while_parts_come() -> None:
