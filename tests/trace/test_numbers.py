@@ -172,6 +172,37 @@ def test_slices_add_up_to_the_whole() -> None:
     assert efficient == pytest.approx(500e-6)
 
 
+def test_occupancy_that_the_profiler_does_not_tell_is_computed() -> None:
+    """As of ``insight.occupancy``: 100 KiB a block let two of 128 threads on each of Hopper's multiprocessors."""
+    large = {"grid": [300, 1, 1], "block": [128, 1, 1], "registers per thread": 32, "shared memory": 100 * 1024}
+    told = {"registersPerBlock": 65536, "regsPerMultiprocessor": 65536, "sharedMemPerMultiprocessor": 228 * 1024}
+    nothing = {"est. achieved occupancy %": 0}
+    events = [
+        kernel(1, 10, 100, "large", **large, **nothing),
+        kernel(2, 200, 100, "small", **{**large, "shared memory": 1024, **nothing}),
+        kernel(3, 400, 100, "told", **large, **{"est. achieved occupancy %": 7}),
+    ]
+    found = rows(Analysis(read(text(*events, deviceProperties=[{**GPU, **told}]))).kernels())
+    assert [found[name]["occupancy"] for name in ("large", "small", "told")] == [0.125, 0, pytest.approx(0.07)]
+    found = rows(Analysis(read(text(*events))).kernels())
+    assert found["large"]["occupancy"] is None
+
+
+def test_what_names_do_not_tell_of_tensor_cores_is_open() -> None:
+    names = {"s16816gemm": True, "cudnn_generated_fort_native_sm90_convFwd": None, "void add_elementwise_kernel": False}
+    events = [step(0, 0, 300)]
+    for number, name in enumerate(names):
+        at = 100.0 * number
+        events += [event("aten::mm", at, 90), launch(number + 1, at + 1), kernel(number + 1, at + 5, 80, name)]
+    analysis = Analysis(read(text(*events, deviceProperties=[GPU])))
+    assert {name: row["tensor_cores"] for name, row in rows(analysis.kernels()).items()} == names
+    made = overview_of(analysis)
+    (gpu,) = made.gpus
+    assert (gpu.tensor_share, gpu.tensor_untold) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
+    (advice,) = [each for each in made.advice if "tensor cores" in each.what]
+    assert advice.at_stake == pytest.approx(80e-6)  # of the one whose name tells that it does not use them
+
+
 # What torch-tb-profiler 0.4.3 says: of the newer trace after its categories were renamed to those that it knows.
 PLUGIN = {
     V100: {
@@ -192,6 +223,7 @@ PLUGIN = {
 @pytest.mark.parametrize("path", PLUGIN, ids=["2021", "2025"])
 def test_public_traces_have_the_numbers_of_the_plugin(path: Path) -> None:
     analysis, known = Analysis(read(shared(path))), PLUGIN[path]
+    vars(analysis.costs)["occupancy"] = analysis.trace.gpu.occupancy  # as it was written, zeros for large kernels too
     made = overview_of(analysis)
     (gpu,) = made.gpus
     for name in ("utilization", "sm_efficiency", "occupancy"):

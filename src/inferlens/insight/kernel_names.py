@@ -10,17 +10,6 @@ import re
 
 from inferlens.trace import tensor_cores
 
-# The shape of a tensor-core instruction, or the warp group that issues it, in names of cuDNN, cuBLAS and PyTorch.
-_USES = re.compile(r"tensor\d+x\d+x\d+|warpgroupsize|m16n8k|wmma", re.IGNORECASE)
-# Arithmetic outside of tensor cores, or none at all: element by element, reductions, copies, pooling.
-_DOES_NOT = re.compile(
-    r"_ffma_|simt|sgemm|dgemm|gemv|winograd|fft|nchwToNhwc|nhwcToNchw|resampleFwd|bn_fw_inf|pooling"
-    r"|^triton_poi_|elementwise_kernel|^(?:void )?at::native::(?!.*(?:gemm|attention|fmha|mma))",
-    re.IGNORECASE,
-)
-# Generated for one model at a time, and named by what was fused: how they compute is not said.
-_SAYS_NOTHING = re.compile(r"^(?:cudnn_generated_|triton_|__myl_|_gemm_mha|generated)")
-
 _REPEATED = re.compile(r"(_[A-Za-z]{1,40})\1{1,99}(?![A-Za-z])")  # cuDNN names one pointwise step after the other
 _HASH = re.compile(r"_0x[0-9a-f]{16,}")
 _ANONYMOUS = re.compile(r"\(anonymous namespace\)::|\{lambda\([^()]*\)#\d+\}")
@@ -40,13 +29,7 @@ def uses_tensor_cores(name: str, kind: str = "kernel") -> bool | None:
 
     What names say is of the instructions a kernel was written with, not of how many it executed.
     """
-    if kind != "kernel":
-        return False
-    if _DOES_NOT.search(name) and not tensor_cores.uses(name):
-        return False
-    if tensor_cores.uses(name) or (_USES.search(name) and not _SAYS_NOTHING.search(name)):
-        return True
-    return None
+    return tensor_cores.told(name) if kind == "kernel" else False
 
 
 def short_name(name: str) -> str:

@@ -133,7 +133,7 @@ def _tensor_cores(look: _Look) -> Iterator[Advice]:
     durations = look.analysis.trace.duration[look.analysis.trace.gpu.row]
     could = np.zeros(len(launched), bool)
     could[launched] = costs.eligible[costs.operator[launched]]
-    unused = float(durations[could & ~costs.uses_tensor_cores].sum())
+    unused = float(durations[could & costs.tells_tensor_cores & ~costs.uses_tensor_cores].sum())
     time = unused / max(float(durations.sum()), 1.0) * (look.parts["kernel"] or 0.0)
     if time > _TENSOR * look.step:
         yield Advice(

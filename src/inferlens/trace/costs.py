@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from inferlens.trace.category import Category
 from inferlens.trace.joins import NONE, Joins, nested
+from inferlens.trace.occupancy import occupancy_of
 from inferlens.trace.room import in_parts, kept
-from inferlens.trace.tensor_cores import eligible, uses
-from inferlens.trace.trace import Bools, Ints, Trace
+from inferlens.trace.tensor_cores import eligible, told, uses
+from inferlens.trace.trace import Bools, Floats, Ints, Trace
 
 
 class Costs:
@@ -88,6 +89,16 @@ class Costs:
         return _by_name(self.trace, self.trace.gpu.row, uses)
 
     @kept
+    def occupancy(self) -> Floats:
+        """For each GPU event, estimated, in per cent."""
+        return occupancy_of(self.trace)
+
+    @kept
+    def tells_tensor_cores(self) -> Bools:
+        """For each GPU event whether its name tells if it uses tensor cores."""
+        return _by_name(self.trace, self.trace.gpu.row, lambda name: told(name) is not None)
+
+    @kept
     def eligible(self) -> Bools:
         """Which operators could use tensor cores, or call one that could."""
         own = _by_name(self.trace, self.trace.scopes.row, eligible) & self._operators
@@ -98,6 +109,8 @@ class Costs:
     def operator(self) -> Ints:
         """For each GPU event the operator that launched it, merged ones counted to the one around; -1 without one."""
         found = self.joins.operator.copy()
+        if not len(self._merged):
+            return found
         while (merged := (found >= 0) & self._merged[found]).any():
             found[merged] = self.parent[found[merged]]
         return found

@@ -135,6 +135,11 @@ class DeviceProperties(
     shared_memory_per_multiprocessor: int = 0
     warp: int = 0
 
+    @property
+    def compute_capability(self) -> str:
+        """As CUDA writes it, such as ``9.0``."""
+        return f"{self.major}.{self.minor}"
+
 
 class Distributed(Struct, frozen=True):
     """Which process of a distributed job wrote the trace."""

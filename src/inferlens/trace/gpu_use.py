@@ -12,7 +12,7 @@ from inferlens.trace.costs import Costs
 from inferlens.trace.forms import DeviceProperties
 from inferlens.trace.intervals import Intervals
 from inferlens.trace.steps import Steps
-from inferlens.trace.trace import Ints, Trace
+from inferlens.trace.trace import Floats, Ints, Trace
 
 
 class GpuUse(Struct, frozen=True, kw_only=True):
@@ -24,6 +24,7 @@ class GpuUse(Struct, frozen=True, kw_only=True):
             run at a moment, at most 1, as a mean over the time.
         occupancy: estimated achieved occupancy of the kernels, a mean weighted by their time.
         tensor_share: share of the kernels' time, of the whole trace, that is of kernels with tensor cores.
+        tensor_untold: share of that time in kernels whose names do not tell whether they use any.
         properties: as the trace tells them.
     """
 
@@ -33,6 +34,7 @@ class GpuUse(Struct, frozen=True, kw_only=True):
     sm_efficiency: float | None = None
     occupancy: float | None = None
     tensor_share: float | None = None
+    tensor_untold: float | None = None
     properties: DeviceProperties | None = None
 
 
@@ -54,14 +56,15 @@ def _one(costs: Costs, steps: Steps, device: int, properties: DeviceProperties |
     low, high = int(steps.begin[0]), int(steps.end[-1])
     length = max(high - low, 1)
     duration = end - begin
-    tensor = duration[costs.uses_tensor_cores[here]].sum()
+    whole = int(duration.sum())
     return GpuUse(
         device=device,
         name=properties.name if properties else "",
         utilization=Intervals.union(begin, end).both(Intervals.one(low, high)).total / length,
         sm_efficiency=_efficiency(trace, here, low, high),
-        occupancy=_occupancy(trace, here, low, high),
-        tensor_share=float(tensor / duration.sum()) if duration.sum() else None,
+        occupancy=_occupancy(trace, costs.occupancy, here, low, high),
+        tensor_share=float(duration[costs.uses_tensor_cores[here]].sum() / whole) if whole else None,
+        tensor_untold=float(duration[~costs.tells_tensor_cores[here]].sum() / whole) if whole else None,
         properties=properties,
     )
 
@@ -85,8 +88,8 @@ def levels(trace: Trace, here: Ints, values: Any) -> tuple[Ints, Any]:
     return moments[order], np.maximum(level, 0.0)  # sums of floats may end a little below zero
 
 
-def _occupancy(trace: Trace, here: Ints, low: int, high: int) -> float | None:
-    rows, occupancy = trace.gpu.row[here], trace.gpu.occupancy[here]
+def _occupancy(trace: Trace, every: Floats, here: Ints, low: int, high: int) -> float | None:
+    rows, occupancy = trace.gpu.row[here], every[here]
     inside = np.minimum(trace.ends(rows), high) - np.maximum(trace.begin[rows], low)
     told = (occupancy >= 0) & (inside > 0)
     if not told.any():

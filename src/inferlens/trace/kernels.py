@@ -56,14 +56,22 @@ def kernels(costs: Costs, *, by_operator: bool = False, within: Bools | None = N
         "min": groups.least(duration) / SECOND,
         "max": groups.most(duration) / SECOND,
         "blocks_per_sm": groups.weighted(gpu.blocks_per_sm[events], duration),
-        "occupancy": groups.weighted(gpu.occupancy[events], duration) / 100,
-        "tensor_cores": costs.uses_tensor_cores[of],
+        "occupancy": groups.weighted(costs.occupancy[events], duration) / 100,
+        "tensor_cores": _tensor_cores(costs, of),
         "registers": _known(gpu.registers[of]),
         "shared_memory": _known(gpu.shared_memory[of]),
         "grid": _triples(gpu.grid[of]),
         "block": _triples(gpu.block[of]),
     }
     return Table(columns).sorted_by("total")
+
+
+def _tensor_cores(costs: Costs, events: Ints) -> list[bool | None]:
+    """Whether each uses tensor cores, which copies and fills do not; ``None`` where its name does not tell."""
+    kernel = costs.trace.category[costs.trace.gpu.row[events]] == Category.KERNEL
+    told = ~kernel | costs.tells_tensor_cores[events]
+    used = kernel & costs.uses_tensor_cores[events]
+    return [one if known else None for one, known in zip(used.tolist(), told.tolist(), strict=True)]
 
 
 def _longest(groups: Groups, duration: Ints) -> Ints:

@@ -31,6 +31,7 @@ class Run(Struct, frozen=True, kw_only=True):
     sm_efficiency: float | None
     occupancy: float | None
     tensor_share: float | None
+    tensor_untold: float | None
     kernel: float
     copy: float
     runtime: float
@@ -66,6 +67,7 @@ def run_of(name: str, overview: Overview) -> Run:
         sm_efficiency=gpu.sm_efficiency if gpu else None,
         occupancy=gpu.occupancy if gpu else None,
         tensor_share=gpu.tensor_share if gpu else None,
+        tensor_untold=gpu.tensor_untold if gpu else None,
         kernel=overview.parts["kernel"],
         copy=overview.parts["copy"],
         runtime=overview.parts["runtime"],

@@ -6,6 +6,8 @@ and what has been written since.
 
 from __future__ import annotations
 
+import re
+
 _PLUGIN_KERNELS = (
     "h884", "s884", "h1688", "s1688", "hmma", "i8816", "16816", "dgrad_1x1_stride_2x2", "first_layer_wgrad_kernel",
     "conv1x1", "conv2d_c1_k1", "direct_group", "xmma_implicit_gemm", "xmma_sparse_conv",
@@ -18,6 +20,16 @@ _LATER_KERNELS = (
 )  # fmt: skip
 # Arithmetic outside of tensor cores in kernels whose names else fit.
 _NOT = ("_ffma_", "simt")
+# The shape of a tensor-core instruction, or the warp group that issues it, in names of cuDNN, cuBLAS and PyTorch.
+_USES = re.compile(r"tensor\d+x\d+x\d+|warpgroupsize|m16n8k|wmma", re.IGNORECASE)
+# Arithmetic outside of tensor cores, or none at all: element by element, reductions, copies, pooling.
+_DOES_NOT = re.compile(
+    r"_ffma_|simt|sgemm|dgemm|gemv|winograd|fft|nchwToNhwc|nhwcToNchw|resampleFwd|bn_fw_inf|pooling"
+    r"|^triton_poi_|elementwise_kernel|^(?:void )?at::native::(?!.*(?:gemm|attention|fmha|mma))",
+    re.IGNORECASE,
+)
+# Generated for one model at a time, and named by what was fused: how they compute is not said.
+_SAYS_NOTHING = re.compile(r"^(?:cudnn_generated_|triton_|__myl_|_gemm_mha|generated)")
 _OPERATORS = {
     "AddbmmBackward", "AddmmBackward", "AddmmBackward0", "AddmvBackward", "BmmBackward0",
     "ConvolutionBackward0", "CudnnConvolutionBackward", "CudnnConvolutionTransposeBackward", "MmBackward",
@@ -37,8 +49,22 @@ _OPERATORS = {
 }  # fmt: skip
 
 
+def told(kernel: str) -> bool | None:
+    """Whether a kernel of that name uses tensor cores; ``None`` where the name does not tell."""
+    if _named(kernel):
+        return True
+    if _DOES_NOT.search(kernel):
+        return False
+    return True if _USES.search(kernel) and not _SAYS_NOTHING.search(kernel) else None
+
+
 def uses(kernel: str) -> bool:
-    """Whether a kernel of that name uses tensor cores."""
+    """Whether a kernel's name tells that it uses tensor cores."""
+    return told(kernel) is True
+
+
+def _named(kernel: str) -> bool:
+    """Whether a name is of those in the lists."""
     if any(part in kernel for part in _NOT):
         return False
     lower = kernel.lower()

@@ -7,13 +7,13 @@ from inferlens.trace.overview import Overview, overview_of
 from inferlens.trace.table import Table
 from inferlens.units import ABSENT, byte_count, milliseconds, percent, plural
 from inferlens.views.plain import plain
-from inferlens.views.traced.sheet import Column, Sheet, bar, count, share, text, time
+from inferlens.views.traced.sheet import Column, Sheet, bar, count, share, span, span_notes, text, time
 
 _GPUS = (
     Column("utilization", "GPU utilization", "", share, 0),
     Column("sm_efficiency", "SM efficiency", "est.", share, 1),
     Column("occupancy", "occupancy", "est.", share, 2),
-    Column("tensor_share", "tensor cores", "of kernel time", share, 3),
+    Column("tensor_span", "tensor cores", "of kernel time", span, 3),
     Column("compute_capability", "compute capability", "", text, 6),
     Column("multiprocessors", "SMs", "", count, 5),
     Column("memory", "memory", "", byte_count, 4),
@@ -36,7 +36,9 @@ def sheets(analysis: Analysis) -> list[Sheet]:
     made = overview_of(analysis)
     found = []
     if made.gpus:
-        found.append(Sheet("gpus", "GPUs", ("name", "GPU"), _GPUS, _gpus(made)))
+        gpus = _gpus(made)
+        notes = span_notes(gpus.columns["tensor_span"])
+        found.append(Sheet("gpus", "GPUs", ("name", "GPU"), _GPUS, gpus, notes=notes))
     left_out = f" · {plural(made.left_out, 'step')} cut off by the profiler not counted" if made.left_out else ""
     about = f"{milliseconds(made.step_time)} ms each, mean of {plural(made.steps, 'step')}{left_out}"
     idle = made.idle if made.gpus else {}
@@ -65,7 +67,7 @@ def sentences(made: Overview) -> tuple[str, ...]:
 
 def _gpus(made: Overview) -> Table:
     known = [gpu.properties for gpu in made.gpus]
-    capabilities = [f"{each.major}.{each.minor}" if each and each.major else ABSENT for each in known]
+    capabilities = [each.compute_capability if each and each.major else ABSENT for each in known]
     return Table(
         {
             "name": [f"{gpu.device}: {gpu.name}" if gpu.name else f"GPU {gpu.device}" for gpu in made.gpus],
@@ -73,6 +75,8 @@ def _gpus(made: Overview) -> Table:
             "sm_efficiency": [gpu.sm_efficiency for gpu in made.gpus],
             "occupancy": [gpu.occupancy for gpu in made.gpus],
             "tensor_share": [gpu.tensor_share for gpu in made.gpus],
+            "tensor_untold": [gpu.tensor_untold for gpu in made.gpus],
+            "tensor_span": [(gpu.tensor_share, gpu.tensor_untold) for gpu in made.gpus],
             "compute_capability": capabilities,
             "multiprocessors": [each.multiprocessors if each else None for each in known],
             "memory": [each.memory if each else None for each in known],

@@ -15,7 +15,7 @@ from inferlens.views.traced.sheet import Sheet
 
 SCHEMA = "inferlens.trace/1"
 # Columns that are made for people of others.
-_DRAWN = ("drawn", "of_peak", "at")
+_DRAWN = ("drawn", "of_peak", "at", "tensor_span")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from inferlens.trace.runs import Run
 from inferlens.trace.table import Table
 from inferlens.units import listing, milliseconds
 from inferlens.views.plain import plain
-from inferlens.views.traced.sheet import Column, Sheet, share, text, time
+from inferlens.views.traced.sheet import Column, Sheet, share, span, span_notes, text, time
 
 _RUNS = (
     Column("step_time", "step", "ms", time, 0),
@@ -16,7 +16,7 @@ _RUNS = (
     Column("utilization", "GPU utilization", "", share, 1),
     Column("sm_efficiency", "SM efficiency", "est.", share, 2),
     Column("occupancy", "occupancy", "est.", share, 3),
-    Column("tensor_share", "tensor cores", "of kernel time", share, 5),
+    Column("tensor_span", "tensor cores", "of kernel time", span, 5),
     Column("kernel", "kernel", "ms", time, 6),
     Column("copy", "copy", "ms", time, 10),
     Column("runtime", "runtime", "ms", time, 8),
@@ -28,7 +28,9 @@ _RUNS = (
 def sheet(runs: Sequence[Run]) -> Sheet:
     """All runs, and which took the longest and the shortest steps."""
     columns = {name: [getattr(run, name) for run in runs] for name in Run.__struct_fields__}
-    return Sheet("runs", "Runs", ("name", "run"), _RUNS, Table(columns), f"{len(runs)} traces", sentences=_said(runs))
+    columns["tensor_span"] = [(run.tensor_share, run.tensor_untold) for run in runs]
+    about, notes = f"{len(runs)} traces", span_notes(columns["tensor_span"])
+    return Sheet("runs", "Runs", ("name", "run"), _RUNS, Table(columns), about, notes, _said(runs))
 
 
 def _said(runs: Sequence[Run]) -> list[str]:

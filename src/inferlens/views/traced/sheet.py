@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from inferlens.views.plain import plain
 from inferlens.views.profiled.grid import Grid, Heading, Line
 
 BAR = 24
+SPANNED = "tensor cores, from ... to: of the rest the kernels' names do not tell whether they use any."
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -60,6 +61,19 @@ def share(value: Any) -> str:
     return ABSENT if value is None else f"{'-' if value < 0 else ''}{percent(value)}"
 
 
+def span(value: Any) -> str:
+    """A share, and how much of the rest may belong to it too: ``12 %`` or ``12 % to 90 %``."""
+    known, open_ = value or (None, None)
+    if known is None or not open_ or open_ < 0.005:
+        return share(known)
+    return f"{share(known)} to {share(known + open_)}"
+
+
+def span_notes(values: Iterable[Any]) -> tuple[str, ...]:
+    """What a span means, if there is one among the values."""
+    return (SPANNED,) if any(" to " in span(value) for value in values) else ()
+
+
 def time(value: Any) -> str:
     """Milliseconds."""
     return milliseconds(value)
@@ -78,6 +92,11 @@ def size(value: Any) -> str:
 def yes(value: Any) -> str:
     """A truth."""
     return "yes" if value else ABSENT
+
+
+def whether(value: Any) -> str:
+    """A truth that may not be known."""
+    return "?" if value is None else yes(value)
 
 
 def bar(value: Any) -> str:
@@ -100,7 +119,7 @@ class Column:
     @property
     def numeric(self) -> bool:
         """Whether it stands flush right."""
-        return self.written not in (text, shapes, bar, yes)
+        return self.written not in (text, shapes, bar, yes, whether)
 
 
 @dataclass(frozen=True)

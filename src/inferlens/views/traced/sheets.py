@@ -27,6 +27,7 @@ from inferlens.views.traced.sheet import (
     size,
     text,
     time,
+    whether,
     yes,
 )
 
@@ -43,6 +44,7 @@ _OPERATORS = (
     Column("eligible", "tensor cores possible", "", yes, 6),
     Column("tensor_share", "tensor cores used", "", share, 5),
 )
+UNTOLD = "?: the kernel's name does not tell whether it uses tensor cores."
 _KERNELS = (
     Column("kind", "kind", "", text, 9),
     Column("calls", "calls", "", count, 1),
@@ -53,7 +55,7 @@ _KERNELS = (
     Column("max", "max", "µs", microseconds, 6),
     Column("blocks_per_sm", "blocks per SM", "", number, 5),
     Column("occupancy", "occupancy", "est.", share, 5),
-    Column("tensor_cores", "tensor cores", "", yes, 4),
+    Column("tensor_cores", "tensor cores", "", whether, 4),
     Column("registers", "registers", "", count, 10),
     Column("shared_memory", "shared memory", "", size, 11),
 )
@@ -133,8 +135,20 @@ def _kernels(analysis: Analysis, choice: Choice) -> list[Sheet]:
     calls = plural(int(sum(table.columns["calls"])), "launch")
     about = f"{plural(len(table), 'row')} · {calls} · {milliseconds(float(sum(table.columns['total'])))} ms in all"
     columns = _LAUNCHED if "operator" in choice.by else _KERNELS
-    title = "Kernels, copies and fills"
-    return [Sheet("kernels", title, ("name", "name"), columns, table, about, shown=short, top=choice.top)]
+    open_ = None in table.columns.get("tensor_cores", ())
+    return [
+        Sheet(
+            "kernels",
+            "Kernels, copies and fills",
+            ("name", "name"),
+            columns,
+            table,
+            about,
+            notes=(UNTOLD,) if open_ else (),
+            shown=short,
+            top=choice.top,
+        )
+    ]
 
 
 def short(row: Mapping[str, Any]) -> str:
