@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inferlens.insight.findings.families import of_kernel
 from inferlens.kernel_profile import Kernel
 from tests.insight.findings.crafted import (
     MS,
@@ -125,3 +126,22 @@ def test_kernels_of_which_the_times_cannot_be_right_say_nothing() -> None:
     good = kernel("add", 2.0, 200)
     for times in ((1e-6,) * 3, (-1e-6,) * 40, (float("nan"),) * 40, ()):
         assert not of_rule("tiny-kernels", launched(good, Kernel(name="add", calls=200, times=times), busy=1e-3)), times
+
+
+def test_kernels_of_inductor_are_no_products_for_their_names() -> None:
+    """It names a kernel after all that was fused into it: what follows a convolution is of that name, too."""
+    assert of_kernel("triton_poi_fused__native_batch_norm_legit_no_training_convolution_relu_9") == "normalisation"
+    assert of_kernel("triton_poi_fused_convolution_0") == "elementwise"
+    assert of_kernel("triton_per_fused_addmm_mean_21") == ""
+    assert of_kernel("triton_red_fused_add_cat_convolution_permute_view_0") == ""
+    assert of_kernel("triton_tem_fused_addmm_3") == "matrix product"
+    assert of_kernel("triton_tem_fused_convolution_4") == "convolution"
+    assert of_kernel("cudnn_generated_resampleFwd_cutlass_sm80_knob_34_16x32x1_8x32x1_1_kernel0_0") == ""
+
+
+def test_what_is_compiled_already_is_not_told_to_compile() -> None:
+    eager = launched(kernel("add", 2.0, 200, operator="aten::add"), kernel(TENSOR, 50.0, 10, operator="aten::mm"))
+    engine = launched(kernel("__myl_Add", 2.0, 200), kernel(TENSOR, 50.0, 10, grid=(33, 1, 1)))
+    assert "torch_compile, tensorrt" in the("tiny-kernels", eager).advice
+    assert "torch_compile" not in the("tiny-kernels", engine).advice
+    assert "tensorrt" not in the("few-blocks", engine).advice

@@ -30,6 +30,7 @@ from inferlens.samples import latencies, of
 from inferlens.stats.quantiles import median
 from inferlens.work import Ceilings, Work
 
+OWN = 0.9  # of the kernels, launched by PyTorch's own operators where nothing has compiled the model
 _HALVES = ("float16", "half", "fp16", "bfloat16", "bf16")
 _SINGLES = ("float32", "float", "fp32", "f32")
 
@@ -220,6 +221,13 @@ class Evidence:
     def by_module(self) -> bool:
         """Whether every layer is a module, as in eager PyTorch: nothing has compiled the model."""
         return bool(self.parts) and all(each.layer.modules == (each.name,) for each in self.parts)
+
+    @cached_property
+    def by_operator(self) -> bool:
+        """Whether PyTorch's own operators launched the kernels, one after the other: nothing has compiled them."""
+        kernels = [each.kernel for each in self.launched if each.kernel.kind == "kernel"]
+        own = sum(each.operator.startswith("aten::") for each in kernels)
+        return 0 < OWN * len(kernels) <= own
 
     @property
     def profiled(self) -> float | None:

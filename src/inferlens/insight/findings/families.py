@@ -45,13 +45,17 @@ _LAYERS: tuple[tuple[Family, str], ...] = (
     ),
 )
 _KERNELS: tuple[tuple[Family, str], ...] = (
+    ("", r"resample|pool(ing|2d|3d|fwd)|pool_"),
     ("reformat", r"nchwto|nhwcto|tonchw|tonhwc|transpose|permute|reformat|copypacked|copyvectorized"),
     ("convolution", r"conv|fprop|winograd|implicit_?gemm|dgrad"),
-    ("matrix product", r"gemm|gemv|cutlass|cublas|matmul|nvjet|splitk"),
+    ("matrix product", r"gemm|gemv|cutlass|cublas|matmul|nvjet|splitk|_(badd|add|b)?mm_"),
     ("normalisation", r"batch_?norm|bn_fw|layer_?norm|group_?norm|rms_?norm"),
     ("activation", r"relu|gelu|silu|sigmoid|tanh|clamp"),
     ("elementwise", r"elementwise|pointwise|triton_poi|pwgen"),
 )
+# Inductor names a kernel after all that it was fused from: only templates compute convolutions and products, and what
+# changes memory order does other things too.
+_INDUCTOR = re.compile(r"triton_(?!tem_)")
 _SPLIT = re.compile(r"[\s:]")
 BATCH_NORM = re.compile(r"batch_?norm", re.IGNORECASE)
 _NO_TENSOR_CORES = re.compile(r"gemv|depthwise|dwconv|conv_?dw|_dw_|splitk_?reduce|reduce_?split", re.IGNORECASE)
@@ -68,7 +72,8 @@ def of_layer(kind: str, name: str = "") -> Family:
 def of_kernel(name: str) -> Family:
     """The family of a kernel of that name."""
     low = name[:2000].lower()
-    return next((family for family, pattern in _KERNELS if re.search(pattern, low)), "")
+    known = [each for each in _KERNELS if each[0] not in (*DENSE, "reformat")] if _INDUCTOR.match(low) else _KERNELS
+    return next((family for family, pattern in known if re.search(pattern, low)), "")
 
 
 def could_use_tensor_cores(name: str) -> bool:

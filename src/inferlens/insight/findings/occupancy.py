@@ -13,6 +13,9 @@ from inferlens.units import byte_count, percent, plural
 LEAST = 0.2
 LEAST_LOW = 0.1
 LOW = 0.25
+COMPILED = (
+    "A larger --batch, where throughput counts, fills it. For latency, another backend may split such work further."
+)
 
 
 @rule(
@@ -39,6 +42,7 @@ def few_blocks(seen: Evidence) -> Iterator[Finding]:
             "meanwhile; "
             f"most in {longest_kernels(found)}.",
             seconds=idle,
+            advice="" if seen.by_operator else COMPILED,
             whole=seen.call,
             share=share,
             evidence={"calls": calls, "seconds": total, "idle": idle, "multiprocessors": processors},

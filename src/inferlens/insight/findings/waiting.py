@@ -15,6 +15,7 @@ LAUNCHES = 20
 TINY = 5e-6
 TINY_SHARE = 0.2
 OUTSIDE = 0.05
+COMPILED = "A larger --batch, so that each has more to do; another backend may fuse more of them."
 
 
 @rule(
@@ -88,6 +89,7 @@ def tiny_kernels(seen: Evidence) -> Iterator[Finding]:
             f"({duration(total / calls)} on average) and take {of_gpu(total, share)}.",
             share=share,
             evidence={"tiny": calls, "calls": every, "seconds": total, "mean": total / calls},
+            advice="" if seen.by_operator else COMPILED,
         )
 
 
