@@ -49,9 +49,9 @@ def findings_of(folder: str) -> str:
     return findings.render(findings.judged(load_profiles([ROOT / folder])), "markdown", top=5)
 
 
-def modules_of(folder: str) -> str:
+def modules_of(folder: str, depth: str = "1") -> str:
     """The modules of the profiles under ``folder``, of the level that ``inferlens modules`` takes by itself."""
-    return modules.render(groups(load_profiles([ROOT / folder])), "markdown", depth=1)
+    return modules.render(groups(load_profiles([ROOT / folder])), "markdown", depth=int(depth))
 
 
 def layers_of(folder: str) -> str:
