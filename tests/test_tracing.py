@@ -281,15 +281,18 @@ def test_no_trace_at_all_is_exit_code_1(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("here")
 @pytest.mark.filterwarnings("ignore")
 def test_tensorboards_own_loader_reads_them(tmp_path: Path) -> None:
-    """torch-tb-profiler 0.4.3, where it is installed: it is kept by nobody and not among what tests need."""
-    data = pytest.importorskip("torch_tb_profiler.profiler.data")
-    generator = pytest.importorskip("torch_tb_profiler.profiler.run_generator")
-    pattern = pytest.importorskip("torch_tb_profiler.consts").WORKER_PATTERN
+    """The loader of torch-tb-profiler 0.4.3."""
+    from torch_tb_profiler.consts import WORKER_PATTERN
+    from torch_tb_profiler.profiler.data import RunProfileData
+    from torch_tb_profiler.profiler.run_generator import RunGenerator
+
     (made,) = taken(tmp_path, tensorboard=tmp_path / "runs", stacks=True, memory=True, shapes=True)
     (file,) = made.files
-    worker, span = pattern.match(file.name).groups()
-    profile = data.RunProfileData.parse(worker, span, str(file), str(tmp_path))
-    run = generator.RunGenerator(worker, span, profile).generate_run_profile()
+    named = WORKER_PATTERN.match(file.name)
+    assert named
+    worker, span = named.groups()
+    profile = RunProfileData.parse(worker, span, str(file), str(tmp_path))
+    run = RunGenerator(worker, span, profile).generate_run_profile()
     assert [view.name for view in run.views] == ["overall", "operator", "trace", "memory", "module"]
     assert profile.steps_names == ["2", "3", "4"]
     assert {"aten::conv2d", "aten::linear"} <= {row.name for row in profile.op_list_groupby_name}
