@@ -79,9 +79,13 @@ def _row(sheet: Sheet, columns: Sequence[Column], row: dict[str, Any]) -> str:
     name = plain(str(row[sheet.first[0]] if row[sheet.first[0]] is not None else ABSENT))
     depth = len(sheet.indent(row)) / 2
     style = f' style="padding-left: {depth + 0.7:g}rem"' if depth else ""
-    short = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+    shown = plain(str(sheet.shown(row))) if sheet.shown else name
     cells = "".join(_cell(column, row[column.key]) for column in columns)
-    return f'<tr><td class="name" title="{escape(short)}"{style}>{escape(short)}</td>{cells}</tr>'
+    return f'<tr><td class="name" title="{escape(_cut(name))}"{style}>{escape(_cut(shown))}</td>{cells}</tr>'
+
+
+def _cut(name: str) -> str:
+    return name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
 
 
 def _cell(column: Column, value: Any) -> str:
