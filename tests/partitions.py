@@ -2,7 +2,7 @@
 
 Importing the library takes long, and where there is no GPU one has to be assumed: the process is good for nothing else
 afterwards. So this module, run once for all tests, does everything in one process and writes it as JSON: a run of
-``inferlens partition``, and the partitions of :data:`ASKED`.
+``inferlens partition``, the partitions of :data:`ASKED`, and what a network's layers carry for profiles.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import torch
 from torch import nn
 
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
+from inferlens.backends.torch_tensorrt.library import gpu_or_assumed, load, quiet
+from inferlens.backends.torch_tensorrt.telling import CONFIGURES, telling
 from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError
 from inferlens.models.model import Model
@@ -33,13 +35,18 @@ def build():
     parts = torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4), torch.nn.Softmax(-1)
     return torch.nn.Sequential(*parts), torch.randn(2, 16)
 """
+ENOUGH = "the network was looked at"
 COMMAND = ("partition", "tiny:build", "--json", "--option", "torch_tensorrt.min_block_size=1,5")
 
 
 class Made(msgspec.Struct):
-    """What the process gives back: partitions by name, or why there is none; and how the command ended."""
+    """What the process gives back: partitions by name, or why there is none; and how the command ended.
+
+    ``carried`` is names and metadata of the layers of :class:`Attention` as a network whose engine will tell details.
+    """
 
     partitions: dict[str, Partition | str]
+    carried: list[tuple[str, str]]
     code: int
     output: str
     errors: str
@@ -72,6 +79,24 @@ class Encoder(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> Any:
         return self.layers(tokens)
+
+
+class Attention(nn.Module):
+    """An attention within a model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.core = Core()
+        self.out = nn.Linear(64, 64)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        heads = tokens.view(1, 10, 4, 16).transpose(1, 2)
+        return self.out(self.core(heads).transpose(1, 2).reshape(1, 10, 64))  # type: ignore[no-any-return]
+
+
+class Core(nn.Module):
+    def forward(self, heads: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(heads, heads, heads)
 
 
 class Interrupted(nn.Module):
@@ -126,13 +151,39 @@ def partition(asked: Asked, folder: Path) -> Partition | str:
         return str(error)
 
 
+def carried() -> list[tuple[str, str]]:
+    """Names and metadata of a network's layers; its engine, which needs a GPU, is not built."""
+    noted: list[tuple[str, str]] = []
+    with gpu_or_assumed(), quiet(), telling(load(), "layer"):
+        from torch_tensorrt import dynamo
+        from torch_tensorrt.dynamo.conversion._TRTInterpreter import TRTInterpreter
+
+        configure = getattr(TRTInterpreter, CONFIGURES)
+
+        def configured(interpreter: Any, *arguments: Any) -> None:
+            configure(interpreter, *arguments)
+            network = interpreter.ctx.net
+            noted.extend((layer.name, layer.metadata) for layer in map(network.get_layer, range(network.num_layers)))
+            raise RuntimeError(ENOUGH)
+
+        program = torch.export.export(Attention().eval(), (torch.randn(1, 10, 64),), strict=False)
+        setattr(TRTInterpreter, CONFIGURES, configured)
+        try:
+            dynamo.convert_exported_program_to_serialized_trt_engine(program, arg_inputs=[torch.randn(1, 10, 64)])
+        except RuntimeError as stopped:
+            if ENOUGH not in str(stopped):
+                raise
+    return noted
+
+
 def main(target: Path) -> None:
     """Writes everything."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "tiny.py").write_text(TINY)
         done = inferlens(*COMMAND, cwd=Path(folder))
         found = {name: partition(asked, Path(folder)) for name, asked in ASKED.items()}
-    target.write_bytes(msgspec.json.encode(Made(found, done.returncode, done.stdout, done.stderr)))
+    made = Made(found, carried(), done.returncode, done.stdout, done.stderr)
+    target.write_bytes(msgspec.json.encode(made))
 
 
 def made(folder: Path) -> Made:

@@ -1,4 +1,7 @@
-"""Partitions of real models by the installed Torch-TensorRT; ``tests/partitions.py`` makes them."""
+"""Partitions of real models by the installed Torch-TensorRT, and what layers of its networks carry for profiles.
+
+``tests/partitions.py`` makes them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from inferlens.backends.torch_tensorrt.telling import UNNAMED, module_and_operator
 from tests.partitions import Made
 
 pytestmark = pytest.mark.skipif(
@@ -94,3 +98,14 @@ def test_torch_compile_takes_ranges_of_sizes(found: dict[str, Any]) -> None:
 
 def test_the_torchscript_front_end_tells_nothing_before_it_builds(found: dict[str, Any]) -> None:
     assert "only when it has built" in found["script"]
+
+
+def test_layers_without_a_name_carry_what_they_were_converted_from(partitions: Made) -> None:
+    paths = frozenset({"", "core", "out"})
+    attention = {meta for name, meta in partitions.carried if name.startswith(UNNAMED) and "[Attention" in name}
+    assert {module_and_operator(each, paths) for each in attention} == {
+        ("core", "aten.scaled_dot_product_attention.default")
+    }
+    assert ("out", "aten.linear.default") in {module_and_operator(each, paths) for _, each in partitions.carried}
+    assert not any(carried.startswith(UNNAMED) for _, carried in partitions.carried)
+    assert all(carried == name for name, carried in partitions.carried if not name.startswith(UNNAMED))

@@ -5,6 +5,9 @@ not say of a fused layer what was fused. While :func:`telling` lasts, engines ar
 of the network carries its own name as metadata, which TensorRT hands on to the layer that it becomes a part of. Neither
 changes what is computed. The names hold the path of the module: ``[CONVOLUTION]-[aten_ops.convolution.default]-
 [layer1.0.conv1/convolution_1]``; those of the TorchScript front end end in ``scope: __module.layer1/... # file``.
+
+Some converters leave layers without a name, such as those of an attention, and TensorRT then makes one up, ``(Unnamed
+Layer* 36) [AttentionOutput]``. Such a layer carries what the others are named by: the operator that was converted.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from inferlens.backends.torch_tensorrt.operators import clean_path
 
 INTERPRETER = "torch_tensorrt.dynamo.conversion._TRTInterpreter"
 CONFIGURES = "_populate_trt_builder_config"
+CONVERTS = "run_node"  # once for each operator of the graph
+UNNAMED = "(Unnamed Layer* "  # begins the names that TensorRT makes up
 DYNAMO_NAME = re.compile(r"^\[[^\]]*\]-\[([^\]]*)\]-\[(.*)\]", re.S)
 SCRIPT_SCOPE = re.compile(r"scope: (\S+)")
 SCRIPT_OPERATOR = re.compile(r"\b(aten::\w+)\(")
@@ -31,26 +36,36 @@ SCRIPT_ROOT = "__module."
 def telling(library: Library, level: str) -> Iterator[None]:
     """Has engines that are built meanwhile tell details, if they are built to be profiled at some ``level``."""
     kind = importlib.import_module(INTERPRETER).TRTInterpreter if level else None
-    configure = getattr(kind, CONFIGURES, None)
-    if configure is None:
+    if not (hasattr(kind, CONFIGURES) and hasattr(kind, CONVERTS)):
         yield
         return
+    own = {name: getattr(kind, name) for name in (CONFIGURES, CONVERTS)}
     tensorrt = importlib.import_module(library.package)
 
+    def converted(interpreter: Any, node: Any) -> Any:
+        network = interpreter.ctx.net
+        before = network.num_layers
+        result = own[CONVERTS](interpreter, node)
+        for layer in map(network.get_layer, range(before, network.num_layers)):
+            if layer.name.startswith(UNNAMED):
+                layer.metadata = f"[{layer.type.name}]-[{node.target}]-[{interpreter._cur_node_name}]"
+        return result
+
     def detailed(interpreter: Any, *arguments: Any, **named: Any) -> Any:
-        config = configure(interpreter, *arguments, **named)
+        config = own[CONFIGURES](interpreter, *arguments, **named)
         config.profiling_verbosity = tensorrt.ProfilingVerbosity.DETAILED
         network = interpreter.ctx.net
-        for index in range(network.num_layers):
-            layer = network.get_layer(index)
+        for layer in map(network.get_layer, range(network.num_layers)):
             layer.metadata = layer.metadata or layer.name
         return config
 
     setattr(kind, CONFIGURES, detailed)
+    setattr(kind, CONVERTS, converted)
     try:
         yield
     finally:
-        setattr(kind, CONFIGURES, configure)
+        for name, function in own.items():
+            setattr(kind, name, function)
 
 
 def origin_among(paths: frozenset[str]) -> Origin:
