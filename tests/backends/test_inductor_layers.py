@@ -11,18 +11,8 @@ import torch
 from torch import nn
 
 from inferlens.backends.inductor_layers import calls_of, chosen, layers
-from inferlens.backends.inductor_provenance import (
-    GRAPH,
-    Compiler,
-    Made,
-    Step,
-    narrow,
-    own,
-    path_of,
-    short_name,
-    since,
-    step_of,
-)
+from inferlens.backends.inductor_provenance import GRAPH, Compiler, Made, path_of, short_name
+from inferlens.backends.inductor_steps import Step, narrow, own, since, step_of
 from inferlens.backends.operator_runs import Operator, Taken
 from inferlens.errors import Unsupported
 from inferlens.layer_profile import Layers

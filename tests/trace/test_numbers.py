@@ -173,7 +173,7 @@ def test_slices_add_up_to_the_whole() -> None:
 
 
 def test_occupancy_that_the_profiler_does_not_tell_is_computed() -> None:
-    """As of ``insight.occupancy``: 100 KiB a block let two of 128 threads on each of Hopper's multiprocessors."""
+    """As of ``trace.multiprocessors``: 100 KiB a block let two of 128 threads on each of Hopper's multiprocessors."""
     large = {"grid": [300, 1, 1], "block": [128, 1, 1], "registers per thread": 32, "shared memory": 100 * 1024}
     told = {"registersPerBlock": 65536, "regsPerMultiprocessor": 65536, "sharedMemPerMultiprocessor": 228 * 1024}
     nothing = {"est. achieved occupancy %": 0}

@@ -21,10 +21,9 @@ from inferlens.backends.kernel_trace import TracedEvent, TracedRun, traced_runs
 from inferlens.backends.layer_runs import Runs
 from inferlens.backends.operator_runs import GPU_CLOCK, Spanned, profiler
 from inferlens.errors import Unsupported
-from inferlens.insight import occupancy
 from inferlens.insight.kernel_names import uses_tensor_cores
 from inferlens.kernel_profile import Gpu, Kernel, Kernels
-from inferlens.trace import read
+from inferlens.trace import multiprocessors, read
 
 AT_ONCE = 10  # runs in one trace
 NO_ORIGINS = "which layers and modules kernels came from: {} does not tell."
@@ -200,7 +199,7 @@ def _kernel(each: Sequence[Sequence[TracedEvent]], starts: Sequence[int], origin
     launched = event.launched
     is_kernel = launched.kind == "kernel"
     shape = (launched.block, event.registers, event.shared_memory)
-    known = occupancy.achieved(gpu, launched.grid, *shape) if is_kernel else None
+    known = multiprocessors.achieved(gpu, launched.grid, *shape) if is_kernel else None
     return Kernel(
         name=launched.name,
         kind=launched.kind,
@@ -214,7 +213,7 @@ def _kernel(each: Sequence[Sequence[TracedEvent]], starts: Sequence[int], origin
         block=launched.block,
         registers=event.registers,
         shared_memory=event.shared_memory,
-        occupancy=occupancy.theoretical(gpu, *shape) if is_kernel else None,
+        occupancy=multiprocessors.theoretical(gpu, *shape) if is_kernel else None,
         achieved=event.occupancy if known is None else known,
         tensor_cores=uses_tensor_cores(launched.name, launched.kind),
         stream=launched.stream,

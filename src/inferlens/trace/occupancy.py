@@ -17,8 +17,8 @@ UNASKED = 48 * 1024  # bytes
 def occupancy_of(trace: Trace) -> Floats:
     """For each GPU event the estimated achieved occupancy in per cent; NaN where it is not known.
 
-    Where the profiler has none it is computed as of :func:`inferlens.insight.occupancy.achieved`, from the launch and
-    the properties of the GPU, as far as the trace tells both.
+    Where the profiler has none it is computed as of :func:`inferlens.trace.multiprocessors.achieved`, from the launch
+    and the properties of the GPU, as far as the trace tells both.
     """
     gpu = trace.gpu
     lost = np.flatnonzero((gpu.occupancy == 0) & (gpu.shared_memory > UNASKED))
@@ -37,8 +37,8 @@ def occupancy_of(trace: Trace) -> Floats:
 
 def _computed(device: DeviceProperties | None, registers: int, shared_memory: int, *threads: int) -> float:
     """In per cent; ``threads`` are the grid's blocks and then the block's threads, by dimension."""
-    from inferlens.insight.occupancy import achieved
     from inferlens.kernel_profile import Gpu
+    from inferlens.trace.multiprocessors import achieved
 
     if device is None:
         return np.nan

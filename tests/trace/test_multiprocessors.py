@@ -6,8 +6,8 @@ from math import prod
 
 import pytest
 
-from inferlens.insight.occupancy import achieved, blocks_that_fit, theoretical
 from inferlens.kernel_profile import Gpu
+from inferlens.trace.multiprocessors import achieved, blocks_that_fit, theoretical
 from tests.backends.kernel_samples import H200, NAMES, runs
 
 # Of cudaOccMaxActiveBlocksPerMultiprocessor in cuda_occupancy.h, CUDA 13.0: compute capability, threads and shared
