@@ -1,0 +1,111 @@
+"""Modules that want their arguments by name, called by position."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from inferlens.models.adapter import ByKeyword
+
+NAMES = ("left", "right")
+FEED = (torch.full((2, 3), 5.0), torch.ones(2, 3))
+
+
+class Named:
+    """Outputs with named fields, as Transformers has them."""
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        self.tensors = tensors
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        return (*self.tensors, "no tensor")
+
+
+class Subtract(nn.Module):
+    """Takes its arguments by name alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Linear(3, 3, bias=False)
+        nn.init.eye_(self.scale.weight)
+
+    def forward(self, *, right: torch.Tensor, left: torch.Tensor) -> Any:
+        return Named(self.scale(left) - right)
+
+
+def four(outputs: Any) -> bool:
+    return isinstance(outputs, tuple) and torch.equal(outputs[0], torch.full((2, 3), 4.0))
+
+
+def test_paths_are_the_module_s_own_and_it_stays_as_it_is() -> None:
+    module = Subtract()
+    made = ByKeyword.of(module, NAMES)
+    assert [path for path, _ in made.named_modules()] == ["", "scale"]
+    assert list(made.state_dict()) == ["scale.weight"]
+    assert made.scale is module.scale
+    assert str(type(made)) == str(type(module)), "libraries look classes up by this"
+    assert four(made(*FEED))
+    assert isinstance(module(left=FEED[0], right=FEED[1]), Named)
+    with pytest.raises(TypeError):
+        module(*FEED)
+
+
+def test_a_copy_has_weights_of_its_own() -> None:
+    made = ByKeyword.of(Subtract(), NAMES)
+    copied = copy.deepcopy(made)
+    nn.init.zeros_(made.scale.weight)  # type: ignore[arg-type]
+    assert four(copied(*FEED))
+    assert torch.equal(made(*FEED)[0], torch.full((2, 3), -1.0))
+
+
+def test_tracers_and_compilers_take_it_under_the_same_paths() -> None:
+    made = ByKeyword.of(Subtract().eval(), NAMES)
+    traced = torch.jit.trace(made, FEED)
+    assert four(traced(*FEED))
+    program = torch.export.export(made, FEED, strict=False)
+    assert four(program.module()(*FEED))
+    stacks = [node.meta.get("nn_module_stack") or {} for node in program.graph.nodes]
+    assert {path for stack in stacks for path, _ in stack.values()} == {"", "scale"}
+    assert four(torch.compile(made, backend="eager")(*FEED))
+
+
+def patched(module: nn.Module) -> nn.Module:
+    module.forward = MethodType(type(module).forward, module)
+    return module
+
+
+def hooked(module: nn.Module) -> nn.Module:
+    module.register_forward_hook(lambda *_: None)
+    return module
+
+
+def generated(_: nn.Module) -> nn.Module:
+    class Plain(nn.Module):
+        def forward(self, left: torch.Tensor, right: torch.Tensor) -> tuple[torch.Tensor]:
+            return (left - right,)
+
+    return torch.fx.symbolic_trace(Plain())
+
+
+@pytest.mark.parametrize("change", [patched, hooked, generated])
+def test_a_module_that_is_more_than_its_class_is_a_submodule(change: Callable[[nn.Module], nn.Module]) -> None:
+    module = change(Subtract())
+    made = ByKeyword.of(module, NAMES)
+    assert made.inner is module
+    assert four(made(*FEED))
+    assert four(copy.deepcopy(made)(*FEED))
+
+
+def test_models_of_transformers_have_their_own_paths() -> None:
+    pytest.importorskip("transformers")
+    from inferlens.models.sources.base import Wish
+    from inferlens.models.sources.transformers import Transformers
+
+    module = Transformers().open("electra", Wish()).module
+    assert {"", "embeddings", "encoder.layer.0.attention.self"} <= {path for path, _ in module.named_modules()}
