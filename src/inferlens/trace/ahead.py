@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 
 Item = TypeVar("Item")
-_AHEAD = 2
+_AHEAD = 8  # blocks of text, 4 MiB together: with fewer, decoding waits for unpacking now and then
 _PATIENCE = 0.1
 
 
@@ -22,7 +22,7 @@ class _End:
 
 @contextmanager
 def ahead(items: Iterator[Item]) -> Iterator[Iterator[Item]]:
-    """The same items, of which up to two are made beforehand, by a thread; it ends with the block.
+    """The same items, of which up to eight are made beforehand, by a thread; it ends with the block.
 
     What goes wrong there is raised where the item is asked for.
     """
