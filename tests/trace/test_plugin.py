@@ -62,7 +62,7 @@ def test_numbers_are_the_plugins(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["pytorch_bs8", "ttrt_fp16_bs1"])
+@pytest.mark.parametrize("name", sorted(path.name for path in TRACES.iterdir()))
 def test_operators_are_the_plugins(name: str, tmp_path: Path) -> None:
     (path,) = (TRACES / name).glob("*.gz")
     ours = {row["name"]: row for row in Analysis(read(path)).operators().rows()}
