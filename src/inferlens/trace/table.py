@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 # Nanoseconds. They are divided by it: times a billionth is not the same number.
@@ -21,6 +22,11 @@ class Table:
     """Columns by name: lists, or arrays of numbers or truths."""
 
     columns: Mapping[str, Sequence[Any] | NDArray[Any]]
+
+    @classmethod
+    def of(cls, rows: Sequence[Struct]) -> Table:
+        """A column for each field of some structs, of which there is one at least."""
+        return cls({name: [getattr(row, name) for row in rows] for name in rows[0].__struct_fields__})
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))

@@ -7,6 +7,7 @@ and what has been written since.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _PLUGIN_KERNELS = (
     "h884", "s884", "h1688", "s1688", "hmma", "i8816", "16816", "dgrad_1x1_stride_2x2", "first_layer_wgrad_kernel",
@@ -49,6 +50,7 @@ _OPERATORS = {
 }  # fmt: skip
 
 
+@lru_cache(maxsize=1024)  # it is asked more than once of every name, and names are few
 def told(kernel: str) -> bool | None:
     """Whether a kernel of that name uses tensor cores; ``None`` where the name does not tell."""
     if _named(kernel):

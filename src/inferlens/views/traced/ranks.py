@@ -23,7 +23,6 @@ _RANKS = (
 
 def sheet(ranks: Sequence[Rank]) -> Sheet:
     """All ranks, and the spread."""
-    columns = {name: [getattr(rank, name) for rank in ranks] for name in Rank.__struct_fields__}
     slow, fast = max(ranks, key=lambda rank: rank.step_time), min(ranks, key=lambda rank: rank.step_time)
     said = []
     if fast.step_time:
@@ -39,4 +38,4 @@ def sheet(ranks: Sequence[Rank]) -> Sheet:
             f"Communication takes {milliseconds(least.communicating)} to {milliseconds(most.communicating)} ms of a "
             "step; the rank that communicates least is the one that the others wait for."
         )
-    return Sheet("ranks", "Ranks", ("name", "trace"), _RANKS, Table(columns), f"{len(ranks)} traces", sentences=said)
+    return Sheet("ranks", "Ranks", ("name", "trace"), _RANKS, Table.of(ranks), f"{len(ranks)} traces", sentences=said)

@@ -27,10 +27,9 @@ _RUNS = (
 
 def sheet(runs: Sequence[Run]) -> Sheet:
     """All runs, and which took the longest and the shortest steps."""
-    columns = {name: [getattr(run, name) for run in runs] for name in Run.__struct_fields__}
-    columns["tensor_span"] = [(run.tensor_share, run.tensor_untold) for run in runs]
-    about, notes = f"{len(runs)} traces", span_notes(columns["tensor_span"])
-    return Sheet("runs", "Runs", ("name", "run"), _RUNS, Table(columns), about, notes, _said(runs))
+    spans = [(run.tensor_share, run.tensor_untold) for run in runs]
+    table = Table({**Table.of(runs).columns, "tensor_span": spans})
+    return Sheet("runs", "Runs", ("name", "run"), _RUNS, table, f"{len(runs)} traces", span_notes(spans), _said(runs))
 
 
 def _said(runs: Sequence[Run]) -> list[str]:
