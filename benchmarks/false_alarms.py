@@ -20,10 +20,12 @@ they were independent) is too narrow. *Apart* are the pairs that share nothing; 
 
 Everything is told of all rounds, and of those in which the watch saw nothing disturb any of the three processes.
 
-    python -m benchmarks.false_alarms --rounds 100 --minutes 60 [--backend pytorch] [--pool FILE]
+    python -m benchmarks.false_alarms --rounds 100 --minutes 60 [--backend pytorch] [--pool FILE ...]
 
-The pool goes on where it was; ``--rounds 0`` prints what is there. The planted size is measured too: calls of the case
-and of the slower one alternate in one process, and the ratio is the median of the neighbours' ratios.
+The pool goes on where it was; ``--rounds 0`` prints what is there. Of several pools, each measured on CPUs of its own
+at the same time (``taskset``), the verdicts are of all together; no pair is of two pools. The planted size is measured
+too: calls of the case and of the slower one alternate in one process, and the ratio is the median of the neighbours'
+ratios.
 """
 
 from __future__ import annotations
@@ -71,26 +73,29 @@ def main(words: Sequence[str] = ()) -> None:
     with installed():
         model = asked.model or _model(asked.backend)
         setting = Setting(model=model, backend=asked.backend, slower=asked.slower)
-        path = Path(asked.pool or f"results/false_alarms-{asked.backend.partition(':')[0]}.jsonl")
+        paths = [Path(text) for text in asked.pool or [f"results/false_alarms-{asked.backend.partition(':')[0]}.jsonl"]]
         if asked.rounds:
-            for one in pool.fill(path, setting, asked.rounds, asked.minutes * 60):
+            for one in pool.fill(paths[0], setting, asked.rounds, asked.minutes * 60):
                 console.print(_line(one), highlight=False)
-        setting, processes = pool.read(path)[0] or setting, pool.read(path)[1]
-        console.print(planted_size(setting), highlight=False)
-    found = pool.rounds(processes)
-    calm = [one for one in found if all(process.calm for process in one.values())]
+        read = [pool.read(path) for path in paths]
+        console.print(planted_size(read[0][0] or setting), highlight=False)
+    found = [pool.rounds(processes) for _, processes in read]
+    calm = [[one for one in rounds if all(process.calm for process in one.values())] for rounds in found]
     machine = environment.collect()
     console.print(
-        f"{machine.cpu}, {len(os.sched_getaffinity(0))} CPUs usable of {os.cpu_count()}. {path}: {len(processes)} "
-        f"processes, {len(found)} rounds of three, {len(calm)} of them undisturbed.",
+        f"{machine.cpu}, {len(os.sched_getaffinity(0))} CPUs usable of {os.cpu_count()}. "
+        f"{', '.join(map(str, paths))}: {sum(len(processes) for _, processes in read)} processes, {_count(found)} "
+        f"rounds of three, {_count(calm)} of them undisturbed.",
         highlight=False,
     )
-    for name, rounds in (("all rounds", found), ("undisturbed rounds", calm)):
-        if len(rounds) < 2 * SIDE:
-            console.print(f"{name}: {2 * SIDE} at least are needed for pairs, there are {len(rounds)}.")
+    for name, pools in (("all rounds", found), ("undisturbed rounds", calm)):
+        pools = [rounds for rounds in pools if len(rounds) >= 2 * SIDE]
+        if not pools:
+            console.print(f"{name}: {2 * SIDE} at least are needed for pairs.")
             continue
-        console.print(deviations(name, rounds))
-        console.print(verdicts(name, rounds, asked.pairs, asked.slow_pairs))
+        for number, rounds in enumerate(pools, 1):
+            console.print(deviations(f"{name} of pool {number}" if len(pools) > 1 else name, rounds))
+        console.print(verdicts(name, pools, asked.pairs, asked.slow_pairs))
 
 
 def _arguments(words: Sequence[str]) -> argparse.Namespace:
@@ -100,10 +105,14 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--slower", type=float, default=0.03, help="the planted slowdown, as a share")
     parser.add_argument("--rounds", type=int, default=100, help="of three processes each, in the pool")
     parser.add_argument("--minutes", type=float, default=120.0, help="after which no process is begun")
-    parser.add_argument("--pool", help="the file, by default in results/")
+    parser.add_argument("--pool", nargs="+", help="the file, by default in results/; of several the first is filled")
     parser.add_argument("--pairs", type=int, default=200, help="of the same with the same")
     parser.add_argument("--slow-pairs", type=int, default=100, help="of the same with the slower one")
     return parser.parse_args(words)
+
+
+def _count(pools: Sequence[Sequence[Round]]) -> int:
+    return sum(map(len, pools))
 
 
 def _model(backend: str) -> str:
@@ -202,7 +211,7 @@ def _percent(share: float) -> str:
     return f"{share:.2%}"
 
 
-def verdicts(name: str, rounds: Sequence[Round], same: int, slow: int) -> Table:
+def verdicts(name: str, pools: Sequence[Sequence[Round]], same: int, slow: int) -> Table:
     """What was called what."""
     table = Table(title=f"Verdicts, threshold 2 %, 95 %, {name}", title_justify="left")
     columns = ("candidate", "sides", "pairs", *VERDICTS, "wrong [95 %]", "apart: wrong [95 %]", "found", "s per pair")
@@ -215,24 +224,24 @@ def verdicts(name: str, rounds: Sequence[Round], same: int, slow: int) -> Table:
         ("1 + 1", 1, 0, _plain),
         ("looks", MOST_ROUNDS, 0, _looking),
     ]
-    cost = statistics.mean(one[kind].seconds for one in rounds for kind in pool.KINDS)
+    cost = statistics.mean(one[kind].seconds for rounds in pools for one in rounds for kind in pool.KINDS)
     for kind, count in ((TWIN, same), (SLOWER, slow)):
         for sides, size, later, judge in ways:
-            if len(rounds) >= size + later:
-                row = _row(rounds, kind, count, size, later, judge, cost)
+            if windows(pools, size + later):
+                row = _row(pools, kind, count, size, later, judge, cost)
                 table.add_row(kind if kind == SLOWER else "the same", sides, *row)
     return table
 
 
 def _row(
-    rounds: Sequence[Round], kind: str, count: int, size: int, later: int, judge: Judge, cost: float
+    pools: Sequence[Sequence[Round]], kind: str, count: int, size: int, later: int, judge: Judge, cost: float
 ) -> Iterator[str]:
-    found = [judge(pair) for pair in pairs(rounds, kind, count, size, later)]
+    found = [judge(pair) for pair in pairs(pools, kind, count, size, later)]
     counts = Counter(verdict for verdict, _ in found)
     wrong = [verdict in (("FASTER", "SLOWER") if kind == TWIN else ("FASTER", "SAME")) for verdict, _ in found]
-    windows = len(rounds) - size - later + 1
-    apart = wrong[: min(windows, count) : size + later]
-    yield f"{len(found)} of {windows}"
+    starts = windows(pools, size + later)
+    apart = [one for one, (_, start) in zip(wrong, starts, strict=False) if start % (size + later) == 0]
+    yield f"{len(found)} of {len(starts)}"
     yield from (str(counts[verdict]) for verdict in VERDICTS)
     yield share(sum(wrong), len(wrong))
     yield share(sum(apart), len(apart))
@@ -240,17 +249,22 @@ def _row(
     yield f"{2 * cost * statistics.mean(used for _, used in found):.0f}"
 
 
-def pairs(rounds: Sequence[Round], kind: str, count: int, size: int, later: int) -> Iterator[Pair]:
+def windows(pools: Sequence[Sequence[Round]], length: int) -> list[tuple[int, int]]:
+    """Where ``length`` rounds of one pool follow each other: the pool's place, and the first of them."""
+    return [(place, start) for place, rounds in enumerate(pools) for start in range(len(rounds) - length + 1)]
+
+
+def pairs(pools: Sequence[Sequence[Round]], kind: str, count: int, size: int, later: int) -> Iterator[Pair]:
     """``count`` pairs of sides, the candidate's of ``kind`` and ``later`` rounds behind the base's."""
     coin = random.Random(pool.SEED)
-    starts = itertools.cycle(range(len(rounds) - size - later + 1))
-    for start in itertools.islice(starts, count):
+    for place, start in itertools.islice(itertools.cycle(windows(pools, size + later)), count):
+        rounds = pools[place][start:]
         base: Side = []
         candidate: Side = []
         for offset in range(size):
             one, other = coin.sample((BASE, TWIN), 2)
-            base.append(rounds[start + offset][one].samples)
-            candidate.append(rounds[start + offset + later][other if kind == TWIN else SLOWER].samples)
+            base.append(rounds[offset][one].samples)
+            candidate.append(rounds[offset + later][other if kind == TWIN else SLOWER].samples)
         yield base, candidate
 
 

@@ -4,12 +4,17 @@ After each call of the real backend they wait, busy, for a share of the time tha
 case is slower by that share at any moment, however fast the machine is at the time; what it computes stays the same.
 Taking the time and looking at the deadline adds a fraction of a microsecond.
 
+On CUDA, where a call returns before its work is done, a kernel that sleeps is enqueued behind it instead. It takes that
+share of what the first calls took in the middle, the same for all calls of a process.
+
 They come in as anybody's backend does, by an entry point: :func:`installed` writes a package's metadata to a folder
 and puts that on the import path, which the processes of cases inherit.
 """
 
 from __future__ import annotations
 
+import itertools
+import statistics
 import sys
 import tempfile
 import time
@@ -23,6 +28,7 @@ from msgspec import Meta
 from inferlens.backends import onnxruntime, pytorch
 from inferlens.backends.base import Backend, Preparation, Runner
 from inferlens.case import Case
+from inferlens.clocks import CudaClock
 from inferlens.models.model import Model
 
 _SHARE = Annotated[float, Meta(description="of each call's time, waited after it", ge=0)]
@@ -50,7 +56,8 @@ class Slowed(Backend):
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """The backend's own runner, slower."""
         runner = super().prepare(model, case, preparation)
-        runner.infer = slowed(runner.infer, self.parse_options(case).slower)  # type: ignore[method-assign]
+        wait = SlowedOnGpu if case.device == "cuda" else slowed
+        runner.infer = wait(runner.infer, self.parse_options(case).slower)  # type: ignore[method-assign]
         return runner
 
 
@@ -84,6 +91,34 @@ def slowed(infer: Callable[[Any], Any], share: float) -> Callable[[Any], Any]:
         return outputs
 
     return call
+
+
+class SlowedOnGpu:
+    """``infer``, and behind it on the same stream a kernel that sleeps for ``share`` of the latency of calls."""
+
+    WARMUP, CALLS, SLEEP = 20, 50, 10_000_000  # calls, calls, and the clock cycles by which a sleep is measured
+
+    def __init__(self, infer: Callable[[Any], Any], share: float) -> None:
+        self._infer, self._share, self._cycles = infer, share, 0
+
+    def __call__(self, feed: Any) -> Any:
+        """One call, enqueued."""
+        import torch
+
+        outputs = self._infer(feed)
+        self._cycles = self._cycles or self._worth(feed)
+        torch.cuda._sleep(self._cycles)
+        return outputs
+
+    def _worth(self, feed: Any) -> int:
+        """How many cycles the share is, by the first calls and a sleep of a known number of cycles."""
+        import torch
+
+        def middle(call: Callable[[Any], Any]) -> float:
+            return statistics.median(CudaClock().time(call, itertools.repeat(feed), self.CALLS).latency)
+
+        CudaClock().time(self._infer, itertools.repeat(feed), self.WARMUP)
+        return int(self._share * middle(self._infer) / middle(lambda _: torch.cuda._sleep(self.SLEEP)) * self.SLEEP)
 
 
 @contextmanager

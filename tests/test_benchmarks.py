@@ -8,7 +8,7 @@ import time
 import pytest
 
 from benchmarks import early_stops, pool
-from benchmarks.false_alarms import clopper_pearson, pairs
+from benchmarks.false_alarms import clopper_pearson, pairs, windows
 from benchmarks.planted import slowed
 from benchmarks.pool import BASE, KINDS, SLOWER, TWIN, Process
 
@@ -34,17 +34,24 @@ ROUNDS = [{kind: process(number, kind) for kind in KINDS} for number in range(12
 @pytest.mark.parametrize("kind", [TWIN, SLOWER])
 @pytest.mark.parametrize("later", [0, 5])
 def test_no_process_is_in_a_pair_twice(kind, later):
-    for base, candidate in pairs(ROUNDS, kind, 40, 5, later):
+    for base, candidate in pairs([ROUNDS], kind, 40, 5, later):
         assert len(base) == len(candidate) == 5
         assert len({samples[0] for samples in base + candidate}) == 10
         gaps = {int(b[0] // 10) - int(a[0] // 10) for a, b in zip(base, candidate, strict=True)}
         assert gaps == {later}
 
 
+def test_no_pair_is_of_two_pools():
+    pools = [ROUNDS[:7], ROUNDS[7:], ROUNDS[:3]]
+    assert windows(pools, 5) == [(0, 0), (0, 1), (0, 2), (1, 0)]
+    firsts = [int(base[0][0] // 10) for base, _ in pairs(pools, TWIN, 5, 5, 0)]
+    assert firsts == [0, 1, 2, 7, 0]
+
+
 def test_the_same_takes_both_places_and_the_slower_one_is_always_the_candidate():
-    bases = [base[0][0] % 10 for base, _ in pairs(ROUNDS, TWIN, 40, 5, 0)]
+    bases = [base[0][0] % 10 for base, _ in pairs([ROUNDS], TWIN, 40, 5, 0)]
     assert set(bases) == {1.0, 2.0}
-    assert {side[0] % 10 for _, candidate in pairs(ROUNDS, SLOWER, 40, 5, 0) for side in candidate} == {3.0}
+    assert {side[0] % 10 for _, candidate in pairs([ROUNDS], SLOWER, 40, 5, 0) for side in candidate} == {3.0}
 
 
 def test_a_round_that_lacks_a_process_is_left_out():
