@@ -72,11 +72,11 @@ def test_small_traces_ask_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def asked() -> int:
         raise AssertionError("the system was asked")
 
-    monkeypatch.setattr(room, "available", asked)
+    monkeypatch.setattr(room, "memory_left", asked)
     small = Room()
     small.take(2**20)
     assert not small.full
-    monkeypatch.setattr(room, "available", lambda: 2**30)
+    monkeypatch.setattr(room, "memory_left", lambda: 2**30)
     small.take(2**26)
     assert not small.full
     small.take(2**27)

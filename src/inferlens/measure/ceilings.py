@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -19,10 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from inferlens.backends.torch_settings import torch_settings
 from inferlens.errors import MissingLibrary, is_short_of_memory
+from inferlens.limits import memory_left
 from inferlens.units import plural
 from inferlens.work import Ceilings
 
@@ -191,7 +189,7 @@ def copy_sizes(device: str) -> Sequence[int]:
         cache = int(getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0))
         free = int(torch.cuda.mem_get_info()[0])
     else:
-        cache, free = last_cache(), min(int(psutil.virtual_memory().available), allowed())
+        cache, free = last_cache(), memory_left()
     least = max(128 * MIB, 4 * cache)
     most = max(free // 8, 16 * MIB)
     return sorted({min(size, most) for size in (least, 2 * least)})
@@ -205,24 +203,6 @@ def last_cache(root: Path = Path("/sys/devices/system/cpu")) -> int:
             size = (folder / "size").read_text().strip()
             found[(folder / "shared_cpu_list").read_text()] = int(size.removesuffix("K")) << 10
     return sum(found.values())
-
-
-def allowed(root: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/proc/self/cgroup")) -> int:
-    """Bytes that the process's control group (version 2) may still take; very many where nothing limits it.
-
-    A container on a large machine has large caches and little memory, and is ended if it takes more.
-    """
-    group = root
-    with suppress(OSError):
-        for line in membership.read_text().splitlines():
-            own = root / line[3:].strip("/")
-            group = own if line.startswith("0::") and (own / "memory.max").exists() else group
-    with suppress(OSError, ValueError, KeyError):  # "max": nothing limits it
-        taken = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-        # Pages of files count as taken, and are given back when memory is asked for.
-        used = int((group / "memory.current").read_text()) - int(taken["file"])
-        return max(int((group / "memory.max").read_text()) - used, 0)
-    return sys.maxsize
 
 
 @contextmanager

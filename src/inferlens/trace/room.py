@@ -9,20 +9,19 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, wraps
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferlens.errors import InferlensError
+from inferlens.limits import memory_left
 
 # Bytes that need no question: small traces are read in less time than the question takes.
 _UNASKED = 2**25
 # What is derived from columns takes several times their memory.
 _SHARE = 8
 _PART = 2**18
-_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 class Room:
@@ -43,7 +42,7 @@ class Room:
         """So many more bytes of columns are in memory."""
         self._taken += size
         if self._taken > _UNASKED and self._most is None:
-            self._most = available() // _SHARE
+            self._most = memory_left() // _SHARE
         self.full = self.full or (self._most is not None and self._taken > self._most)
 
     def kept(self, array: NDArray[Any]) -> NDArray[Any]:
@@ -134,21 +133,6 @@ def kept(make: Callable[[Any], NDArray[Any]]) -> cached_property[NDArray[Any]]:
 def in_parts(places: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
     """Some at a time, so that what is made of them is never there for all."""
     return (places[low : low + _PART] for low in range(0, len(places), _PART))
-
-
-def available() -> int:
-    """Bytes of memory that the process may still take: what the system has, or less where it is limited."""
-    import resource
-
-    import psutil
-
-    sizes = [int(psutil.virtual_memory().available)]
-    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    sizes += [] if soft == resource.RLIM_INFINITY else [soft]
-    for path in map(Path, _LIMITS):
-        told = path.read_text().strip() if path.is_file() else ""
-        sizes += [int(told)] if told.isdigit() else []
-    return min(sizes)
 
 
 def _no_room(error: OSError) -> InferlensError:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from inferlens.limits import control_group
 from inferlens.watch.table import Reading, Untold, Value
 from inferlens.watch.tree import TICK, Tree
 
@@ -39,7 +40,7 @@ class Cpus:
         self._cpus = self._sys / "devices/system/cpu"
         self.usable = frozenset(_affinity(pid) if usable is None else usable)
         self.tree = Tree(pid, self._proc)
-        self._group = _control_group(self._proc / str(pid) / "cgroup", self._sys)
+        self._group = control_group("cpu.stat", pid, root)
         self._last: tuple[float, Times, float | None] | None = None
         self._joules = Packages(self._sys / "class/powercap")
 
@@ -166,15 +167,6 @@ def _affinity(pid: int) -> Iterable[int]:
         return os.sched_getaffinity(pid)
     except (AttributeError, OSError):
         return range(os.cpu_count() or 1)
-
-
-def _control_group(membership: Path, sys: Path) -> Path:
-    """Folder of the process's control group (version 2)."""
-    for line in _text(membership).splitlines():
-        group = sys / "fs/cgroup" / line[3:].strip("/")
-        if line.startswith("0::") and group.exists():
-            return group
-    return sys / "fs/cgroup"  # a container's own group is mounted here, whatever its path is outside
 
 
 def _field(path: Path, name: str) -> int:
