@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from inferlens.errors import InferlensError
 from inferlens.trace import read
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.overview import overview_of
 from inferlens.trace.stepping import CUT_OFF, SLOW, stepping, trend
 from inferlens.trace.timeline import timeline
 from tests.trace.samples import GPU, H100, V100, event, kernel, launch, of_torch, shared, step, text, training
@@ -71,13 +70,13 @@ def test_one_step_alone() -> None:
     one, both = Analysis(trace, 1), Analysis(trace)
     assert rows(one.operators())["aten::mm"]["calls"] == 1
     assert rows(one.kernels())["add"]["calls"] == 1
-    assert (overview_of(one).steps, overview_of(both).steps) == (1, 2)
+    assert (one.overview.steps, both.overview.steps) == (1, 2)
     with pytest.raises(InferlensError, match="no step 7"):
         Analysis(trace, 7)
 
 
 def test_the_overview_by_hand() -> None:
-    made = overview_of(Analysis(read(training())))
+    made = Analysis(read(training())).overview
     assert made.step_time == pytest.approx(600e-6)
     # Kernels 200-300 and 320-520, copy 530-570, host: loader 1-50, calls 160-170, 300-310, 460-465, 470-590.
     expected = {"kernel": 300, "copy": 40, "fill": 0, "communication": 0, "runtime": 50, "data loader": 49, "CPU": 100}
@@ -105,7 +104,7 @@ def test_parts_add_up_however_events_overlap(spans: list[tuple[int, int, str, in
             events.append(event("cudaMalloc", begin, length, "cuda_runtime", tid=stream))
         else:
             events.append(kernel(0, begin, length, "k", "kernel" if kind == "k" else "gpu_memcpy", stream))
-    made = overview_of(Analysis(read(text(*events))))
+    made = Analysis(read(text(*events))).overview
 
     def moments(kind: str) -> set[int]:
         found = {at for begin, length, each, _ in spans if each == kind for at in range(begin, begin + length)}
@@ -159,7 +158,7 @@ def test_steps_that_the_profiler_cut_off_do_not_count() -> None:
             ]
     analysis = Analysis(read(text(*events, deviceProperties=[GPU])))
     assert [row["note"] for row in stepping(analysis).rows()] == ["", "", CUT_OFF]
-    assert overview_of(analysis).left_out == 1
+    assert analysis.overview.left_out == 1
 
 
 def test_slices_add_up_to_the_whole() -> None:
@@ -196,7 +195,7 @@ def test_what_names_do_not_tell_of_tensor_cores_is_open() -> None:
         events += [event("aten::mm", at, 90), launch(number + 1, at + 1), kernel(number + 1, at + 5, 80, name)]
     analysis = Analysis(read(text(*events, deviceProperties=[GPU])))
     assert {name: row["tensor_cores"] for name, row in rows(analysis.kernels()).items()} == names
-    made = overview_of(analysis)
+    made = analysis.overview
     (gpu,) = made.gpus
     assert (gpu.tensor_share, gpu.tensor_untold) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
     (advice,) = [each for each in made.advice if "tensor cores" in each.what]
@@ -224,7 +223,7 @@ PLUGIN = {
 def test_public_traces_have_the_numbers_of_the_plugin(path: Path) -> None:
     analysis, known = Analysis(read(shared(path))), PLUGIN[path]
     vars(analysis.costs)["occupancy"] = analysis.trace.gpu.occupancy  # as it was written, zeros for large kernels too
-    made = overview_of(analysis)
+    made = analysis.overview
     (gpu,) = made.gpus
     for name in ("utilization", "sm_efficiency", "occupancy"):
         assert getattr(gpu, name) == pytest.approx(known[name], rel=1e-6)

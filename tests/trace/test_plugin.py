@@ -15,7 +15,6 @@ import pytest
 
 from inferlens.trace import read
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.overview import overview_of
 
 TRACES = Path(__file__).parents[2] / "examples" / "h200" / "traces"
 OLDER = {
@@ -47,7 +46,7 @@ def test_numbers_are_the_plugins(name: str, tmp_path: Path) -> None:
     (path,) = (TRACES / name).glob("*.gz")
     theirs, analysis = plugin(path, tmp_path), Analysis(read(path))
     vars(analysis.costs)["occupancy"] = analysis.trace.gpu.occupancy  # zeros for large kernels too, as it was written
-    made = overview_of(analysis)
+    made = analysis.overview
     gpu, use = made.gpus[0], theirs.gpu_metrics_parser
     assert gpu.utilization == near(use.gpu_utilization[0])
     assert gpu.sm_efficiency == near(use.avg_approximated_sm_efficiency_per_device[0])

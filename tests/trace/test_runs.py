@@ -9,7 +9,6 @@ import pytest
 
 from inferlens.trace import read
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.overview import overview_of
 from inferlens.trace.runs import run_of, runs_in
 from tests.commands import inferlens
 from tests.trace.samples import event, kernel, launch, step, text, training
@@ -40,13 +39,13 @@ def test_log_folders_are_found_in_the_order_of_their_numbers(logs: Path) -> None
 
 
 def test_a_run_is_what_its_overview_says() -> None:
-    overview = overview_of(Analysis(read(calls(100))))
+    overview = Analysis(read(calls(100))).overview
     run = run_of("one", overview)
     assert run.kernel == pytest.approx(100e-6)
     assert run.step_time == overview.step_time
     assert run.bound == overview.bound == "host"
     assert run.utilization == overview.gpus[0].utilization
-    alone = run_of("two", overview_of(Analysis(read(text(event("aten::add", 0, 10))))))
+    alone = run_of("two", Analysis(read(text(event("aten::add", 0, 10)))).overview)
     assert (alone.bound, alone.utilization, alone.waiting) == ("CPU only", None, None)
 
 

@@ -12,6 +12,7 @@ from inferlens.trace.intervals import Intervals
 from inferlens.trace.joins import Joins
 from inferlens.trace.kernels import kernels
 from inferlens.trace.operators import operators
+from inferlens.trace.overview import Overview, overview_of
 from inferlens.trace.shares import parts_of
 from inferlens.trace.steps import Steps, steps_of
 from inferlens.trace.table import Table
@@ -59,6 +60,11 @@ class Analysis:
     def gpu_use(self) -> tuple[GpuUse, ...]:
         """How much of each GPU was used."""
         return gpu_use(self.costs, self.counted)
+
+    @cached_property
+    def overview(self) -> Overview:
+        """What the trace, or the step that was chosen, comes to."""
+        return overview_of(self)
 
     def operators(self, *by: str) -> Table:
         """Operators, told apart by name, and by ``shapes`` or ``stack`` too where that is asked for."""

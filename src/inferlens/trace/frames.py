@@ -30,9 +30,7 @@ class LoadedTrace:
 
     def overview(self) -> Overview:
         """The numbers of the overview, and the advice."""
-        from inferlens.trace.overview import overview_of
-
-        return overview_of(self.analysis)
+        return self.analysis.overview
 
     def operators(self, *by: str) -> DataFrame:
         """Operators by name, and by ``"shapes"`` or ``"stack"`` too where that is given."""

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from msgspec import Struct
 
 from inferlens.trace.advice import Advice, advice_of
-from inferlens.trace.analysis import Analysis
 from inferlens.trace.gpu_use import GpuUse
 from inferlens.trace.idle import idle_of
 from inferlens.trace.shares import shares_of
 from inferlens.trace.table import SECOND
+
+if TYPE_CHECKING:
+    from inferlens.trace.analysis import Analysis
 
 # From this share of the step's time on one side decides; between the two, both do.
 GPU_BOUND, HOST_BOUND = 0.8, 0.3

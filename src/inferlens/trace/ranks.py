@@ -11,7 +11,6 @@ from msgspec import Struct
 from inferlens.errors import InferlensError
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.intervals import Intervals
-from inferlens.trace.overview import Overview
 from inferlens.trace.shares import communication
 from inferlens.trace.table import SECOND
 
@@ -53,9 +52,9 @@ def traces_in(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: (_number(path.name), path.name))
 
 
-def rank_of(name: str, analysis: Analysis, overview: Overview) -> Rank:
+def rank_of(name: str, analysis: Analysis) -> Rank:
     """What a rank's trace tells, in one row."""
-    steps, parts = analysis.counted, analysis.parts
+    steps, parts, overview = analysis.counted, analysis.parts, analysis.overview
     count = max(len(steps), 1)
     kernels, talks = parts["kernel"], _talks(analysis)
     computing = float(np.sum(kernels.covered(steps.begin, steps.end)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from inferlens.errors import InferlensError
 from inferlens.trace import diff
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.overview import overview_of
 from inferlens.trace.table import Table
 from inferlens.units import ABSENT, milliseconds, percent, ratio, significant
 from inferlens.views.traced.sheet import Column, Sheet, microseconds, shapes, text, time
@@ -82,7 +81,7 @@ def sheets_of(before: Analysis, after: Analysis, view: str, choice: Choice) -> l
 
 
 def _overview(before: Analysis, after: Analysis) -> list[Sheet]:
-    first, second = overview_of(before), overview_of(after)
+    first, second = before.overview, after.overview
     parts = diff.parts_compared({**first.parts, "step": first.step_time}, {**second.parts, "step": second.step_time})
     idle = diff.parts_compared(first.idle, second.idle)
     said = []

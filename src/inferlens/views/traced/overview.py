@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.overview import Overview, overview_of
+from inferlens.trace.overview import Overview
 from inferlens.trace.table import Table
 from inferlens.units import ABSENT, byte_count, milliseconds, percent, plural
 from inferlens.views.plain import plain
@@ -33,7 +33,7 @@ _BOUND = {
 
 def sheets(analysis: Analysis) -> list[Sheet]:
     """The overview's sheets; those that would be empty are left out."""
-    made = overview_of(analysis)
+    made = analysis.overview
     found = []
     if made.gpus:
         gpus = _gpus(made)

@@ -11,7 +11,7 @@ from msgspec import structs
 from inferlens.errors import InferlensError, suggestion
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.cache import read_cached
-from inferlens.trace.overview import Overview, overview_of
+from inferlens.trace.overview import Overview
 from inferlens.trace.ranks import SUFFIXES, rank_of, traces_in
 from inferlens.trace.reading import read
 from inferlens.trace.runs import run_of, runs_in
@@ -87,7 +87,7 @@ def _part(
     path: Path, wanted: Wanted, views: tuple[str, ...], choice: Choice, format: str = ""
 ) -> tuple[Part, Analysis]:
     analysis = Analysis(_read(path, wanted), wanted.step)
-    more = {"overview": _plain(overview_of(analysis))} if "overview" in views and format == "json" else None
+    more = {"overview": _plain(analysis.overview)} if "overview" in views and format == "json" else None
     sheets = [sheet for view in views for sheet in sheets_of(analysis, view, choice)]
     return Part(_name(path), sheets, _notes(path, analysis), more), analysis
 
@@ -137,9 +137,9 @@ def _of_folder(wanted: Wanted, views: tuple[str, ...], choice: Choice, format: s
             continue
         parts.append(replace(part, name=name))
         if job:
-            of_ranks.append(rank_of(name, analysis, overview_of(analysis)))
+            of_ranks.append(rank_of(name, analysis))
         else:
-            of_runs.append(run_of(name, overview_of(analysis)))
+            of_runs.append(run_of(name, analysis.overview))
     if not parts:
         raise InferlensError(f"No trace in {wanted.path} can be read. {' '.join(problems[:3])}")
     several = len(parts) > 1
