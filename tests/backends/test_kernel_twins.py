@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from inferlens.backends import inductor_layers, kernel_twins, operator_runs, torchscript_look  # noqa: E402
+from inferlens.backends import inductor_layers, operator_runs  # noqa: E402
 from inferlens.backends.abilities import KernelOrigins, Launched, Origin  # noqa: E402
 from inferlens.backends.inductor_provenance import GRAPH, Made  # noqa: E402
 from inferlens.backends.kernel_twins import Twin, kind_of, origins_by_twins, paired, twins_of  # noqa: E402
@@ -116,6 +116,7 @@ def test_calls_that_cannot_be_told_apart_are_not_known() -> None:
 @pytest.fixture
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU that runs two kernels for every operator that calls no other."""
+    real_roots, real_profiler = operator_runs.roots, operator_runs.profiler
 
     def roots(events: Any) -> list[Operator]:
         def fill(operator: Operator) -> None:
@@ -124,18 +125,17 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
             if not operator.inside and ("::" in operator.name or "cpp_" in operator.name):
                 operator.kernels = [Kernel(f"{operator.name} {part}", operator.begin, 1e-6) for part in "ab"]
 
-        found = operator_runs.roots(events)
+        found = real_roots(events)
         for each in found:
             fill(each)
         return found
 
     def profiler(*, on_gpu: bool, **more: Any) -> Any:
         assert on_gpu
-        return operator_runs.profiler(on_gpu=False, **more)
+        return real_profiler(on_gpu=False, **more)
 
-    for place in (kernel_twins, torchscript_look):
-        monkeypatch.setattr(place, "roots", roots)
-        monkeypatch.setattr(place, "profiler", profiler)
+    monkeypatch.setattr(operator_runs, "roots", roots)
+    monkeypatch.setattr(operator_runs, "profiler", profiler)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
 
 

@@ -14,7 +14,7 @@ from math import inf
 
 from inferlens.backends.abilities import Origin
 from inferlens.backends.inductor_provenance import GRAPH, Compiler, Made
-from inferlens.backends.kernel_twins import Twin, looked_at, twins_of
+from inferlens.backends.kernel_twins import Twin, twins_of
 from inferlens.backends.layer_runs import Runs
 from inferlens.backends.operator_runs import (
     GPU_CLOCK,
@@ -23,6 +23,7 @@ from inferlens.backends.operator_runs import (
     Operator,
     Taken,
     numbered,
+    one_run,
     outermost,
     taken,
 )
@@ -138,7 +139,8 @@ def twins(runner: Runs, compiler: Compiler, feed: object) -> tuple[list[Twin], d
         runner: calls the code.
         compiler: that compiled it.
     """
-    return told(looked_at(runner, feed), compiler.graphs, knows=compiler.told)
+    root, _ = one_run(runner, feed, on_gpu=True)
+    return told(root, compiler.graphs, knows=compiler.told)
 
 
 def told(root: Operator, graphs: list[list[Made]], *, knows: bool) -> tuple[list[Twin], dict[str, str]]:

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from inferlens.backends.abilities import Launched, Origin, Origins
-from inferlens.backends.operator_runs import Operator, Spanned, profiler, roots
+from inferlens.backends.operator_runs import Operator
 
 KERNEL = "kernel"
 OTHERS = {"Memcpy ": "copy", "Memset ": "fill"}  # how the profiler's names of these begin
@@ -48,18 +48,6 @@ class Called:
         import torch
 
         torch.cuda.synchronize()
-
-
-def looked_at(runner: Any, feed: Any) -> Operator:
-    """What was called in one run, with the kernels that it launched, after one in which the profiler sets itself up."""
-    with profiler(on_gpu=True) as profile:
-        runner.infer(feed)
-        runner.synchronize()
-        spanned = Spanned(runner)
-        spanned.infer(feed)
-        spanned.synchronize()
-    (root,) = roots(profile.profiler.kineto_results.events())
-    return root
 
 
 def twins_of(calls: Iterable[tuple[Operator, Origin]]) -> list[Twin]:

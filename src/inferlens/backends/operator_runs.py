@@ -138,6 +138,22 @@ def profiler(*, on_gpu: bool, **more: Any) -> Iterator[Any]:
             yield made
 
 
+def one_run(runner: Runs, feed: Any, *, on_gpu: bool, **more: Any) -> tuple[Operator, Any]:
+    """What was called in one run that is not timed, after one in which the profiler sets itself up; and the profile.
+
+    Args:
+        more: what else torch.profiler is asked for.
+    """
+    with profiler(on_gpu=on_gpu, **more) as profile:
+        runner.infer(feed)
+        runner.synchronize()
+        spanned = Spanned(runner)
+        spanned.infer(feed)
+        spanned.synchronize()
+    (root,) = roots(profile.profiler.kineto_results.events())
+    return root, profile
+
+
 def taken(runner: Runs, feed: Any, runs: int, pick: Pick, *, on_gpu: bool) -> tuple[Clocked, dict[Call, Taken]]:
     """``runs`` calls, and what was taken by what ``pick`` chose of each; in the order of execution.
 

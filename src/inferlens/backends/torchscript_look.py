@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from inferlens.backends.layer_runs import Runs
-from inferlens.backends.operator_runs import SPAN, Operator, Spanned, profiler, roots, tensor
+from inferlens.backends.operator_runs import Operator, one_run, tensor
 from inferlens.layer_profile import Tensor
 
 
@@ -71,29 +71,22 @@ class Nodes(Struct):
 
 
 def look(runner: Runs, feed: Any, *, on_gpu: bool, modules: bool) -> tuple[Operator, dict[int, Seen]]:
-    """The second of two calls: what was called in it, and by the operators' numbers what it showed.
+    """One call: what was called in it, and by the operators' numbers what it showed.
 
     Args:
         modules: whether to look for the modules that operators were in.
     """
     with tempfile.TemporaryDirectory() as folder:
         trace, execution = Path(folder, "trace.json"), Path(folder, "execution.json")
-        with watching(execution, on_gpu=on_gpu, modules=modules) as profile:
-            runner.infer(feed)  # in which the profiler sets itself up
-            runner.synchronize()
-            spanned = Spanned(runner)
-            spanned.infer(feed)
-            spanned.synchronize()
+        root, profile = one_run(runner, feed, on_gpu=on_gpu, **asked(execution, modules=modules))
         profile.export_chrome_trace(str(trace))
         arguments = arguments_in(trace.read_bytes())
         nodes = nodes_in(execution.read_bytes()) if execution.is_file() else {}
-    root = roots(profile.profiler.kineto_results.events())[0]
-    assert root.name == SPAN
     return root, {each.number: seen_of(each.hierarchy, nodes.get(each.function)) for each in arguments}
 
 
-def watching(path: Path, *, on_gpu: bool, modules: bool) -> Any:
-    """A profiler that writes the execution trace, and asks for modules: both where this PyTorch has them."""
+def asked(path: Path, *, modules: bool) -> dict[str, Any]:
+    """What the profiler is asked for: the execution trace in a file, and modules; both where this PyTorch has them."""
     from torch.profiler import profile
 
     known = inspect.signature(profile).parameters
@@ -102,7 +95,7 @@ def watching(path: Path, *, on_gpu: bool, modules: bool) -> Any:
         from torch.profiler import ExecutionTraceObserver
 
         more["execution_trace_observer"] = ExecutionTraceObserver().register_callback(str(path))
-    return profiler(on_gpu=on_gpu, **more)
+    return more
 
 
 def arguments_in(trace: bytes) -> list[Arguments]:
