@@ -20,8 +20,9 @@ from inferlens.views.chart_theme import THEMES, Theme, colours_of, config
 from inferlens.views.page import page
 from inferlens.views.plain import plain
 from inferlens.views.profiled.cases import Profiled
-from inferlens.views.profiled.layers import TOP, check_sort
+from inferlens.views.profiled.layers import check_sort
 from inferlens.views.profiled.sentences import by_time, layer_name, name_of
+from inferlens.views.profiled.tables import TOP
 
 _WIDTH = 560
 _STEP = 20
@@ -47,7 +48,7 @@ def render(cases: Sequence[Profiled], format: str, *, sort: str = "time", top: i
         cases: profiles, named.
         format: ``svg``, ``png`` or ``html``.
         sort: ``time``, what takes most on top, or ``order``, that of execution.
-        top: how many layers, those that take most; ``None`` is :data:`TOP`.
+        top: how many layers, those that take most; ``None`` is :data:`.tables.TOP`.
 
     Raises:
         InferlensError: for another format or order, if a library is missing, or if no layer has a time.

@@ -10,17 +10,14 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
-from inferlens.insight.layers import LayerRow
+from inferlens.insight.layers import LayerRow, LayerTable
 from inferlens.insight.modules import ModuleTable
 from inferlens.insight.runs import Times
 from inferlens.layer_profile import Tensor
 from inferlens.views.profiled.cases import Profiled
 from inferlens.views.profiled.module_columns import Column
-
-if TYPE_CHECKING:
-    from inferlens.views.profiled.layers import Layered
+from inferlens.views.profiled.tables import Chosen
 
 CASE = ("model", "case", "digest", "profile")
 TIMES = ("typical", "share", "mean", "median", "median_low", "median_high", "p95")
@@ -29,17 +26,15 @@ MARKS = ("shared", "untimed", "fastest", "slower")
 MODULE = (*CASE, "row", "module", "depth", "rule", *TIMES, *MARKS, "level", "share_of")
 
 
-def layers(chosen: Iterable[tuple[Layered, Sequence[LayerRow]]]) -> str:
+def layers(chosen: Iterable[Chosen[LayerTable, LayerRow]]) -> str:
     """Layers, and what is in none, of every case that has layers."""
     lines: list[Sequence[object]] = []
-    for of, rows in chosen:
+    for of in chosen:
         if isinstance(of.table, str):
             continue
         account = of.table.reconciliation
-        lines += [[*_case(of.case), "layer", *_layer(row)] for row in rows]
-        shown = {row.place for row in rows}
-        rest = [row for row in of.table.rows if row.place not in shown]
-        sums = [("other layers", of.table.sum_of(rest))] if rest else []
+        lines += [[*_case(of.case), "layer", *_layer(row)] for row in of.rows]
+        sums = [("other layers", of.table.sum_of(of.rest))] if of.rest else []
         for name, times in (*sums, ("in no layer", account.outside), ("whole", account.whole)):
             lines.append([*_case(of.case), name, *[None] * 8, *_times(times)])
     return _written(LAYER, lines)

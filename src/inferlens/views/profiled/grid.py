@@ -5,8 +5,8 @@ Both tables of profiles are one of these, and so are drawn alike, on the termina
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 ELLIPSIS = "…"
 
@@ -37,6 +37,11 @@ class Line:
     style: str = ""
     ends: bool = False
 
+    @classmethod
+    def of(cls, name: str, texts: Iterable[str], style: str = "") -> Line:
+        """A row of cells without marks."""
+        return cls(name, tuple((text, "") for text in texts), style=style)
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -49,6 +54,11 @@ class Grid:
     lines: tuple[Line, ...]
     notes: tuple[str, ...] = ()
     sentences: tuple[str, ...] = ()
+
+
+def ruled(lines: Sequence[Line], sums: Sequence[Line]) -> tuple[Line, ...]:
+    """The lines, and beneath a rule what they add up to."""
+    return (*lines[:-1], *(replace(line, ends=True) for line in lines[-1:]), *sums)
 
 
 def used(grid: Grid, absent: str) -> list[int]:

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from inferlens.insight.layers import LayerRow
+from inferlens.insight.layers import LayerRow, LayerTable
 from inferlens.insight.modules import ModuleTable
 from inferlens.insight.runs import clock_of, timed_of
 from inferlens.views.profiled.cases import Profiled
 from inferlens.views.profiled.module_columns import Column, Columns
 from inferlens.views.profiled.sentences import of_layers
-
-if TYPE_CHECKING:
-    from inferlens.views.profiled.layers import Layered
+from inferlens.views.profiled.tables import Chosen
 
 LAYERS = "inferlens.layers/1"
 MODULES = "inferlens.modules/1"
 
 
-def layers(chosen: Iterable[tuple[Layered, Sequence[LayerRow]]]) -> str:
+def layers(chosen: Iterable[Chosen[LayerTable, LayerRow]]) -> str:
     """Every field of every row, and the reconciliation, of every case."""
-    return _written({"schema": LAYERS, "cases": [_layered(of, rows) for of, rows in chosen]})
+    return _written({"schema": LAYERS, "cases": [_layered(of) for of in chosen]})
 
 
 def modules(models: Iterable[dict[str, Any]]) -> str:
@@ -60,7 +58,7 @@ def _column(of: Column, marked: bool) -> dict[str, Any]:
     return {**case(of.case), **times, "marked": marked, "busy": of.busy, "reconciliation": of.account}
 
 
-def _layered(of: Layered, rows: Sequence[LayerRow]) -> dict[str, Any]:
+def _layered(of: Chosen[LayerTable, LayerRow]) -> dict[str, Any]:
     made, table = of.case.profile, of.table
     about: dict[str, Any] = {**case(of.case), "status": made.status, "warnings": made.warnings}
     if isinstance(table, str):
@@ -71,7 +69,7 @@ def _layered(of: Layered, rows: Sequence[LayerRow]) -> dict[str, Any]:
         "timed": table.timed,
         "clock": table.clock,
         "absent": made.layers.absent if made.layers else {},
-        "rows": rows,
+        "rows": of.rows,
         "reconciliation": table.reconciliation,
         "sentences": of_layers(table),
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from inferlens.insight.fused import ancestor, path_of
 from inferlens.insight.kernel_names import short_name
@@ -11,15 +10,16 @@ from inferlens.insight.kernels import By, KernelRow, KernelTable, kernel_table
 from inferlens.insight.runs import Times
 from inferlens.units import ABSENT, half_width, kibibytes, microseconds, percent, plural
 from inferlens.views.plain import plain
-from inferlens.views.profiled import check, check_order, kernels_data, markdown, terminal
+from inferlens.views.profiled import check, check_order, kernels_data
 from inferlens.views.profiled.cases import Profiled
-from inferlens.views.profiled.grid import Grid, Heading, Line
+from inferlens.views.profiled.grid import Grid, Heading, Line, ruled
+from inferlens.views.profiled.kernels_data import Kerneled
 from inferlens.views.profiled.kernels_sentences import by_time, of_kernels
 from inferlens.views.profiled.layers import modules, signed_percent
 from inferlens.views.profiled.sentences import name_of
+from inferlens.views.profiled.tables import Chosen, drawn, limit
 
 SORTS = ("time", "order", "calls")
-TOP = 20
 FEW = 2
 UNTOLD = "?"
 HEADINGS = (
@@ -44,14 +44,6 @@ HEADINGS = (
 )
 
 
-@dataclass(frozen=True)
-class Kerneled:
-    """One case and its kernels, or the sentence that says why it has none."""
-
-    case: Profiled
-    table: KernelTable | str
-
-
 def render(
     cases: Sequence[Profiled],
     format: str = "table",
@@ -70,7 +62,7 @@ def render(
         sort: ``time``, what takes most first; ``order``, that of execution; ``calls``, what is launched most first.
         by: a row for each ``name``, or for each ``launch``.
         top: how many rows, those that come first in that order, in that of execution those that take most; ``None``:
-            :data:`TOP` in tables for people, all otherwise.
+            :data:`.tables.TOP` in tables for people, all otherwise.
         width, color: of the terminal.
 
     Raises:
@@ -78,12 +70,12 @@ def render(
     """
     check(format)
     check_sort(sort)
-    found = [Kerneled(case, kernel_table(case.profile, case.untouched, by)) for case in cases]
-    if format in ("csv", "json"):
-        chosen = [(each.case, each.table, _chosen(each.table, sort, top)) for each in found]
-        return kernels_data.csv(chosen) if format == "csv" else kernels_data.json(chosen)
-    grids = [grid(each, sort, TOP if top is None else top) for each in found]
-    return markdown.render(grids) if format == "markdown" else terminal.render(grids, width, color)
+    chosen = [_chosen(case, by, sort, limit(top, format)) for case in cases]
+    if format == "csv":
+        return kernels_data.csv(chosen)
+    if format == "json":
+        return kernels_data.json(chosen)
+    return drawn(map(grid, chosen), format, width, color)
 
 
 def check_sort(sort: str) -> None:
@@ -95,28 +87,24 @@ def check_sort(sort: str) -> None:
     check_order("Kernels", sort, SORTS)
 
 
-def grid(of: Kerneled, sort: str, top: int) -> Grid:
+def grid(of: Kerneled) -> Grid:
     """One case as a table."""
-    headline = f"{of.case.headline} · {of.case.name}"
     table = of.table
     if isinstance(table, str):
         why = plain(f"It has no kernels: {table} {of.case.profile.cure}")
-        return Grid(headline, "", "kernel", HEADINGS, (), sentences=(why,))
-    account, rows = table.account, _chosen(table, sort, top)
-    shown = {row.place for row in rows}
-    rest = [row for row in table.rows if row.place not in shown]
-    lines = [_line(row) for row in rows]
+        return Grid(of.headline, "", "kernel", HEADINGS, (), sentences=(why,))
+    account, rest = table.account, of.rest
+    lines = [_line(row) for row in of.rows]
     lines += [_sum(plural(len(rest), "other kernel"), table, table.sum_of(rest))] if rest else []
-    lines[-1:] = [Line(line.name, line.cells, ends=True) for line in lines[-1:]]
-    lines += [_sum("all kernels", table, account.kernels), _sum("GPU busy", table, account.busy)]
-    lines += [_sum("GPU idle", None, account.idle), _sum("whole run", None, account.whole, style="bold")]
+    sums = [_sum("all kernels", table, account.kernels), _sum("GPU busy", table, account.busy)]
+    sums += [_sum("GPU idle", None, account.idle), _sum("whole run", None, account.whole, style="bold")]
     about = f"{account.calls:,} kernels, copies and fills a run · a row for each {table.by} · "
     about += f"{plural(account.runs, 'run')} · times by {table.clock}"
-    return Grid(headline, plain(about), "kernel", HEADINGS, tuple(lines), tuple(_notes(of, table, rows)),
-                tuple(of_kernels(table)))  # fmt: skip
+    notes, sentences = _notes(of.case, table, of.rows), of_kernels(table)
+    return Grid(of.headline, plain(about), "kernel", HEADINGS, ruled(lines, sums), tuple(notes), tuple(sentences))
 
 
-def _notes(of: Kerneled, table: KernelTable, rows: Sequence[KernelRow]) -> list[str]:
+def _notes(case: Profiled, table: KernelTable, rows: Sequence[KernelRow]) -> list[str]:
     """What marks mean that are there, what is not known, and what the process warned of."""
     notes = ["achieved: an estimate from grid and occupancy; nothing was counted."] if any(
         row.achieved is not None for row in rows
@@ -126,17 +114,18 @@ def _notes(of: Kerneled, table: KernelTable, rows: Sequence[KernelRow]) -> list[
     if any(row.shapes > 1 for row in rows):
         notes.append("+N: launched in N other ways too; what is shown is of the one that takes most time.")
     notes += [plain(f"{what}: {why}") for what, why in table.absent.items()]
-    return notes + [plain(f"{warning.message} {warning.advice}") for warning in of.case.profile.warnings]
+    return notes + [plain(f"{warning.message} {warning.advice}") for warning in case.profile.warnings]
 
 
-def _chosen(table: KernelTable | str, sort: str, top: int | None) -> list[KernelRow]:
+def _chosen(case: Profiled, by: By, sort: str, top: int | None) -> Kerneled:
     """The rows to show, in the order asked for."""
+    table = kernel_table(case.profile, case.untouched, by)
     if isinstance(table, str):
-        return []
+        return Chosen(case, table)
     if sort == "calls":
-        return sorted(by_time(table.rows), key=lambda row: -row.calls)[:top]
+        return Chosen(case, table, sorted(by_time(table.rows), key=lambda row: -row.calls)[:top])
     rows = by_time(table.rows)[:top]
-    return rows if sort == "time" else sorted(rows, key=lambda row: row.place)
+    return Chosen(case, table, rows if sort == "time" else sorted(rows, key=lambda row: row.place))
 
 
 def _line(row: KernelRow) -> Line:
@@ -157,13 +146,13 @@ def _line(row: KernelRow) -> Line:
         _modules(row.modules),
         _few(row.operators, "operator"),
     )
-    return Line(name_of(short_name(row.name)), tuple((text, "") for text in texts))
+    return Line.of(name_of(short_name(row.name)), texts)
 
 
 def _sum(name: str, table: KernelTable | None, times: Times, style: str = "") -> Line:
     numbers = _numbers(times, table.share_of_busy(times) if table else None)
     cells = ["", "", *numbers, *[""] * (len(HEADINGS) - 2 - len(numbers))]
-    return Line(name, tuple((text, "") for text in cells), style=style)
+    return Line.of(name, cells, style)
 
 
 def _numbers(times: Times | None, of_busy: float | None) -> list[str]:

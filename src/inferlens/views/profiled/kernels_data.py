@@ -9,8 +9,8 @@ from inferlens.insight.kernels import KernelRow, KernelTable
 from inferlens.insight.runs import Times
 from inferlens.views.profiled import csv as csv_of
 from inferlens.views.profiled import json as json_of
-from inferlens.views.profiled.cases import Profiled
 from inferlens.views.profiled.kernels_sentences import of_kernels
+from inferlens.views.profiled.tables import Chosen
 
 SCHEMA = "inferlens.kernels/1"
 PLAIN = ("shapes", "registers", "shared_memory", "occupancy", "achieved", "tensor_cores")
@@ -18,29 +18,28 @@ LISTS = ("layers", "modules", "operators")
 OWN = ("place", "name", "kind", "calls", "grid", "block", *PLAIN, "streams", *LISTS)
 COLUMNS = (*csv_of.CASE, "row", *OWN, "of_busy", *csv_of.TIMES)
 
-Chosen = Iterable[tuple[Profiled, KernelTable | str, Sequence[KernelRow]]]
+Kerneled = Chosen[KernelTable, KernelRow]
 
 
-def csv(chosen: Chosen) -> str:
+def csv(chosen: Iterable[Kerneled]) -> str:
     """A line for each row; overlap, idle and whole have lines too, so that those of a case add up to its whole."""
     lines: list[Sequence[object]] = []
-    for case, table, rows in chosen:
+    for of in chosen:
+        table = of.table
         if isinstance(table, str):
             continue
-        head = csv_of._case(case)
-        lines += [[*head, table.by, *_own(row), row.of_busy, *csv_of._times(row.times)] for row in rows]
-        shown = {row.place for row in rows}
-        rest = [row for row in table.rows if row.place not in shown]
-        sums: list[tuple[str, Times]] = [("other kernels", table.sum_of(rest))] if rest else []
+        head = csv_of._case(of.case)
+        lines += [[*head, table.by, *_own(row), row.of_busy, *csv_of._times(row.times)] for row in of.rows]
+        sums: list[tuple[str, Times]] = [("other kernels", table.sum_of(of.rest))] if of.rest else []
         account = table.account
         sums += [("overlap", account.overlap), ("idle", account.idle), ("whole", account.whole)]
         lines += [[*head, name, *[None] * (len(OWN) + 1), *csv_of._times(times)] for name, times in sums]
     return csv_of._written(COLUMNS, lines)
 
 
-def json(chosen: Chosen) -> str:
+def json(chosen: Iterable[Kerneled]) -> str:
     """Every field of every row, and where the GPU's time went, of every case."""
-    return json_of._written({"schema": SCHEMA, "cases": [_case(*each) for each in chosen]})
+    return json_of._written({"schema": SCHEMA, "cases": [_case(each) for each in chosen]})
 
 
 def _own(row: KernelRow) -> list[object]:
@@ -59,9 +58,9 @@ def _own(row: KernelRow) -> list[object]:
     ]
 
 
-def _case(case: Profiled, table: KernelTable | str, rows: Sequence[KernelRow]) -> dict[str, Any]:
-    made = case.profile
-    about: dict[str, Any] = {**json_of.case(case), "status": made.status, "warnings": made.warnings}
+def _case(of: Kerneled) -> dict[str, Any]:
+    made, table = of.case.profile, of.table
+    about: dict[str, Any] = {**json_of.case(of.case), "status": made.status, "warnings": made.warnings}
     if isinstance(table, str):
         return {**about, "reason": table, "rows": []}
     return {
@@ -71,7 +70,7 @@ def _case(case: Profiled, table: KernelTable | str, rows: Sequence[KernelRow]) -
         "gpu": table.gpu,
         "clock": table.clock,
         "absent": table.absent,
-        "rows": rows,
+        "rows": of.rows,
         "account": table.account,
         "sentences": of_kernels(table),
     }

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from inferlens.insight.layers import LayerRow, LayerTable, layer_table
 from inferlens.insight.runs import Times
 from inferlens.layer_profile import Tensor
 from inferlens.units import ABSENT, half_width, milliseconds, percent, plural
 from inferlens.views.plain import plain
-from inferlens.views.profiled import check, check_order, csv, json, markdown, terminal
+from inferlens.views.profiled import check, check_order, csv, json
 from inferlens.views.profiled.cases import Profiled
-from inferlens.views.profiled.grid import Grid, Heading, Line
+from inferlens.views.profiled.grid import Grid, Heading, Line, ruled
 from inferlens.views.profiled.sentences import by_time, layer_name, name_of, of_layers
+from inferlens.views.profiled.tables import Chosen, drawn, limit
 
 SORTS = ("time", "order")
-TOP = 20
 HEADINGS = (
     Heading("#", keep=10),
     Heading("kind", keep=5, numeric=False, most=20),
@@ -30,14 +29,6 @@ HEADINGS = (
     Heading("p95", "ms", keep=7),
     Heading("share", keep=1),
 )
-
-
-@dataclass(frozen=True)
-class Layered:
-    """One case and its layers, or the sentence that says why it has none."""
-
-    case: Profiled
-    table: LayerTable | str
 
 
 def render(
@@ -55,7 +46,7 @@ def render(
         cases: profiles, named.
         format: one of ``FORMATS``.
         sort: ``time``, what takes most first, or ``order``, that of execution.
-        top: how many layers, those that take most; ``None``: :data:`TOP` in tables for people, all otherwise.
+        top: how many layers, those that take most; ``None``: :data:`.tables.TOP` in tables for people, all otherwise.
         width, color: of the terminal.
 
     Raises:
@@ -63,12 +54,12 @@ def render(
     """
     check(format)
     check_sort(sort)
-    layered = [Layered(case, layer_table(case.profile, case.untouched)) for case in cases]
-    if format in ("csv", "json"):
-        chosen = [(each, _chosen(each.table, sort, top)) for each in layered]
-        return csv.layers(chosen) if format == "csv" else json.layers(chosen)
-    grids = [grid(each, sort, TOP if top is None else top) for each in layered]
-    return markdown.render(grids) if format == "markdown" else terminal.render(grids, width, color)
+    chosen = [_chosen(case, sort, limit(top, format)) for case in cases]
+    if format == "csv":
+        return csv.layers(chosen)
+    if format == "json":
+        return json.layers(chosen)
+    return drawn(map(grid, chosen), format, width, color)
 
 
 def check_sort(sort: str) -> None:
@@ -80,33 +71,30 @@ def check_sort(sort: str) -> None:
     check_order("Layers", sort, SORTS)
 
 
-def grid(of: Layered, sort: str, top: int) -> Grid:
+def grid(of: Chosen[LayerTable, LayerRow]) -> Grid:
     """One case as a table."""
-    headline = f"{of.case.headline} · {of.case.name}"
     table = of.table
     if isinstance(table, str):
         why = plain(f"It has no layers: {table} {of.case.profile.cure}")
-        return Grid(headline, "", "layer", HEADINGS, (), sentences=(why,))
-    account, rows = table.reconciliation, _chosen(table, sort, top)
-    lines = [_line(row) for row in rows]
-    places = {row.place for row in rows}
-    rest = [row for row in table.rows if row.place not in places]
-    lines += [_total(f"{plural(len(rest), 'other layer')}", table.sum_of(rest))] if rest else []
-    lines[-1:] = [_ending(line) for line in lines[-1:]]
-    lines += [_total("in no layer", account.outside), _total("whole run", account.whole, style="bold")]
+        return Grid(of.headline, "", "layer", HEADINGS, (), sentences=(why,))
+    account, rest = table.reconciliation, of.rest
+    lines = [_line(row) for row in of.rows]
+    lines += [_total(plural(len(rest), "other layer"), table.sum_of(rest))] if rest else []
+    sums = [_total("in no layer", account.outside), _total("whole run", account.whole, style="bold")]
     about = f"{plural(len(table.rows), 'layer')} · {plural(account.runs, 'run')} · {table.timed} times by {table.clock}"
     layers = of.case.profile.layers
     notes = [plain(f"{what}: {why}") for what, why in (layers.absent if layers else {}).items()]
     notes += [plain(f"{warning.message} {warning.advice}") for warning in of.case.profile.warnings]
-    return Grid(headline, plain(about), "layer", HEADINGS, tuple(lines), tuple(notes), tuple(of_layers(table)))
+    return Grid(of.headline, plain(about), "layer", HEADINGS, ruled(lines, sums), tuple(notes), tuple(of_layers(table)))
 
 
-def _chosen(table: LayerTable | str, sort: str, top: int | None) -> list[LayerRow]:
-    """The rows to show: those that take most, in the order asked for."""
+def _chosen(case: Profiled, sort: str, top: int | None) -> Chosen[LayerTable, LayerRow]:
+    """The rows that take most, in the order asked for."""
+    table = layer_table(case.profile, case.untouched)
     if isinstance(table, str):
-        return []
+        return Chosen(case, table)
     rows = by_time(table.rows)[:top]
-    return rows if sort == "time" else sorted(rows, key=lambda row: row.place)
+    return Chosen(case, table, rows if sort == "time" else sorted(rows, key=lambda row: row.place))
 
 
 def _line(row: LayerRow) -> Line:
@@ -119,15 +107,11 @@ def _line(row: LayerRow) -> Line:
         str(row.calls) if row.calls != 1 else ABSENT,
         *_numbers(row.times),
     )
-    return Line(name_of(layer_name(row)), tuple((text, "") for text in texts))
+    return Line.of(name_of(layer_name(row)), texts)
 
 
 def _total(name: str, times: Times, style: str = "") -> Line:
-    return Line(name, tuple((text, "") for text in ("", "", "", "", "", "", *_numbers(times))), style=style)
-
-
-def _ending(line: Line) -> Line:
-    return Line(line.name, line.cells, ends=True)
+    return Line.of(name, ["", "", "", "", "", "", *_numbers(times)], style)
 
 
 def _numbers(times: Times | None) -> list[str]:

@@ -12,13 +12,14 @@ from inferlens.layer_profile import Level
 from inferlens.units import ABSENT, listing, milliseconds, plural
 from inferlens.views.columns import FASTEST
 from inferlens.views.plain import plain
-from inferlens.views.profiled import check, csv, json, markdown, terminal
+from inferlens.views.profiled import check, csv, json
 from inferlens.views.profiled.cases import Profiled, check_reference
 from inferlens.views.profiled.grid import Grid, Heading, Line
 from inferlens.views.profiled.layers import signed_percent
 from inferlens.views.profiled.module_columns import Column, Columns, check_level, columns
 from inferlens.views.profiled.module_notes import SHARED, SLOWER, notes
 from inferlens.views.profiled.sentences import name_of
+from inferlens.views.profiled.tables import drawn
 from inferlens.views.profiled.tree_sentences import overlaps, sentences
 
 MOST_ROWS = 40
@@ -79,8 +80,7 @@ def render(
         return csv.modules([(each.columns.shown, each.table) for each in trees if each.table])
     if format == "json":
         return json.modules(json.model(each.columns, each.table, _sentences(each)) for each in trees)
-    grids = [grid(each) for each in trees]
-    return markdown.render(grids) if format == "markdown" else terminal.render(grids, width, color)
+    return drawn(map(grid, trees), format, width, color)
 
 
 def tree(of: Columns, fused: str, depth: int | None, most_rows: int | None) -> Tree:

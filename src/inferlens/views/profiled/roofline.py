@@ -12,15 +12,16 @@ from inferlens.insight.runs import part_runs
 from inferlens.profile_store import LoadedProfiles
 from inferlens.units import ABSENT, mebibytes, megaflops, milliseconds, plural, ratio, significant
 from inferlens.views.plain import plain
-from inferlens.views.profiled import check, check_order, markdown, roofline_data, terminal
+from inferlens.views.profiled import check, check_order, roofline_data
 from inferlens.views.profiled.cases import Profiled, groups
-from inferlens.views.profiled.grid import Grid, Heading, Line
+from inferlens.views.profiled.grid import Grid, Heading, Line, ruled
 from inferlens.views.profiled.layers import modules, signed_percent
+from inferlens.views.profiled.roofline_data import Floored
 from inferlens.views.profiled.roofline_sentences import about, name_in, notes, sentences
 from inferlens.views.profiled.sentences import cost
+from inferlens.views.profiled.tables import Chosen, drawn, limit
 
 SORTS = ("won", "time", "order")
-TOP = 20
 UNKNOWN = "of no known module"
 HEADINGS = (
     Heading("#", keep=11),
@@ -72,8 +73,8 @@ def render(
         cases: as :func:`roofed` makes them.
         format: one of ``FORMATS``.
         sort: ``won``, those first in which there is most to be won; ``time``, what takes most; ``order``.
-        top: how many rows, those in which there is most to be won, or that take most; ``None``: :data:`TOP` in tables
-            for people, all otherwise.
+        top: how many rows, those in which there is most to be won, or that take most; ``None``: :data:`.tables.TOP` in
+            tables for people, all otherwise.
         width, color: of the terminal.
 
     Raises:
@@ -81,11 +82,12 @@ def render(
     """
     check(format)
     check_sort(sort)
-    if format in ("csv", "json"):
-        chosen = [(each.case, each.found, _chosen(each.found, sort, top)) for each in cases]
-        return roofline_data.csv(chosen) if format == "csv" else roofline_data.json(chosen)
-    grids = [grid(each, sort, TOP if top is None else top) for each in cases]
-    return markdown.render(grids) if format == "markdown" else terminal.render(grids, width, color)
+    chosen = [_chosen(each, sort, limit(top, format)) for each in cases]
+    if format == "csv":
+        return roofline_data.csv(chosen)
+    if format == "json":
+        return roofline_data.json(chosen)
+    return drawn(map(grid, chosen), format, width, color)
 
 
 def check_sort(sort: str) -> None:
@@ -97,25 +99,20 @@ def check_sort(sort: str) -> None:
     check_order("Floors", sort, SORTS)
 
 
-def grid(of: Roofed, sort: str, top: int) -> Grid:
+def grid(of: Floored) -> Grid:
     """One case as a table."""
-    headline = f"{of.case.headline} · {of.case.name}"
-    found = of.found
+    found, rest = of.table, of.rest
     if isinstance(found, str):
-        return Grid(headline, "", "layer", HEADINGS, (), sentences=(plain(f"It has no floors: {found}"),))
-    rows = _chosen(found, sort, top)
-    places = {id(row) for row in rows}
-    rest = [row for row in found.rows if id(row) not in places]
-    lines = [_line(row, found) for row in rows]
+        return Grid(of.headline, "", "layer", HEADINGS, (), sentences=(plain(f"It has no floors: {found}"),))
+    lines = [_line(row, found) for row in of.rows]
     lines += [_sum(plural(len(rest), f"other {found.by}"), rest, found.time)] if rest else []
-    lines[-1:] = [Line(line.name, line.cells, ends=True) for line in lines[-1:]]
-    lines += [_time(f"in no {found.timed}", found.outside, found.time), _whole(found)]
+    sums = [_time(f"in no {found.timed}", found.outside, found.time), _whole(found)]
     return Grid(
-        headline,
+        of.headline,
         about(found),
         found.by,
         HEADINGS,
-        tuple(lines),
+        ruled(lines, sums),
         tuple(map(plain, notes(of.case.profile, found))),
         tuple(map(plain, [*sentences(found), *_cost(of.case)])),
     )
@@ -128,14 +125,15 @@ def _cost(of: Profiled) -> list[str]:
     return [cost(account)] if account and account.cost is not None else []
 
 
-def _chosen(found: Roofline | str, sort: str, top: int | None) -> list[Floor]:
+def _chosen(of: Roofed, sort: str, top: int | None) -> Floored:
     """The rows to show, in the order asked for."""
+    found = of.found
     if isinstance(found, str):
-        return []
+        return Chosen(of.case, found)
     if sort == "time":
-        return sorted(found.rows, key=lambda row: -row.time)[:top]
+        return Chosen(of.case, found, sorted(found.rows, key=lambda row: -row.time)[:top])
     rows = found.ranked[:top]
-    return rows if sort == "won" else sorted(rows, key=lambda row: row.place)
+    return Chosen(of.case, found, rows if sort == "won" else sorted(rows, key=lambda row: row.place))
 
 
 def _line(row: Floor, found: Roofline) -> Line:
@@ -148,7 +146,7 @@ def _line(row: Floor, found: Roofline) -> Line:
         modules(row.modules) if of_layer and row.modules != (row.name,) else ABSENT,
         *_numbers(row),
     )
-    return Line(name, tuple((text, "") for text in texts))
+    return Line.of(name, texts)
 
 
 def _numbers(row: Floor) -> list[str]:
@@ -184,7 +182,7 @@ def _sum(name: str, rows: Sequence[Floor], whole: float) -> Line:
             distance=sum(row.time for row in known) / floor if floor else None,
             won=sum(row.won or 0.0 for row in known),
         )
-    return Line(name, tuple((text, "") for text in ("", "", "", *_numbers(row))))
+    return Line.of(name, ["", "", "", *_numbers(row)])
 
 
 def _whole(found: Roofline) -> Line:

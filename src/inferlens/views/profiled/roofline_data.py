@@ -9,27 +9,26 @@ from inferlens.insight.roofline import Roofline
 from inferlens.insight.roofline_rows import Floor
 from inferlens.views.profiled import csv as csv_of
 from inferlens.views.profiled import json as json_of
-from inferlens.views.profiled.cases import Profiled
 from inferlens.views.profiled.roofline_sentences import notes, sentences
+from inferlens.views.profiled.tables import Chosen
 
 SCHEMA = "inferlens.roofline/1"
 NUMBERS = ("time", "share", "flops", "bytes", "intensity", "floor", "bound", "distance", "won")
 COLUMNS = (*csv_of.CASE, "precision", "row", "place", "name", "kind", "modules", *NUMBERS)
 
-Chosen = Iterable[tuple[Profiled, Roofline | str, Sequence[Floor]]]
+Floored = Chosen[Roofline, Floor]
 
 
-def csv(chosen: Chosen) -> str:
+def csv(chosen: Iterable[Floored]) -> str:
     """A line for each row of every case that has floors, and for what is in no layer, so that times add up."""
     lines: list[Sequence[object]] = []
-    for case, found, rows in chosen:
+    for of in chosen:
+        found, rest = of.table, of.rest
         if isinstance(found, str):
             continue
-        head = [*csv_of._case(case), found.precision]
-        lines += [[*head, found.by, *_cells(row)] for row in rows]
-        shown = {id(row) for row in rows}
-        rest = sum(row.time for row in found.rows if id(row) not in shown)
-        sums = [(f"other {found.by}s", rest)] if len(rows) < len(found.rows) else []
+        head = [*csv_of._case(of.case), found.precision]
+        lines += [[*head, found.by, *_cells(row)] for row in of.rows]
+        sums = [(f"other {found.by}s", sum(row.time for row in rest))] if rest else []
         for name, time in (*sums, (f"in no {found.timed}", found.outside)):
             lines.append([*head, name, *_cells(Floor(place=0, name="", time=time), summed=True)])
         whole = Floor(place=0, name="", time=found.time, floor=found.floor, won=found.won)
@@ -37,9 +36,9 @@ def csv(chosen: Chosen) -> str:
     return csv_of._written(COLUMNS, lines)
 
 
-def json(chosen: Chosen) -> str:
+def json(chosen: Iterable[Floored]) -> str:
     """Every field of every row, the ceilings, and what was not counted."""
-    return json_of._written({"schema": SCHEMA, "cases": [_case(*each) for each in chosen]})
+    return json_of._written({"schema": SCHEMA, "cases": [_case(each) for each in chosen]})
 
 
 def _cells(row: Floor, summed: bool = False) -> list[object]:
@@ -47,7 +46,8 @@ def _cells(row: Floor, summed: bool = False) -> list[object]:
     return [*own, *(getattr(row, name) for name in NUMBERS)]
 
 
-def _case(case: Profiled, found: Roofline | str, rows: Sequence[Floor]) -> dict[str, Any]:
+def _case(of: Floored) -> dict[str, Any]:
+    case, found = of.case, of.table
     about: dict[str, Any] = {**json_of.case(case), "status": case.profile.status}
     if isinstance(found, str):
         return {**about, "reason": found, "rows": []}
@@ -72,7 +72,7 @@ def _case(case: Profiled, found: Roofline | str, rows: Sequence[Floor]) -> dict[
         **{name: getattr(found, name) for name in totals},
         "counted": work.note if work else "",
         "uncovered": work.uncovered if work else {},
-        "rows": rows,
+        "rows": of.rows,
         "sentences": sentences(found),
         "notes": notes(case.profile, found),
     }
