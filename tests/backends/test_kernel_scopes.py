@@ -62,6 +62,17 @@ def test_a_module_that_fails_leaves_no_scope_open(tmp_path: Path) -> None:
     assert scopes(Fragile(), torch.zeros(2, 8), tmp_path) == {"": [], "narrow": [""], "wide": [""]}
 
 
+def test_a_scope_tells_any_name(tmp_path: Path) -> None:
+    """The profiler writes names of its own accord, some of them not as they are."""
+    names = ("a b", """"double" 'single'""", "lines\nand\ttabs", "<b>&lt;", "back\\slash/{é 層} 100 %41", "n" * 3000)
+    model = torch.nn.Sequential()
+    for name in names:
+        model.add_module(name, torch.nn.Linear(4, 4))
+    found = scopes(model, torch.zeros(1, 4), tmp_path)
+    told = origins_of([Launched(name="k", around=(SCOPE, SCOPE + each)) for each in found], modules=9)
+    assert [each.modules for each in told.of] == [(name,) for name in ("", *names)]
+
+
 def test_the_innermost_module_is_the_origin() -> None:
     inner = Launched(name="k", around=(SCOPE, SCOPE + "a", "aten::add", SCOPE + "a.b", "aten::mul"))
     found = origins_of([inner, Launched(name="copy", around=("aten::copy_",))], modules=3)

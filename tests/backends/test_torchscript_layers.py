@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -115,6 +116,37 @@ def test_odd_names(way: str, tmp_path: Path) -> None:
     attributed(network, found)
     parts = [path for layer in found.layers for path in layer.modules]
     assert parts == [f"{ODD}.{part}" for part in ((0, 1, 2) if not way else (0, 2))] + ["last"]
+
+
+def test_names_that_break_the_profilers_trace(tmp_path: Path) -> None:
+    """It writes the stacks of modules into JSON as they are."""
+    names = ("""double " quote""", "lines\nand\ttabs", "back\\slash")
+
+    def blocks() -> nn.Module:
+        return nn.Sequential(OrderedDict((name, nn.Sequential(nn.Linear(32, 32))) for name in names))
+
+    for label in LABELS:
+        found = layers(label, model(blocks), tmp_path)
+        attributed(model(blocks), found)
+        assert [layer.modules for layer in found.layers] == [(f"{name}.0",) for name in names], label
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_module_of_two_names_goes_by_its_first(label: str, tmp_path: Path) -> None:
+    """Not by that of another one of its type, called by the same name elsewhere."""
+
+    class Twofold(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before = nn.Sequential(nn.Linear(32, 32))
+            self.mine = nn.Linear(32, 32)
+            self.all = nn.ModuleList([self.mine, nn.Linear(32, 32)])
+
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            return self.mine(self.before(image))
+
+    found = layers(label, model(Twofold), tmp_path)
+    assert [layer.modules for layer in found.layers] == [("before.0",), ("mine",)]
 
 
 @pytest.mark.parametrize("way", WAYS)

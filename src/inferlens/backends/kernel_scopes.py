@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import quote, unquote
 
 from inferlens.backends.abilities import KernelOrigins, Launched, Origin, Origins
 from inferlens.backends.kernel_twins import KERNEL, Called, Twin, origins_by_twins
@@ -25,11 +26,12 @@ OUTSIDE = "{} of {} kernels, copies and fills of a run were launched outside of 
 def module_scopes(module: Any) -> Iterator[None]:
     """Has every call of ``module`` and of the modules in it be a scope of the trace, named by the module's path.
 
-    A module that has several paths goes by its first, as among the layers.
+    A module that has several paths goes by its first, as among the layers. Paths are quoted as in addresses: the
+    profiler changes quotes in names, and loses scopes with line breaks or letters beyond ASCII.
     """
     import torch
 
-    paths = {id(part): path for path, part in module.named_modules()}
+    paths = {id(part): quote(path) for path, part in module.named_modules()}
     open_: list[tuple[int, Any]] = []
 
     def entering(part: Any, _: Any) -> None:
@@ -115,5 +117,5 @@ def _origin(launched: Launched) -> Origin:
     scopes = [name for name in launched.around if name.startswith(SCOPE)]
     if not scopes:
         return Origin()
-    path = scopes[-1].removeprefix(SCOPE)
+    path = unquote(scopes[-1].removeprefix(SCOPE))
     return Origin(path, (path,))

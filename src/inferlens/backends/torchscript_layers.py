@@ -112,7 +112,7 @@ def looked_at(runner: Runs, modules: Modules, marks: Marks, feed: Any, *, on_gpu
     """Where the operators of one call came from."""
     import torch
 
-    root, seen = look(runner, feed, on_gpu=on_gpu, modules=not frozen)
+    root, seen = look(runner, feed, on_gpu=on_gpu, modules=not frozen and modules.can_be_told)
     steps = steps_of(torch.jit.last_executed_optimized_graph())
     calls = numbered(chosen(root))
     nodes = iter(matched([name for (name, _), _ in calls if not name.startswith(MARK)], steps))

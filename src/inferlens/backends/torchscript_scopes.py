@@ -18,22 +18,34 @@ SELF = ("TOP", "SELF", "UNKNOWN_INSTANCE", "INSTANCE_NAME_UNKNOWN")  # the modul
 class Modules:
     """The modules of a model: their paths, and their types by name."""
 
-    def __init__(self, types: Mapping[str, str], wrapped: str = "") -> None:
+    def __init__(self, types: Mapping[str, str], wrapped: str = "", firsts: Mapping[str, str] | None = None) -> None:
         """
         Args:
             types: the name of each module's type, by its path.
             wrapped: the path of the model in what was traced, where that is a module around it.
+            firsts: the path that a module goes by, for each of its other paths: TorchScript goes by any of them.
         """
         self.types = types
         self._wrapped = wrapped
+        self._firsts = firsts or {}
 
     @classmethod
     def of(cls, module: Any, wrapped: str = "") -> Modules:
         """Those of a module; a script module tells the types that it was made from."""
+        named = list(module.named_modules(remove_duplicate=False))
+        first: dict[int, str] = {}
+        for path, part in named:
+            first.setdefault(id(part), path)
         return cls(
-            {path: getattr(part, "original_name", type(part).__name__) for path, part in module.named_modules()},
+            {path: getattr(part, "original_name", type(part).__name__) for path, part in named},
             wrapped,
+            {path: first[id(part)] for path, part in named if first[id(part)] != path},
         )
+
+    @cached_property
+    def can_be_told(self) -> bool:
+        """Whether the profiler can write the stacks of calls: it puts names into JSON as they are."""
+        return all(name.isprintable() and not set(name) & set('"\\') for name in self._named)
 
     @cached_property
     def _named(self) -> dict[str, list[str]]:
@@ -52,7 +64,7 @@ class Modules:
         path = scope.rpartition("/__module.")[2].removeprefix("__module.")
         if self._wrapped:
             path = path.removeprefix(self._wrapped).removeprefix(".")
-        return path if path in self.types else None
+        return self._firsts.get(path, path) if path in self.types else None
 
     def of_stack(self, text: str) -> str | None:
         """The innermost module in the other two texts; where it is not told which of several, what they all are in."""
@@ -73,7 +85,7 @@ class Modules:
             if inner is None:
                 break
             path = inner
-        return path if found else None
+        return self._firsts.get(path, path) if found else None
 
     def _below(self, path: str, name: str, kind: str) -> str | None:
         """The module of a name that is called from one, which may lie in a list of modules or the like."""
@@ -81,5 +93,5 @@ class Modules:
         if direct in self.types:
             return direct
         below = [each for each in self._named.get(name, ()) if not path or each.startswith(f"{path}.")]
-        alike = [each for each in below if self.types[each] == kind]
-        return alike[0] if len(alike) == 1 else None
+        alike = {self._firsts.get(each, each) for each in below if self.types[each] == kind}
+        return alike.pop() if len(alike) == 1 else None
