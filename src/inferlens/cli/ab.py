@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from inferlens.cli.bench import INPUT, MAX_TIME, ROTATE, TRUST, WARMUP, WEIGHTS
+from inferlens.cli import options
 
 if TYPE_CHECKING:
     from inferlens.duel import Duel
@@ -36,12 +36,12 @@ def ab(
     threads: Annotated[int | None, typer.Option(help=f"CPU threads inside a call {SHARED}")] = None,
     io: Annotated[str | None, typer.Option(help=f"Where a call begins and ends, device or host, {SHARED}")] = None,
     cold: Annotated[bool | None, typer.Option("--cold", help="Flush the device's cache before each sample.")] = None,
-    rotate: Annotated[bool | None, typer.Option("--rotate", help=ROTATE)] = None,
+    rotate: options.Rotate = None,
     option: Annotated[list[str] | None, typer.Option(help="A backend's option, as BACKEND.OPTION=VALUE.")] = None,
-    input: Annotated[list[str] | None, typer.Option(help=INPUT)] = None,
-    weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
-    trust: Annotated[bool | None, typer.Option("--trust", help=TRUST)] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")] = None,
+    input: options.Inputs = None,
+    weights: options.Weights = None,
+    trust: options.Trust = None,
+    seed: options.Seed = None,
     metric: Annotated[str, typer.Option(help=METRIC)] = "latency",
     threshold: Annotated[str, typer.Option(help=THRESHOLD)] = "2%",
     level: Annotated[str, typer.Option(help=LEVEL)] = "95%",
@@ -49,8 +49,8 @@ def ab(
     within: Annotated[str, typer.Option(help=WITHIN)] = "10m",
     iterations: Annotated[int | None, typer.Option(help="Latency samples of each process.")] = None,
     seconds: Annotated[str | None, typer.Option(help="Time for the latency samples of each process.")] = None,
-    max_time: Annotated[str | None, typer.Option(help=MAX_TIME, show_default="10s")] = None,
-    warmup: Annotated[int | None, typer.Option(help=WARMUP)] = None,
+    max_time: options.MaxTime = None,
+    warmup: options.Warmup = None,
     timeout: Annotated[str | None, typer.Option(help="Time each process may take in all.", show_default="15m")] = None,
     output: Annotated[str, typer.Option(help=OUTPUT)] = "results",
     json: Annotated[bool, typer.Option("--json", help=JSON)] = False,

@@ -9,30 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inferlens.cli.show import REFERENCE
+from inferlens.cli import options
 
 if TYPE_CHECKING:
     from inferlens.plan import Plan, Planned
     from inferlens.record import Record
 
-MODEL = "What to measure: a name (resnet18, timm:NAME, transformers:NAME, hub:REPO:NAME, inferlens:resnet34), \
-package.module:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of them; or one plan file (.toml)."
-BACKEND = (
-    "Backends, as name or name:variant, with commas; 'all' is every variant. [dim]Default: each that works here.[/dim]"
-)
-PRECISION = "fp32, fp16, bf16, with commas; fp8, int8 for ONNX files quantized to them. \
-[dim]Default: the file's own, else fp32.[/dim]"
-BATCH = "Batch sizes, with commas. [dim]Default: the model's own.[/dim]"
 DEVICE = "cpu, cuda, with commas. [dim]Default: cuda if it works.[/dim]"
-INPUT = "An input, as NAME=1x3x224x224:float32 or NAME=1x128:int64:0..1000; NAME=1..16x3x224x224:opt=2 prepares for a \
-range of sizes; repeatable."
 IO = "Where a call begins and ends: device, or host with copies in and out as part of it, with commas."
 REBUILD = "Build anew what was built and kept before, such as engines."
-OPTION = "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'."
-WEIGHTS = "Name or file of weights. [dim]Default: random, from the seed.[/dim]"
-TRUST = "Open pickled model files, which can run any code when opened."
 COLD = "Flush the device's cache before each latency sample; throughput is not measured then."
-ROTATE = "Feed calls from a set of inputs larger than the device's cache; throughput is not measured then."
 DEPTH = "Calls in flight at a time when throughput is measured, with commas. [dim]Default: no limit.[/dim]"
 MODE = "What to measure: latency, throughput or both."
 REPEATS = "Processes that each case is measured in, in turns with the other cases."
@@ -40,42 +26,39 @@ STOP = "When a series ends: half-width, when the median's interval is narrow, or
 HALF_WIDTH = "How far the median's 95 % interval may reach to either side of it."
 ITERATIONS = "Latency samples of each case. [dim]Default: as --stop says.[/dim]"
 SECONDS = "Time for the latency samples. [dim]Default: as --stop says.[/dim]"
-MAX_TIME = "Time after which a series of samples, or the warm-up, ends anyway."
-WARMUP = "Calls before the first sample. [dim]Default: until calls are steady, 1 s at least.[/dim]"
 CHECK = "Measure nothing: MODEL... are folders with records, or record files, and their warnings are printed."
-TIMEOUT = "Time each case may take in all, such as 90s or 15m."
 
 
 def bench(
-    model: Annotated[list[str], typer.Argument(help=MODEL)],
-    backend: Annotated[str | None, typer.Option("--backend", "-b", help=BACKEND)] = None,
-    precision: Annotated[str | None, typer.Option(help=PRECISION)] = None,
-    batch: Annotated[str | None, typer.Option(help=BATCH)] = None,
+    model: options.Models,
+    backend: options.Backends = None,
+    precision: options.Precisions = None,
+    batch: options.Batches = None,
     device: Annotated[str | None, typer.Option(help=DEVICE)] = None,
-    threads: Annotated[str | None, typer.Option(help="CPU threads inside a call, with commas.")] = None,
+    threads: options.Threads = None,
     io: Annotated[str | None, typer.Option(help=IO, show_default="device")] = None,
     cold: Annotated[bool | None, typer.Option("--cold", help=COLD)] = None,
-    rotate: Annotated[bool | None, typer.Option("--rotate", help=ROTATE)] = None,
+    rotate: options.Rotate = None,
     depth: Annotated[str | None, typer.Option(help=DEPTH)] = None,
-    option: Annotated[list[str] | None, typer.Option(help=OPTION)] = None,
-    input: Annotated[list[str] | None, typer.Option(help=INPUT)] = None,
-    weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
-    trust: Annotated[bool | None, typer.Option("--trust", help=TRUST)] = None,
+    option: options.Options = None,
+    input: options.Inputs = None,
+    weights: options.Weights = None,
+    trust: options.Trust = None,
     rebuild: Annotated[bool | None, typer.Option("--rebuild", help=REBUILD)] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")] = None,
+    seed: options.Seed = None,
     mode: Annotated[str | None, typer.Option(help=MODE, show_default="both")] = None,
     repeats: Annotated[int | None, typer.Option(help=REPEATS, show_default="1")] = None,
     stop: Annotated[str | None, typer.Option(help=STOP, show_default="half-width")] = None,
     half_width: Annotated[str | None, typer.Option(help=HALF_WIDTH, show_default="1%")] = None,
     iterations: Annotated[int | None, typer.Option(help=ITERATIONS)] = None,
     seconds: Annotated[str | None, typer.Option(help=SECONDS)] = None,
-    max_time: Annotated[str | None, typer.Option(help=MAX_TIME, show_default="10s")] = None,
-    warmup: Annotated[int | None, typer.Option(help=WARMUP)] = None,
-    timeout: Annotated[str | None, typer.Option(help=TIMEOUT, show_default="15m")] = None,
+    max_time: options.MaxTime = None,
+    warmup: options.Warmup = None,
+    timeout: options.Timeout = None,
     output: Annotated[str | None, typer.Option(help="Folder of the records.", show_default="results")] = None,
-    reference: Annotated[str | None, typer.Option(help=REFERENCE)] = None,
+    reference: options.Reference = None,
     format: Annotated[str, typer.Option(help="table, markdown, csv or json.")] = "table",
-    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    json: options.Json = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cases and run none.")] = False,
     check: Annotated[bool, typer.Option("--check", help=CHECK)] = False,
 ) -> None:

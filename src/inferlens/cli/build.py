@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inferlens.cli.bench import OPTION, TRUST, WEIGHTS
+from inferlens.cli import options
 
 if TYPE_CHECKING:
     from inferlens.build_report import BuildReport, LayerDifference
@@ -27,17 +27,17 @@ def build(
     model: Annotated[str, typer.Argument(help=MODEL)],
     output: Annotated[Path, typer.Option("--output", "-o", help=OUTPUT)],
     backend: Annotated[str, typer.Option("--backend", "-b", help=BACKEND)] = "tensorrt",
-    precision: Annotated[str | None, typer.Option(help="fp32, fp16 or bf16.", show_default="fp32")] = None,
+    precision: options.Precision = None,
     batch: Annotated[int | None, typer.Option(help="Batch size. [dim]Default: the model's own.[/dim]")] = None,
-    option: Annotated[list[str] | None, typer.Option(help=OPTION)] = None,
+    option: options.Options = None,
     input: Annotated[list[str] | None, typer.Option(help=INPUT)] = None,
-    weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
-    trust: Annotated[bool, typer.Option("--trust", help=TRUST)] = False,
+    weights: options.Weights = None,
+    trust: options.Trust = None,
     seed: Annotated[int | None, typer.Option(help="Seed of weights.", show_default="0")] = None,
     compute_capability: Annotated[str | None, typer.Option(help=CAPABILITY)] = None,
     builds: Annotated[int, typer.Option(help=BUILDS, min=1)] = 1,
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Build anew what was built before.")] = False,
-    timeout: Annotated[str, typer.Option(help="Time it may take in all, such as 90s or 1h.")] = "1h",
+    rebuild: options.Rebuild = False,
+    timeout: options.BuildTimeout = "1h",
     json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
     """Build a TensorRT engine and write it to a file.
@@ -45,11 +45,11 @@ def build(
     Beside it goes what it was built from and for. 'inferlens bench model.engine' runs it. Without a GPU, TensorRT for
     RTX builds for the compute capabilities that are named.
     """
-    options = [*(option or ())]
+    given = [*(option or ())]
     if compute_capability:
-        options.append(f"{backend.partition(':')[0]}.compute_capability={compute_capability.replace(',', '+')}")
+        given.append(f"{backend.partition(':')[0]}.compute_capability={compute_capability.replace(',', '+')}")
     words = {
-        "model": model, "precision": precision, "batch": batch, "option": options, "input": input or None,
+        "model": model, "precision": precision, "batch": batch, "option": given, "input": input or None,
         "weights": weights, "trust": trust, "seed": seed,
     }  # fmt: skip
     show(run(words, backend, output, builds, rebuild, timeout), json)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from inferlens.cli.bench import INPUT, OPTION, TRUST, WEIGHTS
+from inferlens.cli import options
 
 MODEL = "The model, as for 'inferlens bench'."
 TO = "The file: .onnx, .pt (TorchScript), .pt2 (exported program), .engine (TensorRT), .ts or .ep (Torch-TensorRT)."
@@ -18,15 +18,15 @@ def export(
     model: Annotated[str, typer.Argument(help=MODEL)],
     to: Annotated[Path, typer.Option("--to", help=TO)],
     backend: Annotated[str | None, typer.Option("--backend", "-b", help=BACKEND)] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, fp16 or bf16.", show_default="fp32")] = None,
+    precision: options.Precision = None,
     batch: Annotated[str | None, typer.Option(help="Batch size. [dim]Default: the model's own.[/dim]")] = None,
-    input: Annotated[list[str] | None, typer.Option(help=INPUT)] = None,
-    option: Annotated[list[str] | None, typer.Option(help=OPTION)] = None,
-    weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
-    trust: Annotated[bool, typer.Option("--trust", help=TRUST)] = False,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")] = None,
-    timeout: Annotated[str, typer.Option(help="Time it may take in all, such as 90s or 1h.")] = "1h",
-    rebuild: Annotated[bool, typer.Option("--rebuild", help="Build anew what was built before.")] = False,
+    input: options.Inputs = None,
+    option: options.Options = None,
+    weights: options.Weights = None,
+    trust: options.Trust = None,
+    seed: options.Seed = None,
+    timeout: options.BuildTimeout = "1h",
+    rebuild: options.Rebuild = False,
 ) -> None:
     """Write a model to a file that 'inferlens bench' runs and others can load.
 
@@ -42,7 +42,7 @@ def export(
     }  # fmt: skip
     case = tasks.single(words, tasks.saver(to, backend))
     with screen.busy(f"{model}: {case.backend_label}") as phase:
-        done = tasks.save(to, case, trust=trust, rebuild=rebuild, phase=phase, timeout=limit)
+        done = tasks.save(to, case, trust=bool(trust), rebuild=rebuild, phase=phase, timeout=limit)
     screen.warnings(done.warnings)
     seconds = sum(phase.seconds for phase in done.phases)
     size = units.byte_count(to.stat().st_size)

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from inferlens.cli.layers import FORMAT, PATHS
+from inferlens.cli import options
 
 TOP = "Only so many findings of each case. [dim]Default: all.[/dim]"
 
 
 def findings(
-    paths: Annotated[list[Path], typer.Argument(help=PATHS)],
+    paths: options.Profiles,
     top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
-    format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
+    format: options.Format = "table",
 ) -> None:
     """Say in plain words what takes time in profiled cases that need not, with the evidence and what to try.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from inferlens.cli.layers import FORMAT, PATHS
+from inferlens.cli import options
 
 BY = "name (a row for each kernel, with all its launches) or launch (a row for each)."
 SORT = "time (what takes most first), order (that of execution) or calls (what is launched most first)."
@@ -15,11 +14,11 @@ TOP = "Only so many rows. [dim]Default: 20 in tables, all in CSV and JSON.[/dim]
 
 
 def kernels(
-    paths: Annotated[list[Path], typer.Argument(help=PATHS)],
+    paths: options.Profiles,
     by: Annotated[str, typer.Option(help=BY)] = "name",
     sort: Annotated[str, typer.Option(help=SORT)] = "time",
     top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
-    format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
+    format: options.Format = "table",
 ) -> None:
     """Show the kernels of cases profiled with --level kernel: times, launches, occupancy, tensor cores, modules.
 

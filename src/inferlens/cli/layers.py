@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-PATHS = "Folders with profiles, at any height, or profile files."
-FORMAT = "table, markdown, csv or json."
+from inferlens.cli import options
+
 SORT = "time (what takes most first) or order (that of execution)."
 TOP = "Only so many layers, those that take most. [dim]Default: 20 in tables, all in CSV and JSON.[/dim]"
 
@@ -17,10 +17,10 @@ TRACE = "Write every run as a trace for Perfetto (ui.perfetto.dev) into this fil
 
 
 def layers(
-    paths: Annotated[list[Path], typer.Argument(help=PATHS)],
+    paths: options.Profiles,
     sort: Annotated[str, typer.Option(help=SORT)] = "time",
     top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
-    format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
+    format: options.Format = "table",
     plot: Annotated[Path | None, typer.Option("--plot", help=PLOT, show_default=False)] = None,
     trace: Annotated[Path | None, typer.Option("--trace", help=TRACE, show_default=False)] = None,
 ) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from inferlens.cli.layers import FORMAT, PATHS
+from inferlens.cli import options
 
 DEPTH = "How deep modules are unfolded. [dim]Default: to about 40 rows in tables, all in CSV and JSON.[/dim]"
 REFERENCE = "The case of the first column, such as 'onnxruntime:cpu fp32'. \
@@ -18,12 +17,12 @@ FUSED = "Layers fused from several modules: whole (to the deepest module that co
 
 
 def modules(
-    paths: Annotated[list[Path], typer.Argument(help=PATHS)],
+    paths: options.Profiles,
     level: Annotated[str | None, typer.Option(help=LEVEL)] = None,
     depth: Annotated[int | None, typer.Option(min=1, help=DEPTH)] = None,
     reference: Annotated[str | None, typer.Option(help=REFERENCE)] = None,
     fused: Annotated[str, typer.Option(help=FUSED)] = "whole",
-    format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
+    format: options.Format = "table",
 ) -> None:
     """Show where the time goes by module of the model: modules as rows, backends as columns.
 

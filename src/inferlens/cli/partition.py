@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inferlens.cli.bench import BATCH, INPUT, OPTION, TRUST, WEIGHTS
+from inferlens.cli import options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,15 +29,15 @@ NAMED = 3  # modules and kinds of operators that a row names
 def partition(
     model: Annotated[str, typer.Argument(help=MODEL)],
     backend: Annotated[str, typer.Option("--backend", "-b", help=BACKEND)] = "torch_tensorrt:dynamo",
-    option: Annotated[list[str] | None, typer.Option(help=OPTION)] = None,
+    option: options.Options = None,
     precision: Annotated[str | None, typer.Option(help="fp32, fp16, bf16, with commas.")] = None,
-    batch: Annotated[str | None, typer.Option(help=BATCH)] = None,
-    input: Annotated[list[str] | None, typer.Option(help=INPUT)] = None,
-    weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
-    trust: Annotated[bool, typer.Option("--trust", help=TRUST)] = False,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")] = None,
+    batch: options.Batches = None,
+    input: options.Inputs = None,
+    weights: options.Weights = None,
+    trust: options.Trust = None,
+    seed: options.Seed = None,
     format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
-    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    json: options.Json = False,
 ) -> None:
     """Show which operators run in TensorRT and which in PyTorch, and where the graph breaks.
 
@@ -60,7 +60,7 @@ def partition(
     for number, case in enumerate(cases, 1):
         with screen.busy(f"{number} of {len(cases)}, {case.label}") as phase:
             try:
-                results.append((case, tasks.run("partition", case, Partition, trust=trust, phase=phase).result))
+                results.append((case, tasks.run("partition", case, Partition, trust=bool(trust), phase=phase).result))
             except InferlensError as error:
                 results.append((case, error))
     failures = [result for _, result in results if isinstance(result, InferlensError)]

@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from inferlens.cli.show import PATHS, REFERENCE
+from inferlens.cli import options
 
 OUTPUT = "The file to write; .svg, .png or .html decides its format."
 THEME = "auto, light or dark. [dim]Default: light, and in HTML what the reader's system is set to.[/dim]"
 
 
 def plot(
-    paths: Annotated[list[Path], typer.Argument(help=PATHS)],
+    paths: options.Records,
     output: Annotated[Path, typer.Option("--output", "-o", help=OUTPUT)] = Path("compare.svg"),
-    reference: Annotated[str | None, typer.Option(help=REFERENCE)] = None,
+    reference: options.Reference = None,
     theme: Annotated[str | None, typer.Option(help=THEME)] = None,
 ) -> None:
     """Draw latency and throughput of every backend side by side, and against the batch size.

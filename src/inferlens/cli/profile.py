@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inferlens.cli.bench import BACKEND, BATCH, INPUT, MODEL, OPTION, PRECISION, TIMEOUT, TRUST, WEIGHTS
+from inferlens.cli import options
 
 if TYPE_CHECKING:
     from inferlens.plan import Plan
@@ -30,22 +30,22 @@ TENSORBOARD = "Write traces here, into a log folder for each case, such as pytor
 
 
 def profile(
-    model: Annotated[list[str], typer.Argument(help=MODEL)],
-    backend: Annotated[str | None, typer.Option("--backend", "-b", help=BACKEND)] = None,
-    precision: Annotated[str | None, typer.Option(help=PRECISION)] = None,
-    batch: Annotated[str | None, typer.Option(help=BATCH)] = None,
+    model: options.Models,
+    backend: options.Backends = None,
+    precision: options.Precisions = None,
+    batch: options.Batches = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda. [dim]Default: cuda if it works.[/dim]")] = None,
-    threads: Annotated[str | None, typer.Option(help="CPU threads inside a call, with commas.")] = None,
-    option: Annotated[list[str] | None, typer.Option(help=OPTION)] = None,
-    input: Annotated[list[str] | None, typer.Option(help=INPUT)] = None,
-    weights: Annotated[str | None, typer.Option(help=WEIGHTS)] = None,
-    trust: Annotated[bool | None, typer.Option("--trust", help=TRUST)] = None,
+    threads: options.Threads = None,
+    option: options.Options = None,
+    input: options.Inputs = None,
+    weights: options.Weights = None,
+    trust: options.Trust = None,
     rebuild: Annotated[bool | None, typer.Option("--rebuild", help=REBUILD)] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")] = None,
+    seed: options.Seed = None,
     level: Annotated[str | None, typer.Option(help=LEVEL, show_default="layer")] = None,
     runs: Annotated[int | None, typer.Option(help=RUNS, min=1, show_default="50")] = None,
     max_time: Annotated[str | None, typer.Option(help=MAX_TIME, show_default="10s")] = None,
-    timeout: Annotated[str | None, typer.Option(help=TIMEOUT, show_default="15m")] = None,
+    timeout: options.Timeout = None,
     output: Annotated[str | None, typer.Option(help="Folder of records and profiles.", show_default="results")] = None,
     torch_profiler: Annotated[bool, typer.Option("--torch-profiler", help=PROFILER, rich_help_panel=PANEL)] = False,
     wait: Annotated[int | None, typer.Option(help=WAIT, min=0, show_default="1", rich_help_panel=PANEL)] = None,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from inferlens.cli.layers import FORMAT, PATHS
+from inferlens.cli import options
 
 BY = "layer (as the backend executes them) or module (of the model)."
 DEPTH = "With --by module: modules deeper than this count to those above them. [dim]Default: none do.[/dim]"
@@ -17,12 +17,12 @@ PLOT = "Draw the rooflines, log-log, into this file instead; .svg, .png or .html
 
 
 def roofline(
-    paths: Annotated[list[Path], typer.Argument(help=PATHS)],
+    paths: options.Profiles,
     by: Annotated[str, typer.Option(help=BY)] = "layer",
     depth: Annotated[int | None, typer.Option(min=1, help=DEPTH)] = None,
     sort: Annotated[str, typer.Option(help=SORT)] = "won",
     top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
-    format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
+    format: options.Format = "table",
     plot: Annotated[Path | None, typer.Option("--plot", help=PLOT, show_default=False)] = None,
 ) -> None:
     """Show how far layers are from the least time that their work takes on this device, and what there is to be won.

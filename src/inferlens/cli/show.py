@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-PATHS = "Folders with records, at any height, or record files."
-REFERENCE = "The row that speed-ups are against, such as 'onnxruntime:cpu fp32'. \
-[dim]Default: pytorch fp32, or else the first that ran.[/dim]"
+from inferlens.cli import options
 
 
 def show(
-    paths: Annotated[list[Path], typer.Argument(help=PATHS)],
-    format: Annotated[str, typer.Option("--format", "-f", help="table, markdown, csv or json.")] = "table",
-    reference: Annotated[str | None, typer.Option(help=REFERENCE)] = None,
-    json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+    paths: options.Records,
+    format: options.Format = "table",
+    reference: options.Reference = None,
+    json: options.Json = False,
 ) -> None:
     """Show what was measured as a table, Markdown, CSV or JSON.
 

@@ -1,0 +1,55 @@
+"""Arguments and options that mean the same in several commands, each declared once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+_MODEL = "What to measure: a name (resnet18, timm:NAME, transformers:NAME, hub:REPO:NAME, inferlens:resnet34), \
+package.module:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of them; or one plan file (.toml)."
+_BACKENDS = (
+    "Backends, as name or name:variant, with commas; 'all' is every variant. [dim]Default: each that works here.[/dim]"
+)
+_PRECISIONS = "fp32, fp16, bf16, with commas; fp8, int8 for ONNX files quantized to them. \
+[dim]Default: the file's own, else fp32.[/dim]"
+_INPUT = "An input, as NAME=1x3x224x224:float32 or NAME=1x128:int64:0..1000; NAME=1..16x3x224x224:opt=2 prepares for a \
+range of sizes; repeatable."
+_OPTION = "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'."
+_WEIGHTS = "Name or file of weights. [dim]Default: random, from the seed.[/dim]"
+_TRUST = "Open pickled model files, which can run any code when opened."
+_ROTATE = "Feed calls from a set of inputs larger than the device's cache; throughput is not measured then."
+_MAX_TIME = "Time after which a series of samples, or the warm-up, ends anyway."
+_WARMUP = "Calls before the first sample. [dim]Default: until calls are steady, 1 s at least.[/dim]"
+_TIMEOUT = "Time each case may take in all, such as 90s or 15m."
+_REFERENCE = "The row that speed-ups are against, such as 'onnxruntime:cpu fp32'. \
+[dim]Default: pytorch fp32, or else the first that ran.[/dim]"
+
+# What to run.
+Models = Annotated[list[str], typer.Argument(help=_MODEL)]
+Backends = Annotated[str | None, typer.Option("--backend", "-b", help=_BACKENDS)]
+Precision = Annotated[str | None, typer.Option(help="fp32, fp16 or bf16.", show_default="fp32")]
+Precisions = Annotated[str | None, typer.Option(help=_PRECISIONS)]
+Batches = Annotated[str | None, typer.Option(help="Batch sizes, with commas. [dim]Default: the model's own.[/dim]")]
+Threads = Annotated[str | None, typer.Option(help="CPU threads inside a call, with commas.")]
+Options = Annotated[list[str] | None, typer.Option(help=_OPTION)]
+Inputs = Annotated[list[str] | None, typer.Option(help=_INPUT)]
+Rotate = Annotated[bool | None, typer.Option("--rotate", help=_ROTATE)]
+Weights = Annotated[str | None, typer.Option(help=_WEIGHTS)]
+Trust = Annotated[bool | None, typer.Option("--trust", help=_TRUST)]
+Rebuild = Annotated[bool, typer.Option("--rebuild", help="Build anew what was built before.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of weights and inputs.", show_default="0")]
+
+# How long it may take.
+MaxTime = Annotated[str | None, typer.Option(help=_MAX_TIME, show_default="10s")]
+Warmup = Annotated[int | None, typer.Option(help=_WARMUP)]
+Timeout = Annotated[str | None, typer.Option(help=_TIMEOUT, show_default="15m")]
+BuildTimeout = Annotated[str, typer.Option(help="Time it may take in all, such as 90s or 1h.")]
+
+# What to show, and how.
+Records = Annotated[list[Path], typer.Argument(help="Folders with records, at any height, or record files.")]
+Profiles = Annotated[list[Path], typer.Argument(help="Folders with profiles, at any height, or profile files.")]
+Reference = Annotated[str | None, typer.Option(help=_REFERENCE)]
+Format = Annotated[str, typer.Option("--format", "-f", help="table, markdown, csv or json.")]
+Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
