@@ -58,67 +58,56 @@ class ReferenceJob(Struct, frozen=True, kw_only=True, tag="reference"):
     live: str | None = None
 
 
-class CaseJob(Struct, frozen=True, kw_only=True, tag="case"):
-    """Measure ``case``; artefacts go to ``folder``, what is worth keeping between cases to ``cache``.
+class JobOnCase(Struct, frozen=True, kw_only=True):
+    """What is said of every job that prepares a case.
 
-    ``rebuild`` asks for what is in the cache to be made anew.
+    Attributes:
+        folder: where artefacts go.
+        cache: where to keep what is worth keeping between cases.
+        rebuild: whether to make anew what is in the cache.
     """
 
     case: Case
-    budget: Budget
     folder: str
     cache: str
-    reference: Reference
     trust: bool = False
     rebuild: bool = False
+
+
+class CaseJob(JobOnCase, frozen=True, kw_only=True, tag="case"):
+    """Measure ``case``."""
+
+    budget: Budget
+    reference: Reference
     live: str | None = None
 
 
-class TaskJob(Struct, frozen=True, kw_only=True, tag="task"):
+class TaskJob(JobOnCase, frozen=True, kw_only=True, tag="task"):
     """Have the backend of ``case`` do something with its model other than run it: ``save`` it, for example.
 
     Attributes:
         task: name of the backend's method.
-        folder, cache: as in :class:`CaseJob`.
         arguments: of the method, by name; ``path`` is a file's.
     """
 
     task: Literal["save", "build", "partition"]
-    case: Case
-    folder: str
-    cache: str
-    trust: bool = False
-    rebuild: bool = False
     arguments: dict[str, Any] = {}
 
 
-class ProfileJob(Struct, frozen=True, kw_only=True, tag="profile"):
-    """Profile ``case`` at a level, in ``runs`` calls after ``warmup`` others; the rest as in :class:`CaseJob`."""
+class ProfileJob(JobOnCase, frozen=True, kw_only=True, tag="profile"):
+    """Profile ``case`` at a level, in ``runs`` calls after ``warmup`` others."""
 
-    case: Case
     level: Level
     runs: int
     warmup: int
-    folder: str
-    cache: str
-    trust: bool = False
-    rebuild: bool = False
     live: str | None = None
 
 
-class TraceJob(Struct, frozen=True, kw_only=True, tag="trace"):
-    """Trace steps of ``case`` with torch.profiler, after ``untraced`` calls without it; files go to ``folder``.
+class TraceJob(JobOnCase, frozen=True, kw_only=True, tag="trace"):
+    """Trace steps of ``case`` with torch.profiler, after ``untraced`` calls without it; files go to ``folder``."""
 
-    The rest is as in :class:`CaseJob`.
-    """
-
-    case: Case
     tracing: Tracing
     untraced: int
-    folder: str
-    cache: str
-    trust: bool = False
-    rebuild: bool = False
     live: str | None = None
 
 
@@ -133,35 +122,34 @@ class CeilingsJob(Struct, frozen=True, kw_only=True, tag="ceilings"):
 Job = ProbeJob | FindJob | ReferenceJob | CaseJob | ProfileJob | TraceJob | TaskJob | CeilingsJob
 
 
-class Answer(Struct, frozen=True, kw_only=True):
-    """A worker's answer to a :class:`CaseJob`: the part of the record that it knows."""
+class Ended(Struct, frozen=True, kw_only=True):
+    """How the job on a case ended, and what was learned on the way."""
 
     status: Status
     reason: str = ""
     cure: str = ""
     model: ModelFacts | None = None
     phases: tuple[Phase, ...] = ()
+    warnings: tuple[Warning, ...] = ()
+
+
+class Answer(Ended, frozen=True, kw_only=True):
+    """A worker's answer to a :class:`CaseJob`: the part of the record that it knows."""
+
     measurements: tuple[Measurement, ...] = ()
     agreement: Agreement | None = None
     memory: Memory = Memory()
     facts: dict[str, Any] = {}
     artefacts: tuple[Artefact, ...] = ()
-    warnings: tuple[Warning, ...] = ()
 
 
-class ProfileAnswer(Struct, frozen=True, kw_only=True):
+class ProfileAnswer(Ended, frozen=True, kw_only=True):
     """A worker's answer to a :class:`ProfileJob`: the part of the profile that it knows."""
 
-    status: Status
-    reason: str = ""
-    cure: str = ""
-    model: ModelFacts | None = None
-    phases: tuple[Phase, ...] = ()
     layers: Layers | None = None
     kernels: Kernels | None = None
     work: Work | None = None
     facts: dict[str, Any] = {}
-    warnings: tuple[Warning, ...] = ()
 
 
 class Shown(Struct, frozen=True, kw_only=True):
@@ -181,7 +169,7 @@ class Shown(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class TraceAnswer(Struct, frozen=True, kw_only=True):
+class TraceAnswer(Ended, frozen=True, kw_only=True):
     """A worker's answer to a :class:`TraceJob`.
 
     Attributes:
@@ -190,15 +178,9 @@ class TraceAnswer(Struct, frozen=True, kw_only=True):
         before: seconds of the calls without a profiler.
     """
 
-    status: Status
-    reason: str = ""
-    cure: str = ""
-    model: ModelFacts | None = None
-    phases: tuple[Phase, ...] = ()
     files: tuple[str, ...] = ()
     shown: tuple[Shown, ...] = ()
     before: tuple[float, ...] = ()
-    warnings: tuple[Warning, ...] = ()
 
 
 class Failure(Struct, frozen=True, kw_only=True):
