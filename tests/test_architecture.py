@@ -15,12 +15,12 @@ import inferlens
 ROOT = Path(inferlens.__file__).parent
 # From the bottom to the top: a layer may import from those before it, and from itself.
 LAYERS = [
-    "errors", "units", "files", "forms", "limits", "registry", "clocks", "case", "machine", "record", "kernel_profile",
-    "work", "layer_profile", "partition", "build_report", "stats", "samples", "trace", "insight", "disturbance",
-    "cautions", "energy", "models", "backends", "measure", "watch", "jobs", "flight", "inspection", "recording",
-    "worker", "launch", "conditions", "plan_words", "plan_budget", "plan", "case_words", "observer", "store",
-    "profile_store", "comparing", "duel", "voyage", "api", "rounds", "ceilings", "profiling", "tracing", "tasks",
-    "views", "cli", "__main__",
+    "errors", "units", "files", "forms", "limits", "registry", "clocks", "case", "cures", "machine", "record",
+    "kernel_profile", "work", "layer_profile", "partition", "build_report", "stats", "samples", "trace", "insight",
+    "disturbance", "cautions", "energy", "models", "backends", "measure", "watch", "jobs", "flight", "inspection",
+    "recording", "worker", "launch", "conditions", "plan_words", "plan_budget", "plan", "case_words", "observer",
+    "store", "profile_store", "comparing", "duel", "voyage", "api", "rounds", "ceilings", "profiling", "tracing",
+    "tasks", "views", "cli", "__main__",
 ]  # fmt: skip
 FRAMEWORKS = {
     "torch", "torchvision", "timm", "transformers", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx",

@@ -15,8 +15,17 @@ import pytest
 import inferlens
 from inferlens import cautions as module
 from inferlens.backends.base import Preparation
-from inferlens.case import Budget
-from inferlens.cautions import ADVICE, CAUTIONS, OF_THE_CASE, OF_THE_MACHINE, bound_by, cautions
+from inferlens.case import Budget, Case
+from inferlens.cautions import (
+    ADVICE,
+    CAUTIONS,
+    OF_SEVERAL,
+    OF_THE_BACKEND,
+    OF_THE_CASE,
+    OF_THE_MACHINE,
+    bound_by,
+    cautions,
+)
 from inferlens.disturbance import words
 from inferlens.machine import Marks, Span
 from inferlens.record import Measurement, Record, Warning
@@ -63,6 +72,22 @@ def test_a_series_that_is_unfit_is_told(code: str, samples: Any) -> None:
     (warning,) = [each for each in cautions(Repeats((of(samples),))) if each.code == code]
     assert warning.advice == ADVICE[code]
     assert code not in codes(of(1 + noise(6)))
+
+
+@pytest.mark.parametrize("code", OF_SEVERAL)
+def test_who_asked_for_several_processes_is_not_told_to_ask_for_them(code: str) -> None:
+    samples = {
+        "few-independent-samples": 1 + 0.05 * autoregressive(1, 1, 200, 0.9)[0],
+        "drifting": 1 + 0.2 * AT + noise(2),
+        "cycling": 1 + 0.1 * np.sin(15 * AT) + noise(3),
+        "never-steady": 1 + 0.2 * (AT > 0.8) + noise(4),
+    }[code]
+    said = {
+        repeats: next(each.advice for each in cautions(Repeats((of(samples, repeats=repeats),))) if each.code == code)
+        for repeats in (1, 5)
+    }
+    assert "--repeats" in said[1]
+    assert "--repeats" not in said[5]
 
 
 @pytest.mark.parametrize(
@@ -161,6 +186,20 @@ def test_what_a_call_waits_for(metrics: dict[str, float], bound: str) -> None:
     assert bound_by(made) == bound
     told = {"host": ["host-bound"], "copies": ["copy-bound"]}
     assert codes(made) == told.get(bound, [])
+
+
+@pytest.mark.parametrize(
+    ("of", "said"),
+    [
+        (case("pytorch", device="cuda"), "A CUDA graph (pytorch.cuda_graph=true) or a larger --batch."),
+        (case("torch_compile:default", device="cuda"), "A CUDA graph (torch_compile:reduce-overhead) or a larger"),
+        (case("torch_compile:reduce-overhead", device="cuda"), "A larger --batch; a CUDA graph was asked for already."),
+        (case("torchscript:trace", device="cuda"), "Another backend with a CUDA graph"),
+    ],
+)
+def test_who_waits_for_the_host_is_told_what_his_backend_has(of: Case, said: str) -> None:
+    (warning,) = cautions(Repeats((msgspec.structs.replace(timed(enqueue=9.2, GPU=9.0), case=of),)))
+    assert warning.advice.startswith(said)
 
 
 # Of the machine
@@ -280,8 +319,8 @@ def test_every_warning_has_an_advice() -> None:
             assert arguments[2] != "", where
     assert all(ADVICE.values())
     assert all(words.ADVICE.values())
-    assert set(ADVICE).isdisjoint((*OF_THE_MACHINE, *OF_THE_CASE))
-    assert module.CAUTIONS.keys() == {*ADVICE, *OF_THE_MACHINE, *OF_THE_CASE}
+    assert set(ADVICE).isdisjoint((*OF_THE_BACKEND, *OF_THE_MACHINE, *OF_THE_CASE))
+    assert module.CAUTIONS.keys() == {*ADVICE, *OF_THE_BACKEND, *OF_THE_MACHINE, *OF_THE_CASE}
 
 
 def test_the_page_has_every_code_and_no_other() -> None:

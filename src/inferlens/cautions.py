@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from inferlens import cures
 from inferlens.disturbance import words
 from inferlens.record import Record, Warning
 from inferlens.samples import Repeats, Series, finite, latencies, of
@@ -31,9 +32,17 @@ ADVICE = {
     "unsteady-warm-up": "More --warmup, or a longer --max-time.",
     "repeat-failed": "Its record says why; the median is of the others.",
     "cut-short": "The same command again, to its end.",
-    "host-bound": "A CUDA graph (BACKEND.cuda_graph=true, torch_compile:reduce-overhead), or a larger --batch.",
     "copy-bound": "Keep inputs and outputs on the GPU (--io device) where the application can, or make them smaller.",
 }
+# Instead, where several processes were asked for already.
+OF_SEVERAL = {
+    "few-independent-samples": "A longer --max-time.",
+    "drifting": "More --warmup; if it is heat, let the machine cool down.",
+    "cycling": "Look for what runs on the machine at intervals.",
+    "never-steady": "More --warmup or a longer --max-time.",
+}
+# What follows from a record, and of which the backend knows what to do about it: see inferlens.cures.
+OF_THE_BACKEND = ("host-bound",)
 # What follows from the machine's log; the advice depends on what disturbed: see inferlens.disturbance.words.
 OF_THE_MACHINE = ("disturbed", "samples-left-out", "power-cap", "cpu-quota")
 # What only the process could know that measured; the advice stands beside the place where it is said.
@@ -43,7 +52,7 @@ OF_THE_CASE = (
     "throughput-missing", "unknown-origin",
 )  # fmt: skip
 # All there is, each with its advice; an empty one is given where it is said.
-CAUTIONS = {**ADVICE, **dict.fromkeys((*OF_THE_MACHINE, *OF_THE_CASE), "")}
+CAUTIONS = {**ADVICE, **dict.fromkeys((*OF_THE_BACKEND, *OF_THE_MACHINE, *OF_THE_CASE), "")}
 HOST_BOUND = 0.9  # share of the latency that enqueueing takes: the GPU has done its work when the last kernel arrives
 COPY_BOUND = 0.5  # share of the GPU time that copies take
 
@@ -85,7 +94,8 @@ def of_record(record: Record) -> list[Warning]:
     found += _of_warm_up(record)
     bound = bound_by(record)
     if bound == "host":
-        found.append(_caution("host-bound", "Bound by the host: enqueueing a call takes about as long as the call."))
+        message = "Bound by the host: enqueueing a call takes about as long as the call."
+        found.append(Warning("host-bound", message, cures.of_the_host(record.case, record.facts)))
     if bound == "copies":
         found.append(_caution("copy-bound", "Bound by copies between host and GPU."))
     return found
@@ -106,7 +116,8 @@ def _of_samples(record: Record, series: Series) -> Iterator[Warning]:
     """No doubts of a warm-up, which was cut off already, or of outliers, which p95 and p99 show."""
     for doubt in doubts(series.samples):
         if doubt.code in ADVICE:
-            yield _caution(doubt.code, doubt.message)
+            advice = OF_SEVERAL.get(doubt.code) if record.repeats > 1 else None
+            yield Warning(doubt.code, doubt.message, advice or ADVICE[doubt.code])
     budget = record.budget
     if budget.iterations is None and budget.seconds is None and budget.stop == "half-width":
         interval, middle = median_interval(series.samples), median(series.samples)

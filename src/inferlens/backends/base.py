@@ -15,11 +15,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
-import msgspec
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from inferlens.backends.configured import Configured
 from inferlens.case import QUANTIZED, Case
 from inferlens.clocks import Clock, HostClock
 from inferlens.errors import InferlensError, Unsupported, suggestion
@@ -248,14 +248,12 @@ class Runner(ABC):
         return {}
 
 
-class Backend(ABC):
+class Backend(Configured, ABC):
     """A way of running models. Subclasses are found through the entry-point group ``inferlens.backends``."""
 
-    name: ClassVar[str]
     summary: ClassVar[str]
     short: ClassVar[str] = ""  # its name where many stand side by side, if there is a shorter one
     variants: ClassVar[tuple[str, ...]] = ("",)
-    options: ClassVar[type[Struct]]
     saves: ClassVar[dict[str, str]] = {}  # what a prepared model can be saved as: suffix of the file, and its kind
 
     @abstractmethod
@@ -281,29 +279,6 @@ class Backend(ABC):
     def tolerance(self, case: Case) -> float:
         """Largest relative L2 error against the fp32 reference that counts as right for this case."""
         return TOLERANCES[case.precision]
-
-    @classmethod
-    def parse_options(cls, case: Case) -> Any:
-        """``case.options`` as ``cls.options``, texts converted to the types it names.
-
-        Raises:
-            InferlensError: for an unknown option (near misses are suggested) or a value of the wrong type.
-        """
-        known = {field.name for field in msgspec.structs.fields(cls.options)}
-        for name in case.options:
-            if name not in known:
-                raise InferlensError(
-                    f"Backend '{cls.name}' has no option '{name}'.",
-                    expected=f"one of {', '.join(sorted(known)) or 'none'}",
-                    cure=suggestion(name, known) or f"inferlens backends {cls.name}",
-                )
-        try:
-            return msgspec.convert(case.options, cls.options, strict=False)
-        except msgspec.ValidationError as error:
-            raise InferlensError(
-                f"An option of backend '{cls.name}' has a wrong value: {error}.",
-                cure=f"inferlens backends {cls.name}",
-            ) from error
 
 
 # Relative L2 error against fp32 that counts as right. Unit roundoffs: 6e-8 (fp32), 5e-4 (fp16, TF32), 4e-3 (bf16);

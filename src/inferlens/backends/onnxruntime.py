@@ -6,8 +6,9 @@ refusal, never a silent run on another one.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
@@ -24,7 +25,8 @@ from inferlens.backends.onnx_export import move_onnx, onnx_file
 from inferlens.backends.onnx_graph import check_precision
 from inferlens.backends.onnxruntime_providers import PROVIDERS, provider_absence
 from inferlens.backends.torch_runner import torch_tolerance
-from inferlens.case import QUANTIZED, Case
+from inferlens.case import QUANTIZED, Case, Option
+from inferlens.cures import Cure
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
 
@@ -119,6 +121,17 @@ class OnnxRuntime(Backend):
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on."""
         return torch_tolerance(case, tf32=self.parse_options(case).tf32)
+
+    @classmethod
+    def cure(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Cure:
+        """No CUDA graph where another provider has a part of the model; TensorRT's provider heeds no other options."""
+        provider, told = PROVIDERS.get(case.variant), facts.get("nodes_by_provider")
+        if provider is None:
+            return Cure()
+        divided = isinstance(told, dict) and bool(told.keys() - {provider.name})
+        if (option == "cuda_graph" and divided) or (provider.lowers and option in ("tf32", "cudnn_conv_algo_search")):
+            return Cure()
+        return super().cure(case, option, value, facts)
 
     @staticmethod
     def _path(model: Model, case: Case, preparation: Preparation) -> Path:

@@ -31,13 +31,15 @@ from inferlens.backends.torch_runner import (
     torch_capabilities,
     torch_tolerance,
 )
-from inferlens.case import Case
+from inferlens.case import Case, Option
+from inferlens.cures import Cure
 from inferlens.errors import Unsupported
 from inferlens.layer_profile import Layers
 from inferlens.models.model import Model
 
 NOT_TOLD = "not known: the call that tells where kernels came from failed ({}). {}"
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # these use CUDA graphs
+MODES_FOR = {"cuda_graph": GRAPH_MODES, "max_autotune": ("max-autotune",)}  # what other backends have an option for
 
 
 class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
@@ -72,6 +74,16 @@ class TorchCompile(Backend):
                 "Compare torch_compile:default instead.",
             )
         return CompiledRunner(model, case, preparation, options)
+
+    @classmethod
+    def cure(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Cure:
+        """By a mode, which is a variant, where one does it."""
+        modes = MODES_FOR.get(option, ())
+        if not modes:
+            return super().cure(case, option, value, facts)
+        if case.device != "cuda":
+            return Cure()
+        return Cure(asked=True) if case.variant in modes else Cure(f"{cls.name}:{modes[0]}")
 
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on."""

@@ -7,7 +7,7 @@ scripting happen on the case's device and in its precision, because a trace bake
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
@@ -24,7 +24,8 @@ from inferlens.backends.layer_runs import check_level
 from inferlens.backends.torch_runner import Feed, TorchOptions, TorchRunner, torch_capabilities, torch_tolerance
 from inferlens.backends.torchscript_graph import Marks
 from inferlens.backends.torchscript_scopes import Modules
-from inferlens.case import Case
+from inferlens.case import Case, Option
+from inferlens.cures import Cure
 from inferlens.errors import Unsupported
 from inferlens.layer_profile import Layers
 from inferlens.models.model import Model
@@ -70,6 +71,13 @@ class TorchScript(Backend):
         with runner, quiet():
             assert isinstance(runner, ScriptRunner)
             torch.jit.save(runner.script, str(path))
+
+    @classmethod
+    def cure(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Cure:
+        """What is optimised for inference is frozen first."""
+        if option == "freeze" and cls.parse_options(case).optimize_for_inference:
+            return Cure(asked=True)
+        return super().cure(case, option, value, facts)
 
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on."""

@@ -29,6 +29,8 @@ from inferlens.views.row import Row
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 FASTEST = "★"
 FIGURE = re.compile(r"(?<![\w.,])\d+(?:\.\d+)?(?:e-\d+)?(?!\w|[.,]\d)")
+# Figures, and what a backend may be asked for, in brackets: (tensorrt.tf32=true), (torch_compile:reduce-overhead).
+FILLED = re.compile(rf"{FIGURE.pattern}|(?<=\()[a-z]\w*(?:\.\w+=\w+|:[a-z-]+)(?=\))")
 
 
 @dataclass(frozen=True)
@@ -113,17 +115,21 @@ def headline(table_rows: Sequence[Row]) -> str:
 
 
 class Notes:
-    """Numbered notes beneath a table; those that differ in figures alone share a number, and give them as ranges."""
+    """Numbered notes beneath a table; those that differ in figures, or in what to ask for, alone share a number.
+
+    Figures are given as ranges, and what the rows' backends may be asked for one after the other.
+    """
 
     def __init__(self) -> None:
-        self._figures: dict[str, list[list[str]]] = {}  # by a note's words, the figures of each row that has it
+        self._figures: dict[str, list[list[str]]] = {}  # by a note's words, what each row that has it fills in
 
     def marks(self, row: Row) -> str:
         """Numbers of a row's notes, adding those that are new."""
         numbers = []
         for text in notes_of(row):
-            words = FIGURE.sub("{}", text.replace("{", "(").replace("}", ")"))
-            self._figures.setdefault(words, []).append(FIGURE.findall(text))
+            text = text.replace("{", "(").replace("}", ")")
+            words = FILLED.sub("{}", text)
+            self._figures.setdefault(words, []).append(FILLED.findall(text))
             numbers.append(list(self._figures).index(words) + 1)
         return "˙".join(str(number).translate(_SUPERSCRIPTS) for number in dict.fromkeys(numbers))
 
@@ -138,7 +144,9 @@ class Notes:
 
 
 def _range(figures: Sequence[str]) -> str:
-    """The figure of several notes, or the least and the greatest of them."""
+    """What several notes have in one place: a figure, or the least and the greatest; or all that may be asked for."""
+    if not all(map(FIGURE.fullmatch, figures)):
+        return ", ".join(dict.fromkeys(figures))
     least, greatest = min(figures, key=float), max(figures, key=float)
     return least if float(least) == float(greatest) else f"{least} to {greatest}"
 

@@ -138,8 +138,6 @@ def test_a_first_convolution_slower_than_the_others() -> None:
         in found.sentence
     )
     assert found.seconds == pytest.approx((2 - 3 / 64) * MS)
-    padded = layered(convolution("conv1", 2.0, 4, 64, kind="correlation"), *others)
-    assert the("first-convolution", padded).advice.startswith("Pad the input channels to 8 "), "padded"
     assert not of_rule("first-convolution", layered(convolution("conv1", 0.05, 3, 64), *others)), "as fast as they are"
     assert not of_rule("first-convolution", layered(convolution("conv1", 2.0, 64, 64), *others)), "many channels"
     assert not of_rule("first-convolution", layered(*others, convolution("conv1", 2.0, 3, 64))), "not the first"

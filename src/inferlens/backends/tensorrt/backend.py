@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from inferlens.backends.availability import cuda_absence, imported, torch_versions, warn_no_effect
 from inferlens.backends.base import TOLERANCES, Absence, Backend, Capabilities, Preparation, Runner, Support
@@ -21,10 +22,12 @@ from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.plan_check import check_plan
 from inferlens.backends.tensorrt.plugins import registered_plugins
 from inferlens.backends.tensorrt.profiles import profiles, spread
+from inferlens.backends.tensorrt.recipe import OF_THE_RUN
 from inferlens.backends.tensorrt.runner import EngineRunner
 from inferlens.backends.torch_runner import torch_tolerance
 from inferlens.build_report import BuildReport
-from inferlens.case import PRECISIONS, QUANTIZED, Case
+from inferlens.case import PRECISIONS, QUANTIZED, Case, Option
+from inferlens.cures import Cure
 from inferlens.errors import Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model
@@ -114,6 +117,16 @@ class TensorRT(Backend):
             return TOLERANCES[case.precision]
         tf32 = self.parse_options(case).tf32 or bool(provenance.option_of(case.model, "tf32"))
         return torch_tolerance(case, tf32=tf32 or case.variant == "rtx")
+
+    @classmethod
+    def cure(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Cure:
+        """An engine from a file is built already; TensorRT for RTX times no tactics, and uses TF32 unasked."""
+        is_built = case.model.startswith("engine:") and option not in OF_THE_RUN
+        if is_built or (case.variant == "rtx" and option == "optimization_level"):
+            return Cure()
+        if case.variant == "rtx" and option == "tf32":
+            return Cure(asked=True)
+        return super().cure(case, option, value, facts)
 
     @staticmethod
     def _onnx(model: Model, case: Case, preparation: Preparation, options: Options) -> Path:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from msgspec import structs
 
@@ -11,11 +13,12 @@ from inferlens.backends.base import Absence, Backend, Capabilities, Preparation,
 from inferlens.backends.torch_runner import torch_tolerance
 from inferlens.backends.torch_tensorrt import files, settings
 from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS
-from inferlens.backends.torch_tensorrt.library import Library, find, gpu_or_assumed, load
+from inferlens.backends.torch_tensorrt.library import FLAVOURS, Library, find, gpu_or_assumed, load
 from inferlens.backends.torch_tensorrt.loaded import LoadedRunner
 from inferlens.backends.torch_tensorrt.options import Options
 from inferlens.backends.torch_tensorrt.runner import TensorRtRunner
-from inferlens.case import Case
+from inferlens.case import Case, Option
+from inferlens.cures import Cure
 from inferlens.errors import Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Format, Model
@@ -126,6 +129,16 @@ class TorchTensorRT(Backend):
         library, _ = find()
         tf32 = self.parse_options(case).tf32 or bool(provenance.option_of(case.model, "tf32"))
         return torch_tolerance(case, tf32=tf32 or (library is not None and library.rtx))
+
+    @classmethod
+    def cure(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Cure:
+        """A module from a file is compiled already; as for TensorRT for RTX, see the backend ``tensorrt``."""
+        rtx = facts.get("flavour") == FLAVOURS["tensorrt_rtx"]
+        is_built = case.variant == LOADED and option != "cuda_graph"
+        unknown = case.variant in SCRIPTS and option in settings.NOT_IN_SCRIPT
+        if is_built or unknown or (rtx and option == "optimization_level"):
+            return Cure()
+        return Cure(asked=True) if rtx and option == "tf32" else super().cure(case, option, value, facts)
 
     def _runner(
         self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 
+from inferlens.cures import sentence
 from inferlens.insight.findings.evidence import Evidence, Part
 from inferlens.insight.findings.finding import Finding, rule
 from inferlens.insight.findings.words import of_run, part
@@ -16,10 +17,7 @@ LEAST_WITHOUT_RATE = 0.1
 FEW_CHANNELS = 4
 SLOWER = 2.0
 _TRANSPOSED = re.compile("transpose|deconv|backpropdata", re.IGNORECASE)
-ADVICE = (
-    "Pad the input channels to 4 or 8 (zeros in the input and in the weights), use channels-last memory order, or fold "
-    "2x2 pixels into channels before it (space to depth)."
-)
+PADDED = 4  # channels that tensor cores have kernels of their own for, beside multiples of 16 bytes
 
 
 @rule(
@@ -29,7 +27,9 @@ ADVICE = (
     f"1/{SLOWER:.0f} of the rate of the other convolutions, and {percent(LEAST)} of a run could be won at their rate; "
     f"without FLOPs, on a GPU: it takes {percent(LEAST_WITHOUT_RATE)} of a run",
     silent="where it is the only convolution; grouped ones are not compared with",
-    advice=ADVICE,
+    advice="On tensor cores: pad the input channels to 4 or 8 (zeros in the input and in the weights), or fold 2x2 "
+    "pixels into channels before it (space to depth). Anywhere: channels-last memory order, where the backend has the "
+    "option, or another backend.",
 )
 def first_convolution(seen: Evidence) -> Iterator[Finding]:
     """The rate of the others is what the same device and library reach in the same run: a goal that can be met."""
@@ -43,7 +43,7 @@ def first_convolution(seen: Evidence) -> Iterator[Finding]:
     mine, share = flops(seen, first), seen.share(first.steady)
     known = [(done, each) for each in others if (done := flops(seen, each)) and not _grouped(each)]
     says = f"{part(first)}, the first convolution, has {plural(channels, 'input channel')}"
-    advice = ADVICE.replace("4 or 8", "8") if channels == FEW_CHANNELS else ""  # as TensorRT pads them
+    advice = sentence(_tries(seen, channels))
     if mine and known:
         rate = sum(done for done, _ in known) / sum(each.steady for _, each in known)
         floor = mine / rate
@@ -75,6 +75,19 @@ def first_convolution(seen: Evidence) -> Iterator[Finding]:
             advice=advice,
             evidence={"channels": channels, "seconds": first.steady, "mean of the others": mean},
         )
+
+
+def _tries(seen: Evidence, channels: int) -> list[str]:
+    """Padding and folding are for tensor cores: that they help anywhere else is not known."""
+    tries = []
+    if seen.multiple:
+        sizes = [str(size) for size in sorted({PADDED, seen.multiple}) if size > channels]  # TensorRT pads to 4 itself
+        if sizes:
+            tries.append(f"pad the input channels to {' or '.join(sizes)} (zeros in the input and in the weights)")
+        tries.append("fold 2x2 pixels into channels before it (space to depth)")
+    order = seen.cure("channels_last")
+    tries += [f"use channels-last memory order ({order.ask})"] if order.ask else []
+    return tries if seen.multiple else [*tries, "compare other backends (inferlens modules)"]
 
 
 def input_channels(of: Part) -> int | None:

@@ -14,7 +14,9 @@ from functools import cached_property
 import numpy as np
 from msgspec.structs import replace
 
-from inferlens.case import Case
+from inferlens import cures
+from inferlens.case import Case, Option
+from inferlens.cures import Cure
 from inferlens.insight.findings import families
 from inferlens.insight.findings.families import Family
 from inferlens.insight.kernels import busy_of
@@ -31,6 +33,10 @@ from inferlens.stats.quantiles import median
 from inferlens.work import Ceilings, Work
 
 OWN = 0.9  # of the kernels, launched by PyTorch's own operators where nothing has compiled the model
+# Compute capability of the first tensor cores: Volta, Ampere, Turing, Ada.
+FIRST = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "int8": (7, 2), "fp8": (8, 9)}
+# Elements in 16 bytes: what channels should be multiples of (NVIDIA, "Matrix Multiplication Background", table 1).
+MULTIPLES = {"fp16": 8, "bf16": 8, "tf32": 4, "int8": 16, "fp8": 16}
 _HALVES = ("float16", "half", "fp16", "bfloat16", "bf16")
 _SINGLES = ("float32", "float", "fp32", "f32")
 
@@ -122,6 +128,28 @@ class Evidence:
         told += [gpu.compute_capability for profile in self.profiles for gpu in profile.environment.gpus[:1]]
         found = next((match for each in told if (match := re.fullmatch(r"(\d{1,3})\.(\d{1,3})", each))), None)
         return (int(found[1]), int(found[2])) if found else (0, 0)
+
+    def cure(self, option: str, value: Option = True) -> Cure:
+        """How the case gets what an option of that name does, whatever its backend has for it."""
+        return cures.cure(self.case, option, value, self.facts)
+
+    @cached_property
+    def multiple(self) -> int:
+        """What channels should be multiples of for tensor cores; 0 where there are none, or the precision uses none."""
+        if not self.on_gpu or self.precision not in MULTIPLES or (0, 0) < self.capability < FIRST[self.precision]:
+            return 0
+        return MULTIPLES[self.precision]
+
+    @cached_property
+    def convolves(self) -> bool:
+        """Whether any layer or kernel is a convolution: only then does the memory order of images matter."""
+        families_of = {each.family for each in self.parts} | {each.family for each in self.launched}
+        return "convolution" in families_of
+
+    @property
+    def compiled(self) -> bool:
+        """Whether something may have compiled the model: neither its layers nor its kernels tell that nothing has."""
+        return not (self.by_module or self.by_operator)
 
     @cached_property
     def work(self) -> Work | None:

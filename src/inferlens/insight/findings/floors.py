@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from inferlens.case import QUANTIZED, Option
+from inferlens.cures import one_of
 from inferlens.insight.findings import fusion
 from inferlens.insight.findings.evidence import Evidence, Part
 from inferlens.insight.findings.families import DENSE
@@ -21,16 +23,15 @@ LEAST_LAYERS = 5
 OUT_OF_PROPORTION = 3.0
 LARGE_FOR_ITS_WORK = 0.2
 NEAR = 2.0
-_CONVOLUTION_ON_GPU = (
-    "Another algorithm for it: channels-last order, the library's own search (pytorch.cudnn_benchmark=true, "
-    "torch_compile:max-autotune), another backend, or a larger --batch."
-)
-_PRODUCT_ON_GPU = (
-    "Another algorithm for it: the library's own search (torch_compile:max-autotune), another backend, or a larger "
-    "--batch."
-)
+# Options, by the names that most backends have for them, with which a library searches for algorithms.
+_SEARCHES: tuple[tuple[str, Option], ...] = (("max_autotune", True), ("optimization_level", 5))
+_OF_CONVOLUTIONS: tuple[tuple[str, Option], ...] = (("cudnn_benchmark", True), ("cudnn_conv_algo_search", "EXHAUSTIVE"))
 _ANY_ON_GPU = "Compare it with other backends (inferlens modules), which may fuse it; try a larger --batch."
 _MEMORY = "Have it fused with the layers around it, or computed in fewer bytes: its floor is made by memory."
+_LOWEST = (
+    "Move fewer bytes, for more FLOPs a second win nothing here: fusion with the layers around, and for products with "
+    "few rows a larger --batch, which reads the weights once for all of it."
+)
 LARGER_THAN_CACHES = 64 * 2**20
 BELOW = 0.9
 
@@ -82,7 +83,17 @@ def _advice(seen: Evidence, of: Part, floor: Floor) -> str:
         return _MEMORY
     if not seen.on_gpu:
         return ""
-    return {"convolution": _CONVOLUTION_ON_GPU, "matrix product": _PRODUCT_ON_GPU}.get(of.family, _ANY_ON_GPU)
+    return f"Another algorithm for it: {_algorithms(seen, of)}." if of.family in DENSE else _ANY_ON_GPU
+
+
+def _algorithms(seen: Evidence, of: Part) -> str:
+    """How the backend may come by another algorithm for a convolution or a matrix product."""
+    order = seen.cure("channels_last").ask if of.family == "convolution" else ""
+    options = (*_OF_CONVOLUTIONS, *_SEARCHES) if of.family == "convolution" else _SEARCHES
+    searches = [found.ask for found in (seen.cure(*each) for each in options) if found.ask]
+    tries = [f"channels-last order ({order})"] if order else []
+    tries += [f"the library's own search ({', '.join(searches)})"] if searches else []
+    return one_of([*tries, "another backend", "a larger --batch"])
 
 
 def _contains(seen: Evidence, of: Part) -> bool:
@@ -178,4 +189,5 @@ def bandwidth_bound(seen: Evidence) -> Iterator[Finding]:
             seconds=sum(floor.won or 0.0 for _, floor in found),
             share=seen.share(total),
             evidence={"layers": count, "seconds": total, "floor": least, "bytes": moved},
+            advice=_LOWEST if seen.precision in QUANTIZED else "",
         )

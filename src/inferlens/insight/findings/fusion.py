@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from inferlens.cures import one_of
 from inferlens.insight.findings.evidence import Evidence, Part
 from inferlens.insight.findings.families import BATCH_NORM, DENSE, POINTWISE
 from inferlens.insight.findings.finding import Finding, rule
@@ -16,6 +17,7 @@ BY_MODULE = {
     "cpu": "Compile the model: torch_compile, onnxruntime and openvino fuse such layers.",
     "cuda": "Compile the model: torch_compile, onnxruntime and tensorrt fuse such layers.",
 }
+_FOLDING = {False: ("onnxruntime", "openvino"), True: ("onnxruntime", "tensorrt")}  # on a GPU or not
 
 
 @rule(
@@ -51,8 +53,8 @@ def unfused_chains(seen: Evidence) -> Iterator[Finding]:
     speaks=f"batch norms right after a convolution or a matrix product take {percent(LEAST)} of a run together",
     silent="where a batch norm stands before its convolution, as in DenseNet: it cannot be folded through the "
     "activation between them",
-    advice="Fold them into the weights: PyTorch's fuse_conv_bn_eval, torchscript.freeze=true, or any backend that "
-    "compiles. Outputs differ by rounding alone.",
+    advice="Fold them into the weights, in the model (PyTorch's fuse_conv_bn_eval) or by what the backend has for it "
+    "(torchscript.freeze=true), or compile the model. Outputs differ by rounding alone.",
 )
 def batch_norm_not_folded(seen: Evidence) -> Iterator[Finding]:
     """In inference a batch norm is a scale and a shift, which the weights of what is before it can hold."""
@@ -68,7 +70,18 @@ def batch_norm_not_folded(seen: Evidence) -> Iterator[Finding]:
             seconds=total,
             share=seen.share(total),
             evidence={"layers": count, "seconds": total},
+            advice=f"Fold them into the weights: {_folding(seen)}. Outputs differ by rounding alone.",
         )
+
+
+def _folding(seen: Evidence) -> str:
+    """What folds: the backend itself if it can be asked to; for eager PyTorch others."""
+    own = seen.cure("freeze").ask or seen.cure("graph_optimization", "all").ask
+    if own:
+        return own
+    if seen.by_module:
+        return one_of(["PyTorch's fuse_conv_bn_eval", "torchscript.freeze=true", *_FOLDING[seen.on_gpu]])
+    return "PyTorch's fuse_conv_bn_eval, before the model is compiled, or another backend"
 
 
 def avoidable(parts: Sequence[Part]) -> frozenset[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from inferlens.cures import Cure
 from inferlens.insight.findings.evidence import Evidence, Part
 from inferlens.insight.findings.finding import Finding, rule
 from inferlens.insight.findings.words import few, kernel, kinds, of_gpu, of_run, short, verb
@@ -12,6 +13,10 @@ from inferlens.units import duration, percent, plural
 
 LEAST = 0.02
 AT_THE_ENDS = 2
+TYPE = "Feed the model in the type that the backend computes in, which is the case's precision for most of it."
+ORDER = (
+    "Feed the model in the memory order that the backend computes in, or compare other backends (inferlens modules)."
+)
 BLOCKED = (
     "Compare other backends (inferlens modules): on a CPU the order is often the library's own, in blocks of channels, "
     "which cannot be fed."
@@ -25,7 +30,8 @@ _ACROSS = re.compile(r"HtoD|DtoH|Host ?To ?Device|Device ?To ?Host", re.IGNORECA
     speaks=f"layers that only change memory order or type take {percent(LEAST)} of a run together, or such kernels of "
     "the GPU's time",
     silent="where a reshape costs nothing; what a kernel does is told from its name",
-    advice="Feed the model in the order and type that the backend computes in: channels-last, the case's precision.",
+    advice="Feed the model in the order and type that the backend computes in: the case's precision, and for "
+    "convolutions in PyTorch channels-last (the option channels_last).",
 )
 def reformats(seen: Evidence) -> Iterator[Finding]:
     """Layers first: a kernel that reformats is part of a layer where layers are told."""
@@ -43,13 +49,13 @@ def reformats(seen: Evidence) -> Iterator[Finding]:
             seconds=total,
             share=seen.share(total),
             evidence={"layers": len(parts), "calls": calls, "own": len(own), "seconds": total},
-            advice=_advice(parts, own, on_gpu=seen.on_gpu),
+            advice=_advice(seen, parts, own),
         )
     elif not parts:
         yield from _kernels(seen)
 
 
-def _advice(parts: Sequence[Part], own: Sequence[Part], *, on_gpu: bool) -> str:
+def _advice(seen: Evidence, parts: Sequence[Part], own: Sequence[Part]) -> str:
     """What to try, for what takes most: the model's own, those in the midst of it, or those at its ends."""
     if sum(each.seconds for each in own) * 2 > sum(each.seconds for each in parts):
         return "Permute and cast less in the model: keep one memory order and one type from end to end."
@@ -58,9 +64,18 @@ def _advice(parts: Sequence[Part], own: Sequence[Part], *, on_gpu: bool) -> str:
             "See what stands between them (inferlens layers --sort order): an operator that the backend cannot compute "
             "in its own order or type is put between two of them. Replace it, or try another backend."
         )
-    if not on_gpu and all(each.family == "reformat" for each in parts):
+    if not seen.on_gpu and all(each.family == "reformat" for each in parts):
         return BLOCKED
-    return ""
+    casts = sum(each.seconds for each in parts if each.family == "cast")
+    return TYPE if casts * 2 > sum(each.seconds for each in parts) else _order(seen)
+
+
+def _order(seen: Evidence) -> str:
+    """What memory order to ask for: only where the backend takes such an order, and was not told already."""
+    found = seen.cure("channels_last") if seen.convolves else Cure()
+    if found.asked:
+        return "Compare other backends (inferlens modules): channels-last order was asked for already."
+    return f"Keep images and weights in channels-last order ({found.ask})." if found.ask else ORDER
 
 
 def _kernels(seen: Evidence) -> Iterator[Finding]:
@@ -78,6 +93,7 @@ def _kernels(seen: Evidence) -> Iterator[Finding]:
             whole=seen.call,
             share=share,
             evidence={"calls": calls, "seconds": total},
+            advice=_order(seen),
         )
 
 

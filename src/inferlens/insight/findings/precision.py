@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from inferlens.cures import sentence
 from inferlens.insight.findings.convolutions import FEW_CHANNELS, filters, input_channels
-from inferlens.insight.findings.evidence import Evidence, Launched, Part
+from inferlens.insight.findings.evidence import FIRST, MULTIPLES, Evidence, Launched, Part
 from inferlens.insight.findings.families import DENSE, could_use_tensor_cores
 from inferlens.insight.findings.finding import Finding, rule
 from inferlens.insight.findings.words import kinds, longest, longest_kernels, of_gpu, of_run, part, verb, where
@@ -14,10 +15,10 @@ from inferlens.units import duration, listing, percent, plural
 LEAST = 0.02
 LEAST_IN_FP32 = 0.05
 LEAST_TF32 = 0.2
-FIRST_TENSOR_CORES = (7, 0)  # compute capability: Volta
-FIRST_TF32 = (8, 0)  # Ampere
-# Elements in 16 bytes: what channels should be multiples of (NVIDIA, "Matrix Multiplication Background", table 1).
-MULTIPLES = {"fp16": 8, "bf16": 8, "tf32": 4, "int8": 16, "fp8": 16}
+TRADE = (
+    "a trade of accuracy for time. Products keep 10 bits of mantissa instead of 23, so check the outputs. A lower "
+    "precision is the next step."
+)
 
 
 @rule(
@@ -29,13 +30,14 @@ MULTIPLES = {"fp16": 8, "bf16": 8, "tf32": 4, "int8": 16, "fp8": 16}
     f"{MULTIPLES['int8']}) take {percent(LEAST)} of a run",
     silent="where a kernel's name does not tell; for products with a vector, depthwise and grouped convolutions; for a "
     f"first convolution with at most {FEW_CHANNELS} channels; in fp32 without TF32, which has a rule of its own",
-    advice="Make channels and features multiples of 8 (TF32: 4, INT8: 16) by padding; else try channels-last order or "
-    "another backend.",
+    advice=f"Make channels and features multiples of {MULTIPLES['fp16']} (TF32: {MULTIPLES['tf32']}, INT8 and fp8: "
+    f"{MULTIPLES['int8']}) by padding, where they are not; else channels-last order, where the backend has the option, "
+    "or another backend.",
 )
 def tensor_cores_unused(seen: Evidence) -> Iterator[Finding]:
     """Kernels know it; shapes alone tell only that tensor cores are used badly or not at all."""
-    multiple = MULTIPLES.get(seen.precision, 0)
-    if not seen.on_gpu or not multiple or (0, 0) < seen.capability < FIRST_TENSOR_CORES:
+    multiple = seen.multiple
+    if not multiple:
         return
     odd = [each for each in seen.parts if each.family in DENSE and each.seconds > 0 and _odd(each, multiple)]
     if seen.launched:
@@ -43,7 +45,8 @@ def tensor_cores_unused(seen: Evidence) -> Iterator[Finding]:
         total, calls = sum(each.seconds for each in found), sum(each.kernel.calls for each in found)
         share = seen.share_of_gpu(total)
         if found and share >= LEAST:
-            why = _why(found, odd, multiple)
+            mine = _belonging(found, odd)
+            why = f" {_sizes(mine, multiple)}" if mine else ""
             yield Finding(
                 subject=longest_kernels(found),
                 sentence=f"{plural(calls, 'kernel call')} of convolutions and matrix products "
@@ -51,6 +54,7 @@ def tensor_cores_unused(seen: Evidence) -> Iterator[Finding]:
                 f"{longest_kernels(found)}.{why}",
                 share=share,
                 evidence={"calls": calls, "seconds": total, "multiple": multiple},
+                advice=_advice(seen, odd=bool(mine) or not seen.parts, images=_images(found)),
             )
         return
     total = sum(each.seconds for each in odd)
@@ -61,7 +65,20 @@ def tensor_cores_unused(seen: Evidence) -> Iterator[Finding]:
             "used badly in them, or not at all; profiled kernels would tell.",
             share=seen.share(total),
             evidence={"layers": len(odd), "seconds": total, "multiple": multiple},
+            advice=_advice(seen, odd=True, images=_images(odd)),
         )
+
+
+def _advice(seen: Evidence, *, odd: bool, images: bool) -> str:
+    """Padding where channels may be ``odd``; another memory order where convolutions are among what is slow."""
+    order = seen.cure("channels_last").ask if images else ""
+    tries = [f"make channels and features multiples of {seen.multiple} by padding"] if odd else []
+    tries += [f"try channels-last order ({order})"] if order else []
+    return sentence([*tries, "try another backend"])
+
+
+def _images(found: Sequence[Part] | Sequence[Launched]) -> bool:
+    return any(each.family == "convolution" for each in found)
 
 
 def _without_tensor_cores(seen: Evidence) -> list[Launched]:
@@ -72,12 +89,11 @@ def _without_tensor_cores(seen: Evidence) -> list[Launched]:
     ]
 
 
-def _why(found: Sequence[Launched], odd: Sequence[Part], multiple: int) -> str:
-    """The layers that such a kernel belongs to and whose channels do not fit, if there are any."""
+def _belonging(found: Sequence[Launched], odd: Sequence[Part]) -> list[Part]:
+    """The layers that such a kernel belongs to and whose channels do not fit."""
     modules = {path for each in found for path in each.kernel.modules}
     layers = {each.kernel.layer for each in found}
-    mine = [each for each in odd if each.name in layers or modules.intersection(each.layer.modules)]
-    return f" {_sizes(mine, multiple)}" if mine else ""
+    return [each for each in odd if each.name in layers or modules.intersection(each.layer.modules)]
 
 
 def _sizes(odd: Sequence[Part], multiple: int) -> str:
@@ -115,12 +131,12 @@ def _channels(of: Part) -> tuple[int, ...]:
     "GPU's time",
     silent="where the option is on, or the library uses TF32 unasked. What could be won is told if the rates of both "
     "were measured, as if nothing else limited these layers",
-    advice="BACKEND.tf32=true, a trade of accuracy for time: products keep 10 bits of mantissa instead of 23, so "
-    "check the outputs. fp16 or bf16 is the next step.",
+    advice=f"TF32 (the option tf32; of an engine, when it is built): {TRADE}",
 )
 def tf32_off(seen: Evidence) -> Iterator[Finding]:
     """An accuracy trade-off, and said to be one."""
-    if not seen.on_gpu or seen.precision != "fp32" or seen.capability < FIRST_TF32:
+    found = seen.cure("tf32")
+    if not seen.on_gpu or found.asked or seen.precision != "fp32" or seen.capability < FIRST["tf32"]:
         return
     if seen.launched:
         total = sum(each.seconds for each in _without_tensor_cores(seen))
@@ -141,6 +157,7 @@ def tf32_off(seen: Evidence) -> Iterator[Finding]:
         whole=seen.call if seen.launched else None,
         share=share,
         evidence={"seconds": total, "fp32 rate": rates.get("fp32"), "tf32 rate": rates.get("tf32")},
+        advice=f"{found.ask}: {TRADE}" if found.ask else "",
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from inferlens.cures import one_of
 from inferlens.insight.findings.evidence import Evidence, Part
 from inferlens.insight.findings.finding import Finding, rule
 from inferlens.insight.findings.words import few, kinds, longest, module, of_run, short, verb, where
@@ -16,10 +17,13 @@ from inferlens.units import listing, plural
 _MOST_PLACES = 3
 _ON_CPU = "CPUExecutionProvider"
 _WORDS = {"unsupported": "not supported", "block too small": "block too small", "forced": "asked for"}
-_TORCH = (
-    "See each operator's reason with inferlens partition; a smaller min_block_size, or another form of the operators, "
-    "may keep them in the engine."
-)
+# What may keep operators in an engine, by why they are not.
+_CURES = {
+    "unsupported": "another form of the operators that TensorRT does not support",
+    "block too small": "a smaller min_block_size",
+    "forced": "fewer torch_executed_ops",
+}
+_SEE = "See each operator's reason with inferlens partition"
 
 
 @rule(
@@ -28,7 +32,7 @@ _TORCH = (
     speaks="any operator of the model runs in PyTorch instead of TensorRT, or any layer of a case on the GPU on the "
     "CPU",
     silent="where the whole model is one engine. Its time is told only of modules of which no operator is in an engine",
-    advice=_TORCH,
+    advice=f"{_SEE}. By the reason: {one_of(list(_CURES.values()))}.",
 )
 def fallback(seen: Evidence) -> Iterator[Finding]:
     """What does not run where the case says."""
@@ -72,7 +76,17 @@ def _in_pytorch(seen: Evidence, partition: Partition) -> Finding:
             "engines": len(partition.engines),
             "seconds": total if parts else None,
         },
+        advice=_advice(partition),
     )
+
+
+def _advice(partition: Partition) -> str:
+    """What fits the reasons, where the front end told them."""
+    why = {each for place in partition.breaks for each in place.why}
+    tries = [said for reason, said in _CURES.items() if reason in why]
+    if not tries:
+        return f"{_SEE} --backend torch_tensorrt:dynamo, which tells them."
+    return f"{_SEE}; {one_of(tries)} may keep them in the engine."
 
 
 def _places(partition: Partition) -> str:
@@ -114,7 +128,8 @@ def _partition(told: Any) -> Partition | None:
     speaks="the compiler broke the model's graph at least once",
     silent="where the model became one graph. What a break costs is not told: Python runs between graphs, and nothing "
     "is fused across a break",
-    advice="Take what breaks it out of forward; torch_compile.fullgraph=true names the line of the first break.",
+    advice="Take what breaks it out of forward; the backend torch_compile names the line of the first break, with "
+    "torch_compile.fullgraph=true.",
 )
 def graph_breaks(seen: Evidence) -> Iterator[Finding]:
     """Why the model was compiled in several pieces."""

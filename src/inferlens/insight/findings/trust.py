@@ -181,8 +181,8 @@ def overlap(seen: Evidence) -> Iterator[Finding]:
     needs="layers",
     speaks="the backend tells no kind, no tensors and no details of any layer",
     silent="where a few of them are told",
-    advice="If it is an engine of TensorRT, build it with detailed profiling verbosity "
-    "(tensorrt.profiling_verbosity=detailed); rules that need shapes and types are silent until then.",
+    advice="If it is an engine of TensorRT, build it with tensorrt.profiling_verbosity=detailed, as inferlens build "
+    "does by itself; rules that need shapes and types are silent until then.",
     about="trust",
 )
 def names_only(seen: Evidence) -> Iterator[Finding]:

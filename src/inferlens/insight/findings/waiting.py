@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from inferlens import cures
 from inferlens.insight.findings.evidence import Evidence
 from inferlens.insight.findings.finding import Finding, rule
 from inferlens.insight.findings.words import of_gpu, of_run
@@ -25,8 +26,8 @@ COMPILED = "A larger --batch, so that each has more to do; another backend may f
     f"{percent(ENQUEUE)} of the latency",
     silent="for a profiled call, which waits for the profiler too: the GPU's time is held against calls that were not "
     "profiled",
-    advice="A CUDA graph (the option cuda_graph of pytorch, onnxruntime, tensorrt and torch_tensorrt, or "
-    "torch_compile:reduce-overhead), fewer and larger kernels by compiling, or a larger --batch.",
+    advice="A CUDA graph, where the backend has an option or a variant for it, which the finding names; fewer and "
+    "larger kernels by compiling; or a larger --batch.",
 )
 def host_bound(seen: Evidence) -> Iterator[Finding]:
     """The GPU's time per run against the latency; kernels do not take longer for being profiled, calls do."""
@@ -52,7 +53,7 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
                 "busy": seen.busy, "latency": latency, "launches": launches, "kernels": calls, "mean kernel": mean,
             },
             advice="Look at what the host does around so few launches, or use a larger --batch."
-            if few else "",
+            if few else _of_the_host(seen),
         )  # fmt: skip
         return
     enqueue = seen.measured("enqueue time")
@@ -63,7 +64,13 @@ def host_bound(seen: Evidence) -> Iterator[Finding]:
             f"call's {duration(latency)}; profiled kernels would tell what the GPU does meanwhile.",
             share=min(enqueue / latency, 1.0),
             evidence={"enqueue": enqueue, "latency": latency},
+            advice=_of_the_host(seen),
         )
+
+
+def _of_the_host(seen: Evidence) -> str:
+    more = [] if seen.compiled else ["fewer and larger kernels by compiling"]
+    return cures.of_the_host(seen.case, seen.facts, *more)
 
 
 @rule(

@@ -1,0 +1,64 @@
+"""What is set of a backend: its options as a typed struct, what a case asks for of them, and what it could ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import msgspec
+from msgspec import Struct
+
+from inferlens.case import Case, Option
+from inferlens.cures import Cure
+from inferlens.errors import InferlensError, suggestion
+
+ON_CUDA = ("cuda_graph", "tf32", "cudnn_benchmark", "cudnn_conv_algo_search")  # options that do nothing on the CPU
+
+
+class Configured:
+    """Something with a name and options."""
+
+    name: ClassVar[str]
+    options: ClassVar[type[Struct]]
+
+    @classmethod
+    def parse_options(cls, case: Case) -> Any:
+        """``case.options`` as ``cls.options``, texts converted to the types it names.
+
+        Raises:
+            InferlensError: for an unknown option (near misses are suggested) or a value of the wrong type.
+        """
+        known = {field.name for field in msgspec.structs.fields(cls.options)}
+        for name in case.options:
+            if name not in known:
+                raise InferlensError(
+                    f"Backend '{cls.name}' has no option '{name}'.",
+                    expected=f"one of {', '.join(sorted(known)) or 'none'}",
+                    cure=suggestion(name, known) or f"inferlens backends {cls.name}",
+                )
+        try:
+            return msgspec.convert(case.options, cls.options, strict=False)
+        except msgspec.ValidationError as error:
+            raise InferlensError(
+                f"An option of backend '{cls.name}' has a wrong value: {error}.",
+                cure=f"inferlens backends {cls.name}",
+            ) from error
+
+    @classmethod
+    def cure(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Cure:  # noqa: ARG003
+        """How ``case`` gets what ``option`` does at ``value``: here by the option of that name, where there is one.
+
+        Overridden where a variant does it, or an option does nothing for some cases. Asked when records are looked at,
+        by :mod:`inferlens.cures`, so nothing is imported for it.
+
+        Args:
+            case: what was run.
+            option: as most backends name it; it need not be one of this backend.
+            value: at which it does what is wanted.
+            facts: of the record or the profile.
+        """
+        if option not in cls.options.__struct_fields__ or (option in ON_CUDA and case.device != "cuda"):
+            return Cure()
+        if getattr(cls.parse_options(case), option) == value:
+            return Cure(asked=True)
+        return Cure(f"{cls.name}.{option}={str(value).lower() if isinstance(value, bool) else value}")
