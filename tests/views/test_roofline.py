@@ -145,6 +145,12 @@ def test_ceilings_that_are_too_low_are_told() -> None:
     low = worked([timed("conv", 10e-3, "conv"), timed("fc", 7e-3, "head")])
     assert "inferlens profile --rebuild measures it again" in " ".join(drawn(low, width=200).split())
     assert "--rebuild" not in drawn(slow(), width=200)
+    disturbed = msgspec.structs.replace(
+        low, ceilings=msgspec.structs.replace(ceilings(), disturbed="Others were busy.")
+    )
+    text = " ".join(drawn(disturbed, width=200).split())
+    assert "the rate, so that was measured too low: floors are too high, and what is to be won is more" in text
+    assert "--rebuild" not in text, "the next profile measures them again without"
 
 
 def test_by_module() -> None:

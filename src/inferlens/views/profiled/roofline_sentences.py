@@ -13,6 +13,14 @@ from inferlens.views.profiled.sentences import name_of, short
 # A layer that computes so much faster than large matrix products is not explained by how good these are at it.
 ABOVE_RATE = 1.25
 FEW = 5
+FASTER = (
+    "Most of the time is in such that compute much faster than the rate: by such convolutions, or because the "
+    "rate was measured while something else used the machine. inferlens profile --rebuild measures it again."
+)
+TOO_LOW = (
+    "Most of the time is in such that compute much faster than the rate, so that was measured too low: floors are too "
+    "high, and what is to be won is more than is said."
+)
 SPLIT = "What was fused from several modules is divided among them by their FLOPs: a convention, no measurement."
 
 
@@ -102,11 +110,8 @@ def _below(found: Roofline) -> list[str]:
             f"{plural(len(below), found.by)} took less than the floor: data come from a cache sooner than from memory, "
             "some convolutions do with fewer multiplications, and causal attention leaves out what is masked."
         )
-    if not found.ceilings.disturbed and sum(row.time for row in faster) > found.time / 2:
-        said.append(
-            "Most of the time is in such that compute much faster than the rate: by such convolutions, or because the "
-            "rate was measured while something else used the machine. inferlens profile --rebuild measures it again."
-        )
+    if sum(row.time for row in faster) > found.time / 2:
+        said.append(TOO_LOW if found.ceilings.disturbed else FASTER)
     return said
 
 
