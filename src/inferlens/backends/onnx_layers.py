@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from inferlens.backends.onnx_modules import NO_SCOPES, VALUES, modules_of
-from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.layer_profile import Layer, Tensor
-from inferlens.models.sources.files import broken_file
+from inferlens.models.sources.onnx import onnx_graph
 
 DOMAINS = ("", "ai.onnx")
 SHAPES = 4096  # bytes of a weight, from which on it is none that tells a shape
@@ -61,15 +60,7 @@ def onnx_layers(path: Path) -> OnnxLayers:
         MissingLibrary: if the package onnx is not there.
         InferlensError: if the file is no ONNX.
     """
-    try:
-        import onnx
-    except ImportError as error:
-        raise MissingLibrary("onnx", extra="onnx") from error
-    with broken_file(path):
-        model = onnx.load(str(path), load_external_data=False)
-        if not model.graph.node:
-            raise InferlensError(f"{path} is no ONNX graph, or an empty one.")
-    return OnnxLayers(_inferred(model).graph)
+    return OnnxLayers(_inferred(onnx_graph(path)).graph)
 
 
 def _inferred(model: Any) -> Any:

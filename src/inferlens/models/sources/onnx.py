@@ -36,7 +36,7 @@ class OnnxFile(Source):
     def find(self, name: str) -> Found:
         """See :class:`Source`."""
         path = existing(name)
-        model = _read(path)
+        model = onnx_graph(path)
         shapes = list(_inputs(model).values())
         batch = shapes[0][0][0] if shapes and shapes[0][0] else None
         return Found(
@@ -46,7 +46,7 @@ class OnnxFile(Source):
     def open(self, name: str, wish: Wish) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
         """See :class:`Source`."""
         path = existing(name)
-        model = _read(path)
+        model = onnx_graph(path)
         graph = _inputs(model)
         first = next(iter(graph.values()))[0] if graph else ()
         return Opened(
@@ -61,10 +61,11 @@ class OnnxFile(Source):
         )
 
 
-def _read(path: Path) -> Any:
-    """The graph, weights in other files left there.
+def onnx_graph(path: Path) -> Any:
+    """The graph of an ONNX file, weights in other files left there.
 
     Raises:
+        MissingLibrary: if the package onnx is not there.
         InferlensError: if the file is no ONNX graph.
     """
     try:
