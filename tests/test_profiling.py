@@ -84,6 +84,18 @@ def test_from_python(tmp_path: Path) -> None:
         inferlens.profile("fake:demo", level="atom")
 
 
+def test_a_live_module(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
+    words = {"backend": "pytorch", "iterations": 5, "warmup": 1, "output": str(tmp_path)}
+    (made,) = inferlens.profile(module, torch.randn(2, 8), runs=3, **words)
+    assert (made.status, made.reason) == ("ok", "")
+    assert made.layers
+    assert {"0", "1"} <= {path for layer in made.layers.layers for path in layer.modules}
+    with pytest.raises(InferlensError, match="go with a live module"):
+        inferlens.profile("fake:demo", torch.randn(2, 8))
+
+
 def test_several_processes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InferlensError, match="one process for each level"):
         profiled(tmp_path, repeats=3)

@@ -20,6 +20,7 @@ from inferlens.errors import InferlensError
 from inferlens.jobs import Began, Event, ProfileAnswer, ProfileJob
 from inferlens.launch import launch
 from inferlens.layer_profile import Level, Profile
+from inferlens.models.model import Found
 from inferlens.observer import Observer, Silent
 from inferlens.plan import Plan, Planned, backends_named, expand
 from inferlens.plan_words import count, known
@@ -34,12 +35,19 @@ WARMUP = 10
 
 
 def profile(
-    model: Any, *, level: Any = "layer", runs: int = RUNS, observer: Observer | None = None, **words: Any
+    model: Any,
+    example_inputs: Any = None,
+    *,
+    level: Any = "layer",
+    runs: int = RUNS,
+    observer: Observer | None = None,
+    **words: Any,
 ) -> list[Profile]:
     """Profiles a model on the backends of this machine.
 
     Args:
-        model: a name, a file or a factory, or several.
+        model: a name, a file, a factory, or a live ``nn.Module``; a list of names for several models.
+        example_inputs: of a live module, as of :func:`inferlens.bench`.
         level: ``layer``, ``kernel``, or both; ``module`` is another word for ``layer``, which is what is traced to
             modules.
         runs: profiled calls of each case and level.
@@ -52,8 +60,10 @@ def profile(
     Raises:
         InferlensError: if the model or the words mean nothing. A case that cannot be profiled says why in its profile.
     """
-    plan = Plan.from_words({"mode": "latency", **words, "model": model})
-    made = run(plan, levels_of(level), count("runs", runs), observer or Silent())
+    levels, runs = levels_of(level), count("runs", runs)
+    with api.named(model, example_inputs) as (spec, found, live):
+        plan = Plan.from_words({"mode": "latency", **words, "model": spec})
+        made = run(plan, levels, runs, observer or Silent(), found, live)
     return [each for each, _ in made]
 
 
@@ -67,8 +77,18 @@ def levels_of(value: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(ALSO.get(word, word) for word in words))
 
 
-def run(plan: Plan, levels: Sequence[str], runs: int, observer: Observer) -> list[tuple[Profile, Path]]:
+def run(
+    plan: Plan,
+    levels: Sequence[str],
+    runs: int,
+    observer: Observer,
+    found: Sequence[Found] | None = None,
+    live: str | None = None,
+) -> list[tuple[Profile, Path]]:
     """Times and profiles every case of ``plan``; each record and profile is on disk before the next one starts.
+
+    Args:
+        found, live: of a live module what is known of it, and its file.
 
     Returns:
         The profiles, each with the folder that it and its record are in.
@@ -79,10 +99,10 @@ def run(plan: Plan, levels: Sequence[str], runs: int, observer: Observer) -> lis
     if plan.repeats > 1:
         raise InferlensError("A case is profiled in one process for each level.", cure="without --repeats")
     observer.doing("looking at models and backends")
-    cases = expand(plan, api.find(plan.model), api.probe(backends_named(plan)))
+    cases = expand(plan, list(found) if found else api.find(plan.model), api.probe(backends_named(plan)))
     observer.planned(cases)
     profiles = []
-    with api.embark(plan, observer, cases) as voyage:
+    with api.embark(plan, observer, cases, live) as voyage:
         ceilings = Kept(voyage.cache(), voyage.environment, plan.rebuild)
         for planned in cases:
             record, folder = voyage.measure_in(planned)
