@@ -2,30 +2,37 @@
 
 A table stands between ``<!-- table FOLDER [PICTURE] -->`` and ``<!-- end -->``: what ``inferlens show FOLDER --format
 markdown`` prints; the picture is what ``inferlens plot FOLDER`` draws. Instead of ``table`` it may say ``findings``,
-``modules``, ``layers`` or ``kernels``: what those commands print, the most telling rows alone. ``trace WORDS`` is what
-``inferlens trace`` prints of these words, paths being relative to the folder of traces. No number is typed in.
+``modules``, ``layers`` or ``kernels``: what those commands print, the most telling rows alone. ``attributed FOLDER``
+says how much of the kernels' time is traced to modules. ``trace WORDS`` is what ``inferlens trace`` prints of these
+words, paths being relative to the folder of traces. No number is typed in.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 from inferlens import load_records
 from inferlens.cli import trace_words
+from inferlens.insight.kernels import KernelTable, kernel_table
+from inferlens.insight.modules import ModuleTable
 from inferlens.profile_store import load_profiles
+from inferlens.units import listing, milliseconds, percent, ratio, ratio_range, significant
 from inferlens.views.chart import Chart
 from inferlens.views.markdown import Markdown
-from inferlens.views.profiled import findings, kernels, layers, modules
+from inferlens.views.profiled import findings, kernels, layers, markdown, modules
 from inferlens.views.profiled.cases import groups
+from inferlens.views.profiled.grid import Grid, Heading, Line
+from inferlens.views.profiled.module_columns import columns
 from inferlens.views.traced.show import Wanted, render
 
 ROOT = Path(__file__).parent.parent
 PAGES = (ROOT / "docs" / "h200.md", ROOT / "docs" / "h200-traces.md")
 TRACES = ROOT / "examples" / "h200" / "traces"
 PICTURES = ROOT / "docs" / "pictures"
-KINDS = "table|findings|modules|layers|kernels|trace"
+KINDS = "table|findings|modules|attributed|layers|kernels|trace"
 BLOCK = re.compile(rf"(<!-- (?P<kind>{KINDS}) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)", re.S)
 
 
@@ -54,6 +61,52 @@ def modules_of(folder: str, depth: str = "1") -> str:
     return modules.render(groups(load_profiles([ROOT / folder])), "markdown", depth=int(depth))
 
 
+def attributed_of(folder: str) -> str:
+    """How much of the kernels' time is traced to modules in each profile under ``folder``, and what profiling cost."""
+    lines, least, off = [], dict[str, float](), 0.0
+    for group in groups(load_profiles([ROOT / folder]), "kernel"):
+        tree = modules.tree(columns(group, "kernel", None), "whole", None, None)
+        for place, one in enumerate(tree.columns.shown):
+            found, profile = kernel_table(one.case.profile, one.case.untouched, "launch"), one.case.profile
+            if not isinstance(found, KernelTable) or tree.table is None:
+                raise ValueError(f"no kernels: {profile.case.label}")
+            account, label = found.account, profile.case.backend_label
+            off = max(off, abs(sum_of_modules(tree.table, place) - 1))
+            least[label] = min(least.get(label, 1.0), account.attributed)
+            texts = (str(profile.case.batch), one.case.name, milliseconds(account.kernels.typical),
+                     percent(account.attributed), significant(modules_of_a_kernel(found)),
+                     ratio(account.cost), ratio_range(account.cost_low, account.cost_high))  # fmt: skip
+            lines.append(Line.of(profile.model.name, texts))
+    titles = ("all kernels (ms)", "attributed", "modules of a kernel", "profiled call", "interval (95 %)")
+    table = Grid(
+        headline="The kernels' time that is traced to modules",
+        about="",
+        first="model",
+        headings=(Heading("batch"), Heading("backend", numeric=False), *map(Heading, titles)),
+        lines=tuple(lines),
+        notes=("modules of a kernel: how many it came from, on average over the time that is attributed.",
+               "profiled call: how many times as long as an untouched one."),
+        sentences=(
+            f"Least attributed: {listing([f'{percent(share)} with {label}' for label, share in least.items()])}.",
+            f"What modules took, and what is of none, differs from the time of all kernels by at most {percent(off)}.",
+        ),
+    )  # fmt: skip
+    return markdown.render([table])
+
+
+def sum_of_modules(table: ModuleTable, place: int) -> float:
+    """What the rows of a column that have none below them add up to, as a share of its whole."""
+    after = [row.depth for row in table.rows[1:]] + [0]
+    cells = [row.cells[place] for row, depth in zip(table.rows, after, strict=True) if depth <= row.depth]
+    return sum(cell.times.share for cell in cells if cell and cell.times and cell.times.share is not None)
+
+
+def modules_of_a_kernel(table: KernelTable) -> float:
+    """The mean, over the time that is attributed; ``table`` is by launch."""
+    known = [(len(row.modules), row.times.typical) for row in table.rows if row.modules and row.times]
+    return sum(count * time for count, time in known) / sum(time for _, time in known)
+
+
 def layers_of(folder: str) -> str:
     """The layers that take most under ``folder``."""
     cases = [case for group in groups(load_profiles([ROOT / folder]), "layer") for case in group]
@@ -75,10 +128,11 @@ def trace_of(*words: str) -> str:
     return "\n\n".join((*notes, shown))
 
 
-DRAWN = {
+DRAWN: dict[str, Callable[..., str]] = {
     "table": table,
     "findings": findings_of,
     "modules": modules_of,
+    "attributed": attributed_of,
     "layers": layers_of,
     "kernels": kernels_of,
     "trace": trace_of,
