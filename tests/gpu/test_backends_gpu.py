@@ -146,18 +146,19 @@ def test_times_are_consistent(label: str, options: Options, preparation: Prepara
         for _ in range(5):
             runner.infer(feed)
         runner.synchronize()
+        nothing = runner.clock.time(lambda _: None, itertools.repeat(feed), 20)
         times = runner.clock.time(runner.infer, itertools.repeat(feed), 20)
-        window = runner.clock.window(runner.infer, itertools.repeat(feed), 20) / 20
+        windows = [runner.clock.window(runner.infer, itertools.repeat(feed), 20) / 20 for _ in range(5)]
     latency, enqueue, gpu = (float(np.median(part)) for part in (times.latency, times.enqueue, times.gpu))
     assert min(times.gpu) > 0
     assert all(enqueued <= whole for enqueued, whole in zip(times.enqueue, times.latency, strict=True))
     # The first event is recorded before the host clock starts, so GPU time may exceed latency by that much.
     assert gpu <= latency + 50e-6
-    # The work is on the timed stream: work elsewhere would leave the events next to each other. A busy host makes
-    # calls longer and kernels not, so it is the shortest call that the work has to fill.
-    assert gpu > 0.3 * min(times.latency)
+    # There is work between the events: around nothing they are some microseconds apart. How much of a call it fills
+    # tells nothing where others use the GPU or the host meanwhile: calls then wait, and kernels take no longer.
+    assert gpu > 10 * min(nothing.gpu)
     assert enqueue < latency
-    assert window < 1.5 * latency
+    assert min(windows) < 1.5 * latency  # the best of a few: others may come between the calls of one
 
 
 @pytest.mark.parametrize("tf32", [False, True])
