@@ -14,7 +14,7 @@ from torch import nn
 
 from inferlens.backends import BACKENDS, onnx_export
 from inferlens.backends.base import TOLERANCES, Capabilities, Outputs, Preparation
-from inferlens.case import Budget, Case
+from inferlens.case import Budget, Case, TensorSpec
 from inferlens.errors import Unsupported
 from inferlens.flight import Flight, reference_outputs, run_case
 from inferlens.jobs import Answer, CaseJob, Reference
@@ -116,6 +116,37 @@ def test_what_is_written_runs_in_its_own_precision_with_the_models_outputs(
         again = outputs_of(measured_case, measured_case.model, here / "again")
         found = compare(again, own, TOLERANCES[precision], "the model it came from")
         assert found.agrees, found
+
+
+def to_onnx(file: Path, precision: str) -> Path:
+    """Writes the model in a file to an ONNX graph, in another file."""
+    target = file.parent / f"{file.stem}-{precision}.onnx"
+    case = Case(model=f"file:{file}", backend="onnxruntime", variant="cpu", precision=precision)
+    if file.suffix == ".pt":
+        case = msgspec.structs.replace(case, inputs=(TensorSpec.parse(X),))
+    BACKENDS.get("onnxruntime")().save(resolve.load(case), case, Preparation(file.parent / "case", file.parent), target)
+    return target
+
+
+def test_an_exported_program_is_written_in_another_precision(here: Path, machine: dict[str, Capabilities]) -> None:
+    """The statistics of its batch norm are views, whose types exporters look behind."""
+    exported(here / "net.pt2", precision="fp32")
+    ((case, answer),) = measured(to_onnx(here / "net.pt2", "fp16"), machine, here)
+    assert (case.precision, answer.status) == ("fp16", "ok")
+    found = compare(
+        outputs_of(case, case.model, here / "again"),
+        outputs_of(Case(model="", backend="pytorch"), f"file:{here / 'net.pt2'}", here / "own"),
+        TOLERANCES["fp16"],
+        "the program",
+    )
+    assert found.agrees, found
+
+
+def test_torchscript_is_not_written_as_onnx(here: Path) -> None:
+    exported(here / "net.pt")
+    with pytest.raises(Unsupported, match=r"net\.pt' is TorchScript") as refused:
+        to_onnx(here / "net.pt", "fp32")
+    assert refused.value.cure == "the model that it was made from"
 
 
 @pytest.mark.parametrize("suffix", [".onnx", ".pt2", ".pt"])

@@ -36,6 +36,10 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
         return model.path
     if model.module is None:
         raise Unsupported(f"'{model.spec}' is neither a PyTorch module nor an ONNX file.")
+    if model.format == "torchscript":
+        raise Unsupported(
+            f"'{model.spec}' is TorchScript, which cannot be exported to ONNX.", cure="the model that it was made from"
+        )
     path = preparation.folder / "model.onnx"
     with preparation.phase("export"):
         preparation.folder.mkdir(parents=True, exist_ok=True)

@@ -34,9 +34,15 @@ def cast(module: Any, precision: str) -> None:
     ``module.to(dtype)`` would do the same to complex tensors and drop their imaginary parts; ``module.bfloat16()`` is
     not there for TorchScript.
     """
-    dtype = dtype_of(precision)
+    import torch
+
+    dtype, script = dtype_of(precision), isinstance(module, torch.jit.ScriptModule)
     for tensor in chain(module.parameters(), module.buffers()):
-        if tensor.is_floating_point():
+        if not tensor.is_floating_point() or tensor.dtype == dtype:
+            continue
+        if tensor._is_view() and not script:  # what it is a view of would keep its type, which exporters refuse
+            torch.utils.swap_tensors(tensor, tensor.detach().to(dtype))
+        else:
             tensor.data = tensor.data.to(dtype)
 
 
