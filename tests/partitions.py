@@ -125,7 +125,8 @@ ASKED: dict[str, Asked] = {
     "resnet18": (named("resnet18"), (IMAGE,), "dynamo", "fp32", {}),
     "resnet18 large blocks": (named("resnet18"), (IMAGE,), "dynamo", "fp32", {"min_block_size": 100}),
     "resnet18 forced": (
-        named("resnet18"), (IMAGE,), "dynamo", "fp32", {"torch_executed_ops": "aten.max_pool2d+aten.add.Tensor"}
+        named("resnet18"), (IMAGE,), "dynamo", "fp32",
+        {"torch_executed_ops": "aten.max_pool2d+aten.add.Tensor+aten.hardtanh"},
     ),
     "resnet18 compile": (named("resnet18"), (IMAGE,), "compile", "fp32", {}),
     "mobilenet_v2": (named("mobilenet_v2"), (IMAGE,), "dynamo", "fp16", {}),

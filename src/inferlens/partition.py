@@ -89,7 +89,7 @@ class Partition(Struct, frozen=True, kw_only=True):
         fewest: the choice with the fewest segments among those that leave an engine.
         flavour: of TensorRT.
         assumed_gpu: compute capability that was assumed because there was no GPU; empty where there was one.
-        note: what is not known, and why.
+        note: what is not known, and why; and what was asked for in vain.
     """
 
     schema: str = SCHEMA
@@ -117,6 +117,7 @@ def partition_of(
     graph_breaks: Sequence[str] = (),
     flavour: str = "",
     assumed_gpu: str = "",
+    note: str = "",
 ) -> Partition:
     """A partition from its segments, everything else counted."""
     engines = tuple(len(each.operators) for each in segments if each.runs_in == "TensorRT")
@@ -133,6 +134,7 @@ def partition_of(
         fewest=fewest_segments(choices),
         flavour=flavour,
         assumed_gpu=assumed_gpu,
+        note=note,
     )
 
 

@@ -19,6 +19,7 @@ from inferlens.backends import dynamic
 from inferlens.backends.base import Preparation
 from inferlens.backends.torch_tensorrt import files, library, settings, shapes
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
+from inferlens.backends.torch_tensorrt.front_ends import said
 from inferlens.backends.torch_tensorrt.operators import clean_path
 from inferlens.backends.torch_tensorrt.options import Options
 from inferlens.backends.torch_tensorrt.scripts import script_partition
@@ -216,6 +217,29 @@ def test_what_cannot_be_saved_says_what_can(preparation: Preparation) -> None:
     python = msgspec.structs.replace(case(), options={"use_python_runtime": True})
     with pytest.raises(Unsupported, match="Python runtime cannot be saved"):
         TorchTensorRT().save(model, python, preparation, target)
+
+
+@no_gpu
+def test_where_there_is_no_gpu_nothing_is_compiled_to_be_saved(preparation: Preparation) -> None:
+    with pytest.raises(Unsupported, match="builds engines on a GPU alone: no NVIDIA GPU") as refused:
+        TorchTensorRT().save(small.model(), case(), preparation, preparation.folder / "x.ep")
+    assert "pip" not in refused.value.cure
+
+
+def test_operators_that_are_forced_in_vain_are_named() -> None:
+    there = ["aten.clamp.default", "aten.add.Tensor", "getitem"]
+    assert settings.not_there("", there) == ""
+    assert settings.not_there("aten.add+aten.clamp.default", there) == ""
+    assert "no aten.hardtanh and no aten.add.Scalar," in settings.not_there("aten.hardtanh+aten.add.Scalar", there)
+
+
+def test_an_error_within_a_graph_names_its_operator_and_the_models_line() -> None:
+    node = "%r : [num_users=1] = call_function[target=torch.ops.aten.roll.default](args = (%x,), kwargs = {})"
+    stack = 'Original traceback:\n  File "/home/me/model.py", line 7, in forward\n    return x.roll(1)'
+    assert said(RuntimeError(f"no such type\n\nWhile executing {node}\n{stack}")) == (
+        "no such type (at aten.roll.default, model.py line 7)"
+    )
+    assert said(ValueError("no graph\nat all")) == "no graph at all"
 
 
 def made(**more: Any) -> Provenance:

@@ -69,6 +69,12 @@ def test_the_second_time_it_is_cached(job: Any, preparation: Preparation, monkey
     assert second.provenance == first.provenance
 
 
+def test_an_option_that_times_tactics_does_nothing_where_none_are_timed(job: Any, preparation: Preparation) -> None:
+    built(job(avg_timing_iterations=4), preparation)
+    (warning,) = preparation.warnings
+    assert (warning.code, "times no tactics" in warning.message) == ("no-effect", True)
+
+
 def test_rebuild_builds(job: Any, preparation: Preparation) -> None:
     built(job(), preparation)
     again = Preparation(preparation.folder, preparation.cache, rebuild=True)

@@ -119,6 +119,12 @@ def built(job: Job, preparation: Preparation) -> Built:
     Raises:
         Unsupported: if it cannot be built, with the reason.
     """
+    if job.flavour.jit and job.options.avg_timing_iterations != 1:
+        preparation.warn(
+            "no-effect",
+            f"avg_timing_iterations does nothing: {job.flavour.name} times no tactics.",
+            "Leave it out there.",
+        )
     with preparation.phase("build") as phase:
         wanted = job.recipe
         path = preparation.cache / FOLDER / f"{wanted.key}.engine"

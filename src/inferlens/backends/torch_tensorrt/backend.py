@@ -13,7 +13,7 @@ from inferlens.backends.base import Absence, Backend, Capabilities, Preparation,
 from inferlens.backends.torch_runner import torch_tolerance
 from inferlens.backends.torch_tensorrt import files, settings
 from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS
-from inferlens.backends.torch_tensorrt.library import FLAVOURS, Library, find, gpu_or_assumed, load
+from inferlens.backends.torch_tensorrt.library import FLAVOURS, Library, check_gpu, find, gpu_or_assumed, load
 from inferlens.backends.torch_tensorrt.loaded import LoadedRunner
 from inferlens.backends.torch_tensorrt.options import Options
 from inferlens.backends.torch_tensorrt.runner import TensorRtRunner
@@ -101,6 +101,7 @@ class TorchTensorRT(Backend):
             )
         if options.use_python_runtime:
             raise Unsupported("Engines of the Python runtime cannot be saved.", cure="without use_python_runtime")
+        check_gpu()
         library = load()
         settings.check(options, case, library, preparation)
         with self._runner(model, case, preparation, options, library) as runner:
@@ -146,6 +147,11 @@ class TorchTensorRT(Backend):
         if case.variant not in FRONT_ENDS:
             raise Unsupported(
                 f"{case.backend_label} runs a module that is compiled already.", cure="--backend torch_tensorrt:dynamo"
+            )
+        if model.format == "torchscript":
+            raise Unsupported(
+                f"'{model.spec}' is TorchScript, which {case.backend_label} does not take.",
+                cure="the model that it was made from",
             )
         if model.module is None or (model.format == "exported" and case.variant == "ts-script"):
             raise Unsupported(

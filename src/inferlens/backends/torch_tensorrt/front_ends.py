@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -209,5 +210,16 @@ def compiling(name: str, step: str, cure: str = "") -> Iterator[None]:
                 cure="inferlens partition, which tells which part and why",
             ) from error
         raise Unsupported(
-            f"{TITLE} cannot {step} '{name}': {type(inner).__name__}: {first_lines(inner)}", cure=cure
+            f"{TITLE} cannot {step} '{name}': {type(inner).__name__}: {said(inner)}", cure=cure
         ) from error
+
+
+def said(error: Exception) -> str:
+    """The first lines of an error; of one within a graph the operator and the line of the model, not the node."""
+    words, node, rest = str(error).partition("While executing")
+    operator = re.search(r"target=(?:torch\.ops\.)?([\w.]+)", rest)
+    lines = re.findall(r'File "([^"]+)", line (\d+)', rest)
+    if not node or not operator:
+        return first_lines(error)
+    place = f", {Path(lines[-1][0]).name} line {lines[-1][1]}" if lines else ""
+    return f"{first_lines(words)} (at {operator[1]}{place})"

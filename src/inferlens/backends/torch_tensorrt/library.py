@@ -19,7 +19,7 @@ from typing import Any
 
 from inferlens.backends.availability import cuda_absence, found, imported
 from inferlens.backends.base import Absence
-from inferlens.errors import InferlensError, MissingLibrary
+from inferlens.errors import InferlensError, MissingLibrary, Unsupported
 
 EXTRA = "tensorrt-rtx"
 TITLE = "Torch-TensorRT"
@@ -94,6 +94,19 @@ def find() -> tuple[Library | None, Absence | None]:
     if no_gpu is not None:
         return None, no_gpu
     return _imported()
+
+
+def check_gpu() -> None:
+    """Checks that there is a GPU to build engines on.
+
+    Raises:
+        Unsupported: with the reason.
+    """
+    import torch
+
+    absence = cuda_absence(torch)
+    if absence is not None:
+        raise Unsupported(f"{TITLE} builds engines on a GPU alone: {absence.reason}.", cure=absence.cure)
 
 
 def load() -> Library:

@@ -195,6 +195,8 @@ class TensorRtRunner(ReplayingRunner):
                 f"There is no engine: everything ran in PyTorch (min_block_size {options.min_block_size}).",
                 "inferlens partition tells why.",
             )
+        if not_there := self._not_there():
+            preparation.warn("no-effect", not_there, "Its operators by name: inferlens partition.")
         if options.require_full_compilation and partition.breaks:
             raise Unsupported(
                 f"PyTorch runs a part of '{self.model.name}', and require_full_compilation was asked for.",
@@ -211,7 +213,7 @@ class TensorRtRunner(ReplayingRunner):
 
     def _partition(self, assumed_gpu: str) -> Partition:
         whole = self.front_end.one_mode
-        found = partition_of(
+        return partition_of(
             segments_of(self._graphs),
             front_end=self.case.variant,
             min_block_size=self.options.min_block_size,
@@ -219,8 +221,15 @@ class TensorRtRunner(ReplayingRunner):
             graph_breaks=graph_breaks() if whole else (),
             flavour=self.library.flavour,
             assumed_gpu=assumed_gpu,
+            note=" ".join(filter(None, [NO_PATHS if whole else "", self._not_there()])),
         )
-        return msgspec.structs.replace(found, note=NO_PATHS) if whole else found
+
+    def _not_there(self) -> str:
+        """What torch_executed_ops names in vain; empty where the operators are not known."""
+        if self.front_end.script:
+            return ""
+        names = [operator.name for segment in segments_of(self._graphs) for operator in segment.operators]
+        return settings.not_there(self.options.torch_executed_ops, names)
 
 
 def graph_breaks() -> tuple[str, ...]:

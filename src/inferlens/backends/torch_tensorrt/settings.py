@@ -6,7 +6,7 @@ and would change what is measured is ``Unsupported``; one that makes no differen
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +132,18 @@ def executed_ops(text: str) -> list[str]:
         InferlensError: if there is no such operator.
     """
     return [name for word in words(text) for name in _overloads(word)]
+
+
+def not_there(text: str, operators: Iterable[str]) -> str:
+    """What must be said of names in ``text`` that no operator of the lowered graph has; empty if there are none.
+
+    ``operators`` are the graph's, by names such as ``aten.relu.default``.
+    """
+    known = {f"torch.ops.{name}" for name in operators}
+    missing = [word for word in words(text) if known.isdisjoint(_overloads(word))]
+    if not missing:
+        return ""
+    return f"The lowered graph has no {' and no '.join(missing)}, so torch_executed_ops does nothing there."
 
 
 def _overloads(word: str) -> Iterator[str]:
