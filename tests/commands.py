@@ -53,6 +53,7 @@ def launch(
     log: Path | None = None,
     on_event: Callable[[Event], None] = lambda _: None,
     watch: object = None,
+    seat: object = None,
 ) -> Outcome:
     """Does what a worker does, here, unwatched and without a deadline; what it prints is kept apart."""
     pipe, printed = Straight(on_event), io.StringIO()
@@ -68,6 +69,7 @@ def stay(patch: pytest.MonkeyPatch) -> None:
     """Has everything that would be done in a process of its own done here."""
     for module in (api, voyage, tasks):
         patch.setattr(module, "launch", launch)
+    patch.setattr(voyage, "both", lambda first, second: (first(None), second(None)))
 
 
 def inferlens(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -17,10 +17,10 @@ ROOT = Path(inferlens.__file__).parent
 LAYERS = [
     "errors", "units", "files", "forms", "limits", "registry", "clocks", "case", "cures", "machine", "record",
     "kernel_profile", "work", "layer_profile", "partition", "build_report", "stats", "samples", "trace", "insight",
-    "disturbance", "cautions", "energy", "models", "backends", "measure", "watch", "jobs", "flight", "inspection",
-    "recording", "worker", "launch", "conditions", "plan_words", "plan_budget", "plan", "case_words", "observer",
-    "store", "profile_store", "comparing", "duel", "voyage", "api", "rounds", "ceilings", "profiling", "tracing",
-    "tasks", "views", "cli", "__main__",
+    "disturbance", "cautions", "energy", "models", "backends", "measure", "watch", "jobs", "turns", "flight",
+    "inspection", "recording", "worker", "launch", "conditions", "plan_words", "plan_budget", "plan", "case_words",
+    "observer", "store", "profile_store", "comparing", "duel", "voyage", "api", "rounds", "ceilings", "profiling",
+    "tracing", "tasks", "views", "cli", "__main__",
 ]  # fmt: skip
 FRAMEWORKS = {
     "torch", "torchvision", "timm", "transformers", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx",

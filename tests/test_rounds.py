@@ -107,7 +107,7 @@ def test_when_the_time_is_up_no_round_is_begun(
 @pytest.mark.parametrize("side", ["A", "B"])
 def test_a_side_that_fails_ends_it(tmp_path: Path, side: str) -> None:
     sides = ["fake:fast trouble=raise", "fake:steady"]
-    duel = ab(tmp_path, *(sides if side == "A" else sides[::-1]))
+    duel = ab(tmp_path, *(sides if side == "A" else sides[::-1]), interleave="processes")
     assert (duel.verdict, duel.end, duel.exit_code, duel.rounds) == ("DID NOT RUN", "a side did not run", 4, 0)
     assert (duel.ratio, duel.interval) == (None, None)
     assert f"DID NOT RUN: {side}, failed: RuntimeError: this backend was told to fail." in duel.sentence

@@ -14,6 +14,7 @@ from inferlens.record import Measurement, Memory, Metric
 from inferlens.units import byte_count
 
 LEAST_WINDOWS = 5
+IN_TURNS = "another case was measured in turns with it, and took energy of its own"
 
 
 class Conditions(Struct, frozen=True, kw_only=True):
@@ -34,7 +35,13 @@ class Conditions(Struct, frozen=True, kw_only=True):
 
 
 def conditions(
-    case: Case, answer: Answer, log: MachineLog | None, *, repeated: bool = False, last: bool = False
+    case: Case,
+    answer: Answer,
+    log: MachineLog | None,
+    *,
+    repeated: bool = False,
+    last: bool = False,
+    in_turns: bool = False,
 ) -> Conditions:
     """What ``log`` says about what was measured.
 
@@ -44,6 +51,7 @@ def conditions(
         log: what the machine did meanwhile; ``None`` if it was not watched.
         repeated: whether this is the second time already, because the first was disturbed.
         last: whether there will be no second time, for another reason.
+        in_turns: whether another case was measured in between.
     """
     device = peak_device_memory(log) if log and case.device == "cuda" else None
     memory = answer.memory
@@ -59,13 +67,14 @@ def conditions(
         seconds = [windows.calls / rate for rate in windows.values]
         window_marks = mark(windows.begins, seconds, log, repeated=repeated, last=last, least=LEAST_WINDOWS)
     spans = [measured for measured in (calls, windows) if measured]
+    energy = Energy(reason=IN_TURNS) if in_turns else _energy(case, answer, calls or windows, log)
     return Conditions(
         memory=memory,
         machine=log.between(spans[0].begins[0], _end(spans[-1])),
         marks=marks,
         window_marks=window_marks,
-        energy=_energy(case, answer, calls or windows, log) if case.device == "cuda" else None,
-        cpu_energy=_energy(case, answer, calls or windows, log) if case.device == "cpu" else None,
+        energy=energy if case.device == "cuda" else None,
+        cpu_energy=energy if case.device == "cpu" else None,
     )
 
 

@@ -17,6 +17,7 @@ from inferlens.case import MAX_TIME, Case
 from inferlens.jobs import Answer, CaseJob
 from inferlens.measure import agreement, memory, series, stopping
 from inferlens.measure.feeding import Feeding
+from inferlens.measure.turn import Turn
 from inferlens.models import inputs, resolve
 from inferlens.models.model import Model
 from inferlens.record import Agreement, Measurement, ModelFacts
@@ -48,8 +49,10 @@ class Flight:
         progress: Progress,
         deliver: Callable[[Answer], None],
         keep: Callable[[Answer], None] = lambda _: None,
+        turn: Turn | None = None,
     ) -> None:
         self.job = job
+        self.turn = turn or Turn()
         self.preparation = preparation
         self.progress = progress
         self.deliver = deliver
@@ -85,6 +88,7 @@ def run_case(flight: Flight) -> None:
         Exception: whatever the model or the backend raises; ``flight`` then has what was learned until there.
     """
     job, preparation, phase = flight.job, flight.preparation, flight.preparation.phase
+    flight.turn.wait()
     backend = BACKENDS.get(job.case.backend)()
     with phase("load"):
         model = resolve.load(job.case, trust=job.trust, live=_path(job.live))
@@ -103,6 +107,7 @@ def run_case(flight: Flight) -> None:
         judge = partial(_agreement, model, job, backend.tolerance(job.case))
         with phase("warm-up"):
             flight.measurements = _warm_up(runner, feeding, job, preparation)
+        flight.turn.wait()
         with phase("steady state"):
             _measure(flight, runner, feeding, lambda: judge(first))
         last = runner.collect(runner.infer(feeding.first))
@@ -152,7 +157,7 @@ def _measure(flight: Flight, runner: Runner, feeding: Feeding, agreement_so_far:
         typical, seconds = series.typical_latency(runner, feeding.throughput), budget.seconds or THROUGHPUT_SECONDS
     else:
         rule = stopping.sampling_rule(budget)
-        latencies = series.latency(runner, feeding.latency, rule, lambda part: progress(share * part))
+        latencies = series.latency(runner, feeding.latency, rule, lambda part: progress(share * part), turn=flight.turn)
         flight.measurements += latencies
         samples = latencies[0].values
         typical, seconds = median(samples), max(0.25 * sum(samples), LEAST_THROUGHPUT)
@@ -172,6 +177,7 @@ def _measure(flight: Flight, runner: Runner, feeding: Feeding, agreement_so_far:
         job.case.depth,
         callers,
         max(budget.max_time or MAX_TIME, seconds),
+        flight.turn,
     )
     flight.measurements += (rates,)
 

@@ -239,6 +239,12 @@ class Progressed(Struct, frozen=True, tag="progressed"):
     share: float
 
 
+class Waits(Struct, frozen=True, tag="waits"):
+    """The process waits for its turn; ``enough`` says that it has enough samples."""
+
+    enough: bool
+
+
 class Learned(Struct, frozen=True, tag="learned"):
     """What would be the answer if the deadline came now: complete but for what is yet to be measured."""
 
@@ -251,4 +257,4 @@ class Answered(Struct, frozen=True, tag="answered"):
     answer: msgspec.Raw
 
 
-Event = Began | Progressed | Learned | Answered
+Event = Began | Progressed | Waits | Learned | Answered

@@ -21,9 +21,10 @@ from pathlib import Path
 
 import msgspec
 
-from inferlens.jobs import Answered, Began, Event, Job, Learned
+from inferlens.jobs import Answered, Began, Event, Job, Learned, Waits
 from inferlens.machine import MachineLog
 from inferlens.record import PhaseName, Status
+from inferlens.turns import Seat
 from inferlens.watch.watch import Watch
 
 GOODBYE = 20.0  # seconds to leave after the answer
@@ -65,6 +66,7 @@ def launch(
     log: Path | None = None,
     on_event: Callable[[Event], None] = lambda _: None,
     watch: Callable[[int], Watch] | None = None,
+    seat: Seat | None = None,
 ) -> Outcome:
     """Does ``job`` in a fresh process and waits for it.
 
@@ -74,12 +76,13 @@ def launch(
         log: file for what the process prints; none is written if it prints nothing.
         on_event: told every event as it comes.
         watch: given the process's number, what watches the machine until the process has ended.
+        seat: where the process takes turns with another one.
     """
     kills = oom_kills()
     child: _Child | None = None
     try:
         with _unbroken():
-            child = _Child(job)
+            child = _Child(job, seat)
         with watch(child.process.pid) if watch else nullcontext() as watching:
             in_time = child.listen(time.monotonic() + timeout, on_event)
         if not in_time:
@@ -87,6 +90,8 @@ def launch(
     finally:
         if child:
             child.end()
+        if seat:
+            seat.end()
     machine = watching.log() if watching else None
     outcome = Outcome(answer=child.answer, phase=child.phase, tail=child.tail(), machine=machine)
     if log and child.output:
@@ -131,6 +136,7 @@ class _Child:
     """A worker process and what has been heard from it."""
 
     job: Job
+    seat: Seat | None = None
     answer: bytes = b""
     learned: bytes = b""
     phase: PhaseName | None = None
@@ -140,18 +146,24 @@ class _Child:
 
     def __post_init__(self) -> None:
         self._events, theirs = os.pipe()
+        answers, mine = os.pipe() if self.seat else (-1, -1)
+        passed = (theirs, answers) if self.seat else (theirs,)
+        words = map(str, (theirs, os.getpid(), *passed[1:]))
         try:
             self.process = subprocess.Popen(
-                [sys.executable, "-X", "faulthandler", "-m", "inferlens.worker", str(theirs), str(os.getpid())],
+                [sys.executable, "-X", "faulthandler", "-m", "inferlens.worker", *words],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(theirs,),
+                pass_fds=passed,
                 start_new_session=True,
                 env=_environment(),
             )
         finally:
-            os.close(theirs)
+            for descriptor in passed:
+                os.close(descriptor)
+        if self.seat:
+            self.seat.started(self.process.pid, mine)
         assert self.process.stdin
         assert self.process.stdout
         self._printed = self.process.stdout.fileno()
@@ -220,6 +232,8 @@ class _Child:
                 self.learned = bytes(event.answer)
             elif isinstance(event, Began):
                 self.phase = event.phase
+            elif isinstance(event, Waits) and self.seat:
+                self.seat.waits(event.enough)
             on_event(event)
 
 

@@ -1,15 +1,18 @@
 """Two cases against each other, in rounds, until it is known which is faster: ``inferlens ab``.
 
-A round is a fresh process of A and one of B. Who goes first alternates, so that a machine that becomes steadily slower
-is slower for both alike. Each process leaves its record. After each round ``stats.sequential`` looks at the ratio, at a
-level that allows for all the looks. A process that does not run to its end, or whose outputs are wrong, ends it without
-a verdict on speed: those that are left would mostly be the fast ones.
+A round is a fresh process of A and one of B. On the CPU both are there at once and take turns, some calls each
+(``turns``), so that whatever slows the machine down for a while slows down both. On a GPU, where what two processes
+hold and draw could not be told apart, and where that is asked for, one comes after the other. Who goes first
+alternates, so that a machine that becomes steadily slower is slower for both alike. Each process leaves its record.
+After each round ``stats.sequential`` looks at the ratio, at a level that allows for all the looks. A process that does
+not run to its end, or whose outputs are wrong, ends it without a verdict on speed: those that are left would mostly be
+the fast ones.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +33,8 @@ from inferlens.stats.sequential import Sequential
 from inferlens.units import listing
 from inferlens.voyage import Voyage
 
+INTERLEAVE = ("calls", "processes")
+
 
 def ab(
     model: Any,
@@ -44,6 +49,7 @@ def ab(
     level: float | str = 0.95,
     max_rounds: int = 20,
     within: float | str = 600.0,
+    interleave: str | None = None,
     **words: Any,
 ) -> Duel:
     """Measures two cases of one model against each other, in turns, until it is decided or time is over.
@@ -60,6 +66,8 @@ def ab(
         level: how sure the verdict is to be.
         max_rounds: rounds at most, each a process of A and one of B.
         within: seconds, or text such as ``"10m"``, for all of it.
+        interleave: ``calls``, where both processes of a round are there at once and take turns, or ``processes``, where
+            one comes after the other; by default ``calls`` on the CPU, and the only way on a GPU is ``processes``.
         words: those of a plan, for both cases alike; what a case says itself takes precedence.
 
     Raises:
@@ -81,9 +89,29 @@ def ab(
                 expected="two that differ",
                 cure="inferlens bench --repeats 5, which says how far processes of one case differ",
             )
+        calls = _interleaved(interleave, pair) == "calls"
         observer.planned(pair * rule.max_rounds)
         with api.embark(plans[0], observer, pair, live) as voyage:
-            return Rounds(voyage, pair, rule, on_round, begin).run()
+            return Rounds(voyage, pair, rule, on_round, begin, calls).run()
+
+
+def _interleaved(asked: str | None, pair: Sequence[Planned]) -> str:
+    """What is interleaved: ``calls``, or ``processes``.
+
+    Raises:
+        InferlensError: if it is neither, or calls on a GPU.
+    """
+    on_cpu = all(planned.case.device == "cpu" for planned in pair)
+    if asked is None:
+        return "calls" if on_cpu else "processes"
+    if asked not in INTERLEAVE:
+        raise InferlensError(f"'{asked}' cannot be interleaved.", expected=listing(INTERLEAVE))
+    if asked == "calls" and not on_cpu:
+        raise InferlensError(
+            "Calls of two processes cannot be interleaved on a GPU: its memory and power could not be told apart.",
+            cure="--interleave processes",
+        )
+    return asked
 
 
 def _plans(words: Mapping[str, Any], a: str, b: str) -> list[Plan]:
@@ -132,6 +160,7 @@ class Rounds:
     rule: Rule
     on_round: Callable[[Duel], None]
     begin: float
+    calls: bool = False
 
     def __post_init__(self) -> None:
         rule = self.rule
@@ -153,17 +182,29 @@ class Rounds:
         order = [0, 1] if number % 2 == 0 else [1, 0]
         order.sort(key=lambda place: self.pair[place].refusal is None)  # nothing is measured beside what cannot run
         taken: dict[int, Sequence[float]] = {}
-        for place in order:
-            record = self.voyage.measure(self.pair[place], number)
+        for place, record in zip(order, self._measured(order, number), strict=False):
             self._records[place].append(record)
             side, processes = read(Repeats((record,)), self.rule.metric, self.rule.level)
             if not side.ok:
                 self._failed = True
-                return
+                continue
             (taken[place],) = processes
+        if self._failed:
+            return
         # More calls per second is less time for each, so of throughput A's is the numerator.
         base, candidate = (taken[1], taken[0]) if self.rule.metric == "throughput" else (taken[0], taken[1])
         self._looks.add(base, candidate)
+
+    def _measured(self, order: Sequence[int], number: int) -> Iterator[Record]:
+        """The records of a round; none after one that does not run to its end, if they come one after the other."""
+        pair = [self.pair[place] for place in order]
+        if self.calls and not any(planned.refusal for planned in pair):
+            yield from self.voyage.measure_in_turns(pair, number)
+            return
+        for planned in pair:
+            yield self.voyage.measure(planned, number)
+            if self._failed:
+                return
 
     def _end(self) -> End:
         if self._failed:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -19,6 +21,7 @@ from inferlens.observer import Observer
 from inferlens.plan import Plan, Planned
 from inferlens.record import Environment, ModelFacts, PhaseName, Record, Status, Warning
 from inferlens.store import LOG, Store
+from inferlens.turns import Seat, both
 from inferlens.watch.before import surveyed
 from inferlens.watch.watch import Watch
 
@@ -35,9 +38,12 @@ class Attempt:
     answer: Answer
     found: Conditions
 
+    in_turns: bool = False
+
     def as_it_is(self) -> Attempt:
         """The same, with its disturbed samples kept: there is no better one."""
-        return replace(self, found=conditions(self.case, self.answer, self.outcome.machine, last=True))
+        log = self.outcome.machine
+        return replace(self, found=conditions(self.case, self.answer, log, last=True, in_turns=self.in_turns))
 
 
 @dataclass(frozen=True)
@@ -104,6 +110,32 @@ class Voyage:
             raise cut_short
         return record, folder
 
+    def measure_in_turns(self, pair: Sequence[Planned], repeat: int = 0) -> list[Record]:
+        """Measures two cases that can run, each in a fresh process, the two at once, in turns; keeps their records.
+
+        There are no second times: what disturbs one of the two disturbs the other as well, and their ratio is what
+        counts.
+        """
+        store = Store(Path(self.plan.output))
+        folders = [store.claim(planned.case, planned.found.name) for planned in pair]
+        for planned in pair:
+            self._reference(planned)  # not while one of them is measured
+        asked = [partial(self._ask, planned, folder, False) for planned, folder in zip(pair, folders, strict=True)]
+        begun = datetime.now(timezone.utc)
+        try:
+            attempts = both(*asked)
+        except BaseException:
+            for folder in folders:
+                _discard(folder)
+            raise
+        records = []
+        for place, (planned, folder, attempt) in enumerate(zip(pair, folders, attempts, strict=True)):
+            created = begun + timedelta(milliseconds=place)  # records are read in the order in which they were begun
+            record = self._keep(planned, repeat, folder, attempt.as_it_is(), created)
+            self.observer.done(record, folder)
+            records.append(record)
+        return records
+
     def second_times(self) -> dict[str, Record]:
         """Measures what was put off, and gives the records that count now, by the ids of those that they replace."""
         found = {}
@@ -165,8 +197,11 @@ class Voyage:
         )
         return replace(second, answer=msgspec.structs.replace(second.answer, phases=phases))
 
-    def _ask(self, planned: Planned, folder: Path, again: bool) -> Attempt:
-        """How the case's process ended; what is known of the case, also if it did not answer; and of the machine."""
+    def _ask(self, planned: Planned, folder: Path, again: bool, seat: Seat | None = None) -> Attempt:
+        """How the case's process ended; what is known of the case, also if it did not answer; and of the machine.
+
+        With a seat it takes turns with another process, and has time for that one's turns as well.
+        """
         if planned.refusal:
             why = planned.refusal
             reason = f"{why.what} Expected: {why.expected}." if why.expected else why.what
@@ -188,13 +223,15 @@ class Voyage:
         before = self._before() if gpu else Before()
         outcome = launch(
             job,
-            timeout=self.plan.budget.timeout,
+            timeout=self.plan.budget.timeout * (2 if seat else 1),
             log=folder / LOG,
             on_event=self._tell,
-            watch=lambda pid: Watch(pid, gpu=gpu, before=before),
+            watch=lambda pid: Watch(pid, gpu=gpu, before=before, beside=seat.neighbour if seat else lambda: None),
+            seat=seat,
         )
-        answer = _answer(outcome)
-        return Attempt(case, outcome, answer, conditions(case, answer, outcome.machine, repeated=again))
+        answer, in_turns = _answer(outcome), seat is not None
+        found = conditions(case, answer, outcome.machine, repeated=again, in_turns=in_turns)
+        return Attempt(case, outcome, answer, found, in_turns)
 
     def _before(self) -> Before:
         """The GPU as it is now, with the power it drew while nothing ran."""

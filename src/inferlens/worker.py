@@ -1,8 +1,8 @@
 """The child process: reads one job from standard input, does it, sends events and the answer through its own pipe.
 
-Started as ``python -m inferlens.worker FD PARENT``. Standard output and error are free for whatever models and
-libraries print. The process dies with its parent, offers itself first when the kernel is short of memory, and dumps its
-stacks on SIGUSR1 so that a hang can be seen.
+Started as ``python -m inferlens.worker FD PARENT [FD]``, with a second descriptor if it takes turns with another
+process. Standard output and error are free for whatever models and libraries print. The process dies with its parent,
+offers itself first when the kernel is short of memory, and dumps its stacks on SIGUSR1 so that a hang can be seen.
 """
 
 from __future__ import annotations
@@ -50,11 +50,14 @@ from inferlens.jobs import (
     TaskAnswer,
     TaskJob,
     TraceJob,
+    Waits,
 )
+from inferlens.measure.turn import Turn
 from inferlens.models import resolve
 from inferlens.models.model import Found
 from inferlens.record import PhaseName, Status
 from inferlens.recording import Recording
+from inferlens.turns import Shared
 
 PR_SET_PDEATHSIG = 1
 
@@ -62,9 +65,13 @@ PR_SET_PDEATHSIG = 1
 class Pipe:
     """The way back to the parent. Whatever happens on standard output does not touch it."""
 
-    def __init__(self, descriptor: int) -> None:
+    turn = Turn()
+
+    def __init__(self, descriptor: int, answers: int | None = None) -> None:
         os.set_inheritable(descriptor, False)
         self._descriptor = descriptor
+        if answers is not None:
+            self.turn = Shared(lambda enough: self.send(Waits(enough)), answers)
 
     def send(self, event: Event) -> None:
         """Writes one event as a line; a parent that is gone is nothing to complain about."""
@@ -84,8 +91,8 @@ class Pipe:
 
 def main() -> None:
     """Does the job on standard input."""
-    descriptor, parent = map(int, sys.argv[1:])
-    pipe = Pipe(descriptor)
+    descriptor, parent, *answers = map(int, sys.argv[1:])
+    pipe = Pipe(descriptor, *answers)
     be_a_good_child(parent)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
     DOING[type(job)](job, pipe)
@@ -136,7 +143,7 @@ def reference(job: ReferenceJob, pipe: Pipe) -> None:
 def case(job: CaseJob, pipe: Pipe) -> None:
     """Measures a case; what it raises before it has answered becomes its status and reason."""
     preparation = _preparation(job, pipe)
-    flight = Flight(job, preparation, lambda share: pipe.send(Progressed(share)), pipe.answer, pipe.keep)
+    flight = Flight(job, preparation, lambda share: pipe.send(Progressed(share)), pipe.answer, pipe.keep, pipe.turn)
     try:
         run_case(flight)
     except BaseException as error:

@@ -10,6 +10,7 @@ import pytest
 
 from inferlens import api, load_records, voyage
 from tests.commands import inferlens, launch, started
+from tests.commands import stay as here
 
 QUICK = ("--warmup", "2", "--iterations", "100")
 
@@ -76,6 +77,7 @@ def test_an_interrupted_one_says_how_it_stands(tmp_path: Path, monkeypatch: pyte
         return launch(job, **words)  # type: ignore[arg-type]
 
     def stay(patch: pytest.MonkeyPatch) -> None:
+        here(patch)
         for module in (api, voyage):
             patch.setattr(module, "launch", interrupted)
 

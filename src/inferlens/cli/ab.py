@@ -20,6 +20,10 @@ METRIC = "latency, throughput or 'GPU time'."
 THRESHOLD = "The smallest difference that matters."
 LEVEL = "How sure the verdict is to be."
 MAX_ROUNDS = "Rounds at most, each a fresh process of A and one of B."
+INTERLEAVE = (
+    "calls: both processes of a round are there at once and take turns; or processes: one comes after the other, \
+as always on a GPU."
+)
 WITHIN = "Time for all of it; a round that would end later is not begun."
 OUTPUT = "Folder of the records."
 JSON = "The answer as data."
@@ -47,6 +51,7 @@ def ab(
     level: Annotated[str, typer.Option(help=LEVEL)] = "95%",
     max_rounds: Annotated[int, typer.Option(help=MAX_ROUNDS)] = 20,
     within: Annotated[str, typer.Option(help=WITHIN)] = "10m",
+    interleave: Annotated[str | None, typer.Option(help=INTERLEAVE, show_default="calls on the CPU")] = None,
     iterations: Annotated[int | None, typer.Option(help="Latency samples of each process.")] = None,
     seconds: Annotated[str | None, typer.Option(help="Time for the latency samples of each process.")] = None,
     max_time: options.MaxTime = None,
@@ -63,7 +68,7 @@ def ab(
         "precision": precision, "batch": batch, "device": device, "threads": threads, "io": io, "cold": cold,
         "rotate": rotate, "option": option, "input": input, "weights": weights, "trust": trust, "seed": seed,
         "iterations": iterations, "seconds": seconds, "max_time": max_time, "warmup": warmup, "timeout": timeout,
-        "output": output,
+        "output": output, "interleave": interleave,
     }  # fmt: skip
     rule = {"metric": metric, "threshold": threshold, "level": level, "max_rounds": max_rounds, "within": within}
     words = {name: value for name, value in words.items() if value not in (None, [])}

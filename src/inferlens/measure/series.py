@@ -16,9 +16,9 @@ from typing import Any
 from inferlens.backends.base import Runner
 from inferlens.clocks import threaded_window
 from inferlens.measure.stopping import StoppingRule
+from inferlens.measure.turn import Turn
 from inferlens.record import Measurement, Metric
 
-CHUNK_SECONDS = 0.2
 MOST_IN_CHUNK = 1000
 WINDOWS = 10
 MOST_IN_WINDOW = 10_000
@@ -28,25 +28,37 @@ Progress = Callable[[float], None]
 
 
 def latency(
-    runner: Runner, feeds: Iterator[Any], rule: StoppingRule, progress: Progress, metric: Metric = "latency"
+    runner: Runner,
+    feeds: Iterator[Any],
+    rule: StoppingRule,
+    progress: Progress,
+    metric: Metric = "latency",
+    turn: Turn | None = None,
 ) -> tuple[Measurement, ...]:
-    """Latency samples until ``rule`` is satisfied; enqueue and GPU times and their parts where the clock tells them."""
-    clock = runner.clock
+    """Latency samples until ``rule`` is satisfied; enqueue and GPU times and their parts where the clock tells them.
+
+    With another process that has its ``turn`` after each chunk: until that has enough, too, so that what both took was
+    taken in the same time. The rule is told of time without that spent waiting.
+    """
+    clock, turn = runner.clock, turn or Turn()
+    waited = turn.waited
     begins: list[float] = []
     series: dict[Metric, list[float]] = {}
     chunk = 1
     with collector_off():
-        while not rule.finished:
-            before = clock.now()
-            timings = clock.time(runner.infer, feeds, min(chunk, rule.most))
-            each = max((clock.now() - before) / len(timings.latency), 1e-9)  # what happens between calls included
-            rule.add(timings.begins, timings.latency)
-            begins += timings.begins
-            parts: dict[Any, list[float]] = {"enqueue time": timings.enqueue, "GPU time": timings.gpu, **timings.stages}
-            for name, seconds in {metric: timings.latency, **parts}.items():
-                series.setdefault(name, []).extend(seconds)
-            chunk = max(1, min(MOST_IN_CHUNK, int(CHUNK_SECONDS / each)))
-            progress(rule.progress)
+        while not (rule.finished and turn.over):
+            if rule.most:
+                before = clock.now()
+                timings = clock.time(runner.infer, feeds, min(chunk, rule.most))
+                each = max((clock.now() - before) / len(timings.latency), 1e-9)  # what happens between calls included
+                rule.add([begin - turn.waited + waited for begin in timings.begins], timings.latency)
+                begins += timings.begins
+                parts: dict[Any, list[float]] = {"enqueue time": timings.enqueue, "GPU time": timings.gpu}
+                for name, seconds in {metric: timings.latency, **parts, **timings.stages}.items():
+                    series.setdefault(name, []).extend(seconds)
+                chunk = max(1, min(MOST_IN_CHUNK, int(turn.chunk_seconds / each)))
+                progress(rule.progress)
+            turn.wait(enough=rule.finished)
     return tuple(
         Measurement(
             metric=name,
@@ -69,6 +81,7 @@ def throughput(
     depth: int | None = None,
     callers: Sequence[tuple[Callable[[Any], Any], Any]] = (),
     max_time: float = math.inf,
+    turn: Turn | None = None,
 ) -> Measurement:
     """Calls per second of windows of back-to-back calls, :data:`WINDOWS` of them if the time suffices.
 
@@ -81,8 +94,9 @@ def throughput(
         depth: calls in flight at a time; ``None``: no limit but the queue's.
         callers: what threads call at the same time, with what, where calls in flight together need threads.
         max_time: seconds of host time that all windows may take, should calls in flight together not be faster.
+        turn: waited for after each window but the last.
     """
-    clock = runner.clock
+    clock, turn = runner.clock, turn or Turn()
     typical = max(typical, 1e-9)
     together = max(len(callers), clock.lanes, min(depth or 1, MOST_IN_WINDOW) if clock.asynchronous else 1)
     count = max(round(seconds / WINDOWS / typical), 1)
@@ -92,6 +106,8 @@ def throughput(
     rates, begins = [], []
     with collector_off():
         for window in range(windows):
+            if window:
+                turn.wait()
             begins.append(round(clock.now(), 6))
             took = threaded_window(callers, count) if callers else clock.window(runner.infer, feeds, count, depth)
             rates.append(count / took)

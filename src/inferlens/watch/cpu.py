@@ -7,7 +7,7 @@ and not over less (:data:`~inferlens.watch.watch.CPU_EVERY`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,13 +33,20 @@ class Cpus:
         pid: first process of the case.
         usable: numbers of the CPUs; ``None`` asks the system.
         root: where ``/proc`` and ``/sys`` are.
+        beside: tells of another process that belongs to the case, see :class:`~inferlens.watch.tree.Tree`.
     """
 
-    def __init__(self, pid: int, usable: Iterable[int] | None = None, root: Path = Path("/")) -> None:
+    def __init__(
+        self,
+        pid: int,
+        usable: Iterable[int] | None = None,
+        root: Path = Path("/"),
+        beside: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self._proc, self._sys = root / "proc", root / "sys"
         self._cpus = self._sys / "devices/system/cpu"
         self.usable = frozenset(_affinity(pid) if usable is None else usable)
-        self.tree = Tree(pid, self._proc)
+        self.tree = Tree(pid, self._proc, beside)
         self._group = control_group("cpu.stat", pid, root)
         self._last: tuple[float, Times, float | None] | None = None
         self._joules = Packages(self._sys / "class/powercap")

@@ -6,6 +6,7 @@ From ``/proc`` (proc(5)). Processes that outlive the one that started them are n
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,16 +19,21 @@ class Tree:
     Args:
         pid: the first of them.
         proc: where ``/proc`` is.
+        beside: tells of another process, if there is one, that belongs to them with its descendants.
     """
 
-    def __init__(self, pid: int, proc: Path = Path("/proc")) -> None:
+    def __init__(self, pid: int, proc: Path = Path("/proc"), beside: Callable[[], int | None] = lambda: None) -> None:
         self._pid = pid
         self._proc = proc
+        self._beside = beside
 
     def pids(self) -> list[int]:
         """Numbers of all processes that are alive, the first one first; empty once that has ended."""
         found: list[int] = []
-        waiting = [self._pid]
+        other = self._beside()
+        if not (self._proc / str(self._pid)).exists():
+            return found
+        waiting = [self._pid] if other is None else [other, self._pid]
         while waiting:
             pid = waiting.pop()
             if pid not in found and (self._proc / str(pid)).exists():

@@ -45,6 +45,7 @@ class Watch:
         clock: seconds of the samples' times; must be the clock of the samples that they are held against.
         wait: waits for some seconds and says whether to stop; ``None`` waits for the end of the context.
         first_namespace: whether process numbers here are the system's; ``None`` asks the system.
+        beside: tells of a process that takes turns with the case's, and disturbs it no more than it does itself.
     """
 
     def __init__(
@@ -60,7 +61,9 @@ class Watch:
         clock: Callable[[], float] = time.perf_counter,
         wait: Wait | None = None,
         first_namespace: bool | None = None,
+        beside: Callable[[], int | None] = lambda: None,
     ) -> None:
+        self._beside = beside
         self._pid, self._cpus, self._nvml, self._environ = pid, cpus, nvml, environ
         self._wants_gpu = gpu
         self._before = before or Before()
@@ -140,7 +143,7 @@ class Watch:
     @contextmanager
     def _open(self) -> Iterator[list[tuple[Table, int]]]:
         """The tables to fill, and every how many ticks; lets go of NVML at the end."""
-        self._cpus = self._cpus or Cpus(self._pid)
+        self._cpus = self._cpus or Cpus(self._pid, beside=self._beside)
         self._tables["cpu"] = Table(self._cpus.readings(), self._clock)
         gpu = self._open_gpu()
         if gpu is None:

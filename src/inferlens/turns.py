@@ -1,0 +1,146 @@
+"""Two processes that take turns on the machine, some milliseconds each, so that whatever it does it does to both.
+
+Only the one whose turn it is works; the other one waits, and takes no processor. A process asks for its turn before it
+does anything, once it is warm, and after each chunk of calls, with the event :class:`~inferlens.jobs.Waits`. The parent
+answers through a pipe of its own, when the other one asks or has ended. So the first loads, builds and warms up while
+the second has not begun, then the second does, and then they alternate until both have enough samples.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+from inferlens.measure.turn import Turn
+
+MORE, OVER = b"m", b"o"  # go on until you have enough; go on, the other one has enough or is gone
+Result = TypeVar("Result")
+
+
+class Shared(Turn):
+    """The process's side.
+
+    Args:
+        ask: tells the parent that this process waits, and whether it has enough samples.
+        answers: descriptor of the pipe that the parent answers through.
+    """
+
+    chunk_seconds = 0.05
+
+    def __init__(self, ask: Callable[[bool], None], answers: int) -> None:
+        os.set_inheritable(answers, False)
+        self._ask, self._answers = ask, answers
+        self.over = False
+        self.waited = 0.0
+
+    def wait(self, *, enough: bool = False) -> None:
+        """See :class:`~inferlens.measure.turn.Turn`; returns at once if the parent is gone."""
+        begin = time.perf_counter()
+        self._ask(enough)
+        self.over = os.read(self._answers, 1) != MORE
+        self.waited += time.perf_counter() - begin
+
+
+class Seat:
+    """What the parent knows of one of the two: its process, and whether it waits, has enough, or has ended."""
+
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
+        self.pid: int | None = None
+        self.asked = self.waiting = self.enough = self.ended = False
+        self._answers = -1
+
+    def started(self, pid: int, answers: int) -> None:
+        """The process has begun, and is answered through the descriptor ``answers``, which is closed when it ends."""
+        self.pid, self._answers = pid, answers
+        self._turns.look(self)
+
+    def neighbour(self) -> int | None:
+        """The number of the other one's process, once it has begun."""
+        return self._turns.other(self).pid
+
+    def waits(self, enough: bool) -> None:
+        """The process asked for its turn."""
+        self.waiting, self.enough = True, enough
+        self._turns.asked(self)
+
+    def end(self) -> None:
+        """The process has ended."""
+        self.ended = True
+        self._turns.look(self)
+        if self._answers >= 0:
+            os.close(self._answers)
+
+    def go(self, word: bytes) -> None:
+        """Lets the process go on."""
+        self.waiting = False
+        with suppress(OSError):  # it has ended meanwhile
+            os.write(self._answers, word)
+
+    def kill(self) -> None:
+        """Ends the process and what it has started."""
+        if self.pid is not None and not self.ended:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+
+class Turns:
+    """Two seats, and whose turn it is."""
+
+    def __init__(self) -> None:
+        self.seats = (Seat(self), Seat(self))
+        self._next = self.seats[0]
+        self._stopped = False
+        self._lock = threading.RLock()
+
+    def other(self, seat: Seat) -> Seat:
+        """The one beside ``seat``."""
+        return self.seats[seat is self.seats[0]]
+
+    def asked(self, seat: Seat) -> None:
+        """``seat`` has done what it had to, but for the first time, and waits."""
+        with self._lock:
+            if seat.asked:
+                self._next = self.other(seat)
+            seat.asked = True
+            self.look(seat)
+
+    def look(self, seat: Seat) -> None:
+        """Lets the one go whose turn it is, if it waits; if it has ended, the other one."""
+        with self._lock:
+            if self._stopped:
+                seat.kill()
+            mine = self.other(self._next) if self._next.ended else self._next
+            if mine.waiting:
+                theirs = self.other(mine)
+                mine.go(OVER if theirs.ended or (mine.enough and theirs.enough) else MORE)
+
+    def stop(self) -> None:
+        """Ends both processes, and those that are yet to start."""
+        with self._lock:
+            self._stopped = True
+            for seat in self.seats:
+                seat.kill()
+
+
+def both(first: Callable[[Seat], Result], second: Callable[[Seat], Result]) -> tuple[Result, Result]:
+    """What two functions return that run at the same time, each given a seat of the same two turns.
+
+    Raises:
+        BaseException: whatever ends one of them, or this; both have ended then.
+    """
+    turns = Turns()
+    with ThreadPoolExecutor(2, "inferlens-turns") as pool:
+        begun = [pool.submit(partial(do, seat)) for do, seat in zip((first, second), turns.seats, strict=True)]
+        try:
+            return begun[0].result(), begun[1].result()
+        except BaseException:
+            turns.stop()
+            raise
