@@ -13,6 +13,9 @@ case once more, and the same made 3 % slower (see ``planted``), in a drawn order
 * *1 + 1*: one process on each side, where nothing but a large difference may be claimed.
 * *looks*: one after every round, at most 20 rounds (``stats.sequential``).
 
+With ``--interleave calls`` the two processes of a pair are alive at once and in turns, as with ``inferlens ab`` on the
+CPU; then pairs are *paired*, or looked at, and nothing else.
+
 No process is on both sides of a pair, or twice on one. Pairs share processes with other pairs: neighbouring ones have
 four of five rounds in common, and where there are more pairs than windows of rounds (the column *pairs* has both), the
 same processes come again with other coins. So the interval of a share of *all* pairs (Clopper and Pearson 1934, as if
@@ -48,13 +51,13 @@ from rich.table import Table
 
 from benchmarks import pool
 from benchmarks.planted import installed, slowed
-from benchmarks.pool import BASE, SLOWER, TWIN, Process, Round, Setting
+from benchmarks.pool import BASE, BESIDE, SLOWER, TWIN, Process, Round, Setting
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Preparation
 from inferlens.case import Case
 from inferlens.measure import environment
 from inferlens.models import inputs, resolve
-from inferlens.stats.compare import compare
+from inferlens.stats.compare import UNSEEN_ON_CPU, compare
 from inferlens.stats.levels import centres
 from inferlens.stats.sequential import Sequential
 
@@ -72,20 +75,21 @@ def main(words: Sequence[str] = ()) -> None:
     console = Console(width=160)
     with installed():
         model = asked.model or _model(asked.backend)
-        setting = Setting(model=model, backend=asked.backend, slower=asked.slower)
+        setting = Setting(model=model, backend=asked.backend, slower=asked.slower, calls=asked.interleave == "calls")
         paths = [Path(text) for text in asked.pool or [f"results/false_alarms-{asked.backend.partition(':')[0]}.jsonl"]]
         if asked.rounds:
             for one in pool.fill(paths[0], setting, asked.rounds, asked.minutes * 60):
                 console.print(_line(one), highlight=False)
         read = [pool.read(path) for path in paths]
-        console.print(planted_size(read[0][0] or setting), highlight=False)
-    found = [pool.rounds(processes) for _, processes in read]
+        setting = read[0][0] or setting
+        console.print(planted_size(setting), highlight=False)
+    found = [pool.rounds(processes, setting.kinds) for _, processes in read]
     calm = [[one for one in rounds if all(process.calm for process in one.values())] for rounds in found]
     machine = environment.collect()
     console.print(
         f"{machine.cpu}, {len(os.sched_getaffinity(0))} CPUs usable of {os.cpu_count()}. "
         f"{', '.join(map(str, paths))}: {sum(len(processes) for _, processes in read)} processes, {_count(found)} "
-        f"rounds of three, {_count(calm)} of them undisturbed.",
+        f"rounds of {len(setting.kinds)}, {_count(calm)} of them undisturbed.",
         highlight=False,
     )
     for name, pools in (("all rounds", found), ("undisturbed rounds", calm)):
@@ -105,6 +109,7 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--slower", type=float, default=0.03, help="the planted slowdown, as a share")
     parser.add_argument("--rounds", type=int, default=100, help="of three processes each, in the pool")
     parser.add_argument("--minutes", type=float, default=120.0, help="after which no process is begun")
+    parser.add_argument("--interleave", choices=("processes", "calls"), default="processes")
     parser.add_argument("--pool", nargs="+", help="the file, by default in results/; of several the first is filled")
     parser.add_argument("--pairs", type=int, default=200, help="of the same with the same")
     parser.add_argument("--slow-pairs", type=int, default=100, help="of the same with the slower one")
@@ -171,7 +176,7 @@ def deviations(name: str, rounds: Sequence[Round]) -> Table:
     )  # fmt: skip
     for header in headers:
         table.add_column(header, justify="left" if header == "kind" else "right")
-    for kind in pool.KINDS:
+    for kind in rounds[0]:
         mine = [one[kind] for one in rounds]
         found = centres([one.samples for one in mine])
         logs = [centre.log for centre in found]
@@ -217,6 +222,7 @@ def verdicts(name: str, pools: Sequence[Sequence[Round]], same: int, slow: int) 
     columns = ("candidate", "sides", "pairs", *VERDICTS, "wrong [95 %]", "apart: wrong [95 %]", "found", "s per pair")
     for header in columns:
         table.add_column(header, justify="left" if header in columns[:2] else "right", no_wrap=True)
+    interleaved = BESIDE in pools[0][0]
     ways: list[tuple[str, int, int, Judge]] = [
         (f"{SIDE} + {SIDE}, in turns", SIDE, 0, _plain),
         (f"{SIDE} + {SIDE}, paired", SIDE, 0, _paired),
@@ -224,7 +230,9 @@ def verdicts(name: str, pools: Sequence[Sequence[Round]], same: int, slow: int) 
         ("1 + 1", 1, 0, _plain),
         ("looks", MOST_ROUNDS, 0, _looking),
     ]
-    cost = statistics.mean(one[kind].seconds for rounds in pools for one in rounds for kind in pool.KINDS)
+    if interleaved:
+        ways = [way for way in ways if way[3] in (_paired, _looking)]
+    cost = statistics.mean(process.seconds for rounds in pools for one in rounds for process in one.values())
     for kind, count in ((TWIN, same), (SLOWER, slow)):
         for sides, size, later, judge in ways:
             if windows(pools, size + later):
@@ -263,13 +271,15 @@ def pairs(pools: Sequence[Sequence[Round]], kind: str, count: int, size: int, la
         candidate: Side = []
         for offset in range(size):
             one, other = coin.sample((BASE, TWIN), 2)
+            if kind == SLOWER and BESIDE in rounds[offset]:
+                one = BESIDE
             base.append(rounds[offset][one].samples)
             candidate.append(rounds[offset + later][other if kind == TWIN else SLOWER].samples)
         yield base, candidate
 
 
 def _plain(pair: Pair) -> tuple[str, int]:
-    return compare(*pair).verdict, len(pair[0])
+    return compare(*pair, unseen=UNSEEN_ON_CPU).verdict, len(pair[0])
 
 
 def _paired(pair: Pair) -> tuple[str, int]:

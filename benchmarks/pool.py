@@ -2,9 +2,11 @@
 
 Each process is measured as ``inferlens bench --repeats`` does it, by the same code: the watch over the machine, the
 warm-up, the default budget, a second try where it was disturbed; five rounds are a run. In each round the three come in
-another order, drawn from a seed. What is kept of a process is what statistics are made of:
-:func:`inferlens.samples.latencies`. Every process is a line of a file, written when it has ended, so that an
-interrupted run goes on where it was.
+another order, drawn from a seed. With ``calls`` a round has two pairs, each measured as a round of ``inferlens ab``: a
+case and the same once more, and a case and the slower one, the two of a pair alive at once and in turns.
+
+What is kept of a process is what statistics are made of: :func:`inferlens.samples.latencies`. Every process is a line
+of a file, written when it has ended, so that an interrupted run goes on where it was.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from inferlens.api import find, probe
 from inferlens.measure import environment
 from inferlens.observer import Silent
 from inferlens.plan import Plan, Planned, backends_named, expand
-from inferlens.record import Record
 from inferlens.samples import latencies
 from inferlens.voyage import Voyage
 
 SEED = 20260
 RUN = 5  # rounds in what the library takes for one run: --repeats 5
 BASE, TWIN, SLOWER = KINDS = ("base", "twin", "slower")
+BESIDE = "base beside slower"  # where calls are interleaved
 
 
 class Setting(Struct, frozen=True, kw_only=True):
@@ -39,6 +41,12 @@ class Setting(Struct, frozen=True, kw_only=True):
     backend: str
     slower: float
     threads: int = 1
+    calls: bool = False
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Those that a round has."""
+        return (*KINDS, BESIDE) if self.calls else KINDS
 
     def plan(self, output: str) -> Plan:
         """The two cases: as it is, and slower."""
@@ -117,13 +125,13 @@ def read(path: Path) -> tuple[Setting | None, list[Process]]:
     return msgspec.json.decode(first, type=Setting), found
 
 
-def rounds(processes: Sequence[Process]) -> list[Round]:
+def rounds(processes: Sequence[Process], kinds: Sequence[str] = KINDS) -> list[Round]:
     """The rounds of which all processes ran to their end, in order of time."""
     found: dict[int, Round] = {}
     for one in processes:
         if one.samples:
             found.setdefault(one.round, {})[one.kind] = one
-    return [found[number] for number in sorted(found) if len(found[number]) == len(KINDS)]
+    return [found[number] for number in sorted(found) if len(found[number]) == len(kinds)]
 
 
 def fill(path: Path, setting: Setting, count: int, seconds: float) -> Iterator[Process]:
@@ -136,7 +144,7 @@ def fill(path: Path, setting: Setting, count: int, seconds: float) -> Iterator[P
     if known not in (None, setting):
         raise ValueError(f"{path} is a pool of {known}, not of {setting}: name another file")
     done = {(one.round, one.kind) for one in before}
-    missing = [turn for turn in turns(count) if turn not in done]
+    missing = [turn for turn in turns(count, setting.calls) if (turn[0], turn[1][0]) not in done]
     deadline = time.monotonic() + seconds
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="inferlens-") as folder, path.open("ab") as file:
@@ -146,21 +154,28 @@ def fill(path: Path, setting: Setting, count: int, seconds: float) -> Iterator[P
             file.write(b"\n")  # ends a line that was cut short
         cases = _cases(setting, folder)
         voyage, run = _voyage(setting, folder), -1
-        for number, kind in missing:
+        for number, kinds in missing:
             if time.monotonic() > deadline:
                 return
             if number // RUN != run:
                 voyage, run = _voyage(setting, folder), number // RUN
-            one = _measured(voyage, cases[kind == SLOWER], number, kind)
-            file.write(msgspec.json.encode(one) + b"\n")
-            file.flush()
-            yield one
+            for one in _measured(voyage, [cases[kind == SLOWER] for kind in kinds], number, kinds):
+                file.write(msgspec.json.encode(one) + b"\n")
+                file.flush()
+                yield one
 
 
-def turns(count: int) -> list[tuple[int, str]]:
-    """Number and kind of every process of ``count`` rounds, in the order they are measured."""
+def turns(count: int, calls: bool = False) -> list[tuple[int, tuple[str, ...]]]:
+    """Number and kinds of what is measured at a time, of ``count`` rounds, in order; with ``calls`` pairs."""
     shuffle = random.Random(SEED)
-    return [(number, kind) for number in range(count) for kind in shuffle.sample(KINDS, len(KINDS))]
+    found: list[tuple[int, tuple[str, ...]]] = []
+    for number in range(count):
+        if calls:
+            pairs = shuffle.sample([(BASE, TWIN), (BESIDE, SLOWER)], 2)
+            found += [(number, tuple(shuffle.sample(pair, 2))) for pair in pairs]
+        else:
+            found += [(number, (kind,)) for kind in shuffle.sample(KINDS, len(KINDS))]
+    return found
 
 
 def _cases(setting: Setting, folder: str) -> list[Planned]:
@@ -178,14 +193,18 @@ def _voyage(setting: Setting, folder: str) -> Voyage:
     return Voyage(setting.plan(str(scratch / "records")), Ear(), scratch, None, environment.collect())
 
 
-def _measured(voyage: Voyage, planned: Planned, number: int, kind: str) -> Process:
+def _measured(voyage: Voyage, planned: Sequence[Planned], number: int, kinds: Sequence[str]) -> Iterator[Process]:
     ear = voyage.observer = Ear()
     begin, tick, load = time.time(), time.perf_counter(), os.getloadavg()[0]
-    record: Record = voyage.measure(planned, number)
-    kept = latencies(record)
-    return Process(
-        round=number, kind=kind, begin=round(begin, 3), seconds=round(time.perf_counter() - tick, 3),
-        status=record.status, samples=[round(sample, 9) for sample in kept.samples],
-        taken=len(record.samples("latency")), disturbed=kept.disturbed, unsteady=kept.unsteady,
-        state=kept.state.reason, why=record.marks.why if record.marks else record.reason, again=ear.again, load=load,
-    )  # fmt: skip
+    alone = len(planned) == 1
+    records = [voyage.measure(planned[0], number)] if alone else voyage.measure_in_turns(planned, number)
+    seconds = (time.perf_counter() - tick) / len(records)
+    for kind, record in zip(kinds, records, strict=True):
+        kept = latencies(record)
+        yield Process(
+            round=number, kind=kind, begin=round(begin, 3), seconds=round(seconds, 3),
+            status=record.status, samples=[round(sample, 9) for sample in kept.samples],
+            taken=len(record.samples("latency")), disturbed=kept.disturbed, unsteady=kept.unsteady,
+            state=kept.state.reason, why=record.marks.why if record.marks else record.reason, again=ear.again,
+            load=load,
+        )  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import early_stops, pool
 from benchmarks.false_alarms import clopper_pearson, pairs, windows
 from benchmarks.planted import slowed
-from benchmarks.pool import BASE, KINDS, SLOWER, TWIN, Process
+from benchmarks.pool import BASE, BESIDE, KINDS, SLOWER, TWIN, Process
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,10 @@ def test_a_round_that_lacks_a_process_is_left_out():
 
 def test_an_interrupted_pool_goes_on_where_it_was():
     assert pool.turns(5)[:9] == pool.turns(3)
-    assert {kind for _, kind in itertools.islice(pool.turns(1), 3)} == set(KINDS)
+    assert {kind for _, (kind,) in itertools.islice(pool.turns(1), 3)} == set(KINDS)
+    assert {frozenset(pair) for _, pair in pool.turns(1, calls=True)} == {
+        frozenset(pair) for pair in [(BASE, TWIN), (BESIDE, SLOWER)]
+    }
 
 
 def test_a_line_that_was_cut_short_is_measured_again(tmp_path):

@@ -180,13 +180,20 @@ def test_arguments_out_of_range(words):
 def test_one_process_on_each_side():
     base = ran(processes=1)
     assert one(base, ran(processes=1, run="new")).verdict == "UNDECIDED"
-    slower = one(base, ran(seconds=15e-3, processes=1, run="new"))
+    slower = one(base, ran(seconds=17e-3, processes=1, run="new"))
     assert (slower.verdict, slower.between) == ("SLOWER", False)
+
+
+@pytest.mark.parametrize(("device", "verdict"), [("cpu", "UNDECIDED"), ("cuda", "SLOWER")])
+def test_one_process_of_the_cpu_is_believed_less(device, verdict):
+    """There a neighbour on the same core has made processes slower by a third for as long as they lived."""
+    of = case(device=device)
+    assert one(ran(of, processes=1), ran(of, seconds=13e-3, processes=1, run="new")).verdict == verdict
 
 
 def test_one_disturbed_process_claims_nothing():
     marks = Marks(count=100, disturbed=tuple(range(50)), touched={"cpu busy": 50})
-    base, slow = ran(processes=1), ran(seconds=15e-3, processes=1, run="new")
+    base, slow = ran(processes=1), ran(seconds=17e-3, processes=1, run="new")
     assert one(base, slow).verdict == "SLOWER"
     found = one(base, [msgspec.structs.replace(each, marks=marks) for each in slow])
     assert (found.verdict, "disturbed" in found.reason) == ("UNDECIDED", True)
