@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from inferlens.backends.abilities import Launched, Origin, Origins
 from inferlens.backends.kernel_layers import EngineLayer, aligned, joint, of_engine, origins_of
-from inferlens.backends.tensorrt.told import WAITS
+from inferlens.backends.tensorrt.matrix_kernels import narrowed
+from inferlens.backends.tensorrt.told import only_orders, tactic
 from inferlens.layer_profile import Layer
 
 
@@ -16,9 +17,9 @@ def engine_layers(layers: Iterable[Layer]) -> list[EngineLayer]:
         EngineLayer(
             name=layer.name,
             kind=layer.kind,
-            tactic=str(layer.details.get("inspector", {}).get("TacticName", "")),
+            tactic=tactic(layer),
             modules=layer.modules,
-            launches=not layer.name.startswith(WAITS),
+            launches=not only_orders(layer),
         )
         for layer in layers
     ]
@@ -27,7 +28,8 @@ def engine_layers(layers: Iterable[Layer]) -> list[EngineLayer]:
 def kernel_origins(launched: Sequence[Launched], layers: Sequence[Layer], absent: dict[str, str]) -> Origins:
     """Where each kernel of one run came from; ``absent`` is what is not known of the layers."""
     places = of_engine(launched)
-    pairs = aligned([launched[place].name for place in places], engine_layers(layers))
+    names = [launched[place].name for place in places]
+    pairs = narrowed(names, aligned(names, engine_layers(layers)))
     found = [Origin()] * len(launched)
     for place, origin in zip(places, origins_of(pairs), strict=True):
         found[place] = origin

@@ -12,10 +12,10 @@ from inferlens.backends.tensorrt.layer_times import CLOCK, Report, Reporting, as
 from inferlens.backends.tensorrt.told import (
     NAMES_ONLY,
     TELLS_NOTHING,
-    WAITS,
     Origin,
     is_detailed,
     named_layer,
+    only_orders,
     told_layers,
 )
 from inferlens.layer_profile import Layer, Layers
@@ -93,7 +93,7 @@ def absences(told: Sequence[Any], missing: str, layers: Sequence[Any]) -> dict[s
     absent = {}
     if not is_detailed(told):
         absent["details"] = NAMES_ONLY if told else TELLS_NOTHING
-    lost = sum(1 for layer in layers if not layer.modules and not layer.name.startswith(WAITS) and any(layer.times))
+    lost = sum(1 for layer in layers if not layer.modules and not only_orders(layer) and any(layer.times))
     if missing:
         absent["modules"] = missing
     elif lost:

@@ -27,7 +27,8 @@ TYPES = {
     "bfloat16": "bfloat16", "fp8": "float8_e4m3fn", "int8": "int8", "int32": "int32", "int64": "int64",
     "bool": "bool", "uint8": "uint8", "int4": "int4", "fp4": "float4",
 }  # fmt: skip
-WAITS = "__mye"  # begins the names of layers of Myelin that only order others
+ORDERS = ("signal", "wait")  # types of layers of Myelin that only order others
+MADE_UP = re.compile(r"(?:^|/)__mye\d")  # begins the names that Myelin makes up, for those and for what it rewrote
 
 Origin = Callable[[Sequence[str]], tuple[tuple[str, ...], tuple[str, ...]]]
 
@@ -50,6 +51,20 @@ def named_layer(origin: Origin) -> Callable[[str], Layer]:
 def is_detailed(told: Sequence[Any]) -> bool:
     """Whether the inspector tells more than names."""
     return any(isinstance(entry, dict) for entry in told)
+
+
+def tactic(layer: Layer) -> str:
+    """The name of the layer's tactic; empty if it has none, or the engine tells none."""
+    return str(layer.details.get("inspector", {}).get("TacticName", ""))
+
+
+def only_orders(layer: Layer) -> bool:
+    """Whether the layer only makes others wait, and so launches nothing.
+
+    A name that Myelin made up does not tell such a layer from a convolution that became a matrix product; a tactic
+    does, for only what computes has one. Where an engine tells names alone, a layer of such a name is taken to order.
+    """
+    return layer.kind in ORDERS or (MADE_UP.search(layer.name) is not None and not tactic(layer))
 
 
 def sources(entry: dict[str, Any]) -> list[str]:
