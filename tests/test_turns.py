@@ -169,6 +169,13 @@ def test_one_that_dies_does_not_hold_the_other_up(tmp_path: Path) -> None:
     assert [record.status for record in load_records([tmp_path]).records] == ["crashed", "ok"]
 
 
+def test_one_that_hangs_takes_none_of_the_others_time(tmp_path: Path) -> None:
+    sides = ("fake:steady trouble=hang", "fake:fast")
+    duel = inferlens.ab("fake:demo", *sides, output=str(tmp_path), timeout=5, **QUICK)
+    assert duel.verdict == "DID NOT RUN"
+    assert [record.status for record in load_records([tmp_path]).records] == ["timed out", "ok"]
+
+
 def test_what_ends_one_ends_the_other(tmp_path: Path) -> None:
     sleeper = subprocess.Popen(["sleep", "600"], start_new_session=True)
 

@@ -76,7 +76,7 @@ def launch(
         log: file for what the process prints; none is written if it prints nothing.
         on_event: told every event as it comes.
         watch: given the process's number, what watches the machine until the process has ended.
-        seat: where the process takes turns with another one.
+        seat: where the process takes turns with another one; time spent waiting does not count.
     """
     kills = oom_kills()
     child: _Child | None = None
@@ -176,7 +176,7 @@ class _Child:
             selector.register(self._events, selectors.EVENT_READ)
             selector.register(self._printed, selectors.EVENT_READ)
             while selector.get_map():
-                left = deadline - time.monotonic()
+                left = deadline + (self.seat.waited if self.seat else 0.0) - time.monotonic()
                 if left <= 0:
                     return False
                 if self.answer and left > GOODBYE:

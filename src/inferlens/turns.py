@@ -56,6 +56,12 @@ class Seat:
         self.pid: int | None = None
         self.asked = self.waiting = self.enough = self.ended = False
         self._answers = -1
+        self._waited = self._since = 0.0
+
+    @property
+    def waited(self) -> float:
+        """Seconds that the process has spent waiting, the present ones included."""
+        return self._waited + (time.monotonic() - self._since if self.waiting else 0.0)
 
     def started(self, pid: int, answers: int) -> None:
         """The process has begun, and is answered through the descriptor ``answers``, which is closed when it ends."""
@@ -68,7 +74,7 @@ class Seat:
 
     def waits(self, enough: bool) -> None:
         """The process asked for its turn."""
-        self.waiting, self.enough = True, enough
+        self.waiting, self.enough, self._since = True, enough, time.monotonic()
         self._turns.asked(self)
 
     def end(self) -> None:
@@ -80,7 +86,7 @@ class Seat:
 
     def go(self, word: bytes) -> None:
         """Lets the process go on."""
-        self.waiting = False
+        self._waited, self.waiting = self.waited, False
         with suppress(OSError):  # it has ended meanwhile
             os.write(self._answers, word)
 

@@ -198,10 +198,7 @@ class Voyage:
         return replace(second, answer=msgspec.structs.replace(second.answer, phases=phases))
 
     def _ask(self, planned: Planned, folder: Path, again: bool, seat: Seat | None = None) -> Attempt:
-        """How the case's process ended; what is known of the case, also if it did not answer; and of the machine.
-
-        With a seat it takes turns with another process, and has time for that one's turns as well.
-        """
+        """How the case's process ended; what is known of the case, also if it did not answer; and of the machine."""
         if planned.refusal:
             why = planned.refusal
             reason = f"{why.what} Expected: {why.expected}." if why.expected else why.what
@@ -223,7 +220,7 @@ class Voyage:
         before = self._before() if gpu else Before()
         outcome = launch(
             job,
-            timeout=self.plan.budget.timeout * (2 if seat else 1),
+            timeout=self.plan.budget.timeout,
             log=folder / LOG,
             on_event=self._tell,
             watch=lambda pid: Watch(pid, gpu=gpu, before=before, beside=seat.neighbour if seat else lambda: None),
