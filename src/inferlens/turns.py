@@ -65,24 +65,30 @@ class Seat:
 
     def started(self, pid: int, answers: int) -> None:
         """The process has begun, and is answered through the descriptor ``answers``, which is closed when it ends."""
-        self.pid, self._answers = pid, answers
-        self._turns.look(self)
+        with self._turns.lock:
+            self.pid, self._answers = pid, answers
+            self._turns.look(self)
 
     def neighbour(self) -> int | None:
         """The number of the other one's process, once it has begun."""
         return self._turns.other(self).pid
 
     def waits(self, enough: bool) -> None:
-        """The process asked for its turn."""
-        self.waiting, self.enough, self._since = True, enough, time.monotonic()
-        self._turns.asked(self)
+        """The process has done what it had to, but for the first time, and asks for its turn."""
+        with self._turns.lock:
+            self.waiting, self.enough, self._since = True, enough, time.monotonic()
+            if self.asked:
+                self._turns.next = self._turns.other(self)
+            self.asked = True
+            self._turns.look(self)
 
     def end(self) -> None:
         """The process has ended."""
-        self.ended = True
-        self._turns.look(self)
-        if self._answers >= 0:
-            os.close(self._answers)
+        with self._turns.lock:
+            self.ended = True
+            if self._answers >= 0:
+                os.close(self._answers)
+            self._turns.look(self)
 
     def go(self, word: bytes) -> None:
         """Lets the process go on."""
@@ -98,39 +104,30 @@ class Seat:
 
 
 class Turns:
-    """Two seats, and whose turn it is."""
+    """Two seats, and which is ``next`` to go. Threads, one for each process, hold the ``lock`` when anything changes."""
 
     def __init__(self) -> None:
         self.seats = (Seat(self), Seat(self))
-        self._next = self.seats[0]
+        self.next = self.seats[0]
+        self.lock = threading.RLock()
         self._stopped = False
-        self._lock = threading.RLock()
 
     def other(self, seat: Seat) -> Seat:
         """The one beside ``seat``."""
         return self.seats[seat is self.seats[0]]
 
-    def asked(self, seat: Seat) -> None:
-        """``seat`` has done what it had to, but for the first time, and waits."""
-        with self._lock:
-            if seat.asked:
-                self._next = self.other(seat)
-            seat.asked = True
-            self.look(seat)
-
     def look(self, seat: Seat) -> None:
-        """Lets the one go whose turn it is, if it waits; if it has ended, the other one."""
-        with self._lock:
-            if self._stopped:
-                seat.kill()
-            mine = self.other(self._next) if self._next.ended else self._next
-            if mine.waiting:
-                theirs = self.other(mine)
-                mine.go(OVER if theirs.ended or (mine.enough and theirs.enough) else MORE)
+        """Lets the one go whose turn it is, if it waits; if it has ended, the other one. Something of ``seat`` changed."""
+        if self._stopped:
+            seat.kill()
+        mine = self.other(self.next) if self.next.ended else self.next
+        if mine.waiting and not mine.ended:
+            theirs = self.other(mine)
+            mine.go(OVER if theirs.ended or (mine.enough and theirs.enough) else MORE)
 
     def stop(self) -> None:
         """Ends both processes, and those that are yet to start."""
-        with self._lock:
+        with self.lock:
             self._stopped = True
             for seat in self.seats:
                 seat.kill()
