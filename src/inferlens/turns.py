@@ -104,7 +104,7 @@ class Seat:
 
 
 class Turns:
-    """Two seats, and which is ``next`` to go. Threads, one for each process, hold the ``lock`` when anything changes."""
+    """Two seats, and which is ``next`` to go. The threads of both processes hold the ``lock`` when anything changes."""
 
     def __init__(self) -> None:
         self.seats = (Seat(self), Seat(self))
@@ -117,7 +117,7 @@ class Turns:
         return self.seats[seat is self.seats[0]]
 
     def look(self, seat: Seat) -> None:
-        """Lets the one go whose turn it is, if it waits; if it has ended, the other one. Something of ``seat`` changed."""
+        """Lets the one go whose turn it is, if it waits; if it has ended, the other one. Asked when ``seat`` changed."""
         if self._stopped:
             seat.kill()
         mine = self.other(self.next) if self.next.ended else self.next
