@@ -33,6 +33,7 @@ class Shared(Turn):
     """
 
     chunk_seconds = 0.05
+    chunks_told = 8
 
     def __init__(self, ask: Callable[[bool], None], answers: int) -> None:
         os.set_inheritable(answers, False)
@@ -117,7 +118,7 @@ class Turns:
         return self.seats[seat is self.seats[0]]
 
     def look(self, seat: Seat) -> None:
-        """Lets the one go whose turn it is, if it waits; if it has ended, the other one. Asked when ``seat`` changed."""
+        """Lets the one go whose turn it is, if it waits; if it has ended, the other one. After a change of ``seat``."""
         if self._stopped:
             seat.kill()
         mine = self.other(self.next) if self.next.ended else self.next

@@ -215,14 +215,15 @@ class Voyage:
             rebuild=self.plan.rebuild,
             live=self.live,
         )
-        self.observer.began(case)
+        if seat is None:
+            self.observer.began(case)
         gpu = case.device == "cuda"
         before = self._before() if gpu else Before()
         outcome = launch(
             job,
             timeout=self.plan.budget.timeout,
             log=folder / LOG,
-            on_event=self._tell,
+            on_event=partial(self._tell, in_turns=case if seat else None),
             watch=lambda pid: Watch(pid, gpu=gpu, before=before, beside=seat.neighbour if seat else lambda: None),
             seat=seat,
         )
@@ -261,8 +262,11 @@ class Voyage:
                 self._references[key] = Reference(name=name, missing=f"the reference failed: {why}")
         return self._references[key]
 
-    def _tell(self, event: Event) -> None:
+    def _tell(self, event: Event, in_turns: Case | None = None) -> None:
+        """Tells the observer; of two cases in turns, the one that entered a phase last has begun last."""
         if isinstance(event, Began):
+            if in_turns:
+                self.observer.began(in_turns)
             self.observer.phase(event.phase)
         elif isinstance(event, Progressed):
             self.observer.progress(event.share)

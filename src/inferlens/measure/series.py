@@ -46,7 +46,9 @@ def latency(
     series: dict[Metric, list[float]] = {}
     chunk = 1
     with collector_off():
-        while not (rule.finished and turn.over):
+        for number in itertools.count():
+            if rule.finished and turn.over:
+                break
             if rule.most:
                 before = clock.now()
                 timings = clock.time(runner.infer, feeds, min(chunk, rule.most))
@@ -57,7 +59,8 @@ def latency(
                 for name, seconds in {metric: timings.latency, **parts, **timings.stages}.items():
                     series.setdefault(name, []).extend(seconds)
                 chunk = max(1, min(MOST_IN_CHUNK, int(turn.chunk_seconds / each)))
-                progress(rule.progress)
+                if number % turn.chunks_told == 0:
+                    progress(rule.progress)
             turn.wait(enough=rule.finished)
     return tuple(
         Measurement(

@@ -8,11 +8,13 @@ class Turn:
 
     Attributes:
         chunk_seconds: how long calls are timed between two looks at the stopping rule and at whose turn it is.
+        chunks_told: after how many chunks it is told how far along the series is: showing that takes the machine, too.
         over: whether the other one, if there is one, has enough samples, too, or has ended.
         waited: seconds spent waiting so far.
     """
 
     chunk_seconds = 0.2
+    chunks_told = 1
     over = True
     waited = 0.0
 
