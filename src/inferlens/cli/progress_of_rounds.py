@@ -32,8 +32,8 @@ class RoundsBar(Bar):
 
     def began(self, case: Case) -> None:
         """See :class:`inferlens.observer.Observer`."""
-        super().began(case)
         self._label = self._side(case)  # the command line says which is which, and the bar has one line
+        self._draw(f"{self._label}: starting")
 
     def done(self, record: Record, folder: Path) -> None:
         """See :class:`inferlens.observer.Observer`."""
