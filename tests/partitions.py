@@ -120,6 +120,7 @@ def named(name: str) -> Callable[[], nn.Module]:
 IMAGE, SMALL = TensorSpec("x", (1, 3, 224, 224)), TensorSpec("x", (1, 3, 16, 16))
 TOKENS = TensorSpec("x", (1, 10, 64))
 RANGE = TensorSpec.parse("image=1..5x3x16x16:opt=2")
+FROM_1_TO_16 = TensorSpec.parse("image=1..16x3x16x16:opt=1")  # 16: where a CPU would take another convolution
 Asked = tuple[Callable[[], nn.Module], tuple[TensorSpec, ...], str, str, dict[str, Any]]
 ASKED: dict[str, Asked] = {
     "resnet18": (named("resnet18"), (IMAGE,), "dynamo", "fp32", {}),
@@ -136,6 +137,7 @@ ASKED: dict[str, Asked] = {
     "two inputs": (small.TwoInputs, small.TWO_INPUTS, "dynamo", "fp32", {"min_block_size": 1}),
     "range": (small.Convolution, (RANGE,), "dynamo", "fp32", {"min_block_size": 1}),
     "range compile": (small.Convolution, (RANGE,), "compile", "fp32", {"min_block_size": 1}),
+    "range compile from 1": (small.Convolution, (FROM_1_TO_16,), "compile", "fp32", {"min_block_size": 1}),
     "autocast": (small.Convolution, small.CONVOLUTION, "dynamo", "fp16", {"min_block_size": 1, "autocast": True}),
     "script": (small.Convolution, small.CONVOLUTION, "ts-trace", "fp32", {}),
 }  # fmt: skip

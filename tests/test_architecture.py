@@ -18,9 +18,9 @@ LAYERS = [
     "errors", "units", "files", "forms", "limits", "registry", "clocks", "case", "cures", "machine", "record",
     "kernel_profile", "work", "layer_profile", "partition", "build_report", "stats", "samples", "trace", "insight",
     "disturbance", "cautions", "energy", "models", "backends", "measure", "watch", "jobs", "turns", "flight",
-    "inspection", "recording", "worker", "launch", "conditions", "plan_words", "plan_budget", "plan", "case_words",
-    "observer", "store", "profile_store", "comparing", "duel", "voyage", "api", "rounds", "ceilings", "profiling",
-    "tracing", "tasks", "views", "cli", "__main__",
+    "inspection", "recording", "worker", "launch", "conditions", "plan_words", "plan_budget", "plan_absences", "plan",
+    "case_words", "observer", "store", "profile_store", "comparing", "duel", "voyage", "api", "rounds", "ceilings",
+    "profiling", "tracing", "tasks", "views", "cli", "__main__",
 ]  # fmt: skip
 FRAMEWORKS = {
     "torch", "torchvision", "timm", "transformers", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx",

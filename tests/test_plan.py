@@ -291,6 +291,28 @@ def test_without_a_gpu_nothing_said_leaves_tensorrt_out() -> None:
     assert not any("tensorrt" in label for label in labels(cases(TENSORRT)))
 
 
+def test_a_file_that_nothing_here_runs_is_told_with_what_is_lacking() -> None:
+    with pytest.raises(InferlensError) as raised:
+        cases(TENSORRT, engine())
+    assert raised.value.what == (
+        "No backend here runs models of format engine. tensorrt:rtx: no NVIDIA GPU is visible to PyTorch."
+    )
+    assert raised.value.cure == "check nvidia-smi"
+    built_by_the_other = engine(spec=RESNET.spec, format="module", variant="trt")
+    with pytest.raises(InferlensError, match=r"tensorrt:trt: TensorRT is not installed\. Try: pip install"):
+        cases(TENSORRT, built_by_the_other)
+
+
+def test_a_device_that_nothing_here_uses_is_told_once_for_all_that_lack_it() -> None:
+    alike = Capabilities(formats=("module",), supports=(Support("", "cpu", FLOATS),), absent=(NO_GPU,))
+    with pytest.raises(InferlensError) as raised:
+        cases({"pytorch": alike, "torch_compile": alike, "fake": LAPTOP["fake"]}, device="cuda")
+    assert raised.value.what == (
+        "No backend here runs models of format module on cuda. "
+        "pytorch and torch_compile: no NVIDIA GPU is visible to PyTorch."
+    )
+
+
 def test_what_is_built_without_a_gpu_is_one_case_on_the_device_it_is_for() -> None:
     plan = Plan.from_words({"model": RESNET.spec, "backend": "tensorrt"})
     (case,) = cases_on(plan, RESNET, {"tensorrt": TENSORRT["tensorrt"]})

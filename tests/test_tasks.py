@@ -163,5 +163,9 @@ def test_a_place_that_cannot_be_written_is_one_message(
 
 
 def test_a_task_that_a_backend_does_not_know_is_one_message(tmp_path: Path) -> None:
-    with pytest.raises(InferlensError, match="The backend 'onnxruntime' has no 'build'"):
+    with pytest.raises(InferlensError, match="The backend 'onnxruntime' has no 'build'") as raised:
         tasks.run("build", CASE, object, cache=tmp_path)
+    assert raised.value.cure == "--backend tensorrt"
+    with pytest.raises(InferlensError) as raised:
+        tasks.run("partition", CASE, object, cache=tmp_path)
+    assert raised.value.cure == "--backend torch_tensorrt"

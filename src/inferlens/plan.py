@@ -20,6 +20,7 @@ from inferlens.backends.base import Capabilities, split_label
 from inferlens.case import DEVICES, IO, PRECISIONS, QUANTIZED, Budget, Case, Option, TensorSpec
 from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.model import REFERENCES, Found
+from inferlens.plan_absences import installed, nothing_runs
 from inferlens.plan_budget import BUDGET_WORDS, budget_of
 from inferlens.plan_words import count, counts, flag, known, listed, option_values, texts
 
@@ -178,8 +179,7 @@ def expand(plan: Plan, found: Iterable[Found], capabilities: Mapping[str, Capabi
                 refusal = capabilities[case.backend].refusal(case, model)
                 planned.setdefault(f"{case.digest}", Planned(case, model, refusal))
     if not planned:
-        formats = ", ".join(dict.fromkeys(model.format for model in found))
-        raise InferlensError(f"No backend here runs models of format {formats}.", cure="inferlens doctor")
+        raise nothing_runs(list(found), plan.device, capabilities)
     return list(planned.values())
 
 
@@ -216,7 +216,7 @@ def _cases(plan: Plan, model: Found, batch: int | None, capabilities: Mapping[st
                     case = Case(
                         model=model.spec,
                         backend=backend,
-                        variant=_installed(backend, capabilities[backend]) if chosen is None else chosen,
+                        variant=installed(backend, capabilities[backend]) if chosen is None else chosen,
                         precision=precision,
                         batch=batch,
                         device=device,
@@ -281,13 +281,6 @@ def _device_for(can: Capabilities, variant: str | None, default: str) -> str:
     devices = [support.device for support in can.supports if variant is None or support.variant == variant]
     devices = devices or [absence.device for absence in can.absent if absence.device]  # the row then says what it lacks
     return default if default in devices or not devices else devices[0]
-
-
-def _installed(backend: str, can: Capabilities) -> str:
-    """The first variant that lacks nothing but a device; the first of all if every one lacks more."""
-    lacking = {absence.variant for absence in can.absent if not absence.device}
-    variants = BACKENDS.get(backend).variants
-    return next((each for each in variants if each not in lacking), variants[0])
 
 
 def _default_variant(model: Found, can: Capabilities, device: str) -> str | None:

@@ -16,6 +16,7 @@ import msgspec
 from inferlens import api
 from inferlens.backends import BACKENDS
 from inferlens.case import Case
+from inferlens.cures import one_of
 from inferlens.errors import InferlensError, suggestion
 from inferlens.jobs import Began, Event, TaskAnswer, TaskJob
 from inferlens.launch import launch
@@ -104,9 +105,9 @@ def run(
     Raises:
         InferlensError: if the backend could not do it, with its reason; also if its process crashed or hung.
     """
-    method = getattr(BACKENDS.get(case.backend), task, None)
-    if method is None:
-        raise InferlensError(f"The backend '{case.backend}' has no '{task}'.", cure="inferlens backends")
+    if not hasattr(BACKENDS.get(case.backend), task):
+        able = [f"--backend {name}" for name in BACKENDS.names() if hasattr(BACKENDS.get(name), task)]
+        raise InferlensError(f"The backend '{case.backend}' has no '{task}'.", cure=one_of(able))
 
     def on_event(event: Event) -> None:
         if isinstance(event, Began):

@@ -57,6 +57,7 @@ def case(variant: str = "dynamo", precision: str = "fp32") -> Case:
 def test_no_gpu_is_an_answer_and_the_library_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "found", lambda *_: True)
     able = TorchTensorRT().capabilities()
+    assert "torch_tensorrt" in able.formats, "who has a compiled module is told of the missing GPU"
     assert not able.available
     refusal = able.refusal(case(), small.found("module"))
     assert isinstance(refusal, Unsupported)
@@ -173,6 +174,8 @@ def test_examples_show_which_sizes_vary() -> None:
     assert shapes.example_specs((ones,))[0].shape == (16, 3, 8, 8), "a size of 1 would be a constant"
     assert shapes.moved_optimum((ranged, static)) == {}
     assert shapes.moved_optimum((ones,)) == {"x": (16, 3, 8, 8)}
+    assert shapes.vary_from_one((static, ranged))
+    assert not shapes.vary_from_one((static, TensorSpec.parse("x=2..16x1x8x8")))
 
 
 def test_ranges_are_dimensions_of_the_export() -> None:

@@ -91,10 +91,18 @@ def test_graphs_that_dynamo_broke_are_told_apart(found: dict[str, Any]) -> None:
     assert "does not tell" in part.note
 
 
-def test_torch_compile_takes_ranges_of_sizes(found: dict[str, Any]) -> None:
-    part = found["range compile"]
+@pytest.mark.parametrize("name", ["range compile", "range compile from 1"])
+def test_torch_compile_takes_ranges_of_sizes(name: str, found: dict[str, Any]) -> None:
+    part = found[name]
     assert not isinstance(part, str), part
-    assert part.in_tensorrt == part.operators
+    assert part.engines == (part.operators,), "the graph of a size of 1 is another"
+    assert part.operators == found["range compile"].operators
+    assert "compiles a size of 1 apart" in part.note
+
+
+def test_only_ranges_from_1_have_a_size_apart(found: dict[str, Any]) -> None:
+    assert "apart" not in found["range"].note, "dynamo compiles the whole range"
+    assert "apart" not in found["resnet18 compile"].note
 
 
 def test_the_torchscript_front_end_tells_nothing_before_it_builds(found: dict[str, Any]) -> None:

@@ -74,7 +74,7 @@ def real(tmp_path: Path, rtx: Flavour) -> Callable[[str], Real]:
 
 
 def image_model(name: str, precision: str) -> tuple[Model, Case]:
-    size = 224 if "patch16_224" in name else 64
+    size = 224 if name == "torchvision:vit_b_16" else 64
     inputs = (TensorSpec("x", (1, 3, size, size)),)
     case = Case(model=name, backend="tensorrt", variant="rtx", device="cuda", precision=precision, inputs=inputs)
     return load(case), case

@@ -25,7 +25,7 @@ from inferlens.record import Gpu
 OUTPUTS = {
     "torchvision:resnet18": (1, 1000),
     "torchvision:mobilenet_v2": (1, 1000),
-    "timm:vit_tiny_patch16_224": (1, 1000),
+    "torchvision:vit_b_16": (1, 1000),
     "transformer": (1, 16, 64),
 }
 

@@ -54,7 +54,7 @@ class TorchTensorRT(Backend):
         """On NVIDIA GPUs alone. Imports the library where there is one."""
         library, absence = find()
         if library is None:
-            return Capabilities(formats=FORMATS, absent=(absence,) if absence else ())
+            return Capabilities(formats=(*FORMATS, "torch_tensorrt"), absent=(absence,) if absence else ())
         import torch
 
         precisions, limits = cuda_precisions(torch)

@@ -168,4 +168,9 @@ def gpu_or_assumed() -> Iterator[str]:
             compiler: Any = importlib.import_module("torch_tensorrt.dynamo._compiler")
             put_back.callback(setattr, compiler, "to_torch_device", compiler.to_torch_device)
             compiler.to_torch_device = lambda _: torch.device("cpu")  # where what PyTorch runs is moved to
+        # The CPU's convolutions are chosen by the batch, so a range of sizes would not go beyond 15 (or not below 16).
+        put_back.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
+        put_back.callback(torch._C._set_nnpack_enabled, torch._C._get_nnpack_enabled())
+        torch._C._set_mkldnn_enabled(False)
+        torch._C._set_nnpack_enabled(False)
         yield ".".join(map(str, ASSUMED))

@@ -32,6 +32,10 @@ from inferlens.models.model import Model
 from inferlens.partition import Partition, Segment, partition_of
 
 NO_PATHS = "torch.compile does not tell from which modules the operators came."
+ONE_APART = "Shown is what runs sizes from 2 on; torch.compile compiles a size of 1 apart from the range."
+BOTH_COUNTED = (
+    "Counted are two compilations: one for the range, and one for the size of 1, which is the one that was measured."
+)
 
 
 class TensorRtRunner(ReplayingRunner):
@@ -125,10 +129,12 @@ class TensorRtRunner(ReplayingRunner):
             program = self._exported() if self.front_end.exports else self._moved()
             with compiling(self.model.name, "partition"):
                 work = self.work()
+            work = dataclasses.replace(work, feed=work.example)  # nothing is measured: the asked sizes alone
             work.settings.update(dryrun=True, require_full_compilation=False)
             with watching() as self._graphs, compiling(self.model.name, "partition"):
                 self.front_end.compile(program, work)
-            return self._partition(assumed_gpu)
+            apart = self.front_end.one_mode and shapes.vary_from_one(self.model.inputs)
+            return self._partition(ONE_APART if apart else "", assumed_gpu)
 
     def work(self) -> Work:
         """What the front end works with: settings, and inputs that lie on the device."""
@@ -187,7 +193,8 @@ class TensorRtRunner(ReplayingRunner):
                 f"The engines are built to be fastest at {places}: a size of 1 is a constant to this front end.",
                 "opt=2 or more, or --backend torch_tensorrt:ts-script.",
             )
-        partition = self._script_partition() if self.front_end.script else self._partition("")
+        both = BOTH_COUNTED if moved and self.front_end.one_mode else ""
+        partition = self._script_partition() if self.front_end.script else self._partition(both)
         facts["partition"] = msgspec.to_builtins(partition)
         if not partition.engines:
             preparation.warn(
@@ -211,7 +218,8 @@ class TensorRtRunner(ReplayingRunner):
             flavour=self.library.flavour,
         )
 
-    def _partition(self, assumed_gpu: str) -> Partition:
+    def _partition(self, sizes: str, assumed_gpu: str = "") -> Partition:
+        """What was partitioned; ``sizes`` says for which, where that is not plain."""
         whole = self.front_end.one_mode
         return partition_of(
             segments_of(self._graphs),
@@ -221,7 +229,7 @@ class TensorRtRunner(ReplayingRunner):
             graph_breaks=graph_breaks() if whole else (),
             flavour=self.library.flavour,
             assumed_gpu=assumed_gpu,
-            note=" ".join(filter(None, [NO_PATHS if whole else "", self._not_there()])),
+            note=" ".join(filter(None, [sizes, NO_PATHS if whole else "", self._not_there()])),
         )
 
     def _not_there(self) -> str:

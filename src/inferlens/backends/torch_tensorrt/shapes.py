@@ -34,6 +34,11 @@ def moved_optimum(specs: Specs) -> dict[str, tuple[int, ...]]:
     return {spec.name: _example(spec) for spec in specs if spec.dynamic and _example(spec) != spec.profile[1]}
 
 
+def vary_from_one(specs: Specs) -> bool:
+    """Whether any range of sizes begins at 1."""
+    return any(spec.profile[0][index] == 1 for spec in specs for index in free_sizes(spec))
+
+
 def mark_dimensions(feed: Sequence[Any], specs: Specs) -> None:
     """Tells Dynamo which sizes of the tensors vary, and in which range."""
     import torch
