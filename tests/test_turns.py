@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import inferlens
-from inferlens import load_records
+from inferlens import launch, load_records
 from inferlens.backends.base import Preparation
 from inferlens.backends.fake import Fake
 from inferlens.case import Case, TensorSpec
@@ -35,7 +35,7 @@ class Heard:
         self.seat = seat
         self._answers, theirs = os.pipe()
         os.set_blocking(self._answers, False)
-        seat.started(0, theirs)
+        seat.started(0, theirs)  # no process
 
     def words(self) -> bytes:
         try:
@@ -152,6 +152,7 @@ def test_calls_of_both_alternate_and_never_overlap(tmp_path: Path) -> None:
         calls = sorted((*span, place) for place, record in enumerate(pair) for span in spans(record))
         assert all(before[1] <= after[0] + 2e-6 for before, after in itertools.pairwise(calls))
         assert sum(a[2] != b[2] for a, b in itertools.pairwise(calls)) >= 8
+        assert [record.facts["in turns with"] for record in pair] == [other.case.label for other in reversed(pair)]
         energy = [record.cpu_energy for record in pair]
         assert all(one is None or "in turns" in one.reason for one in energy)
 
@@ -167,6 +168,27 @@ def test_one_that_dies_does_not_hold_the_other_up(tmp_path: Path) -> None:
     duel = inferlens.ab("fake:demo", "fake:steady trouble=kill", "fake:fast", output=str(tmp_path), **QUICK)
     assert (duel.verdict, duel.exit_code) == ("DID NOT RUN", 4)
     assert [record.status for record in load_records([tmp_path]).records] == ["crashed", "ok"]
+
+
+def test_one_that_hangs_when_it_leaves_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it has waited for longer than it is given to leave."""
+    monkeypatch.setattr(launch, "GOODBYE", 0.5)
+    sides = ("fake:steady trouble=hang when=exit clock=host", "fake:fast clock=host")
+    duel = inferlens.ab("fake:demo", *sides, output=str(tmp_path), **QUICK)
+    assert duel.rounds == 3
+
+
+def test_what_fails_before_it_has_a_process_ends_both(seats: tuple[Heard, Heard]) -> None:
+    def fails(_: Seat) -> None:
+        raise OSError("the disk is full")
+
+    def waits(seat: Seat) -> None:
+        heard = Heard(seat)
+        heard.waits()
+        heard.waits()
+
+    with pytest.raises(OSError, match="disk"):
+        both(waits, fails)
 
 
 def test_one_that_hangs_takes_none_of_the_others_time(tmp_path: Path) -> None:

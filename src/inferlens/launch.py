@@ -171,16 +171,21 @@ class _Child:
             stdin.write(msgspec.json.encode(self.job))
 
     def listen(self, deadline: float, on_event: Callable[[Event], None]) -> bool:
-        """Reads until the process has ended and its pipes are empty; ``False`` if the deadline came first."""
+        """Reads until the process has ended and its pipes are empty; ``False`` if the deadline came first.
+
+        What it waits for its turn meanwhile puts the deadline off.
+        """
+        before = self.seat.waited if self.seat else 0.0
         with selectors.DefaultSelector() as selector:
             selector.register(self._events, selectors.EVENT_READ)
             selector.register(self._printed, selectors.EVENT_READ)
             while selector.get_map():
-                left = deadline + (self.seat.waited if self.seat else 0.0) - time.monotonic()
+                waited = self.seat.waited - before if self.seat else 0.0
+                left = deadline + waited - time.monotonic()
                 if left <= 0:
                     return False
                 if self.answer and left > GOODBYE:
-                    deadline = time.monotonic() + GOODBYE
+                    deadline = time.monotonic() + GOODBYE - waited
                 ready = selector.select(min(left, 1.0))
                 for key, _ in ready:
                     data = os.read(key.fd, 1 << 16)

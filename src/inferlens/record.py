@@ -18,6 +18,7 @@ from inferlens.forms import decoded
 from inferlens.machine import Energy, MachineLog, Marks
 
 SCHEMA = "inferlens.record/1"
+IN_TURNS = "in turns with"  # the fact that names the other of two cases that took turns on the machine
 
 Status = Literal["ok", "failed", "timed out", "out of memory", "crashed", "unsupported"]
 PhaseName = Literal["load", "export", "build", "first inference", "warm-up", "steady state"]

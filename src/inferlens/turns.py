@@ -1,9 +1,13 @@
 """Two processes that take turns on the machine, some milliseconds each, so that whatever it does it does to both.
 
-Only the one whose turn it is works; the other one waits, and takes no processor. A process asks for its turn before it
+Only the one whose turn it is works; the other one waits, its threads at rest. A process asks for its turn before it
 does anything, once it is warm, and after each chunk of calls, with the event :class:`~inferlens.jobs.Waits`. The parent
 answers through a pipe of its own, when the other one asks or has ended. So the first loads, builds and warms up while
 the second has not begun, then the second does, and then they alternate until both have enough samples.
+
+What one leaves to the other must not be in a sample. Libraries' threads spin for some milliseconds after a call, as the
+next one might come: a process lets go when its own have come to rest. And it finds caches full of the other one's data
+and its threads asleep: the calls with which a turn begins are not samples (``Turn.lead``).
 """
 
 from __future__ import annotations
@@ -15,7 +19,6 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from typing import TypeVar
 
 from inferlens.measure.turn import Turn
@@ -32,8 +35,10 @@ class Shared(Turn):
         answers: descriptor of the pipe that the parent answers through.
     """
 
-    chunk_seconds = 0.05
-    chunks_told = 8
+    chunk_seconds = 0.1
+    chunk_calls = 4
+    chunks_told = 3
+    lead = 0.03
 
     def __init__(self, ask: Callable[[bool], None], answers: int) -> None:
         os.set_inheritable(answers, False)
@@ -44,9 +49,20 @@ class Shared(Turn):
     def wait(self, *, enough: bool = False) -> None:
         """See :class:`~inferlens.measure.turn.Turn`; returns at once if the parent is gone."""
         begin = time.perf_counter()
+        _rest()
         self._ask(enough)
         self.over = os.read(self._answers, 1) != MORE
         self.waited += time.perf_counter() - begin
+
+
+def _rest(most: float = 0.5) -> None:
+    """Returns when the threads of this process have been at rest for 3 ms, or after ``most`` seconds."""
+    end = time.perf_counter() + most
+    while time.perf_counter() < end:
+        used = time.process_time()
+        time.sleep(0.003)
+        if time.process_time() - used < 0.0005:
+            return
 
 
 class Seat:
@@ -86,6 +102,8 @@ class Seat:
     def end(self) -> None:
         """The process has ended."""
         with self._turns.lock:
+            if self.ended:
+                return
             self.ended = True
             if self._answers >= 0:
                 os.close(self._answers)
@@ -99,7 +117,7 @@ class Seat:
 
     def kill(self) -> None:
         """Ends the process and what it has started."""
-        if self.pid is not None and not self.ended:
+        if self.pid and not self.ended:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)
 
@@ -141,9 +159,19 @@ def both(first: Callable[[Seat], Result], second: Callable[[Seat], Result]) -> t
         BaseException: whatever ends one of them, or this; both have ended then.
     """
     turns = Turns()
-    with ThreadPoolExecutor(2, "inferlens-turns") as pool:
-        begun = [pool.submit(partial(do, seat)) for do, seat in zip((first, second), turns.seats, strict=True)]
+
+    def run(do: Callable[[Seat], Result], seat: Seat) -> Result:
         try:
+            return do(seat)
+        except BaseException:
+            turns.stop()
+            raise
+        finally:
+            seat.end()  # also if it never came to a process
+
+    with ThreadPoolExecutor(2, "inferlens-turns") as pool:
+        try:
+            begun = [pool.submit(run, do, seat) for do, seat in zip((first, second), turns.seats, strict=True)]
             return begun[0].result(), begun[1].result()
         except BaseException:
             turns.stop()

@@ -19,7 +19,7 @@ from inferlens.machine import Before
 from inferlens.models import resolve
 from inferlens.observer import Observer
 from inferlens.plan import Plan, Planned
-from inferlens.record import Environment, ModelFacts, PhaseName, Record, Status, Warning
+from inferlens.record import IN_TURNS, Environment, ModelFacts, PhaseName, Record, Status, Warning
 from inferlens.store import LOG, Store
 from inferlens.turns import Seat, both
 from inferlens.watch.before import surveyed
@@ -38,12 +38,12 @@ class Attempt:
     answer: Answer
     found: Conditions
 
-    in_turns: bool = False
+    beside: str = ""  # the case that it took turns with
 
     def as_it_is(self) -> Attempt:
         """The same, with its disturbed samples kept: there is no better one."""
         log = self.outcome.machine
-        return replace(self, found=conditions(self.case, self.answer, log, last=True, in_turns=self.in_turns))
+        return replace(self, found=conditions(self.case, self.answer, log, last=True, in_turns=bool(self.beside)))
 
 
 @dataclass(frozen=True)
@@ -118,11 +118,12 @@ class Voyage:
         """
         store = Store(Path(self.plan.output))
         folders = [store.claim(planned.case, planned.found.name) for planned in pair]
-        for planned in pair:
-            self._reference(planned)  # not while one of them is measured
-        asked = [partial(self._ask, planned, folder, False) for planned, folder in zip(pair, folders, strict=True)]
-        begun = datetime.now(timezone.utc)
+        others = [planned.case.label for planned in reversed(pair)]
+        asked = [partial(self._ask, *each) for each in zip(pair, folders, (False, False), others, strict=True)]
         try:
+            for planned in pair:
+                self._reference(planned)  # not while one of them is measured
+            begun = datetime.now(timezone.utc)
             attempts = both(*asked)
         except BaseException:
             for folder in folders:
@@ -173,7 +174,7 @@ class Voyage:
             measurements=answer.measurements,
             agreement=answer.agreement,
             memory=found.memory,
-            facts=answer.facts,
+            facts=answer.facts | ({IN_TURNS: attempt.beside} if attempt.beside else {}),
             artefacts=answer.artefacts,
             warnings=answer.warnings + _faults(outcome),
             machine=found.machine,
@@ -197,7 +198,7 @@ class Voyage:
         )
         return replace(second, answer=msgspec.structs.replace(second.answer, phases=phases))
 
-    def _ask(self, planned: Planned, folder: Path, again: bool, seat: Seat | None = None) -> Attempt:
+    def _ask(self, planned: Planned, folder: Path, again: bool, beside: str = "", seat: Seat | None = None) -> Attempt:
         """How the case's process ended; what is known of the case, also if it did not answer; and of the machine."""
         if planned.refusal:
             why = planned.refusal
@@ -227,9 +228,9 @@ class Voyage:
             watch=lambda pid: Watch(pid, gpu=gpu, before=before, beside=seat.neighbour if seat else lambda: None),
             seat=seat,
         )
-        answer, in_turns = _answer(outcome), seat is not None
-        found = conditions(case, answer, outcome.machine, repeated=again, in_turns=in_turns)
-        return Attempt(case, outcome, answer, found, in_turns)
+        answer = _answer(outcome)
+        found = conditions(case, answer, outcome.machine, repeated=again, in_turns=bool(beside))
+        return Attempt(case, outcome, answer, found, beside)
 
     def _before(self) -> Before:
         """The GPU as it is now, with the power it drew while nothing ran."""

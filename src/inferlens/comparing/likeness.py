@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from msgspec import Struct
 
 from inferlens.errors import InferlensError
-from inferlens.record import Gpu, Record
+from inferlens.record import IN_TURNS, Gpu, Record
 from inferlens.units import byte_count, plural
 
 UNKNOWN = "unknown"
@@ -158,4 +158,5 @@ _MODEL: _Fields = (
     ("parameters", lambda record: _number(record.model.parameters), False),
     ("weights", lambda record: record.model.weights_sha256[:12] or record.model.weights, False),
     ("clock", _clock, False),
+    ("measured", lambda record: "in turns" if record.facts.get(IN_TURNS) else "alone", False),
 )

@@ -50,6 +50,7 @@ def latency(
             if rule.finished and turn.over:
                 break
             if rule.most:
+                _lead_in(runner, feeds, turn.lead)
                 before = clock.now()
                 timings = clock.time(runner.infer, feeds, min(chunk, rule.most))
                 each = max((clock.now() - before) / len(timings.latency), 1e-9)  # what happens between calls included
@@ -58,7 +59,7 @@ def latency(
                 parts: dict[Any, list[float]] = {"enqueue time": timings.enqueue, "GPU time": timings.gpu}
                 for name, seconds in {metric: timings.latency, **parts, **timings.stages}.items():
                     series.setdefault(name, []).extend(seconds)
-                chunk = max(1, min(MOST_IN_CHUNK, int(turn.chunk_seconds / each)))
+                chunk = max(turn.chunk_calls, min(MOST_IN_CHUNK, int(turn.chunk_seconds / each)))
                 if number % turn.chunks_told == 0:
                     progress(rule.progress)
             turn.wait(enough=rule.finished)
@@ -111,6 +112,7 @@ def throughput(
         for window in range(windows):
             if window:
                 turn.wait()
+            _lead_in(runner, feeds, turn.lead)
             begins.append(round(clock.now(), 6))
             took = threaded_window(callers, count) if callers else clock.window(runner.infer, feeds, count, depth)
             rates.append(count / took)
@@ -124,6 +126,16 @@ def throughput(
         begins=tuple(begins),
         calls=count,
     )
+
+
+def _lead_in(runner: Runner, feeds: Iterator[Any], seconds: float) -> None:
+    """Calls for so many seconds, one at least; none for 0."""
+    clock = runner.clock
+    end = clock.now() + seconds
+    while seconds:
+        clock.time(runner.infer, feeds, 1)
+        if clock.now() >= end:
+            return
 
 
 def typical_latency(runner: Runner, feeds: Iterator[Any], samples: int = 5) -> float:

@@ -86,7 +86,7 @@ class Cpus:
         seconds = now - last[0]
         busy = (times.busy - last[1].busy) / seconds
         steal = max(0.0, (times.steal - last[1].steal) / seconds)
-        if case is None or last[2] is None:
+        if case is None or last[2] is None or case < last[2]:  # less: one of two in turns has ended
             return {"busy": round(busy, 3), "case": None, "others": None, "steal": round(steal, 3)}
         mine = max(0.0, (case - last[2]) / seconds)
         loads = (busy, mine, max(0.0, busy - mine), steal)
