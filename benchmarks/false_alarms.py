@@ -21,7 +21,7 @@ four of five rounds in common, and where there are more pairs than windows of ro
 same processes come again with other coins. So the interval of a share of *all* pairs (Clopper and Pearson 1934, as if
 they were independent) is too narrow. *Apart* are the pairs that share nothing; their interval is right, and wide.
 
-Everything is told of all rounds, and of those in which the watch saw nothing disturb any of the three processes.
+Everything is told of all rounds, and of those in which the watch saw nothing disturb any of its processes.
 
     python -m benchmarks.false_alarms --rounds 100 --minutes 60 [--backend pytorch] [--pool FILE ...]
 

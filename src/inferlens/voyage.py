@@ -229,6 +229,8 @@ class Voyage:
             seat=seat,
         )
         answer = _answer(outcome)
+        if beside and answer.status == "out of memory":  # two models were there
+            answer = msgspec.structs.replace(answer, cure=f"--interleave processes, {answer.cure}")
         found = conditions(case, answer, outcome.machine, repeated=again, in_turns=bool(beside))
         return Attempt(case, outcome, answer, found, beside)
 
