@@ -14,7 +14,7 @@ from inferlens.record import Measurement, Memory, Metric
 from inferlens.units import byte_count
 
 LEAST_WINDOWS = 5
-IN_TURNS = "another case was measured in turns with it, and took energy of its own"
+NO_ENERGY = "another case was measured in turns with it, and took energy of its own"
 
 
 class Conditions(Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ def conditions(
         seconds = [windows.calls / rate for rate in windows.values]
         window_marks = mark(windows.begins, seconds, log, repeated=repeated, last=last, least=LEAST_WINDOWS)
     spans = [measured for measured in (calls, windows) if measured]
-    energy = Energy(reason=IN_TURNS) if in_turns else _energy(case, answer, calls or windows, log)
+    energy = Energy(reason=NO_ENERGY) if in_turns else _energy(case, answer, calls or windows, log)
     return Conditions(
         memory=memory,
         machine=log.between(spans[0].begins[0], _end(spans[-1])),

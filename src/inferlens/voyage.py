@@ -37,7 +37,6 @@ class Attempt:
     outcome: Outcome
     answer: Answer
     found: Conditions
-
     beside: str = ""  # the case that it took turns with
 
     def as_it_is(self) -> Attempt:

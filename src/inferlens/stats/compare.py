@@ -31,8 +31,8 @@ Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED"]
 
 # The relative standard deviation between processes that one process on each side has to overcome before it is believed.
 UNSEEN = 0.02
-# On CPUs one process in twelve was slower by a third or a half for as long as it lived, from what went on beside it on
-# the same core (`python -m benchmarks false_alarms`). From within one process, or a virtual machine, none sees that.
+# On CPUs one process in twenty was slower by a third or a half, mostly for as long as it lived, from what went on
+# beside it on the same core: `python -m benchmarks false_alarms`. Seen from within, there is nothing amiss with it.
 UNSEEN_ON_CPU = 0.15
 
 
