@@ -18,11 +18,11 @@ import triton.language as tl
 
 @triton.jit
 def _spin(times, calls, nanoseconds):
-    call = tl.load(calls)
     begin = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
     now = begin
     while now - begin < nanoseconds:
         now = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
+    call = tl.load(calls)
     tl.store(times + 2 * call, begin)
     tl.store(times + 2 * call + 1, now)
     tl.store(calls, call + 1)

@@ -13,6 +13,8 @@ readings (see ``spin``). GPU times are read in three ways:
 * *queued*: as the second, but with another such kernel before the first event, so that the GPU has no gap to wait in.
   What is left then is what the events themselves and the start and the end of a kernel take.
 
+*Less the floor* is what remains of ours when the clock's own ``floor``, which every case's record has, is taken off.
+
 All are measured in turns, 12 rounds. A round's bias is the median over its calls of reading less truth. Told are the
 median of the rounds, in nanoseconds and relative to the truth, and the interval of the sign test over them, of 96 %:
 from the 3rd to the 10th of 12.
@@ -40,12 +42,18 @@ LEAST, MOST = 10, 2000  # calls
 
 
 class Read(NamedTuple):
-    """One round of calls, in seconds: what was truly, what was read of it, and what else was."""
+    """One round of calls, in seconds: what was truly, what was read of it, what else was, and the clock's floor."""
 
     truth: list[float]
     read: list[float]
     enqueue: Sequence[float] = ()
     latency: Sequence[float] = ()
+    floor: float = 0.0
+
+    @property
+    def less_floor(self) -> Read:
+        """With readings less the clock's floor."""
+        return self._replace(read=[value - self.floor for value in self.read])
 
 
 Way = Callable[[int], Read]  # given the number of calls
@@ -53,7 +61,7 @@ Way = Callable[[int], Read]  # given the number of calls
 
 def main() -> None:
     """Prints the tables."""
-    console = Console(width=130)
+    console = Console(width=170)
     table = _table("Host clock: busy waits", ("read, µs", "bias, ns", "bias, % [96 %]", "p95 of a round, bias %"))
     for microseconds, rounds in in_turns({us: host_way(us) for us in (0, *MICROSECONDS)}).items():
         late = [sorted(_ratios(one))[int(0.95 * len(one.read))] for one in rounds] if microseconds else []
@@ -141,16 +149,22 @@ def on_gpu(console: Console) -> None:
         ways[microseconds, "queued"] = queued_way(spin, graph)
     in_turns(ways, 1)  # compiles, and wakes the GPU up
     title = f"CUDA clock: spinning kernels, {torch.cuda.get_device_name()}"
-    headers = ("GPU time", "truly, µs", "bias, ns", "bias, % [96 %]", "enqueue, µs", "latency less GPU time, µs")
+    headers = (
+        "GPU time", "truly, µs", "bias, ns", "bias, % [96 %]", "less floor, ns", "less floor, % [96 %]", "enqueue, µs",
+        "latency less GPU time, µs",
+    )  # fmt: skip
     table = _table(title, headers)
     for (microseconds, name), rounds in in_turns(ways).items():
         rest = [[a - b for a, b in zip(one.latency, one.read, strict=False)] for one in rounds]
         table.add_row(
             f"{microseconds:,}", name, _microseconds([one.truth for one in rounds], 3), *bias(rounds),
+            *(bias([one.less_floor for one in rounds]) if rounds[0].floor else ("–", "–")),
             _microseconds([one.enqueue for one in rounds], 1), _microseconds(rest, 1),
         )  # fmt: skip
     console.print(table)
     step = math.gcd(*(stamp - stamps[0] for stamp in stamps))
+    least, middle, most = (of(CudaClock().floor() * 1e6 for _ in range(ROUNDS)) for of in (min, statistics.median, max))
+    console.print(f"Floor: {middle:.2f} µs ({least:.2f} to {most:.2f}).", highlight=False)
     console.print(
         f"GPU timer: its steps are of {step} ns; a truth is uncertain by up to one, by half of one in the mean.",
         highlight=False,
@@ -162,10 +176,11 @@ def gpu_way(spin: Any, infer: Callable[[Any], Any], stamps: list[int]) -> Way:
 
     def round_of(count: int) -> Read:
         spin.forget()
-        timings = CudaClock().time(infer, itertools.repeat(None), count)
-        found = spin.readings()
+        clock = CudaClock()
+        timings = clock.time(infer, itertools.repeat(None), count)
+        found, floor = spin.readings(), clock.floor()
         stamps.extend(stamp for pair in found[:100] for stamp in pair)
-        return Read([(b - a) * 1e-9 for a, b in found], timings.gpu, timings.enqueue, timings.latency)
+        return Read([(b - a) * 1e-9 for a, b in found], timings.gpu, timings.enqueue, timings.latency, floor)
 
     return round_of
 

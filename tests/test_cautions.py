@@ -28,7 +28,7 @@ from inferlens.cautions import (
 )
 from inferlens.disturbance import words
 from inferlens.machine import Marks, Span
-from inferlens.record import Measurement, Record, Warning
+from inferlens.record import EMPTY_KERNEL, Measurement, Record, Warning
 from inferlens.samples import Repeats
 from inferlens.stats import doubts
 from tests.stats.series import autoregressive
@@ -189,6 +189,23 @@ def test_what_a_call_waits_for(metrics: dict[str, float], bound: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("fact", "told"),
+    [
+        ({"gpu_seconds": 4e-6}, []),
+        ({"gpu_seconds": 6e-6}, ["gpu-floor"]),
+        ({"gpu_seconds": "much"}, []),
+        ("nonsense", []),
+        (None, []),
+    ],
+)
+def test_a_short_gpu_time_says_how_much_of_it_is_launch_and_events(fact: Any, told: list[str]) -> None:
+    made = msgspec.structs.replace(timed(latency=0.2, GPU=0.1), facts={EMPTY_KERNEL: fact})
+    assert codes(made) == told
+    if told:
+        assert "Of 100 µs of GPU time 6.00 µs are launch and timing" in cautions(Repeats((made,)))[0].message
+
+
+@pytest.mark.parametrize(
     ("of", "said"),
     [
         (case("pytorch", device="cuda"), "A CUDA graph (pytorch.cuda_graph=true) or a larger --batch."),
@@ -345,6 +362,7 @@ def test_the_page_has_the_numbers_of_the_code() -> None:
         "not-narrow-enough": f"{Budget().half_width:.0%}".replace("%", " %"),
         "unsteady-warm-up": f"{steady.LEAST_SAMPLES} calls",
         "host-bound": f"{module.HOST_BOUND:.0%}".replace("%", " %"),
+        "gpu-floor": f"{module.FLOOR:.0%}".replace("%", " %"),
         "copy-bound": f"{module.COPY_BOUND:.0%}".replace("%", " %"),
         "disturbed": f"fewer than {mark.LEAST_KEPT} ({LEAST_WINDOWS} windows",
         "samples-left-out": f"{mark.DISCARD_AT_MOST:.0%}".replace("%", " %"),

@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 
 from inferlens import cures
 from inferlens.disturbance import words
-from inferlens.record import Record, Warning
+from inferlens.record import EMPTY_KERNEL, Record, Warning
 from inferlens.samples import Repeats, Series, finite, latencies, of
 from inferlens.stats.doubts import doubts
 from inferlens.stats.intervals import median_interval
 from inferlens.stats.quantiles import median
 from inferlens.stats.steady import LEAST_SAMPLES, steady
-from inferlens.units import percent
+from inferlens.units import duration, percent
 
 # What follows from a record's samples, and what to do about it. What each means is in docs/warnings.md.
 ADVICE = {
@@ -33,6 +33,7 @@ ADVICE = {
     "repeat-failed": "Its record says why; the median is of the others.",
     "cut-short": "The same command again, to its end.",
     "copy-bound": "Keep inputs and outputs on the GPU (--io device) where the application can, or make them smaller.",
+    "gpu-floor": "Compare it with other GPU times alone; a profile at the level kernel tells the kernels' own.",
 }
 # Instead, where several processes were asked for already.
 OF_SEVERAL = {
@@ -55,6 +56,7 @@ OF_THE_CASE = (
 CAUTIONS = {**ADVICE, **dict.fromkeys((*OF_THE_BACKEND, *OF_THE_MACHINE, *OF_THE_CASE), "")}
 HOST_BOUND = 0.9  # share of the latency that enqueueing takes: the GPU has done its work when the last kernel arrives
 COPY_BOUND = 0.5  # share of the GPU time that copies take
+FLOOR = 0.05  # share of the GPU time that is told of a kernel that does nothing
 
 
 def cautions(repeats: Repeats) -> tuple[Warning, ...]:
@@ -98,7 +100,18 @@ def of_record(record: Record) -> list[Warning]:
         found.append(Warning("host-bound", message, cures.of_the_host(record.case, record.facts)))
     if bound == "copies":
         found.append(_caution("copy-bound", "Bound by copies between host and GPU."))
+    found += _of_the_floor(record)
     return found
+
+
+def _of_the_floor(record: Record) -> Iterator[Warning]:
+    """How much of a short GPU time is launch and events; older records do not know."""
+    kernel, gpu = record.facts.get(EMPTY_KERNEL), of(record, "GPU time").samples
+    floor = kernel.get("gpu_seconds") if isinstance(kernel, dict) else None
+    if isinstance(floor, float) and gpu and floor >= FLOOR * median(gpu) > 0:
+        known, whole = duration(floor), duration(median(gpu))
+        message = f"Of {whole} of GPU time {known} are launch and timing: a kernel that does nothing reads that much."
+        yield _caution("gpu-floor", message)
 
 
 def bound_by(record: Record) -> str:

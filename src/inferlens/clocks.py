@@ -10,12 +10,15 @@ happen between two calls, such as another feed or a flushed cache, is the iterat
 from __future__ import annotations
 
 import itertools
+import statistics
 import threading
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
+
+FLOOR_CALLS = 200  # some 2 ms
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,10 @@ class Clock(Protocol):
         """
         ...
 
+    def floor(self) -> float | None:
+        """GPU time that the clock tells of a kernel that does nothing, in seconds; ``None`` where it tells none."""
+        ...
+
 
 class HostClock:
     """For devices whose calls return when their outputs are ready."""
@@ -86,6 +93,10 @@ class HostClock:
         for feed in itertools.islice(feeds, count):
             infer(feed)
         return (time.perf_counter_ns() - begin) * 1e-9
+
+    def floor(self) -> float | None:
+        """See :class:`Clock`."""
+        return None
 
 
 def threaded_window(callers: Sequence[tuple[Callable[[Any], Any], Any]], count: int) -> float:
@@ -168,6 +179,15 @@ class CudaClock:
         stream = torch.cuda.current_stream()
         lane = Lane(infer, stream)
         return _window(itertools.repeat(lane), feeds, count, depth, stream.synchronize)
+
+    def floor(self) -> float:
+        """The median of calls that launch one kernel, which ends at once: what launch and events take of any call."""
+        import torch
+
+        plain = CudaClock()
+        launch: Callable[[Any], Any] = lambda _: torch.cuda._sleep(0)  # noqa: E731
+        plain.time(launch, itertools.repeat(None), FLOOR_CALLS // 4)
+        return statistics.median(plain.time(launch, itertools.repeat(None), FLOOR_CALLS).gpu)
 
 
 class Lane(NamedTuple):

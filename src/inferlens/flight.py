@@ -20,7 +20,7 @@ from inferlens.measure.feeding import Feeding
 from inferlens.measure.turn import Turn
 from inferlens.models import inputs, resolve
 from inferlens.models.model import Model
-from inferlens.record import Agreement, Measurement, ModelFacts
+from inferlens.record import EMPTY_KERNEL, Agreement, Measurement, ModelFacts
 from inferlens.stats.quantiles import median
 
 Progress = Callable[[float], None]
@@ -110,6 +110,9 @@ def run_case(flight: Flight) -> None:
         flight.turn.wait()
         with phase("steady state"):
             _measure(flight, runner, feeding, lambda: judge(first))
+        floor = runner.clock.floor()
+        if floor is not None:
+            preparation.facts[EMPTY_KERNEL] = {"gpu_seconds": floor}
         last = runner.collect(runner.infer(feeding.first))
         flight.agreement = judge(first, last)
         _tell_lower_precision(flight.agreement, job.case, preparation)

@@ -19,6 +19,7 @@ from inferlens.machine import Energy, MachineLog, Marks
 
 SCHEMA = "inferlens.record/1"
 IN_TURNS = "in turns with"  # the fact that names the other of two cases that took turns on the machine
+EMPTY_KERNEL = "empty kernel"  # the fact with the ``gpu_seconds`` that the clock tells of a kernel that does nothing
 
 Status = Literal["ok", "failed", "timed out", "out of memory", "crashed", "unsupported"]
 PhaseName = Literal["load", "export", "build", "first inference", "warm-up", "steady state"]

@@ -13,7 +13,7 @@ torch = pytest.importorskip("torch")
 
 import inferlens  # noqa: E402
 from inferlens.backends.base import Preparation, Runner  # noqa: E402
-from inferlens.cautions import bound_by  # noqa: E402
+from inferlens.cautions import bound_by, of_record  # noqa: E402
 from inferlens.clocks import CudaClock  # noqa: E402
 from inferlens.measure.feeding import TIMES_CACHE, Feeding, cache_bytes, flusher  # noqa: E402
 from inferlens.views.rows import rows  # noqa: E402
@@ -152,3 +152,18 @@ def test_repeats_are_one_row_with_an_interval_over_processes(tmp_path: Path) -> 
     )
     assert sorted(record.repeat for record in records) == [0, 0, 1, 1, 2, 2]
     assert all(row.between and row.median_low and row.processes == 3 for row in rows(records))
+
+
+def test_the_clock_knows_what_it_reads_of_a_kernel_that_does_nothing() -> None:
+    floors = [CudaClock().floor() for _ in range(5)]
+    assert 0.5e-6 < min(floors) <= max(floors) < 50e-6
+
+
+def short() -> tuple[Any, Any]:
+    """A model of one small kernel, and its input."""
+    return torch.nn.ReLU(), torch.randn(1, 16)
+
+
+def test_a_short_call_says_how_much_of_it_is_launch_and_events(tmp_path: Path) -> None:
+    (record,) = bench(f"{__name__}:short", backend="pytorch", seconds="200ms", output=str(tmp_path))
+    assert "gpu-floor" in [warning.code for warning in of_record(record)]

@@ -85,6 +85,10 @@ class FakeClock:
         self._before_window()
         return sum(self.time(infer, feeds, count).latency)
 
+    def floor(self) -> float | None:
+        """See :class:`inferlens.clocks.Clock`."""
+        return None
+
 
 class Fake(Backend):
     """Scripted latencies."""
