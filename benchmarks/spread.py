@@ -14,7 +14,7 @@ Our runs are then compared with each other, as ``inferlens compare`` does it: ea
 the other half. All are runs of the same, so whatever is told apart is a false alarm. With ``--slower 0.03`` a case that
 was made slower (see ``planted``) is measured in each round as well, and compared with those of the same rounds.
 
-    python -m benchmarks.spread [--runs 10] [--workload cpu cuda-1 cuda-32] [--slower 0.03]
+    python -m benchmarks.spread [--runs 10] [--workload cpu cuda-1 cuda-32] [--slower 0.03] [--minutes 60]
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ def main(words: Sequence[str] = ()) -> None:
     """Prints a table for each workload."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.spread")
     parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--minutes", type=float, default=60.0, help="after which no run of a workload is begun")
     parser.add_argument("--workload", nargs="*", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--slower", type=float, default=0.0, help="share by which a case is made slower, to be found")
     asked = parser.parse_args(words)
@@ -72,17 +73,20 @@ def main(words: Sequence[str] = ()) -> None:
             console.print(f"spread: no NVIDIA GPU with PyTorch here, so nothing of {WORKLOADS[workload]}.")
             continue
         with Ours(workload, asked.slower) as ours:
-            found, notes = in_turns(ours, asked.runs)
+            found, notes = in_turns(ours, asked.runs, asked.minutes * 60)
         console.print(_table(workload, found))
         for note in itertools.chain(notes, told_apart(ours.series, ours.slower, asked.slower)):
             console.print(note, highlight=False)
 
 
-def in_turns(ours: Ours, runs: int) -> tuple[dict[str, list[Answer]], list[str]]:
-    """Every tool's answers, and what is to be said of tools that gave none."""
+def in_turns(ours: Ours, runs: int, seconds: float) -> tuple[dict[str, list[Answer]], list[str]]:
+    """Every tool's answers, of as many runs as begin in time, and what is to be said of tools that gave none."""
     found: dict[str, list[Answer]] = {}
     notes: dict[str, None] = {}
+    deadline = time.monotonic() + seconds
     for _ in range(runs):
+        if time.monotonic() > deadline:
+            break
         command = [sys.executable, "-m", "benchmarks.spread", "--", ours.workload]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
