@@ -9,6 +9,7 @@ words, paths being relative to the folder of traces. No number is typed in.
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 from collections.abc import Callable
@@ -63,7 +64,7 @@ def modules_of(folder: str, depth: str = "1") -> str:
 
 def attributed_of(folder: str) -> str:
     """How much of the kernels' time is traced to modules in each profile under ``folder``, and what profiling cost."""
-    lines, least, off = [], dict[str, float](), 0.0
+    lines, least, off = dict[tuple[str, int], list[Line]](), dict[str, float](), 0.0
     for group in groups(load_profiles([ROOT / folder]), "kernel"):
         tree = modules.tree(columns(group, "kernel", None), "whole", None, None)
         for place, one in enumerate(tree.columns.shown):
@@ -76,14 +77,15 @@ def attributed_of(folder: str) -> str:
             texts = (str(profile.case.batch), one.case.name, milliseconds(account.kernels.typical),
                      percent(account.attributed), significant(modules_of_a_kernel(found)),
                      ratio(account.cost), ratio_range(account.cost_low, account.cost_high))  # fmt: skip
-            lines.append(Line.of(profile.model.name, texts))
+            of_the_case = profile.model.name, profile.case.batch or 0
+            lines.setdefault(of_the_case, []).append(Line.of(profile.model.name, texts))
     titles = ("all kernels (ms)", "attributed", "modules of a kernel", "profiled call", "interval (95 %)")
     table = Grid(
         headline="The kernels' time that is traced to modules",
         about="",
         first="model",
         headings=(Heading("batch"), Heading("backend", numeric=False), *map(Heading, titles)),
-        lines=tuple(lines),
+        lines=tuple(itertools.chain(*lines.values())),
         notes=("modules of a kernel: how many it came from, on average over the time that is attributed.",
                "profiled call: how many times as long as an untouched one."),
         sentences=(
