@@ -24,6 +24,8 @@ they were independent) is too narrow. *Apart* are the pairs that share nothing; 
 Everything is told of all rounds, and of those in which the watch saw nothing disturb any of its processes.
 
     python -m benchmarks.false_alarms --rounds 100 --minutes 60 [--backend pytorch] [--pool FILE ...]
+    python -m benchmarks.false_alarms --interleave calls --backend pytorch --device cuda --precision fp16 \
+        --model benchmarks.spread:cuda_32
 
 The pool goes on where it was; ``--rounds 0`` prints what is there. Of several pools, each measured on CPUs of its own
 at the same time (``taskset``), the verdicts are of all together; no pair is of two pools. The planted size is measured
@@ -40,17 +42,17 @@ import random
 import statistics
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from math import comb, exp, log, sqrt
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import pool
-from benchmarks.planted import installed, slowed
+from benchmarks.planted import SlowedOnGpu, installed, slowed
 from benchmarks.pool import BASE, BESIDE, SLOWER, TWIN, Process, Round, Setting
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Preparation
@@ -75,7 +77,10 @@ def main(words: Sequence[str] = ()) -> None:
     console = Console(width=160)
     with installed():
         model = asked.model or _model(asked.backend)
-        setting = Setting(model=model, backend=asked.backend, slower=asked.slower, calls=asked.interleave == "calls")
+        setting = Setting(
+            model=model, backend=asked.backend, slower=asked.slower, calls=asked.interleave == "calls",
+            device=asked.device, precision=asked.precision,
+        )  # fmt: skip
         paths = [Path(text) for text in asked.pool or [f"results/false_alarms-{asked.backend.partition(':')[0]}.jsonl"]]
         if asked.rounds:
             for one in pool.fill(paths[0], setting, asked.rounds, asked.minutes * 60):
@@ -106,6 +111,8 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.false_alarms")
     parser.add_argument("--backend", default="onnxruntime:cpu", help="onnxruntime:cpu or pytorch")
     parser.add_argument("--model", help="by default mobilenet_v3_small: for ONNX Runtime exported once")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--precision", default="fp32")
     parser.add_argument("--slower", type=float, default=0.03, help="the planted slowdown, as a share")
     parser.add_argument("--rounds", type=int, default=100, help="of three processes each, in the pool")
     parser.add_argument("--minutes", type=float, default=120.0, help="after which no process is begun")
@@ -142,15 +149,17 @@ def planted_size(setting: Setting, calls: int = 4000) -> str:
     """How much slower the slower one is: calls of both alternate, which is first changes; in one process."""
     name, _, variant = setting.backend.partition(":")
     found = resolve.find(setting.model)
-    case = Case(model=found.spec, backend=name, variant=variant, threads=setting.threads)
+    where: dict[str, Any] = {"device": setting.device, "precision": setting.precision, "threads": setting.threads}
+    case = Case(model=found.spec, backend=name, variant=variant, **where)
     model = resolve.load(case)
     ratios = []
     with BACKENDS.get(name)().prepare(model, case, Preparation(Path("."), Path("."))) as runner:
         feed = runner.place(inputs.make_inputs(model, case.seed))
-        both = runner.infer, slowed(runner.infer, setting.slower)
+        made_slower = SlowedOnGpu if setting.device == "cuda" else slowed
+        both = runner.infer, made_slower(runner.infer, setting.slower)
         for index in range(calls + 200):
             order = (0, 1) if index % 2 else (1, 0)
-            taken = {which: _timed(both[which], feed) for which in order}
+            taken = {which: runner.clock.time(both[which], itertools.repeat(feed), 1).latency[0] for which in order}
             ratios.append(taken[1] / taken[0])
     ordered = sorted(ratios[200:])
     reach = 1.96 * sqrt(calls) / 2
@@ -159,12 +168,6 @@ def planted_size(setting: Setting, calls: int = 4000) -> str:
         f"Planted: {setting.slower:.1%}. Measured, {calls} neighbouring calls of both in one process: "
         f"{statistics.median(ordered) - 1:+.2%} [{low - 1:+.2%}, {high - 1:+.2%}]"
     )
-
-
-def _timed(infer: Callable[[object], object], feed: object) -> int:
-    begin = time.perf_counter_ns()
-    infer(feed)
-    return time.perf_counter_ns() - begin
 
 
 def deviations(name: str, rounds: Sequence[Round]) -> Table:

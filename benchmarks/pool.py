@@ -42,6 +42,8 @@ class Setting(Struct, frozen=True, kw_only=True):
     slower: float
     threads: int = 1
     calls: bool = False
+    device: str = "cpu"
+    precision: str = "fp32"
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -52,7 +54,7 @@ class Setting(Struct, frozen=True, kw_only=True):
         """The two cases: as it is, and slower."""
         words = {
             "model": self.model, "backend": f"{self.backend},slowed_{self.backend}", "threads": self.threads,
-            "device": "cpu", "output": output,
+            "device": self.device, "precision": self.precision, "output": output,
             "option": [f"slowed_{self.backend.partition(':')[0]}.slower={self.slower}"],
         }  # fmt: skip
         return Plan.from_words(words)

@@ -54,6 +54,15 @@ def test_a_calm_machine_leaves_all_samples() -> None:
     assert not found.repeat
 
 
+def test_of_two_in_turns_neither_energy_nor_memory_of_the_gpu_is_told() -> None:
+    log = msgspec.structs.replace(gpu_log(), peak_case_memory=700)
+    alone, beside = (conditions(ON_GPU, answer(), log, in_turns=turns) for turns in (False, True))
+    assert alone.memory.device_peak == 700
+    assert beside.memory.device_peak is None
+    assert beside.energy is not None
+    assert "in turns" in beside.energy.reason
+
+
 def test_a_short_disturbance_leaves_samples_out() -> None:
     """A mean of half a second stands for the interval before it: from 2.5 s to 3.5 s, of windows three of ten."""
     log = cpu_log(others=BUSY, busy=during(3.0, 3.5, 4.0, 1.0))

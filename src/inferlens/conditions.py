@@ -51,9 +51,9 @@ def conditions(
         log: what the machine did meanwhile; ``None`` if it was not watched.
         repeated: whether this is the second time already, because the first was disturbed.
         last: whether there will be no second time, for another reason.
-        in_turns: whether another case was measured in between.
+        in_turns: whether another case was measured in between: memory of the GPU and energy are of both then.
     """
-    device = peak_device_memory(log) if log and case.device == "cuda" else None
+    device = peak_device_memory(log) if log and case.device == "cuda" and not in_turns else None
     memory = answer.memory
     if device:
         memory = replace(memory, device_peak=device.bytes, device_basis=device.basis)

@@ -67,7 +67,7 @@ def ab(
         max_rounds: rounds at most, each a process of A and one of B.
         within: seconds, or text such as ``"10m"``, for all of it.
         interleave: ``calls``, where both processes of a round are there at once and take turns, or ``processes``, where
-            one comes after the other; by default ``calls`` on the CPU, and the only way on a GPU is ``processes``.
+            one comes after the other; by default ``calls`` on the CPU. On a GPU ``calls`` tell no memory of the GPU.
         words: those of a plan, for both cases alike; what a case says itself takes precedence.
 
     Raises:
@@ -99,18 +99,12 @@ def _interleaved(asked: str | None, pair: Sequence[Planned]) -> str:
     """What is interleaved: ``calls``, or ``processes``.
 
     Raises:
-        InferlensError: if it is neither, or calls on a GPU.
+        InferlensError: if it is neither.
     """
-    on_cpu = all(planned.case.device == "cpu" for planned in pair)
     if asked is None:
-        return "calls" if on_cpu else "processes"
+        return "calls" if all(planned.case.device == "cpu" for planned in pair) else "processes"
     if asked not in INTERLEAVE:
         raise InferlensError(f"'{asked}' cannot be interleaved.", expected=listing(INTERLEAVE))
-    if asked == "calls" and not on_cpu:
-        raise InferlensError(
-            "Calls of two processes cannot be interleaved on a GPU: its memory and power could not be told apart.",
-            cure="--interleave processes",
-        )
     return asked
 
 

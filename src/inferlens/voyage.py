@@ -118,11 +118,15 @@ class Voyage:
         store = Store(Path(self.plan.output))
         folders = [store.claim(planned.case, planned.found.name) for planned in pair]
         others = [planned.case.label for planned in reversed(pair)]
-        asked = [partial(self._ask, *each) for each in zip(pair, folders, (False, False), others, strict=True)]
         try:
             for planned in pair:
                 self._reference(planned)  # not while one of them is measured
             begun = datetime.now(timezone.utc)
+            before = self._before(*(planned.case for planned in pair))  # before either of them is on the GPU
+            asked = [
+                partial(self._ask, planned, folder, False, before=before, beside=other)
+                for planned, folder, other in zip(pair, folders, others, strict=True)
+            ]
             attempts = both(*asked)
         except BaseException:
             for folder in folders:
@@ -197,7 +201,16 @@ class Voyage:
         )
         return replace(second, answer=msgspec.structs.replace(second.answer, phases=phases))
 
-    def _ask(self, planned: Planned, folder: Path, again: bool, beside: str = "", seat: Seat | None = None) -> Attempt:
+    def _ask(
+        self,
+        planned: Planned,
+        folder: Path,
+        again: bool,
+        seat: Seat | None = None,
+        *,
+        beside: str = "",
+        before: Before | None = None,
+    ) -> Attempt:
         """How the case's process ended; what is known of the case, also if it did not answer; and of the machine."""
         if planned.refusal:
             why = planned.refusal
@@ -218,7 +231,7 @@ class Voyage:
         if seat is None:
             self.observer.began(case)
         gpu = case.device == "cuda"
-        before = self._before() if gpu else Before()
+        before = before or self._before(case)
         outcome = launch(
             job,
             timeout=self.plan.budget.timeout,
@@ -233,8 +246,10 @@ class Voyage:
         found = conditions(case, answer, outcome.machine, repeated=again, in_turns=bool(beside))
         return Attempt(case, outcome, answer, found, beside)
 
-    def _before(self) -> Before:
-        """The GPU as it is now, with the power it drew while nothing ran."""
+    def _before(self, *cases: Case) -> Before:
+        """The GPU as it is now, with the power it drew while nothing ran; nothing, where no case uses it."""
+        if all(case.device != "cuda" for case in cases):
+            return Before()
         idle = self.idle
         return msgspec.structs.replace(
             surveyed(), idle_power=idle.idle_power, idle_seconds=idle.idle_seconds, idle_samples=idle.idle_samples

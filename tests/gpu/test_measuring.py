@@ -7,6 +7,7 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -16,6 +17,7 @@ from inferlens.backends.base import Preparation, Runner  # noqa: E402
 from inferlens.cautions import bound_by, of_record  # noqa: E402
 from inferlens.clocks import CudaClock  # noqa: E402
 from inferlens.measure.feeding import TIMES_CACHE, Feeding, cache_bytes, flusher  # noqa: E402
+from inferlens.record import IN_TURNS  # noqa: E402
 from inferlens.views.rows import rows  # noqa: E402
 from tests.backends import small  # noqa: E402
 
@@ -171,3 +173,21 @@ def short() -> tuple[Any, Any]:
 def test_a_short_call_says_how_much_of_it_is_launch_and_events(tmp_path: Path) -> None:
     (record,) = bench(f"{__name__}:short", backend="pytorch", seconds="200ms", output=str(tmp_path))
     assert "gpu-floor" in [warning.code for warning in of_record(record)]
+
+
+def test_two_processes_on_one_gpu_take_turns(tmp_path: Path) -> None:
+    """Neither is a stranger to the other's watch, and what belongs to both is told of neither."""
+    duel = inferlens.ab(
+        "resnet18", "pytorch fp16", "pytorch fp16 channels_last=true", device="cuda", interleave="calls",
+        seconds="500ms", max_rounds=3, output=str(tmp_path),
+    )  # fmt: skip
+    assert duel.verdict != "DID NOT RUN", duel.reason
+    records = [msgspec.json.decode(path.read_bytes(), type=inferlens.Record) for path in tmp_path.rglob("record.json")]
+    assert len(records) >= 6
+    for record in records:
+        assert record.facts[IN_TURNS]
+        assert record.marks is not None
+        assert not [span for span in record.marks.spans if span.kind == "foreign process"]
+        assert record.memory.device_peak is None
+    turns = sorted((begin, record.id) for record in records for begin in record.measurement("latency").begins)
+    assert sum(one != other for (_, one), (_, other) in itertools.pairwise(turns)) > len(records)

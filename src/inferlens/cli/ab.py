@@ -22,7 +22,7 @@ LEVEL = "How sure the verdict is to be."
 MAX_ROUNDS = "Rounds at most, each a fresh process of A and one of B."
 INTERLEAVE = (
     "calls: both processes of a round are there at once and take turns; or processes: one comes after the other, \
-as always on a GPU."
+as on a GPU by default."
 )
 WITHIN = "Time for all of it; a round that would end later is not begun."
 OUTPUT = "Folder of the records."
