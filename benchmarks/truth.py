@@ -163,7 +163,7 @@ def on_gpu(console: Console) -> None:
         )  # fmt: skip
     console.print(table)
     step = math.gcd(*(stamp - stamps[0] for stamp in stamps))
-    least, middle, most = (of(CudaClock().floor() * 1e6 for _ in range(ROUNDS)) for of in (min, statistics.median, max))
+    least, middle, most = (of((CudaClock().floor() or 0.0) * 1e6 for _ in range(ROUNDS)) for of in (min, statistics.median, max))
     console.print(f"Floor: {middle:.2f} µs ({least:.2f} to {most:.2f}).", highlight=False)
     console.print(
         f"GPU timer: its steps are of {step} ns; a truth is uncertain by up to one, by half of one in the mean.",
@@ -178,7 +178,7 @@ def gpu_way(spin: Any, infer: Callable[[Any], Any], stamps: list[int]) -> Way:
         spin.forget()
         clock = CudaClock()
         timings = clock.time(infer, itertools.repeat(None), count)
-        found, floor = spin.readings(), clock.floor()
+        found, floor = spin.readings(), clock.floor() or 0.0
         stamps.extend(stamp for pair in found[:100] for stamp in pair)
         return Read([(b - a) * 1e-9 for a, b in found], timings.gpu, timings.enqueue, timings.latency, floor)
 

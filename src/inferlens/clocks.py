@@ -180,17 +180,22 @@ class CudaClock:
         lane = Lane(infer, stream)
         return _window(itertools.repeat(lane), feeds, count, depth, stream.synchronize)
 
-    def floor(self) -> float:
-        """The median of replays of a CUDA graph of one kernel, which ends at once: nothing is launched faster."""
+    def floor(self) -> float | None:
+        """The median of replays of a CUDA graph of one kernel, which ends at once: nothing is launched faster.
+
+        ``None`` where nothing can be captured.
+        """
         import torch
 
         graph, plain = torch.cuda.CUDAGraph(), CudaClock()
-        side = torch.cuda.Stream()
         torch.cuda.synchronize()
-        with torch.cuda.stream(side):  # other threads may go on meanwhile
-            graph.capture_begin(capture_error_mode="thread_local")
-            torch.cuda._sleep(0)
-            graph.capture_end()
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):  # other threads may go on meanwhile
+                graph.capture_begin(capture_error_mode="thread_local")
+                torch.cuda._sleep(0)
+                graph.capture_end()
+        except RuntimeError:
+            return None
         launch: Callable[[Any], Any] = lambda _: graph.replay()  # noqa: E731
         plain.time(launch, itertools.repeat(None), FLOOR_CALLS // 4)
         return statistics.median(plain.time(launch, itertools.repeat(None), FLOOR_CALLS).gpu)
