@@ -163,8 +163,8 @@ def on_gpu(console: Console) -> None:
         )  # fmt: skip
     console.print(table)
     step = math.gcd(*(stamp - stamps[0] for stamp in stamps))
-    least, middle, most = (of((CudaClock().floor() or 0.0) * 1e6 for _ in range(ROUNDS)) for of in (min, statistics.median, max))
-    console.print(f"Floor: {middle:.2f} µs ({least:.2f} to {most:.2f}).", highlight=False)
+    floors = sorted((CudaClock().floor() or 0.0) * 1e6 for _ in range(ROUNDS))
+    console.print(f"Floor: {statistics.median(floors):.2f} µs ({floors[0]:.2f} to {floors[-1]:.2f}).", highlight=False)
     console.print(
         f"GPU timer: its steps are of {step} ns; a truth is uncertain by up to one, by half of one in the mean.",
         highlight=False,
