@@ -28,7 +28,7 @@ from inferlens.cautions import (
 )
 from inferlens.disturbance import words
 from inferlens.machine import Marks, Span
-from inferlens.record import EMPTY_KERNEL, Measurement, Record, Warning
+from inferlens.record import EMPTY_KERNEL, IN_TURNS, Measurement, Record, Warning
 from inferlens.samples import Repeats
 from inferlens.stats import doubts
 from tests.stats.series import autoregressive
@@ -186,6 +186,14 @@ def test_what_a_call_waits_for(metrics: dict[str, float], bound: str) -> None:
     assert bound_by(made) == bound
     told = {"host": ["host-bound"], "copies": ["copy-bound"]}
     assert codes(made) == told.get(bound, [])
+
+
+@pytest.mark.parametrize(("fact", "told"), [("fake fp32", ["in-turns"]), (7, []), (None, [])])
+def test_a_case_that_took_turns_says_with_whom(fact: Any, told: list[str]) -> None:
+    made = of(1 + noise(6), facts={IN_TURNS: fact})
+    assert codes(made) == told
+    if told:
+        assert "in turns with fake fp32:" in cautions(Repeats((made,)))[0].message
 
 
 @pytest.mark.parametrize(

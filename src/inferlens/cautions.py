@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 from inferlens import cures
 from inferlens.disturbance import words
-from inferlens.record import EMPTY_KERNEL, Record, Warning
+from inferlens.record import EMPTY_KERNEL, IN_TURNS, Record, Warning
 from inferlens.samples import Repeats, Series, finite, latencies, of
 from inferlens.stats.doubts import doubts
 from inferlens.stats.intervals import median_interval
@@ -32,6 +32,7 @@ ADVICE = {
     "unsteady-warm-up": "More --warmup, or a longer --max-time.",
     "repeat-failed": "Its record says why; the median is of the others.",
     "cut-short": "The same command again, to its end.",
+    "in-turns": "Compare it with the other one, or with what was measured in turns as well.",
     "copy-bound": "Keep inputs and outputs on the GPU (--io device) where the application can, or make them smaller.",
     "gpu-floor": "Compare it with other GPU times alone; a profile at the level kernel tells the kernels' own.",
 }
@@ -101,6 +102,9 @@ def of_record(record: Record) -> list[Warning]:
     if bound == "copies":
         found.append(_caution("copy-bound", "Bound by copies between host and GPU."))
     found += _of_the_floor(record)
+    other = record.facts.get(IN_TURNS)
+    if isinstance(other, str):
+        found.append(_caution("in-turns", f"Measured in turns with {other}: both were there at once."))
     return found
 
 

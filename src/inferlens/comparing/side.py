@@ -25,7 +25,9 @@ WAVES = (
 # In seconds, or calls per second; what is beyond would leave the range of numbers as a ratio.
 _LEAST, _MOST = 1e-100, 1e100
 # Warnings that say nothing against the number, or what the interval or the state says already.
-_QUIET = ("host-bound", "copy-bound", "not-narrow-enough", "samples-left-out", "repeat-failed")
+_QUIET = (
+    "host-bound", "copy-bound", "gpu-floor", "in-turns", "not-narrow-enough", "samples-left-out", "repeat-failed",
+)  # fmt: skip
 _OF_THE_MACHINE = ("disturbed", "power-cap", "cpu-quota")
 
 
