@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.record import Record
 from inferlens.views.base import View
-from inferlens.views.chart_panels import PANEL, Palette, bars, colours, lines
+from inferlens.views.chart_panels import PANEL, Palette, bars, colours, colours_of_ways, lines
 from inferlens.views.chart_theme import THEMES, Theme, config
 from inferlens.views.columns import headline
 from inferlens.views.page import page
@@ -20,6 +20,7 @@ from inferlens.views.rows import rows
 from inferlens.views.verdict import of_table
 
 FORMATS = ("svg", "png", "html")
+MOST_LINES = 10  # in a panel; more of several precisions are drawn apart
 # Characters of 12-pixel type across the names and two panels.
 _CHARACTERS = 2 * PANEL // 6 + 45
 
@@ -100,8 +101,7 @@ def _block(table: Sequence[Row], families: Palette) -> Any:
     batches = list(dict.fromkeys(row.comparison for row in able))
     several = len(batches) > 1
     largest = sorted(able, key=lambda row: (-(row.batch or 0), row.pace or 0.0))
-    palette = colours(largest, by_series=True) if several else families
-    panels = [lines(able, palette)] if several else []
+    palette, panels = _lines(able, largest) if several else (families, [])
     for comparison in batches:
         rows_of = [row for row in able if row.comparison == comparison]
         title = f"batch {rows_of[0].batch}" if several else ""
@@ -111,6 +111,16 @@ def _block(table: Sequence[Row], families: Palette) -> Any:
     )
     # Each panel names its colours itself; sharing them would make one legend of those with and without.
     return alt.vconcat(*panels, spacing=30, title=title).resolve_scale(color="independent", shape="independent")
+
+
+def _lines(able: Sequence[Row], largest: Sequence[Row]) -> tuple[Palette, list[Any]]:
+    """Panels of lines, those of each precision apart where there are many; and the colours of all that is drawn."""
+    palette = colours(largest, by_series=True)
+    precisions = list(dict.fromkeys(row.precision for row in largest))
+    if len(palette[0]) <= MOST_LINES or len(precisions) == 1:
+        return palette, [lines(able, palette)]
+    palette = colours_of_ways(largest)
+    return palette, [lines([row for row in able if row.precision == each], palette, each) for each in precisions]
 
 
 def _subtitle(table: Sequence[Row]) -> list[str]:

@@ -14,8 +14,8 @@ from inferlens.views.chart_theme import colours_of, shapes_of
 from inferlens.views.plain import plain
 from inferlens.views.row import Row
 
-# Names of a legend, and the colour of each.
-Palette = tuple[list[str], list[str]]
+# Names of a legend, and colour and shape of each.
+Palette = tuple[list[str], list[str], list[str]]
 
 PANEL = 330
 _STEP = 27
@@ -28,7 +28,21 @@ _HEADROOM = 1.22
 def colours(rows: Sequence[Row], by_series: bool) -> Palette:
     """Names and colours of the legend: each series its own, or one for all of a backend's variants."""
     names = list(dict.fromkeys(colour_key(row, by_series) for row in rows))
-    return names, colours_of(len(names))
+    return names, colours_of(len(names)), shapes_of(len(names))
+
+
+def colours_of_ways(rows: Sequence[Row]) -> Palette:
+    """As :func:`colours` of series, but what differs in precision alone looks the same."""
+    ways = list(dict.fromkeys(map(_way, rows)))
+    names = {colour_key(row, True): ways.index(_way(row)) for row in rows}
+    order = sorted(names, key=lambda name: names[name])
+    colours, shapes = colours_of(len(ways)), shapes_of(len(ways))
+    return order, [colours[names[name]] for name in order], [shapes[names[name]] for name in order]
+
+
+def _way(row: Row) -> str:
+    """A series' name without its precision, and what it was computed in instead."""
+    return row.name.replace(f" {row.precision}", "", 1).removesuffix(" (TF32)")
 
 
 def colour_key(row: Row, by_series: bool) -> str:
@@ -76,20 +90,23 @@ def _panel(chart: Any, field: str, title: str, y: Any, colour: Any, top: float) 
     return bar, text
 
 
-def lines(rows: Sequence[Row], palette: Palette) -> Any:
-    """Latency and items per second against the batch size, one line for each series."""
+def lines(rows: Sequence[Row], palette: Palette, heading: str = "") -> Any:
+    """Latency and items per second against the batch size, one line for each series, under a heading."""
     import altair as alt
 
+    own = {colour_key(row, True) for row in rows}
+    legend_rows = [each for each in zip(*palette, strict=True) if each[0] in own]
+    names, colours, shapes = ([each[place] for each in legend_rows] for place in range(3))
     data = alt.Data(values=[_values(row, True) for row in rows if row.batch])
     batches = sorted({row.batch for row in rows if row.batch})
     axis = alt.Axis(values=batches, format="d", labelOverlap=True)
     x = alt.X("batch:Q", title="batch size (log scale)", scale=alt.Scale(type="log", base=2, nice=False), axis=axis)
-    in_a_row = max(1, 110 // (max(map(len, palette[0])) + 6))
+    in_a_row = max(1, 110 // (max(map(len, names)) + 6))
     legend = alt.Legend(title=None, orient="top", columns=in_a_row, offset=16)
-    colour = alt.Color("colour:N", scale=alt.Scale(domain=palette[0], range=palette[1]), legend=legend)
-    shape = alt.Shape("colour:N", scale=alt.Scale(domain=palette[0], range=shapes_of(len(palette[0]))), legend=legend)
+    colour = alt.Color("colour:N", scale=alt.Scale(domain=names, range=colours), legend=legend)
+    shape = alt.Shape("colour:N", scale=alt.Scale(domain=names, range=shapes), legend=legend)
     tooltip = [alt.Tooltip(f"{name}:N", title=shown) for name, shown in _TOOLTIP.items()]
-    panels = []
+    panels: list[Any] = []
     for field, title in (("latency", "median latency (ms, log scale)"), ("items", "items per second (log scale)")):
         known = [value for row in rows for value in [_values(row, True)[field]] if value]
         if not known:
@@ -100,7 +117,7 @@ def lines(rows: Sequence[Row], palette: Palette) -> Any:
         y = alt.Y(
             f"{field}:Q", title=title, scale=scale, axis=alt.Axis(values=_ticks(low, high), format=",~r", minExtent=44)
         )
-        base = alt.Chart(data).transform_filter(f"datum.{field} > 0")
+        base = alt.Chart(data, title="" if panels else heading).transform_filter(f"datum.{field} > 0")
         line = base.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour)
         point = base.mark_point(filled=True, size=60, opacity=1).encode(
             x=x, y=y, color=colour, shape=shape, tooltip=tooltip
