@@ -67,7 +67,7 @@ def ab(
         max_rounds: rounds at most, each a process of A and one of B.
         within: seconds, or text such as ``"10m"``, for all of it.
         interleave: ``calls``, where both processes of a round are there at once and take turns, or ``processes``, where
-            one comes after the other; by default ``calls`` on the CPU. On a GPU ``calls`` tell no memory of the GPU.
+            one comes after the other; by default ``calls`` on the CPU. On a GPU ``calls`` tell no memory and no energy.
         words: those of a plan, for both cases alike; what a case says itself takes precedence.
 
     Raises:
