@@ -19,7 +19,7 @@ from inferlens.backends import dynamic
 from inferlens.backends.base import Preparation
 from inferlens.backends.torch_tensorrt import files, library, settings, shapes
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
-from inferlens.backends.torch_tensorrt.front_ends import said
+from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS, FrontEnd, compiling, said
 from inferlens.backends.torch_tensorrt.operators import clean_path
 from inferlens.backends.torch_tensorrt.options import Options
 from inferlens.backends.torch_tensorrt.scripts import script_partition
@@ -227,6 +227,18 @@ def test_where_there_is_no_gpu_nothing_is_compiled_to_be_saved(preparation: Prep
     with pytest.raises(Unsupported, match="builds engines on a GPU alone: no NVIDIA GPU") as refused:
         TorchTensorRT().save(small.model(), case(), preparation, preparation.folder / "x.ep")
     assert "pip" not in refused.value.cure
+
+
+@pytest.mark.parametrize("front_end", FRONT_ENDS.values(), ids=lambda each: each.variant)
+def test_a_model_that_does_not_compile_is_sent_to_another_front_end(front_end: FrontEnd) -> None:
+    with (
+        pytest.raises(Unsupported, match="cannot compile 'm': RuntimeError: no converter") as refused,
+        compiling("m", "compile", front_end.instead),
+    ):
+        raise RuntimeError("no converter")
+    other = refused.value.cure.removeprefix("--backend torch_tensorrt:")
+    assert other in FRONT_ENDS
+    assert other != front_end.variant
 
 
 def test_operators_that_are_forced_in_vain_are_named() -> None:

@@ -57,6 +57,7 @@ class FrontEnd(ABC):
     exports: ClassVar[bool] = True  # whether there is a step before the compilation
     one_mode: ClassVar[bool] = False  # whether it must be called in the grad mode it was compiled in
     script: ClassVar[bool] = False  # whether it is the TorchScript front end, whose partitioner cannot be watched
+    instead: ClassVar[str] = "--backend torch_tensorrt:dynamo"  # what to try where this one cannot take a model
 
     def export(self, module: Any, work: Work) -> Any:  # noqa: ARG002
         """The module in the form that :meth:`compile` takes."""
@@ -73,8 +74,7 @@ class FrontEnd(ABC):
             Unsupported: if it has no such form.
         """
         raise Unsupported(
-            f"What {TITLE} compiles through '{self.variant}' cannot be saved as {path.suffix}.",
-            cure="--backend torch_tensorrt:dynamo",
+            f"What {TITLE} compiles through '{self.variant}' cannot be saved as {path.suffix}.", cure=self.instead
         )
 
 
@@ -82,6 +82,7 @@ class Dynamo(FrontEnd):
     """Ahead of time: ``torch.export``, then ``torch_tensorrt.dynamo.compile``."""
 
     variant = "dynamo"
+    instead = "--backend torch_tensorrt:compile"
 
     def export(self, module: Any, work: Work) -> Any:
         """An exported program."""

@@ -83,7 +83,7 @@ class TensorRtRunner(ReplayingRunner):
             telling(self.library, level),
             collected(level) as self._engines,
             watching() as self._graphs,
-            compiling(self.model.name, "compile", cure=self._without_cache()),
+            compiling(self.model.name, "compile", cure=self._cure()),
         ):
             work = self.work()
             if cache is not None:
@@ -158,14 +158,14 @@ class TensorRtRunner(ReplayingRunner):
 
     def _exported(self) -> Any:
         module = self._moved()
-        with compiling(self.model.name, "export", cure=self._other()):
+        with compiling(self.model.name, "export", cure=self.front_end.instead):
             return self.front_end.export(module, self.work())
 
-    def _without_cache(self) -> str:
-        return "without engine_cache: a kept engine's weights must be replaceable" if self.options.engine_cache else ""
-
-    def _other(self) -> str:
-        return f"--backend torch_tensorrt:{'dynamo' if self.front_end.script else 'compile'}"
+    def _cure(self) -> str:
+        """What to try where compiling fails."""
+        if self.options.engine_cache:
+            return "without engine_cache: a kept engine's weights must be replaceable"
+        return self.front_end.instead
 
     def _example(self) -> Feed:
         """Inputs that show which sizes vary."""
