@@ -154,7 +154,8 @@ def on_gpu(console: Console) -> None:
         "latency less GPU time, µs",
     )  # fmt: skip
     table = _table(title, headers)
-    for (microseconds, name), rounds in in_turns(ways).items():
+    found = in_turns(ways)
+    for (microseconds, name), rounds in found.items():
         rest = [[a - b for a, b in zip(one.latency, one.read, strict=False)] for one in rounds]
         table.add_row(
             f"{microseconds:,}", name, _microseconds([one.truth for one in rounds], 3), *bias(rounds),
@@ -163,7 +164,7 @@ def on_gpu(console: Console) -> None:
         )  # fmt: skip
     console.print(table)
     step = math.gcd(*(stamp - stamps[0] for stamp in stamps))
-    floors = sorted((CudaClock().floor() or 0.0) * 1e6 for _ in range(ROUNDS))
+    floors = sorted(one.floor * 1e6 for rounds in found.values() for one in rounds if one.floor) or [math.nan]
     console.print(f"Floor: {statistics.median(floors):.2f} µs ({floors[0]:.2f} to {floors[-1]:.2f}).", highlight=False)
     console.print(
         f"GPU timer: its steps are of {step} ns; a truth is uncertain by up to one, by half of one in the mean.",

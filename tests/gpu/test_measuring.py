@@ -7,7 +7,6 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -182,7 +181,7 @@ def test_two_processes_on_one_gpu_take_turns(tmp_path: Path) -> None:
         seconds="500ms", max_rounds=3, output=str(tmp_path),
     )  # fmt: skip
     assert duel.verdict != "DID NOT RUN", duel.reason
-    records = [msgspec.json.decode(path.read_bytes(), type=inferlens.Record) for path in tmp_path.rglob("record.json")]
+    records = inferlens.load_records([tmp_path]).records
     assert len(records) >= 6
     for record in records:
         assert record.facts[IN_TURNS]

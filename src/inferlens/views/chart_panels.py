@@ -26,7 +26,7 @@ _HEADROOM = 1.22
 
 
 def colours(rows: Sequence[Row], by_series: bool) -> Palette:
-    """Names and colours of the legend: each series its own, or one for all of a backend's variants."""
+    """Names, colours and shapes of the legend: each series its own, or one for all of a backend's variants."""
     names = list(dict.fromkeys(colour_key(row, by_series) for row in rows))
     return names, colours_of(len(names)), shapes_of(len(names))
 
