@@ -98,9 +98,10 @@ def main(words: Sequence[str] = ()) -> None:
         highlight=False,
     )
     for name, pools in (("all rounds", found), ("undisturbed rounds", calm)):
-        pools = [rounds for rounds in pools if len(rounds) >= 2 * SIDE]
+        least = SIDE if setting.calls else 2 * SIDE
+        pools = [rounds for rounds in pools if len(rounds) >= least]
         if not pools:
-            console.print(f"{name}: {2 * SIDE} at least are needed for pairs.")
+            console.print(f"{name}: {least} at least are needed for pairs.")
             continue
         for number, rounds in enumerate(pools, 1):
             console.print(deviations(f"{name} of pool {number}" if len(pools) > 1 else name, rounds))

@@ -2,7 +2,7 @@
 
 ``%globaltimer`` counts nanoseconds on the GPU (PTX ISA, special registers), in steps that differ between GPUs. Each
 call writes its first and its last reading to the next two places of a buffer, so that it may be replayed by a CUDA
-graph too. What it lasts beyond these readings (to start, to count the calls, to end) is in no reading.
+graph too. What it lasts beyond these readings (to start, to write them down, to end) is in no reading.
 
 Needs Triton and a GPU: import it where both are known to be there.
 """
@@ -18,11 +18,11 @@ import triton.language as tl
 
 @triton.jit
 def _spin(times, calls, nanoseconds):
+    call = tl.load(calls)  # arrives while it spins
     begin = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
     now = begin
     while now - begin < nanoseconds:
         now = tl.inline_asm_elementwise("mov.u64 $0, %globaltimer;", "=l", [], dtype=tl.int64, is_pure=False, pack=1)
-    call = tl.load(calls)
     tl.store(times + 2 * call, begin)
     tl.store(times + 2 * call + 1, now)
     tl.store(calls, call + 1)

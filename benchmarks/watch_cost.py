@@ -2,18 +2,22 @@
 
 As in a run, the timed calls are in a child process and the watch is a thread of its parent. Each pair of rounds has one
 with the watch and one without, which of them first changes from pair to pair. The ratio is the median of the pairs'
-ratios, on over off; its interval, of 96 %, is that of the sign test, from the 3rd to the 10th of 12 ordered ratios. It
-covers chance, not other machines. Below the table: how long each reading takes in the watching thread.
+ratios, on over off; its interval is that of the sign test, with 95 % at least (of 12 ordered ratios from the 3rd to the
+10th, which is 96 %). It covers chance, not other machines. Below the table: how long each reading takes in the watching
+thread.
+
+    python -m benchmarks.watch_cost [--pairs 12] [--load cpu-one cpu-all cuda-small cuda-large]
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -21,12 +25,12 @@ from rich.table import Table
 
 from inferlens.clocks import CudaClock, HostClock
 from inferlens.machine import MachineLog
+from inferlens.stats.distributions import fractional_rank
 from inferlens.stats.quantiles import quantile
 from inferlens.watch.before import survey
 from inferlens.watch.watch import Watch
 
 PAIRS = 12
-RANKS = (2, 9)  # of the ordered ratios, from 0: binomial(12, 1/2) leaves 1.9 % on either side
 SECONDS = 0.7
 LOADS = {
     "cpu-one": "matmul 256, one thread",
@@ -41,15 +45,20 @@ FIGURES: dict[str, Callable[[list[float]], float]] = {
 }
 
 
-def main() -> None:
+def main(words: Sequence[str] = ()) -> None:
     """Prints the tables."""
-    loads = [name for name in LOADS if name.startswith("cpu") or _has_gpu()]
-    table = Table(title=f"Latency with the watch over latency without, {PAIRS} pairs", title_justify="left")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.watch_cost")
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--load", nargs="+", choices=LOADS, default=list(LOADS))
+    asked = parser.parse_args(words)
+    gpu = _has_gpu()
+    loads = [name for name in asked.load if gpu or not name.startswith("cuda")]
+    table = Table(title=f"Latency with the watch over latency without, {asked.pairs} pairs", title_justify="left")
     for header in ("call", "median, µs", *FIGURES):
         table.add_column(header, justify="left" if header == "call" else "right", no_wrap=True)
     log: MachineLog | None = None
     for name in loads:
-        pairs, log = compare(name)
+        pairs, log = compare(name, asked.pairs)
         off = quantile([FIGURES["median"](without) for _, without in pairs], 0.5)
         ratios = [
             sorted(figure(watched) / figure(without) for watched, without in pairs) for figure in FIGURES.values()
@@ -61,17 +70,18 @@ def main() -> None:
         console.print(_costs(log))
 
 
-def compare(name: str) -> tuple[list[tuple[list[float], list[float]]], MachineLog]:
-    """Latencies with the watch and without it, pair by pair, and the last log."""
+def compare(name: str, count: int) -> tuple[list[tuple[list[float], list[float]]], MachineLog]:
+    """Latencies with the watch and without it, of ``count`` pairs, and the last log."""
     gpu = name.startswith("cuda")
     before = survey() if gpu else None
     child = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.watch_cost", name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-m", "benchmarks.watch_cost", "--", name],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     try:
         _ask(child)  # the first round is warm-up
         pairs = []
-        for pair in range(PAIRS):
+        for pair in range(count):
             found: dict[bool, list[float]] = {}
             for on in (pair % 2 == 0, pair % 2 == 1):
                 if not on:
@@ -137,7 +147,10 @@ def _has_gpu() -> bool:
 
 
 def _ratio(ordered: list[float]) -> str:
-    low, high = (ordered[rank] for rank in RANKS)
+    rank = int(fractional_rank(len(ordered), 0.5, 0.975))
+    if not rank:
+        return f"{quantile(ordered, 0.5):.4f}"
+    low, high = ordered[rank - 1], ordered[-rank]
     return f"{quantile(ordered, 0.5):.4f} [{low:.4f}, {high:.4f}]"
 
 
@@ -153,4 +166,7 @@ def _costs(log: MachineLog) -> Table:
 
 
 if __name__ == "__main__":
-    work(sys.argv[1])
+    if sys.argv[1:2] == ["--"]:
+        work(sys.argv[2])
+    else:
+        main(sys.argv[1:])

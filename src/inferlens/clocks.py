@@ -16,9 +16,11 @@ import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol, cast
 
-FLOOR_CALLS = 200  # some 2 ms
+FLOOR_CALLS = 200  # of each length: some 20 ms in all
+FLOOR_CYCLES = 50_000  # of the GPU's clock: some 30 µs
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Clock(Protocol):
         ...
 
     def floor(self) -> float | None:
-        """GPU time that the clock tells of a kernel that does nothing, in seconds; ``None`` where it tells none."""
+        """GPU time that the clock tells beyond what a kernel lasts, in seconds; ``None`` where it tells none."""
         ...
 
 
@@ -181,24 +183,39 @@ class CudaClock:
         return _window(itertools.repeat(lane), feeds, count, depth, stream.synchronize)
 
     def floor(self) -> float | None:
-        """The median of replays of a CUDA graph of one kernel, which ends at once: nothing is launched faster.
+        """What the GPU time of a kernel is beyond the kernel, where nothing launches it faster: as a CUDA graph.
 
+        Twice the GPU time of a kernel that lasts some cycles, less that of one that lasts twice as many: the line
+        through both, at none. One that ended at once would tell too much, for the second event would come late.
         ``None`` where nothing can be captured.
         """
         import torch
 
-        graph, plain = torch.cuda.CUDAGraph(), CudaClock()
         torch.cuda.synchronize()
         try:
-            with torch.cuda.stream(torch.cuda.Stream()):  # other threads may go on meanwhile
-                graph.capture_begin(capture_error_mode="thread_local")
-                torch.cuda._sleep(0)
-                graph.capture_end()
+            replays = [_captured(partial(torch.cuda._sleep, times * FLOOR_CYCLES)) for times in (1, 2)]
         except RuntimeError:
             return None
-        launch: Callable[[Any], Any] = lambda _: graph.replay()  # noqa: E731
-        plain.time(launch, itertools.repeat(None), FLOOR_CALLS // 4)
-        return statistics.median(plain.time(launch, itertools.repeat(None), FLOOR_CALLS).gpu)
+        turns, plain = itertools.cycle(replays), CudaClock()
+        plain.time(_call, turns, FLOOR_CALLS // 2)
+        gpu = plain.time(_call, turns, 2 * FLOOR_CALLS).gpu
+        return max(0.0, 2 * statistics.median(gpu[::2]) - statistics.median(gpu[1::2]))
+
+
+def _captured(enqueue: Callable[[], Any]) -> Callable[[], Any]:
+    """The replay of a CUDA graph of what is enqueued; other threads may go on meanwhile."""
+    import torch
+
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        graph.capture_begin(capture_error_mode="thread_local")
+        enqueue()
+        graph.capture_end()
+    return cast("Callable[[], Any]", graph.replay)
+
+
+def _call(replay: Callable[[], Any]) -> None:
+    replay()
 
 
 class Lane(NamedTuple):
