@@ -5,8 +5,9 @@ warm-up, the default budget, a second try where it was disturbed; five rounds ar
 another order, drawn from a seed. With ``calls`` a round has two pairs, each measured as a round of ``inferlens ab``: a
 case and the same once more, and a case and the slower one, the two of a pair alive at once and in turns.
 
-What is kept of a process is what statistics are made of: :func:`inferlens.samples.latencies`. Every process is a line
-of a file, written when it has ended, so that an interrupted run goes on where it was.
+What is kept of a process is what statistics are made of: :func:`inferlens.samples.latencies`, of two in turns
+:func:`inferlens.samples.in_turns`. Every process is a line of a file, written when it has ended, so that an interrupted
+run goes on where it was.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from inferlens.api import find, probe
 from inferlens.measure import environment
 from inferlens.observer import Silent
 from inferlens.plan import Plan, Planned, backends_named, expand
-from inferlens.samples import latencies
+from inferlens.samples import in_turns, latencies
 from inferlens.voyage import Voyage
 
 SEED = 20260
@@ -201,11 +202,12 @@ def _measured(voyage: Voyage, planned: Sequence[Planned], number: int, kinds: Se
     alone = len(planned) == 1
     records = [voyage.measure(planned[0], number)] if alone else voyage.measure_in_turns(planned, number)
     seconds = (time.perf_counter() - tick) / len(records)
-    for kind, record in zip(kinds, records, strict=True):
+    samples = [latencies(record).samples for record in records] if alone else in_turns(records, "latency")
+    for kind, record, taken in zip(kinds, records, samples, strict=True):
         kept = latencies(record)
         yield Process(
             round=number, kind=kind, begin=round(begin, 3), seconds=round(seconds, 3),
-            status=record.status, samples=[round(sample, 9) for sample in kept.samples],
+            status=record.status, samples=[round(sample, 9) for sample in taken],
             taken=len(record.samples("latency")), disturbed=kept.disturbed, unsteady=kept.unsteady,
             state=kept.state.reason, why=record.marks.why if record.marks else record.reason, again=ear.again,
             load=load,

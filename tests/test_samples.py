@@ -154,6 +154,63 @@ def test_a_slower_end_that_does_not_settle_does_not_take_the_beginning_s_place()
     assert latencies(made(faster)).unsteady == pytest.approx(200, abs=8), "that was the warm-up"
 
 
+# Two processes that took turns
+
+TURN = 20  # calls
+
+
+def turns(one: tuple[float, ...], other: tuple[float, ...]) -> list[Record]:
+    """Records of two processes that did so many calls each, in turn."""
+    found = []
+    for place, values in enumerate((one, other)):
+        begins = tuple(float(2 * TURN * (n // TURN) + TURN * place + n % TURN) for n in range(len(values)))
+        latency = Measurement(metric="latency", unit="s", clock="a clock", samples=values, begins=begins)
+        gpu = Measurement(metric="GPU time", unit="s", clock="a clock", samples=tuple(value / 2 for value in values))
+        found.append(record(median=None, measurements=(latency, gpu), id=str(place)))
+    return found
+
+
+def test_what_one_was_not_steady_in_is_left_out_of_both() -> None:
+    warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
+    flat = FLAT + FLAT[:100]
+    for metric, by in (("latency", 1.0), ("GPU time", 0.5)):
+        one, other = samples.in_turns(turns(warm_up, flat), metric)  # type: ignore[arg-type]
+        assert one == [by * value for value in warm_up[100:]]
+        assert other == [by * value for value in flat[100:]]
+        other, one = samples.in_turns(turns(flat, warm_up), metric)  # type: ignore[arg-type]
+        assert one == [by * value for value in warm_up[100:]]
+        assert other == [by * value for value in flat[120:]], "its turn comes first"
+
+
+def test_a_disturbed_end_of_one_is_left_out_of_both() -> None:
+    slower = (*FLAT[:120], *(1.1 * value for value in FLAT[120:]))
+    pair = turns(slower, FLAT)
+    pair[0] = msgspec.structs.replace(pair[0], marks=Marks(count=200, disturbed=tuple(range(110, 200))))
+    one, other = samples.in_turns(pair, "latency")
+    assert one == list(FLAT[:110])
+    assert other == list(FLAT[:100]), "the turn after that had not begun"
+
+
+def test_steady_processes_in_turns_have_all_their_samples() -> None:
+    assert samples.in_turns(turns(FLAT, FLAT[:60]), "latency") == [list(FLAT), list(FLAT[:60])]
+
+
+def test_where_too_little_would_be_left_each_has_its_own() -> None:
+    warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
+    for short in (FLAT[:110], FLAT[:10]):  # it had enough before the other one was steady
+        one, other = samples.in_turns(turns(warm_up, short), "latency")
+        assert (one, other) == (warm_up[100:], short)
+
+
+def test_where_times_are_not_known_each_has_its_own() -> None:
+    warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
+    assert samples.in_turns([made(warm_up), made(FLAT)], "latency") == [warm_up[100:], FLAT]
+    windows = [record(rate=rate) for rate in (100.0, 110.0)]
+    assert samples.in_turns(windows, "throughput") == [one.samples("throughput") for one in windows]
+    broken = failure(case())
+    assert samples.in_turns([broken, made()], "latency") == [(), FLAT]
+
+
 def test_the_gpu_time_of_a_disturbed_call_is_left_out_as_well() -> None:
     values = tuple(0.9 * value for value in FLAT)
     marks = Marks(count=len(FLAT), disturbed=(3,), discarded=(3,))

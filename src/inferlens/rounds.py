@@ -27,7 +27,7 @@ from inferlens.observer import Observer, Silent
 from inferlens.plan import Plan, Planned, backends_named, expand
 from inferlens.plan_words import option_values
 from inferlens.record import Record
-from inferlens.samples import Repeats
+from inferlens.samples import Repeats, in_turns, of
 from inferlens.stats.compare import Comparison
 from inferlens.stats.sequential import Sequential
 from inferlens.units import listing
@@ -175,19 +175,20 @@ class Rounds:
     def _round(self, number: int) -> None:
         order = [0, 1] if number % 2 == 0 else [1, 0]
         order.sort(key=lambda place: self.pair[place].refusal is None)  # nothing is measured beside what cannot run
-        taken: dict[int, Sequence[float]] = {}
         for place, record in zip(order, self._measured(order, number), strict=False):
             self._records[place].append(record)
-            side, processes = read(Repeats((record,)), self.rule.metric, self.rule.level)
-            if not side.ok:
-                self._failed = True
-                continue
-            (taken[place],) = processes
+            self._failed |= not read(Repeats((record,)), self.rule.metric, self.rule.level)[0].ok
         if self._failed:
             return
+        base, candidate = self._taken([records[-1] for records in self._records])
         # More calls per second is less time for each, so of throughput A's is the numerator.
-        base, candidate = (taken[1], taken[0]) if self.rule.metric == "throughput" else (taken[0], taken[1])
-        self._looks.add(base, candidate)
+        self._looks.add(*((candidate, base) if self.rule.metric == "throughput" else (base, candidate)))
+
+    def _taken(self, pair: Sequence[Record]) -> list[Sequence[float]]:
+        """The samples of a round."""
+        if self.calls:
+            return in_turns(pair, self.rule.metric)
+        return [of(record, self.rule.metric).samples for record in pair]
 
     def _measured(self, order: Sequence[int], number: int) -> Iterator[Record]:
         """The records of a round; none after one that does not run to its end, if they come one after the other."""

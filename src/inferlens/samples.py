@@ -6,6 +6,7 @@ records profit from better statistics:
 * samples that are no finite numbers;
 * samples that something on the machine disturbed, if the record's marks say to leave them out (``disturbance.mark``);
 * the beginning of a series that was not steady yet (``stats.steady``);
+* of two cases that took turns, what was taken before the other one was steady, too (:func:`in_turns`);
 * the end of a series that is slower than what was before while something disturbed the machine. The steady-state rule
   alone would believe the last level, whatever made it, and leave out the calm beginning. The beginning counts if it is
   a third of the series at least, steady by itself, and a series that the rule of ``disturbance.mark`` would keep; what
@@ -35,6 +36,7 @@ class Series:
         not_finite, disturbed, unsteady, late: how many were left out, for which reason; ``late`` were a slower level at
             the end, while something disturbed the machine.
         state: where the steady state begins, among the samples that are finite and undisturbed, and not ``late``.
+        places: which of the record's samples they are.
     """
 
     samples: tuple[float, ...]
@@ -43,6 +45,7 @@ class Series:
     unsteady: int
     state: Steady
     late: int = 0
+    places: tuple[int, ...] = ()
 
 
 def of(record: Record, metric: Metric) -> Series:
@@ -64,6 +67,7 @@ def of(record: Record, metric: Metric) -> Series:
         disturbed=len(taken) - len(kept),
         unsteady=state.start,
         state=state,
+        places=tuple(places[state.start :]),
     )
     calm = _before_a_disturbed_end(taken, places, state.start, frozenset(known.disturbed))
     if not calm:
@@ -76,6 +80,7 @@ def of(record: Record, metric: Metric) -> Series:
         unsteady=early.start,
         state=early,
         late=len(places) - state.start,
+        places=tuple(calm[early.start :]),
     )
 
 
@@ -94,6 +99,34 @@ def _before_a_disturbed_end(
     if len(begin) < LEAST_SHARE * len(places) or len(begin) - len(calm) > DISCARD_AT_MOST * len(begin):
         return []
     return calm if len(calm) >= LEAST_KEPT and steady([taken[place] for place in calm]).steady else []
+
+
+def in_turns(pair: Sequence[Record], metric: Metric) -> list[Sequence[float]]:
+    """The samples of two processes that took turns, both from the same time on, and to the same time.
+
+    What one was not steady in, for the machine changed or for itself, is left out of both: else one would be told of
+    the machine as it was later, the other of all of it. Where too little would be left, or where it is not known when
+    the samples were taken, each has its own.
+    """
+    series = [of(record, metric) for record in pair]
+    begins = [_begins(record, metric) for record in pair]
+    known = [(one, times) for one, times in zip(series, begins, strict=True) if one.places and times]
+    low = max((times[one.places[0]] for one, times in known if one.unsteady), default=-math.inf)
+    high = min((times[one.places[-1]] for one, times in known if one.late), default=math.inf)
+    inside = [
+        [value for value, place in zip(one.samples, one.places, strict=True) if low <= times[place] <= high]
+        for one, times in known
+    ]
+    if len(known) < len(pair) or min(map(len, inside)) < LEAST_KEPT:
+        return [one.samples for one in series]
+    return list(inside)
+
+
+def _begins(record: Record, metric: Metric) -> Sequence[float]:
+    """When each sample of a metric was taken; nothing, where that is not known."""
+    latency = record.measurement("latency")
+    begins = latency.begins if latency and metric != "throughput" else ()
+    return begins if len(begins) == len(record.samples(metric)) else ()
 
 
 def latencies(record: Record) -> Series:
