@@ -6,7 +6,7 @@ ratios, on over off; its interval is that of the sign test, with 95 % at least (
 10th, which is 96 %). It covers chance, not other machines. Below the table: how long each reading takes in the watching
 thread.
 
-    python -m benchmarks.watch_cost [--pairs 12] [--load cpu-one cpu-all cuda-small cuda-large]
+    python -m benchmarks.watch_cost [--pairs 12] [--seconds 0.7] [--load cpu-one cpu-all cuda-small cuda-large]
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ def main(words: Sequence[str] = ()) -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.watch_cost")
     parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="of each round, of which a pair has two")
     parser.add_argument("--load", nargs="+", choices=LOADS, default=list(LOADS))
     asked = parser.parse_args(words)
     gpu = _has_gpu()
@@ -58,7 +59,7 @@ def main(words: Sequence[str] = ()) -> None:
         table.add_column(header, justify="left" if header == "call" else "right", no_wrap=True)
     log: MachineLog | None = None
     for name in loads:
-        pairs, log = compare(name, asked.pairs)
+        pairs, log = compare(name, asked.pairs, asked.seconds)
         off = quantile([FIGURES["median"](without) for _, without in pairs], 0.5)
         ratios = [
             sorted(figure(watched) / figure(without) for watched, without in pairs) for figure in FIGURES.values()
@@ -70,12 +71,12 @@ def main(words: Sequence[str] = ()) -> None:
         console.print(_costs(log))
 
 
-def compare(name: str, count: int) -> tuple[list[tuple[list[float], list[float]]], MachineLog]:
+def compare(name: str, count: int, seconds: float) -> tuple[list[tuple[list[float], list[float]]], MachineLog]:
     """Latencies with the watch and without it, of ``count`` pairs, and the last log."""
     gpu = name.startswith("cuda")
     before = survey() if gpu else None
     child = subprocess.Popen(
-        [sys.executable, "-m", "benchmarks.watch_cost", "--", name],
+        [sys.executable, "-m", "benchmarks.watch_cost", "--", name, str(seconds)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -97,7 +98,7 @@ def compare(name: str, count: int) -> tuple[list[tuple[list[float], list[float]]
         child.communicate()
 
 
-def work(name: str) -> None:
+def work(name: str, seconds: float) -> None:
     """The child: for every line it reads, times calls for a while and prints the latencies."""
     import torch
 
@@ -108,7 +109,7 @@ def work(name: str) -> None:
         infer, feed = _call(name, torch)
         feeds = itertools.repeat(feed)
         count = 10
-        while sum(clock.time(infer, feeds, count).latency) < SECONDS / 10:
+        while sum(clock.time(infer, feeds, count).latency) < seconds / 10:
             count *= 2
         for _ in sys.stdin:
             sys.stdout.write(json.dumps(clock.time(infer, feeds, 10 * count).latency) + "\n")
@@ -167,6 +168,6 @@ def _costs(log: MachineLog) -> Table:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--"]:
-        work(sys.argv[2])
+        work(sys.argv[2], float(sys.argv[3]))
     else:
         main(sys.argv[1:])
