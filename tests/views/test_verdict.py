@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 from inferlens.record import Environment
 from inferlens.views.rows import rows
 from inferlens.views.verdict import verdict
@@ -34,6 +36,15 @@ def test_the_same_winner_at_several_batches_is_told_once():
         "as fast as pytorch fp32 (95 % intervals 2.00 to 2.00, 4.00 to 4.00 and 8.00 to 8.00)."
     )
     assert len(told(*records)) == 2
+
+
+def test_a_batch_whose_ratio_has_no_interval_says_so():
+    alike = tuple(0.04 + 1e-5 * math.sin(index / 60) for index in range(400))  # worth a sample or two
+    records = [constant("pytorch", 0.02 * b, batch=b) for b in (1, 8)]
+    records += [constant("openvino", 0.01, batch=1), record(case("openvino", batch=8), samples=alike)]
+    found = rows(records)
+    assert [row.speedup_low for row in found if row.batch == 8 and not row.is_reference] == [None]
+    assert "fp32 (95 % intervals 2.00 to 2.00 and none)." in verdict(found)[0]
 
 
 def test_different_winners_are_told_apart():

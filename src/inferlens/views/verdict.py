@@ -107,8 +107,10 @@ def _won(same: Sequence[Comparison], winners: Sequence[Row]) -> str:
     """A winner that is faster than the reference beyond doubt, at one or several batch sizes."""
     first = winners[0]
     by = listing([ratio(row.speedup) for row in winners])
-    ranges = listing([ratio_range(row.speedup_low, row.speedup_high) for row in winners])
-    doubt = "" if first.speedup_low is None else f" (95 % interval{'s' * (len(winners) > 1)} {ranges})"
+    spans = [
+        ratio_range(row.speedup_low, row.speedup_high) if row.speedup_low is not None else "none" for row in winners
+    ]
+    doubt = f" (95 % interval{'s' * (len(winners) > 1)} {listing(spans)})" if {*spans} != {"none"} else ""
     text = f"{first.name} was fastest: {by} as fast as {first.reference}{doubt}"
     if len(same) > 1:
         return f"{text}."
