@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -11,7 +13,11 @@ import torch
 import inferlens
 from inferlens import Duel, InferlensError, load_records, rounds
 from inferlens.duel import Rule
+from inferlens.plan import Planned
+from inferlens.record import Record
 from inferlens.samples import latest
+from inferlens.voyage import Voyage
+from tests.views.samples import case, in_turns
 
 pytestmark = pytest.mark.usefixtures("one_process")
 QUICK: dict[str, Any] = {"warmup": 2, "iterations": 30}
@@ -69,6 +75,30 @@ def test_records_are_those_of_one_run_in_alternating_order(tmp_path: Path) -> No
     assert [len(repeats.records) for repeats in latest(records)] == [3, 3]
     assert {*duel.base.records, *duel.candidate.records} == {record.id for record in records}
     assert all(record.budget.mode == "latency" for record in records)
+
+
+class Waves:
+    """A voyage whose machine is slow for the first third of each round; of one process that is a level of its own."""
+
+    id = "run"
+
+    def measure_in_turns(self, pair: list[Planned], number: int) -> list[Record]:
+        steady = tuple(10e-3 * (1 + 1e-4 * ((7 * index + number) % 11 - 5)) for index in range(300))
+        waves = (*(2 * value for value in steady[:100]), *steady[100:])
+        cycle = [20e-3 if index % 3 == 0 else 10e-3 for index in range(100)]  # of either speed, and no level of its own
+        records = in_turns(waves, (*cycle, *steady[100:]))
+        return records if number % 2 == 0 else records[::-1]
+
+
+def test_both_are_told_of_the_same_time() -> None:
+    planned = cast("Planned", SimpleNamespace(case=case(), refusal=None))
+    rule = Rule.from_words("latency", "2%", "95%", 5, "10m")
+    found = rounds.Rounds(
+        cast("Voyage", Waves()), (planned, planned), rule, lambda _: None, time.monotonic(), calls=True
+    ).run()
+    assert (found.verdict, found.rounds) == ("SAME", 3)
+    assert found.candidate.median == pytest.approx(found.base.median, rel=1e-3)
+    assert found.base.samples == found.candidate.samples == 3 * 200
 
 
 def test_throughput_is_compared_as_calls_a_second(tmp_path: Path) -> None:

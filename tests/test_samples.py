@@ -13,7 +13,7 @@ from inferlens.machine import Marks
 from inferlens.record import Environment, Gpu, Measurement, Record, decode, encode
 from inferlens.samples import Repeats, finite, latencies, latest, machine
 from inferlens.stats.doubts import doubts
-from tests.views.samples import CPU_MACHINE, GPU_MACHINE, case, failure, record
+from tests.views.samples import CPU_MACHINE, GPU_MACHINE, case, failure, in_turns, record
 
 FLAT = tuple(10e-3 * (1 + 1e-4 * ((7 * index) % 11 - 5)) for index in range(200))
 
@@ -156,35 +156,21 @@ def test_a_slower_end_that_does_not_settle_does_not_take_the_beginning_s_place()
 
 # Two processes that took turns
 
-TURN = 20  # calls
-
-
-def turns(one: tuple[float, ...], other: tuple[float, ...]) -> list[Record]:
-    """Records of two processes that did so many calls each, in turn."""
-    found = []
-    for place, values in enumerate((one, other)):
-        begins = tuple(float(2 * TURN * (n // TURN) + TURN * place + n % TURN) for n in range(len(values)))
-        latency = Measurement(metric="latency", unit="s", clock="a clock", samples=values, begins=begins)
-        gpu = Measurement(metric="GPU time", unit="s", clock="a clock", samples=tuple(value / 2 for value in values))
-        found.append(record(median=None, measurements=(latency, gpu), id=str(place)))
-    return found
-
-
 def test_what_one_was_not_steady_in_is_left_out_of_both() -> None:
     warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
     flat = FLAT + FLAT[:100]
     for metric, by in (("latency", 1.0), ("GPU time", 0.5)):
-        one, other = samples.in_turns(turns(warm_up, flat), metric)  # type: ignore[arg-type]
+        one, other = samples.in_turns(in_turns(warm_up, flat), metric)  # type: ignore[arg-type]
         assert one == [by * value for value in warm_up[100:]]
         assert other == [by * value for value in flat[100:]]
-        other, one = samples.in_turns(turns(flat, warm_up), metric)  # type: ignore[arg-type]
+        other, one = samples.in_turns(in_turns(flat, warm_up), metric)  # type: ignore[arg-type]
         assert one == [by * value for value in warm_up[100:]]
         assert other == [by * value for value in flat[120:]], "its turn comes first"
 
 
 def test_a_disturbed_end_of_one_is_left_out_of_both() -> None:
     slower = (*FLAT[:120], *(1.1 * value for value in FLAT[120:]))
-    pair = turns(slower, FLAT)
+    pair = in_turns(slower, FLAT)
     pair[0] = msgspec.structs.replace(pair[0], marks=Marks(count=200, disturbed=tuple(range(110, 200))))
     one, other = samples.in_turns(pair, "latency")
     assert one == list(FLAT[:110])
@@ -192,13 +178,13 @@ def test_a_disturbed_end_of_one_is_left_out_of_both() -> None:
 
 
 def test_steady_processes_in_turns_have_all_their_samples() -> None:
-    assert samples.in_turns(turns(FLAT, FLAT[:60]), "latency") == [list(FLAT), list(FLAT[:60])]
+    assert samples.in_turns(in_turns(FLAT, FLAT[:60]), "latency") == [list(FLAT), list(FLAT[:60])]
 
 
 def test_where_too_little_would_be_left_each_has_its_own() -> None:
     warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
     for short in (FLAT[:110], FLAT[:10]):  # it had enough before the other one was steady
-        one, other = samples.in_turns(turns(warm_up, short), "latency")
+        one, other = samples.in_turns(in_turns(warm_up, short), "latency")
         assert (one, other) == (warm_up[100:], short)
 
 

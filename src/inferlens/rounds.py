@@ -160,6 +160,7 @@ class Rounds:
         rule = self.rule
         self._looks = Sequential(rule.threshold, rule.level, rule.max_rounds, rounds_min=LEAST_ROUNDS)
         self._records: tuple[list[Record], list[Record]] = ([], [])
+        self._samples: tuple[list[Sequence[float]], list[Sequence[float]]] = ([], [])
         self._failed = False
         self._longest = 0.0
 
@@ -181,6 +182,8 @@ class Rounds:
         if self._failed:
             return
         base, candidate = self._taken([records[-1] for records in self._records])
+        self._samples[0].append(base)
+        self._samples[1].append(candidate)
         # More calls per second is less time for each, so of throughput A's is the numerator.
         self._looks.add(*((candidate, base) if self.rule.metric == "throughput" else (base, candidate)))
 
@@ -213,7 +216,7 @@ class Rounds:
 
     def duel(self) -> Duel:
         """How it stands."""
-        base, candidate = (self._side(records) for records in self._records)
+        base, candidate = map(self._side, self._records, self._samples)
         found = self._looks.comparison
         verdict: Verdict = "DID NOT RUN" if self._failed else found.verdict if found else "UNDECIDED"
         reason = found.reason if found else f"There is no verdict before {LEAST_ROUNDS} rounds."
@@ -238,10 +241,10 @@ class Rounds:
             run=self.voyage.id,
         )
 
-    def _side(self, records: Sequence[Record]) -> Side:
+    def _side(self, records: Sequence[Record], samples: Sequence[Sequence[float]]) -> Side:
         if not records:
             return Side(state=MISSING, reason="It was not measured.")
-        return read(Repeats(tuple(records)), self.rule.metric, self.rule.level)[0]
+        return read(Repeats(tuple(records)), self.rule.metric, self.rule.level, samples)[0]
 
 
 def _waves(found: Comparison | None) -> list[str]:

@@ -64,16 +64,19 @@ class Side(Struct, frozen=True, kw_only=True):
         return self.state == OK
 
 
-def read(repeats: Repeats | None, metric: Metric, level: float) -> tuple[Side, list[Sequence[float]]]:
+def read(
+    repeats: Repeats | None, metric: Metric, level: float, taken: Sequence[Sequence[float]] = ()
+) -> tuple[Side, list[Sequence[float]]]:
     """A side, and the samples of each of its processes; none of them if there is nothing to compare.
 
     One process of several that failed is enough for that: those that are left are not like it, and mostly faster.
+    ``taken`` are the samples to go by, where they are not all that :func:`inferlens.samples.of` tells.
     """
     if repeats is None:
         return Side(state=MISSING, reason="There is no record of it."), []
     series = [samples.of(record, metric) for record in repeats.ran]
     state, reason = _state(repeats, series, metric)
-    processes: list[Sequence[float]] = [each.samples for each in series] if state == OK else []
+    processes = list(taken or [each.samples for each in series]) if state == OK else []
     found = estimate(processes, level)
     if state == OK and not (found and _LEAST < found.median < _MOST):
         state, reason, processes, found = NOT_MEASURED, f"The median of {metric} is no number to compare.", [], None
