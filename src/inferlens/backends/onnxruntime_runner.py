@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
@@ -153,6 +153,13 @@ class OnnxRunner(Runner, LayerProfiler):
             )
 
 
+class Bound(NamedTuple):
+    """A binding, and the values that it reads, which before ONNX Runtime 1.30 it does not keep from being freed."""
+
+    binding: Any
+    inputs: list[Any]
+
+
 class CpuRunner(OnnxRunner):
     """ONNX Runtime on the CPU."""
 
@@ -207,29 +214,30 @@ class CpuRunner(OnnxRunner):
             ask_for_profile(settings, Path(self._written.name))
         return settings
 
-    def place(self, inputs: Inputs) -> Any:
+    def place(self, inputs: Inputs) -> Bound:
         """A binding with the inputs in it and room for the outputs, which stay on the host."""
         import onnxruntime as ort
 
         binding = self._loaded.io_binding()
-        for name, (array, _) in self.arrays(inputs).items():
-            binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(array))
+        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, (array, _) in self.arrays(inputs).items()}
+        for name, value in values.items():
+            binding.bind_ortvalue_input(name, value)
         for node in self._loaded.get_outputs():
             binding.bind_output(node.name)  # allocated by the first run, written to again by the next
-        return binding
+        return Bound(binding, [*values.values()])
 
-    def infer(self, feed: Any) -> Any:
+    def infer(self, feed: Bound) -> Bound:
         """Runs the binding; returns when its outputs are there."""
-        self._loaded.run_with_iobinding(feed)
+        self._loaded.run_with_iobinding(feed.binding)
         return feed
 
     def caller(self) -> Callable[[Any], Any]:
         """The same call: a session may run in several threads at once, and each feed has a binding of its own."""
         return self.infer
 
-    def collect(self, outputs: Any) -> Outputs:
+    def collect(self, outputs: Bound) -> Outputs:
         """See :class:`~inferlens.backends.base.Runner`."""
-        return [as_output(value.numpy()) for value in outputs.get_outputs()]
+        return [as_output(value.numpy()) for value in outputs.binding.get_outputs()]
 
 
 def as_output(array: Any) -> Array:
