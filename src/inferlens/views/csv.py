@@ -1,13 +1,11 @@
 """Raw numbers for a spreadsheet or a data frame: RFC 4180, seconds and bytes, an empty field for what is absent.
 
-The columns are the fields of a row, in their order. Texts are quoted where they need to be and nothing else is done to
-them: a field that begins with ``=`` is data here, to be imported as text.
+The columns are the fields of a row, in their order. Nothing is done to texts but to quote them where they need it: a
+field that begins with ``=`` is data here, to be imported as text.
 """
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -15,6 +13,7 @@ import msgspec
 
 from inferlens.record import Record
 from inferlens.views.base import View
+from inferlens.views.csv_text import csv_text
 from inferlens.views.row import Row
 from inferlens.views.rows import rows
 
@@ -28,16 +27,12 @@ class Csv(View):
     def render(self, records: Sequence[Record]) -> str:
         """See :class:`View`."""
         names = [field.name for field in msgspec.structs.fields(Row)]
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\r\n")
-        writer.writerow(names)
-        for row in rows(records, self.reference):
-            writer.writerow([_field(getattr(row, name)) for name in names])
-        return out.getvalue()
+        lines = ([_field(getattr(row, name)) for name in names] for row in rows(records, self.reference))
+        return csv_text(names, lines)
 
 
 def _field(value: object) -> object:
-    """Booleans in lower case as in JSON, several warnings in one field; ``None`` is written empty by ``csv``."""
+    """Booleans in lower case as in JSON, several warnings in one field."""
     if isinstance(value, bool):
         return str(value).lower()
     return " | ".join(value) if isinstance(value, tuple) else value

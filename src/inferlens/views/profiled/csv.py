@@ -7,14 +7,13 @@ else is done to them.
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Sequence
 
 from inferlens.insight.layers import LayerRow, LayerTable
 from inferlens.insight.modules import ModuleTable
 from inferlens.insight.runs import Times
 from inferlens.layer_profile import Tensor
+from inferlens.views.csv_text import csv_text
 from inferlens.views.profiled.cases import Profiled
 from inferlens.views.profiled.module_columns import Column
 from inferlens.views.profiled.tables import Chosen
@@ -33,18 +32,18 @@ def layers(chosen: Iterable[Chosen[LayerTable, LayerRow]]) -> str:
         if isinstance(of.table, str):
             continue
         account = of.table.reconciliation
-        lines += [[*_case(of.case), "layer", *_layer(row)] for row in of.rows]
+        lines += [[*case_fields(of.case), "layer", *_layer(row)] for row in of.rows]
         sums = [("other layers", of.table.sum_of(of.rest))] if of.rest else []
         for name, times in (*sums, ("in no layer", account.outside), ("whole", account.whole)):
-            lines.append([*_case(of.case), name, *[None] * 8, *_times(times)])
-    return _written(LAYER, lines)
+            lines.append([*case_fields(of.case), name, *[None] * 8, *time_fields(times)])
+    return csv_text(LAYER, lines)
 
 
 def modules(tables: Iterable[tuple[Sequence[Column], ModuleTable]]) -> str:
     """Every cell of every tree that is not empty."""
     lines = (
         [
-            *(*_case(column.case), row.kind, ".".join(row.path), row.depth, table.rule, *_times(cell.times)),
+            *(*case_fields(column.case), row.kind, ".".join(row.path), row.depth, table.rule, *time_fields(cell.times)),
             *(str(getattr(cell, mark)).lower() for mark in MARKS),
             *(column.case.profile.level, column.runs.share_of),
         ]
@@ -53,29 +52,23 @@ def modules(tables: Iterable[tuple[Sequence[Column], ModuleTable]]) -> str:
         for column, cell in zip(columns, row.cells, strict=True)
         if cell
     )
-    return _written(MODULE, lines)
+    return csv_text(MODULE, lines)
 
 
-def _case(of: Profiled) -> list[object]:
+def case_fields(of: Profiled) -> list[object]:
+    """The fields of :data:`CASE`."""
     return [of.profile.case.model, of.profile.case.label, of.profile.case.digest, of.profile.id]
 
 
 def _layer(row: LayerRow) -> list[object]:
     lists = (row.modules, row.operators, map(_tensor, row.inputs), map(_tensor, row.outputs))
-    return [row.place, row.name, row.kind, *(" | ".join(each) for each in lists), row.calls, *_times(row.times)]
+    return [row.place, row.name, row.kind, *(" | ".join(each) for each in lists), row.calls, *time_fields(row.times)]
 
 
 def _tensor(tensor: Tensor) -> str:
     return "x".join(map(str, tensor.shape))
 
 
-def _times(times: Times | None) -> list[object]:
+def time_fields(times: Times | None) -> list[object]:
+    """The fields of :data:`TIMES`, in seconds."""
     return [getattr(times, name, None) for name in TIMES]
-
-
-def _written(names: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\r\n")
-    writer.writerow(names)
-    writer.writerows(lines)
-    return out.getvalue()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +12,7 @@ from inferlens.insight.findings import Finding, evidence_of, findings, unseen
 from inferlens.layer_profile import Profile
 from inferlens.profile_store import LoadedProfiles
 from inferlens.samples import machine
+from inferlens.views.csv_text import csv_text
 from inferlens.views.profiled import check, findings_text, json
 from inferlens.views.profiled.cases import Profiled, groups
 
@@ -111,13 +110,11 @@ def _object(of: Judged, top: int | None) -> dict[str, Any]:
 
 
 def _csv(cases: Sequence[Judged], top: int | None) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\r\n")
-    writer.writerow((*CASE, *FIELDS, "evidence"))
+    lines = []
     for of in cases:
         profile = of.case.profile
         case = (profile.case.model, profile.case.label, profile.case.digest, profile.id)
         for place, each in enumerate(of.found[:top], 1):
             fields = [place, *(getattr(each, name) for name in FIELDS[1:])]
-            writer.writerow([*case, *fields, msgspec.json.encode(each.evidence).decode()])
-    return out.getvalue()
+            lines.append([*case, *fields, msgspec.json.encode(each.evidence).decode()])
+    return csv_text((*CASE, *FIELDS, "evidence"), lines)

@@ -7,6 +7,7 @@ from typing import Any
 
 from inferlens.insight.kernels import KernelRow, KernelTable
 from inferlens.insight.runs import Times
+from inferlens.views.csv_text import csv_text
 from inferlens.views.profiled import csv as csv_of
 from inferlens.views.profiled import json as json_of
 from inferlens.views.profiled.kernels_sentences import of_kernels
@@ -28,13 +29,13 @@ def csv(chosen: Iterable[Kerneled]) -> str:
         table = of.table
         if isinstance(table, str):
             continue
-        head = csv_of._case(of.case)
-        lines += [[*head, table.by, *_own(row), row.of_busy, *csv_of._times(row.times)] for row in of.rows]
+        head = csv_of.case_fields(of.case)
+        lines += [[*head, table.by, *_own(row), row.of_busy, *csv_of.time_fields(row.times)] for row in of.rows]
         sums: list[tuple[str, Times]] = [("other kernels", table.sum_of(of.rest))] if of.rest else []
         account = table.account
         sums += [("overlap", account.overlap), ("idle", account.idle), ("whole", account.whole)]
-        lines += [[*head, name, *[None] * (len(OWN) + 1), *csv_of._times(times)] for name, times in sums]
-    return csv_of._written(COLUMNS, lines)
+        lines += [[*head, name, *[None] * (len(OWN) + 1), *csv_of.time_fields(times)] for name, times in sums]
+    return csv_text(COLUMNS, lines)
 
 
 def json(chosen: Iterable[Kerneled]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from inferlens.insight.roofline import Roofline
 from inferlens.insight.roofline_rows import Floor
+from inferlens.views.csv_text import csv_text
 from inferlens.views.profiled import csv as csv_of
 from inferlens.views.profiled import json as json_of
 from inferlens.views.profiled.roofline_sentences import notes, sentences
@@ -26,14 +27,14 @@ def csv(chosen: Iterable[Floored]) -> str:
         found, rest = of.table, of.rest
         if isinstance(found, str):
             continue
-        head = [*csv_of._case(of.case), found.precision]
+        head = [*csv_of.case_fields(of.case), found.precision]
         lines += [[*head, found.by, *_cells(row)] for row in of.rows]
         sums = [(f"other {found.by}s", sum(row.time for row in rest))] if rest else []
         for name, time in (*sums, (f"in no {found.timed}", found.outside)):
             lines.append([*head, name, *_cells(Floor(place=0, name="", time=time), summed=True)])
         whole = Floor(place=0, name="", time=found.time, floor=found.floor, won=found.won)
         lines.append([*head, "whole", *_cells(whole, summed=True)])
-    return csv_of._written(COLUMNS, lines)
+    return csv_text(COLUMNS, lines)
 
 
 def json(chosen: Iterable[Floored]) -> str:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
+from inferlens.views.csv_text import csv_text
 from inferlens.views.profiled.grid import Grid
 from inferlens.views.traced.sheet import Sheet
 
@@ -90,8 +89,4 @@ def _csv(parts: Sequence[Part]) -> str:
             front |= {"table": sheet.name} if several_tables else {}
             names.update(dict.fromkeys([*front, *(name for name in sheet.table.columns if name not in _DRAWN)]))
             lines += [{**front, **row} for row in _rows(sheet)]
-    out = io.StringIO()
-    writer = csv.DictWriter(out, names, lineterminator="\r\n")
-    writer.writeheader()
-    writer.writerows(lines)
-    return out.getvalue()
+    return csv_text([*names], ([line.get(name) for name in names] for line in lines))
