@@ -6,7 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+import onnxruntime
+import pytest
 import torch
+
+QUANTIZES = tuple(map(int, onnxruntime.__version__.split(".")[:2]))
 
 
 def quantized_file(folder: Path, kind: str, layers: str) -> Path:
@@ -23,6 +28,8 @@ def quantized_file(folder: Path, kind: str, layers: str) -> Path:
         module.eval(), (example,), folder / "float.onnx", input_names=["image"], dynamo=True, verbose=False,
         external_data=False,
     )  # fmt: skip
+    if kind == "fp8" and not hasattr(onnx.numpy_helper, "float8e4m3_to_float32") and QUANTIZES < (1, 24):
+        pytest.skip("ONNX Runtime 1.23 quantizes to FP8 by a function that newer ONNX does not have")
     type = QuantType.QInt8 if kind == "int8" else QuantType.QFLOAT8E4M3FN
     quantize_static(
         folder / "float.onnx", folder / f"{kind}.onnx", Reader(tuple(example.shape)), quant_format=QuantFormat.QDQ,

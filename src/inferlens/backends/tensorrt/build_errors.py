@@ -6,13 +6,15 @@ import re
 
 from inferlens.backends.tensorrt.log import condensed
 
-NO_INT8_CONVOLUTION = "TensorRT for RTX has no INT8 convolutions: its compiler takes fp32, fp16, bf16 and FP8 there"
+NO_INT8_CONVOLUTION = (
+    "TensorRT for RTX has no INT8 convolutions before version 1.7: its compiler takes fp32, fp16, bf16 and FP8 there"
+)
 # All words of an error, its reason, and what to try.
 KNOWN = (
     (
         ("cudnn_impl.cpp", "myelinTypeFP8E4M3"),
         NO_INT8_CONVOLUTION,
-        "quantize the convolutions to FP8, or only the matrix products to INT8",
+        "TensorRT for RTX 1.7, or quantize the convolutions to FP8, or only the matrix products to INT8",
     ),
     (
         ("sm_vers_.size() == 1",),

@@ -37,7 +37,7 @@ def refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
     others = f" Nor can it take {plural(len(more), 'more operator')}: {', '.join(more)}." if more else ""
     return Unsupported(
         f"{flavour.title} cannot take {where}: {_reason(first)}.{others}",
-        cure="export it again: the graph contradicts itself" if first.invalid else CURE,
+        cure="export it again: the graph contradicts itself" if first.invalid and not first.foreign else CURE,
     )
 
 
@@ -51,6 +51,11 @@ class Told:
     function: str
     place: str
     invalid: bool
+
+    @property
+    def foreign(self) -> bool:
+        """Whether TensorRT does not know the operator, which 1.7 for RTX calls an invalid node as well."""
+        return self.text.strip() == "false" or bool(NO_OPERATOR.search(self.text))
 
     @staticmethod
     def of(error: Any) -> Told:
@@ -93,7 +98,7 @@ def _nodes(graph: Any) -> Iterator[Any]:
 
 
 def _reason(error: Told) -> str:
-    if error.text.strip() == "false" or NO_OPERATOR.search(error.text):
+    if error.foreign:
         return "it has no such operator"
     if "convertDtype" in error.text:
         return "it has no such data type"

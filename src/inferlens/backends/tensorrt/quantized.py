@@ -12,7 +12,7 @@ def limits(flavour: Flavour) -> dict[str, str]:
     variant = flavour.variant
     if flavour.jit:
         return {
-            f"{variant}/cuda/int8": f"{QDQ}: matrix products run in INT8, convolutions are refused ({flavour.name})",
+            f"{variant}/cuda/int8": f"{QDQ}: matrix products, and convolutions from version 1.7 on ({flavour.title})",
             f"{variant}/cuda/fp8": f"{QDQ}: matrix products run in FP8; convolutions too, but with wrong outputs on "
             f"compute capability 9.0 ({flavour.name})",
         }

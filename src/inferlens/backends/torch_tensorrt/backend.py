@@ -30,7 +30,7 @@ SCRIPTS = ("ts-trace", "ts-script")
 MODELOPT = "Torch-TensorRT quantizes through NVIDIA ModelOpt, which is not driven from here; "
 QUANTIZED = {
     "tensorrt_rtx": {
-        "int8": "TensorRT for RTX builds INT8 matrix products and refuses INT8 convolutions",
+        "int8": "TensorRT for RTX builds INT8 matrix products, and INT8 convolutions from version 1.7 on",
         "fp8": "TensorRT for RTX runs FP8 convolutions and matrix products of a quantized ONNX file",
     },
     "tensorrt": {
