@@ -156,6 +156,7 @@ def test_a_slower_end_that_does_not_settle_does_not_take_the_beginning_s_place()
 
 # Two processes that took turns
 
+
 def test_what_one_was_not_steady_in_is_left_out_of_both() -> None:
     warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
     flat = FLAT + FLAT[:100]

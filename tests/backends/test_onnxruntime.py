@@ -50,7 +50,8 @@ def test_the_exported_file_is_kept(preparation: Preparation) -> None:
     assert (artefact.path, artefact.kind) == ("model.onnx", "onnx")
     assert artefact.size > 1000
     assert preparation.facts["onnx_exporter"] == "torch.export"
-    assert set(preparation.facts["nodes_by_provider"]) == {"CPUExecutionProvider"}
+    if hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):  # not in ONNX Runtime 1.23
+        assert set(preparation.facts["nodes_by_provider"]) == {"CPUExecutionProvider"}
 
 
 class Branching(nn.Module):

@@ -23,7 +23,7 @@ def loaded(name: str, **fields: Any) -> Model:
 def graph(folder: Path, free: bool = False) -> Path:
     """A convolution with 4*3*3*3 + 4 parameters; batch and height are open if ``free``."""
     path = folder / "net.onnx"
-    shapes = ({0: torch.export.Dim("batch"), 2: torch.export.Dim("height", min=4)},) if free else None
+    shapes = ({0: torch.export.Dim("batch"), 2: torch.export.Dim("height", min=4, max=4096)},) if free else None
     torch.onnx.export(
         torch.nn.Conv2d(3, 4, 3).eval(), (torch.ones(2, 3, 8, 8),), path, dynamo=True, input_names=["x"],
         dynamic_shapes=shapes, verbose=False,

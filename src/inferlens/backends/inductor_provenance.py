@@ -88,6 +88,8 @@ class Compiler:
         with ExitStack() as entered:
             if hasattr(config, "enable_autograd_cache"):  # what comes from a cache is not made, and says nothing
                 entered.enter_context(config.patch(enable_autograd_cache=False))
+            if torch.__version__ < (2, 10):
+                note_library_calls(entered)
             entered.callback(setattr, GraphLowering, "save_output_code", before)
             # A choice of autotuning may be a graph of its own, which is compiled before: the last one is what runs.
             GraphLowering.save_output_code = staticmethod(lambda code: made.__setitem__(slice(None), self._calls(code)))
@@ -143,6 +145,28 @@ class Compiler:
             inputs=tensors(dict.fromkeys(reads or after)),
             outputs=tensors(writes or after),
         )
+
+
+def note_library_calls(entered: ExitStack) -> None:
+    """Has PyTorch 2.9 note what operators of libraries were made from that return a new tensor, such as convolutions.
+
+    It notes all other calls; newer ones note these, too.
+    """
+    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
+    from torch._inductor.debug import set_kernel_post_grad_provenance_tracing as note
+
+    def noting(generate: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def generated(wrapper: Any, node: Any) -> Any:
+            if name := node.python_kernel_name:
+                wrapper.write_provenance_debug_handle(name, note(node, name, is_extern=True))
+            return generate(wrapper, node)
+
+        return generated
+
+    for name in ("generate_extern_kernel_alloc", "generate_fallback_kernel"):
+        before = getattr(PythonWrapperCodegen, name)
+        entered.callback(setattr, PythonWrapperCodegen, name, before)
+        setattr(PythonWrapperCodegen, name, noting(before))
 
 
 def short_name(name: str) -> tuple[str, bool]:
