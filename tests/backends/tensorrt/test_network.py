@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper
 
 from inferlens.backends.base import Preparation
@@ -107,12 +108,15 @@ def test_quantized_graphs_build_as_they_are(
         wanted = dataclasses.replace(wanted, model=model)
     types = {layer_type(network(wanted.path, rtx), index) for index in range(network(wanted.path, rtx).layers)}
     assert {"QUANTIZE", "DEQUANTIZE"} <= types
-    refused = (kind, layers) == ("int8", "convolution") and tuple(map(int, rtx.version.split(".")[:2])) < (1, 7)
-    if refused:
+    version = tuple(map(int, rtx.version.split(".")[:2]))
+    if (kind, layers) == ("int8", "convolution") and version < (1, 7):
         with pytest.raises(Unsupported, match="has no INT8 convolutions") as raised:
             built(wanted, preparation)
         assert "FP8" in raised.value.cure
         assert "convolutions from version 1.7 on" in limits(rtx)["rtx/cuda/int8"]
+    elif version < (1, 5) and not torch.cuda.is_available():
+        with pytest.raises(Unsupported, match="builds on a GPU alone"):
+            built(wanted, preparation)
     else:
         assert len(built(wanted, preparation).plan) > 1000
 
