@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, cast
 
 FLOOR_CALLS = 200  # of each length: some 20 ms in all
-FLOOR_CYCLES = 50_000  # of the GPU's clock: some 30 µs
+FLOOR_CYCLES = 50_000  # of the GPU's clock: some 25 µs
 
 
 @dataclass(frozen=True)
