@@ -202,9 +202,9 @@ def _measured(voyage: Voyage, planned: Sequence[Planned], number: int, kinds: Se
     alone = len(planned) == 1
     records = [voyage.measure(planned[0], number)] if alone else voyage.measure_in_turns(planned, number)
     seconds = (time.perf_counter() - tick) / len(records)
-    samples = [latencies(record).samples for record in records] if alone else in_turns(records, "latency")
-    for kind, record, taken in zip(kinds, records, samples, strict=True):
-        kept = latencies(record)
+    found = [latencies(record) for record in records]
+    samples = [kept.samples for kept in found] if alone else in_turns(records, "latency")
+    for kind, record, kept, taken in zip(kinds, records, found, samples, strict=True):
         yield Process(
             round=number, kind=kind, begin=round(begin, 3), seconds=round(seconds, 3),
             status=record.status, samples=[round(sample, 9) for sample in taken],

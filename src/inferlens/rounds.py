@@ -2,7 +2,7 @@
 
 A round is a fresh process of A and one of B. On the CPU both are there at once and take turns, some calls each
 (``turns``), so that whatever slows the machine down for a while slows down both. On a GPU, where what two processes
-hold and draw could not be told apart, and where that is asked for, one comes after the other. Who goes first
+hold and draw could not be told apart, one comes after the other, unless turns are asked for. Who goes first
 alternates, so that a machine that becomes steadily slower is slower for both alike. Each process leaves its record.
 After each round ``stats.sequential`` looks at the ratio, at a level that allows for all the looks. A process that does
 not run to its end, or whose outputs are wrong, ends it without a verdict on speed: those that are left would mostly be

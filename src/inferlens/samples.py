@@ -113,13 +113,13 @@ def in_turns(pair: Sequence[Record], metric: Metric) -> list[Sequence[float]]:
     known = [(one, times) for one, times in zip(series, begins, strict=True) if one.places and times]
     low = max((times[one.places[0]] for one, times in known if one.unsteady), default=-math.inf)
     high = min((times[one.places[-1]] for one, times in known if one.late), default=math.inf)
-    inside = [
+    inside: list[Sequence[float]] = [
         [value for value, place in zip(one.samples, one.places, strict=True) if low <= times[place] <= high]
         for one, times in known
     ]
     if len(known) < len(pair) or min(map(len, inside)) < LEAST_KEPT:
         return [one.samples for one in series]
-    return list(inside)
+    return inside
 
 
 def _begins(record: Record, metric: Metric) -> Sequence[float]:
