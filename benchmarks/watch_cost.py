@@ -6,7 +6,10 @@ ratios, on over off; its interval is that of the sign test, with 95 % at least (
 10th, which is 96 %). It covers chance, not other machines. Below the table: how long each reading takes in the watching
 thread.
 
-    python -m benchmarks.watch_cost [--pairs 12] [--seconds 0.7] [--load cpu-one cpu-all cuda-small cuda-large]
+    python -m benchmarks.watch_cost [--pairs 12] [--seconds 0.7] [--minutes 5]
+        [--load cpu-one cpu-all cuda-small cuda-large]
+
+With --minutes, each load has as many of the pairs as begin in that time.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import subprocess
 import sys
 import time
@@ -50,29 +54,32 @@ def main(words: Sequence[str] = ()) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.watch_cost")
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--seconds", type=float, default=SECONDS, help="of each round, of which a pair has two")
+    parser.add_argument("--minutes", type=float, default=math.inf, help="after which no pair of a load begins")
     parser.add_argument("--load", nargs="+", choices=LOADS, default=list(LOADS))
     asked = parser.parse_args(words)
     gpu = _has_gpu()
     loads = [name for name in asked.load if gpu or not name.startswith("cuda")]
-    table = Table(title=f"Latency with the watch over latency without, {asked.pairs} pairs", title_justify="left")
-    for header in ("call", "median, µs", *FIGURES):
+    table = Table(title="Latency with the watch over latency without", title_justify="left")
+    for header in ("call", "pairs", "median, µs", *FIGURES):
         table.add_column(header, justify="left" if header == "call" else "right", no_wrap=True)
     log: MachineLog | None = None
     for name in loads:
-        pairs, log = compare(name, asked.pairs, asked.seconds)
+        pairs, log = compare(name, asked.pairs, asked.seconds, asked.minutes)
         off = quantile([FIGURES["median"](without) for _, without in pairs], 0.5)
         ratios = [
             sorted(figure(watched) / figure(without) for watched, without in pairs) for figure in FIGURES.values()
         ]
-        table.add_row(LOADS[name], f"{off * 1e6:.1f}", *map(_ratio, ratios))
-    console = Console(width=120)
+        table.add_row(LOADS[name], str(len(pairs)), f"{off * 1e6:.1f}", *map(_ratio, ratios))
+    console = Console(width=140)
     console.print(table)
     if log:
         console.print(_costs(log))
 
 
-def compare(name: str, count: int, seconds: float) -> tuple[list[tuple[list[float], list[float]]], MachineLog]:
-    """Latencies with the watch and without it, of ``count`` pairs, and the last log."""
+def compare(
+    name: str, count: int, seconds: float, minutes: float
+) -> tuple[list[tuple[list[float], list[float]]], MachineLog]:
+    """Latencies with the watch and without it, of ``count`` pairs if that many begin in time, and the last log."""
     gpu = name.startswith("cuda")
     before = survey() if gpu else None
     child = subprocess.Popen(
@@ -82,7 +89,10 @@ def compare(name: str, count: int, seconds: float) -> tuple[list[tuple[list[floa
     try:
         _ask(child)  # the first round is warm-up
         pairs = []
+        deadline = time.monotonic() + 60 * minutes
         for pair in range(count):
+            if pairs and time.monotonic() > deadline:
+                break
             found: dict[bool, list[float]] = {}
             for on in (pair % 2 == 0, pair % 2 == 1):
                 if not on:
