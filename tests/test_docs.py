@@ -45,6 +45,8 @@ EXAMPLES = ROOT / "examples" / "h200"
 GROUP = typer.main.get_command(app)
 COMMANDS = GROUP.commands  # type: ignore[attr-defined]
 OTHERS_OPTIONS = {"--editable", "--logdir"}  # of pip, of TensorBoard
+OPTION = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w-])")
+BENCHMARK = re.compile(r"python -m benchmarks[. ](\w+)([^`\n]*)")
 NOT_WRITTEN = {
     "factory",
     "onnx",
@@ -116,8 +118,15 @@ def test_every_option_of_every_command_is_documented() -> None:
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_every_option_written_exists(path: Path) -> None:
     known = {option for command in (GROUP, *COMMANDS.values()) for each in command.params for option in each.opts}
-    written = set(re.findall(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w-])", text(path)))
-    assert written <= known | {"--help"} | OTHERS_OPTIONS
+    written = OPTION.findall(BENCHMARK.sub("", text(path)))
+    assert set(written) <= known | {"--help"} | OTHERS_OPTIONS
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_option_of_a_benchmark_exists(path: Path) -> None:
+    for name, arguments in BENCHMARK.findall(text(path)):
+        source = text(ROOT / "benchmarks" / f"{name}.py")
+        assert set(OPTION.findall(arguments)) <= set(OPTION.findall(source)), name
 
 
 @pytest.mark.parametrize(("path", "line"), commands(), ids=lambda value: value if isinstance(value, str) else "")
