@@ -21,10 +21,14 @@ LIBRARIES = (
     "nvidia-cudnn-cu13",
 )  # fmt: skip
 VARIABLES = (
-    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY", "LD_PRELOAD",
-    "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "NVIDIA_TF32_OVERRIDE",
-    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCH_BLAS_PREFER_HIPBLASLT", "TORCHINDUCTOR_MAX_AUTOTUNE",
+    "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "NVIDIA_TF32_OVERRIDE",
+    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCH_BLAS_PREFER_HIPBLASLT",
 )  # fmt: skip
+FAMILIES = (  # of variables by which these libraries choose threads, kernels and what they compile
+    "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "DNNL_", "ONEDNN_", "CUBLAS", "CUDNN_", "TORCHINDUCTOR_",
+    "TORCHDYNAMO_", "TRITON_",
+)  # fmt: skip
+PLACES = ("_DIR", "_HOME")  # where a library keeps things, which makes nothing faster
 
 
 def collect() -> Environment:
@@ -44,7 +48,7 @@ def collect() -> Environment:
         python=f"{platform.python_implementation()} {platform.python_version()}",
         inferlens=inferlens.__version__,
         libraries=_libraries(),
-        variables={name: os.environ[name] for name in VARIABLES if name in os.environ},
+        variables=_variables(),
         git_revision=_git_revision(),
     )
 
@@ -102,6 +106,13 @@ def _container() -> str:
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return "kubernetes"
     return os.environ.get("container", "")  # noqa: SIM112 - systemd-nspawn, LXC and podman spell it so
+
+
+def _variables() -> dict[str, str]:
+    told = (
+        name for name in os.environ if name in VARIABLES or (name.startswith(FAMILIES) and not name.endswith(PLACES))
+    )
+    return {name: os.environ[name] for name in sorted(told)}
 
 
 def _libraries() -> dict[str, str]:
