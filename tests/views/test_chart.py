@@ -63,5 +63,6 @@ def test_long_names_lose_their_middle_but_stay_apart():
     assert len(set(labels(rows([record(case(options=each)) for each in options])))) == 2
 
 
-def test_no_two_of_sixty_four_series_look_alike():
+def test_no_two_of_sixty_four_series_look_alike_nor_share_twelve_a_colour():
+    assert len(set(colours_of(12))) == 12
     assert len(set(zip(colours_of(64), shapes_of(64), strict=True))) == 64
