@@ -69,9 +69,53 @@ def codes(*records: Record) -> list[str]:
     ],
 )
 def test_a_series_that_is_unfit_is_told(code: str, samples: Any) -> None:
-    (warning,) = [each for each in cautions(Repeats((of(samples),))) if each.code == code]
+    (warning,) = [each for each in cautions(Repeats((of(samples, Budget()),))) if each.code == code]
     assert warning.advice == ADVICE[code]
     assert code not in codes(of(1 + noise(6)))
+
+
+@pytest.mark.parametrize(
+    ("budget", "advice"),
+    [
+        (Budget(), "A longer --max-time."),
+        (Budget(stop="plateau"), "A longer --max-time."),
+        (Budget(iterations=10), "More --iterations."),
+        (Budget(seconds=0.1), "A longer --seconds."),
+    ],
+)
+def test_the_advice_is_the_word_that_makes_the_series_longer(budget: Budget, advice: str) -> None:
+    assert cautions(Repeats((of(1 + noise(1)[:10], budget),)))[0].advice == advice
+
+
+def test_a_long_beginning_that_was_left_out_is_told() -> None:
+    (warning,) = cautions(Repeats((of(1 + 0.3 * (AT < 0.4) + noise(7)),)))
+    assert warning.code == "beginning-left-out"
+    assert warning.message == "The first 120 of 300 samples were not steady yet, and are left out."
+
+
+def test_samples_that_are_no_numbers_are_told() -> None:
+    odd = 1 + noise(6)
+    odd[[3, 200]] = np.nan, np.inf
+    assert [(each.code, each.message) for each in cautions(Repeats((of(odd),)))] == [
+        ("not-finite", "2 samples are not finite, and left out.")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("windows", "said"),
+    [
+        ([100.0, 101, 99, 100, 102, 98, 100, 101, 99, 100], None),
+        ([300.0, 100] * 5, "the median is 200 calls/s, and may be 100 to 300"),
+        ([100.0, 200, 150], "the median is 150 calls/s, and may be 100 to 200"),
+        ([100.0, 104, 102], None),
+        ([], None),
+    ],
+)
+def test_throughput_that_is_not_known_well_is_told(windows: list[float], said: str | None) -> None:
+    one = of(1 + noise(6))
+    rates = Measurement(metric="throughput", unit="calls/s", clock="host", samples=tuple(windows))
+    found = cautions(Repeats((msgspec.structs.replace(one, measurements=(*one.measurements, rates)),)))
+    assert [each.message for each in found] == ([f"Windows of throughput differ: {said}."] if said else [])
 
 
 @pytest.mark.parametrize("code", OF_SEVERAL)

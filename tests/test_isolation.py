@@ -75,6 +75,25 @@ def test_a_hang_is_killed_at_its_deadline_and_shows_where_it_hung(tmp_path: Path
     assert any("_hang" in line for line in record.output_tail)
 
 
+def test_a_count_that_the_time_does_not_suffice_for_is_told(tmp_path: Path) -> None:
+    (record,) = bench_fake(tmp_path, iterations=2000, max_time="300ms", mode="latency")
+    assert len(record.samples("latency")) < 2000
+    (warning,) = record.warnings
+    assert warning.code == "not-reached"
+    assert warning.message.endswith("of 2,000 samples.")
+    (enough,) = bench_fake(tmp_path, iterations=50, max_time="300ms", mode="latency")
+    assert enough.warnings == ()
+
+
+def test_the_longest_time_is_also_that_of_throughput_alone(tmp_path: Path) -> None:
+    words = {"mode": "throughput", "iterations": None, "seconds": "5s"}
+    (long,), (short,) = (bench_fake(tmp_path, max_time=each, **words) for each in (None, "200ms"))
+    spent = [
+        sum(one.measurement("throughput").calls / rate for rate in one.samples("throughput")) for one in (long, short)
+    ]
+    assert spent == [pytest.approx(5, rel=0.05), pytest.approx(0.2, rel=0.3)]
+
+
 def test_a_deadline_in_the_middle_of_throughput_keeps_the_latencies(tmp_path: Path) -> None:
     (record,) = bench_fake(tmp_path, ["fake.trouble=hang", "fake.when=throughput"], timeout="5s")
     assert record.status == "ok"

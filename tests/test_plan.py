@@ -405,6 +405,7 @@ def test_an_engine_runs_on_the_flavour_that_built_it_where_both_are_here() -> No
         ({"timeout": "0s"}, "timeout of 0"),
         ({"iterations": 5, "seconds": "1s"}, "iterations and seconds both say when"),
         ({"stop": "plateau", "iterations": 5}, "iterations and stop both say when"),
+        ({"stop": "plateau", "half_width": "1%"}, "half_width is when"),
         ({"half_width": "0"}, "share"),
         ({"half_width": "150%"}, "share"),
         ({"mode": "throughput", "cold": True}, "cold is for one call at a time"),

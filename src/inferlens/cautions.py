@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from inferlens import cures
+from inferlens.case import Budget
 from inferlens.disturbance import words
 from inferlens.record import EMPTY_KERNEL, IN_TURNS, Record, Warning
 from inferlens.samples import Repeats, Series, finite, latencies, of
@@ -17,11 +18,12 @@ from inferlens.stats.doubts import doubts
 from inferlens.stats.intervals import median_interval
 from inferlens.stats.quantiles import median
 from inferlens.stats.steady import LEAST_SAMPLES, steady
-from inferlens.units import duration, percent
+from inferlens.units import duration, percent, rate
 
 # What follows from a record's samples, and what to do about it. What each means is in docs/warnings.md.
 ADVICE = {
-    "few-samples": "More --iterations, or a longer --max-time.",
+    "not-finite": "The log beside the record; a clock that gives such numbers cannot be trusted for the others either.",
+    "few-samples": "A longer --max-time.",
     "few-independent-samples": "--repeats 5, or a longer --max-time.",
     "drifting": "More --warmup; if it is heat, let the machine cool down; --repeats 5 shows how far runs differ.",
     "cycling": "Look for what runs on the machine at intervals; --repeats 5 shows how far runs differ.",
@@ -30,6 +32,9 @@ ADVICE = {
     "quantised": "A larger --batch: calls are too short for the clock.",
     "not-narrow-enough": "A longer --max-time, or a quieter machine.",
     "unsteady-warm-up": "More --warmup, or a longer --max-time.",
+    "beginning-left-out": "More --warmup; --repeats 5 shows whether it is so each time.",
+    "uneven-throughput": "--repeats 5, or a quieter machine.",
+    "waves": "inferlens ab, which measures the two in turns.",
     "repeat-failed": "Its record says why; the median is of the others.",
     "cut-short": "The same command again, to its end.",
     "in-turns": "Compare it with the other one, or with what was measured in turns as well.",
@@ -50,13 +55,15 @@ OF_THE_MACHINE = ("disturbed", "samples-left-out", "power-cap", "cpu-quota")
 # What only the process could know that measured; the advice stands beside the place where it is said.
 OF_THE_CASE = (
     "bad-exit", "export-fallback", "graph-breaks", "lower-precision", "moved-optimum", "no-cuda-graph", "no-effect",
-    "no-engines", "one-in-flight", "provider-fallback", "rotating-fits-cache", "static-shape",
+    "no-engines", "not-reached", "one-in-flight", "provider-fallback", "rotating-fits-cache", "static-shape",
     "throughput-missing", "unknown-origin",
 )  # fmt: skip
 # All there is, each with its advice; an empty one is given where it is said.
 CAUTIONS = {**ADVICE, **dict.fromkeys((*OF_THE_BACKEND, *OF_THE_MACHINE, *OF_THE_CASE), "")}
 HOST_BOUND = 0.9  # share of the latency that enqueueing takes: the GPU has done its work when the last kernel arrives
 COPY_BOUND = 0.5  # share of the GPU time that copies take
+LEFT_OUT = 0.25  # share of the samples that was not steady yet, from which on it is said
+UNEVEN = 0.1  # half-width of the median of the throughput windows, as a share of it, from which on it is said
 FLOOR = 0.05  # share of the GPU time that is told of a kernel that does nothing
 
 
@@ -92,9 +99,13 @@ def of_record(record: Record) -> list[Warning]:
     series = latencies(record)
     found = list(words.warnings(record.marks, series.late)) if record.marks else []
     found += words.warnings(record.window_marks) if record.window_marks else ()
+    if series.not_finite:
+        left = "1 sample is" if series.not_finite == 1 else f"{series.not_finite:,} samples are"
+        found.append(_caution("not-finite", f"{left} not finite, and left out."))
     if series.samples:
         found += _of_samples(record, series)
     found += _of_warm_up(record)
+    found += _of_throughput(record)
     bound = bound_by(record)
     if bound == "host":
         message = "Bound by the host: enqueueing a call takes about as long as the call."
@@ -131,11 +142,15 @@ def bound_by(record: Record) -> str:
 
 def _of_samples(record: Record, series: Series) -> Iterator[Warning]:
     """No doubts of a warm-up, which was cut off already, or of outliers, which p95 and p99 show."""
+    budget = record.budget
     for doubt in doubts(series.samples):
         if doubt.code in ADVICE:
             advice = OF_SEVERAL.get(doubt.code) if record.repeats > 1 else None
-            yield Warning(doubt.code, doubt.message, advice or ADVICE[doubt.code])
-    budget = record.budget
+            yield Warning(doubt.code, doubt.message, _longer(budget, advice or ADVICE[doubt.code]))
+    if series.unsteady > LEFT_OUT * (series.unsteady + len(series.samples)):
+        whole = f"{series.unsteady + len(series.samples):,} samples"
+        message = f"The first {series.unsteady:,} of {whole} were not steady yet, and are left out."
+        yield _caution("beginning-left-out", message)
     if budget.iterations is None and budget.seconds is None and budget.stop == "half-width":
         interval, middle = median_interval(series.samples), median(series.samples)
         if interval is None or middle <= 0:
@@ -144,6 +159,39 @@ def _of_samples(record: Record, series: Series) -> Iterator[Warning]:
         if width > budget.half_width:
             known, wanted = percent(width), percent(budget.half_width)
             yield _caution("not-narrow-enough", f"The median is known to {known} only; {wanted} was wanted.")
+
+
+def _longer(budget: Budget, advice: str) -> str:
+    """The advice with the word that makes this budget's series longer: which ends as that word says."""
+    if budget.iterations is not None:
+        return advice.replace("a longer --max-time", "more --iterations").replace(
+            "A longer --max-time", "More --iterations"
+        )
+    return advice if budget.seconds is None else advice.replace("--max-time", "--seconds")
+
+
+def _of_throughput(record: Record) -> Iterator[Warning]:
+    """How far the windows of throughput differ, where that is much."""
+    rates = of(record, "throughput").samples
+    middle = median(rates) if rates else 0.0
+    if middle <= 0:
+        return
+    interval = median_interval(rates)
+    every = finite(record, "throughput")
+    low, high = (interval.low, interval.high) if interval else (min(every), max(every))
+    if max(high - middle, middle - low) > UNEVEN * middle:
+        known = f"the median is {rate(middle)} calls/s, and may be {rate(low)} to {rate(high)}"
+        message = f"Windows of throughput differ: {known}."
+        yield _caution("uneven-throughput", message)
+
+
+def in_waves() -> Warning:
+    """Of a case that was compared with another: see :attr:`inferlens.stats.compare.Comparison.resemblance`."""
+    message = (
+        "Against the reference it was faster and slower in waves: processes resemble those before them, and the "
+        "interval of the speed-up is wider for that."
+    )
+    return _caution("waves", message)
 
 
 def _of_warm_up(record: Record) -> Iterator[Warning]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial, reduce
 from pathlib import Path
@@ -157,11 +158,14 @@ def _measure(flight: Flight, runner: Runner, feeding: Feeding, agreement_so_far:
     mode = "latency" if job.case.cold or job.case.rotate else budget.mode
     share = {"latency": 1.0, "throughput": 0.0, "both": 0.8}[mode]
     if mode == "throughput":
-        typical, seconds = series.typical_latency(runner, feeding.throughput), budget.seconds or THROUGHPUT_SECONDS
+        typical = series.typical_latency(runner, feeding.throughput)
+        seconds = min(budget.seconds or THROUGHPUT_SECONDS, budget.max_time or math.inf)
     else:
         rule = stopping.sampling_rule(budget)
         latencies = series.latency(runner, feeding.latency, rule, lambda part: progress(share * part), turn=flight.turn)
         flight.measurements += latencies
+        if rule.missed:
+            flight.preparation.warn("not-reached", rule.missed, "A longer --max-time; --repeats 5 takes more samples.")
         samples = latencies[0].values
         typical, seconds = median(samples), max(0.25 * sum(samples), LEAST_THROUGHPUT)
     if mode == "latency":

@@ -44,6 +44,11 @@ def budget_of(words: Mapping[str, Any]) -> Budget:
         raise InferlensError(
             f"{' and '.join(ends)} both say when a series of samples ends.", expected="one of them", cure=f"--{ends[0]}"
         )
+    if "half_width" in words and given.get("stop", "half-width") != "half-width":
+        raise InferlensError(
+            f"half_width is when a series ends with stop=half-width, not with stop={given['stop']}.",
+            cure="one of the two",
+        )
     budget = Budget(**given)
     _check_mode(budget.mode, words, [name for name in ends if name != "seconds"])
     return budget

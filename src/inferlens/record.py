@@ -111,12 +111,18 @@ class Memory(Struct, frozen=True, kw_only=True):
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
-    """One GPU of the machine."""
+    """One GPU of the machine.
+
+    Attributes:
+        power_limit: watts that the driver held the board to when the command began; ``None`` where NVML does not tell
+            and in old records.
+    """
 
     name: str
     memory: int | None = None
     compute_capability: str = ""
     uuid: str = ""
+    power_limit: float | None = None
 
 
 class Environment(Struct, frozen=True, kw_only=True):

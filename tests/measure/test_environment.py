@@ -1,8 +1,44 @@
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 
 from inferlens.measure.environment import collect
+from inferlens.record import Gpu
+from tests.watch.fake_nvml import NOT_SUPPORTED, NVMLError
+
+
+def driver(power_limit):
+    """NVML of a machine with one GPU."""
+    return SimpleNamespace(
+        NVMLError=NVMLError,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlSystemGetDriverVersion=lambda: "570.1",
+        nvmlSystemGetCudaDriverVersion_v2=lambda: 12080,
+        nvmlDeviceGetCount=lambda: 1,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0),
+        nvmlDeviceGetName=lambda _: "NVIDIA Fake",
+        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(total=2**30),
+        nvmlDeviceGetUUID=lambda _: "GPU-1",
+        nvmlDeviceGetEnforcedPowerLimit=power_limit,
+    )
+
+
+def not_supported(_):
+    raise NVMLError(NOT_SUPPORTED)
+
+
+@pytest.mark.parametrize(("read", "watts"), [(lambda _: 699_500, 699.5), (not_supported, None)])
+def test_a_gpu_and_its_power_limit_if_it_has_one(read, watts, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pynvml", driver(read))
+    environment = collect()
+    gpu = Gpu(name="NVIDIA Fake", memory=2**30, compute_capability="9.0", uuid="GPU-1", power_limit=watts)
+    assert environment.gpus == (gpu,)
+    assert (environment.driver, environment.cuda_driver) == ("570.1", "12.8")
 
 
 @pytest.mark.parametrize(

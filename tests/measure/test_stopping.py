@@ -51,6 +51,25 @@ def test_time_is_from_the_first_begin_to_the_last_end() -> None:
     assert fed(FixedTime(1.0, 10, 50), [0.001] * 5000, chunk=1) == 50
 
 
+@pytest.mark.parametrize(
+    ("rule", "missed"),
+    [
+        (FixedCount(100), ""),
+        (FixedCount(100, 0.3), "The time was up after 30 of 100 samples."),
+        (FixedTime(1.0, 10, 5000), ""),
+        (FixedTime(1.0, 10, 5000, 0.5), "Samples were taken for 500 ms of 1.00 s: the time was up."),
+        (FixedTime(0.1, 50, 5000, 0.2), "The time was up after 20 of 50 samples."),
+        (FixedTime(1.0, 10, 50), "Samples were taken for 500 ms of 1.00 s: 50 samples are as many as are kept."),
+        (Plateau(10.0), ""),
+        (Plateau(0.4), "The noise had not become flat in 40 samples."),
+        (HalfWidth(1e-9, 0.5), ""),  # the samples tell
+    ],
+)
+def test_what_was_not_reached_is_told(rule: StoppingRule, missed: str) -> None:
+    fed(rule, noisy(5000, 0.0), chunk=1)
+    assert rule.missed == missed
+
+
 @pytest.mark.parametrize("spread", [0.02, 0.05, 0.1])
 def test_the_half_width_is_reached_and_not_much_exceeded(spread: float) -> None:
     samples = noisy(MOST_SAMPLES, spread)

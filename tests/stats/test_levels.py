@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferlens.stats.intervals import median_interval
-from inferlens.stats.levels import around, estimate
+from inferlens.stats.levels import around, estimate, over_processes
 from tests.stats.series import normal, processes
 
 SERIES = st.lists(st.floats(min_value=1e-6, max_value=10), min_size=1, max_size=30)
@@ -25,6 +25,21 @@ def test_nothing_to_estimate():
     assert estimate([]) is None
     assert estimate([[], []]) is None
     assert estimate([[0.0, 0.0]]) is None
+
+
+def test_a_number_of_each_process_has_students_interval_over_them():
+    found = over_processes([0.010, 0.011, 0.012, 0.010, 0.011])
+    logs = np.log([0.010, 0.011, 0.012, 0.010, 0.011])
+    margin = 2.776445 * logs.std(ddof=1) / math.sqrt(5)
+    assert (found.low, found.high) == pytest.approx((math.exp(logs.mean() - margin), math.exp(logs.mean() + margin)))
+    draws = np.random.default_rng(3).lognormal(0, 0.05, (2000, 5))
+    held = [found.low <= 1 <= found.high for found in map(over_processes, draws)]
+    assert 0.93 <= np.mean(held) <= 0.97
+
+
+@pytest.mark.parametrize("values", [[], [0.01], [0.01, None], [0.01, 0.0, 0.01], [0.01, math.inf]])
+def test_numbers_of_processes_without_an_interval(values):
+    assert over_processes(values) is None
 
 
 def test_two_processes_give_an_honest_and_wide_interval():

@@ -6,11 +6,12 @@ import math
 
 import pytest
 
+from inferlens.cautions import in_waves
 from inferlens.machine import Energy, Marks
 from inferlens.record import Measurement, Memory
 from inferlens.units import half_width
 from inferlens.views.chart import Chart
-from inferlens.views.rows import WAVES, rows
+from inferlens.views.rows import of_comparisons, rows
 from inferlens.views.table import Table
 from inferlens.views.verdict import verdict
 
@@ -36,6 +37,9 @@ def test_processes_of_one_run_are_one_row_whose_interval_covers_them():
     assert (row.processes, row.between, row.samples) == (3, True, 3 * len(series(0.01)))
     assert row.median == pytest.approx(0.0102, rel=0.02)
     assert row.median_high / row.median_low > 1.04
+    for name in ("mean", "p95", "p99"):
+        low, middle, high = (getattr(row, f"{name}{end}") for end in ("_low", "", "_high"))
+        assert low < middle < high, name
     (alone,) = rows(processes("pytorch", 0.0102))
     assert alone.median_high - alone.median_low < (row.median_high - row.median_low) / 3
 
@@ -45,7 +49,7 @@ def test_the_speed_up_of_repeats_covers_the_processes_and_the_sentence_says_so()
     fast = next(row for row in shown if row.fastest)
     assert (fast.name, round(fast.speedup, 2)) == ("openvino fp32", 2.0)
     assert fast.speedup_high - fast.speedup_low > 0.05
-    assert "variation between processes is in the intervals" in verdict(shown)[-1]
+    assert any("variation between processes is in the intervals" in each for each in verdict(shown))
 
 
 def test_a_speed_up_that_comes_in_waves_says_so():
@@ -56,9 +60,27 @@ def test_a_speed_up_that_comes_in_waves_says_so():
         next(row for row in rows([*base, *processes("openvino", *(0.01 * one for one in each))]) if row.speedup != 1)
         for each in (wave, mixed)
     )
-    assert WAVES in wavy.warnings
-    assert WAVES not in calm.warnings
+    said = in_waves().message
+    assert any(said in each for each in wavy.warnings)
+    assert not any(said in each for each in calm.warnings)
     assert wavy.speedup_high - wavy.speedup_low > calm.speedup_high - calm.speedup_low
+
+
+def test_none_is_called_the_fastest_where_its_speed_up_may_be_none():
+    wave = [0.0097 * (1 + 0.05 * math.sin(2 * math.pi * index / 12)) for index in range(12)]
+    shown = rows([*processes("pytorch", *[0.01] * 12), *processes("openvino", *wave)])
+    base, other = (next(row for row in shown if row.is_reference is found) for found in (True, False))
+    assert other.median_high < base.median_low
+    assert other.speedup_low < 1 < other.speedup_high
+    assert base.fastest
+    assert other.fastest
+    assert "within each other's doubt" in verdict(shown)[0]
+
+
+def test_warnings_of_being_compared_are_told_by_the_record():
+    wave = [0.01 * (1 + 0.05 * math.sin(2 * math.pi * index / 12)) for index in range(12)]
+    wavy = processes("openvino", *wave)
+    assert of_comparisons([*processes("pytorch", *[0.01] * 12), *wavy]) == {wavy[0].id: (in_waves(),)}
 
 
 def test_rounds_are_pairs_so_that_drift_cancels_out():

@@ -29,12 +29,14 @@ def check(paths: Sequence[str], words: Mapping[str, Any], format: str) -> None:
     from inferlens.cli import screen
     from inferlens.samples import latest
     from inferlens.store import load_records
+    from inferlens.views.rows import of_comparisons
 
     _refuse(words, format)
     loaded = load_records([Path(path) for path in paths])
     for problem in loaded.problems:
         screen.note(problem)
-    found = [(repeats, cautions(repeats)) for repeats in latest(loaded.records)]
+    waves = of_comparisons(loaded.records)
+    found = [(repeats, (*cautions(repeats), *waves.get(repeats.first.id, ()))) for repeats in latest(loaded.records)]
     if format == "json":
         screen.data({"schema": SCHEMA, "cases": [_data(*each) for each in found]})
     else:

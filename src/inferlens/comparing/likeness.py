@@ -1,8 +1,9 @@
 """How two sides of a comparison differ besides what is compared, and which of that makes a comparison meaningless.
 
 *Unlike* is what the same software would be faster or slower by: the machine, how many processors may be used, the GPU
-and its driver, the inputs. Everything else may well be the very subject of the comparison: libraries, Python, the
-revision, the weights, this program. It is said, and no more. What only one side knows counts as a difference.
+with its power limit and its driver, the inputs. Everything else may well be the very subject of the comparison:
+libraries, Python, the revision, the weights, this program, how much was measured. It is said, and no more. What only
+one side knows counts as a difference, but for the power limit, which old records do not tell.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from msgspec import Struct
 
 from inferlens.errors import InferlensError
 from inferlens.record import IN_TURNS, Gpu, Record
-from inferlens.units import byte_count, plural
+from inferlens.units import byte_count, duration, percent, plural
 
 UNKNOWN = "unknown"
 NOT_THERE = "not there"
@@ -25,6 +26,9 @@ UNLIKE_VARIABLES = (
 )  # fmt: skip
 # Systems and drivers keep a little memory to themselves, now more, now less.
 _SLACK_OF_MEMORY = 0.05
+_SLACK_OF_POWER = 1.0  # watts
+_NOT_FIXED = "not fixed"
+_BY_DEFAULT = "by default"
 
 Pair = tuple[Record, Record]
 Found = tuple[str, str, str, bool]
@@ -76,12 +80,13 @@ def about(difference: Difference, cases: int) -> str:
 
 def _of_pair(base: Record, candidate: Record) -> Iterator[Found]:
     on_gpu = base.case.device != "cpu"
-    for field, read, unlike in (*_MACHINE, *(_GPU if on_gpu else ()), *_SOFTWARE):
+    for field, read, unlike in (*_MACHINE, *(_GPU if on_gpu else ()), *_SOFTWARE, *_BUDGET):
         yield from _differing(field, read(base), read(candidate), unlike)
     mine, theirs = base.environment, candidate.environment
     yield from _memories("memory", mine.memory, theirs.memory, unlike=False)
     if on_gpu:
         yield from _memories("GPU memory", _gpu_memory(base), _gpu_memory(candidate), unlike=True)
+        yield from _power_limits(_power_limit(base), _power_limit(candidate))
     for name in dict.fromkeys([*mine.variables, *theirs.variables]):
         values = mine.variables.get(name, NOT_THERE), theirs.variables.get(name, NOT_THERE)
         yield from _differing(name, *values, name in UNLIKE_VARIABLES)
@@ -109,6 +114,18 @@ def _gpu_memory(record: Record) -> int | None:
     return gpus[0].memory if gpus else None
 
 
+def _power_limits(base: float | None, candidate: float | None) -> Iterator[Found]:
+    if base is not None and candidate is not None and abs(base - candidate) > _SLACK_OF_POWER:
+        yield "GPU power limit", f"{base:g} W", f"{candidate:g} W", True
+
+
+def _power_limit(record: Record) -> float | None:
+    """That of the GPU which was watched, or of all GPUs where none was; ``None`` if these are not the same."""
+    watched = record.machine.gpu_uuid if record.machine else ""
+    limits = {gpu.power_limit for gpu in record.environment.gpus if not watched or gpu.uuid == watched}
+    return limits.pop() if len(limits) == 1 else None
+
+
 def _names(gpus: Sequence[Gpu]) -> str:
     """``NVIDIA H200``, or ``8 x NVIDIA H200``."""
     counts = Counter(gpu.name for gpu in gpus)
@@ -130,8 +147,12 @@ def _clock(record: Record) -> str:
     return ", ".join(dict.fromkeys(measurement.clock for measurement in record.measurements))
 
 
-def _number(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
+def _number(value: int | None, absent: str = "") -> str:
+    return absent if value is None else f"{value:,}"
+
+
+def _time(seconds: float | None, absent: str = "") -> str:
+    return absent if seconds is None else duration(seconds)
 
 
 _Fields = tuple[tuple[str, Callable[[Record], str], bool], ...]
@@ -152,6 +173,16 @@ _SOFTWARE: _Fields = (
     ("Python", lambda record: record.environment.python, False),
     ("inferlens", lambda record: record.environment.inferlens, False),
     ("git revision", lambda record: record.environment.git_revision, False),
+)
+_BUDGET: _Fields = (  # not the deadline, which ends a case and changes no number
+    ("mode", lambda record: record.budget.mode, False),
+    ("warm-up", lambda record: _number(record.budget.warmup, "until steady"), False),
+    ("least warm-up", lambda record: _time(record.budget.warmup_seconds), False),
+    ("iterations", lambda record: _number(record.budget.iterations, _NOT_FIXED), False),
+    ("seconds", lambda record: _time(record.budget.seconds, _NOT_FIXED), False),
+    ("stop", lambda record: record.budget.stop, False),
+    ("half-width", lambda record: percent(record.budget.half_width), False),
+    ("max time", lambda record: _time(record.budget.max_time, _BY_DEFAULT), False),
 )
 _MODEL: _Fields = (
     ("inputs", lambda record: ", ".join(map(str, record.model.inputs)), True),

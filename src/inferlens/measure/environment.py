@@ -94,7 +94,16 @@ def _gpu(nvml: Any, index: int) -> Gpu:
         memory=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
         compute_capability=f"{major}.{minor}",
         uuid=str(nvml.nvmlDeviceGetUUID(handle)),
+        power_limit=_power_limit(nvml, handle),
     )
+
+
+def _power_limit(nvml: Any, handle: Any) -> float | None:
+    """Watts; of all limits that are set, by whomever, the one that holds."""
+    try:
+        return float(nvml.nvmlDeviceGetEnforcedPowerLimit(handle)) / 1000
+    except nvml.NVMLError:  # not every GPU has one, and that is no reason to know nothing of it
+        return None
 
 
 def _container() -> str:

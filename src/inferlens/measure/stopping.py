@@ -16,6 +16,7 @@ from inferlens.stats.intervals import median_interval
 from inferlens.stats.quantiles import median, quantile
 from inferlens.stats.steady import LEAST_SAMPLES as LEAST_TO_JUDGE
 from inferlens.stats.steady import steady
+from inferlens.units import duration, plural
 
 LEAST_WARMUP = 10
 LEAST_SAMPLES = 30
@@ -72,6 +73,14 @@ class StoppingRule(ABC):
         return self.reached or self.most == 0 or self.spent >= self._max_time
 
     @property
+    def missed(self) -> str:
+        """What was wanted and not reached, in a sentence; empty if it was, or if the samples themselves tell."""
+        return "" if self.reached else self._missed()
+
+    def _missed(self) -> str:
+        return ""
+
+    @property
     def most(self) -> int:
         """How many more samples may be taken before asking again."""
         return max(0, self._limit - len(self.samples))
@@ -94,6 +103,9 @@ class FixedCount(StoppingRule):
         """See :class:`StoppingRule`."""
         return True
 
+    def _missed(self) -> str:
+        return f"The time was up after {len(self.samples):,} of {self._limit:,} samples." if self._limit else ""
+
 
 class FixedTime(StoppingRule):
     """Samples for ``seconds``, but ``least`` of them at least and ``most`` at most."""
@@ -110,6 +122,12 @@ class FixedTime(StoppingRule):
     def enough(self) -> bool:
         """See :class:`StoppingRule`."""
         return self.spent >= self._seconds
+
+    def _missed(self) -> str:
+        if self.spent >= self._seconds:
+            return f"The time was up after {len(self.samples):,} of {self._least:,} samples."
+        why = "the time was up" if self.most else f"{self._limit:,} samples are as many as are kept"
+        return f"Samples were taken for {duration(self.spent)} of {duration(self._seconds)}: {why}."
 
     @property
     def progress(self) -> float:
@@ -169,6 +187,9 @@ class Plateau(StoppingRule):
         mean = sum(last) / len(last)
         flat = all(abs(noise - mean) <= self._tolerance * mean for noise in last)
         return len(last) == self.LOOKS and flat and self.spent >= LEAST_SECONDS
+
+    def _missed(self) -> str:
+        return f"The noise had not become flat in {plural(len(self.samples), 'sample')}."
 
 
 class SteadyState(StoppingRule):

@@ -72,7 +72,8 @@ def doubts(samples: Sequence[float]) -> tuple[Doubt, ...]:
 
 
 def _few(values: Array) -> Doubt:
-    message = f"{values.size} samples are few: {LEAST_SAMPLES} were expected at least."
+    counted = f"{values.size} samples are" if values.size != 1 else "1 sample is"
+    message = f"{counted} few: {LEAST_SAMPLES} were expected at least."
     return Doubt("few-samples", message, float(values.size), "interval")
 
 

@@ -97,6 +97,19 @@ def estimate(processes: Sequence[Sequence[float]], level: float = 0.95) -> Estim
     )
 
 
+def over_processes(values: Sequence[float | None], level: float = 0.95) -> Interval | None:
+    """The interval of the geometric mean of one number per process, such as its p95: Student's over the logarithms.
+
+    It covers both levels, for such a number varies by both. ``None`` with fewer than two processes, or where one has no
+    positive number.
+    """
+    known = [value for value in values if value is not None and 0 < value < math.inf]
+    if len(known) < max(2, len(values)):
+        return None
+    logs = np.sort(np.log(known))
+    return around(math.exp(float(logs.mean())), margin_of(float(logs.var(ddof=1)), None, len(known), level))
+
+
 def centres(processes: Sequence[Sequence[float]]) -> list[Centre]:
     """The centre of each process that has samples; none at all if a median is not positive and finite."""
     found = []

@@ -27,8 +27,8 @@ class Row(Struct, frozen=True, kw_only=True):
         samples: number of latency samples that statistics are of; ``left_out`` were disturbed or not steady yet.
         warmup: calls before the first sample.
         median: of several processes the geometric mean of their medians.
-        median_low, median_high: its 95 % interval, over processes where there are several (``between``). Those of
-            ``mean``, ``p95`` and ``p99`` are known of a single process alone.
+        median_low, median_high: its 95 % interval, over processes where there are several (``between``), as are
+            those of ``mean``, ``p95`` and ``p99``.
         iterations_per_second: calls per second, median of the throughput windows; items are calls x batch;
             ``iterations_low``, ``iterations_high`` are its 95 % interval.
         in_flight: calls in flight when throughput was measured; ``None``: no limit but the queue's.
@@ -165,9 +165,23 @@ class Row(Struct, frozen=True, kw_only=True):
         return None
 
     def overlaps(self, other: Row) -> bool:
-        """Whether the two cannot be told apart: their ranges overlap, or one of them is not known."""
+        """Whether the two cannot be told apart.
+
+        Their ranges overlap, or one of them is not known; or one is the other's reference, and the interval of their
+        speed-up, which allows for more than the two ranges do, has 1 in it.
+        """
         mine, theirs = self.pace_range, other.pace_range
-        return mine is None or theirs is None or mine.overlaps(theirs)
+        overlap = mine is None or theirs is None or mine.overlaps(theirs)
+        return overlap or self._may_equal(other) or other._may_equal(self)
+
+    def _may_equal(self, reference: Row) -> bool:
+        if not (reference.is_reference and reference.name == self.reference) or self.is_reference:
+            return False
+        return (
+            self.speedup_low is not None
+            and self.speedup_high is not None
+            and self.speedup_low <= 1 <= self.speedup_high
+        )
 
     @property
     def inputs_any_batch(self) -> str:

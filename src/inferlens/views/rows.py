@@ -12,21 +12,16 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from inferlens.case import Case, TensorSpec, with_batch
-from inferlens.cautions import bound_by, cautions
-from inferlens.record import Agreement, Metric, Record
+from inferlens.cautions import bound_by, cautions, in_waves
+from inferlens.record import Agreement, Metric, Record, Warning
 from inferlens.samples import Repeats, in_rounds, latest, machine, of
 from inferlens.stats.compare import compare
 from inferlens.stats.intervals import Interval, mean_interval, quantile_interval
-from inferlens.stats.levels import estimate
-from inferlens.stats.quantiles import geometric_mean, median, summarise
+from inferlens.stats.levels import estimate, over_processes
+from inferlens.stats.quantiles import Summary, geometric_mean, median, summarise
 from inferlens.units import plural
 from inferlens.views.reference import references
 from inferlens.views.row import Row
-
-WAVES = (
-    "Against the reference it was faster and slower in waves: processes resemble those before them, and the interval "
-    "of the speed-up is wider for that."
-)
 
 
 def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
@@ -52,6 +47,12 @@ def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
     ordered = [_comparable(pairs) for pairs in ordered]
     chosen = references([[row for row, _ in pairs] for pairs in ordered], reference)
     return [row for pairs, mine in zip(ordered, chosen, strict=True) for row in _compared(pairs, mine)]
+
+
+def of_comparisons(records: Sequence[Record]) -> dict[str, tuple[Warning, ...]]:
+    """The warnings that rows have of being compared with each other, by the id of each row's first record."""
+    said = in_waves()
+    return {row.id: (said,) for row in rows(records) if _note(said) in row.warnings}
 
 
 def _with_inputs(runs: Sequence[Repeats]) -> list[tuple[Repeats, tuple[TensorSpec, ...]]]:
@@ -146,9 +147,13 @@ def _row(run: Repeats, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         device_peak=max((_device_peak(one) for one in run.records), default=0) or None,
         ranked=record.ranked and (agreement is None or agreement.agrees is not False),
         bound=bound_by(record),
-        warnings=tuple(f"{warning.message} {warning.advice}".strip() for warning in warned),
+        warnings=tuple(map(_note, warned)),
     )
     return _with_energy(_with_rates(_with_latencies(row, run), run), run)
+
+
+def _note(warning: Warning) -> str:
+    return f"{warning.message} {warning.advice}".strip()
 
 
 def _worst(run: Repeats) -> Agreement | None:
@@ -165,9 +170,6 @@ def _device_peak(record: Record) -> int:
 def _with_latencies(row: Row, run: Repeats) -> Row:
     summaries = [summary for samples in run.processes if (summary := summarise(samples))]
     found = estimate(run.processes)
-    not_finite = sum(series.not_finite for series in run.series)
-    if not_finite:
-        row = replace(row, warnings=(*row.warnings, f"{not_finite} samples are no finite numbers and were left out."))
     if not summaries:
         return row
     low, high = _ends(found.interval if found else None)
@@ -188,13 +190,17 @@ def _with_latencies(row: Row, run: Repeats) -> Row:
         maximum=max(summary.maximum for summary in summaries),
         deviation=geometric_mean([summary.deviation for summary in summaries]),
     )
-    return _with_intervals(row, run.processes[0]) if len(run.processes) == 1 else row
+    return _with_intervals(row, run.processes, summaries)
 
 
-def _with_intervals(row: Row, samples: Sequence[float]) -> Row:
-    """The row with the intervals of mean and percentiles, of a single process."""
-    mean, p95, p99 = mean_interval(samples), quantile_interval(samples, 0.95), quantile_interval(samples, 0.99)
-    (mean_low, mean_high), (p95_low, p95_high), (p99_low, p99_high) = _ends(mean), _ends(p95), _ends(p99)
+def _with_intervals(row: Row, processes: Sequence[Sequence[float]], summaries: Sequence[Summary]) -> Row:
+    """The row with the intervals of mean and percentiles: of the samples of a single process, or over several."""
+    if len(processes) == 1:
+        (samples,) = processes
+        found = [mean_interval(samples), quantile_interval(samples, 0.95), quantile_interval(samples, 0.99)]
+    else:
+        found = [over_processes([getattr(each, name) for each in summaries]) for name in ("mean", "p95", "p99")]
+    (mean_low, mean_high), (p95_low, p95_high), (p99_low, p99_high) = map(_ends, found)
     return replace(
         row,
         mean_low=mean_low,
@@ -280,7 +286,7 @@ def _against(row: Row, reference: Row, processes: dict[str, list[Sequence[float]
     if found is None or found.speedup is None:
         return replace(row, reference=reference.name)
     low, high = _ends(found.speedup_interval)
-    noted = (*row.warnings, WAVES) if found.resemblance else row.warnings
+    noted = (*row.warnings, _note(in_waves())) if found.resemblance else row.warnings
     return replace(
         row, reference=reference.name, speedup=found.speedup, speedup_low=low, speedup_high=high, warnings=noted
     )

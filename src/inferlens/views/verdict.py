@@ -149,19 +149,25 @@ def _unchecked(comparisons: Sequence[Comparison]) -> list[str]:
 
 def _how_sure(comparisons: Sequence[Comparison]) -> list[str]:
     ranked = [row for comparison in comparisons for row in comparison.ranked]
-    ranked = [row for row in ranked if row.median is not None]
-    if len(ranked) < 2:
-        return []
-    count = _span([row.samples for row in ranked], "sample")
-    none = [row.name for row in ranked if row.median_low is None]
-    if all(row.between for row in ranked):
-        processes = _span([row.processes for row in ranked], "process")
-        return [f"Medians over {processes}, {count} each row: variation between processes is in the intervals."]
-    if len(none) == len(ranked):
-        return [f"Medians of {count}, one process each: too few for an interval."]
+    timed = [row for row in ranked if row.median is not None]
+    if len(timed) < 2:
+        rates = [row.name for row in ranked if row.median is None and row.iterations_low is None]
+        return _too_few("windows", rates)
+    count = _span([row.samples for row in timed], "sample")
+    none = [row.name for row in timed if row.median_low is None]
+    both = any(row.iterations_per_second for row in timed)
+    what = ["Latencies are of one call at a time, rates (throughput) of calls back to back."] if both else []
+    if all(row.between for row in timed):
+        processes = _span([row.processes for row in timed], "process")
+        return [f"Medians over {processes}, {count} each row: variation between processes is in the intervals.", *what]
+    if len(none) == len(timed):
+        return [f"Medians of {count}, one process each: too few for an interval.", *what]
     sentence = f"Medians of {count}, one process each: variation between runs is not in the intervals (--repeats)."
-    names = listing(list(dict.fromkeys(none)))
-    return [sentence, *([f"{names} had too few independent samples for an interval."] if none else [])]
+    return [sentence, *_too_few("samples", none), *what]
+
+
+def _too_few(what: str, names: Sequence[str]) -> list[str]:
+    return [f"{listing(list(dict.fromkeys(names)))} had too few independent {what} for an interval."] if names else []
 
 
 def _span(counts: Sequence[int], thing: str) -> str:
