@@ -95,9 +95,9 @@ def test_a_long_beginning_that_was_left_out_is_told() -> None:
 
 def test_samples_that_are_no_numbers_are_told() -> None:
     odd = 1 + noise(6)
-    odd[[3, 200]] = np.nan, np.inf
+    odd[[3, 100, 200]] = np.nan, -1.0, np.inf
     assert [(each.code, each.message) for each in cautions(Repeats((of(odd),)))] == [
-        ("not-finite", "2 samples are not finite, and left out.")
+        ("not-finite", "3 samples are negative or not finite, and left out.")
     ]
 
 

@@ -101,7 +101,7 @@ def of_record(record: Record) -> list[Warning]:
     found += words.warnings(record.window_marks) if record.window_marks else ()
     if series.not_finite:
         left = "1 sample is" if series.not_finite == 1 else f"{series.not_finite:,} samples are"
-        found.append(_caution("not-finite", f"{left} not finite, and left out."))
+        found.append(_caution("not-finite", f"{left} negative or not finite, and left out."))
     if series.samples:
         found += _of_samples(record, series)
     found += _of_warm_up(record)

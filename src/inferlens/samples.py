@@ -3,7 +3,7 @@
 Records keep every sample. What is left out, and why, is decided here and nowhere else, each time anew, so that old
 records profit from better statistics:
 
-* samples that are no finite numbers;
+* samples that are no finite numbers, or negative;
 * samples that something on the machine disturbed, if the record's marks say to leave them out (``disturbance.mark``);
 * the beginning of a series that was not steady yet (``stats.steady``);
 * of two cases that took turns, what was taken before the other one was steady, too (:func:`in_turns`);
@@ -59,7 +59,7 @@ def of(record: Record, metric: Metric) -> Series:
     known = marks if marks and marks.count == len(taken) else Marks(count=0)
     out = frozenset(known.discarded)
     kept = [place for place in range(len(taken)) if place not in out]
-    places = [place for place in kept if math.isfinite(taken[place])]
+    places = [place for place in kept if 0 <= taken[place] < math.inf]
     state = steady([taken[place] for place in places])
     found = Series(
         samples=tuple(taken[place] for place in places[state.start :]),

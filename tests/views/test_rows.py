@@ -102,7 +102,7 @@ def test_percentiles_need_samples():
 def test_samples_that_are_no_numbers_are_left_out_and_told():
     row = rows([record(samples=(0.01, float("nan"), float("inf"), 0.01))])[0]
     assert (row.samples, row.median) == (2, 0.01)
-    assert any("2 samples are not finite" in each for each in row.warnings)
+    assert any("2 samples are negative or not finite" in each for each in row.warnings)
 
 
 def test_only_the_latest_record_of_a_case_counts():
