@@ -105,8 +105,9 @@ def test_samples_that_are_no_numbers_are_told() -> None:
     ("windows", "said"),
     [
         ([100.0, 101, 99, 100, 102, 98, 100, 101, 99, 100], None),
-        ([300.0, 100] * 5, "the median is 200 calls/s, and may be 100 to 300"),
-        ([100.0, 200, 150], "the median is 150 calls/s, and may be 100 to 200"),
+        ([300.0, 100] * 5, "The median of the throughput windows is known to 50 % only."),
+        ([100.0, 200, 150], "Throughput windows differ from their median by 33.3 %."),
+        ([-5.0, 100, 100], None),
         ([100.0, 104, 102], None),
         ([], None),
     ],
@@ -115,10 +116,14 @@ def test_throughput_that_is_not_known_well_is_told(windows: list[float], said: s
     one = of(1 + noise(6))
     rates = Measurement(metric="throughput", unit="calls/s", clock="host", samples=tuple(windows))
     found = cautions(Repeats((msgspec.structs.replace(one, measurements=(*one.measurements, rates)),)))
-    assert [each.message for each in found] == ([f"Windows of throughput differ: {said}."] if said else [])
+    assert [each.message for each in found] == ([said] if said else [])
 
 
-@pytest.mark.parametrize("code", OF_SEVERAL)
+def test_all_that_advises_processes_has_another_advice_for_who_asked_for_them() -> None:
+    assert {code for code, advice in ADVICE.items() if "--repeats" in advice} - set(OF_SEVERAL) == set()
+
+
+@pytest.mark.parametrize("code", [code for code in OF_SEVERAL if code in doubts.CODES])
 def test_who_asked_for_several_processes_is_not_told_to_ask_for_them(code: str) -> None:
     samples = {
         "few-independent-samples": 1 + 0.05 * autoregressive(1, 1, 200, 0.9)[0],
@@ -334,6 +339,23 @@ def test_equal_warnings_of_several_processes_are_said_once() -> None:
     assert codes(*disturbed) == ["disturbed"]
     capped = msgspec.structs.replace(marks("power cap"), touched={"power cap": 8})
     assert codes(of(1 + noise(6), marks=marks("power cap")), of(1 + noise(6), marks=capped)) == ["power-cap"]
+
+
+def test_what_was_not_reached_is_said_once_of_several_processes_with_the_word_that_helps() -> None:
+    few = [
+        of(
+            1 + noise(seed)[:count],
+            Budget(iterations=2000, max_time=0.3),
+            warnings=(
+                Warning("not-reached", f"The time was up after {count} of 2,000 samples.", "A longer --max-time."),
+            ),
+        )
+        for seed, count in ((1, 12), (2, 15))
+    ]
+    assert [(each.code, each.advice) for each in cautions(Repeats(tuple(few)))] == [
+        ("not-reached", "A longer --max-time."),
+        ("few-samples", "A longer --max-time."),
+    ]
 
 
 def test_different_ones_of_the_process_are_all_said() -> None:

@@ -92,6 +92,10 @@ def test_the_longest_time_is_also_that_of_throughput_alone(tmp_path: Path) -> No
         sum(one.measurement("throughput").calls / rate for rate in one.samples("throughput")) for one in (long, short)
     ]
     assert spent == [pytest.approx(5, rel=0.05), pytest.approx(0.2, rel=0.3)]
+    assert long.warnings == ()
+    assert [each.message for each in short.warnings] == [
+        "Throughput was measured for 200 ms of 5.00 s: the time was up."
+    ]
 
 
 def test_a_deadline_in_the_middle_of_throughput_keeps_the_latencies(tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from inferlens import cures
-from inferlens.case import Budget
 from inferlens.disturbance import words
 from inferlens.record import EMPTY_KERNEL, IN_TURNS, Record, Warning
 from inferlens.samples import Repeats, Series, finite, latencies, of
@@ -18,11 +19,11 @@ from inferlens.stats.doubts import doubts
 from inferlens.stats.intervals import median_interval
 from inferlens.stats.quantiles import median
 from inferlens.stats.steady import LEAST_SAMPLES, steady
-from inferlens.units import duration, percent, rate
+from inferlens.units import duration, percent
 
 # What follows from a record's samples, and what to do about it. What each means is in docs/warnings.md.
 ADVICE = {
-    "not-finite": "The log beside the record; a clock that gives such numbers cannot be trusted for the others either.",
+    "not-finite": "See the log beside the record: a clock that gives such numbers is not to be trusted for the others.",
     "few-samples": "A longer --max-time.",
     "few-independent-samples": "--repeats 5, or a longer --max-time.",
     "drifting": "More --warmup; if it is heat, let the machine cool down; --repeats 5 shows how far runs differ.",
@@ -47,7 +48,11 @@ OF_SEVERAL = {
     "drifting": "More --warmup; if it is heat, let the machine cool down.",
     "cycling": "Look for what runs on the machine at intervals.",
     "never-steady": "More --warmup or a longer --max-time.",
+    "beginning-left-out": "More --warmup.",
+    "uneven-throughput": "A quieter machine.",
 }
+# Cured by a longer series, of which the advice says by which word.
+OF_THE_LENGTH = ("few-samples", "few-independent-samples", "drifting", "never-steady")
 # What follows from a record, and of which the backend knows what to do about it: see inferlens.cures.
 OF_THE_BACKEND = ("host-bound",)
 # What follows from the machine's log; the advice depends on what disturbed: see inferlens.disturbance.words.
@@ -60,6 +65,7 @@ OF_THE_CASE = (
 )  # fmt: skip
 # All there is, each with its advice; an empty one is given where it is said.
 CAUTIONS = {**ADVICE, **dict.fromkeys((*OF_THE_BACKEND, *OF_THE_MACHINE, *OF_THE_CASE), "")}
+NOT_REACHED = "not-reached"
 HOST_BOUND = 0.9  # share of the latency that enqueueing takes: the GPU has done its work when the last kernel arrives
 COPY_BOUND = 0.5  # share of the GPU time that copies take
 LEFT_OUT = 0.25  # share of the samples that was not steady yet, from which on it is said
@@ -116,7 +122,12 @@ def of_record(record: Record) -> list[Warning]:
     other = record.facts.get(IN_TURNS)
     if isinstance(other, str):
         found.append(_caution("in-turns", f"Measured in turns with {other}: both were there at once."))
-    return found
+    return [msgspec.structs.replace(each, advice=_fitting(record, each)) for each in found]
+
+
+def has_figures(warning: Warning) -> bool:
+    """Whether the message has figures in it, which differ from process to process and from case to case."""
+    return warning.code in ADVICE or warning.code in OF_THE_MACHINE or warning.code == NOT_REACHED
 
 
 def _of_the_floor(record: Record) -> Iterator[Warning]:
@@ -145,8 +156,7 @@ def _of_samples(record: Record, series: Series) -> Iterator[Warning]:
     budget = record.budget
     for doubt in doubts(series.samples):
         if doubt.code in ADVICE:
-            advice = OF_SEVERAL.get(doubt.code) if record.repeats > 1 else None
-            yield Warning(doubt.code, doubt.message, _longer(budget, advice or ADVICE[doubt.code]))
+            yield _caution(doubt.code, doubt.message)
     if series.unsteady > LEFT_OUT * (series.unsteady + len(series.samples)):
         whole = f"{series.unsteady + len(series.samples):,} samples"
         message = f"The first {series.unsteady:,} of {whole} were not steady yet, and are left out."
@@ -161,13 +171,16 @@ def _of_samples(record: Record, series: Series) -> Iterator[Warning]:
             yield _caution("not-narrow-enough", f"The median is known to {known} only; {wanted} was wanted.")
 
 
-def _longer(budget: Budget, advice: str) -> str:
-    """The advice with the word that makes this budget's series longer: which ends as that word says."""
-    if budget.iterations is not None:
-        return advice.replace("a longer --max-time", "more --iterations").replace(
-            "A longer --max-time", "More --iterations"
-        )
-    return advice if budget.seconds is None else advice.replace("--max-time", "--seconds")
+def _fitting(record: Record, warning: Warning) -> str:
+    """The advice without what was asked for already, and with the word that makes this series longer."""
+    advice = OF_SEVERAL.get(warning.code, warning.advice) if record.repeats > 1 else warning.advice
+    cut_short = any(each.code == NOT_REACHED for each in record.warnings)
+    if warning.code not in OF_THE_LENGTH or cut_short:
+        return advice
+    if record.budget.iterations is not None:
+        more = advice.replace("a longer --max-time", "more --iterations")
+        return more.replace("A longer --max-time", "More --iterations")
+    return advice if record.budget.seconds is None else advice.replace("--max-time", "--seconds")
 
 
 def _of_throughput(record: Record) -> Iterator[Warning]:
@@ -177,12 +190,12 @@ def _of_throughput(record: Record) -> Iterator[Warning]:
     if middle <= 0:
         return
     interval = median_interval(rates)
-    every = finite(record, "throughput")
-    low, high = (interval.low, interval.high) if interval else (min(every), max(every))
-    if max(high - middle, middle - low) > UNEVEN * middle:
-        known = f"the median is {rate(middle)} calls/s, and may be {rate(low)} to {rate(high)}"
-        message = f"Windows of throughput differ: {known}."
-        yield _caution("uneven-throughput", message)
+    low, high = (interval.low, interval.high) if interval else (min(rates), max(rates))
+    width = max(high - middle, middle - low) / middle
+    if width > UNEVEN:
+        known = f"The median of the throughput windows is known to {percent(width)} only."
+        few = f"Throughput windows differ from their median by {percent(width)}."
+        yield _caution("uneven-throughput", known if interval else few)
 
 
 def in_waves() -> Warning:
@@ -208,6 +221,5 @@ def _once(found: Sequence[Warning]) -> tuple[Warning, ...]:
     """Each warning once; of those with figures in them, which differ from process to process, the first."""
     kept: dict[tuple[str, str], Warning] = {}
     for warning in found:
-        has_figures = warning.code in ADVICE or warning.code in OF_THE_MACHINE
-        kept.setdefault((warning.code, "" if has_figures else warning.message), warning)
+        kept.setdefault((warning.code, "" if has_figures(warning) else warning.message), warning)
     return tuple(kept.values())

@@ -23,6 +23,7 @@ from inferlens.models import inputs, resolve
 from inferlens.models.model import Model
 from inferlens.record import EMPTY_KERNEL, Agreement, Measurement, ModelFacts
 from inferlens.stats.quantiles import median
+from inferlens.units import duration
 
 Progress = Callable[[float], None]
 THROUGHPUT_SECONDS = 2.0  # where throughput alone is measured
@@ -160,12 +161,15 @@ def _measure(flight: Flight, runner: Runner, feeding: Feeding, agreement_so_far:
     if mode == "throughput":
         typical = series.typical_latency(runner, feeding.throughput)
         seconds = min(budget.seconds or THROUGHPUT_SECONDS, budget.max_time or math.inf)
+        if budget.seconds and seconds < budget.seconds:
+            message = f"Throughput was measured for {duration(seconds)} of {duration(budget.seconds)}: the time was up."
+            flight.preparation.warn("not-reached", message, stopping.LONGER)
     else:
         rule = stopping.sampling_rule(budget)
         latencies = series.latency(runner, feeding.latency, rule, lambda part: progress(share * part), turn=flight.turn)
         flight.measurements += latencies
         if rule.missed:
-            flight.preparation.warn("not-reached", rule.missed, "A longer --max-time; --repeats 5 takes more samples.")
+            flight.preparation.warn("not-reached", rule.missed.message, rule.missed.advice)
         samples = latencies[0].values
         typical, seconds = median(samples), max(0.25 * sum(samples), LEAST_THROUGHPUT)
     if mode == "latency":

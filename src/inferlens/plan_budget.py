@@ -47,7 +47,7 @@ def budget_of(words: Mapping[str, Any]) -> Budget:
     if "half_width" in words and given.get("stop", "half-width") != "half-width":
         raise InferlensError(
             f"half_width is when a series ends with stop=half-width, not with stop={given['stop']}.",
-            cure="one of the two",
+            cure="--half-width alone",
         )
     budget = Budget(**given)
     _check_mode(budget.mode, words, [name for name in ends if name != "seconds"])

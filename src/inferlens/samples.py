@@ -33,7 +33,8 @@ class Series:
 
     Attributes:
         samples: the samples.
-        not_finite, disturbed, unsteady, late: how many were left out, for which reason; ``late`` were a slower level at
+        not_finite, disturbed, unsteady, late: how many were left out, for which reason; negative ones count as not
+            finite, ``late`` were a slower level at
             the end, while something disturbed the machine.
         state: where the steady state begins, among the samples that are finite and undisturbed, and not ``late``.
         places: which of the record's samples they are.
@@ -135,10 +136,10 @@ def latencies(record: Record) -> Series:
 
 
 def finite(record: Record, metric: Metric) -> tuple[float, ...]:
-    """Samples of a metric that are numbers one can compute with; none if the case did not run to its end."""
+    """Samples of a metric that are finite and not negative; none if the case did not run to its end."""
     if record.status != "ok":
         return ()
-    return tuple(value for value in record.samples(metric) if math.isfinite(value))
+    return tuple(value for value in record.samples(metric) if 0 <= value < math.inf)
 
 
 @dataclass(frozen=True)

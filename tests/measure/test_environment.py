@@ -49,7 +49,18 @@ def test_variables_that_change_speed_are_kept(name, monkeypatch):
     assert collect().variables[name] == "x"
 
 
-@pytest.mark.parametrize("name", ["TORCHINDUCTOR_CACHE_DIR", "TRITON_HOME", "PATH", "OPENAI_API_KEY"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "TORCHINDUCTOR_CACHE_DIR",
+        "TORCHINDUCTOR_REDIS_URL",
+        "TORCHINDUCTOR_REDIS_HOST",
+        "CUBLAS_LOGDEST_DBG",
+        "TRITON_HOME",
+        "PATH",
+        "AN_API_KEY",
+    ],
+)
 def test_others_are_not(name, monkeypatch):
     monkeypatch.setenv(name, "x")
     assert name not in collect().variables

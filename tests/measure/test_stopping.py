@@ -67,7 +67,24 @@ def test_time_is_from_the_first_begin_to_the_last_end() -> None:
 )
 def test_what_was_not_reached_is_told(rule: StoppingRule, missed: str) -> None:
     fed(rule, noisy(5000, 0.0), chunk=1)
-    assert rule.missed == missed
+    assert (rule.missed.message if rule.missed else "") == missed
+
+
+def test_the_advice_is_what_ended_the_series() -> None:
+    short, full = FixedTime(9.0, 10, 5000, 0.5), FixedTime(9.0, 10, 50)
+    for rule in (short, full):
+        fed(rule, noisy(5000, 0.0), chunk=1)
+    assert short.missed
+    assert full.missed
+    assert "--max-time" in short.missed.advice
+    assert "--repeats" in full.missed.advice
+
+
+def test_a_flat_noise_of_as_many_samples_as_are_kept_is_reached() -> None:
+    rule = Plateau(10.0)
+    fed(rule, [20e-6] * MOST_SAMPLES)
+    assert rule.spent < LEAST_SECONDS
+    assert rule.missed is None
 
 
 @pytest.mark.parametrize("spread", [0.02, 0.05, 0.1])

@@ -77,6 +77,18 @@ def test_none_is_called_the_fastest_where_its_speed_up_may_be_none():
     assert "within each other's doubt" in verdict(shown)[0]
 
 
+def test_what_lies_between_two_that_cannot_be_told_apart_cannot_either():
+    wave = [0.0097 * (1 + 0.05 * math.sin(2 * math.pi * index / 12)) for index in range(12)]
+    between = processes("onnxruntime", *[0.00995] * 12)
+    shown = rows([*processes("pytorch", *[0.01] * 12), *between, *processes("openvino", *wave)])
+    assert len(shown) == 3
+    assert all(row.fastest for row in shown)
+    slower = rows(
+        [*processes("pytorch", *[0.01] * 12), *processes("onnxruntime", *[0.0105] * 12), *processes("openvino", *wave)]
+    )
+    assert [row.fastest for row in sorted(slower, key=lambda row: row.median)] == [True, True, False]
+
+
 def test_warnings_of_being_compared_are_told_by_the_record():
     wave = [0.01 * (1 + 0.05 * math.sin(2 * math.pi * index / 12)) for index in range(12)]
     wavy = processes("openvino", *wave)

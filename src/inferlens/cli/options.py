@@ -20,7 +20,7 @@ _OPTION = "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'i
 _WEIGHTS = "Name or file of weights. [dim]Default: random, from the seed.[/dim]"
 _TRUST = "Open pickled model files, which can run any code when opened."
 _ROTATE = "Feed calls from a set of inputs larger than the device's cache; throughput is not measured then."
-_MAX_TIME = "Time after which a series of samples, or a warm-up of 1 s or more, ends anyway."
+_MAX_TIME = "Time after which a series of samples, or after 1 s the warm-up, ends anyway."
 _WARMUP = "Calls before the first sample. [dim]Default: until calls are steady, 1 s at least.[/dim]"
 _TIMEOUT = "Time each case may take in all, such as 90s or 15m."
 _REFERENCE = "The row that speed-ups are against, such as 'onnxruntime:cpu fp32'. \

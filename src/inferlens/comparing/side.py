@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from inferlens import samples
-from inferlens.cautions import CAUTIONS, cautions
-from inferlens.record import Metric, Record, Warning
+from inferlens.cautions import cautions, has_figures
+from inferlens.record import Metric, Record
 from inferlens.samples import Repeats, Series
 from inferlens.stats.intervals import Interval
 from inferlens.stats.levels import estimate
@@ -27,8 +27,10 @@ _LEAST, _MOST = 1e-100, 1e100
 # Warnings that say nothing against the number, or what the interval or the state says already.
 _QUIET = (
     "host-bound", "copy-bound", "gpu-floor", "in-turns", "not-narrow-enough", "samples-left-out", "repeat-failed",
+    "not-finite",
 )  # fmt: skip
 _OF_THE_MACHINE = ("disturbed", "power-cap", "cpu-quota")
+_OF_THROUGHPUT = ("uneven-throughput",)
 
 
 class Side(Struct, frozen=True, kw_only=True):
@@ -112,7 +114,7 @@ def _state(repeats: Repeats, series: Sequence[Series], metric: Metric) -> tuple[
         return WRONG, f"{why[:1].upper()}{why[1:].rstrip('.')}."
     if not all(each.samples for each in series):
         left_out = any(each.not_finite for each in series)
-        return NOT_MEASURED, f"The samples of {metric} are {'no finite numbers' if left_out else 'not there'}."
+        return NOT_MEASURED, f"The samples of {metric} are {'negative or not finite' if left_out else 'not there'}."
     return OK, ""
 
 
@@ -122,17 +124,15 @@ def _notes(repeats: Repeats, series: Sequence[Series], metric: Metric) -> Iterat
             why = record.agreement.reason if record.agreement else ""
             yield f"Outputs not checked: {why or 'nothing was there to compare them with'}"
     warnings = [warning for warning in cautions(repeats) if warning.code not in _QUIET]
-    yield from (f"{each.message} {each.advice}".strip() for each in warnings if not _has_figures(each))
+    yield from (f"{each.message} {each.advice}".strip() for each in warnings if not has_figures(each))
     # Figures differ from case to case: with them there would be a note for each.
-    codes = [each.code for each in warnings if _has_figures(each)]
+    codes = [each.code for each in warnings if has_figures(each)]
     if metric == "throughput":  # the others are of the samples of latency
-        codes = [code for code in codes if code in _OF_THE_MACHINE]
+        codes = [code for code in codes if code in (*_OF_THE_MACHINE, *_OF_THROUGHPUT)]
+    else:
+        codes = [code for code in codes if code not in _OF_THROUGHPUT]
     if codes:
         yield f"warned of {listing(codes)}; inferlens show has the figures."
     left_out = sum(each.not_finite for each in series)
     if left_out:
-        yield f"{plural(left_out, 'sample')} are no finite numbers and were left out."
-
-
-def _has_figures(warning: Warning) -> bool:
-    return warning.code in _OF_THE_MACHINE or bool(CAUTIONS.get(warning.code))
+        yield f"{plural(left_out, 'sample')} left out: negative or not finite."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 from contextlib import suppress
 from importlib import metadata
@@ -22,13 +23,14 @@ LIBRARIES = (
 )  # fmt: skip
 VARIABLES = (
     "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "NVIDIA_TF32_OVERRIDE",
-    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCH_BLAS_PREFER_HIPBLASLT",
+    "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCH_BLAS_PREFER_HIPBLASLT", "TRITON_PTXAS_PATH",
 )  # fmt: skip
 FAMILIES = (  # of variables by which these libraries choose threads, kernels and what they compile
     "OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "DNNL_", "ONEDNN_", "CUBLAS", "CUDNN_", "TORCHINDUCTOR_",
     "TORCHDYNAMO_", "TRITON_",
 )  # fmt: skip
-PLACES = ("_DIR", "_HOME")  # where a library keeps things, which makes nothing faster
+# Where a library keeps or finds things, which makes nothing faster; and whom it asks, which may have a password in it.
+PLACES = re.compile(r"_(DIR|HOME|ROOT|PATH|FILE|DBG|LOG)$|REDIS|REMOTE|URL|HOST|TOKEN|KEY|PASS|USER")
 
 
 def collect() -> Environment:
@@ -118,9 +120,7 @@ def _container() -> str:
 
 
 def _variables() -> dict[str, str]:
-    told = (
-        name for name in os.environ if name in VARIABLES or (name.startswith(FAMILIES) and not name.endswith(PLACES))
-    )
+    told = (name for name in os.environ if name in VARIABLES or (name.startswith(FAMILIES) and not PLACES.search(name)))
     return {name: os.environ[name] for name in sorted(told)}
 
 

@@ -1,8 +1,8 @@
 """When to stop taking samples.
 
 A :class:`StoppingRule` is told the samples as they come and says when there are enough. Rules are small objects; a new
-one needs no change anywhere else. Each ends at its ``max_time`` at the latest; what was not reached then is said of the
-record, see ``cautions``.
+one needs no change anywhere else. Each ends at its ``max_time`` at the latest, and tells what was not reached then, but
+for a median's interval, which the record's samples tell: see ``cautions``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from inferlens.case import MAX_TIME, Budget
 from inferlens.stats.intervals import median_interval
@@ -27,6 +28,17 @@ MOST_WARMUP = 2_000_000  # memory alone: very short calls need many to fill a se
 LEAST_SECONDS = 0.5
 GROWTH = 1.1  # looking at all samples takes time: they are looked at again when there are so many times as many
 LEVEL = 0.95
+
+
+LONGER = "A longer --max-time."
+MORE_PROCESSES = "More --repeats take as many in each process."
+
+
+class Missed(NamedTuple):
+    """What a series did not reach, and what to do about it."""
+
+    message: str
+    advice: str = LONGER
 
 
 class StoppingRule(ABC):
@@ -73,12 +85,12 @@ class StoppingRule(ABC):
         return self.reached or self.most == 0 or self.spent >= self._max_time
 
     @property
-    def missed(self) -> str:
-        """What was wanted and not reached, in a sentence; empty if it was, or if the samples themselves tell."""
-        return "" if self.reached else self._missed()
+    def missed(self) -> Missed | None:
+        """What was wanted and not reached; ``None`` if it was, or if the samples themselves tell."""
+        return None if self.reached else self._missed()
 
-    def _missed(self) -> str:
-        return ""
+    def _missed(self) -> Missed | None:
+        return None
 
     @property
     def most(self) -> int:
@@ -103,8 +115,8 @@ class FixedCount(StoppingRule):
         """See :class:`StoppingRule`."""
         return True
 
-    def _missed(self) -> str:
-        return f"The time was up after {len(self.samples):,} of {self._limit:,} samples." if self._limit else ""
+    def _missed(self) -> Missed:
+        return Missed(f"The time was up after {len(self.samples):,} of {self._limit:,} samples.")
 
 
 class FixedTime(StoppingRule):
@@ -123,11 +135,13 @@ class FixedTime(StoppingRule):
         """See :class:`StoppingRule`."""
         return self.spent >= self._seconds
 
-    def _missed(self) -> str:
+    def _missed(self) -> Missed:
         if self.spent >= self._seconds:
-            return f"The time was up after {len(self.samples):,} of {self._least:,} samples."
-        why = "the time was up" if self.most else f"{self._limit:,} samples are as many as are kept"
-        return f"Samples were taken for {duration(self.spent)} of {duration(self._seconds)}: {why}."
+            return Missed(f"The time was up after {len(self.samples):,} of {self._least:,} samples.")
+        spent = f"Samples were taken for {duration(self.spent)} of {duration(self._seconds)}"
+        if self.most:
+            return Missed(f"{spent}: the time was up.")
+        return Missed(f"{spent}: {self._limit:,} samples are as many as are kept.", MORE_PROCESSES)
 
     @property
     def progress(self) -> float:
@@ -178,6 +192,7 @@ class Plateau(StoppingRule):
         super().__init__(LEAST_SAMPLES, MOST_SAMPLES, max_time)
         self._tolerance = tolerance
         self._noise: list[float] = []
+        self._flat = False
 
     def enough(self) -> bool:
         """See :class:`StoppingRule`."""
@@ -185,11 +200,14 @@ class Plateau(StoppingRule):
         self._noise.append((quantile(self.samples, 0.75) - quantile(self.samples, 0.25)) / middle if middle else 0.0)
         last = self._noise[-self.LOOKS :]
         mean = sum(last) / len(last)
-        flat = all(abs(noise - mean) <= self._tolerance * mean for noise in last)
-        return len(last) == self.LOOKS and flat and self.spent >= LEAST_SECONDS
+        self._flat = len(last) == self.LOOKS and all(abs(noise - mean) <= self._tolerance * mean for noise in last)
+        return self._flat and self.spent >= LEAST_SECONDS
 
-    def _missed(self) -> str:
-        return f"The noise had not become flat in {plural(len(self.samples), 'sample')}."
+    def _missed(self) -> Missed | None:
+        if self._flat:  # as many samples as are kept took less than the least time
+            return None
+        advice = LONGER if self.most else MORE_PROCESSES
+        return Missed(f"The noise had not become flat in {plural(len(self.samples), 'sample')}.", advice)
 
 
 class SteadyState(StoppingRule):

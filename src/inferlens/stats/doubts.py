@@ -72,8 +72,9 @@ def doubts(samples: Sequence[float]) -> tuple[Doubt, ...]:
 
 
 def _few(values: Array) -> Doubt:
-    counted = f"{values.size} samples are" if values.size != 1 else "1 sample is"
-    message = f"{counted} few: {LEAST_SAMPLES} were expected at least."
+    message = f"{values.size} samples are few: {LEAST_SAMPLES} were expected at least."
+    if values.size == 1:
+        message = f"There is 1 sample: {LEAST_SAMPLES} were expected at least."
     return Doubt("few-samples", message, float(values.size), "interval")
 
 

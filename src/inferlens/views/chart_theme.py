@@ -1,8 +1,8 @@
 """Colours and type of the charts: readable on white paper, on a dark page, and by people who see colours differently.
 
 The palette is that of M. Okabe and K. Ito, "Color Universal Design" (2008), its yellow and black replaced, since they
-vanish on white and on dark, and four more that are as far from all others, also for people who see no red or no green.
-A chart paints its own background, so a light one stays readable inside a dark page.
+vanish on white and on dark, and four more, which are no nearer to any other than two of the eight are to each other for
+people who see no red or no green. A chart paints its own background, so a light one stays readable inside a dark page.
 """
 
 from __future__ import annotations

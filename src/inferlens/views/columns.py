@@ -28,7 +28,7 @@ from inferlens.views.row import Row
 
 _SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 FASTEST = "★"
-FIGURE = re.compile(r"(?<![\w.,])\d+(?:\.\d+)?(?:e-\d+)?(?!\w|[.,]\d)")
+FIGURE = re.compile(r"(?<![\w.,])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e-\d+)?(?!\w|[.,]\d)")
 # Figures, and what a backend may be asked for, in brackets: (tensorrt.tf32=true), (torch_compile:reduce-overhead).
 FILLED = re.compile(rf"{FIGURE.pattern}|(?<=\()[a-z]\w*(?:\.\w+=\w+|:[a-z-]+)(?=\))")
 
@@ -147,8 +147,12 @@ def _range(figures: Sequence[str]) -> str:
     """What several notes have in one place: a figure, or the least and the greatest; or all that may be asked for."""
     if not all(map(FIGURE.fullmatch, figures)):
         return ", ".join(dict.fromkeys(figures))
-    least, greatest = min(figures, key=float), max(figures, key=float)
-    return least if float(least) == float(greatest) else f"{least} to {greatest}"
+    least, greatest = min(figures, key=_value), max(figures, key=_value)
+    return least if _value(least) == _value(greatest) else f"{least} to {greatest}"
+
+
+def _value(figure: str) -> float:
+    return float(figure.replace(",", ""))
 
 
 def notes_of(row: Row) -> list[str]:

@@ -36,6 +36,7 @@ class Row(Struct, frozen=True, kw_only=True):
         reference: name of the row the speed-up is against; empty if there is none.
         speedup: reference's median latency over this one's, with its 95 % interval; of rates where no latency was
             measured.
+        waves: whether the speed-up's interval is wider because processes resemble those before them.
         error: relative L2 error of the outputs; ``agrees`` is ``None`` where they could not be checked.
         h2d, compute, d2h: medians of the parts of the GPU time, where a call begins and ends on the host.
         build: seconds of export and build together; ``cached`` if what was built before was used.
@@ -117,6 +118,7 @@ class Row(Struct, frozen=True, kw_only=True):
     energy_high: float | None = None
     ranked: bool = False
     fastest: bool = False
+    waves: bool = False
     warnings: tuple[str, ...] = ()
 
     @property
@@ -165,23 +167,16 @@ class Row(Struct, frozen=True, kw_only=True):
         return None
 
     def overlaps(self, other: Row) -> bool:
-        """Whether the two cannot be told apart.
-
-        Their ranges overlap, or one of them is not known; or one is the other's reference, and the interval of their
-        speed-up, which allows for more than the two ranges do, has 1 in it.
-        """
+        """Whether the two cannot be told apart by their ranges: these overlap, or one of them is not known."""
         mine, theirs = self.pace_range, other.pace_range
-        overlap = mine is None or theirs is None or mine.overlaps(theirs)
-        return overlap or self._may_equal(other) or other._may_equal(self)
+        return mine is None or theirs is None or mine.overlaps(theirs)
 
-    def _may_equal(self, reference: Row) -> bool:
-        if not (reference.is_reference and reference.name == self.reference) or self.is_reference:
+    def may_equal(self, other: Row) -> bool:
+        """Whether one of the two is the other's reference, and the interval of their speed-up has 1 in it."""
+        reference, row = (self, other) if self.is_reference else (other, self)
+        if not reference.is_reference or row.is_reference or row.reference != reference.name:
             return False
-        return (
-            self.speedup_low is not None
-            and self.speedup_high is not None
-            and self.speedup_low <= 1 <= self.speedup_high
-        )
+        return row.speedup_low is not None and row.speedup_high is not None and row.speedup_low <= 1 <= row.speedup_high
 
     @property
     def inputs_any_batch(self) -> str:

@@ -50,9 +50,10 @@ def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
 
 
 def of_comparisons(records: Sequence[Record]) -> dict[str, tuple[Warning, ...]]:
-    """The warnings that rows have of being compared with each other, by the id of each row's first record."""
-    said = in_waves()
-    return {row.id: (said,) for row in rows(records) if _note(said) in row.warnings}
+    """The warnings that cases have of being compared with each other, by the id of each one's first record."""
+    if all(len(run.records) < 2 for run in latest(records)):
+        return {}
+    return {row.id: (in_waves(),) for row in rows(records) if row.waves}
 
 
 def _with_inputs(runs: Sequence[Repeats]) -> list[tuple[Repeats, tuple[TensorSpec, ...]]]:
@@ -255,10 +256,17 @@ def _compared(pairs: Sequence[tuple[Row, Repeats]], chosen: dict[str, Row]) -> l
         if reference is not None:
             row = _against(row, reference, processes, in_rounds(runs[reference.id], run))
         done.append(row)
-    ranked = [row for row in done if row.ranked]
+    return sorted(_marked(done), key=_place)
+
+
+def _marked(rows: Sequence[Row]) -> list[Row]:
+    """The rows, those marked that cannot be told from the fastest; with the reference all that lies between the two."""
+    ranked = [row for row in rows if row.ranked]
     best = min(ranked, key=lambda row: row.pace or 0.0, default=None)
-    marked = [replace(row, fastest=best is not None and row.ranked and row.overlaps(best)) for row in done]
-    return sorted(marked, key=_place)
+    if best is None:
+        return list(rows)
+    doubtful = max((row.pace or 0.0 for row in ranked if row.may_equal(best)), default=0.0)
+    return [replace(row, fastest=row.ranked and (row.overlaps(best) or (row.pace or 0.0) <= doubtful)) for row in rows]
 
 
 def _comparable(pairs: Sequence[tuple[Row, Repeats]]) -> list[tuple[Row, Repeats]]:
@@ -286,10 +294,8 @@ def _against(row: Row, reference: Row, processes: dict[str, list[Sequence[float]
     if found is None or found.speedup is None:
         return replace(row, reference=reference.name)
     low, high = _ends(found.speedup_interval)
-    noted = (*row.warnings, _note(in_waves())) if found.resemblance else row.warnings
-    return replace(
-        row, reference=reference.name, speedup=found.speedup, speedup_low=low, speedup_high=high, warnings=noted
-    )
+    row = replace(row, reference=reference.name, speedup=found.speedup, speedup_low=low, speedup_high=high)
+    return replace(row, waves=True, warnings=(*row.warnings, _note(in_waves()))) if found.resemblance else row
 
 
 def _ends(interval: Interval | None) -> tuple[float | None, float | None]:

@@ -35,7 +35,7 @@ class Comparison:
     @cached_property
     def rivals(self) -> list[Row]:
         """Rows that cannot be told apart from the winner."""
-        return [row for row in self.ranked[1:] if self.winner and self.winner.overlaps(row)]
+        return [row for row in self.ranked[1:] if row.fastest]
 
     @cached_property
     def faster_but_wrong(self) -> list[Row]:
