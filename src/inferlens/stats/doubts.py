@@ -91,7 +91,7 @@ def _few_independent(values: Array) -> Doubt | None:
     short = values.size < LEAST_TIMES * max(found.time, least) and correlated(values)
     if not short and median_interval(list(values)) is not None:
         return None
-    worth = f"{values.size} are worth only about {found.independent:.0f} independent ones"
+    worth = f"{values.size:,} are worth only about {found.independent:,.0f} independent ones"
     message = f"Samples resemble their neighbours: {worth}."
     return Doubt("few-independent-samples", message, found.independent, "interval")
 
@@ -101,7 +101,7 @@ def _unsteady(values: Array) -> list[Doubt | None]:
     if found.reason in ("steady", "few-samples"):
         return []
     messages: dict[str, tuple[Code, str]] = {
-        "warm-up": ("warm-up", f"The first {found.start} of {values.size} samples differ from the rest."),
+        "warm-up": ("warm-up", f"The first {found.start:,} of {values.size:,} samples differ from the rest."),
         "drifting": ("drifting", "Latencies drift to the end of the series."),
         "cycling": ("cycling", "Latencies go up and down slowly."),
         "never-steady": ("never-steady", "The level of latencies changes late in the series."),
