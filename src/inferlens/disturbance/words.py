@@ -30,11 +30,11 @@ def warnings(marks: Marks, late: int = 0) -> tuple[Warning, ...]:
         reasons = ", ".join(f"{kind}{_more(marks, kind)}" for kind in kinds)
         worst = max(kinds, key=lambda kind: marks.touched[kind])
         code = "samples-left-out" if marks.clean or late else "disturbed"
-        share = f"{len(marks.disturbed)} of {marks.count} samples were disturbed, by {reasons}"
+        share = f"{len(marks.disturbed):,} of {marks.count:,} samples were disturbed, by {reasons}"
         again = ", measuring again was no better" if "measured again" in marks.why else ""
         decision = "they are left out" if marks.clean else f"all are kept{again}"
         if late:
-            decision = f"they are left out, with all of the slower level that the last {late} samples are"
+            decision = f"they are left out, with all of the slower level that the last {late:,} samples are"
         found.append(Warning(code, f"{share}; {decision}.", ADVICE[worst]))
     if "power cap" in marks.touched:
         found.append(
@@ -47,7 +47,7 @@ def warnings(marks: Marks, late: int = 0) -> tuple[Warning, ...]:
 
 
 def _share(marks: Marks, kind: Kind) -> str:
-    return f"{marks.touched[kind]} of {marks.count} samples were taken"
+    return f"{marks.touched[kind]:,} of {marks.count:,} samples were taken"
 
 
 def _more(marks: Marks, kind: Kind) -> str:
