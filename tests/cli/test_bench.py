@@ -133,6 +133,16 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     assert "Machine" in done.stdout
 
 
+def test_a_reference_that_no_case_fits_is_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    words = ("bench", "fake:demo", "--backend", "fake:steady,fake:noisy", "--iterations", "30")
+    done = inferlens(*words, "--reference", "pytorch", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "No case fits the reference 'pytorch'." in done.stderr
+    assert "'fake:steady fp32 batch 1 cpu'" in done.stderr
+    assert not list(tmp_path.rglob("record.json"))
+    assert inferlens(*words, "--reference", "fake:noisy fp32", cwd=tmp_path).returncode == 0
+
+
 @pytest.mark.parametrize("path", ["results", "results/demo/fake-noisy-fp32-b1-cpu/record.json"])
 def test_check_prints_the_warnings_of_what_was_measured(tmp_path: Path, path: str) -> None:
     words = ("bench", "fake:demo", "--backend", "fake:noisy", "--iterations", "10")

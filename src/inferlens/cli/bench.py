@@ -87,7 +87,7 @@ def bench(
     if dry_run:
         list_cases(api.cases_of(plan), json)
         return
-    report(plan, *measure(plan), format, reference)
+    report(plan, *measure(plan, reference), format, reference)
 
 
 def read_plan(words: dict[str, Any]) -> Plan:
@@ -104,14 +104,18 @@ def read_plan(words: dict[str, Any]) -> Plan:
     return Plan.from_words({**Plan.from_file(Path(files[0])), **said})
 
 
-def measure(plan: Plan) -> tuple[list[Record], bool]:
-    """Runs the plan with a progress bar; the records, and whether it was interrupted."""
+def measure(plan: Plan, reference: str | None = None) -> tuple[list[Record], bool]:
+    """Runs the plan with a progress bar; the records, and whether it was interrupted.
+
+    Raises:
+        InferlensError: if the plan is none, or no case of it can fit the reference.
+    """
     from inferlens import api
     from inferlens.cli import screen
     from inferlens.cli.progress import Bar
 
     with Bar(screen.errors()) as bar:
-        collected = Collecting(bar)
+        collected = Collecting(bar, reference)
         try:
             api.run(plan, collected)
         except KeyboardInterrupt:
@@ -142,9 +146,17 @@ def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str
 class Collecting:
     """An observer that keeps the records, so that those of an interrupted plan are not lost, and passes all on."""
 
-    def __init__(self, bar: Any) -> None:
+    def __init__(self, bar: Any, reference: str | None = None) -> None:
         self.records: list[Record] = []
         self._bar = bar
+        self._reference = reference
+
+    def planned(self, cases: Sequence[Planned]) -> None:
+        """Refuses a reference that none of them can fit."""
+        from inferlens.views.reference import refuse_unknown
+
+        refuse_unknown([planned.case for planned in cases], self._reference)
+        self._bar.planned(cases)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._bar, name)

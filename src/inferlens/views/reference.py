@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from inferlens.case import Case
 from inferlens.errors import InferlensError, suggestion
 from inferlens.views.row import Row
 
@@ -25,13 +26,33 @@ def references(comparisons: Sequence[Sequence[Row]], named: str | None) -> list[
         return [_defaults(rows) for rows in comparisons]
     every = [row for rows in comparisons for row in rows]
     if not any(_fits(row, named) for row in every):
-        raise InferlensError(
-            f"No case fits the reference '{named}'.",
-            expected=f"one of {_labels(every)}",
-            cure=suggestion(named, {row.backend for row in every} | {row.label for row in every})
-            or f"--reference '{every[0].backend} {every[0].precision}'",
-        )
+        raise _unknown(named, [row.label for row in every], [f"{row.backend} {row.precision}" for row in every])
     return [_matching(rows, named) for rows in comparisons]
+
+
+def refuse_unknown(cases: Sequence[Case], named: str | None) -> None:
+    """Refuses, before anything is measured, a reference that no case can fit.
+
+    Options, sizes and what is known only once a case ran are left for then.
+
+    Raises:
+        InferlensError: if of no case all words of ``named`` are words of its label.
+    """
+    if not named or not cases or any(spec.dynamic for case in cases for spec in case.inputs):
+        return
+    wanted = {word for word in _words(named) if not re.search(r"[=(]", word)}
+    if not any(wanted <= _words(case.label) | {case.backend} for case in cases):
+        raise _unknown(
+            named, [case.label for case in cases], [f"{each.backend_label} {each.precision}" for each in cases]
+        )
+
+
+def _unknown(named: str, labels: Sequence[str], short: Sequence[str]) -> InferlensError:
+    return InferlensError(
+        f"No case fits the reference '{named}'.",
+        expected=f"one of {_listed(labels)}",
+        cure=suggestion(named, {*labels, *(each.partition(" ")[0] for each in short)}) or f"--reference '{short[0]}'",
+    )
 
 
 def _defaults(rows: Sequence[Row]) -> dict[str, Row]:
@@ -65,7 +86,7 @@ def _single(fitting: Sequence[Row], named: str) -> Row:
             return choice[0]
     raise InferlensError(
         f"The reference '{named}' fits {len(fitting)} cases.",
-        expected=f"one of {_labels(fitting)}",
+        expected=f"one of {_listed([row.label for row in fitting])}",
         cure=f"--reference '{fitting[0].name}'",
     )
 
@@ -84,7 +105,7 @@ def _words(text: str) -> set[str]:
     return set(re.sub(r"\b(\d+) threads?\b", r"threads=\1", text).split())
 
 
-def _labels(rows: Sequence[Row]) -> str:
-    labels = list(dict.fromkeys(row.label for row in rows))
+def _listed(labels: Sequence[str]) -> str:
+    labels = list(dict.fromkeys(labels))
     more = f" and {len(labels) - 12} more" if len(labels) > 12 else ""
     return ", ".join(f"'{label}'" for label in labels[:12]) + more
