@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 from inferlens.disturbance.mark import mark  # noqa: E402
 from inferlens.energy import energy_per_item  # noqa: E402
 from inferlens.machine import Before, MachineLog, peak_device_memory  # noqa: E402
+from inferlens.measure.environment import collect  # noqa: E402
 from inferlens.watch.before import survey  # noqa: E402
 from inferlens.watch.watch import Watch  # noqa: E402
 
@@ -130,3 +131,9 @@ def test_another_process_is_foreign_or_unknown_and_never_denied() -> None:
             begin, end, _ = work(process, 1.5)
     marks = mark([begin], [end - begin], watch.log(), least=1)
     assert "foreign process" in marks.touched or "foreign process" in marks.unseen, watch.log().processes
+
+
+def test_the_environment_has_the_power_limit() -> None:
+    limits = [gpu.power_limit for gpu in collect().gpus]
+    assert limits
+    assert all(limit and 20 < limit < 5000 for limit in limits)
