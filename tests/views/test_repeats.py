@@ -198,7 +198,7 @@ def test_energy_and_what_a_call_waits_for_are_columns():
     (row,) = rows([gpu])
     assert (row.energy, row.energy_low, row.energy_high, row.bound) == (0.25, 0.2, 0.3, "host")
     text = Table(width=200).render([gpu])
-    assert "250" in text
+    assert "250 ± 20.0 %" in text
     assert "mJ per item" in text
     assert "Bound by the host" in text
 

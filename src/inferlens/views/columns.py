@@ -60,7 +60,7 @@ COLUMNS = (
     Column("iterations", "per s", lambda row: rate(row.iterations_per_second), 8),
     Column("items", "per s", lambda row: rate(row.items_per_second), 5),
     Column("in flight", "", lambda row: _in_flight(row), 5),
-    Column("energy", "mJ per item", lambda row: millijoules(row.energy), 9),
+    Column("energy", "mJ per item", lambda row: _energy(row), 9),
     Column("bound by", "", lambda row: row.bound or ABSENT, 12, numeric=False),
     Column("speed-up", "", lambda row: outcome(row), 0),
     Column("interval", "95 %", lambda row: ratio_range(row.speedup_low, row.speedup_high), 14),
@@ -74,6 +74,12 @@ COLUMNS = (
 def _in_flight(row: Row) -> str:
     """Calls in flight where there was a choice: on a CPU one is the rule."""
     return ABSENT if row.in_flight is None or (row.in_flight == 1 and row.device == "cpu") else str(row.in_flight)
+
+
+def _energy(row: Row) -> str:
+    """With how far it may be off; the bounds contain what the sensor does not tell."""
+    bounds = half_width(row.energy, row.energy_low, row.energy_high)
+    return millijoules(row.energy) + (f" ± {bounds}" if bounds != ABSENT else "")
 
 
 def outcome(row: Row) -> str:
