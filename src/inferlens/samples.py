@@ -33,9 +33,8 @@ class Series:
 
     Attributes:
         samples: the samples.
-        not_finite, disturbed, unsteady, late: how many were left out, for which reason; negative ones count as not
-            finite, ``late`` were a slower level at
-            the end, while something disturbed the machine.
+        not_finite, disturbed, unsteady, late: how many were left out, for which reason; ``not_finite`` were negative or
+            not finite, ``late`` were a slower level at the end, while something disturbed the machine.
         state: where the steady state begins, among the samples that are finite and undisturbed, and not ``late``.
         places: which of the record's samples they are.
     """
@@ -60,7 +59,7 @@ def of(record: Record, metric: Metric) -> Series:
     known = marks if marks and marks.count == len(taken) else Marks(count=0)
     out = frozenset(known.discarded)
     kept = [place for place in range(len(taken)) if place not in out]
-    places = [place for place in kept if 0 <= taken[place] < math.inf]
+    places = [place for place in kept if _countable(taken[place])]
     state = steady([taken[place] for place in places])
     found = Series(
         samples=tuple(taken[place] for place in places[state.start :]),
@@ -139,7 +138,11 @@ def finite(record: Record, metric: Metric) -> tuple[float, ...]:
     """Samples of a metric that are finite and not negative; none if the case did not run to its end."""
     if record.status != "ok":
         return ()
-    return tuple(value for value in record.samples(metric) if 0 <= value < math.inf)
+    return tuple(value for value in record.samples(metric) if _countable(value))
+
+
+def _countable(value: float) -> bool:
+    return 0 <= value < math.inf
 
 
 @dataclass(frozen=True)
