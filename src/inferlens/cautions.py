@@ -36,6 +36,7 @@ ADVICE = {
     "beginning-left-out": "More --warmup; --repeats 5 shows whether it is so each time.",
     "uneven-throughput": "--repeats 5, or a quieter machine.",
     "waves": "inferlens ab, which measures the two in turns.",
+    "other-card": "Measure both on one machine.",
     "repeat-failed": "Its record says why; the median is of the others.",
     "cut-short": "The same command again, to its end.",
     "in-turns": "Compare it with the other one, or with what was measured in turns as well.",
@@ -205,6 +206,15 @@ def in_waves() -> Warning:
         "interval of the speed-up is wider for that."
     )
     return _caution("waves", message)
+
+
+def on_other_card() -> Warning:
+    """Of a case that was compared with another, where the two ran on different GPUs of one name."""
+    message = (
+        "The reference was measured on another GPU of the same name: how far such GPUs and their hosts differ is in no "
+        "interval."
+    )
+    return _caution("other-card", message)
 
 
 def _of_warm_up(record: Record) -> Iterator[Warning]:

@@ -180,6 +180,11 @@ class Repeats:
         """The samples of each process, as ``stats.levels`` and ``stats.compare`` take them."""
         return [series.samples for series in self.series if series.samples]
 
+    @property
+    def windows(self) -> list[Sequence[float]]:
+        """Calls per second of each window of throughput, process by process."""
+        return [samples for record in self.ran if (samples := of(record, "throughput").samples)]
+
 
 def in_rounds(one: Repeats, other: Repeats) -> bool:
     """Whether two cases were measured in turns, in rounds that both got through: what drifts slowly hits both alike."""
@@ -192,6 +197,13 @@ def machine(environment: Environment) -> str:
     cpu = environment.cpu or "unknown CPU"
     threads = f", {environment.cpu_threads} threads" if environment.cpu_threads else ""
     return " + ".join([cpu + threads, *(gpu.name for gpu in environment.gpus)])
+
+
+def card(record: Record) -> str:
+    """The UUID of the GPU that was watched, or of the first; empty where there is none."""
+    watched = record.machine.gpu_uuid if record.machine else ""
+    gpus = record.environment.gpus
+    return watched or (gpus[0].uuid if gpus else "")
 
 
 def latest(records: Sequence[Record]) -> list[Repeats]:

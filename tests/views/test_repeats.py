@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 
-from inferlens.cautions import in_waves
+from inferlens.cautions import in_waves, on_other_card
 from inferlens.machine import Energy, Marks
-from inferlens.record import Measurement, Memory
+from inferlens.record import Gpu, Measurement, Memory
 from inferlens.units import half_width
 from inferlens.views.chart import Chart
 from inferlens.views.rows import of_comparisons, rows
 from inferlens.views.table import Table
 from inferlens.views.verdict import verdict
 
-from .samples import WRONG, case, failure, record, series
+from .samples import GPU, GPU_MACHINE, WRONG, case, failure, record, series
 
 
 def processes(backend: str, *medians: float, **fields):
@@ -93,6 +94,30 @@ def test_warnings_of_being_compared_are_told_by_the_record():
     wave = [0.01 * (1 + 0.05 * math.sin(2 * math.pi * index / 12)) for index in range(12)]
     wavy = processes("openvino", *wave)
     assert of_comparisons([*processes("pytorch", *[0.01] * 12), *wavy]) == {wavy[0].id: (in_waves(),)}
+
+
+def on_card(backend: str, median: float, uuid: str, device: str = "cuda"):
+    environment = msgspec.structs.replace(GPU_MACHINE, gpus=(Gpu(name=GPU, uuid=uuid),))
+    return record(case(backend, device=device), median=median, id=backend, environment=environment)
+
+
+def test_a_speed_up_against_another_card_of_the_same_name_says_so():
+    reference = on_card("pytorch", 0.01, "GPU-1")
+    near, far = on_card("torchscript:trace", 0.008, "GPU-1"), on_card("tensorrt", 0.005, "GPU-2")
+    shown = rows([reference, near, far])
+    assert [row.other_card for row in shown] == [False, True, False]
+    assert [on_other_card().message in " ".join(row.warnings) for row in shown] == [False, True, False]
+    assert of_comparisons([reference, near, far]) == {"tensorrt": (on_other_card(),)}
+    assert any("on 2 GPUs of one name" in sentence for sentence in verdict(shown))
+    assert not any("of one name" in sentence for sentence in verdict(rows([reference, near])))
+
+
+def test_of_cases_on_the_cpu_and_of_older_records_no_card_is_asked():
+    on_the_cpu = [
+        on_card(backend, 0.01, uuid, "cpu") for backend, uuid in (("pytorch", "GPU-1"), ("openvino", "GPU-2"))
+    ]
+    older = [on_card("pytorch", 0.01, ""), on_card("tensorrt", 0.005, "GPU-2")]
+    assert not any(row.other_card for row in (*rows(on_the_cpu), *rows(older)))
 
 
 def test_rounds_are_pairs_so_that_drift_cancels_out():

@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from inferlens.errors import InferlensError
 from inferlens.record import IN_TURNS, Gpu, Record
+from inferlens.samples import card
 from inferlens.units import byte_count, duration, percent, plural
 
 UNKNOWN = "unknown"
@@ -138,9 +139,7 @@ def _driver(record: Record) -> str:
 
 
 def _card(record: Record) -> str:
-    watched = record.machine.gpu_uuid if record.machine else ""
-    gpus = record.environment.gpus
-    return (watched or (gpus[0].uuid if gpus else ""))[:16]
+    return card(record)[:16]
 
 
 def _clock(record: Record) -> str:

@@ -50,6 +50,11 @@ class Interval(Struct, frozen=True):
         return self.low <= value <= self.high
 
 
+def ends(interval: Interval | None) -> tuple[float | None, float | None]:
+    """From where to where it reaches; ``None`` twice for none."""
+    return (interval.low, interval.high) if interval else (None, None)
+
+
 class Speedup(Struct, frozen=True):
     """A ratio of two medians; above 1 the candidate is faster. ``interval`` is ``None`` with too few samples."""
 

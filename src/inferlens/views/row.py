@@ -37,6 +37,7 @@ class Row(Struct, frozen=True, kw_only=True):
         speedup: reference's median latency over this one's, with its 95 % interval; of rates where no latency was
             measured.
         waves: whether the speed-up's interval is wider because processes resemble those before them.
+        card: the GPU's own name (UUID), of cases on a GPU; ``other_card`` if the reference was measured on another.
         error: relative L2 error of the outputs; ``agrees`` is ``None`` where they could not be checked.
         h2d, compute, d2h: medians of the parts of the GPU time, where a call begins and ends on the host.
         build: seconds of export and build together; ``cached`` if what was built before was used.
@@ -66,6 +67,7 @@ class Row(Struct, frozen=True, kw_only=True):
     status: str
     reason: str
     cure: str
+    card: str = ""
     manner: str = ""
     processes: int = 1
     between: bool = False
@@ -119,6 +121,7 @@ class Row(Struct, frozen=True, kw_only=True):
     ranked: bool = False
     fastest: bool = False
     waves: bool = False
+    other_card: bool = False
     warnings: tuple[str, ...] = ()
 
     @property

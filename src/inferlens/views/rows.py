@@ -6,20 +6,19 @@ between rows of one *comparison* alone: the same model, inputs and batch on the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from inferlens.case import Case, TensorSpec, with_batch
-from inferlens.cautions import bound_by, cautions, in_waves
+from inferlens.cautions import bound_by, cautions
 from inferlens.record import Agreement, Metric, Record, Warning
-from inferlens.samples import Repeats, in_rounds, latest, machine, of
-from inferlens.stats.compare import compare
-from inferlens.stats.intervals import Interval, mean_interval, quantile_interval
+from inferlens.samples import Repeats, card, latest, machine, of
+from inferlens.stats.intervals import ends, mean_interval, quantile_interval
 from inferlens.stats.levels import estimate, over_processes
 from inferlens.stats.quantiles import Summary, geometric_mean, median, summarise
 from inferlens.units import plural
+from inferlens.views.ranking import comparable, compared, note, of_comparison
 from inferlens.views.reference import references
 from inferlens.views.row import Row
 
@@ -44,16 +43,14 @@ def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
         comparisons.values(),
         key=lambda pairs: (models[pairs[0][0].model], tables[pairs[0][0].table], pairs[0][0].batch or 0),
     )
-    ordered = [_comparable(pairs) for pairs in ordered]
+    ordered = [comparable(pairs) for pairs in ordered]
     chosen = references([[row for row, _ in pairs] for pairs in ordered], reference)
-    return [row for pairs, mine in zip(ordered, chosen, strict=True) for row in _compared(pairs, mine)]
+    return [row for pairs, mine in zip(ordered, chosen, strict=True) for row in compared(pairs, mine)]
 
 
 def of_comparisons(records: Sequence[Record]) -> dict[str, tuple[Warning, ...]]:
     """The warnings that cases have of being compared with each other, by the id of each one's first record."""
-    if all(len(run.records) < 2 for run in latest(records)):
-        return {}
-    return {row.id: (in_waves(),) for row in rows(records) if row.waves}
+    return {row.id: found for row in rows(records) if (found := of_comparison(row))}
 
 
 def _with_inputs(runs: Sequence[Repeats]) -> list[tuple[Repeats, tuple[TensorSpec, ...]]]:
@@ -127,6 +124,7 @@ def _row(run: Repeats, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         device=case.device,
         device_name=(environment.cpu or "CPU") if case.device == "cpu" else gpu,
         machine=machine(environment),
+        card=card(record) if case.device != "cpu" else "",
         threads=case.threads,
         options=case.options_label,
         inputs=", ".join(map(str, inputs)),
@@ -148,13 +146,9 @@ def _row(run: Repeats, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         device_peak=max((_device_peak(one) for one in run.records), default=0) or None,
         ranked=record.ranked and (agreement is None or agreement.agrees is not False),
         bound=bound_by(record),
-        warnings=tuple(map(_note, warned)),
+        warnings=tuple(map(note, warned)),
     )
     return _with_energy(_with_rates(_with_latencies(row, run), run), run)
-
-
-def _note(warning: Warning) -> str:
-    return f"{warning.message} {warning.advice}".strip()
 
 
 def _worst(run: Repeats) -> Agreement | None:
@@ -173,7 +167,7 @@ def _with_latencies(row: Row, run: Repeats) -> Row:
     found = estimate(run.processes)
     if not summaries:
         return row
-    low, high = _ends(found.interval if found else None)
+    low, high = ends(found.interval if found else None)
     row = replace(
         row,
         samples=sum(summary.count for summary in summaries),
@@ -201,7 +195,7 @@ def _with_intervals(row: Row, processes: Sequence[Sequence[float]], summaries: S
         found = [mean_interval(samples), quantile_interval(samples, 0.95), quantile_interval(samples, 0.99)]
     else:
         found = [over_processes([getattr(each, name) for each in summaries]) for name in ("mean", "p95", "p99")]
-    (mean_low, mean_high), (p95_low, p95_high), (p99_low, p99_high) = map(_ends, found)
+    (mean_low, mean_high), (p95_low, p95_high), (p99_low, p99_high) = map(ends, found)
     return replace(
         row,
         mean_low=mean_low,
@@ -214,8 +208,8 @@ def _with_intervals(row: Row, processes: Sequence[Sequence[float]], summaries: S
 
 
 def _with_rates(row: Row, run: Repeats) -> Row:
-    rates = estimate(_windows(run))
-    low, high = _ends(rates.interval if rates else None)
+    rates = estimate(run.windows)
+    low, high = ends(rates.interval if rates else None)
     per_second = rates.median if rates else None
     throughput = run.first.measurement("throughput")
     return replace(
@@ -244,67 +238,6 @@ def _with_energy(row: Row, run: Repeats) -> Row:
         energy_low=min(each.low or 0.0 for each in found),
         energy_high=max(each.high or 0.0 for each in found),
     )
-
-
-def _compared(pairs: Sequence[tuple[Row, Repeats]], chosen: dict[str, Row]) -> list[Row]:
-    """Rows of one comparison with speed-ups against the reference of their device, the fastest marked, in order."""
-    runs = {row.id: run for row, run in pairs}
-    processes = {row.id: _processes(run, pairs) for row, run in pairs}
-    done = []
-    for row, run in pairs:
-        reference = chosen.get(row.device)
-        if reference is not None:
-            row = _against(row, reference, processes, in_rounds(runs[reference.id], run))
-        done.append(row)
-    return sorted(_marked(done), key=_place)
-
-
-def _marked(rows: Sequence[Row]) -> list[Row]:
-    """The rows, those marked that cannot be told from the fastest; with the reference all that lies between the two."""
-    ranked = [row for row in rows if row.ranked]
-    best = min(ranked, key=lambda row: row.pace or 0.0, default=None)
-    if best is None:
-        return list(rows)
-    doubtful = max((row.pace or 0.0 for row in ranked if row.may_equal(best)), default=0.0)
-    return [replace(row, fastest=row.ranked and (row.overlaps(best) or (row.pace or 0.0) <= doubtful)) for row in rows]
-
-
-def _comparable(pairs: Sequence[tuple[Row, Repeats]]) -> list[tuple[Row, Repeats]]:
-    """The rows of a comparison; those that do not have what is compared may not win."""
-    return [(replace(row, ranked=row.ranked and bool(_processes(run, pairs))), run) for row, run in pairs]
-
-
-def _processes(run: Repeats, pairs: Sequence[tuple[Row, Repeats]]) -> list[Sequence[float]]:
-    """What is compared of a run: latencies, or seconds per call of each window where nobody measured latency."""
-    if any(other.processes for _, other in pairs):
-        return run.processes
-    return [[1 / rate for rate in rates if rate > 0] for rates in _windows(run)]
-
-
-def _windows(run: Repeats) -> list[Sequence[float]]:
-    """Calls per second of each process's windows."""
-    return [samples for record in run.ran if (samples := of(record, "throughput").samples)]
-
-
-def _against(row: Row, reference: Row, processes: dict[str, list[Sequence[float]]], paired: bool) -> Row:
-    if row.id == reference.id:
-        return replace(row, reference=reference.name, is_reference=True, speedup=1.0)
-    base, own = processes[reference.id], processes[row.id]
-    found = compare(base, own, paired=paired and len(base) == len(own)) if row.ranked else None
-    if found is None or found.speedup is None:
-        return replace(row, reference=reference.name)
-    low, high = _ends(found.speedup_interval)
-    row = replace(row, reference=reference.name, speedup=found.speedup, speedup_low=low, speedup_high=high)
-    return replace(row, waves=True, warnings=(*row.warnings, _note(in_waves()))) if found.resemblance else row
-
-
-def _ends(interval: Interval | None) -> tuple[float | None, float | None]:
-    return (interval.low, interval.high) if interval else (None, None)
-
-
-def _place(row: Row) -> tuple[str, bool, bool, bool, float]:
-    """Order within a comparison and device: reference, ranked rows by speed, wrong ones by speed, what did not run."""
-    return row.device, not row.is_reference, not row.ranked, not row.ok, math.inf if row.pace is None else row.pace
 
 
 def _range(spec: TensorSpec) -> str:

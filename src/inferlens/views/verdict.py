@@ -80,7 +80,13 @@ def of_table(rows: Sequence[Row], named: bool = True) -> list[str]:
         merged.setdefault(comparison.kind, []).append(comparison)
     several = len({comparison.rows[0].batch for comparison in comparisons}) > 1
     sentences = [_where(same, named, several) + _said(kind, same) for kind, same in merged.items()]
-    return [*sentences, *_left_out(comparisons), *_unchecked(comparisons), *_how_sure(comparisons)]
+    return [
+        *sentences,
+        *_left_out(comparisons),
+        *_unchecked(comparisons),
+        *_how_sure(comparisons),
+        *_cards(comparisons),
+    ]
 
 
 def _said(kind: tuple[str, ...], same: Sequence[Comparison]) -> str:
@@ -164,6 +170,11 @@ def _how_sure(comparisons: Sequence[Comparison]) -> list[str]:
         return [f"Medians of {count}, one process each: too few for an interval.", *what]
     sentence = f"Medians of {count}, one process each: variation between runs is not in the intervals (--repeats)."
     return [sentence, *_too_few("samples", none), *what]
+
+
+def _cards(comparisons: Sequence[Comparison]) -> list[str]:
+    cards = {row.card for comparison in comparisons for row in comparison.ranked if row.card}
+    return [f"Measured on {len(cards)} GPUs of one name: how far these differ is in no interval."] * (len(cards) > 1)
 
 
 def _too_few(what: str, names: Sequence[str]) -> list[str]:
