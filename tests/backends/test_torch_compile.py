@@ -39,6 +39,7 @@ def test_one_graph_has_no_breaks_and_is_in_the_cache_the_second_time(preparation
     assert preparation.facts["graphs"] == 1
     assert preparation.facts["graph_breaks"] == {"count": 0, "reasons": []}
     assert preparation.facts["compile_cache"] == {"hits": 1, "misses": 0}
+    assert preparation.phases[-1].note == "cached"
 
 
 def test_fullgraph_refuses_a_break(preparation: Preparation) -> None:

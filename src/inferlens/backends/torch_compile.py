@@ -227,10 +227,9 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         facts = self.preparation.facts
         facts["graphs"] = counters.get("stats", {}).get("unique_graphs", 0)
         facts["graph_breaks"] = {"count": breaks, "reasons": reasons}
-        facts["compile_cache"] = {
-            "hits": inductor.get("fxgraph_cache_hit", 0),
-            "misses": inductor.get("fxgraph_cache_miss", 0),
-        }
+        hits, misses = (inductor.get(f"fxgraph_cache_{how}", 0) for how in ("hit", "miss"))
+        facts["compile_cache"] = {"hits": hits, "misses": misses}
+        self.cached = bool(hits and not misses)
         if breaks:
             self.preparation.warn(
                 "graph-breaks",

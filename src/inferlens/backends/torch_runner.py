@@ -94,6 +94,7 @@ class TorchRunner(Runner):
         self.channels_last = options.channels_last
         self.tf32 = options.tf32
         self.clock = clock_of(case.device)
+        self.cached = False  # whether ``build`` found what it makes in a cache
         self._call: Callable[..., Any] = not_entered
         self._entered = ExitStack()
         if options.tf32 and case.device != "cuda":
@@ -113,11 +114,12 @@ class TorchRunner(Runner):
         with ExitStack() as entered:
             entered.enter_context(self.settings())
             self.preparation.facts["threads"] = torch.get_num_threads()
-            with self.preparation.phase("build"):
+            with self.preparation.phase("build") as phase:
                 module = self._moved()
                 entered.enter_context(torch.inference_mode())
                 self._call = self.build(module)
                 self.synchronize()
+                phase.note = "cached" if self.cached else ""
             self._entered = entered.pop_all()
         return self
 

@@ -91,6 +91,7 @@ class TensorRtRunner(ReplayingRunner):
             self.compiled = self.front_end.compile(self._program if self.front_end.exports else module, work)
             if cache is not None:
                 self.preparation.facts["engine_cache"] = {"hits": cache.hits, "misses": cache.misses}
+                self.cached = bool(cache.hits and not cache.misses)
             self._program = self._work = None
             return self.captured(self.compiled)
 
@@ -181,9 +182,6 @@ class TensorRtRunner(ReplayingRunner):
         """
         facts, preparation, options = self.preparation.facts, self.preparation, self.options
         facts["flavour"] = self.library.flavour
-        kept = facts.get("engine_cache", {})
-        if kept.get("hits") and not kept.get("misses"):
-            preparation.phases[-1] = msgspec.structs.replace(preparation.phases[-1], note="cached")
         facts["runtime"] = "Python" if options.use_python_runtime or not self.library.native_runtime else "C++"
         moved = {} if self.front_end.script else shapes.moved_optimum(self.model.inputs)
         if moved:
