@@ -1,53 +1,98 @@
 """Our GPU time of an engine, beside a bare loop of CUDA events around ``execute_async_v3``.
 
-Both time the same engine with the same memory, in turns. The bare loop is what a careful person would write by hand:
-an event, the call, an event, a wait.
+Both time the same engine with the same memory, in turns; which is first changes from round to round. The bare loop is
+what a careful person would write by hand: an event, the call, an event, a wait. The difference is the median of the
+rounds' ratios of medians, its interval that of the sign test.
+
+    python -m benchmarks.engine_loop [--rounds 21] [--output FILE]
+
+With --output every round's medians are kept, with the machine they are of.
 """
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import statistics
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.watch_cost import with_interval
 from inferlens.backends.base import Preparation
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.backends.tensorrt.flavours import find
 from inferlens.case import Case
+from inferlens.files import write_whole
+from inferlens.measure import environment
 from inferlens.models import inputs, resolve
 
-CASES = (("resnet18", "fp16", 1), ("resnet18", "fp16", 32), ("resnet50", "fp32", 1), ("resnet50", "fp16", 8))
-ROUNDS, CALLS, WARMUP = 9, 300, 50
+CASES = (
+    ("factory:benchmarks.engine_loop:small", "fp16", 1), ("torchvision:mobilenet_v3_small", "fp16", 1),
+    ("torchvision:resnet18", "fp16", 1), ("torchvision:resnet18", "fp16", 32),
+    ("torchvision:resnet50", "fp32", 1), ("torchvision:resnet50", "fp16", 8),
+)  # fmt: skip
+ROUNDS, CALLS, WARMUP = 21, 300, 50
 
 
-def main() -> None:
+class Rounds(NamedTuple):
+    """Median GPU times in seconds of each round of one case, by the bare loop and by the runner's clock."""
+
+    model: str
+    precision: str
+    batch: int
+    bare: list[float]
+    ours: list[float]
+
+
+def small() -> Any:
+    """A model of one kernel or two."""
+    import torch
+
+    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()), torch.zeros(1, 64)
+
+
+def main(words: Sequence[str] = ()) -> None:
     """Prints the table; without a GPU and TensorRT, that there is none."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.engine_loop")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--output", type=Path, help="a JSON file for every round's medians")
+    asked = parser.parse_args(words)
     variant = next((name for name in ("trt", "rtx") if find(name)[0]), None)
     able = TensorRT().capabilities()
     if variant is None or not able.supports:
         Console().print("engine_loop: needs an NVIDIA GPU and TensorRT or TensorRT for RTX.")
         return
-    title = f"GPU time of an engine, medians of {ROUNDS} rounds of {CALLS} calls ({find(variant)[0].title})"  # type: ignore[union-attr]
-    table = Table(title=title, title_justify="left")
-    for header in ("model", "precision", "batch", "bare loop, ms", "inferlens, ms", "difference, %"):
-        table.add_column(header, justify="left" if header == "model" else "right")
-    for model, precision, batch in CASES:
-        bare, ours = measured(model, precision, batch, variant)
-        apart = (ours / bare - 1) * 100
-        table.add_row(model, precision, str(batch), f"{bare * 1e3:.4f}", f"{ours * 1e3:.4f}", f"{apart:+.2f}")
-    Console(width=120).print(table)
+    found = [measured(*case, variant, asked.rounds) for case in CASES]
+    flavour = find(variant)[0]
+    title = f"GPU time of an engine, {asked.rounds} rounds of {CALLS} calls ({flavour.title if flavour else variant})"
+    Console(width=120).print(table(title, found))
+    if asked.output:
+        kept = {"title": title, "environment": environment.collect(), "rounds": [one._asdict() for one in found]}
+        write_whole(asked.output, msgspec.json.format(msgspec.json.encode(kept), indent=1))
 
 
-def measured(name: str, precision: str, batch: int, variant: str) -> tuple[float, float]:
-    """Median GPU time in seconds by the bare loop, and by the runner's clock."""
+def table(title: str, found: Sequence[Rounds]) -> Table:
+    """Medians of each case, and how far apart they are."""
+    shown = Table(title=title, title_justify="left")
+    for header in ("model", "precision", "batch", "bare loop, µs", "inferlens, µs", "inferlens / bare loop"):
+        shown.add_column(header, justify="left" if header == "model" else "right")
+    for one in found:
+        ratios = sorted(ours / bare for bare, ours in zip(one.bare, one.ours, strict=True))
+        times = [f"{statistics.median(each) * 1e6:.2f}" for each in (one.bare, one.ours)]
+        shown.add_row(one.model, one.precision, str(one.batch), *times, with_interval(ratios))
+    return shown
+
+
+def measured(name: str, precision: str, batch: int, variant: str, rounds: int) -> Rounds:
+    """One case, in turns."""
     case = Case(
-        model=f"torchvision:{name}", backend="tensorrt", variant=variant, precision=precision, batch=batch,
-        device="cuda",
+        model=name, backend="tensorrt", variant=variant, precision=precision, batch=batch, device="cuda"
     )  # fmt: skip
     model = resolve.load(case)
     with tempfile.TemporaryDirectory() as folder:
@@ -55,11 +100,18 @@ def measured(name: str, precision: str, batch: int, variant: str) -> tuple[float
         with TensorRT().prepare(model, case, preparation) as runner:
             feed = runner.place(inputs.make_inputs(model, case.seed))
             bare_loop(runner, feed, WARMUP)
-            bare, ours = [], []
-            for _ in range(ROUNDS):
-                bare.append(statistics.median(bare_loop(runner, feed, CALLS)))
-                ours.append(statistics.median(runner.clock.time(runner.infer, itertools.repeat(feed), CALLS).gpu))
-    return statistics.median(bare), statistics.median(ours)
+            our_loop(runner, feed, WARMUP)
+            times: dict[Any, list[float]] = {bare_loop: [], our_loop: []}
+            for number in range(rounds):
+                for loop in (bare_loop, our_loop)[:: 1 if number % 2 else -1]:
+                    times[loop].append(statistics.median(loop(runner, feed, CALLS)))
+    return Rounds(name, precision, batch, times[bare_loop], times[our_loop])
+
+
+def our_loop(runner: Any, feed: Any, count: int) -> list[float]:
+    """GPU times of ``count`` calls in seconds, by the runner's clock."""
+    gpu: list[float] = runner.clock.time(runner.infer, itertools.repeat(feed), count).gpu
+    return gpu
 
 
 def bare_loop(runner: Any, feed: Any, count: int) -> list[float]:
@@ -78,3 +130,9 @@ def bare_loop(runner: Any, feed: Any, count: int) -> list[float]:
         end.record(stream)
         stream.synchronize()
     return [begin.elapsed_time(end) * 1e-3 for begin, end in zip(before, after, strict=True)]
+
+
+if __name__ == "__main__":
+    import sys
+
+    main(sys.argv[1:])

@@ -69,7 +69,7 @@ def main(words: Sequence[str] = ()) -> None:
         ratios = [
             sorted(figure(watched) / figure(without) for watched, without in pairs) for figure in FIGURES.values()
         ]
-        table.add_row(LOADS[name], str(len(pairs)), f"{off * 1e6:.1f}", *map(_ratio, ratios))
+        table.add_row(LOADS[name], str(len(pairs)), f"{off * 1e6:.1f}", *map(with_interval, ratios))
     console = Console(width=140)
     console.print(table)
     if log:
@@ -157,7 +157,8 @@ def _has_gpu() -> bool:
     return subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
 
 
-def _ratio(ordered: list[float]) -> str:
+def with_interval(ordered: list[float]) -> str:
+    """The median of ordered ratios with the interval of the sign test, if they are enough for one."""
     rank = int(fractional_rank(len(ordered), 0.5, 0.975))
     if not rank:
         return f"{quantile(ordered, 0.5):.4f}"
