@@ -80,6 +80,7 @@ def launch(
     """
     kills = oom_kills()
     child: _Child | None = None
+    in_time = True
     try:
         with _unbroken():
             child = _Child(job, seat)
@@ -89,7 +90,7 @@ def launch(
             child.show_stacks()
     finally:
         if child:
-            child.end()
+            child.end(patient=in_time)
         if seat:
             seat.end()
     machine = watching.log() if watching else None
@@ -205,9 +206,9 @@ class _Child:
             self.process.send_signal(signal.SIGUSR1)
         self.listen(time.monotonic() + 0.5, lambda _: None)
 
-    def end(self) -> None:
+    def end(self, *, patient: bool) -> None:
         """Kills whatever is left of the process and of what it started."""
-        if self.answer:  # it has said all; a moment to leave in good order
+        if self.answer and patient:  # it has said all; a moment to leave in good order
             with suppress(subprocess.TimeoutExpired):
                 self.process.wait(5)
         with suppress(ProcessLookupError, PermissionError):
