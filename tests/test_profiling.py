@@ -101,6 +101,12 @@ def test_several_processes_are_refused(tmp_path: Path) -> None:
         profiled(tmp_path, repeats=3)
 
 
+def test_a_folder_that_cannot_be_is_said(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(InferlensError, match=r"results/.cache cannot be written: .+"):
+        inferlens.profile("fake:demo", output=str(tmp_path / "results"), iterations=5, warmup=1)
+
+
 def test_levels_are_words_with_commas() -> None:
     assert profiling.levels_of("layer") == ("layer",)
     assert profiling.levels_of("kernel,layer") == ("kernel", "layer")

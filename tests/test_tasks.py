@@ -7,7 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from inferlens import tasks
 from inferlens.case import Case
@@ -39,6 +42,7 @@ def worker(
     ("name", "backend"),
     [
         ("a.onnx", "onnxruntime"), ("a.pt", "torchscript"), ("a.pt2", "pytorch"), ("a.engine", "tensorrt"),
+        ("a.plan", "tensorrt"),
         ("a.ts", "torch_tensorrt"), ("a.ep", "torch_tensorrt"),
     ],
 )  # fmt: skip
@@ -51,7 +55,7 @@ def test_the_suffix_says_who_writes_a_file(name: str, backend: str) -> None:
     ("name", "backend", "words"),
     [
         ("a.onxx", None, "did you mean .onnx"),
-        ("a", None, "files named 'a'. Expected: one of .engine, .ep, .onnx, .pt, .pt2, .ts."),
+        ("a", None, "files named 'a'. Expected: one of .engine, .ep, .onnx, .plan, .pt, .pt2, .ts."),
         ("a.ONNX", None, "files named '.ONNX'"),
         ("a.pt", "onnxruntime", "Expected: one of .onnx. Try: --to a.onnx"),
         ("a.onnx", "openvino:cpu", "Try: inferlens export without --backend"),
@@ -124,7 +128,11 @@ FAILED = TaskAnswer(failure=Failure(what="The disk is full.", expected="room", c
             {"status": "crashed", "reason": "killed by SIGSEGV", "tail": ("one", "two")},
             "killed by SIGSEGV.\n  one",
         ),
-        (None, {"status": "timed out", "reason": "not done after 1 s"}, "onnxruntime:cpu fp32 batch 1 cpu: not done"),
+        (
+            None,
+            {"status": "timed out", "reason": "not done after 1 s, during load", "tail": ("File one, line 2",)},
+            "onnxruntime:cpu fp32 batch 1 cpu: not done after 1 s, during load. Try: a longer --timeout",
+        ),
     ],
 )
 def test_a_task_that_fails_leaves_what_was_there(
@@ -135,8 +143,64 @@ def test_a_task_that_fails_leaves_what_was_there(
     with pytest.raises(InferlensError) as raised:
         tasks.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "cache")
     assert words in str(raised.value)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "m.onnx"]
+    assert "File one" not in str(raised.value)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx"]
     assert (tmp_path / "m.onnx").read_text() == "old"
+
+
+def test_a_task_that_fails_leaves_no_folder_that_it_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "old").mkdir()
+    worker(monkeypatch, lambda path: path.write_text("half"), FAILED)
+    for place in ("old/m.onnx", "old/new/m.onnx", "new/deep/m.onnx"):
+        with pytest.raises(InferlensError):
+            tasks.save(tmp_path / place, CASE, cache=tmp_path / "cache")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["old"]
+
+
+def graph(path: Path, data: str = "") -> None:
+    """Writes a graph with one weight, in the file ``data`` beside it if that is named."""
+    weight = numpy_helper.from_array(np.ones((1000, 10), np.float32), "w")
+    node = helper.make_node("MatMul", ["x", "w"], ["y"])
+    x, y = (
+        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, size])
+        for name, size in (("x", 1000), ("y", 10))
+    )
+    model = helper.make_model(helper.make_graph([node], "g", [x], [y], [weight]))
+    onnx.save(model, path, save_as_external_data=bool(data), location=data or None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [
+        ("m.onnx.data", "", False),
+        ("m.onnx.data", "m.onnx.data", True),
+        ("", "", True),
+        ("other.data", "", True),
+    ],
+    ids=["its own", "written anew", "of nobody", "by another name"],
+)
+def test_weights_of_a_graph_that_is_replaced_go_with_it(
+    old: str, new: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "m.onnx.data").write_text("somebody's")
+    graph(tmp_path / "m.onnx", old)
+    before = {path.name for path in tmp_path.iterdir()}
+    worker(monkeypatch, lambda path: path.write_text("half"), FAILED)
+    with pytest.raises(InferlensError):
+        tasks.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "cache")
+    assert {path.name for path in tmp_path.iterdir()} == before
+    worker(monkeypatch, lambda path: graph(path, new), TaskAnswer())
+    tasks.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "cache")
+    assert {path.name for path in tmp_path.iterdir()} == before - (set() if kept else {"m.onnx.data"})
+    onnx.checker.check_model(str(tmp_path / "m.onnx"))
+
+
+def test_where_nothing_can_be_kept_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(InferlensError, match=r"results/.cache cannot be written: .+") as caught:
+        tasks.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "results" / ".cache")
+    assert caught.value.cure == "another folder to work in"
+    assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
 
 def test_an_interrupted_task_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +211,7 @@ def test_an_interrupted_task_leaves_nothing_behind(tmp_path: Path, monkeypatch: 
     worker(monkeypatch, interrupt)
     with pytest.raises(KeyboardInterrupt):
         tasks.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "cache")
-    assert [path.name for path in tmp_path.iterdir()] == ["cache"]
+    assert [path.name for path in tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize("place", ["a file/m.onnx", "folder"])

@@ -9,8 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
+def printable(text: str) -> str:
+    """``text`` without characters that steer a terminal; line ends stay."""
+    return "".join(char if char.isprintable() or char == "\n" else " " for char in text)
+
+
 class InferlensError(Exception):
-    """A problem a user can act on.
+    """A problem a user can act on. Names in it may come from anywhere: what steers a terminal is left out.
 
     Args:
         what: what happened, one sentence.
@@ -19,10 +24,10 @@ class InferlensError(Exception):
     """
 
     def __init__(self, what: str, *, expected: str = "", cure: str = "") -> None:
-        super().__init__(what)
-        self.what = what
-        self.expected = expected
-        self.cure = cure
+        super().__init__(printable(what))
+        self.what = printable(what)
+        self.expected = printable(expected)
+        self.cure = printable(cure)
 
     def __str__(self) -> str:
         parts = [self.what]

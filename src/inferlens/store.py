@@ -40,6 +40,28 @@ class Store:
         write_whole(folder / RECORD, encode(record))
 
 
+def cache_in(output: Path) -> Path:
+    """The folder below ``output`` of what is worth keeping between cases, whole and there.
+
+    Raises:
+        InferlensError: if it cannot be created.
+    """
+    return made(output.resolve() / ".cache", "--output with another folder")
+
+
+def made(folder: Path, cure: str) -> Path:
+    """``folder``, created if it is not there.
+
+    Raises:
+        InferlensError: if it cannot be; ``cure`` says what to do about that.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InferlensError(f"The folder {folder} cannot be written: {error.strerror}.", cure=cure) from error
+    return folder
+
+
 def claimed(parent: Path, name: str, cure: str = "--output with another folder") -> Path:
     """A new, empty folder in ``parent``: ``name``, or ``name@2`` and so on where there is one already.
 

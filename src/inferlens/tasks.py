@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -20,8 +21,10 @@ from inferlens.cures import one_of
 from inferlens.errors import InferlensError, suggestion
 from inferlens.jobs import Began, Event, TaskAnswer, TaskJob
 from inferlens.launch import launch
+from inferlens.models.sources.onnx import own_weight_file
 from inferlens.plan import Plan, cases_on
 from inferlens.record import Phase, PhaseName, Warning
+from inferlens.store import made
 
 T = TypeVar("T")
 
@@ -113,13 +116,14 @@ def run(
         if isinstance(event, Began):
             phase(event.phase)
 
-    cache.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
+    with _cache(cache), tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
         job = TaskJob(
             task=task, case=case, folder=folder, cache=str(cache.resolve()), trust=trust, rebuild=rebuild,
             arguments=dict(arguments or {}),
         )  # fmt: skip
         outcome = launch(job, timeout=timeout, on_event=on_event)
+    if outcome.status == "timed out":  # where it was is of no use to whoever waited
+        raise InferlensError(f"{case.label}: {outcome.reason}.", cure="a longer --timeout")
     if not outcome.answer:
         raise InferlensError(f"{case.label}: {outcome.reason}.\n{_tail(outcome.tail)}".rstrip())
     answer = msgspec.json.decode(outcome.answer, type=TaskAnswer)
@@ -132,9 +136,15 @@ def run(
 def save(path: Path, case: Case, **more: Any) -> Done[Any]:
     """Has the backend of ``case`` write its model to ``path``; what is there already stays if that fails.
 
-    ``more`` is as in :func:`run`. Files that belong to it, its provenance for example, are written beside it.
+    ``more`` is as in :func:`run`. Files that belong to it, its provenance for example, are written beside it;
+    the weights that an ONNX graph of that name kept beside it go, unless there are new ones.
     """
-    return _beside(path, lambda new: run("save", case, object, {"path": str(new)}, **more))
+    before = own_weight_file(path) if path.suffix == ".onnx" else None
+    with _folder_of(path):
+        done = _beside(path, lambda new: run("save", case, object, {"path": str(new)}, **more))
+    if before and own_weight_file(path) != before:
+        before.unlink(missing_ok=True)
+    return done
 
 
 def saver(path: Path, backend: str | None = None) -> str:
@@ -161,6 +171,26 @@ def saver(path: Path, backend: str | None = None) -> str:
             cure=suggestion(path.suffix, known),
         )
     return known[path.suffix]
+
+
+@contextmanager
+def _folder_of(path: Path) -> Iterator[None]:
+    """Folders that were made meanwhile for ``path`` are gone again where nothing was put into them."""
+    missing = [folder for folder in path.parents if not folder.exists()]
+    try:
+        yield
+    finally:
+        for folder in missing:
+            with suppress(OSError):  # it was not made, or there is something in it
+                folder.rmdir()
+
+
+@contextmanager
+def _cache(folder: Path) -> Iterator[None]:
+    """The folder of what is worth keeping, there; gone again if nothing was kept and it was not there before."""
+    with _folder_of(folder / "kept"):
+        made(folder, "another folder to work in")
+        yield
 
 
 def _beside(path: Path, write: Callable[[Path], Done[T]]) -> Done[T]:

@@ -31,7 +31,7 @@ from inferlens.plan import Plan, Planned, backends_named, expand
 from inferlens.plan_words import count, flag
 from inferlens.record import Status, Warning
 from inferlens.stats.quantiles import median
-from inferlens.store import LOG, claimed, safe_name
+from inferlens.store import LOG, cache_in, claimed, safe_name
 from inferlens.units import percent
 
 UNTRACED = 10  # calls before the profiler, which warm up and say what a call takes without it
@@ -245,14 +245,12 @@ def _asked(
     plan: Plan, planned: Planned, tracing: Tracing, scratch: Path, observer: Observer
 ) -> tuple[Outcome, TraceAnswer]:
     """How the case's process ended, and what it answers, its files in ``scratch``."""
-    cache = Path(plan.output).resolve() / ".cache"
-    cache.mkdir(parents=True, exist_ok=True)
     job = TraceJob(
         case=planned.case,
         tracing=tracing,
         untraced=UNTRACED,
         folder=str(scratch.resolve()),
-        cache=str(cache),
+        cache=str(cache_in(Path(plan.output))),
         trust=plan.trust,
         rebuild=plan.rebuild,
     )

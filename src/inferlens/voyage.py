@@ -20,7 +20,7 @@ from inferlens.models import resolve
 from inferlens.observer import Observer
 from inferlens.plan import Plan, Planned
 from inferlens.record import IN_TURNS, Environment, ModelFacts, PhaseName, Record, Status, Warning
-from inferlens.store import LOG, Store
+from inferlens.store import LOG, Store, cache_in
 from inferlens.turns import Seat, both
 from inferlens.watch.before import surveyed
 from inferlens.watch.watch import Watch
@@ -290,9 +290,7 @@ class Voyage:
 
     def cache(self) -> Path:
         """The folder of what is worth keeping between cases."""
-        cache = Path(self.plan.output).resolve() / ".cache"
-        cache.mkdir(parents=True, exist_ok=True)
-        return cache
+        return cache_in(Path(self.plan.output))
 
 
 def _answer(outcome: Outcome) -> Answer:

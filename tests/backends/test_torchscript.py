@@ -15,7 +15,9 @@ from torch import nn
 from inferlens.backends.base import TOLERANCES, Preparation
 from inferlens.backends.torchscript import quiet
 from inferlens.errors import Unsupported
+from inferlens.models.adapter import ByKeyword
 from tests.backends import small
+from tests.backends.layered import prepared, profiled
 
 LABELS = ("torchscript:trace", "torchscript:script")
 
@@ -58,6 +60,30 @@ def test_what_cannot_be_scripted_is_a_row_with_a_reason(preparation: Preparation
         runner.__enter__()
     assert caught.value.cure == "--backend torchscript:trace"
     assert preparation.phases[-1].name == "build"
+
+
+class Subtract(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(12, 6)
+
+    def forward(self, values: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        return self.linear(values) - tokens
+
+
+@pytest.mark.parametrize("names", [("values", "tokens"), ("tokens", "values")])
+@pytest.mark.parametrize("label", LABELS)
+def test_a_model_whose_inputs_have_names_runs_and_knows_its_modules(
+    label: str, names: tuple[str, str], tmp_path: Path
+) -> None:
+    model = small.model(Subtract)
+    specs = {spec.name: spec for spec in small.TWO_INPUTS}
+    assert model.module is not None
+    module = ByKeyword.of(model.module, names)
+    model = dataclasses.replace(model, module=module, inputs=tuple(specs[name] for name in names))
+    preparation = prepared(tmp_path)
+    found = profiled(label, model, preparation, runs=3)
+    assert [layer.modules for layer in found.layers] == [("linear",), ("",)]
 
 
 def test_outputs_that_a_trace_does_not_know_are_flattened(preparation: Preparation) -> None:

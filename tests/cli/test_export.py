@@ -102,14 +102,15 @@ def test_what_is_written_runs_in_its_own_precision_with_the_models_outputs(
     if (kind, precision) == (".onnx", "bf16"):
         pytest.skip("no backend runs a bf16 graph on the CPU; see the test of its weights")
     _, case = exported(path, KINDS[kind], precision=precision)
-    asked = {"input": X} if kind.endswith(".pt") else {}
-    ran = measured(path, machine, here, **asked)
+    ran = measured(path, machine, here)
     assert ran
     own = reference_outputs(
         Case(model=case.model, backend="pytorch", inputs=case.inputs), trust=False, live=None, folder=here / "own"
     )[0]
     for measured_case, answer in ran:
         assert measured_case.precision == precision
+        assert answer.model is not None
+        assert [(spec.name, spec.shape) for spec in answer.model.inputs] == [("image", (1, 3, 32, 32))]
         assert answer.status == "ok"
         assert answer.agreement is not None
         assert answer.agreement.agrees, answer.agreement
@@ -153,10 +154,11 @@ def test_torchscript_is_not_written_as_onnx(here: Path) -> None:
 def test_a_range_of_sizes_is_in_the_file(suffix: str, here: Path, machine: dict[str, Capabilities]) -> None:
     path = here / f"net{suffix}"
     exported(path, input="image=1..4x3x32x32")
-    asked = {"input": X} if suffix == ".pt" else {}
-    tracing = {} if suffix == ".pt2" else {"torchscript": machine["torchscript"]}  # it knows no sizes that are free
+    tracing = (
+        {} if suffix == ".pt2" else {"torchscript": machine["torchscript"]}
+    )  # tracing it knows no sizes that are free
     others = {name: machine[name] for name in ("onnxruntime", "pytorch")}
-    ran = measured(path, {**others, **tracing}, here, batch="1,4", **asked)
+    ran = measured(path, {**others, **tracing}, here, batch="1,4")
     assert {case.batch for case, _ in ran} == {1, 4}
     for _, answer in ran:
         assert answer.agreement is not None
@@ -217,10 +219,82 @@ def test_on_the_command_line_there_and_back(here: Path) -> None:
     assert (row["backend"], row["precision"], row["batch"], row["agrees"]) == ("onnxruntime:cpu", "fp32", 2, True)
 
 
-def test_modules_are_not_quantized(here: Path) -> None:
-    with pytest.raises(Unsupported, match="cannot be cast to int8"):
-        exported(here / "net.pt2", precision="int8")
-    assert not (here / "net.pt2").exists()
+FACTORY = """
+import torch
+
+class Encoder(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words = torch.nn.Embedding(50, 8)
+
+    def forward(self, tokens, mask):
+        return (self.words(tokens) * mask.unsqueeze(-1)).sum(1)
+
+def encoder():
+    return Encoder(), {"tokens": torch.full((2, 12), 49), "mask": torch.rand(2, 12)}
+
+def turned():
+    return Encoder(), {"mask": torch.rand(2, 12), "tokens": torch.full((2, 12), 49)}
+"""
+
+
+@pytest.mark.parametrize("factory", ["encoder", "turned"])
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        ("net.pt", "torchscript:trace"),
+        ("net.pt", "torchscript:script"),
+        ("net.pt2", "pytorch"),
+        ("net.onnx", "onnxruntime"),
+    ],
+)
+def test_the_inputs_that_a_factory_names_come_back_by_the_command_that_is_told(
+    factory: str, name: str, backend: str, here: Path
+) -> None:
+    (here / "encoders.py").write_text(FACTORY)
+    asked = ["-b", backend] if ":" in backend else []
+    done = inferlens("export", f"encoders:{factory}", "--to", name, "--seed", "1", *asked, cwd=here)
+    assert done.returncode == 0, done.stderr
+    command = done.stderr.strip().rpartition("Run it: inferlens ")[2].split()
+    done = inferlens(
+        *command, "-b", backend, "--iterations", "5", "--warmup", "1", "--threads", "1", "--json", cwd=here
+    )
+    (row,) = json.loads(done.stdout)["rows"]
+    assert (row["status"], row["agrees"]) == ("ok", True), row
+    (record,) = (msgspec.json.decode(path.read_bytes()) for path in (here / "results").rglob("record.json"))
+    inputs = {spec["name"]: (spec["shape"], spec["dtype"]) for spec in record["model"]["inputs"]}
+    assert inputs == {"tokens": ([2, 12], "int64"), "mask": ([2, 12], "float32")}
+    assert list(inputs) == (["tokens", "mask"] if factory == "encoder" else ["mask", "tokens"])
+    if backend != "onnxruntime":
+        (tokens,) = (spec for spec in record["model"]["inputs"] if spec["name"] == "tokens")
+        assert (tokens["low"], tokens["high"]) == (49, 50)
+
+
+@pytest.mark.parametrize("backend", ["torchscript:trace", "torchscript:script"])
+def test_what_a_file_says_of_its_inputs_is_what_the_model_takes(backend: str, here: Path) -> None:
+    """Not an image, which is the guess where nothing is said; and another shape where that is asked for."""
+    exported(here / "net.pt", backend, precision="bf16")
+    loaded = resolve.load(Case(model=f"file:{here / 'net.pt'}", backend="torchscript", batch=None))
+    assert loaded.inputs == (TensorSpec("image", (1, 3, 32, 32), "bfloat16"),)
+    asked = TensorSpec.parse("image=2x3x8x8")
+    other = resolve.load(Case(model=f"file:{here / 'net.pt'}", backend="torchscript", batch=None, inputs=(asked,)))
+    assert other.inputs == (asked,)
+
+
+def test_a_batch_outside_of_the_range_of_a_file_is_told_with_that_range(here: Path) -> None:
+    exported(here / "net.pt2", input="image=1..4x3x32x32")
+    done = inferlens("bench", "net.pt2", "-b", "pytorch", "--batch", "9", cwd=here)
+    said = " ".join(done.stderr.split())
+    assert "image=9x3x32x32:float32 is outside of the range that the file was stored for." in said
+    assert "Expected: image=1..4x3x32x32 Try: --batch 4, or a file stored for a wider range" in said
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pt2", ".onnx"])
+def test_modules_are_not_quantized(suffix: str, here: Path) -> None:
+    with pytest.raises(Unsupported, match="cannot be cast to int8") as raised:
+        exported(here / f"net{suffix}", precision="int8")
+    assert raised.value.cure == "--precision fp16, or an ONNX file quantized to int8"
+    assert not (here / f"net{suffix}").exists()
 
 
 @pytest.mark.parametrize(
@@ -230,8 +304,9 @@ def test_modules_are_not_quantized(here: Path) -> None:
         (("fake:demo", "--to", "net.onnx", "--backend", "openvino"), "writes no models to files named '.onnx'"),
         ((NET, "--to", "net.pt", "--precision", "fp32,fp16"), "This takes one case, not 2."),
         ((f"{__name__}:Stubborn", "--to", "net.pt2", "--input", X), "cannot export"),
+        (("tests.backends.small:Convolutoin", "--to", "net.pt2"), "Try: did you mean Convolution?"),
     ],
-    ids=["suffix", "backend", "two cases", "fails"],
+    ids=["suffix", "backend", "two cases", "fails", "factory"],
 )
 def test_what_cannot_be_written_is_one_message_and_leaves_the_old_file(
     arguments: tuple[str, ...], words: str, here: Path

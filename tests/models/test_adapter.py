@@ -75,6 +75,58 @@ def test_tracers_and_compilers_take_it_under_the_same_paths() -> None:
     assert four(torch.compile(made, backend="eager")(*FEED))
 
 
+class Positional(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Linear(3, 3, bias=False)
+        nn.init.eye_(self.scale.weight)
+
+    def forward(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        return self.scale(left) - right
+
+
+class ByName(Positional):
+    def forward(self, *, right: torch.Tensor, left: torch.Tensor) -> torch.Tensor:
+        return self.scale(left) - right
+
+
+class Hooked(Positional):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_forward_hook(same)
+
+
+def same(module: nn.Module, inputs: tuple[torch.Tensor, torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+    return output
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "path"),
+    [
+        (Positional, NAMES, ""),
+        (Positional, NAMES[::-1], "inner"),
+        (ByName, NAMES, "inner"),
+        (Hooked, NAMES, ""),
+        (Hooked, NAMES[::-1], ""),
+    ],
+)
+def test_torchscript_can_read_its_source(kind: type[nn.Module], names: tuple[str, ...], path: str) -> None:
+    made = ByKeyword.of(kind().eval(), names)
+    readable, where = ByKeyword.in_source(made)
+    script = torch.jit.script(readable)
+    feed = dict(zip(NAMES, FEED, strict=True))
+    assert torch.equal(script(*(feed[name] for name in names)), torch.full((2, 3), 4.0))
+    assert not script.training
+    assert where == path
+    paths = {name for name, _ in made.named_modules()}
+    assert {f"{where}.{name}".strip(".") for name in paths} <= {name for name, _ in script.named_modules()}
+
+
+def test_a_module_that_was_not_adapted_is_its_own_source() -> None:
+    module = Positional()
+    assert ByKeyword.in_source(module) == (module, "")
+
+
 def patched(module: nn.Module) -> nn.Module:
     module.forward = MethodType(type(module).forward, module)
     return module

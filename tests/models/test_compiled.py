@@ -87,7 +87,7 @@ def test_a_compiled_file_is_opened_with_its_inputs_and_weights(tmp_path: Path) -
 
 
 def test_an_engine_of_nobody_asks_for_its_inputs(tmp_path: Path) -> None:
-    (tmp_path / "net.engine").write_bytes(b"by trtexec")
+    (tmp_path / "net.engine").write_bytes(b"ftrt" + bytes(100))
     found = find(str(tmp_path / "net.engine"))
     assert (found.origin, found.batch, found.precision) == (None, None, "fp32")
     case = Case(model=found.spec, backend="tensorrt", batch=None)

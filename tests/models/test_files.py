@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from inferlens.case import Case, TensorSpec
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.model import Model
 from inferlens.models.resolve import find, load
 
@@ -92,6 +92,41 @@ def test_a_graph_reads_nothing_outside_its_folder(tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     with pytest.raises(InferlensError, match="wants weights from"):
         loaded(str(path))
+
+
+def free_program(folder: Path) -> Path:
+    """A convolution that takes 1 to 8 images of 8 lines or more."""
+    sizes = {0: torch.export.Dim("batch", min=1, max=8), 2: torch.export.Dim("height", min=8)}
+    made = torch.export.export(
+        torch.nn.Conv2d(3, 4, 3).eval(), (torch.ones(4, 3, 16, 8),), dynamic_shapes=(sizes,), strict=False
+    )
+    torch.export.save(made, folder / "net.pt2")
+    return folder / "net.pt2"
+
+
+@pytest.mark.parametrize(
+    ("asked", "batch", "cure"),
+    [
+        ("4x3x16x8", 9, "--batch 8, or a file stored for a wider range"),
+        ("9x3x5x8", None, "--input input=8x3x8x8:float32, or a file stored for a wider range"),
+        ("1..9x3x16x8", 8, "a file stored for a wider range"),
+    ],
+)
+def test_sizes_outside_of_the_range_of_a_program_are_one_message(
+    tmp_path: Path, asked: str, batch: int | None, cure: str
+) -> None:
+    path = str(free_program(tmp_path))
+    with pytest.raises(Unsupported, match="is outside of the range that the file was stored for") as raised:
+        loaded(path, inputs=(TensorSpec.parse(f"input={asked}"),), batch=batch)
+    assert raised.value.expected == "input=1..8x3x8..Nx8"
+    assert cure in raised.value.cure
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_the_ends_of_the_range_of_a_program_are_in_it(tmp_path: Path, batch: int) -> None:
+    model = loaded(str(free_program(tmp_path)), inputs=(TensorSpec("input", (1, 3, 8, 8)),), batch=batch)
+    assert model.module is not None
+    assert model.module(torch.ones(model.inputs[0].shape)).shape == (batch, 4, 6, 6)
 
 
 @pytest.mark.parametrize("weights", ["DEFAULT", "other.pth"])

@@ -152,7 +152,12 @@ def test_a_factory_with_and_without_example_inputs(tmp_path: Path, monkeypatch: 
     assert len(answer(two)) == 2
     assert make_inputs(loaded("my_models:two", batch=3), 0)["ids"].tolist() == [[0, 1, 2], [3, 4, 5], [0, 1, 2]]
     assert loaded("my_models:image").inputs[0].shape == (1, 3, 224, 224)
-    for name, words in (("text", "--input"), ("wrong", "gives a int"), ("txt", "did you mean text?")):
+    for name, words in (
+        ("text", "--input"),
+        ("wrong", "gives a int"),
+        ("txt", "did you mean text?"),
+        ("zzz", "Try: one of Two, image, text, two, wrong"),
+    ):
         with pytest.raises(InferlensError) as raised:
             loaded(f"my_models:{name}")
         assert words in str(raised.value)
@@ -221,7 +226,8 @@ def test_no_file_runs_code_without_trust(tmp_path: Path, name: str) -> None:
         loaded(str(path))
     assert not mark.exists()
     assert "\n" not in str(raised.value)
-    if name in ("bomb.pt", "module.pt", "legacy.pt"):
+    assert "weights_only" not in str(raised.value)
+    if name in ("bomb.pt", "module.pt", "legacy.pt", "bomb.pt2"):
         assert "--trust" in raised.value.cure
 
 
@@ -252,6 +258,7 @@ def test_broken_and_foreign_files_are_one_message(tmp_path: Path, suffix: str, d
     with pytest.raises(InferlensError) as raised:
         loaded(str(path))
     assert "broken" in str(raised.value)
+    assert "again" in raised.value.cure
 
 
 def test_a_file_cut_short_is_one_message(tmp_path: Path) -> None:
@@ -259,8 +266,9 @@ def test_a_file_cut_short_is_one_message(tmp_path: Path) -> None:
     data = (tmp_path / "m.pt").read_bytes()
     for length in (10, len(data) // 2, len(data) - 10):
         (tmp_path / "m.pt").write_bytes(data[:length])
-        with pytest.raises(InferlensError):
+        with pytest.raises(InferlensError) as raised:
             loaded(str(tmp_path / "m.pt"))
+        assert "again" in raised.value.cure
 
 
 def test_weights_from_a_file_are_the_ones_used(tmp_path: Path) -> None:

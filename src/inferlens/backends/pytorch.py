@@ -15,7 +15,7 @@ from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.cuda_graph import CudaGraph
 from inferlens.backends.dynamic import example_feed, export_dimensions
 from inferlens.backends.layer_runs import check_level
-from inferlens.backends.torch_cast import cast
+from inferlens.backends.torch_cast import DTYPES, cast
 from inferlens.backends.torch_runner import (
     Feed,
     TorchOptions,
@@ -27,6 +27,7 @@ from inferlens.backends.torch_settings import torch_settings
 from inferlens.case import Case
 from inferlens.errors import Unsupported
 from inferlens.layer_profile import Layers
+from inferlens.models import input_notes
 from inferlens.models.model import Model
 
 
@@ -68,7 +69,10 @@ class PyTorch(Backend):
         return GraphRunner(model, case, preparation, options)
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Writes the exported program of ``torch.export``, on the CPU, with the sizes free that have a range."""
+        """Writes the exported program of ``torch.export``, on the CPU, with the sizes free that have a range.
+
+        A note in the file has the names of its inputs, and the ranges of their values.
+        """
         import torch
 
         if model.module is None:
@@ -81,8 +85,11 @@ class PyTorch(Backend):
                     model.module, feed, dynamic_shapes=export_dimensions(model.module, model.inputs), strict=False
                 )
             except Exception as error:  # the exporter raises nearly every type there is
-                raise Unsupported(f"torch.export cannot export '{model.name}': {first_lines(error)}") from error
-            torch.export.save(program, str(path))
+                raise Unsupported(
+                    f"torch.export cannot export '{model.name}': {first_lines(error)}",
+                    cure=f"--to {path.stem}.pt, which traces or scripts it",
+                ) from error
+            torch.export.save(program, str(path), extra_files=input_notes.write(model.inputs, DTYPES[case.precision]))
 
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on."""

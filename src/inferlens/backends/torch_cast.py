@@ -24,7 +24,11 @@ def dtype_of(precision: str) -> Any:
     import torch
 
     if precision not in DTYPES:
-        raise Unsupported(f"Modules of PyTorch cannot be cast to {precision}.", expected=f"one of {', '.join(DTYPES)}")
+        raise Unsupported(
+            f"Modules of PyTorch cannot be cast to {precision}.",
+            expected=f"one of {', '.join(DTYPES)}",
+            cure=f"--precision fp16, or an ONNX file quantized to {precision}",
+        )
     return getattr(torch, DTYPES[precision])
 
 

@@ -21,6 +21,7 @@ from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.flat_outputs import flat_outputs
 from inferlens.backends.kernel_twins import CURE, Twin
 from inferlens.backends.layer_runs import check_level
+from inferlens.backends.torch_cast import DTYPES
 from inferlens.backends.torch_runner import Feed, TorchOptions, TorchRunner, torch_capabilities, torch_tolerance
 from inferlens.backends.torchscript_graph import Marks
 from inferlens.backends.torchscript_scopes import Modules
@@ -28,6 +29,8 @@ from inferlens.case import Case, Option
 from inferlens.cures import Cure
 from inferlens.errors import Unsupported
 from inferlens.layer_profile import Layers
+from inferlens.models import input_notes
+from inferlens.models.adapter import ByKeyword
 from inferlens.models.model import Model
 
 
@@ -64,13 +67,14 @@ class TorchScript(Backend):
         return ScriptRunner(model, case, preparation, options)
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Writes the traced or scripted module, on the CPU."""
+        """Writes the traced or scripted module, on the CPU, with a note of its inputs."""
         import torch
 
         runner = self.prepare(model, msgspec.structs.replace(case, device="cpu"), preparation)
         with runner, quiet():
             assert isinstance(runner, ScriptRunner)
-            torch.jit.save(runner.script, str(path))
+            notes = input_notes.write(model.inputs, DTYPES[case.precision])
+            torch.jit.save(runner.script, str(path), _extra_files=notes)
 
     @classmethod
     def cure(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Cure:
@@ -90,7 +94,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
         super().__init__(model, case, preparation, options)
         self._options = options
-        self._flattened = False
+        self._wrapped = ""  # the path of the model in what was traced or scripted
         self._marks = Marks()
         self._twins: tuple[list[Twin], dict[str, str]] | None = None
 
@@ -137,7 +141,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
     def _modules(self) -> Modules:
         """Those of the model, as they are called in what was traced."""
-        return Modules.of(self.model.module, wrapped="module" if self._flattened else "")
+        return Modules.of(self.model.module, wrapped=self._wrapped)
 
     @property
     def _frozen(self) -> bool:
@@ -162,6 +166,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
             return self._movable(module)
         self.preparation.facts["torchscript"] = {"trace": "traced", "script": "scripted"}[self.case.variant]
         if self.case.variant == "script":
+            module, self._wrapped = ByKeyword.in_source(module)
             return torch.jit.script(module)
         return self._traced(module)
 
@@ -189,7 +194,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
                 traced = torch.jit.trace(module, feed, check_trace=False, strict=False)
             except RuntimeError:
                 # A trace returns tensors, tuples, lists and dictionaries of one type; any other output is flattened.
-                self._flattened = True
+                self._wrapped = "module"
                 traced = torch.jit.trace(flat_outputs(module), feed, check_trace=False, strict=False)
         # Values that became constants. Mostly they are shapes and harmless; where not, the outputs disagree.
         self.preparation.facts["trace_warnings"] = [first_lines(warning.message, 1) for warning in heard]

@@ -10,7 +10,8 @@ import typer
 from inferlens.cli import options
 
 MODEL = "The model, as for 'inferlens bench'."
-TO = "The file: .onnx, .pt (TorchScript), .pt2 (exported program), .engine (TensorRT), .ts or .ep (Torch-TensorRT)."
+TO = "The file: .onnx, .pt (TorchScript), .pt2 (exported program), .engine or .plan (TensorRT), .ts or .ep \
+(Torch-TensorRT)."
 BACKEND = "What makes the file, as name or name:variant. [dim]Default: what writes files of that name.[/dim]"
 
 

@@ -18,7 +18,7 @@ _INPUT = "An input, as NAME=1x3x224x224:float32 or NAME=1x128:int64:0..1000; NAM
 range of sizes; repeatable."
 _OPTION = "A backend's option, as BACKEND.OPTION=VALUE,VALUE; repeatable. See 'inferlens backends NAME'."
 _WEIGHTS = "Name or file of weights. [dim]Default: random, from the seed.[/dim]"
-_TRUST = "Open pickled model files, which can run any code when opened."
+_TRUST = "Open files that can run any code: pickles, compiled modules, version-compatible engines."
 _ROTATE = "Feed calls from a set of inputs larger than the device's cache; throughput is not measured then."
 _MAX_TIME = "Time after which a series of samples, or after 1 s the warm-up, ends anyway."
 _WARMUP = "Calls before the first sample. [dim]Default: until calls are steady, 1 s at least.[/dim]"

@@ -61,17 +61,12 @@ def differences(pairs: Sequence[Pair]) -> tuple[Difference, ...]:
 
 def refusal(unlike: Sequence[Difference], cases: int) -> InferlensError:
     """The error that names what is unlike."""
-    lines = [printable(f"{one.field}: {one.base} / {one.candidate}{about(one, cases)}") for one in unlike]
+    lines = [f"{one.field}: {one.base} / {one.candidate}{about(one, cases)}" for one in unlike]
     return InferlensError(
         "\n  ".join(["Base and candidate were not measured under the same conditions (base / candidate):", *lines]),
         expected="the same machine, driver and inputs on both sides",
         cure="to measure both on one machine, or --unlike to compare all the same",
     )
-
-
-def printable(text: str) -> str:
-    """``text`` without characters that steer a terminal: an error is printed as it is, and names come from anywhere."""
-    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def about(difference: Difference, cases: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from functools import cache
 from types import new_class
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import torch
+
+NAMES = "_names_by_position"
 
 
 class ByKeyword:
@@ -28,12 +31,55 @@ class ByKeyword:
             return adapter
         kind = type(module)
         told = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # by which libraries know it
-        body = {**told, "forward": _by_position(kind.forward, tuple(names))}
-        twin: torch.nn.Module = object.__new__(
-            new_class(kind.__name__, (kind,), exec_body=lambda own: own.update(body))
-        )
-        twin.__dict__.update(module.__dict__)
-        return twin
+        body = {**told, "forward": _by_position(kind.forward, tuple(names)), NAMES: tuple(names)}
+        return _alike(module, new_class(kind.__name__, (kind,), exec_body=lambda own: own.update(body)))
+
+    @staticmethod
+    def in_source(module: torch.nn.Module) -> tuple[torch.nn.Module, str]:
+        """What gives the calls of ``module`` by code that TorchScript can read, and the path of ``module`` in that.
+
+        TorchScript takes no call whose arguments are counted as it runs, as those of :meth:`of` are. Any other module
+        is given as it is.
+        """
+        names = getattr(type(module), NAMES, None)
+        if names is not None:
+            own = _alike(module, type(module).__bases__[0])
+            return (own, "") if _in_order(own, names) == names else (_calling(own, names), "inner")
+        if isinstance(module, _adapter_class()):
+            return _calling(module.inner, module.names), ""
+        return module, ""
+
+
+def _alike(module: torch.nn.Module, kind: type) -> torch.nn.Module:
+    """``module`` as another class, with the same weights and submodules."""
+    twin: torch.nn.Module = object.__new__(kind)
+    twin.__dict__.update(module.__dict__)
+    return twin
+
+
+def _in_order(module: torch.nn.Module, names: tuple[str, ...]) -> tuple[str, ...]:
+    """``names`` in the order in which ``module`` takes them by position; none if they are not what it takes first."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    taken = [parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD]
+    first = tuple(taken[: len(names)])
+    return first if set(first) == set(names) else ()
+
+
+def _calling(inner: torch.nn.Module, names: tuple[str, ...]) -> torch.nn.Module:
+    """A module with source of its own that calls ``inner`` with arguments of these ``names``.
+
+    By position where that can be: hooks of TorchScript see nothing else.
+    """
+    from torch import fx
+
+    graph = fx.Graph()
+    values = {name: graph.placeholder(name) for name in names}
+    ordered = _in_order(inner, names)
+    arguments = tuple(values[name] for name in ordered)
+    graph.output(graph.call_module("inner", arguments, {} if ordered else values))
+    made = fx.GraphModule({"inner": inner}, graph)
+    made.training = inner.training
+    return made
 
 
 def _is_all_in_its_class(module: torch.nn.Module) -> bool:

@@ -108,7 +108,7 @@ def read(path: Path, content: bytes | None = None) -> Provenance | None:
         return None
     try:
         provenance = msgspec.json.decode(file.read_bytes(), type=Provenance)
-        _check(provenance.inputs)
+        check_shapes(provenance.inputs)
     except (OSError, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise InferlensError(f"{file} does not tell what {path.name} is: {error}.", cure="build it again") from error
     if provenance.schema != SCHEMA:
@@ -124,7 +124,7 @@ def _hash(file: Path | bytes) -> str:
     return sha256(file) if isinstance(file, Path) else hashlib.sha256(file).hexdigest()
 
 
-def _check(inputs: tuple[TensorSpec, ...]) -> None:
+def check_shapes(inputs: tuple[TensorSpec, ...]) -> None:
     """What the types of the fields do not say.
 
     Raises:

@@ -255,6 +255,34 @@ def _check_shapes(opened: Opened, inputs: tuple[TensorSpec, ...]) -> None:
             raise InferlensError(
                 f"The file does not take {wanted}.", expected=f"{spec.name}={form}:{own[spec.name].dtype}"
             )
+        _check_bounds(spec, opened.bounds.get(spec.name, ()))
+
+
+def _check_bounds(spec: TensorSpec, bounds: tuple[tuple[int, int | None], ...]) -> None:
+    """The sizes asked for are in the range that the file was stored for.
+
+    Raises:
+        Unsupported: if one is not.
+    """
+    least, _, most = spec.profile
+    sizes = zip(least, most, bounds, strict=False)
+    if all(low <= a and (high is None or b <= high) for a, b, (low, high) in sizes):
+        return
+    near = tuple(
+        max(low, size if high is None else min(size, high))
+        for size, (low, high) in zip(spec.shape, bounds, strict=True)
+    )
+    alike = near[1:] == spec.shape[1:]
+    within = f"--batch {near[0]}" if alike else f"--input {TensorSpec(spec.name, near, spec.dtype)}"
+    raise Unsupported(
+        f"{spec} is outside of the range that the file was stored for.",
+        expected=f"{spec.name}={'x'.join(_size_in(*bound) for bound in bounds)}",
+        cure=f"{within}, or a file stored for a wider range",
+    )
+
+
+def _size_in(low: int, high: int | None) -> str:
+    return str(low) if low == high else f"{low}..{'N' if high is None else high}"
 
 
 def _fingerprint(opened: Opened) -> str:

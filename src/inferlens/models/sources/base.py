@@ -40,6 +40,7 @@ class Opened:
     Attributes:
         inputs: the model's own inputs; empty if it does not know them.
         shapes: what the inputs' shapes must be, by name, ``None`` where any size will do; empty if that is not known.
+        bounds: the least and the most of each of their sizes, by name; the most is ``None`` where there is none.
         fixed_batch: whether the model was stored for one batch size alone.
         fresh: whether its weights are the constructor's random ones, to be made healthy or replaced by a file's.
         parameters: number of parameters, where there is no module to ask.
@@ -55,6 +56,7 @@ class Opened:
     path: Path | None = None
     example: dict[str, Array] = field(default_factory=dict)
     shapes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
+    bounds: dict[str, tuple[tuple[int, int | None], ...]] = field(default_factory=dict)
     fixed_batch: bool = False
     fresh: bool = False
     parameters: int | None = None

@@ -14,7 +14,7 @@ from typing import ClassVar
 from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError
 from inferlens.files import sha256
-from inferlens.models import provenance
+from inferlens.models import plan_file, provenance
 from inferlens.models.model import Format, Found, Origin
 from inferlens.models.provenance import Provenance
 from inferlens.models.sources.base import Opened, Source, Wish
@@ -75,6 +75,12 @@ class EngineFile(Compiled):
     suffixes = (".engine", ".plan")
     title = "TensorRT engine"
 
+    def find(self, name: str) -> Found:
+        """See :class:`Source`; what is wrong with the file itself is said first, for that needs no GPU."""
+        found = super().find(name)
+        check_file(existing(name))
+        return found
+
 
 class TorchTensorRtFile(Compiled):
     """Modules that Torch-TensorRT compiled: TorchScript (``.ts``) and exported programs (``.ep``)."""
@@ -91,6 +97,19 @@ class TorchTensorRtFile(Compiled):
                 f"{path} is a compiled module, which can run code when it is opened.",
                 cure="--trust, if you trust its author",
             )
+
+
+def check_file(path: Path) -> None:
+    """Refuses an engine's file that cannot run with what is installed here, as far as its beginning tells.
+
+    Raises:
+        Unsupported: if it is no plan, is cut short, or was built by another version.
+    """
+    made = provenance.read(path)
+    header = plan_file.read_header(plan_file.start_of(path)[0]) if made else plan_file.whole(path, str(path))
+    library = plan_file.installed(header.variant) if header else None
+    if header and library:
+        plan_file.check_version(str(path), header, made, library)
 
 
 def _origin(made: Provenance) -> Origin:

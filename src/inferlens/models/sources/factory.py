@@ -17,6 +17,8 @@ from inferlens.models.examples import with_example
 from inferlens.models.model import Found
 from inferlens.models.sources.base import Opened, Source, Wish
 
+MOST_NAMED = 10  # of what is in a module, where it lacks what was asked for
+
 
 class Factory(Source):
     """Functions and classes that make a module."""
@@ -53,8 +55,11 @@ class Factory(Source):
         try:
             factory = getattr(import_module(module), attribute)
         except AttributeError as error:
-            names = [each for each in dir(import_module(module)) if not each.startswith("_")]
-            raise InferlensError(f"{module} has no '{attribute}'.", cure=suggestion(attribute, names)) from error
+            raise InferlensError(
+                f"{module} has no '{attribute}'.",
+                expected="a function or class in it that makes an nn.Module",
+                cure=_instead(module, attribute),
+            ) from error
         made: Any = factory()
         built, example = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
         if not isinstance(built, torch.nn.Module):
@@ -62,6 +67,18 @@ class Factory(Source):
                 f"{name} gives a {type(built).__name__}.", expected="an nn.Module, or (nn.Module, example inputs)"
             )
         return with_example(built, example, weights=f"made by {name}, seeded", source=f"{name}")
+
+
+def _instead(module: str, missing: str) -> str:
+    """What to try where ``module`` has no ``missing``: near misses, or what is defined in it."""
+    names = [each for each in dir(import_module(module)) if not each.startswith("_")]
+    own = [
+        name
+        for name in names
+        if callable(made := getattr(import_module(module), name)) and getattr(made, "__module__", "") == module
+    ]
+    listed = f"one of {', '.join(own[:MOST_NAMED])}" if own else f"another module than {module}"
+    return suggestion(missing, names) or listed
 
 
 def _here() -> None:

@@ -6,14 +6,19 @@ What a file is, is told by its content. Nothing that can run code is unpickled u
 from __future__ import annotations
 
 import os
+import pickle
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
+from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.files import sha256
+from inferlens.models import input_notes
 from inferlens.models.examples import spec_of, with_example
 from inferlens.models.model import Format, Found
 from inferlens.models.sources.base import Opened, Source, Wish
@@ -25,6 +30,7 @@ if TYPE_CHECKING:
 
 Kind = Literal["torchscript", "exported", "pickle", "unknown"]
 SUFFIXES = (".pt", ".pth", ".pt2")
+AGAIN = "copy or export it again: it may be cut short, of another kind, or of another version"
 FORMATS: dict[Kind, Format] = {"torchscript": "torchscript", "exported": "exported", "pickle": "module"}
 
 
@@ -45,6 +51,7 @@ class TorchFile(Source):
             raise InferlensError(
                 f"{path} is no file that PyTorch wrote, or it is cut short.",
                 expected="TorchScript (torch.jit.save) or an exported program (torch.export.save)",
+                cure="copy or export it again",
             )
         precision = "fp32" if kind == "pickle" else file_precision(path)
         return Found(spec=f"file:{path}", name=path.stem, format=FORMATS[kind], batch=None, precision=precision)
@@ -111,7 +118,7 @@ def broken_file(path: Path) -> Iterator[None]:
     except Exception as error:
         lines = str(error).strip().splitlines()
         why = lines[0][:200] if lines else "no reason given"
-        raise InferlensError(f"{path} cannot be read: {type(error).__name__}: {why}") from error
+        raise InferlensError(f"{path} cannot be read: {type(error).__name__}: {why}", cure=AGAIN) from error
 
 
 @contextmanager
@@ -133,9 +140,16 @@ def only_weights(forced: bool) -> Iterator[None]:
 def _script(path: Path) -> Opened:
     import torch
 
+    inputs = input_notes.read(path)
     module = torch.jit.load(str(path), map_location="cpu").eval()
-    source = f"TorchScript file, sha256 {sha256(path)}"
-    return Opened(format="torchscript", module=module, path=path, weights=f"in {path.name}", source=source)
+    return Opened(
+        format="torchscript",
+        module=module,
+        path=path,
+        inputs=inputs,
+        weights=f"in {path.name}",
+        source=f"TorchScript file, sha256 {sha256(path)}",
+    )
 
 
 def _exported(path: Path, trust: bool) -> Opened:
@@ -146,32 +160,72 @@ def _exported(path: Path, trust: bool) -> Opened:
         raise InferlensError(
             f"{path} holds {code}, which can run code when it is opened.", cure="--trust, if you trust its author"
         )
-    program = torch.export.load(str(path))
+    told = input_notes.read(path)
+    try:
+        program = torch.export.load(str(path))
+    except pickle.UnpicklingError as error:
+        if trust:
+            raise
+        raise InferlensError(
+            f"{path} holds a pickle of more than tensors, or a broken one, which can run code when it is opened.",
+            expected="an exported program that is data alone",
+            cure="--trust, if you trust its author",
+        ) from error
     arguments = tuple(program.example_inputs[0]) if program.example_inputs else ()
     names = program.graph_signature.user_inputs
     specs = tuple(spec_of(str(name), value) for name, value in zip(names, arguments, strict=False))
     if len(specs) != len(names):
         raise InferlensError(f"{path} does not say what its inputs are.", cure="export it with positional tensors")
-    shapes = _shapes(program)
+    if told:
+        specs = _named(specs, told, path)
+    sizes = _sizes(program)
     return Opened(
         format="exported",
         module=program.module(check_guards=False),  # guards are text in the file, and would be run as Python
         path=path,
         inputs=specs,
-        shapes=shapes,
-        fixed_batch=next(iter(shapes[str(names[0])]), None) is not None,
+        shapes={
+            spec.name: tuple(size if isinstance(size, int) else None for size in shape)
+            for spec, shape in zip(specs, sizes, strict=True)
+        },
+        bounds={
+            spec.name: tuple(_bounds(program, size) for size in shape) for spec, shape in zip(specs, sizes, strict=True)
+        },
+        fixed_batch=bool(sizes[0]) and isinstance(sizes[0][0], int),
         weights=f"in {path.name}",
         source=f"exported program, sha256 {sha256(path)}",
     )
 
 
-def _shapes(program: torch.export.ExportedProgram) -> dict[str, tuple[int | None, ...]]:
-    """Shapes of the inputs by name, ``None`` for dimensions that were exported as dynamic."""
+def _named(specs: tuple[TensorSpec, ...], told: tuple[TensorSpec, ...], path: Path) -> tuple[TensorSpec, ...]:
+    """A program's inputs with the names that were noted, and the ranges of their values.
+
+    Raises:
+        InferlensError: if the note is of other inputs.
+    """
+    if [(len(spec.shape), spec.dtype) for spec in specs] != [(len(spec.shape), spec.dtype) for spec in told]:
+        raise InferlensError(f"What {path} says of its inputs is not what its program takes.", cure="export it again")
+    return tuple(
+        msgspec.structs.replace(own, name=spec.name, low=spec.low, high=spec.high)
+        for own, spec in zip(specs, told, strict=True)
+    )
+
+
+def _sizes(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
+    """The sizes of each input: whole numbers, or symbols where they were exported as dynamic."""
     nodes = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
-    return {
-        str(name): tuple(size if isinstance(size, int) else None for size in nodes[name].shape)
-        for name in program.graph_signature.user_inputs
-    }
+    return [tuple(nodes[name].shape) for name in program.graph_signature.user_inputs]
+
+
+def _bounds(program: torch.export.ExportedProgram, size: Any) -> tuple[int, int | None]:
+    """The least and the most that a size may be; PyTorch writes 2 as the least of what may be 0 or 1 too."""
+    if isinstance(size, int):
+        return size, size
+    found = program.range_constraints.get(size.node.expr)
+    if found is None:
+        return 1, None
+    least, most = (int(end) if end.is_Integer else None for end in (found.lower, found.upper))
+    return least if least is not None and least > 2 else 1, most
 
 
 def _pickled(path: Path, trust: bool) -> Opened:

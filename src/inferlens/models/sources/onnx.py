@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from inferlens.files import sha256
 from inferlens.models.model import Found
 from inferlens.models.onnx_precision import graph_precision
 from inferlens.models.sources.base import Opened, Source, Wish
-from inferlens.models.sources.files import broken_file, existing
+from inferlens.models.sources.files import AGAIN, broken_file, existing
 
 FLOATS = (
     1,
@@ -75,8 +76,21 @@ def onnx_graph(path: Path) -> Any:
     with broken_file(path):
         model = onnx.load(str(path), load_external_data=False)
         if not model.graph.node:
-            raise InferlensError(f"{path} is no ONNX graph, or an empty one.")
+            raise InferlensError(f"{path} is no ONNX graph, or an empty one.", cure=AGAIN)
         return model
+
+
+def own_weight_file(path: Path) -> Path | None:
+    """The file beside ``path``, named after it, that its graph keeps weights in; ``None`` if there is none.
+
+    What cannot be read has none either.
+    """
+    beside = path.with_name(f"{path.name}.data")
+    if not (path.is_file() and beside.is_file()):
+        return None
+    with suppress(InferlensError):
+        return beside if beside in _weight_files(path, onnx_graph(path)) else None
+    return None
 
 
 def _inputs(model: Any) -> dict[str, tuple[tuple[int, ...], str]]:
