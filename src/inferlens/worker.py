@@ -212,7 +212,7 @@ def ceilings(job: CeilingsJob, pipe: Pipe) -> None:
 
 def _preparation(job: CaseJob | ProfileJob | TraceJob | TaskJob, pipe: Pipe, level: str = "") -> Preparation:
     began: Callable[[PhaseName], None] = lambda phase: pipe.send(Began(phase))  # noqa: E731
-    return Preparation(Path(job.folder), Path(job.cache), began, time.perf_counter, job.rebuild, level)
+    return Preparation(Path(job.folder), Path(job.cache), began, time.perf_counter, job.rebuild, level, job.trust)
 
 
 def _ending(error: BaseException) -> tuple[Status, str, str]:

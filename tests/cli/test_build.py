@@ -63,9 +63,23 @@ def test_repeated_builds_say_how_far_they_differ(graph: Path) -> None:
         (("-o", "bad.engine", "--backend", "tensorrt:rtx", "--compute-capability", "9.9"), "cannot build for compute"),
         (("-o", "bad.engine", "--option", "tensorrt.optimization_level=1,2"), "one case, not 2"),
         (("-o", "bad.engine", "--backend", "onnxruntime"), "has no 'build'"),
+        (("-o", "/proc/bad.engine", *ON_AMPERE), "/proc/bad.engine cannot be written: No such file"),
+        (("-o", "bad.engine", "--compute-capability", ","), "--compute-capability names no GPU"),
+        (("-o", "bad.engine", "--compute-capability", " "), "--compute-capability names no GPU"),
+        (("-o", "bad.engine", "--option", "tensorrt.compute_capability=+"), "compute_capability names no GPU"),
+        (
+            ("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.compute_capability=8.0"),
+            "--compute-capability says 8.0, 8.9 and --option tensorrt.compute_capability says 8.0",
+        ),
+        (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.max_num_tactics=99999999999"), "max_num_tactics"),
+        (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.plugins=/nope/lib.so"), "/nope/lib.so does not exist"),
+        (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.timing_cache=."), "timing_cache . is a folder"),
     ],
-    ids=["suffix", "folder", "target", "two", "backend"],
-)
+    ids=[
+        "suffix", "folder", "target", "two", "backend", "no place", "comma", "blank", "plus", "contradiction", "huge",
+        "plugins", "timing cache",
+    ],
+)  # fmt: skip
 def test_what_cannot_be_built_is_said_and_nothing_is_written(
     arguments: tuple[str, ...], message: str, graph: Path
 ) -> None:
@@ -75,6 +89,44 @@ def test_what_cannot_be_built_is_said_and_nothing_is_written(
     assert "  Try: " in done.stderr or "  Expected: " in done.stderr
     assert "Traceback" not in done.stderr
     assert not (graph.parent / "bad.engine").exists()
+
+
+def test_a_place_that_cannot_be_written_is_told_before_the_build(graph: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.engine.json").mkdir()
+    (tmp_path / "results").write_text("a file where the cache would be")
+    for name, message in (("a.engine", "a.engine.json is a folder"), ("b.engine", "results/.cache cannot be written")):
+        done = inferlens("build", str(graph), "-o", name, *ON_AMPERE, cwd=tmp_path)
+        assert done.returncode == 2
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["a.engine.json", "results"]
+
+
+def test_what_a_build_for_rtx_does_not_heed_is_a_note(graph: Path) -> None:
+    options = ("--option", "tensorrt.optimization_level=0", "--option", "tensorrt.timing_cache=kernels")
+    done = inferlens("build", "net.onnx", "-o", "noted.engine", *ON_AMPERE, *options, cwd=graph.parent)
+    assert done.returncode == 0, done.stderr
+    assert "optimization_level does nothing: TensorRT for RTX times no tactics" in done.stderr
+    assert "timing_cache does nothing in a build" in done.stderr
+    done = inferlens("build", "net.onnx", "-o", "noted.engine", *ON_AMPERE, cwd=graph.parent)
+    assert "does nothing" not in done.stderr
+
+
+def test_the_same_said_twice_is_said_once(graph: Path) -> None:
+    both = (*ON_AMPERE, "--option", "tensorrt.compute_capability=8.9+8.0")
+    done = inferlens("build", "net.onnx", "-o", "both.engine", *both, cwd=graph.parent)
+    assert done.returncode == 0, done.stderr
+    assert "for compute capability 8.0 and 8.9.\n" in done.stdout
+
+
+@pytest.mark.parametrize("size", [0, 1000])
+def test_a_file_that_is_no_whole_engine_is_told_before_a_gpu_is_asked_for(size: int, graph: Path) -> None:
+    inferlens("build", "net.onnx", "-o", "whole.engine", *ON_AMPERE, cwd=graph.parent)
+    (graph.parent / "cut.engine").write_bytes((graph.parent / "whole.engine").read_bytes()[:size])
+    done = inferlens("bench", "cut.engine", "--input", "x=2x8", cwd=graph.parent)
+    assert done.returncode == 2
+    assert ("cut.engine is damaged: it has 1000 of" if size else "cut.engine is empty") in done.stderr
+    assert "GPU" not in done.stderr
 
 
 def test_the_report_in_lines() -> None:

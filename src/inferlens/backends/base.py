@@ -147,6 +147,7 @@ class Preparation:
         now: Callable[[], float] = time.perf_counter,
         rebuild: bool = False,
         level: str = "",
+        trust: bool = False,
     ) -> None:
         """
         Args:
@@ -156,7 +157,9 @@ class Preparation:
             now: the clock of the phases, in seconds.
             rebuild: whether what the cache already has is to be made anew.
             level: what the runner is to be profiled for, such as ``layer``; empty: timed, so nothing may be added.
+            trust: whether files that can run code may be opened.
         """
+        self.trust = trust
         self.folder = folder
         self.cache = cache
         self.rebuild = rebuild

@@ -7,6 +7,7 @@ which traces, gets a try, and the record says so. Models that already are ONNX f
 from __future__ import annotations
 
 import shutil
+import traceback
 import warnings
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,12 @@ from inferlens.case import Case
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 
+LONGEST = 300  # characters of a reason
 EMBED_LIMIT = (
     1_500_000_000  # bytes of weights; one ONNX file holds less than 2 GiB, the rest goes into a file beside it
 )
+# Errors of torch.export for code whose path depends on values.
+ON_VALUES = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
 
 
 def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str) -> Path:
@@ -102,6 +106,29 @@ def lower_folded_weights(path: Path) -> None:
         onnx.save(model, str(path))
 
 
+def reason(error: BaseException) -> str:
+    """Why the exporter failed: what it raises itself tells the step it was at, and that the cause is below."""
+    while error.__cause__ is not None and type(error).__module__.startswith("torch.onnx"):
+        error = error.__cause__
+    kind, said = type(error).__name__, first_lines(error, 2).rstrip(".")
+    if kind in ON_VALUES:
+        said = _line_of_code(error) or said
+        return f"control flow or a size depends on values of a tensor: {said}"[:LONGEST]
+    return (f"{kind}: {said}" if type(error).__module__ == "builtins" else said)[:LONGEST]
+
+
+def _line_of_code(error: BaseException) -> str:
+    """The line of the model that an error came from; empty if none is known outside of PyTorch and Python."""
+    import torch
+
+    libraries, python = {Path(torch.__file__).parent, Path(__file__).parent}, Path(traceback.__file__).parent
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename)
+        if frame.line and file.parent != python and libraries.isdisjoint(file.parents):
+            return f"{frame.line} ({file.name}, line {frame.lineno})"
+    return ""
+
+
 def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, preparation: Preparation) -> None:
     import torch
 
@@ -130,11 +157,11 @@ def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, pre
             torch.onnx.export(flat, feed, path, input_names=names, dynamo=False, verbose=False, dynamic_axes=axes)
         except Exception as error:
             raise Unsupported(
-                f"'{model.name}' cannot be exported to ONNX: {first_lines(first)} (tracing: {first_lines(error, 1)})"
+                f"'{model.name}' cannot be exported to ONNX: {reason(first)} (tracing: {first_lines(error, 1)})"
             ) from first
     preparation.facts["onnx_exporter"] = "TorchScript"
     preparation.warn(
         "export-fallback",
-        f"The torch.export-based ONNX exporter failed ({first_lines(first, 1)}); the older, tracing one was used.",
+        f"The torch.export-based ONNX exporter failed ({reason(first)}); the older, tracing one was used.",
         "Its nodes have no module paths, and control flow is fixed to what this input took.",
     )

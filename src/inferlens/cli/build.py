@@ -46,13 +46,37 @@ def build(
     RTX builds for the compute capabilities that are named.
     """
     given = [*(option or ())]
-    if compute_capability:
-        given.append(f"{backend.partition(':')[0]}.compute_capability={compute_capability.replace(',', '+')}")
+    if compute_capability is not None:
+        given = with_capability(given, compute_capability, backend.partition(":")[0])
     words = {
         "model": model, "precision": precision, "batch": batch, "option": given, "input": input or None,
         "weights": weights, "trust": trust, "seed": seed,
     }  # fmt: skip
     show(run(words, backend, output, builds, rebuild, timeout), json)
+
+
+def with_capability(given: list[str], capability: str, backend: str) -> list[str]:
+    """Options, as they were written, and with them the compute capabilities of ``--compute-capability``.
+
+    Raises:
+        InferlensError: if it names none, or an option says something else.
+    """
+    from inferlens.errors import InferlensError
+    from inferlens.plan_words import option_values
+
+    wanted = [word.strip() for word in capability.replace("+", ",").split(",") if word.strip()]
+    if not wanted:
+        raise InferlensError("--compute-capability names no GPU.", expected="such as 8.9, or 8.0,8.9")
+    name = f"{backend}.compute_capability"
+    said = option_values(given).get(name)
+    if said is None:
+        return [*given, f"{name}={'+'.join(wanted)}"]
+    if {word.strip() for text in said for word in text.split("+")} != set(wanted):
+        raise InferlensError(
+            f"--compute-capability says {', '.join(wanted)} and --option {name} says {', '.join(said)}.",
+            expected="the same, or one of the two",
+        )
+    return given
 
 
 def run(words: dict[str, Any], backend: str, output: Path, builds: int, rebuild: bool, timeout: str) -> BuildReport:
@@ -82,13 +106,27 @@ def check_output(path: Path) -> None:
     Raises:
         InferlensError: saying what to name it.
     """
+    import tempfile
+
     from inferlens.errors import InferlensError
+    from inferlens.models.provenance import beside
 
     if path.suffix not in (".engine", ".plan"):
         raise InferlensError(f"{path} has no suffix of an engine.", cure=f"--output {path.with_suffix('.engine')}")
     if path.is_dir() or not path.parent.is_dir():
         problem = "is a folder" if path.is_dir() else "is in a folder that does not exist"
         raise InferlensError(f"{path} {problem}.", expected="a file in a folder that exists")
+    if beside(path).is_dir():
+        raise InferlensError(
+            f"{beside(path)} is a folder, and what {path.name} is built from goes there.", cure="another --output"
+        )
+    try:
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".inferlens-"):
+            pass
+    except OSError as error:
+        raise InferlensError(
+            f"{path} cannot be written: {error.strerror}.", cure="--output with a folder that you may write to"
+        ) from error
 
 
 def show(report: BuildReport, as_json: bool) -> None:

@@ -6,9 +6,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
-from inferlens.backends.tensorrt.build_errors import explained
+from inferlens.backends.tensorrt import configuration as configuring
+from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.backends.tensorrt.configuration import configuration
 from inferlens.backends.tensorrt.engine import build_plan
 from inferlens.backends.tensorrt.flavours import Flavour
@@ -16,11 +19,13 @@ from inferlens.backends.tensorrt.log import condensed
 from inferlens.backends.tensorrt.network import Network, network
 from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.profiles import profiles
-from inferlens.backends.tensorrt.timing_cache import keep_timing_cache, use_timing_cache
-from inferlens.case import TensorSpec
+from inferlens.backends.tensorrt.timing_cache import check_timing_cache, keep_timing_cache, use_timing_cache
+from inferlens.case import Case, TensorSpec
 from inferlens.errors import InferlensError, Unsupported
+from inferlens.record import Gpu
 
 IMAGE = (TensorSpec("image", (1, 3, 16, 16)),)
+HERE = ("8.9",)
 
 
 @pytest.fixture
@@ -42,7 +47,7 @@ def test_options_reach_the_builder(parsed: Network, rtx: Flavour) -> None:
         optimization_level=5, max_num_tactics=7, tactic_sources="JIT_CONVOLUTIONS", workspace=64,
         avg_timing_iterations=3, sparsity=True, refittable=True, profiling_verbosity="layer_names_only", tf32=True,
     )  # fmt: skip
-    config = configuration(parsed, options, profiles("", IMAGE))
+    config = configuration(parsed, options, profiles("", IMAGE), HERE)
     assert config.builder_optimization_level == 5
     assert config.max_num_tactics == 7
     assert config.get_tactic_sources() == 1 << int(trt.TacticSource.JIT_CONVOLUTIONS)
@@ -54,7 +59,7 @@ def test_options_reach_the_builder(parsed: Network, rtx: Flavour) -> None:
 
 
 def test_defaults_are_fp32_and_tell_of_layers(parsed: Network, rtx: Flavour) -> None:
-    config = configuration(parsed, Options(), profiles("", IMAGE))
+    config = configuration(parsed, Options(), profiles("", IMAGE), HERE)
     assert not config.get_flag(rtx.module.BuilderFlag.TF32)
     assert config.profiling_verbosity == rtx.module.ProfilingVerbosity.DETAILED
     assert config.builder_optimization_level == Options().optimization_level
@@ -70,17 +75,83 @@ def test_defaults_are_fp32_and_tell_of_layers(parsed: Network, rtx: Flavour) -> 
 )
 def test_what_the_flavour_lacks_is_refused(options: dict[str, Any], message: str, parsed: Network) -> None:
     with pytest.raises(InferlensError, match=message) as raised:
-        configuration(parsed, Options(**options), profiles("", IMAGE))
+        configuration(parsed, Options(**options), profiles("", IMAGE), HERE)
     assert raised.value.cure or raised.value.expected
+
+
+def test_a_flavour_without_levels_names_all_the_gpus_that_it_builds_for(parsed: Network, rtx: Flavour) -> None:
+    with pytest.raises(Unsupported) as raised:
+        configuration(parsed, Options(hardware_compatible="ampere_plus"), profiles("", IMAGE), HERE)
+    assert f"compute_capability={'+'.join(rtx.targets)}" in raised.value.cure
+    assert "7.5+8.0" in raised.value.cure
+
+
+def test_targets_are_those_that_there_are(parsed: Network) -> None:
+    with pytest.raises(Unsupported, match=r"cannot build for compute capability 9\.0") as raised:
+        configuration(parsed, Options(), profiles("", IMAGE), ("8.9", "9.0"))
+    assert "8.6" in raised.value.expected
+
+
+def test_without_a_gpu_a_target_must_be_named(parsed: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configuring, "current_gpu", lambda: None)
+    with pytest.raises(Unsupported, match="no GPU here") as raised:
+        configuration(parsed, Options(), profiles("", IMAGE))
+    assert "8.9" in raised.value.cure
+
+
+@pytest.mark.parametrize(
+    ("shapes", "message"),
+    [
+        (((-1, 3, 16, 16),) * 3, r"profile of image, \?x3x16x16/"),
+        (((4, 3, 16, 16), (2, 3, 16, 16), (8, 3, 16, 16)), "profile of image, 4x3x16x16/2x3x16x16/8x3x16x16"),
+    ],
+)
+def test_a_profile_that_is_no_range_is_refused(shapes: Any, message: str, parsed: Network) -> None:
+    with pytest.raises(Unsupported, match=message) as raised:
+        configuration(parsed, Options(), ({"image": shapes},), HERE)
+    assert "grow" in raised.value.expected
+
+
+SHARED = (TensorSpec("a", (1, 8)), TensorSpec("b", (1, 8)))
+
+
+@pytest.fixture
+def sum_of_two(tmp_path: Path, rtx: Flavour) -> Network:
+    """Of two inputs whose first size is one and the same, ``N``."""
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 8]) for name in ("a", "b", "y")]
+    graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["y"], name="add")], "graph", ends[:2], ends[2:])
+    path = tmp_path / "sum.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    return network(path, rtx)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a=1x8/2x8/4x8+b=1x8/2x8/4x8;a=4x8", "In profile 1 the size 'N' is 4 in the input 'a' and 1 in 'b'"),
+        ("a=1x8/2x8/4x8+b=1x8/1x8/4x8", "In profile 0 the size 'N' is 2 in the input 'a' and 1 in 'b'"),
+    ],
+)
+def test_a_size_that_inputs_share_has_one_value_in_a_profile(text: str, said: str, sum_of_two: Network) -> None:
+    with pytest.raises(Unsupported, match=said) as raised:
+        configuration(sum_of_two, Options(), profiles(text, SHARED), HERE)
+    assert "'a'" in raised.value.cure
+    assert "'b'" in raised.value.cure
+
+
+@pytest.mark.parametrize("text", ["a=1x8/2x8/4x8+b=1x8/2x8/4x8;a=4x8+b=4x8", "a=1x8/2x8/4x8+b=1x8/2x8/2x8"])
+def test_profiles_in_which_a_shared_size_is_one_build(text: str, sum_of_two: Network) -> None:
+    config = configuration(sum_of_two, Options(), profiles(text, SHARED), HERE)
+    assert build_plan(sum_of_two, config)[:4] == b"vtrt"
 
 
 @pytest.mark.parametrize("shape", [(1, 4, 16, 16), (1, 3, 16)])
 def test_a_profile_must_fit_the_graph(shape: tuple[int, ...], parsed: Network) -> None:
     specs = (TensorSpec("image", shape),)
     with pytest.raises(Unsupported, match=r"made for image=\?x3x16x16, not for"):
-        configuration(parsed, Options(), profiles("", specs))
+        configuration(parsed, Options(), profiles("", specs), HERE)
     with pytest.raises(Unsupported, match="has an input 'image'"):
-        configuration(parsed, Options(), profiles("", (TensorSpec("other", (1, 3, 16, 16)),)))
+        configuration(parsed, Options(), profiles("", (TensorSpec("other", (1, 3, 16, 16)),)), HERE)
 
 
 def test_errors_are_condensed_to_what_they_say() -> None:
@@ -144,7 +215,8 @@ class Timings:
 
 
 @pytest.fixture
-def stand_in() -> Network:
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> Network:
+    monkeypatch.setattr(configuring, "current_gpu", lambda: Gpu(name="a GPU", compute_capability="8.9"))
     trt = SimpleNamespace(
         BuilderFlag=Flag, ProfilingVerbosity=SimpleNamespace(DETAILED=2),
         HardwareCompatibilityLevel=SimpleNamespace(AMPERE_PLUS=1), IBuilderConfig=object,
@@ -179,28 +251,42 @@ def test_timings_are_loaded_used_and_merged_back(stand_in: Network, tmp_path: Pa
         use_timing_cache(stand_in, config, path)
 
 
-def test_tensorrt_for_rtx_times_nothing(parsed: Network, tmp_path: Path) -> None:
-    assert use_timing_cache(parsed, None, tmp_path / "none") is None
+def test_the_file_of_timings_is_looked_at_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"timings")
+    for fine in ("", str(tmp_path / "file"), str(tmp_path / "new"), str(tmp_path / "new" / "folder" / "new")):
+        check_timing_cache(fine)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    for name, problem in ((".", "is a folder"), ("file/new", "file is no folder")):
+        with pytest.raises(InferlensError, match=problem) as raised:
+            check_timing_cache(str(tmp_path / name))
+        assert str(tmp_path / name) in raised.value.what
+    with pytest.raises(InferlensError, match="is no file"):
+        check_timing_cache("/dev/null")
 
 
 @pytest.mark.parametrize(
-    ("error", "reason"),
+    ("name", "value", "taken"),
     [
-        ("Myelin (cudnn_impl.cpp:89: CHECK(dtype == myelinTypeFP8E4M3) failed", "no INT8 convolutions"),
-        ("Myelin (kernel_gen.cpp:1212: CHECK(sm_vers_.size() == 1) failed.", "one compute capability at a time"),
-        ("Cannot compile for target(s) sm75, sm80, because the model contains HW-specific datatypes: fp8_e4m3.",
-         "GPUs of compute capability 7.5, 8.0 have no FP8"),
-        ("Error Code 1: Cuda Runtime (In generateForCurrent at /_src/x.cpp:186)", "on a GPU alone"),
+        ("max_num_tactics", "99999999999", "0 to 2147483646"), ("avg_timing_iterations", 10**11, "1 to 2147483647"),
+        ("workspace", "9" * 30, "0 to 8796093022207"), ("optimization_level", "9", "a whole number from 0 to 5"),
+        ("streams", 0, "a whole number, 1 or more"), ("sparsity", "perhaps", "true or false"),
+        ("hardware_compatible", "all", "one of none, ampere_plus, same_compute_capability"),
     ],
 )  # fmt: skip
-def test_known_errors_of_the_builder_are_explained(error: str, reason: str) -> None:
-    told, cure = explained([error], has_gpu=False)
-    assert reason in told
-    assert cure
+def test_a_value_that_an_option_does_not_take(name: str, value: Any, taken: str) -> None:
+    case = Case(model="small", backend="tensorrt", variant="rtx", options={name: value})
+    with pytest.raises(InferlensError) as raised:
+        TensorRT.parse_options(case)
+    assert raised.value.what == f"The option tensorrt.{name} does not take '{value}'."
+    assert taken in raised.value.expected
 
 
-def test_other_errors_of_the_builder_are_its_own_words() -> None:
-    assert explained(["Error Code 9: Internal Error (no tactic In x at /y.cpp:1)"], has_gpu=True) == (
-        "Internal Error: no tactic",
-        "",
-    )
+@pytest.mark.parametrize(
+    "options", [{"max_num_tactics": 2**31 - 2}, {"avg_timing_iterations": 2**31 - 1}, {"workspace": 2**43 - 1}], ids=str
+)
+def test_the_largest_values_are_taken_by_the_builder_too(options: dict[str, Any], parsed: Network) -> None:
+    assert build_plan(parsed, configuration(parsed, Options(**options), profiles("", IMAGE), ("8.9",)))
+
+
+def test_tensorrt_for_rtx_times_nothing(parsed: Network, tmp_path: Path) -> None:
+    assert use_timing_cache(parsed, None, tmp_path / "none") is None

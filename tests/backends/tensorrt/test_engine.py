@@ -13,13 +13,14 @@ import pytest
 from inferlens.backends.base import Preparation
 from inferlens.backends.tensorrt import engine
 from inferlens.backends.tensorrt.builds import write_engine
+from inferlens.backends.tensorrt.configuration import configuration
 from inferlens.backends.tensorrt.engine import Job, built
-from inferlens.backends.tensorrt.header import read_header
 from inferlens.backends.tensorrt.network import network
 from inferlens.backends.tensorrt.plan_check import check_plan
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.files import sha256
 from inferlens.models import provenance
+from inferlens.models.plan_file import read_header
 from inferlens.record import Gpu
 
 OUTPUTS = {
@@ -45,6 +46,10 @@ def test_real_models_become_engines_without_a_gpu(name: str, real: Any) -> None:
     ]
     told = provenance.read(made.path)
     assert told == made.provenance
+    graph = onnx.load(job.path).graph
+    assert [spec.name for spec in told.outputs] == [value.name for value in graph.output]
+    assert [spec.name for spec in told.inputs] == [value.name for value in graph.input]
+    assert [spec.name for spec in parsed.outputs] == [spec.name for spec in told.outputs]
     assert [(spec.shape, spec.dtype) for spec in told.outputs] == [(OUTPUTS[name], "float16")]
     assert told.inputs == job.model.inputs
     assert told.model.weights_sha256 == job.model.weights_sha256
@@ -73,6 +78,39 @@ def test_an_option_that_times_tactics_does_nothing_where_none_are_timed(job: Any
     built(job(avg_timing_iterations=4), preparation)
     (warning,) = preparation.warnings
     assert (warning.code, "times no tactics" in warning.message) == ("no-effect", True)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("optimization_level", 0), ("optimization_level", 5), ("max_num_tactics", 1), ("tactic_sources", "none"),
+        ("sparsity", True), ("avg_timing_iterations", 8),
+    ],
+)  # fmt: skip
+def test_options_that_tensorrt_for_rtx_does_not_act_on_say_so(
+    name: str, value: Any, job: Any, preparation: Preparation
+) -> None:
+    """The plans are the same, so a row of such a sweep would differ by noise alone."""
+    usual, other = built(job(), preparation), built(job(**{name: value}), preparation)
+    assert other.plan == usual.plan
+    assert [(warning.code, warning.message.split()[0]) for warning in preparation.warnings] == [("no-effect", name)]
+
+
+@pytest.mark.parametrize("options", [{"tf32": True}, {"workspace": 256}, {"profiling_verbosity": "none"}], ids=str)
+def test_options_that_it_acts_on_are_not_complained_of(
+    options: dict[str, Any], job: Any, preparation: Preparation
+) -> None:
+    assert built(job(**options), preparation).plan != built(job(), preparation).plan
+    assert preparation.warnings == []
+
+
+def test_a_build_for_rtx_says_that_it_leaves_the_file_of_kernels_alone(
+    job: Any, preparation: Preparation, tmp_path: Path
+) -> None:
+    write_engine(job(timing_cache=str(tmp_path / "kernels")), preparation, tmp_path / "a.engine")
+    assert [warning.code for warning in preparation.warnings] == ["no-effect"]
+    assert "timing_cache does nothing in a build" in preparation.warnings[0].message
+    assert not (tmp_path / "kernels").exists()
 
 
 def test_rebuild_builds(job: Any, preparation: Preparation) -> None:
@@ -168,9 +206,9 @@ def test_without_a_gpu_targets_must_be_named(job: Any, preparation: Preparation)
 
 
 def test_what_needs_a_gpu_says_so(job: Any, preparation: Preparation) -> None:
-    with pytest.raises(Unsupported, match="it builds on a GPU alone") as raised:
+    with pytest.raises(Unsupported, match="with the option refittable it builds on a GPU alone") as raised:
         built(job(refittable=True, compute_capability="8.9"), preparation)
-    assert raised.value.cure == "a machine with a GPU"
+    assert raised.value.cure == "no refittable, or a machine with a GPU"
 
 
 def test_the_builders_own_error_is_one_sentence(
@@ -189,31 +227,17 @@ def test_jobs_with_several_profiles_build(job: Any, preparation: Preparation) ->
     told = built(made, preparation).provenance
     assert told.profiles[0]["image"] == ((1, 3, 16, 16), (2, 3, 16, 16), (8, 3, 16, 16))
     assert told.profiles[1]["image"] == ((16, 3, 16, 16),) * 3
-    assert told.inputs[0].profile == ((1, 3, 16, 16), (2, 3, 16, 16), (16, 3, 16, 16))
+    assert told.inputs[0].profile == ((1, 3, 16, 16), (16, 3, 16, 16), (16, 3, 16, 16))  # best: of the one that runs
+    first = built(job(batch=2, profiles=text), preparation).provenance
+    assert first.inputs[0].profile == ((1, 3, 16, 16), (2, 3, 16, 16), (16, 3, 16, 16))
     assert told.outputs[0].shape == (-1, 10)
-
-
-def test_a_full_disk_leaves_the_old_engine(
-    job: Any, preparation: Preparation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "model.engine"
-    write_engine(job(), preparation, path)
-    before = path.read_bytes()
-
-    def full(path: Path, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(engine, "write_whole", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_engine(job(compute_capability="8.9"), preparation, path)
-    assert path.read_bytes() == before
-    assert provenance.read(path) is not None
 
 
 def test_running_out_of_memory_is_no_refusal(job: Any, preparation: Preparation, graph: Path) -> None:
     parsed = network(graph, job().flavour)
+    config = configuration(parsed, job().options, job().profiles, job().targets)
     parsed.builder = SimpleNamespace(
         build_serialized_network=lambda *_: parsed.log.errors.append("Error Code 2: OutOfMemory (no 5 GiB)")
     )
     with pytest.raises(MemoryError, match="5 GiB"):
-        engine.build_plan(parsed, None)
+        engine.build_plan(parsed, config)

@@ -52,6 +52,9 @@ def test_plugins_are_listed_and_loaded_by_path(rtx: Any, tmp_path: Any) -> None:
     load_plugins(rtx, "")
     with pytest.raises(InferlensError, match="does not exist"):
         load_plugins(rtx, str(tmp_path / "none.so"))
+    with pytest.raises(InferlensError, match="is no file"):
+        load_plugins(rtx, str(tmp_path))
     (tmp_path / "text.so").write_text("no library")
-    with pytest.raises(InferlensError, match="cannot be loaded"):
+    with pytest.raises(InferlensError, match=r"cannot be loaded: .*text\.so") as raised:
         load_plugins(rtx, str(tmp_path / "text.so"))
+    assert raised.value.cure.startswith(f"ldd {tmp_path}/text.so")

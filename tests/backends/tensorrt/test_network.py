@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import onnx
 import pytest
 import torch
 from onnx import TensorProto, helper
 
 from inferlens.backends.base import Preparation
+from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.backends.tensorrt.engine import built
+from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.network import network
-from inferlens.backends.tensorrt.parse_errors import module_of
+from inferlens.backends.tensorrt.parse_errors import module_of, takes_plugins
 from inferlens.backends.tensorrt.quantized import limits
 from inferlens.case import TensorSpec
-from inferlens.errors import Unsupported
+from inferlens.errors import InferlensError, Unsupported
 from tests.backends.quantized import quantized_file
 
 
@@ -46,7 +50,13 @@ def test_an_unsupported_operator_is_named_with_its_module(tmp_path: Path, rtx: A
         f"{rtx.title} cannot take the ONNX node 'node_warp' (acme::Warp, in the module encoder.layers.3.warp): it has "
         "no such operator."
     )
-    assert "plugin" in raised.value.cure
+    assert raised.value.cure == "another operator in the model, or --backend onnxruntime:cuda"
+
+
+def test_a_flavour_whose_networks_have_plugins_advises_one(rtx: Any) -> None:
+    assert not takes_plugins(rtx)
+    other = SimpleNamespace(INetworkDefinition=SimpleNamespace(add_plugin_v3=None))
+    assert takes_plugins(Flavour("trt", "tensorrt", "TensorRT", "10.13.0.35", other))
 
 
 @pytest.mark.parametrize(
@@ -64,6 +74,45 @@ def test_what_cannot_be_parsed_is_named(nodes: list[Any], message: str, tmp_path
     assert raised.value.cure
 
 
+class Places(torch.nn.Module):
+    """Where its input is positive."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nonzero(x > 0)
+
+
+def test_an_operator_that_only_a_plugin_would_run_is_one_it_does_not_have(tmp_path: Path, rtx: Any) -> None:
+    """The parser of TensorRT for RTX knows NonZero, and looks for a plugin that the library does not have."""
+    path = tmp_path / "places.onnx"
+    outer = torch.nn.Sequential()
+    outer.add_module("places", Places())
+    torch.onnx.export(outer.eval(), (torch.ones(4, 8),), path, dynamo=True, verbose=False)
+    with pytest.raises(Unsupported) as raised:
+        network(path, rtx)
+    assert "(NonZero, in the module places): it has no such operator." in raised.value.what
+    assert "ssertion" not in raised.value.what
+    assert raised.value.cure == "another operator in the model, or --backend onnxruntime:cuda"
+
+
+def test_an_operator_that_takes_a_gpu_to_parse_says_so(tmp_path: Path, rtx: Any) -> None:
+    """TensorRT for RTX has a plugin for RoiAlign, which it cannot make without a GPU."""
+    node = helper.make_node("RoiAlign", ["x", "boxes", "of"], ["y"], name="align", output_height=2, output_width=2)
+    sizes = {"x": [1, 3, 8, 8], "boxes": [4, 4], "of": [4], "y": [4, 3, 2, 2]}
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.INT64 if name == "of" else TensorProto.FLOAT, size)
+        for name, size in sizes.items()
+    ]
+    graph = helper.make_graph([node], "graph", ends[:3], ends[3:])
+    path = tmp_path / "align.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), path)
+    if torch.cuda.is_available():
+        assert network(path, rtx).layers
+        return
+    with pytest.raises(Unsupported, match=r"'align' \(RoiAlign\) here: on a machine with a GPU alone") as raised:
+        network(path, rtx)
+    assert raised.value.cure.startswith("a machine with a GPU, or ")
+
+
 def test_several_unsupported_operators_are_all_named(tmp_path: Path, rtx: Any) -> None:
     nodes = [helper.make_node("Det", ["x"], ["y"], name="det"), helper.make_node("Warp", ["x"], ["z"], domain="acme")]
     with pytest.raises(Unsupported, match="Nor can it take 1 more operator: Warp"):
@@ -74,6 +123,41 @@ def test_an_input_of_a_type_it_lacks_is_named(tmp_path: Path, rtx: Any) -> None:
     path = saved(tmp_path, [helper.make_node("Abs", ["x"], ["y"], name="abs")], kind=TensorProto.INT16)
     with pytest.raises(Unsupported, match="the input 'x': it has no such data type"):
         network(path, rtx)
+
+
+@pytest.mark.parametrize(("name", "problem"), [("none.onnx", "does not exist"), ("", "is a folder")])
+def test_a_file_that_is_not_there_is_not_blamed_on_the_graph(name: str, problem: str, tmp_path: Path, rtx: Any) -> None:
+    with pytest.raises(InferlensError) as raised:
+        network(tmp_path / name, rtx)
+    assert raised.value.what == f"The file {tmp_path / name} {problem}."
+    assert "ONNX file" in raised.value.expected
+
+
+def test_a_graph_in_float64_is_said_to_be_computed_in_fp32(
+    tmp_path: Path, job: Any, preparation: Preparation, rtx: Any
+) -> None:
+    path = saved(tmp_path, [helper.make_node("Abs", ["x"], ["y"], name="abs")], kind=TensorProto.DOUBLE)
+    parsed = network(path, rtx)
+    assert [spec.dtype for spec in (*parsed.inputs, *parsed.outputs)] == ["float32", "float32"]
+    given = dataclasses.replace(job(path=path).model, inputs=(TensorSpec("x", (1, 4), "float64"),))
+    case = msgspec.structs.replace(job(path=path).case, options={"compute_capability": "8.9"})
+    for cached in (False, True):
+        report = TensorRT().build(given, case, preparation, tmp_path / "made.engine")
+        assert report.cached == cached
+        (warning,) = preparation.warnings
+        assert warning.code == "no-effect"
+        assert "float64 of made.onnx" in warning.message
+        assert "fp32" in warning.message
+        assert "onnxruntime" in warning.advice
+        preparation.warnings.clear()
+
+
+def test_a_graph_without_float64_is_not_complained_of(
+    graph: Path, job: Any, preparation: Preparation, tmp_path: Path
+) -> None:
+    case = msgspec.structs.replace(job().case, options={"compute_capability": "8.9"})
+    TensorRT().build(job(path=graph).model, case, preparation, tmp_path / "made.engine")
+    assert not preparation.warnings
 
 
 def test_weakly_typed_networks_are_refused_where_there_are_none(graph: Path, rtx: Any) -> None:

@@ -13,9 +13,9 @@ from inferlens.backends.base import Preparation
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.backends.tensorrt.engine import Built, built
 from inferlens.backends.tensorrt.flavours import Flavour
-from inferlens.backends.tensorrt.header import read_header
 from inferlens.backends.tensorrt.plan_check import check_plan
 from inferlens.errors import InferlensError, Unsupported
+from inferlens.models.plan_file import read_header
 from inferlens.record import Gpu
 
 H200 = Gpu(name="NVIDIA H200", compute_capability="9.0")
@@ -36,7 +36,7 @@ def test_a_whole_plan_passes(made: Built, rtx: Flavour) -> None:
 def test_a_truncated_plan(size: int, made: Built, rtx: Flavour, tmp_path: Path) -> None:
     path = tmp_path / "model.engine"
     path.write_bytes(made.plan[:size])
-    with pytest.raises(Unsupported, match=r"is damaged|is no TensorRT engine") as raised:
+    with pytest.raises(Unsupported, match=r"is damaged|is no TensorRT engine|is empty") as raised:
         check_plan(path, None, rtx, None)
     assert str(path) in raised.value.what
     assert "build" in raised.value.cure
@@ -76,7 +76,7 @@ def test_a_plan_that_is_not_what_its_provenance_tells_of(
     check_plan(made.path, None, rtx, None)
     model = dataclasses.replace(job().model, format="engine", path=made.path)
     with pytest.raises(InferlensError, match=r"not the file that .* tells of"):
-        TensorRT._plan(model, rtx, preparation)
+        TensorRT().prepare(model, job().case, preparation)
 
 
 class Runtime:

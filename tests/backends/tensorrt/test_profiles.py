@@ -54,6 +54,16 @@ def test_several_inputs_must_be_named() -> None:
         profiles("1x8/1x128/4x512", TEXTS)
 
 
+@pytest.mark.parametrize("text", ["", "mask=1x8/1x128/4x512"])
+def test_an_input_whose_sizes_are_free_needs_a_profile(text: str) -> None:
+    """As the inputs of a network are that was parsed."""
+    parsed = (TensorSpec("ids", (-1, 128), "int64"), TensorSpec("mask", (1, 128), "int64"))
+    with pytest.raises(InferlensError, match=r"Sizes of the input 'ids' are free \(\?x128\)") as raised:
+        profiles(text, parsed)
+    assert "MIN/OPT/MAX" in raised.value.expected
+    assert len(profiles("ids=1x128/2x128/4x128", parsed)) == 1
+
+
 def test_the_profile_that_runs_must_take_the_shape() -> None:
     both = profiles("1x3x8x8/1x3x8x8/1x3x8x8;2x3x8x8/2x3x8x8/8x3x8x8", IMAGE)
     check_shapes(both, 1, IMAGE)

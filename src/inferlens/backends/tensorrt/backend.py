@@ -16,14 +16,17 @@ from inferlens.backends.tensorrt import quantized
 from inferlens.backends.tensorrt.builds import write_engine
 from inferlens.backends.tensorrt.engine import KIND, Job, built
 from inferlens.backends.tensorrt.examine import examiner
-from inferlens.backends.tensorrt.flavours import Flavour, find, flavour
+from inferlens.backends.tensorrt.flavours import find, flavour
+from inferlens.backends.tensorrt.from_file import engine_file
 from inferlens.backends.tensorrt.gpu import current_gpu
-from inferlens.backends.tensorrt.options import Options
-from inferlens.backends.tensorrt.plan_check import check_plan
-from inferlens.backends.tensorrt.plugins import registered_plugins
+from inferlens.backends.tensorrt.network import warn_of_float64
+from inferlens.backends.tensorrt.no_effect import OF_TACTICS
+from inferlens.backends.tensorrt.options import Options, check_values
+from inferlens.backends.tensorrt.plugins import plugin_files, registered_plugins
 from inferlens.backends.tensorrt.profiles import profiles, spread
 from inferlens.backends.tensorrt.recipe import OF_THE_RUN
 from inferlens.backends.tensorrt.runner import EngineRunner
+from inferlens.backends.tensorrt.timing_cache import check_timing_cache
 from inferlens.backends.torch_runner import torch_tolerance
 from inferlens.build_report import BuildReport
 from inferlens.case import PRECISIONS, QUANTIZED, Case, Option
@@ -40,7 +43,7 @@ class TensorRT(Backend):
     summary = "TensorRT from ONNX: TensorRT (trt), TensorRT for RTX (rtx)"
     variants = ("trt", "rtx")
     options = Options
-    saves: ClassVar[dict[str, str]] = {".engine": KIND}
+    saves: ClassVar[dict[str, str]] = {".engine": KIND, ".plan": KIND}
 
     def capabilities(self) -> Capabilities:
         """Those flavours that are installed, on CUDA; modules too if there is an exporter."""
@@ -72,8 +75,14 @@ class TensorRT(Backend):
         found = flavour(case.variant)
         if options.streams > 1 and case.io == "host":
             warn_no_effect(preparation, "streams", "calls with --io host")
+        check_timing_cache(options.timing_cache)
+        plugin_files(options.plugins)
         if model.format == "engine":
-            return EngineRunner(lambda: self._plan(model, found, preparation), model, case, preparation, found, options)
+            file = engine_file(model, case, options, found, preparation)
+            return EngineRunner(
+                file.plan, model, case, preparation, found, file.options,
+                host_code=preparation.trust, cure=file.cure(preparation.trust),
+            )  # fmt: skip
         path = self._onnx(model, case, preparation, options)
 
         def plan() -> bytes:
@@ -89,7 +98,7 @@ class TensorRT(Backend):
             }
             return made.plan
 
-        return EngineRunner(plan, model, case, preparation, found, options, path)
+        return EngineRunner(plan, model, case, preparation, found, options, path, host_code=options.version_compatible)
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Writes an engine, and its provenance beside it."""
@@ -105,6 +114,8 @@ class TensorRT(Backend):
             raise Unsupported(f"'{model.name}' is an engine already.", expected="a model or an ONNX file")
         options: Options = self.parse_options(case)
         found = flavour(case.variant)
+        check_timing_cache(options.timing_cache)
+        plugin_files(options.plugins)
         gpu = current_gpu()
         onnx = self._onnx(model, case, preparation, options)
         examine = examiner(model, case, found, options) if gpu and not options.compute_capability else None
@@ -119,10 +130,16 @@ class TensorRT(Backend):
         return torch_tolerance(case, tf32=tf32 or case.variant == "rtx")
 
     @classmethod
+    def parse_options(cls, case: Case) -> Any:
+        """See :class:`Configured`; what an option takes is said in words."""
+        check_values(case.options)
+        return super().parse_options(case)
+
+    @classmethod
     def cure(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Cure:
         """An engine from a file is built already; TensorRT for RTX times no tactics, and uses TF32 unasked."""
         is_built = case.model.startswith("engine:") and option not in OF_THE_RUN
-        if is_built or (case.variant == "rtx" and option == "optimization_level"):
+        if is_built or (case.variant == "rtx" and option in OF_TACTICS):
             return Cure()
         if case.variant == "rtx" and option == "tf32":
             return Cure(asked=True)
@@ -138,29 +155,7 @@ class TensorRT(Backend):
         precision = "fp32" if options.weakly_typed else case.precision
         if model.format == "onnx" and model.path is not None:
             check_precision(model.path, precision)
+            warn_of_float64(model.path, flavour(case.variant), preparation)
             return model.path
         wide = replace(model, inputs=spread(model.inputs, profiles(options.profiles, model.inputs)))
         return onnx_file(wide, case, preparation, precision)
-
-    @staticmethod
-    def _plan(model: Model, found: Flavour, preparation: Preparation) -> bytes:
-        """The content of an engine's file, if it can run here.
-
-        Raises:
-            Unsupported: if it was built for something else, or is damaged.
-        """
-        assert model.path is not None
-        made = provenance.read(model.path)
-        check_plan(model.path, made, found, current_gpu())
-        if made is None:
-            preparation.warn(
-                "unknown-origin",
-                "Nothing tells what this engine was built from: its precision is not known, its outputs not checked.",
-                "Build engines with inferlens build, which writes that beside them.",
-            )
-        else:
-            preparation.facts["built"] = {
-                "flavour": made.flavour, "version": made.version, "gpu": made.gpu, "seconds": made.build_seconds,
-                "options": made.options, "model": made.case.model,
-            }  # fmt: skip
-        return model.path.read_bytes()

@@ -14,7 +14,10 @@ from typing import Any
 
 from inferlens import units
 from inferlens.backends.base import Preparation
-from inferlens.backends.tensorrt.engine import Job, build, built, provenance_of, write_plan
+from inferlens.backends.tensorrt.engine import Job, build, built, provenance_of
+from inferlens.backends.tensorrt.no_effect import warn_of_kernels, warn_of_tactics
+from inferlens.backends.tensorrt.plugins import use_plugins
+from inferlens.backends.tensorrt.written import write_plan
 from inferlens.build_report import Build, BuildReport, LayerDifference
 from inferlens.models.provenance import Provenance
 
@@ -49,6 +52,9 @@ def write_engine(
     Raises:
         Unsupported: if it cannot be built, with the reason; then nothing is written.
     """
+    use_plugins(job.flavour, job.options.plugins, preparation)
+    warn_of_tactics(job.options, job.flavour, preparation)
+    warn_of_kernels(job.options, job.flavour, preparation)
     if builds <= 1:
         made = built(job, preparation)
         write_plan(path, made.plan, made.provenance)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from inferlens.backends.tensorrt.gpu import current_gpu
 from inferlens.backends.tensorrt.network import Network
 from inferlens.backends.tensorrt.options import Options, words
-from inferlens.backends.tensorrt.profiles import Profile
+from inferlens.backends.tensorrt.profiles import Profile, Shape, free
+from inferlens.backends.tensorrt.targets import targets as checked
 from inferlens.errors import InferlensError, Unsupported, suggestion
 
 LOWERED = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8"}  # flags of a weakly typed network, by precision
@@ -26,9 +28,11 @@ def configuration(
     network may be lowered to; others have their own.
 
     Raises:
-        Unsupported: for an option that this flavour does not have, or a profile that does not fit the network.
+        Unsupported: for an option or a target that this flavour does not have, a profile that does not fit the network,
+            or no target where there is no GPU.
     """
     check(network, options)
+    targets = checked("+".join(targets), network.flavour, None if targets else current_gpu())
     trt, config = network.flavour.module, network.builder.create_builder_config()
     config.builder_optimization_level = options.optimization_level
     config.avg_timing_iterations = options.avg_timing_iterations
@@ -47,8 +51,9 @@ def configuration(
         config.num_compute_capabilities = len(targets)
         for index, target in enumerate(targets):
             config.set_compute_capability(network.flavour.targets[target], index)
-    for profile in profiles:
+    for index, profile in enumerate(profiles):
         _add_profile(network, config, profile)
+        _check_shared(network, profile, index)
     return config
 
 
@@ -62,7 +67,7 @@ def check(network: Network, options: Options) -> None:
     if options.hardware_compatible != "none" and flavour.jit:
         raise Unsupported(
             f"{flavour.name} has no levels of hardware compatibility.",
-            cure="--option tensorrt.compute_capability=8.0+8.6+8.9+12.0",
+            cure=f"--option tensorrt.compute_capability={'+'.join(flavour.targets)}, or some of these",
         )
     if options.hardware_compatible != "none":
         level = options.hardware_compatible.upper()
@@ -129,18 +134,44 @@ def _add_profile(network: Network, config: Any, profile: Profile) -> None:
         raise Unsupported(f"{network.flavour.name} does not take the profile {shapes}.")
 
 
-def _check_fixed(tensor: Any, shapes: tuple[tuple[int, ...], ...]) -> None:
+def _check_fixed(tensor: Any, shapes: tuple[Shape, Shape, Shape]) -> None:
     """Compares a profile with the sizes that the graph fixes.
 
     Raises:
-        Unsupported: if they differ.
+        Unsupported: if they differ, or the profile is no range of sizes.
     """
     fixed = tuple(tensor.shape)
     for shape in shapes:
         fits = len(shape) == len(fixed) and all(a in (-1, b) for a, b in zip(fixed, shape, strict=True))
         if not fits:
-            own, asked = ("x".join("?" if size == -1 else str(size) for size in each) for each in (fixed, shape))
             raise Unsupported(
-                f"The ONNX graph was made for {tensor.name}={own or 'scalar'}, not for {asked or 'scalar'}.",
+                f"The ONNX graph was made for {tensor.name}={free(fixed)}, not for {free(shape)}.",
                 cure="its own shape, or a file exported with dynamic shapes",
             )
+    if not all(0 <= least <= best <= most for least, best, most in zip(*shapes, strict=True)):
+        raise Unsupported(
+            f"The profile of {tensor.name}, {'/'.join(map(free, shapes))}, is no range of sizes.",
+            expected="whole numbers that grow from min over opt to max",
+        )
+
+
+def _check_shared(network: Network, profile: Profile, index: int) -> None:
+    """Sizes of one name are one size, in all inputs.
+
+    Raises:
+        Unsupported: if a profile has several for it.
+    """
+    known: dict[str, tuple[str, int]] = {}
+    for number in range(network.definition.num_inputs):
+        tensor = network.definition.get_input(number)
+        for place, fixed in enumerate(tensor.shape):
+            name = tensor.get_dimension_name(place) if fixed == -1 else ""
+            best = profile[tensor.name][1][place]
+            other, size = known.setdefault(name, (tensor.name, best)) if name else ("", best)
+            if size != best:
+                raise Unsupported(
+                    f"In profile {index} the size '{name}' is {size} in the input '{other}' and {best} in "
+                    f"'{tensor.name}': in the ONNX graph they are one.",
+                    expected="the same OPT for both",
+                    cure=f"a shape of '{other}' and one of '{tensor.name}' in every profile, with equal sizes there",
+                )

@@ -15,20 +15,21 @@ import msgspec
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.tensorrt import log
-from inferlens.backends.tensorrt.build_errors import explained
+from inferlens.backends.tensorrt.build_errors import beyond_workspace, explained, refittable
 from inferlens.backends.tensorrt.configuration import configuration
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.gpu import current_gpu
 from inferlens.backends.tensorrt.network import Network, network
+from inferlens.backends.tensorrt.no_effect import warn_of_tactics
 from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.plugins import load_plugins
 from inferlens.backends.tensorrt.profiles import Profile, check_shapes, profiles, spread
 from inferlens.backends.tensorrt.recipe import Recipe, recipe
 from inferlens.backends.tensorrt.targets import targets
 from inferlens.backends.tensorrt.timing_cache import keep_timing_cache, use_timing_cache
+from inferlens.backends.tensorrt.written import write_plan
 from inferlens.case import Case, TensorSpec
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.files import write_whole
 from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.models.provenance import Provenance
@@ -93,9 +94,11 @@ def build_plan(network: Network, config: Any) -> bytes:
     serialized = network.builder.build_serialized_network(network.definition, config)
     if serialized is not None:
         return bytes(serialized)
-    if any(words in error for error in errors for words in NO_MEMORY):
+    beyond = beyond_workspace(network, config, errors)
+    if beyond is None and any(words in error for error in errors for words in NO_MEMORY):
         raise MemoryError(f"{network.flavour.name}: {log.condensed(errors)}")
-    reason, cure = explained(errors, has_gpu=current_gpu() is not None)
+    has_gpu = current_gpu() is not None
+    reason, cure = beyond or explained(errors, has_gpu=has_gpu, refittable=refittable(network, config))
     raise Unsupported(f"{network.flavour.title} cannot build the engine: {reason}.", cure=cure)
 
 
@@ -119,12 +122,7 @@ def built(job: Job, preparation: Preparation) -> Built:
     Raises:
         Unsupported: if it cannot be built, with the reason.
     """
-    if job.flavour.jit and job.options.avg_timing_iterations != 1:
-        preparation.warn(
-            "no-effect",
-            f"avg_timing_iterations does nothing: {job.flavour.name} times no tactics.",
-            "Leave it out there.",
-        )
+    warn_of_tactics(job.options, job.flavour, preparation)
     with preparation.phase("build") as phase:
         wanted = job.recipe
         path = preparation.cache / FOLDER / f"{wanted.key}.engine"
@@ -135,19 +133,13 @@ def built(job: Job, preparation: Preparation) -> Built:
             return Built(kept[0], told_of(kept[1], job), path, cached=True)
         timings = Path(job.options.timing_cache) if job.options.timing_cache else None
         plan, seconds, outputs = build(job, timings)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InferlensError(f"The cache {path.parent} cannot be made: {error.strerror}.") from error
         made = provenance_of(job, plan, seconds, outputs)
         write_plan(path, plan, made)
         return Built(plan, made, path, cached=False)
-
-
-def write_plan(path: Path, plan: bytes, made: Provenance) -> None:
-    """Writes a plan and its provenance beside it, each whole or not at all.
-
-    Should the second fail, the hash in the old provenance tells that it is of another plan.
-    """
-    write_whole(path, plan)
-    provenance.write(path, made)
 
 
 def provenance_of(job: Job, plan: bytes, seconds: float, outputs: tuple[TensorSpec, ...]) -> Provenance:
@@ -164,14 +156,20 @@ def provenance_of(job: Job, plan: bytes, seconds: float, outputs: tuple[TensorSp
 
 def told_of(made: Provenance, job: Job) -> Provenance:
     """``made``, of an equal plan, told of the case and model of ``job``."""
+    running = job.profiles[job.options.profile]
     return msgspec.structs.replace(
         made,
         case=job.case,
         model=job.model.facts,
         format=job.model.format,
         options=msgspec.structs.asdict(job.options),
-        inputs=spread(job.model.inputs, job.profiles),
+        inputs=tuple(_best(spec, running) for spec in spread(job.model.inputs, job.profiles)),
     )
+
+
+def _best(spec: TensorSpec, running: Profile) -> TensorSpec:
+    """An input whose best shape is that of the profile that runs."""
+    return msgspec.structs.replace(spec, best=running[spec.name][1]) if spec.dynamic else spec
 
 
 def _kept(path: Path) -> tuple[bytes, Provenance] | None:

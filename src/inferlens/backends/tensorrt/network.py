@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from inferlens.backends.base import Preparation
 from inferlens.backends.tensorrt import log
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.parse_errors import refusal
 from inferlens.case import TensorSpec
-from inferlens.errors import Unsupported
+from inferlens.errors import InferlensError, Unsupported
+from inferlens.models.sources.files import broken_file
 
 # Names of TensorRT's types (trt.DataType), as we and NumPy call them.
 DTYPES = {
@@ -58,8 +60,12 @@ def network(path: Path, flavour: Flavour, *, weakly_typed: bool = False) -> Netw
     """The network of an ONNX file, strongly typed unless ``weakly_typed``.
 
     Raises:
+        InferlensError: if there is no such file.
         Unsupported: if the file cannot be read, or has a node that the flavour cannot run; the message names it.
     """
+    if not path.is_file():
+        problem = "is a folder" if path.is_dir() else "does not exist"
+        raise InferlensError(f"The file {path} {problem}.", expected="an ONNX file", cure="the path of a .onnx file")
     if weakly_typed and flavour.strongly_typed_only:
         raise Unsupported(
             f"Networks of {flavour.title} are strongly typed: precisions are those of the graph.",
@@ -77,6 +83,22 @@ def network(path: Path, flavour: Flavour, *, weakly_typed: bool = False) -> Netw
     if not definition.num_layers or not definition.num_outputs:  # the parser takes an empty file for an empty graph
         raise Unsupported(f"{path} is no ONNX graph, or an empty one.", expected="an ONNX file with nodes and outputs")
     return Network(flavour, heard, builder, definition, parser, weakly_typed)
+
+
+def warn_of_float64(path: Path, flavour: Flavour, preparation: Preparation) -> None:
+    """Says of an ONNX file with float64 in it that it is computed in fp32: TensorRT has no float64."""
+    import onnx
+
+    with broken_file(path):
+        graph = onnx.load(str(path), load_external_data=False).graph
+    kinds = {weight.data_type for weight in graph.initializer}
+    kinds |= {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output)}
+    if onnx.TensorProto.DOUBLE in kinds:
+        preparation.warn(
+            "no-effect",
+            f"The float64 of {path.name} does nothing: {flavour.name} takes and computes all of it in fp32.",
+            "Compare it with the others' fp32, or take --backend onnxruntime:cpu, which computes in float64.",
+        )
 
 
 def _spec(tensor: Any) -> TensorSpec:

@@ -5,25 +5,38 @@ Several values in one option are joined by ``+``, profiles by ``;`` (commas make
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+import msgspec
 from msgspec import Meta, Struct
+
+from inferlens.errors import InferlensError
 
 
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
     """Options of TensorRT and TensorRT for RTX."""
 
-    optimization_level: Annotated[int, Meta(description="how long the builder searches, 0 to 5", ge=0, le=5)] = 3
+    optimization_level: Annotated[int, Meta(description="how long the builder searches, 0 to 5 (trt)", ge=0, le=5)] = 3
     max_num_tactics: Annotated[
-        int, Meta(description="most tactics that are tried for a layer; 0 is TensorRT's own choice", ge=0)
+        int,
+        Meta(
+            description="most tactics that are tried for a layer; 0 is TensorRT's own choice (trt)", ge=0, le=2**31 - 2
+        ),
     ] = 0
     tactic_sources: Annotated[
-        str, Meta(description="where tactics may come from, joined by +; empty is TensorRT's own choice, none is none")
+        str,
+        Meta(
+            description="where tactics may come from, joined by +; empty is TensorRT's own choice, none is none (trt)"
+        ),
     ] = ""
     workspace: Annotated[
-        int, Meta(description="most memory of the GPU that a tactic may use, in MiB; 0 is all of it", ge=0)
+        int,
+        Meta(description="most memory of the GPU that a tactic may use, in MiB; 0 is all of it", ge=0, le=2**43 - 1),
     ] = 0
-    avg_timing_iterations: Annotated[int, Meta(description="how often a tactic is timed; the mean counts", ge=1)] = 1
+    avg_timing_iterations: Annotated[
+        int, Meta(description="how often a tactic is timed; the mean counts (trt)", ge=1, le=2**31 - 1)
+    ] = 1
     timing_cache: Annotated[
         str, Meta(description="file that keeps timings of tactics (rtx: compiled kernels) from one run to the next")
     ] = ""
@@ -41,7 +54,7 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     compute_capability: Annotated[
         str, Meta(description="GPUs to build for, such as 8.0+8.9; also without a GPU (rtx); empty: the GPU here")
     ] = ""
-    sparsity: Annotated[bool, Meta(description="let tactics use weights of which two in four are zero")] = False
+    sparsity: Annotated[bool, Meta(description="let tactics use weights of which two in four are zero (trt)")] = False
     plugins: Annotated[str, Meta(description="libraries of plugins to load, joined by +")] = ""
     refittable: Annotated[bool, Meta(description="an engine whose weights can be replaced")] = False
     profiling_verbosity: Annotated[
@@ -62,3 +75,31 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
 def words(text: str) -> tuple[str, ...]:
     """The values of an option that takes several, joined by ``+``."""
     return tuple(word.strip() for word in text.split("+") if word.strip())
+
+
+def check_values(asked: Mapping[str, object]) -> None:
+    """Refuses a value that an option does not take; names that mean nothing are left to others.
+
+    Raises:
+        InferlensError: saying what the option takes.
+    """
+    hints = get_type_hints(Options, include_extras=True)
+    for name, value in asked.items():
+        try:
+            msgspec.convert(value, hints.get(name, Any), strict=False)
+        except msgspec.ValidationError as error:
+            kind, told = get_args(hints[name])
+            raise InferlensError(
+                f"The option tensorrt.{name} does not take '{value}'.", expected=_taken(kind, told)
+            ) from error
+
+
+def _taken(kind: Any, told: Meta) -> str:
+    """What values of a type are, in words."""
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    if kind is bool:
+        return "true or false"
+    if kind is str:
+        return "text"
+    return f"a whole number, {told.ge} or more" if told.le is None else f"a whole number from {told.ge} to {told.le}"

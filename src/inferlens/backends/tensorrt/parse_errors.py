@@ -11,14 +11,20 @@ from typing import Any
 
 from inferlens.backends.availability import found
 from inferlens.backends.tensorrt.flavours import Flavour
+from inferlens.backends.tensorrt.gpu import current_gpu
 from inferlens.backends.tensorrt.log import condensed
 from inferlens.errors import Unsupported
 from inferlens.units import plural
 
 SCOPES = "pkg.torch.onnx.name_scopes"  # where the exporter of PyTorch keeps the module's path
 UNREADABLE = ("ParseFromCodedStream", "Failed to parse the ONNX model")
-NO_OPERATOR = re.compile(r"^Op type \S+ is not supported|No importer registered for op|Plugin not found")
-CURE = "another operator in the model, a plugin (option plugins), or --backend onnxruntime:cuda"
+# The last is of operators that its parser hands to a plugin which the library does not have.
+NO_OPERATOR = re.compile(
+    r"^Op type \S+ is not supported|No importer registered for op|Plugin not found|getPluginCreatorVersion\(creator\)"
+)
+NO_PLUGIN = "plugin was not found in the plugin registry"  # it is there, and cannot be made without a GPU
+WITH_GPU = "a machine with a GPU"
+OTHERWISE = "another operator in the model, {plugin}or --backend onnxruntime:cuda"
 
 
 def refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
@@ -33,12 +39,28 @@ def refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
         )
     first = told[0]
     where = _where(first, _graph(path))
+    if NO_PLUGIN in first.text and current_gpu() is None:
+        return Unsupported(
+            f"{flavour.title} cannot take {where} here: on a machine with a GPU alone.",
+            cure=f"{WITH_GPU}, or --backend onnxruntime:cpu",
+        )
     more = sorted({error.operator for error in told if error.operator} - {first.operator})
     others = f" Nor can it take {plural(len(more), 'more operator')}: {', '.join(more)}." if more else ""
     return Unsupported(
         f"{flavour.title} cannot take {where}: {_reason(first)}.{others}",
-        cure="export it again: the graph contradicts itself" if first.invalid and not first.foreign else CURE,
+        cure="export it again: the graph contradicts itself"
+        if first.invalid and not first.foreign
+        else OTHERWISE.format(plugin="a plugin (option plugins), " if takes_plugins(flavour) else ""),
     )
+
+
+def takes_plugins(flavour: Flavour) -> bool:
+    """Whether the parser looks among the plugins for an operator that it does not know.
+
+    That of TensorRT for RTX does not, whose networks have no layer for plugins.
+    """
+    definition = flavour.module.INetworkDefinition
+    return hasattr(definition, "add_plugin_v3") or hasattr(definition, "add_plugin_v2")
 
 
 @dataclass(frozen=True)
@@ -104,7 +126,8 @@ def _reason(error: Told) -> str:
         return "it has no such data type"
     if "Node input was not registered" in error.text:
         return "one of its inputs comes from nowhere"
-    return condensed([error.text]).removeprefix(f"Invalid Node - {error.name}").strip()
+    said = condensed([error.text]).removeprefix(f"Invalid Node - {error.name}").strip()
+    return said or "the parser calls it invalid and says no more"
 
 
 def _graph(path: Path) -> Any:

@@ -11,12 +11,11 @@ from typing import Any
 
 from inferlens.backends.tensorrt import log
 from inferlens.backends.tensorrt.flavours import KINDS, Flavour
-from inferlens.backends.tensorrt.header import SIZE, Header, read_header
 from inferlens.errors import Unsupported
+from inferlens.models.plan_file import AGAIN, Library, check_version, start_of, whole
 from inferlens.models.provenance import Provenance
 from inferlens.record import Gpu
 
-AGAIN = "build it again here: inferlens build MODEL -o FILE"
 AMPERE = (8, 0)
 
 
@@ -30,45 +29,16 @@ def check_plan(plan: Path | bytes, made: Provenance | None, flavour: Flavour, gp
         Unsupported: saying what it is, what would run here, and what to do.
     """
     name = name or (str(plan) if isinstance(plan, Path) else "The plan")
-    start, size = _start(plan)
-    header = read_header(start)
-    if header is None:
-        raise Unsupported(
-            f"{name} is no TensorRT engine ({size} bytes).", expected="a plan that TensorRT built", cure=AGAIN
-        )
-    if size < SIZE or header.size not in (None, size):
-        raise Unsupported(f"{name} is damaged: it has {size} of {header.size or 'more'} bytes.", cure=AGAIN)
+    header = whole(plan, name)
     if header.variant != flavour.variant:
         other = f"{KINDS[header.variant].name} {header.version}".strip()
         raise Unsupported(
             f"{name} was built by {other}; {flavour.title} cannot run it.", cure=f"--backend tensorrt:{header.variant}"
         )
-    _check_version(name, header, made, flavour)
+    check_version(name, header, made, Library(flavour.name, flavour.version))
     if gpu is not None:
         _check_gpu(name, made, flavour, gpu)
-        _ask_runtime(name, start, flavour, gpu)
-
-
-def _start(plan: Path | bytes) -> tuple[bytes, int]:
-    if isinstance(plan, bytes):
-        return plan[:SIZE], len(plan)
-    with plan.open("rb") as file:
-        return file.read(SIZE), plan.stat().st_size
-
-
-def _check_version(name: str, header: Header, made: Provenance | None, flavour: Flavour) -> None:
-    """Plans belong to one version (three numbers; the fourth is the build), unless built to be compatible."""
-    version = made.version if made is not None and made.version else header.version
-    if not version or version.split(".")[:3] == flavour.version.split(".")[:3]:
-        return
-    older = _numbers(version) < _numbers(flavour.version)
-    if made is not None and made.options.get("version_compatible") and older:
-        return
-    raise Unsupported(f"{name} was built by {flavour.name} {version}; {flavour.title} cannot run it.", cure=AGAIN)
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+        _ask_runtime(name, start_of(plan)[0], flavour, gpu)
 
 
 def _check_gpu(name: str, made: Provenance | None, flavour: Flavour, gpu: Gpu) -> None:

@@ -25,12 +25,20 @@ def profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, ...]:
     """Profiles as shapes by input name, in the order of the inputs; one, of the inputs' own, if ``text`` is empty.
 
     Raises:
-        InferlensError: if the text has another form, names an unknown input, or a shape does not fit.
+        InferlensError: if the text has another form, names an unknown input, or a shape does not fit; or if an input
+            whose sizes are free is left out.
     """
     own: Profile = {spec.name: spec.profile for spec in specs}
-    if not text.strip():
-        return (own,)
-    return tuple({**own, **_profile(part, specs)} for part in text.split(";") if part.strip())
+    parts = [part for part in text.split(";") if part.strip()]
+    found = tuple({**own, **_profile(part, specs)} for part in parts) or (own,)
+    for profile in found:
+        for name, (least, _, _) in profile.items():
+            if min(least, default=0) < 0:
+                raise InferlensError(
+                    f"Sizes of the input '{name}' are free ({free(least)}), and no profile says what they are.",
+                    expected=FORM,
+                )
+    return found
 
 
 def check_shapes(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorSpec, ...]) -> None:
@@ -111,3 +119,8 @@ def _within(least: Shape, shape: Shape, most: Shape) -> bool:
 
 def _text(shape: Shape) -> str:
     return "x".join(map(str, shape)) or "scalar"
+
+
+def free(shape: Shape) -> str:
+    """A shape as text, ``?`` where a size is free, such as ``?x3x224x224``."""
+    return "x".join("?" if size < 0 else str(size) for size in shape) or "scalar"

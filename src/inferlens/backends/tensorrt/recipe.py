@@ -10,7 +10,8 @@ import msgspec
 from msgspec import Struct
 
 from inferlens.backends.tensorrt.flavours import Flavour
-from inferlens.backends.tensorrt.options import Options, words
+from inferlens.backends.tensorrt.options import Options
+from inferlens.backends.tensorrt.plugins import plugin_files
 from inferlens.backends.tensorrt.profiles import Profile
 from inferlens.files import sha256
 from inferlens.models.sources.files import broken_file
@@ -62,7 +63,11 @@ def recipe(
     gpu: Gpu | None,
     precision: str,
 ) -> Recipe:
-    """The recipe of the ONNX file ``path``; ``gpu`` counts only where no ``targets`` are named."""
+    """The recipe of the ONNX file ``path``; ``gpu`` counts only where no ``targets`` are named.
+
+    Raises:
+        InferlensError: if a library of plugins does not exist.
+    """
     here = gpu if gpu is not None and not targets else Gpu(name="")
     return Recipe(
         onnx_sha256=onnx_sha256(path),
@@ -75,7 +80,7 @@ def recipe(
         options={name: value for name, value in msgspec.structs.asdict(options).items() if name not in OF_THE_RUN},
         profiles=profiles,
         timings=_timings(options.timing_cache, flavour),
-        plugins=tuple(sha256(Path(library)) for library in words(options.plugins) if Path(library).is_file()),
+        plugins=tuple(sha256(library) for library in plugin_files(options.plugins)),
     )
 
 

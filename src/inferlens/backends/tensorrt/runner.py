@@ -17,6 +17,7 @@ from inferlens.backends.feeds import ordered
 from inferlens.backends.layer_runs import check_level
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.options import Options
+from inferlens.backends.tensorrt.plugins import use_plugins
 from inferlens.backends.tensorrt.runtime import Call, Engine
 from inferlens.backends.torch_runner import host_array
 from inferlens.case import Case, TensorSpec
@@ -44,8 +45,15 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         flavour: Flavour,
         options: Options,
         onnx: Path | None = None,
+        *,
+        host_code: bool = False,
+        cure: str = "",
     ) -> None:
-        """``onnx`` is the file that the plan is built from, where there is one."""
+        """``onnx`` is the file that the plan is built from, where there is one.
+
+        ``host_code`` and ``cure`` are as of :class:`Engine`.
+        """
+        self._host_code, self._cure = host_code, cure
         self._build = build
         self._onnx = onnx
         self._model = model
@@ -175,11 +183,16 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
             Unsupported: if it has others.
         """
         cache = Path(self._options.timing_cache) if self._options.timing_cache and self._flavour.jit else None
-        built_here = self._model.format != "engine"
+        use_plugins(self._flavour, self._options.plugins, self._preparation)
         engine = Engine(
-            plan, self._flavour, plugins=self._options.plugins, cache=cache,
-            host_code=built_here and self._options.version_compatible,
-        )  # fmt: skip
+            plan, self._flavour, plugins=self._options.plugins, cache=cache, host_code=self._host_code, cure=self._cure
+        )
+        if engine.passed_over:
+            self._preparation.warn(
+                "no-effect",
+                f"{cache} was passed over: it is no file of kernels, or of another GPU, driver or version.",
+                "Delete it, or name another file as timing_cache; it stays as it is.",
+            )
         known = {spec.name for spec in self._model.inputs}
         if not set(engine.inputs) <= known:
             wanted = ", ".join(f"{name}={_shape(engine, name)}" for name in engine.inputs)

@@ -28,15 +28,24 @@ class Engine:
     """A plan, opened on the GPU.
 
     ``inputs`` and ``outputs`` are the names of its tensors in order. The cache file, in flavours that compile kernels
-    when an engine runs, keeps those from one run to the next.
+    when an engine runs, keeps those from one run to the next; ``passed_over`` says that what the file holds was of no
+    use here, and that it will stay as it is.
     """
 
     def __init__(
-        self, plan: bytes, flavour: Flavour, *, plugins: str = "", cache: Path | None = None, host_code: bool = False
+        self,
+        plan: bytes,
+        flavour: Flavour,
+        *,
+        plugins: str = "",
+        cache: Path | None = None,
+        host_code: bool = False,
+        cure: str = "",
     ) -> None:
         """Opens ``plan``, which was checked to be for this flavour and GPU (``check_plan``).
 
-        ``host_code`` lets it run the code that a version-compatible plan brings along: only for plans built here.
+        ``host_code`` lets it run the code that a version-compatible plan brings along: only for plans that
+        were built here or are trusted. ``cure`` is what to try if it cannot be opened.
 
         Raises:
             Unsupported: if TensorRT cannot open it, with its reason.
@@ -47,16 +56,17 @@ class Engine:
         self.flavour = flavour
         self.log = log.log(flavour)
         self._runtime = trt.Runtime(self.log)
-        if host_code:
+        if host_code and not flavour.jit:  # TensorRT for RTX has no plans with code
             self._runtime.engine_host_code_allowed = True
         self.opened: Any = self._runtime.deserialize_cuda_engine(plan)
         if self.opened is None:
             reason = f"{flavour.title} cannot open the engine: {log.condensed(self.log.errors)}"
-            raise MemoryError(reason) if "memory" in reason.lower() else Unsupported(f"{reason}.")
+            raise MemoryError(reason) if "memory" in reason.lower() else Unsupported(f"{reason}.", cure=cure)
         names = [self.opened.get_tensor_name(index) for index in range(self.opened.num_io_tensors)]
         modes = {name: self.opened.get_tensor_mode(name) for name in names}
         self.inputs = [name for name in names if modes[name] == trt.TensorIOMode.INPUT]
         self.outputs = [name for name in names if modes[name] == trt.TensorIOMode.OUTPUT]
+        self.passed_over = False
         self._cache = cache
         self._config: Any = None
         self._kernels: Any = None
@@ -115,8 +125,10 @@ class Engine:
     def _use_cache(self, path: Path) -> None:
         self._config = self.opened.create_runtime_config()
         self._kernels = self._config.create_runtime_cache()
-        if path.is_file():
-            self._kernels.deserialize(path.read_bytes())  # one of another GPU or version is passed over
+        content = path.read_bytes() if path.is_file() else b""
+        if content and not self._kernels.deserialize(content):
+            self.passed_over = True
+            self._cache = None  # whatever the file is, it is not overwritten
         self._config.set_runtime_cache(self._kernels)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.options import words
-from inferlens.errors import Unsupported
+from inferlens.errors import InferlensError, Unsupported
 from inferlens.record import Gpu
 
 OTHERS = "a machine with a GPU, or --backend tensorrt:rtx"
@@ -14,10 +14,15 @@ def targets(compute_capability: str, flavour: Flavour, gpu: Gpu | None) -> tuple
     """Compute capabilities to build for, from ``8.0+8.9``, in ascending order; empty is the GPU here.
 
     Raises:
+        InferlensError: if the text is not empty and names none.
         Unsupported: if the flavour cannot build for them, or there is no GPU and none is named.
     """
     known = flavour.targets
     named = words(compute_capability)
+    if not named and compute_capability:
+        raise InferlensError(
+            "The option compute_capability names no GPU.", expected="compute capabilities, such as 8.9 or 8.0+8.9"
+        )
     if not named:
         if gpu is None:
             raise Unsupported(

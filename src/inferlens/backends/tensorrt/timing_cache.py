@@ -5,12 +5,34 @@ TensorRT for RTX compiles its kernels when an engine runs and times none here; i
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from inferlens.backends.tensorrt.network import Network
 from inferlens.errors import InferlensError
 from inferlens.files import write_whole
+
+
+def check_timing_cache(file: str) -> None:
+    """Refuses a file that could not be read or written, before any work is done; one that is not there yet is made.
+
+    Raises:
+        InferlensError: saying what is in the way.
+    """
+    if not file:
+        return
+    path = Path(file)
+    at = path if path.exists() else next(folder for folder in path.absolute().parents if folder.exists())
+    if at == path and not path.is_file():
+        problem = "is a folder" if path.is_dir() else "is no file"
+    elif at != path and not at.is_dir():
+        problem = f"cannot be made: {at} is no folder"
+    elif not os.access(at, os.R_OK | os.W_OK) or not os.access(path.absolute().parent if at == path else at, os.W_OK):
+        problem = "cannot be read and written"
+    else:
+        return
+    raise InferlensError(f"The timing_cache {file} {problem}.", expected="a file, there or to be made")
 
 
 def use_timing_cache(network: Network, config: Any, path: Path) -> Any:
