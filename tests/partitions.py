@@ -36,11 +36,12 @@ def build():
     return torch.nn.Sequential(*parts), torch.randn(2, 16)
 """
 ENOUGH = "the network was looked at"
+REFUSED = ("partition", "tiny:build", "--json", "--option", "torch_tensorrt.torch_executed_ops=aten.rlu,aten.relu")
 COMMAND = ("partition", "tiny:build", "--json", "--option", "torch_tensorrt.min_block_size=1,5")
 
 
 class Made(msgspec.Struct):
-    """What the process gives back: partitions by name, or why there is none; and how the command ended.
+    """What the process gives back: partitions by name, or why there is none; and how the commands ended.
 
     ``carried`` is names and metadata of the layers of :class:`Attention` as a network whose engine will tell details.
     """
@@ -50,6 +51,8 @@ class Made(msgspec.Struct):
     code: int
     output: str
     errors: str
+    refused_code: int
+    refused_output: str
 
 
 class Inverse(nn.Module):
@@ -108,6 +111,77 @@ class Interrupted(nn.Module):
         return torch.relu(double + 1)
 
 
+class Filtered(nn.Module):
+    """A break of Dynamo's by an operator whose output has as many rows as there are positive ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.before = nn.Linear(16, 16)
+        self.after = nn.Linear(16, 16)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        kept = torch.relu(self.before(rows))
+        kept = kept[kept.sum(1) > 0]
+        return torch.tanh(self.after(kept))  # type: ignore[no-any-return]
+
+
+class Part(nn.Module):
+    """A break in a part of a model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        rows = self.inner(rows)
+        torch._dynamo.graph_break()
+        return torch.tanh(rows)
+
+
+class Parts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(16, 16)  # named as what is in the parts
+        self.first, self.second = Part(), Part()
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(torch.relu(self.inner(rows))))  # type: ignore[no-any-return]
+
+
+class Boxes(nn.Module):
+    """Dynamo makes a graph without any operator of this."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        import torchvision
+
+        boxes = torch.relu(self.linear(rows))
+        kept = torchvision.ops.nms(torch.cat([boxes[:, :2], boxes[:, :2] + boxes[:, 2:] + 1], 1), boxes[:, 0], 0.5)
+        return boxes[kept]
+
+
+class Sizes(nn.Module):
+    """Engines of 1 to 20 operators, with an operator without a converter after each."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        for size in range(1, 21):
+            for place in range(size):
+                rows = torch.relu(rows) if place % 2 else torch.sigmoid(rows)
+            rows = torch.special.bessel_j0(rows)
+        return rows
+
+
+class Sorted(nn.Module):
+    """An operator with two results, without a converter."""
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        values, places = torch.mode(torch.relu(rows), -1)
+        return torch.relu(values) + places
+
+
 def named(name: str) -> Callable[[], nn.Module]:
     def make() -> nn.Module:
         import torchvision
@@ -119,6 +193,7 @@ def named(name: str) -> Callable[[], nn.Module]:
 
 IMAGE, SMALL = TensorSpec("x", (1, 3, 224, 224)), TensorSpec("x", (1, 3, 16, 16))
 TOKENS = TensorSpec("x", (1, 10, 64))
+ROWS = TensorSpec("rows", (8, 16))
 RANGE = TensorSpec.parse("image=1..5x3x16x16:opt=2")
 FROM_1_TO_16 = TensorSpec.parse("image=1..16x3x16x16:opt=1")  # 16: where a CPU would take another convolution
 Asked = tuple[Callable[[], nn.Module], tuple[TensorSpec, ...], str, str, dict[str, Any]]
@@ -139,6 +214,17 @@ ASKED: dict[str, Asked] = {
     "range compile": (small.Convolution, (RANGE,), "compile", "fp32", {"min_block_size": 1}),
     "range compile from 1": (small.Convolution, (FROM_1_TO_16,), "compile", "fp32", {"min_block_size": 1}),
     "autocast": (small.Convolution, small.CONVOLUTION, "dynamo", "fp16", {"min_block_size": 1, "autocast": True}),
+    "no operators": (nn.Identity, (ROWS,), "dynamo", "fp32", {"min_block_size": 1}),
+    "no operators compile": (nn.Identity, (ROWS,), "compile", "fp32", {}),
+    "filtered": (Filtered, (ROWS,), "compile", "fp32", {"min_block_size": 1, "require_full_compilation": True}),
+    "parts": (Parts, (ROWS,), "compile", "fp32", {"min_block_size": 1}),
+    "boxes": (Boxes, (TensorSpec("rows", (8, 4)),), "compile", "fp32", {"min_block_size": 1}),
+    "sizes": (Sizes, (ROWS,), "dynamo", "fp32", {"min_block_size": 9}),
+    "sorted": (Sorted, (ROWS,), "dynamo", "fp32", {"min_block_size": 1, "require_full_compilation": True}),
+    "batch norm forced": (
+        named("resnet18"), (IMAGE,), "compile", "fp32",
+        {"torch_executed_ops": "aten._native_batch_norm_legit_no_training"},
+    ),
     "script": (small.Convolution, small.CONVOLUTION, "ts-trace", "fp32", {}),
 }  # fmt: skip
 
@@ -184,8 +270,9 @@ def main(target: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "tiny.py").write_text(TINY)
         done = inferlens(*COMMAND, cwd=Path(folder))
+        refused = inferlens(*REFUSED, cwd=Path(folder))
         found = {name: partition(asked, Path(folder)) for name, asked in ASKED.items()}
-    made = Made(found, carried(), done.returncode, done.stdout, done.stderr)
+    made = Made(found, carried(), done.returncode, done.stdout, done.stderr, refused.returncode, refused.stdout)
     target.write_bytes(msgspec.json.encode(made))
 
 

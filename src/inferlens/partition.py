@@ -1,7 +1,8 @@
 """Which operators of a model run in TensorRT and which in PyTorch: a :class:`Partition`, and what it could be instead.
 
 Pure data, and pure functions on it. A partition is a sequence of segments in the order of the graph; each engine is a
-segment, and so is each run of operators between engines. Where a segment of PyTorch's stands, the graph breaks.
+segment, and so is each run of operators between engines. Where a segment of PyTorch's stands, the graph breaks. What is
+not known is ``None``, and never a number.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ class Operator(Struct, frozen=True):
 
     Attributes:
         name: such as ``aten.convolution.default``.
-        module: path of the ``nn.Module`` it came from, such as ``layer1.0.conv1``; empty is the model itself.
+        module: path of the ``nn.Module`` it came from, such as ``layer1.0.conv1``; empty is the model itself, ``None``
+            is unknown.
         why: why it runs in PyTorch; empty where TensorRT runs it.
         detail: the same in words, where there is more to say.
     """
 
     name: str
-    module: str = ""
+    module: str | None = ""
     why: Why = ""
     detail: str = ""
 
@@ -54,15 +56,34 @@ class Break(Struct, frozen=True):
 
     Attributes:
         segment: number of the segment that PyTorch runs, from 0.
-        modules: paths of the modules it is about, in order, each once.
+        modules: paths of the modules it is about, in order, each once; ``None`` for those that are unknown.
         operators: their names and how often each is there.
         why: the reasons, each once.
     """
 
     segment: int
-    modules: tuple[str, ...]
+    modules: tuple[str | None, ...]
     operators: dict[str, int]
     why: tuple[Why, ...]
+
+
+class Interruption(Struct, frozen=True):
+    """Python that runs between two compiled graphs, and whatever operators it calls: none of them is counted.
+
+    Attributes:
+        graph: number of the graph before it, from 0; -1 before the first.
+        reason: why the graph ends there, in the compiler's words.
+        place: file and line, such as ``model.py line 7``; empty where it is not known.
+        module: path of the module that this line is of, as of an :class:`Operator`.
+    """
+
+    graph: int
+    reason: str
+    place: str = ""
+    module: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.reason} ({self.place})" if self.place else self.reason
 
 
 class Choice(Struct, frozen=True):
@@ -80,12 +101,15 @@ class Partition(Struct, frozen=True, kw_only=True):
     Attributes:
         front_end: the variant it was made with.
         min_block_size: the one it was made with.
-        operators, in_tensorrt: how many there are, and how many of them TensorRT runs.
+        operators, in_tensorrt: how many there are, and how many of them TensorRT runs; ``None`` where the front end
+            does not tell. Of a model that was compiled into several graphs, those of its graphs.
         engines: operators of each engine; ``None`` for engines whose operators the front end does not tell.
         segments: in the order of the graph.
         breaks: where the graph leaves TensorRT.
         graph_breaks: why the model was compiled into several graphs, in the compiler's words.
+        interruptions: the same, each with its place.
         choices: what other values of ``min_block_size`` give; empty where that was not found out.
+        ways: how many different results there are, of which ``choices`` has some; 0 where that was not found out.
         fewest: the choice with the fewest segments among those that leave an engine.
         flavour: of TensorRT.
         assumed_gpu: compute capability that was assumed because there was no GPU; empty where there was one.
@@ -95,13 +119,15 @@ class Partition(Struct, frozen=True, kw_only=True):
     schema: str = SCHEMA
     front_end: str
     min_block_size: int
-    operators: int
-    in_tensorrt: int
+    operators: int | None
+    in_tensorrt: int | None
     engines: tuple[int | None, ...]
     segments: tuple[Segment, ...]
     breaks: tuple[Break, ...]
     graph_breaks: tuple[str, ...] = ()
+    interruptions: tuple[Interruption, ...] = ()
     choices: tuple[Choice, ...] = ()
+    ways: int = 0
     fewest: Choice | None = None
     flavour: str = ""
     assumed_gpu: str = ""
@@ -114,7 +140,9 @@ def partition_of(
     front_end: str,
     min_block_size: int,
     choices: Sequence[Choice] = (),
+    ways: int = 0,
     graph_breaks: Sequence[str] = (),
+    interruptions: Sequence[Interruption] = (),
     flavour: str = "",
     assumed_gpu: str = "",
     note: str = "",
@@ -129,8 +157,10 @@ def partition_of(
         engines=engines,
         segments=tuple(segments),
         breaks=breaks_of(segments),
-        graph_breaks=tuple(graph_breaks),
+        graph_breaks=(*graph_breaks, *map(str, interruptions)),
+        interruptions=tuple(interruptions),
         choices=tuple(choices),
+        ways=ways or len(choices),
         fewest=fewest_segments(choices),
         flavour=flavour,
         assumed_gpu=assumed_gpu,
@@ -174,27 +204,43 @@ def counted(names: Iterable[str]) -> dict[str, int]:
     return counts
 
 
-def choices_of(sizes: Iterable[int], evaluate: Callable[[int], Sequence[Segment]]) -> tuple[Choice, ...]:
-    """What each ``min_block_size`` gives that changes anything.
+def reaches_of(sizes: Iterable[int], own: int) -> list[tuple[int, int]]:
+    """Values of ``min_block_size`` that differ in what they give, from the first to the last that give the same.
 
-    An engine goes when ``min_block_size`` exceeds its operators, so only their numbers are tried: between two of them
-    nothing changes. Larger values than the largest leave no engine. Of very many sizes only some are tried, the
-    smallest and the largest among them.
+    An engine goes when ``min_block_size`` exceeds its operators, so between two of their numbers nothing changes.
+    Larger values than the largest leave no engine: they are there if ``own`` is one of them.
 
     Args:
         sizes: operators of every engine at ``min_block_size`` 1.
-        evaluate: the segments that the partitioner makes with a ``min_block_size``.
+        own: the case's own ``min_block_size``.
     """
     known = sorted(set(sizes))
-    reaches = list(pairwise([0, *known]))  # from above the size before, to this one
+    reaches = [(below + 1, size) for below, size in pairwise([0, *known])]
+    return [*reaches, (known[-1] + 1, own)] if known and own > known[-1] else reaches
+
+
+def choices_of(
+    reaches: Sequence[tuple[int, int]], own: int, evaluate: Callable[[int], Sequence[Segment]]
+) -> tuple[Choice, ...]:
+    """What each ``min_block_size`` gives that changes anything.
+
+    Of very many values only some are tried, the smallest, the largest and the case's own among them.
+
+    Args:
+        reaches: as of :func:`reaches_of`.
+        own: the case's own ``min_block_size``.
+        evaluate: the segments that the partitioner makes with a ``min_block_size``.
+    """
+    tried = list(reaches)
     if len(reaches) > MOST_CHOICES:  # the largest decides what is fewest; of the others some show the way
-        step = (len(reaches) - 1) / (MOST_CHOICES - 1)
-        reaches = [reaches[round(index * step)] for index in range(MOST_CHOICES)]
+        step = (len(reaches) - 1) / (MOST_CHOICES - 2)
+        kept = {reaches[round(index * step)] for index in range(MOST_CHOICES - 1)}
+        tried = sorted(kept | {each for each in reaches if each[0] <= own <= each[1]})
     found = []
-    for below, size in reaches:
-        segments = evaluate(size)
+    for least, most in tried:
+        segments = evaluate(most)
         engines = tuple(len(each.operators) for each in segments if each.runs_in == "TensorRT")
-        found.append(Choice(below + 1, size, engines, len(segments)))
+        found.append(Choice(least, most, engines, len(segments)))
     return tuple(found)
 
 

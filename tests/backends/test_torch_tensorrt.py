@@ -19,12 +19,16 @@ from inferlens.backends import dynamic
 from inferlens.backends.base import Preparation
 from inferlens.backends.torch_tensorrt import files, library, settings, shapes
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
+from inferlens.backends.torch_tensorrt.captured import told_reason
 from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS, FrontEnd, compiling, said
 from inferlens.backends.torch_tensorrt.operators import clean_path
 from inferlens.backends.torch_tensorrt.options import Options
-from inferlens.backends.torch_tensorrt.scripts import script_partition
+from inferlens.backends.torch_tensorrt.runner import TensorRtRunner
+from inferlens.backends.torch_tensorrt.scripts import loaded_partition, script_partition
+from inferlens.backends.torch_tensorrt.watch import ways_of
 from inferlens.case import Case, TensorSpec
 from inferlens.errors import InferlensError, Unsupported
+from inferlens.models.adapter import ByKeyword
 from inferlens.models.provenance import Provenance
 from inferlens.record import ModelFacts
 from tests.backends import small
@@ -44,7 +48,8 @@ NEW = frozenset(BOTH.split())
 
 def stub(names: frozenset[str] = NEW, *, rtx: bool = True) -> Any:
     return SimpleNamespace(
-        rtx=rtx, settings=names, parameters=names | {"use_python_runtime"}, native_runtime=True,
+        rtx=rtx, flavour="TensorRT for RTX" if rtx else "TensorRT",
+        settings=names, parameters=names | {"use_python_runtime"}, native_runtime=True,
         title="Torch-TensorRT 2.x", versions={"torch_tensorrt": "2.x", "tensorrt": "11"},
     )  # fmt: skip
 
@@ -94,7 +99,17 @@ def test_an_operator_without_overload_means_all_of_them() -> None:
     assert {"torch.ops.aten.relu.default", "torch.ops.aten.relu.out"} <= set(settings.executed_ops("aten.relu"))
 
 
-@pytest.mark.parametrize(("text", "near"), [("aten.rleu", "aten.relu"), ("aten.relu.defalt", "default"), ("relu", "")])
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [
+        ("aten.rleu", "aten.relu"),
+        ("aten.relu.defalt", "aten.relu.default"),
+        ("relu", "did you mean aten.relu?"),
+        ("mean.dim", "did you mean aten.mean.dim?"),
+        ("foo.bar", "inferlens partition without torch_executed_ops"),
+        ("foo", "inferlens partition without torch_executed_ops"),
+    ],
+)
 def test_an_operator_that_there_is_not_is_named(text: str, near: str) -> None:
     with pytest.raises(InferlensError, match="is no operator") as caught:
         settings.executed_ops(text)
@@ -160,20 +175,35 @@ def test_engines_are_kept_only_if_their_weights_can_be_replaced(preparation: Pre
     settings.check(Options(engine_cache=True, immutable_weights=False), case(), stub(), preparation)
 
 
-def test_what_does_nothing_is_a_warning(preparation: Preparation) -> None:
-    settings.check(Options(num_avg_timing_iters=4), case(), stub(rtx=False), preparation)
+@pytest.mark.parametrize(("name", "value"), zip(settings.OF_TACTICS, (5, 4, True), strict=True))
+def test_what_does_nothing_is_a_warning(name: str, value: Any, preparation: Preparation) -> None:
+    wanted = Options(**{name: value})
+    settings.check(wanted, case(), stub(rtx=False), preparation)
+    settings.check(Options(), case(), stub(rtx=True), preparation)
     assert not preparation.warnings
-    settings.check(Options(num_avg_timing_iters=4), case(), stub(rtx=True), preparation)
+    settings.check(wanted, case(), stub(rtx=True), preparation)
     assert [warning.code for warning in preparation.warnings] == ["no-effect"]
+    assert preparation.warnings[0].message.startswith(f"{name} does nothing: TensorRT for RTX times no tactics")
+
+
+@pytest.mark.parametrize("name", ["hardware_compatible", "version_compatible"])
+def test_engines_for_elsewhere_are_refused_where_the_library_would_ignore_it(
+    name: str, preparation: Preparation
+) -> None:
+    wanted = Options(**{name: True})
+    settings.check(wanted, case(), stub(rtx=False), preparation)
+    with pytest.raises(Unsupported, match="TensorRT for RTX has no") as refused:
+        settings.check(wanted, case(), stub(rtx=True), preparation)
+    assert f"no {name}" in refused.value.cure
 
 
 def test_examples_show_which_sizes_vary() -> None:
     static = TensorSpec("y", (1, 4))
     ranged, ones = TensorSpec.parse("x=1..16x3x8x8:opt=2"), TensorSpec.parse("x=1..16x3x8x8:opt=1")
     assert [spec.shape for spec in shapes.example_specs((ranged, static))] == [(2, 3, 8, 8), (1, 4)]
-    assert shapes.example_specs((ones,))[0].shape == (16, 3, 8, 8), "a size of 1 would be a constant"
+    assert shapes.example_specs((ones,))[0].shape == (2, 3, 8, 8), "a size of 1 would be a constant"
     assert shapes.moved_optimum((ranged, static)) == {}
-    assert shapes.moved_optimum((ones,)) == {"x": (16, 3, 8, 8)}
+    assert shapes.moved_optimum((ones,)) == {"x": (2, 3, 8, 8)}
     assert shapes.vary_from_one((static, ranged))
     assert not shapes.vary_from_one((static, TensorSpec.parse("x=2..16x1x8x8")))
 
@@ -195,11 +225,114 @@ def test_ranges_are_dimensions_of_the_export() -> None:
 
 def test_a_script_without_engines_says_so() -> None:
     script = torch.jit.trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.randn(2, 4))
-    part = script_partition(script.inlined_graph, front_end="ts-trace", min_block_size=5, flavour="TensorRT")
+    part = script_partition(
+        script.inlined_graph, front_end="ts-trace", min_block_size=5, flavour="TensorRT", forced=["aten::relu"]
+    )
     assert part.engines == ()
-    assert part.in_tensorrt == 0
+    assert (part.operators, part.in_tensorrt) == (2, 0), "without an engine all are there to be counted"
     assert set(part.breaks[0].operators) == {"aten.linear", "aten.relu"}
+    assert [(each.module, each.why) for each in part.segments[0].operators] == [("0", ""), ("1", "forced")]
     assert part.note
+
+
+ENGINES = """
+graph(%x : Tensor, %engine : __torch__.torch.classes.tensorrt.Engine):
+  %1 : Tensor[] = prim::ListConstruct(%x)
+  %2 : Tensor[] = tensorrt::execute_engine(%1, %engine)
+  %3 : Tensor = prim::ListUnpack(%2)
+  %4 : Tensor = aten::relu(%3)
+  %5 : Tensor[] = prim::ListConstruct(%4)
+  %6 : Tensor[] = tensorrt::execute_engine(%5, %engine)
+  %7 : Tensor = prim::ListUnpack(%6)
+  return (%7)
+"""
+
+
+def test_of_a_script_with_engines_what_is_not_known_is_no_number() -> None:
+    graph = torch._C.parse_ir(ENGINES.replace("__torch__.torch.classes.tensorrt.Engine", "Tensor"))
+    part = script_partition(graph, front_end="ts-script", min_block_size=5, flavour="TensorRT")
+    assert (part.operators, part.in_tensorrt, part.engines) == (None, None, (None, None))
+    assert [each.runs_in for each in part.segments] == ["TensorRT", "PyTorch", "TensorRT"]
+    (between,) = part.breaks
+    assert (between.operators, between.modules, between.why) == ({"aten.relu": 1}, (None,), ())
+
+
+def test_a_compiled_module_from_a_file_tells_what_its_graph_has() -> None:
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
+    known = {"front_end": "loaded", "min_block_size": 5, "flavour": "TensorRT"}
+    program = torch.export.export(module, (torch.randn(2, 4),), strict=False).module()
+    part = loaded_partition(program, **known)  # type: ignore[arg-type]
+    assert part is not None
+    assert part.engines == ()
+    assert [(each.name, each.module) for each in part.segments[0].operators] == [
+        ("aten.linear.default", "0"), ("aten.relu.default", "1"),
+    ]  # fmt: skip
+    script = loaded_partition(torch.jit.trace(module, torch.randn(2, 4)), **known)  # type: ignore[arg-type]
+    assert script is not None
+    assert script.operators == 2
+    assert loaded_partition(module, **known) is None, "no graph to read"  # type: ignore[arg-type]
+
+
+def test_a_failure_in_the_table_of_choices_is_a_note() -> None:
+    class Failing:
+        def at(self, *_: int) -> Any:
+            raise AssertionError("Couldn't create subgraphs")
+
+    ways = ways_of([Failing()], 5)  # type: ignore[list-item]
+    assert (ways.choices, ways.total) == ((), 0)
+    assert ways.note.endswith("could not be found out: AssertionError: Couldn't create subgraphs.")
+
+
+def test_a_case_that_ran_does_not_fail_for_its_partition(preparation: Preparation) -> None:
+    class Unreadable:
+        def segments(self, _: int) -> Any:
+            raise KeyError("a version that keeps it elsewhere")
+
+    runner = TensorRtRunner(small.model(), case(), preparation, Options(), stub())
+    runner._graphs = [Unreadable()]  # type: ignore[list-item]
+    runner._tell()
+    assert "partition" not in preparation.facts
+    assert "could not be told: KeyError" in preparation.facts["no_partition"]
+    demanding = Options(require_full_compilation=True)
+    strict = TensorRtRunner(small.model(), case(), preparation, demanding, stub())
+    strict._graphs = [Unreadable()]  # type: ignore[list-item]
+    with pytest.raises(KeyError):
+        strict._tell()
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (
+            "Failed to trace builtin operator\n  Explanation: Dynamo does not know how to trace builtin operator "
+            "`print` with argument types ['str']\n  Hint: Avoid calling it.\n\n  Developer debug context: builtin",
+            "Failed to trace builtin operator: Dynamo does not know how to trace builtin operator `print` with "
+            "argument types ['str']",
+        ),
+        ("generic_jump TensorVariable()", "generic_jump TensorVariable()"),
+        ("", ""),
+    ],
+)
+def test_a_reason_of_dynamos_keeps_what_it_is_about(reason: str, told: str) -> None:
+    assert told_reason(reason) == told
+
+
+class Subtracting(nn.Module):
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a - b
+
+
+def test_a_module_whose_inputs_are_named_is_scripted() -> None:
+    script = FRONT_ENDS["ts-script"].export(ByKeyword.of(Subtracting(), ["b", "a"]), None)  # type: ignore[arg-type]
+    one, two = torch.ones(2), torch.zeros(2)
+    assert torch.equal(script(one, two), two - one)
+
+
+def test_torchscript_is_taken_by_the_front_end_that_is_made_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "script.pt"
+    torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()).save(str(path))
+    script = torch.jit.load(str(path))
+    assert FRONT_ENDS["ts-script"].export(script, None) is script  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -290,6 +423,21 @@ def test_a_file_for_another_gpu_or_version_is_not_opened(
         return
     with pytest.raises(Unsupported, match=words):
         files.check(Path("x.ts"), made(**told), known)  # type: ignore[arg-type]
+
+
+def test_tensorrt_for_rtx_opens_no_file_of_another_gpu_whatever_it_was_built_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(files, "_gpu", lambda: ("NVIDIA T4", "7.5"))
+    known = SimpleNamespace(
+        flavour="TensorRT for RTX", package="tensorrt_rtx", versions={"tensorrt_rtx": "1.6.1"}, rtx=True
+    )
+    told = made(
+        flavour="TensorRT for RTX", version="1.6.1", gpu="NVIDIA L4", compute_capability="8.9",
+        options={"hardware_compatible": True},
+    )  # fmt: skip
+    with pytest.raises(Unsupported, match="built on NVIDIA L4"):
+        files.check(Path("x.ts"), told, known)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["x.ts", "x.ep"])

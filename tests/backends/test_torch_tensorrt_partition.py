@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from inferlens.backends.torch_tensorrt.telling import UNNAMED, module_and_operator
+from inferlens.partition import MOST_CHOICES
 from tests.partitions import Made
 
 pytestmark = pytest.mark.skipif(
@@ -41,6 +43,8 @@ def test_the_fewest_segments_are_told_with_every_value_that_gives_them(found: di
     assert (choice.least, choice.most, choice.engines, choice.segments) == (1, 89, (89,), 1)
     assert found["resnet18"].fewest == choice
     assert found["resnet18 large blocks"].fewest == choice
+    none = found["resnet18 large blocks"].choices[-1]
+    assert (none.least, none.most, none.engines) == (90, 100, ()), "its own value is there too"
 
 
 def test_blocks_that_are_too_small_run_in_pytorch(found: dict[str, Any]) -> None:
@@ -86,9 +90,81 @@ def test_graphs_that_dynamo_broke_are_told_apart(found: dict[str, Any]) -> None:
     part = found["interrupted"]
     assert [each.graph for each in part.segments] == [0, 1]
     assert len(part.engines) == 2
-    assert len(part.graph_breaks) == 1
-    assert "graph_break" in part.graph_breaks[0]
-    assert "does not tell" in part.note
+    (between,) = part.interruptions
+    assert (between.graph, between.module) == (0, "")
+    assert "graph_break" in between.reason
+    assert between.place.startswith("partitions.py line ")
+    assert part.graph_breaks == (f"{between.reason} ({between.place})",)
+
+
+def test_an_operator_that_python_runs_between_graphs_is_named_with_its_line(found: dict[str, Any]) -> None:
+    part = found["filtered"]
+    assert part.operators == part.in_tensorrt
+    (between,) = part.interruptions
+    assert "aten.nonzero.default" in between.reason
+    source = (Path(__file__).parent.parent / "partitions.py").read_text().splitlines()
+    assert "kept.sum(1) > 0" in source[int(between.place.rpartition(" ")[2]) - 1]
+    assert "inferlens bench refuses this: Python runs between the compiled graphs" in part.note
+
+
+def test_operators_of_torch_compile_have_the_paths_of_their_modules(found: dict[str, Any]) -> None:
+    def paths(name: str) -> list[tuple[str, str | None]]:
+        return [(each.name, each.module) for segment in found[name].segments for each in segment.operators]
+
+    assert dict(paths("filtered"))["aten.tanh.default"] == ""
+    assert [module for name, module in paths("filtered") if name == "aten.addmm.default"] == ["before", "after"]
+    whole = {module for _, module in paths("resnet18")}
+    assert {module for _, module in paths("resnet18 compile")} >= whole - {"avgpool"}
+    assert found["resnet18 compile"].note == ""
+
+
+def test_a_break_in_a_part_of_a_model_mixes_up_no_modules(found: dict[str, Any]) -> None:
+    """Dynamo then compiles the part for itself, where its ``inner`` is not that of the model."""
+    part = found["parts"]
+    modules = [
+        [each.module for each in segment.operators if each.name == "aten.addmm.default"] for segment in part.segments
+    ]
+    assert modules[0] == ["inner"]
+    assert {path for each in modules[1:] for path in each} <= {"first.inner", "second.inner", None}
+    tanh = [each.module for segment in part.segments for each in segment.operators if each.name == "aten.tanh.default"]
+    assert "" not in tanh
+    assert all(each.module is None for each in part.interruptions), "it may be the first or the second part"
+
+
+@pytest.mark.parametrize("name", ["no operators", "no operators compile"])
+def test_a_model_without_operators_is_nothing_to_divide(name: str, found: dict[str, Any]) -> None:
+    part = found[name]
+    assert not isinstance(part, str), part
+    assert (part.operators, part.engines, part.segments, part.choices) == (0, (), (), ())
+
+
+def test_a_graph_without_operators_contributes_nothing(found: dict[str, Any]) -> None:
+    part = found["boxes"]
+    assert not isinstance(part, str), part
+    assert part.operators == part.in_tensorrt == sum(part.engines)
+    assert part.choices
+    assert len(part.interruptions) == 1, "Dynamo tells the break of the caller and of the function: it is one"
+    assert "torchvision.nms" in part.interruptions[0].reason
+    assert "called from partitions.py line " in part.interruptions[0].place
+
+
+def test_of_many_values_some_are_tried_its_own_among_them(found: dict[str, Any]) -> None:
+    part = found["sizes"]
+    assert part.ways == 20
+    assert 10 < len(part.choices) <= MOST_CHOICES
+    current = next(choice for choice in part.choices if choice.least <= 9 <= choice.most)
+    assert (current.engines, current.segments) == (part.engines, len(part.segments))
+
+
+def test_a_result_runs_where_it_is_made_and_for_that_reason(found: dict[str, Any]) -> None:
+    (place,) = found["sorted"].breaks
+    assert place.operators == {"aten.mode.default": 1, "getitem": 2}
+    assert place.why == ("unsupported",)
+    results = [each for each in found["sorted"].segments[place.segment].operators if each.name == "getitem"]
+    assert {each.detail for each in results} == {"a result of aten.mode.default: no converter"}
+    assert "inferlens bench refuses this: PyTorch runs a part of 'model'" in found["sorted"].note
+    forced = [each for segment in found["batch norm forced"].segments for each in segment.operators]
+    assert {each.why for each in forced if each.name == "getitem" and each.why} == {"forced"}
 
 
 @pytest.mark.parametrize("name", ["range compile", "range compile from 1"])

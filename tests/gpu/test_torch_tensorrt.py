@@ -18,12 +18,13 @@ from inferlens import api, tasks  # noqa: E402
 from inferlens.backends.base import TOLERANCES, Preparation, Runner  # noqa: E402
 from inferlens.backends.torch_tensorrt import files  # noqa: E402
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT  # noqa: E402
+from inferlens.backends.torch_tensorrt.library import find  # noqa: E402
 from inferlens.backends.torch_tensorrt.runner import TensorRtRunner  # noqa: E402
 from inferlens.case import TensorSpec  # noqa: E402
 from inferlens.errors import InferlensError, Unsupported  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
 from tests.backends import small  # noqa: E402
-from tests.partitions import Broken  # noqa: E402
+from tests.partitions import Broken, Filtered  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -36,7 +37,8 @@ pytestmark = [
 Options = dict[str, Any]
 VARIANTS = ("dynamo", "compile", "ts-trace", "ts-script")
 SCRIPTS = ("ts-trace", "ts-script")
-# Options that the installed flavour or version may refuse, with a reason; all others must run.
+# Options that the installed flavour or version may refuse, with a reason; all others must run. TensorRT for RTX refuses
+# the first two.
 MAY_BE_REFUSED = ("version_compatible", "hardware_compatible", "sparse_weights", "use_python_runtime", "engine_cache")
 GROUPS: list[tuple[str, str, Options]] = [
     ("dynamo", "fp32", {"min_block_size": 1}),
@@ -204,6 +206,7 @@ def test_an_optimum_of_one_is_moved_and_said(preparation: Preparation) -> None:
     with prepared("dynamo", "fp32", {}, model, preparation) as runner:
         assert small.error(outputs_of(runner, inputs), expected) < small.allowed("torch_tensorrt:dynamo")
     assert [warning.code for warning in preparation.warnings] == ["moved-optimum"]
+    assert "fastest at image 2x3x16x16" in preparation.warnings[0].message
 
 
 @pytest.mark.parametrize(
@@ -233,6 +236,11 @@ def test_a_saved_module_gives_equal_outputs(
             after = outputs_of(runner, inputs)
         assert small.error(after, before) < 1e-6
         assert not fresh.warnings
+        built, told = preparation.facts["partition"], fresh.facts["partition"]
+        assert list(told["engines"]) == [None] * len(built["engines"]), "a file does not tell what is in an engine"
+        assert (told["operators"], told["in_tensorrt"]) == (None, None)
+        beside = [name for each in told["breaks"] for name in each["operators"]]
+        assert any("relu" in name for name in beside) == ("torch_executed_ops" in options)
 
 
 @pytest.mark.parametrize(("variant", "suffix"), [("dynamo", ".ep"), ("dynamo", ".ts"), ("ts-script", ".ts")])
@@ -252,6 +260,55 @@ def test_a_saved_module_keeps_its_range_of_sizes(
             assert small.error(outputs_of(runner, inputs), small.eager(other, inputs)) < small.allowed(
                 "torch_tensorrt:dynamo"
             )
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_torchscript_from_a_file_is_compiled_as_it_is(precision: str, preparation: Preparation, tmp_path: Path) -> None:
+    made = small.model(batch=3)
+    inputs = small.arrays(made)
+    expected = small.eager(made, inputs)
+    torch.jit.script(made.module).save(str(tmp_path / "small.pt"))
+    script = torch.jit.load(str(tmp_path / "small.pt"))
+    model = dataclasses.replace(made, format="torchscript", module=script, path=tmp_path / "small.pt")
+    with prepared("ts-script", precision, {}, model, preparation) as runner:
+        got = outputs_of(runner, inputs)
+    assert small.error(got, expected) < small.allowed("torch_tensorrt:dynamo", precision)
+    assert len(preparation.facts["partition"]["engines"]) == 1
+
+
+@pytest.mark.parametrize("variant", SCRIPTS)
+def test_of_a_script_what_is_not_known_is_no_number(variant: str, preparation: Preparation) -> None:
+    model = small.model(batch=3)
+    options = {"torch_executed_ops": "aten.relu", "min_block_size": 1}
+    with prepared(variant, "fp32", options, model, preparation) as runner:
+        outputs_of(runner, small.arrays(model))
+    told = preparation.facts["partition"]
+    assert set(told["engines"]) == {None}
+    assert (told["operators"], told["in_tensorrt"]) == (None, None)
+    forced = [each for segment in told["segments"] for each in segment["operators"] if each["name"] == "aten.relu"]
+    assert {each["why"] for each in forced} == {"forced"}
+
+
+def test_torch_compile_tells_modules_and_breaks(preparation: Preparation) -> None:
+    model = Model("parts", "parts", "module", (TensorSpec("rows", (8, 16)),), module=Filtered().eval())
+    inputs = small.arrays(model)
+    with prepared("compile", "fp32", {"min_block_size": 1}, model, preparation) as runner:
+        outputs_of(runner, inputs)
+    told = preparation.facts["partition"]
+    operators = [each for segment in told["segments"] for each in segment["operators"]]
+    assert {each["module"] for each in operators} == {"", "before", "after"}
+    (between,) = told["interruptions"]
+    assert "aten.nonzero.default" in between["reason"]
+    assert between["place"].startswith("partitions.py line ")
+
+
+@pytest.mark.parametrize("option", ["hardware_compatible", "version_compatible"])
+def test_tensorrt_for_rtx_has_no_engines_for_elsewhere(option: str, preparation: Preparation) -> None:
+    library, _ = find()
+    if library is None or not library.rtx:
+        pytest.skip("TensorRT has them")
+    with pytest.raises(Unsupported, match=f"no {option}"):
+        prepared("dynamo", "fp32", {option: True}, small.model(batch=3), preparation)
 
 
 def test_a_file_that_was_cut_short_is_not_opened(preparation: Preparation, tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from inferlens.partition import Partition
 FORMATS: tuple[Format, ...] = ("module", "exported")
 LOADED = "loaded"
 SCRIPTS = ("ts-trace", "ts-script")
+SCRIPTED = "ts-script"  # takes TorchScript too, as it is
 MODELOPT = "Torch-TensorRT quantizes through NVIDIA ModelOpt, which is not driven from here; "
 QUANTIZED = {
     "tensorrt_rtx": {
@@ -54,7 +55,9 @@ class TorchTensorRT(Backend):
         """On NVIDIA GPUs alone. Imports the library where there is one."""
         library, absence = find()
         if library is None:
-            return Capabilities(formats=(*FORMATS, "torch_tensorrt"), absent=(absence,) if absence else ())
+            return Capabilities(
+                formats=(*FORMATS, "torchscript", "torch_tensorrt"), absent=(absence,) if absence else ()
+            )
         import torch
 
         precisions, limits = cuda_precisions(torch)
@@ -63,10 +66,10 @@ class TorchTensorRT(Backend):
         limits |= {f"{name}/cuda/bf16": "the TorchScript front end knows no bf16" for name in SCRIPTS}
         scripts = SCRIPTS if library.script_front_end else ()
         return Capabilities(
-            formats=FORMATS,
+            formats=(*FORMATS, "torchscript") if scripts else FORMATS,
             supports=(
                 *(Support(name, "cuda", precisions, FORMATS) for name in ("dynamo", "compile")),
-                *(Support(name, "cuda", script, FORMATS) for name in scripts),
+                *(Support(name, "cuda", script, _formats(name)) for name in scripts),
                 Support(LOADED, "cuda", precisions, ("torch_tensorrt",)),
             ),
             absent=() if scripts else tuple(_no_script(library, name) for name in SCRIPTS),
@@ -137,7 +140,7 @@ class TorchTensorRT(Backend):
         rtx = facts.get("flavour") == FLAVOURS["tensorrt_rtx"]
         is_built = case.variant == LOADED and option != "cuda_graph"
         unknown = case.variant in SCRIPTS and option in settings.NOT_IN_SCRIPT
-        if is_built or unknown or (rtx and option == "optimization_level"):
+        if is_built or unknown or (rtx and option in settings.OF_TACTICS):
             return Cure()
         return Cure(asked=True) if rtx and option == "tf32" else super().cure(case, option, value, facts)
 
@@ -148,10 +151,15 @@ class TorchTensorRT(Backend):
             raise Unsupported(
                 f"{case.backend_label} runs a module that is compiled already.", cure="--backend torch_tensorrt:dynamo"
             )
-        if model.format == "torchscript":
+        if model.format not in _formats(case.variant) and model.format == "torchscript":
             raise Unsupported(
                 f"'{model.spec}' is TorchScript, which {case.backend_label} does not take.",
-                cure="the model that it was made from",
+                cure=f"--backend torch_tensorrt:{SCRIPTED}, or the model that it was made from",
+            )
+        if model.module is None and model.format == "onnx":
+            raise Unsupported(
+                f"'{model.spec}' is no PyTorch module.",
+                cure=f"inferlens bench {model.spec} --backend tensorrt, which has TensorRT run all of it or nothing",
             )
         if model.module is None or (model.format == "exported" and case.variant == "ts-script"):
             raise Unsupported(
@@ -159,6 +167,11 @@ class TorchTensorRT(Backend):
                 cure="--backend torch_tensorrt:ts-trace" if model.module else "",
             )
         return TensorRtRunner(model, case, preparation, options, library)
+
+
+def _formats(variant: str) -> tuple[Format, ...]:
+    """The formats of models that a front end takes."""
+    return (*FORMATS, "torchscript") if variant == SCRIPTED else FORMATS
 
 
 def _no_script(library: Library, variant: str) -> Absence:

@@ -51,7 +51,8 @@ def check(path: Path, made: Provenance | None, library: Library) -> None:
         )
     gpu, capability = _gpu()
     same = made.compute_capability == capability and (library.rtx or made.gpu == gpu)
-    if not same and not made.options.get("hardware_compatible"):
+    # TensorRT for RTX has no engines for other GPUs, though files may say that this was asked for.
+    if not same and (library.rtx or not made.options.get("hardware_compatible")):
         raise Unsupported(
             f"{path} was built on {made.gpu} (compute capability {made.compute_capability}) and for it; here is {gpu} "
             f"({capability}).",

@@ -7,7 +7,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,10 +15,12 @@ from inferlens.backends import dynamic
 from inferlens.backends.availability import first_lines
 from inferlens.backends.flat_outputs import flat_outputs
 from inferlens.backends.torch_tensorrt import shapes
+from inferlens.backends.torch_tensorrt.captured import Captured
 from inferlens.backends.torch_tensorrt.library import TITLE, Library, quiet
 from inferlens.backends.torchscript import quiet as quiet_script
 from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
+from inferlens.models.adapter import ByKeyword
 
 Feed = tuple[Any, ...]
 
@@ -35,6 +37,7 @@ class Work:
         settings: keyword arguments for the library.
         example: input tensors that show which sizes vary (see ``shapes``).
         feed: the input tensors that are measured.
+        captured: is told the graphs that Dynamo captures.
     """
 
     library: Library
@@ -44,6 +47,7 @@ class Work:
     settings: dict[str, Any]
     example: Feed
     feed: Feed
+    captured: Captured = field(default_factory=Captured)
 
     def inputs(self) -> list[Any]:
         """``torch_tensorrt.Input`` of each input."""
@@ -124,7 +128,10 @@ class Compile(FrontEnd):
         counters.clear()
         ranges = any(spec.dynamic for spec in work.specs)
         compiled: Callable[..., Any] = torch.compile(
-            program, backend="torch_tensorrt", options=work.settings, dynamic=None if ranges else False
+            program,
+            backend=work.captured.backend(program),
+            options=work.settings,
+            dynamic=None if ranges else False,
         )
         if ranges:
             shapes.mark_dimensions(work.example, work.specs)
@@ -177,7 +184,7 @@ class Scripted(Script):
         import torch
 
         with quiet_script():
-            return torch.jit.script(module)
+            return torch.jit.script(ByKeyword.in_source(module)[0])
 
 
 FRONT_ENDS: dict[str, FrontEnd] = {each.variant: each for each in (Dynamo(), Compile(), Trace(), Scripted())}

@@ -209,6 +209,6 @@ def _part(name: str, segment: Segment | None) -> Layer:
     return Layer(
         name=name,
         kind="PyTorch",
-        modules=tuple(dict.fromkeys(operator.module for operator in operators)),
+        modules=tuple(dict.fromkeys(operator.module for operator in operators if operator.module is not None)),
         operators=tuple(operator.name for operator in operators),
     )

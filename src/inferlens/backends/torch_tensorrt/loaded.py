@@ -13,6 +13,7 @@ from inferlens.backends.torch_tensorrt.front_ends import compiling
 from inferlens.backends.torch_tensorrt.library import Library
 from inferlens.backends.torch_tensorrt.options import Options
 from inferlens.backends.torch_tensorrt.replay import ReplayingRunner
+from inferlens.backends.torch_tensorrt.scripts import loaded_partition
 from inferlens.case import Case
 from inferlens.errors import Unsupported
 from inferlens.models import provenance
@@ -26,7 +27,7 @@ class LoadedRunner(ReplayingRunner):
     """Calls a compiled module as it is: neither moved nor cast nor compiled."""
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library) -> None:
-        made = provenance.read(model.path) if model.path else None
+        self._made = made = provenance.read(model.path) if model.path else None
         if model.path:
             files.check(model.path, made, library)
         for name in case.options:
@@ -40,8 +41,25 @@ class LoadedRunner(ReplayingRunner):
         """The module as it is."""
         self.preparation.facts["flavour"] = self.library.flavour
         self._module = module
+        self._tell_partition(module)
         with compiling(self.model.name, "capture"):
             return self.captured(module)
+
+    def _tell_partition(self, module: Any) -> None:
+        """Engines and the operators beside them, as a fact; a module that runs need not tell them."""
+        made = self._made
+        size = made.options.get("min_block_size") if made else None
+        try:
+            partition = loaded_partition(
+                module,
+                front_end=self.case.variant,
+                min_block_size=size if isinstance(size, int) else self.options.min_block_size,
+                flavour=self.library.flavour,
+            )
+        except Exception:  # what is in a file depends on the version that wrote it
+            return
+        if partition is not None:
+            self.preparation.facts["partition"] = msgspec.to_builtins(partition)
 
     def inside(self) -> tuple[Any, Sequence[Segment]]:
         """The module of the file."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import getitem
 from typing import Any
 
 from inferlens.partition import Operator, Why
@@ -26,6 +27,11 @@ class WhyPyTorch:
 
         if node.target in self._executed or full_name(node) in self._executed:
             return "forced", "named in torch_executed_ops"
+        source = node.all_input_nodes[0] if node.target is getitem and node.all_input_nodes else None
+        if source is not None and source.op in CALLS:  # one of several results runs where they are made
+            reason, detail = self(source)
+            if reason != "block too small":
+                return reason, f"a result of {short_name(source)}: {detail}"
         if self._support.is_node_supported({}, node):
             return "block too small", ""
         if node.target not in DYNAMO_CONVERTERS:
@@ -53,11 +59,11 @@ def short_name(node: Any) -> str:
     return full_name(node).removeprefix("torch.ops.").removeprefix("_operator.")
 
 
-def module_path(node: Any) -> str:
-    """Path of the ``nn.Module`` a node came from, such as ``layer1.0.conv1``; empty where nothing tells."""
+def module_path(node: Any) -> str | None:
+    """Path of the ``nn.Module`` a node came from, such as ``layer1.0.conv1``; ``None`` where nothing tells."""
     stack = node.meta.get("nn_module_stack") or {}
     paths = [str(entry[0]) for entry in stack.values() if isinstance(entry, tuple)]
-    return clean_path(paths[-1]) if paths else ""
+    return clean_path(paths[-1]) if paths else None
 
 
 def clean_path(path: str) -> str:

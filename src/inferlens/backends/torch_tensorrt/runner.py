@@ -12,10 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
+from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Preparation
 from inferlens.backends.torch_runner import Feed, not_entered
 from inferlens.backends.torch_tensorrt import settings, shapes
+from inferlens.backends.torch_tensorrt.captured import Captured
 from inferlens.backends.torch_tensorrt.engine_cache import counting_cache
 from inferlens.backends.torch_tensorrt.engines import collected
 from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS, FrontEnd, Work, compiling
@@ -24,18 +27,19 @@ from inferlens.backends.torch_tensorrt.options import Options
 from inferlens.backends.torch_tensorrt.replay import ReplayingRunner
 from inferlens.backends.torch_tensorrt.scripts import script_partition
 from inferlens.backends.torch_tensorrt.telling import telling
-from inferlens.backends.torch_tensorrt.watch import Lowered, choices, segments_of, watching
+from inferlens.backends.torch_tensorrt.watch import Lowered, segments_of, watching, ways_of
 from inferlens.case import Case
 from inferlens.errors import Unsupported
 from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Model
 from inferlens.partition import Partition, Segment, partition_of
 
-NO_PATHS = "torch.compile does not tell from which modules the operators came."
 ONE_APART = "Shown is what runs sizes from 2 on; torch.compile compiles a size of 1 apart from the range."
 BOTH_COUNTED = (
     "Counted are two compilations: one for the range, and one for the size of 1, which is the one that was measured."
 )
+REFUSED = "inferlens bench refuses this: {}"
+NO_PARTITION = "What runs in TensorRT and what in PyTorch could not be told"
 
 
 class TensorRtRunner(ReplayingRunner):
@@ -47,6 +51,7 @@ class TensorRtRunner(ReplayingRunner):
         self._program: Any = None
         self._work: Work | None = None
         self._graphs: list[Lowered] = []
+        self._captured = Captured()
         self._engines: list[Any] = []  # modules with an engine, noted where layers are to be profiled
 
     @property
@@ -100,6 +105,7 @@ class TensorRtRunner(ReplayingRunner):
 
         self.compiled = self._program = self._work = None
         self._graphs, self._engines = [], []
+        self._captured = Captured()
         self._call = not_entered
         if self.front_end.one_mode:
             torch._dynamo.reset()  # lets go of the compiled code and of the engines in it
@@ -124,7 +130,8 @@ class TensorRtRunner(ReplayingRunner):
         if self.front_end.script:
             raise Unsupported(
                 "The TorchScript front end tells its partition only when it has built.",
-                cure="--backend torch_tensorrt:dynamo, or the record of a case",
+                cure=("" if self.model.format == "torchscript" else "--backend torch_tensorrt:dynamo, or ")
+                + f"the record of inferlens bench --backend {self.case.backend_label}",
             )
         with self.settings():
             program = self._exported() if self.front_end.exports else self._moved()
@@ -135,7 +142,10 @@ class TensorRtRunner(ReplayingRunner):
             with watching() as self._graphs, compiling(self.model.name, "partition"):
                 self.front_end.compile(program, work)
             apart = self.front_end.one_mode and shapes.vary_from_one(self.model.inputs)
-            return self._partition(ONE_APART if apart else "", assumed_gpu)
+            self._warn_of_sizes()
+            found = self._partition(ONE_APART if apart else "", assumed_gpu)
+            refused = self._refused(found)
+            return structs.replace(found, note=f"{found.note} {REFUSED.format(refused)}".strip()) if refused else found
 
     def work(self) -> Work:
         """What the front end works with: settings, and inputs that lie on the device."""
@@ -148,6 +158,7 @@ class TensorRtRunner(ReplayingRunner):
                 settings=self._settings(),
                 example=self._example(),
                 feed=self.seeded_feed(),
+                captured=self._captured,
             )
         return self._work
 
@@ -183,16 +194,10 @@ class TensorRtRunner(ReplayingRunner):
         facts, preparation, options = self.preparation.facts, self.preparation, self.options
         facts["flavour"] = self.library.flavour
         facts["runtime"] = "Python" if options.use_python_runtime or not self.library.native_runtime else "C++"
-        moved = {} if self.front_end.script else shapes.moved_optimum(self.model.inputs)
-        if moved:
-            places = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in moved.items())
-            preparation.warn(
-                "moved-optimum",
-                f"The engines are built to be fastest at {places}: a size of 1 is a constant to this front end.",
-                "opt=2 or more, or --backend torch_tensorrt:ts-script.",
-            )
-        both = BOTH_COUNTED if moved and self.front_end.one_mode else ""
-        partition = self._script_partition() if self.front_end.script else self._partition(both)
+        moved = self._warn_of_sizes()
+        partition = self._told_partition(BOTH_COUNTED if moved and self.front_end.one_mode else "")
+        if partition is None:
+            return
         facts["partition"] = msgspec.to_builtins(partition)
         if not partition.engines:
             preparation.warn(
@@ -202,11 +207,37 @@ class TensorRtRunner(ReplayingRunner):
             )
         if not_there := self._not_there():
             preparation.warn("no-effect", not_there, "Its operators by name: inferlens partition.")
-        if options.require_full_compilation and partition.breaks:
-            raise Unsupported(
-                f"PyTorch runs a part of '{self.model.name}', and require_full_compilation was asked for.",
-                cure="inferlens partition, which tells which part and why",
+        if refused := self._refused(partition):
+            raise Unsupported(refused, cure="inferlens partition, which tells which part and why")
+
+    def _refused(self, partition: Partition) -> str:
+        """Why a partition is not what was asked for; empty if it is."""
+        if not self.options.require_full_compilation or not (partition.breaks or partition.interruptions):
+            return ""
+        what = "PyTorch runs a part" if partition.breaks else "Python runs between the compiled graphs"
+        return f"{what} of '{self.model.name}', and require_full_compilation was asked for."
+
+    def _warn_of_sizes(self) -> bool:
+        """Warns where engines cannot be fastest at the sizes that were asked for; whether that is so."""
+        moved = {} if self.front_end.script else shapes.moved_optimum(self.model.inputs)
+        if moved:
+            places = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in moved.items())
+            self.preparation.warn(
+                "moved-optimum",
+                f"The engines are built to be fastest at {places}: a size of 1 is a constant to this front end.",
+                "opt=2 or more, or --backend torch_tensorrt:ts-script.",
             )
+        return bool(moved)
+
+    def _told_partition(self, sizes: str) -> Partition | None:
+        """What was built; ``None`` where that cannot be told, and then a fact says why: the case runs all the same."""
+        try:
+            return self._script_partition() if self.front_end.script else self._partition(sizes)
+        except Exception as error:  # it is read from what the library keeps for itself
+            if self.options.require_full_compilation:
+                raise
+            self.preparation.facts["no_partition"] = f"{NO_PARTITION}: {type(error).__name__}: {first_lines(error)}"
+            return None
 
     def _script_partition(self) -> Partition:
         return script_partition(
@@ -214,20 +245,22 @@ class TensorRtRunner(ReplayingRunner):
             front_end=self.case.variant,
             min_block_size=self.options.min_block_size,
             flavour=self.library.flavour,
+            forced=settings.script_settings(self.options, self.case)["torch_executed_ops"],
         )
 
     def _partition(self, sizes: str, assumed_gpu: str = "") -> Partition:
         """What was partitioned; ``sizes`` says for which, where that is not plain."""
-        whole = self.front_end.one_mode
+        ways = ways_of(self._graphs, self.options.min_block_size)
         return partition_of(
             segments_of(self._graphs),
             front_end=self.case.variant,
             min_block_size=self.options.min_block_size,
-            choices=choices(self._graphs),
-            graph_breaks=graph_breaks() if whole else (),
+            choices=ways.choices,
+            ways=ways.total,
+            interruptions=self._captured.interruptions() if self.front_end.one_mode else (),
             flavour=self.library.flavour,
             assumed_gpu=assumed_gpu,
-            note=" ".join(filter(None, [sizes, NO_PATHS if whole else "", self._not_there()])),
+            note=" ".join(filter(None, [sizes, ways.note, self._not_there()])),
         )
 
     def _not_there(self) -> str:
@@ -236,10 +269,3 @@ class TensorRtRunner(ReplayingRunner):
             return ""
         names = [operator.name for segment in segments_of(self._graphs) for operator in segment.operators]
         return settings.not_there(self.options.torch_executed_ops, names)
-
-
-def graph_breaks() -> tuple[str, ...]:
-    """Why Dynamo broke the graph, in its words."""
-    from torch._dynamo.utils import counters
-
-    return tuple(str(reason).strip().splitlines()[0] for reason in counters.get("graph_break", {}))

@@ -24,6 +24,10 @@ NOT_IN_SCRIPT = {
     "use_python_runtime": False, "engine_cache": False,
 }  # fmt: skip
 OTHER = "--backend torch_tensorrt:dynamo"
+# Options for the choice of tactics, which TensorRT for RTX does not heed: see the backend ``tensorrt``.
+OF_TACTICS = ("optimization_level", "num_avg_timing_iters", "sparse_weights")
+NAMES = "inferlens partition without torch_executed_ops, which shows the names of the model's operators"
+SPACES = ("aten", "prims", "torchvision")  # where an operator is looked for that is named without its own
 
 
 def check(options: Options, case: Case, library: Library, preparation: Preparation) -> None:
@@ -50,10 +54,30 @@ def check(options: Options, case: Case, library: Library, preparation: Preparati
             "Torch-TensorRT keeps only engines whose weights can be replaced.",
             cure="--option torch_tensorrt.immutable_weights=false",
         )
-    if library.rtx and options.num_avg_timing_iters != 1:
-        preparation.warn(
-            "no-effect", "num_avg_timing_iters does nothing: TensorRT for RTX times no tactics.", "Leave it out there."
+    if library.rtx:
+        _check_rtx(options, library, preparation)
+
+
+def _check_rtx(options: Options, library: Library, preparation: Preparation) -> None:
+    """The same for what TensorRT for RTX has not, which Torch-TensorRT ignores there without a word."""
+    if options.hardware_compatible:
+        raise Unsupported(
+            f"{library.flavour} has no levels of hardware compatibility.",
+            cure="no hardware_compatible; build on each kind of GPU that is to run it",
         )
+    if options.version_compatible:
+        raise Unsupported(
+            f"{library.flavour} has no lean runtime, which runs the engines of other versions.",
+            cure="no version_compatible; build again after an update",
+        )
+    default = Options()
+    for name in OF_TACTICS:
+        if getattr(options, name) != getattr(default, name):
+            preparation.warn(
+                "no-effect",
+                f"{name} does nothing: {library.flavour} times no tactics, and its engines are the same at any value.",
+                "Leave it out there.",
+            )
 
 
 def dynamo_settings(
@@ -154,13 +178,28 @@ def _overloads(word: str) -> Iterator[str]:
     packet = getattr(getattr(torch.ops, space), name, None) if name else None
     overloads = packet.overloads() if packet is not None else []
     if packet is None or (overload and overload not in overloads):
-        known = [f"{space}.{name}.{each}" for each in overloads] or [f"{space}.{each}" for each in dir(torch.ops.aten)]
         raise InferlensError(
             f"torch_executed_ops names '{word}', which is no operator.",
-            expected="names such as aten.relu.default, joined by +",
-            cure=suggestion(word, known),
+            expected="names such as aten.relu or aten.relu.default, joined by +",
+            cure=_near(space, name, overload, overloads),
         )
     yield from (f"torch.ops.{space}.{name}.{each}" for each in ([overload] if overload else overloads))
+
+
+def _near(space: str, name: str, overload: str, overloads: Iterable[str]) -> str:
+    """What may have been meant by a name that is no operator's; its space may have been left out."""
+    from torch._C import _jit_get_all_schemas
+
+    if overloads:
+        return suggestion(f"{space}.{name}.{overload}", [f"{space}.{name}.{each}" for each in overloads])
+    known = {schema.name.replace("::", ".") for schema in _jit_get_all_schemas()}
+    if name and any(each.startswith(f"{space}.") for each in known):
+        near = suggestion(f"{space}.{name}", {each for each in known if each.startswith(f"{space}.")})
+        return near or NAMES
+    full = next((each for each in (f"{place}.{space}" for place in SPACES) if each in known), "")
+    if full:  # ``relu``, or ``mean.dim``
+        return f"did you mean {full}{f'.{name}' if name else ''}?"
+    return NAMES
 
 
 def engine_folder(library: Library, preparation: Preparation) -> Path:

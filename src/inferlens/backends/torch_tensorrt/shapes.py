@@ -26,7 +26,7 @@ def example_specs(specs: Specs) -> Specs:
 
 def _example(spec: TensorSpec) -> tuple[int, ...]:
     least, best, most = spec.profile
-    return tuple(high if low < high and size < 2 else size for low, size, high in zip(least, best, most, strict=True))
+    return tuple(2 if low < high and size < 2 else size for low, size, high in zip(least, best, most, strict=True))
 
 
 def moved_optimum(specs: Specs) -> dict[str, tuple[int, ...]]:

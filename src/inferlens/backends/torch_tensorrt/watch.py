@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import getitem
-from typing import Any
+from typing import Any, NamedTuple
 
+from inferlens.backends.availability import first_lines
 from inferlens.backends.torch_tensorrt.operators import CALLS, WhyPyTorch, operator_of
-from inferlens.partition import Segment, choices_of, merged
+from inferlens.partition import Choice, Segment, choices_of, merged, reaches_of
 
 ENGINE = "_run_on_acc"  # begins the names of submodules that become engines
 
@@ -47,7 +48,9 @@ class Lowered:
         return tuple(Segment(each.runs_in, each.operators, graph) for each in found)
 
     def at(self, min_block_size: int, graph: int) -> tuple[Segment, ...]:
-        """The segments that another ``min_block_size`` gives."""
+        """The segments that another ``min_block_size`` gives; none of a graph without operators."""
+        if not any(node.op in CALLS for node in self._module.graph.nodes):
+            return ()
         from torch_tensorrt.dynamo import partitioning
 
         partition = self._partition or partial(
@@ -113,14 +116,36 @@ def segments_of(graphs: Sequence[Lowered]) -> tuple[Segment, ...]:
     return tuple(segment for number, graph in enumerate(graphs) for segment in graph.segments(number))
 
 
-def choices(graphs: Sequence[Lowered]) -> Any:
-    """What other values of ``min_block_size`` give, each found by the library's partitioner."""
+class Ways(NamedTuple):
+    """What other values of ``min_block_size`` give.
+
+    Attributes:
+        choices: of some values.
+        total: how many values there are that differ in what they give.
+        note: why nothing is known, where that is so.
+    """
+
+    choices: tuple[Choice, ...] = ()
+    total: int = 0
+    note: str = ""
+
+
+def ways_of(graphs: Sequence[Lowered], own: int) -> Ways:
+    """What other values of ``min_block_size`` than ``own`` give, each found by the library's partitioner.
+
+    Whoever asks has a partition already: if the partitioner fails with another value, that is a note.
+    """
 
     def evaluate(min_block_size: int) -> list[Segment]:
         return [part for number, graph in enumerate(graphs) for part in graph.at(min_block_size, number)]
 
-    finest = evaluate(1)
-    return choices_of((len(each.operators) for each in finest if each.runs_in == "TensorRT"), evaluate)
+    try:
+        sizes = [len(each.operators) for each in evaluate(1) if each.runs_in == "TensorRT"]
+        reaches = reaches_of(sizes, own)
+        return Ways(choices_of(reaches, own, evaluate), len(reaches))
+    except Exception as error:  # the partitioner raises nearly every type there is
+        reason = f"{type(error).__name__}: {first_lines(error)}"
+        return Ways(note=f"What other values of min_block_size give could not be found out: {reason}.")
 
 
 def weightless(graph_module: Any) -> Any:

@@ -107,7 +107,7 @@ def _place(of: Break) -> str:
 
 def _only_in_pytorch(seen: Evidence, partition: Partition) -> list[Part]:
     """Layers that came from modules of which every operator runs in PyTorch."""
-    paths: dict[str, set[str]] = {"PyTorch": set(), "TensorRT": set()}
+    paths: dict[str, set[str | None]] = {"PyTorch": set(), "TensorRT": set()}
     for segment in partition.segments:
         paths[segment.runs_in] |= {operator.module for operator in segment.operators}
     alone = paths["PyTorch"] - paths["TensorRT"]
