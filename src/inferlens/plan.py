@@ -174,6 +174,7 @@ def expand(plan: Plan, found: Iterable[Found], capabilities: Mapping[str, Capabi
     _check_options(plan, capabilities)
     planned: dict[str, Planned] = {}
     for model in found:
+        model.check_trust(plan.trust)
         for batch in plan.batch or (_own_batch(plan, model),):
             for case in _cases(plan, model, batch, capabilities):
                 refusal = capabilities[case.backend].refusal(case, model)
@@ -190,6 +191,7 @@ def cases_on(plan: Plan, model: Found, capabilities: Mapping[str, Capabilities],
         InferlensError: if the plan names a variant or option that does not exist.
     """
     _check_options(plan, capabilities)
+    model.check_trust(plan.trust)
     if not device:
         here = {support.device for can in capabilities.values() for support in can.takes(model.format)}
         device = "cpu" if "cpu" in here else "cuda"

@@ -179,3 +179,14 @@ def test_check_refuses_what_it_cannot_do(tmp_path: Path, words: tuple[str, ...])
     done = inferlens("bench", "--check", *words, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["pickle.pt", "compiled.ts"])
+def test_a_file_that_can_run_code_is_refused_before_anything_is_measured(tmp_path: Path, name: str) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save(torch.nn.Linear(2, 2), tmp_path / name)
+    done = inferlens("bench", name, "--backend", "pytorch", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "can run code when it is opened" in done.stderr
+    assert "Try: --trust" in done.stderr
+    assert not (tmp_path / "results").exists()

@@ -76,10 +76,7 @@ def aspects(case: Case) -> dict[str, str]:
         "weights": case.weights or "",
         "seed": str(case.seed),
     }
-    words = {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in case.options.items()
-    }
-    return found | dict(sorted(words.items()))
+    return found | {name: _value(value) for name, value in sorted(case.options.items())}
 
 
 def differing(cases: Sequence[Case]) -> list[str]:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from inferlens.case import TensorSpec
+from inferlens.errors import InferlensError
 from inferlens.record import ModelFacts
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ class Origin(Struct, frozen=True, kw_only=True):
     variant: str = ""
 
 
+TRUST = "--trust, if you trust its author"
+
+
 class Found(Struct, frozen=True, kw_only=True):
     """What a model's name was found to mean, before anything heavy is loaded.
 
@@ -57,6 +61,7 @@ class Found(Struct, frozen=True, kw_only=True):
         asked: the name as it was asked for.
         precision: what it is in and runs in, if nothing else is asked for.
         origin: what it was compiled from, for compiled models whose origin is known.
+        danger: what of the file can run code when it is opened, one sentence; empty if nothing is known of such.
     """
 
     spec: str
@@ -66,6 +71,16 @@ class Found(Struct, frozen=True, kw_only=True):
     asked: str = ""
     precision: str = "fp32"
     origin: Origin | None = None
+    danger: str = ""
+
+    def check_trust(self, trusted: bool) -> None:
+        """Refuses a file that would run code nobody asked for.
+
+        Raises:
+            InferlensError: if it is not ``trusted``, and known to hold such.
+        """
+        if self.danger and not trusted:
+            raise InferlensError(self.danger, cure=TRUST)
 
 
 @dataclass(frozen=True)

@@ -126,7 +126,7 @@ class Engine:
         self._config = self.opened.create_runtime_config()
         self._kernels = self._config.create_runtime_cache()
         content = path.read_bytes() if path.is_file() else b""
-        if content and not self._kernels.deserialize(content):
+        if content and self._kernels.deserialize(content) is False:  # a version that does not tell returns None
             self.passed_over = True
             self._cache = None  # whatever the file is, it is not overwritten
         self._config.set_runtime_cache(self._kernels)

@@ -15,7 +15,7 @@ from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError
 from inferlens.files import sha256
 from inferlens.models import plan_file, provenance
-from inferlens.models.model import Format, Found, Origin
+from inferlens.models.model import TRUST, Format, Found, Origin
 from inferlens.models.provenance import Provenance
 from inferlens.models.sources.base import Opened, Source, Wish
 from inferlens.models.sources.files import existing
@@ -27,6 +27,7 @@ class Compiled(Source):
 
     suffixes: ClassVar[tuple[str, ...]]
     title: ClassVar[str]
+    danger: ClassVar[str] = ""  # of every file of this kind, as of ``Found``
 
     def names(self) -> Sequence[str]:
         """Files are not listed."""
@@ -36,17 +37,19 @@ class Compiled(Source):
         """See :class:`Source`."""
         path = existing(name)
         made = provenance.read(path)
+        spec, danger = f"{self.prefix}:{path}", self.danger.format(path=path)
         if made is None:
-            return Found(spec=f"{self.prefix}:{path}", name=path.stem, format=self.format, batch=None)
+            return Found(spec=spec, name=path.stem, format=self.format, batch=None, danger=danger)
         return Found(
-            spec=f"{self.prefix}:{path}", name=path.stem, format=self.format, batch=_batch(made.inputs),
-            precision=made.case.precision, origin=_origin(made),
+            spec=spec, name=path.stem, format=self.format, batch=_batch(made.inputs), precision=made.case.precision,
+            origin=_origin(made), danger=danger,
         )  # fmt: skip
 
     def open(self, name: str, wish: Wish) -> Opened:
         """See :class:`Source`."""
         path = existing(name)
-        self.check(path, wish)
+        if self.danger and not wish.trust:
+            raise InferlensError(self.danger.format(path=path), cure=TRUST)
         made = provenance.read(path)
         source = f"{self.title}, sha256 {made.file_sha256 if made else sha256(path)}"
         if made is None:
@@ -58,13 +61,6 @@ class Compiled(Source):
             fixed_batch=bool(first) and first[0] is not None, weights=made.model.weights,
             weights_sha256=made.model.weights_sha256, parameters=made.model.parameters, source=source,
         )  # fmt: skip
-
-    def check(self, path: Path, wish: Wish) -> None:
-        """Refuses a file that is not to be opened.
-
-        Raises:
-            InferlensError: saying why, and what to do.
-        """
 
 
 class EngineFile(Compiled):
@@ -89,14 +85,7 @@ class TorchTensorRtFile(Compiled):
     format: ClassVar[Format] = "torch_tensorrt"
     suffixes = (".ts", ".ep")
     title = "Torch-TensorRT module"
-
-    def check(self, path: Path, wish: Wish) -> None:
-        """Both kinds hold pickles and native code."""
-        if not wish.trust:
-            raise InferlensError(
-                f"{path} is a compiled module, which can run code when it is opened.",
-                cure="--trust, if you trust its author",
-            )
+    danger = "{path} is a compiled module, which can run code when it is opened."  # pickles and native code
 
 
 def check_file(path: Path) -> None:

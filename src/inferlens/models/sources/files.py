@@ -20,7 +20,7 @@ from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.files import sha256
 from inferlens.models import input_notes
 from inferlens.models.examples import spec_of, with_example
-from inferlens.models.model import Format, Found
+from inferlens.models.model import TRUST, Format, Found
 from inferlens.models.sources.base import Opened, Source, Wish
 from inferlens.models.sources.program_check import code_in
 from inferlens.models.torch_precision import file_precision
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 Kind = Literal["torchscript", "exported", "pickle", "unknown"]
 SUFFIXES = (".pt", ".pth", ".pt2")
 AGAIN = "copy or export it again: it may be cut short, of another kind, or of another version"
+_HOLDS = "{path} holds {code}, which can run code when it is opened."
 FORMATS: dict[Kind, Format] = {"torchscript": "torchscript", "exported": "exported", "pickle": "module"}
 
 
@@ -53,8 +54,14 @@ class TorchFile(Source):
                 expected="TorchScript (torch.jit.save) or an exported program (torch.export.save)",
                 cure="copy or export it again",
             )
-        precision = "fp32" if kind == "pickle" else file_precision(path)
-        return Found(spec=f"file:{path}", name=path.stem, format=FORMATS[kind], batch=None, precision=precision)
+        return Found(
+            spec=f"file:{path}",
+            name=path.stem,
+            format=FORMATS[kind],
+            batch=None,
+            precision="fp32" if kind == "pickle" else file_precision(path),
+            danger=_danger(path, kind),
+        )
 
     def open(self, name: str, wish: Wish) -> Opened:
         """See :class:`Source`."""
@@ -70,6 +77,17 @@ class TorchFile(Source):
             if kind == "exported":
                 return _exported(path, wish.trust)
             return _pickled(path, wish.trust)
+
+
+def _danger(path: Path, kind: Kind) -> str:
+    """What in a file can run code when it is opened, as far as its parts tell; one sentence, or nothing."""
+    if kind == "pickle":
+        return f"{path} is a pickle, which can run code when it is opened. Weights go with a model's name (--weights)."
+    if kind != "exported":
+        return ""
+    with broken_file(path):
+        code = code_in(path)
+    return _HOLDS.format(path=path, code=code) if code else ""
 
 
 def existing(name: str) -> Path:
@@ -157,9 +175,7 @@ def _exported(path: Path, trust: bool) -> Opened:
 
     code = "" if trust else code_in(path)
     if code:
-        raise InferlensError(
-            f"{path} holds {code}, which can run code when it is opened.", cure="--trust, if you trust its author"
-        )
+        raise InferlensError(_HOLDS.format(path=path, code=code), cure=TRUST)
     told = input_notes.read(path)
     try:
         program = torch.export.load(str(path))
@@ -169,7 +185,7 @@ def _exported(path: Path, trust: bool) -> Opened:
         raise InferlensError(
             f"{path} holds a pickle of more than tensors, or a broken one, which can run code when it is opened.",
             expected="an exported program that is data alone",
-            cure="--trust, if you trust its author",
+            cure=TRUST,
         ) from error
     arguments = tuple(program.example_inputs[0]) if program.example_inputs else ()
     names = program.graph_signature.user_inputs
@@ -239,7 +255,7 @@ def _pickled(path: Path, trust: bool) -> Opened:
                 raise InferlensError(
                     f"{path} is a pickle, which can run code when it is opened.",
                     expected="TorchScript or an exported program",
-                    cure="--trust, if you trust its author",
+                    cure=TRUST,
                 ) from error
         raise _state_dict(path)
     module: Any = torch.load(path, map_location="cpu", weights_only=False)
