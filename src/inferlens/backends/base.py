@@ -92,7 +92,9 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         """Why ``case`` cannot run here; ``None`` if, as far as can be told beforehand, it can."""
         for absence in self.absent:
             if absence.variant in ("", case.variant) and absence.device in ("", case.device):
-                return Unsupported(absence.reason, cure=absence.cure)
+                limit = self._limit(case) if case.precision in QUANTIZED else ""
+                also = f"{absence.reason.rstrip('.')}. {case.precision.upper()} is run only {limit}" if limit else ""
+                return Unsupported(also or absence.reason, cure=absence.cure)
         here = [support for support in self.supports if support.variant == case.variant]
         on_device = [support for support in here if support.device == case.device]
         if not on_device:
@@ -108,9 +110,14 @@ class Capabilities(Struct, frozen=True, kw_only=True):
             )
         return self._precision_refusal(case, found, on_device[0])
 
-    def _precision_refusal(self, case: Case, found: Found, support: Support) -> Unsupported | None:
+    def _limit(self, case: Case) -> str:
+        """What is known of the case's precision there, beside whether it works; mostly nothing."""
         keys = (f"{case.variant}/{case.device}/{case.precision}", f"{case.device}/{case.precision}")
-        why = next((f": {self.limits[key]}" for key in keys if key in self.limits), "")
+        return next((self.limits[key] for key in keys if key in self.limits), "")
+
+    def _precision_refusal(self, case: Case, found: Found, support: Support) -> Unsupported | None:
+        limit = self._limit(case)
+        why = f": {limit}" if limit else ""
         if case.precision not in support.precisions:
             return Unsupported(
                 f"{case.backend_label} does not run {case.precision} on {case.device}{why}.",

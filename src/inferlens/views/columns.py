@@ -165,8 +165,8 @@ def notes_of(row: Row) -> list[str]:
     """What must be said of a row: why it did not run, or is wrong or unchecked, and its warnings."""
     notes = []
     if not row.ok:
-        cure = f" Try: {row.cure}" if row.cure else ""
-        notes.append(f"{row.reason or 'No reason is known.'}{cure}")
+        why = f"{(row.reason or 'No reason is known').rstrip('.')}."
+        notes.append(f"{why} Try: {row.cure}" if row.cure else why)
     elif row.agrees is False:
         notes.append(f"Wrong outputs: {row.agreement_reason or 'they differ from the reference'}")
     elif row.agrees is None:
