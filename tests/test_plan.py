@@ -114,7 +114,7 @@ def test_what_cannot_run_here_is_a_case_with_a_reason(words: dict[str, str], rea
 def test_what_a_precision_takes_is_told_also_where_its_device_is_missing() -> None:
     absent = Absence("", "no GPU", device="cuda")
     known = Capabilities(formats=("module",), absent=(absent,), limits={"cuda/int8": "as a quantized file"})
-    for precision, reason in (("int8", "no GPU. INT8 is run only as a quantized file"), ("fp16", "no GPU")):
+    for precision, reason in (("int8", "no GPU. Of int8: as a quantized file"), ("fp16", "no GPU")):
         (planned,) = cases({**LAPTOP, "pytorch": known}, backend="pytorch", precision=precision, device="cuda")
         assert planned.refusal is not None
         assert planned.refusal.what == reason

@@ -14,6 +14,11 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() or char == "\n" else " " for char in text)
 
 
+def one_line(text: str) -> str:
+    """The same of a name in a message, which must not look like a line of ours."""
+    return " ".join(printable(text).split())
+
+
 class InferlensError(Exception):
     """A problem a user can act on. Names in it may come from anywhere: what steers a terminal is left out.
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-SCHEMA = "inferlens.partition/1"
+SCHEMA = "inferlens.partition/2"
 MOST_CHOICES = 16  # sizes of engines that are tried as min_block_size
 
 Side = Literal["TensorRT", "PyTorch"]

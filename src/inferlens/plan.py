@@ -173,14 +173,15 @@ def expand(plan: Plan, found: Iterable[Found], capabilities: Mapping[str, Capabi
     """
     _check_options(plan, capabilities)
     planned: dict[str, Planned] = {}
+    found = list(found)
     for model in found:
-        model.check_trust(plan.trust)
+        model.check(plan.trust, alone=len(found) == 1)
         for batch in plan.batch or (_own_batch(plan, model),):
             for case in _cases(plan, model, batch, capabilities):
-                refusal = capabilities[case.backend].refusal(case, model)
+                refusal = model.problem.refusal() if model.problem else capabilities[case.backend].refusal(case, model)
                 planned.setdefault(f"{case.digest}", Planned(case, model, refusal))
     if not planned:
-        raise nothing_runs(list(found), plan.device, capabilities)
+        raise nothing_runs(found, plan.device, capabilities)
     return list(planned.values())
 
 
@@ -191,7 +192,7 @@ def cases_on(plan: Plan, model: Found, capabilities: Mapping[str, Capabilities],
         InferlensError: if the plan names a variant or option that does not exist.
     """
     _check_options(plan, capabilities)
-    model.check_trust(plan.trust)
+    model.check(plan.trust)
     if not device:
         here = {support.device for can in capabilities.values() for support in can.takes(model.format)}
         device = "cpu" if "cpu" in here else "cuda"

@@ -69,11 +69,11 @@ def test_layers_are_timed_in_every_run(backend: str, least: float, options: tupl
     assert least or attributed(made) > 0.95 or "torch_tensorrt:dynamo" in made.layers.absent["modules"]
 
 
-def test_torch_compile_hands_paths_on_or_says_that_they_are_not_known(tmp_path: Path) -> None:
+def test_torch_compile_hands_paths_on(tmp_path: Path) -> None:
     made = profiled("torch_tensorrt:compile", tmp_path)
     assert made.layers is not None
     assert len([layer for layer in made.layers.layers if any(layer.times)]) > 15
-    assert attributed(made) > 0.9 or "torch_tensorrt:dynamo" in made.layers.absent["modules"]
+    assert attributed(made) > 0.9, made.layers.absent
 
 
 def test_an_engine_that_tells_names_only(tmp_path: Path) -> None:

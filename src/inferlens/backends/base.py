@@ -61,7 +61,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         formats: formats of models it takes.
         supports: what works here; empty if nothing does.
         absent: what does not, with reason and cure.
-        limits: why some precision is missing on a device, by ``variant/device/precision`` or ``device/precision``.
+        limits: why some precision is missing on a device, or what alone it takes, by ``variant/device/precision`` or
+            ``device/precision``.
         libraries: versions of the libraries it uses.
         dynamic_shapes: whether one prepared model runs at several input shapes.
         contents: what else it has, by title: such as the plugins that are registered.
@@ -93,7 +94,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         for absence in self.absent:
             if absence.variant in ("", case.variant) and absence.device in ("", case.device):
                 limit = self._limit(case) if case.precision in QUANTIZED else ""
-                also = f"{absence.reason.rstrip('.')}. {case.precision.upper()} is run only {limit}" if limit else ""
+                also = f"{absence.reason.rstrip('.')}. Of {case.precision}: {limit}" if limit else ""
                 return Unsupported(also or absence.reason, cure=absence.cure)
         here = [support for support in self.supports if support.variant == case.variant]
         on_device = [support for support in here if support.device == case.device]

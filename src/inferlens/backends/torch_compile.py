@@ -227,9 +227,9 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         facts = self.preparation.facts
         facts["graphs"] = counters.get("stats", {}).get("unique_graphs", 0)
         facts["graph_breaks"] = {"count": breaks, "reasons": reasons}
-        hits, misses = (inductor.get(f"fxgraph_cache_{how}", 0) for how in ("hit", "miss"))
+        hits, misses, bypasses = (inductor.get(f"fxgraph_cache_{how}", 0) for how in ("hit", "miss", "bypass"))
         facts["compile_cache"] = {"hits": hits, "misses": misses}
-        self.cached = bool(hits and not misses)
+        self.cached = bool(hits) and not misses and not bypasses
         if breaks:
             self.preparation.warn(
                 "graph-breaks",

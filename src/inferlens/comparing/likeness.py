@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from msgspec import Struct
 
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, one_line
 from inferlens.record import IN_TURNS, Gpu, Record
 from inferlens.samples import card
 from inferlens.units import byte_count, duration, percent, plural
@@ -61,7 +61,7 @@ def differences(pairs: Sequence[Pair]) -> tuple[Difference, ...]:
 
 def refusal(unlike: Sequence[Difference], cases: int) -> InferlensError:
     """The error that names what is unlike."""
-    lines = [f"{one.field}: {one.base} / {one.candidate}{about(one, cases)}" for one in unlike]
+    lines = [one_line(f"{one.field}: {one.base} / {one.candidate}{about(one, cases)}") for one in unlike]
     return InferlensError(
         "\n  ".join(["Base and candidate were not measured under the same conditions (base / candidate):", *lines]),
         expected="the same machine, driver and inputs on both sides",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from inferlens.case import Case
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, one_line
 from inferlens.record import Record
 from inferlens.samples import Repeats, latest, machine
 
@@ -78,6 +78,6 @@ def _of_case(base: dict[str, Repeats], candidate: dict[str, Repeats]) -> list[Ma
 
 
 def _labels(records: Sequence[Record]) -> str:
-    names = list(dict.fromkeys(f"{record.case.model} {record.case.label}" for record in records))
+    names = list(dict.fromkeys(one_line(f"{record.case.model} {record.case.label}") for record in records))
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(f"'{name}'" for name in names[:3]) + more if names else "none"

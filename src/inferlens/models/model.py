@@ -11,7 +11,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from inferlens.case import TensorSpec
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, Unsupported
 from inferlens.record import ModelFacts
 
 if TYPE_CHECKING:
@@ -50,6 +50,18 @@ class Origin(Struct, frozen=True, kw_only=True):
 TRUST = "--trust, if you trust its author"
 
 
+class Problem(Struct, frozen=True):
+    """What stands against a model, in the words of an :class:`~inferlens.errors.InferlensError`."""
+
+    what: str
+    expected: str = ""
+    cure: str = ""
+
+    def refusal(self) -> Unsupported:
+        """The same as an error."""
+        return Unsupported(self.what, expected=self.expected, cure=self.cure)
+
+
 class Found(Struct, frozen=True, kw_only=True):
     """What a model's name was found to mean, before anything heavy is loaded.
 
@@ -62,6 +74,7 @@ class Found(Struct, frozen=True, kw_only=True):
         precision: what it is in and runs in, if nothing else is asked for.
         origin: what it was compiled from, for compiled models whose origin is known.
         danger: what of the file can run code when it is opened, one sentence; empty if nothing is known of such.
+        problem: why the file cannot run with what is installed here, where that is known without a GPU.
     """
 
     spec: str
@@ -72,15 +85,18 @@ class Found(Struct, frozen=True, kw_only=True):
     precision: str = "fp32"
     origin: Origin | None = None
     danger: str = ""
+    problem: Problem | None = None
 
-    def check_trust(self, trusted: bool) -> None:
-        """Refuses a file that would run code nobody asked for.
+    def check(self, trusted: bool, alone: bool = True) -> None:
+        """Refuses a file that would run code nobody asked for, and one that cannot run if it is the only model.
 
         Raises:
-            InferlensError: if it is not ``trusted``, and known to hold such.
+            InferlensError: saying why.
         """
         if self.danger and not trusted:
             raise InferlensError(self.danger, cure=TRUST)
+        if self.problem and alone:  # beside others it is a row
+            raise self.problem.refusal()
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ has 64 bytes.
 
 from __future__ import annotations
 
+import re
 import struct
 from importlib import metadata
 from pathlib import Path
@@ -90,7 +91,7 @@ def check_version(name: str, header: Header, made: Provenance | None, library: L
     if made is not None and made.options.get("version_compatible") and older:
         return
     raise Unsupported(
-        f"{name} was built by {library.name} {version}; {library.name} {library.version} cannot run it.", cure=AGAIN
+        f"{name} was built by {library.name} {version:.40}; {library.name} {library.version} cannot run it.", cure=AGAIN
     )
 
 
@@ -104,4 +105,4 @@ def installed(variant: str) -> Library | None:
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+    return tuple(int(part) for part in version.split(".")[:3] if re.fullmatch("[0-9]{1,9}", part))

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from inferlens import worker
-from inferlens.backends.base import Preparation
+from inferlens.backends.base import Capabilities, Preparation, Support
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.backends.tensorrt.builds import write_engine
 from inferlens.backends.tensorrt.engine import built
@@ -26,6 +26,7 @@ from inferlens.errors import InferlensError, Unsupported
 from inferlens.jobs import TaskJob
 from inferlens.models import plan_file, provenance
 from inferlens.models.resolve import find, load
+from inferlens.plan import Plan, expand
 
 PROFILES = "1x3x16x16/2x3x16x16/3x3x16x16;4x3x16x16"
 Opened = Callable[..., PlanFile]
@@ -153,9 +154,30 @@ def test_what_is_wrong_with_a_file_is_said_when_it_is_found(
     assert find(str(two)).origin is None
     two.write_bytes(damage(two.read_bytes()))
     with pytest.raises(Unsupported, match=message) as raised:
-        find(str(two))
+        find(str(two)).check(trusted=False)
     assert str(two) in raised.value.what
     assert "inferlens build" in raised.value.cure
+
+
+def test_beside_other_models_such_a_file_is_a_row(two: Path) -> None:
+    two.write_bytes(two.read_bytes()[:24] + bytes((0, 9, 0, 1)) + two.read_bytes()[28:])
+    provenance.beside(two).unlink()
+    found = [find(str(two)), find("inferlens:resnet34")]
+    able = {"tensorrt": Capabilities(formats=("module", "engine"), supports=(Support("rtx", "cuda", ("fp32",)),))}
+    plan = Plan.from_words({"model": [each.spec for each in found], "backend": "tensorrt", "device": "cuda"})
+    engine, module = expand(plan, found, able)
+    assert engine.refusal is not None
+    assert "0.9.0.1" in engine.refusal.what
+    assert module.refusal is None
+
+
+@pytest.mark.parametrize("version", ["\u00b2.6.1", "9" * 5000])
+def test_a_hostile_version_is_one_sentence(two: Path, version: str) -> None:
+    made = provenance.read(two)
+    assert made is not None
+    provenance.write(two, msgspec.structs.replace(made, version=version))
+    with pytest.raises(Unsupported, match="was built by TensorRT for RTX"):
+        find(str(two)).check(trusted=False)
 
 
 def test_an_engine_of_another_version_with_its_description(two: Path) -> None:
@@ -163,7 +185,7 @@ def test_an_engine_of_another_version_with_its_description(two: Path) -> None:
     assert made is not None
     provenance.write(two, msgspec.structs.replace(made, version="0.9.0.1"))
     with pytest.raises(Unsupported, match=r"was built by TensorRT for RTX 0\.9\.0\.1"):
-        find(str(two))
+        find(str(two)).check(trusted=False)
 
 
 def test_the_installed_version_is_that_of_the_library(rtx: Flavour) -> None:

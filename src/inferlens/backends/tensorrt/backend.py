@@ -20,11 +20,10 @@ from inferlens.backends.tensorrt.flavours import find, flavour
 from inferlens.backends.tensorrt.from_file import engine_file
 from inferlens.backends.tensorrt.gpu import current_gpu
 from inferlens.backends.tensorrt.network import warn_of_float64
-from inferlens.backends.tensorrt.no_effect import OF_TACTICS
+from inferlens.backends.tensorrt.no_effect import OF_TACTICS, heeded
 from inferlens.backends.tensorrt.options import Options, check_values
 from inferlens.backends.tensorrt.plugins import plugin_files, registered_plugins
 from inferlens.backends.tensorrt.profiles import profiles, spread
-from inferlens.backends.tensorrt.recipe import OF_THE_RUN
 from inferlens.backends.tensorrt.runner import EngineRunner
 from inferlens.backends.tensorrt.timing_cache import check_timing_cache
 from inferlens.backends.torch_runner import torch_tolerance
@@ -126,7 +125,8 @@ class TensorRT(Backend):
         """TF32's where it is on; TensorRT for RTX computes fp32 in TF32 whatever the option says."""
         if case.precision in QUANTIZED:
             return TOLERANCES[case.precision]
-        tf32 = self.parse_options(case).tf32 or bool(provenance.option_of(case.model, "tf32"))
+        is_built = case.model.startswith("engine:")
+        tf32 = bool(provenance.option_of(case.model, "tf32")) if is_built else self.parse_options(case).tf32
         return torch_tolerance(case, tf32=tf32 or case.variant == "rtx")
 
     @classmethod
@@ -138,7 +138,7 @@ class TensorRT(Backend):
     @classmethod
     def cure(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Cure:
         """An engine from a file is built already; TensorRT for RTX times no tactics, and uses TF32 unasked."""
-        is_built = case.model.startswith("engine:") and option not in OF_THE_RUN
+        is_built = case.model.startswith("engine:") and option not in heeded(case.variant == "rtx")
         if is_built or (case.variant == "rtx" and option in OF_TACTICS):
             return Cure()
         if case.variant == "rtx" and option == "tf32":

@@ -13,7 +13,11 @@ from inferlens.models.provenance import Provenance
 # TensorRT for RTX 1.6 gave the same plan, byte for byte, at every value of these: for a convolution with ReLU, for
 # resnet18 in fp32 and fp16, for mobilenet_v2 in fp16, and (sparsity) for weights of which two in four are zero.
 OF_TACTICS = ("optimization_level", "max_num_tactics", "tactic_sources", "avg_timing_iterations", "sparsity")
-OF_RUNS = ("profile", "cuda_graph", "streams", "plugins")  # those that an engine from a file has
+
+
+def heeded(jit: bool) -> tuple[str, ...]:
+    """The options that an engine from a file has; ``jit``: of a flavour that compiles kernels when it runs."""
+    return ("profile", "cuda_graph", "streams", "plugins", *(["timing_cache"] * jit))
 
 
 def warn_of_tactics(options: Options, flavour: Flavour, preparation: Preparation) -> None:
@@ -42,10 +46,9 @@ def warn_of_kernels(options: Options, flavour: Flavour, preparation: Preparation
 
 def warn_of_built(case: Case, made: Provenance | None, flavour: Flavour, preparation: Preparation) -> None:
     """Says of options of the builder that they do nothing for an engine from a file, unless it has those values."""
-    own = made.options if made is not None else msgspec.structs.asdict(Options())
-    heeded = (*OF_RUNS, "timing_cache") if flavour.jit else OF_RUNS
+    own = msgspec.structs.asdict(Options()) | (made.options if made is not None else {})
     for name, value in case.options.items():
-        if name not in heeded and own.get(name) != value:
+        if name not in heeded(flavour.jit) and own.get(name) != value:
             preparation.warn(
                 "no-effect",
                 f"{name} does nothing: {case.model.partition(':')[2]} is built already.",

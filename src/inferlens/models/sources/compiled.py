@@ -11,11 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
+import msgspec
+
 from inferlens.case import TensorSpec
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, Unsupported
 from inferlens.files import sha256
 from inferlens.models import plan_file, provenance
-from inferlens.models.model import TRUST, Format, Found, Origin
+from inferlens.models.model import TRUST, Format, Found, Origin, Problem
 from inferlens.models.provenance import Provenance
 from inferlens.models.sources.base import Opened, Source, Wish
 from inferlens.models.sources.files import existing
@@ -72,9 +74,17 @@ class EngineFile(Compiled):
     title = "TensorRT engine"
 
     def find(self, name: str) -> Found:
-        """See :class:`Source`; what is wrong with the file itself is said first, for that needs no GPU."""
+        """See :class:`Source`; what is wrong with the file itself is known without a GPU."""
         found = super().find(name)
-        check_file(existing(name))
+        try:
+            check_file(existing(name), provenance.read(existing(name)))
+        except Unsupported as error:
+            problem = Problem(error.what, error.expected, error.cure)
+            return msgspec.structs.replace(found, problem=problem)
+        except OSError as error:
+            raise InferlensError(
+                f"{name} cannot be read: {error.strerror}.", cure="a file that you may read"
+            ) from error
         return found
 
 
@@ -88,13 +98,12 @@ class TorchTensorRtFile(Compiled):
     danger = "{path} is a compiled module, which can run code when it is opened."  # pickles and native code
 
 
-def check_file(path: Path) -> None:
+def check_file(path: Path, made: Provenance | None) -> None:
     """Refuses an engine's file that cannot run with what is installed here, as far as its beginning tells.
 
     Raises:
         Unsupported: if it is no plan, is cut short, or was built by another version.
     """
-    made = provenance.read(path)
     header = plan_file.read_header(plan_file.start_of(path)[0]) if made else plan_file.whole(path, str(path))
     library = plan_file.installed(header.variant) if header else None
     if header and library:
