@@ -10,8 +10,11 @@ import importlib
 import importlib.util
 import re
 import warnings
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
+
+from msgspec import Struct
 
 from inferlens.backends.base import Absence, Preparation
 from inferlens.case import PRECISIONS
@@ -73,6 +76,14 @@ def cuda_precisions(torch: Any) -> tuple[tuple[str, ...], dict[str, str]]:
 def warn_no_effect(preparation: Preparation, option: str, device: str) -> None:
     """Says in the record that an option was asked for that does nothing on this device."""
     preparation.warn("no-effect", f"The option {option} does nothing on {device}.", "Leave it out there.")
+
+
+def warn_unheeded(options: Struct, names: Iterable[str], why: str, preparation: Preparation) -> None:
+    """Says of every option of ``names`` that was asked for at another value than its default that it does nothing."""
+    default = type(options)()
+    for name in names:
+        if getattr(options, name) != getattr(default, name):
+            preparation.warn("no-effect", f"{name} does nothing: {why}", "Leave it out there.")
 
 
 def torch_versions(torch: Any) -> dict[str, str]:

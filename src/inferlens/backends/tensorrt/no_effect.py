@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from inferlens.backends.availability import warn_unheeded
 from inferlens.backends.base import Preparation
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.options import Options
@@ -22,16 +23,9 @@ def heeded(jit: bool) -> tuple[str, ...]:
 
 def warn_of_tactics(options: Options, flavour: Flavour, preparation: Preparation) -> None:
     """Says of options for the choice of tactics that they do nothing where none are timed."""
-    if not flavour.jit:
-        return
-    default = Options()
-    for name in OF_TACTICS:
-        if getattr(options, name) != getattr(default, name):
-            preparation.warn(
-                "no-effect",
-                f"{name} does nothing: {flavour.name} times no tactics, and its plan is the same at any value.",
-                "Leave it out there.",
-            )
+    if flavour.jit:
+        why = f"{flavour.name} times no tactics, and its plan is the same at any value."
+        warn_unheeded(options, OF_TACTICS, why, preparation)
 
 
 def warn_of_kernels(options: Options, flavour: Flavour, preparation: Preparation) -> None:

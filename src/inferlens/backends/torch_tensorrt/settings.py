@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from inferlens.backends.availability import warn_unheeded
 from inferlens.backends.base import Preparation
 from inferlens.backends.torch_cast import dtype_of
 from inferlens.backends.torch_tensorrt.library import Library
@@ -70,14 +71,8 @@ def _check_rtx(options: Options, library: Library, preparation: Preparation) -> 
             f"{library.flavour} has no lean runtime, which runs the engines of other versions.",
             cure="no version_compatible; build again after an update",
         )
-    default = Options()
-    for name in OF_TACTICS:
-        if getattr(options, name) != getattr(default, name):
-            preparation.warn(
-                "no-effect",
-                f"{name} does nothing: {library.flavour} times no tactics, and its engines are the same at any value.",
-                "Leave it out there.",
-            )
+    why = f"{library.flavour} times no tactics, and its engines are the same at any value."
+    warn_unheeded(options, OF_TACTICS, why, preparation)
 
 
 def dynamo_settings(

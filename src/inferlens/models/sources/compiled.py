@@ -38,7 +38,10 @@ class Compiled(Source):
     def find(self, name: str) -> Found:
         """See :class:`Source`."""
         path = existing(name)
-        made = provenance.read(path)
+        return self.described(path, provenance.read(path))
+
+    def described(self, path: Path, made: Provenance | None) -> Found:
+        """What a file is found to be, by what was kept beside it."""
         spec, danger = f"{self.prefix}:{path}", self.danger.format(path=path)
         if made is None:
             return Found(spec=spec, name=path.stem, format=self.format, batch=None, danger=danger)
@@ -75,9 +78,11 @@ class EngineFile(Compiled):
 
     def find(self, name: str) -> Found:
         """See :class:`Source`; what is wrong with the file itself is known without a GPU."""
-        found = super().find(name)
+        path = existing(name)
+        made = provenance.read(path)
+        found = self.described(path, made)
         try:
-            check_file(existing(name), provenance.read(existing(name)))
+            check_file(path, made)
         except Unsupported as error:
             problem = Problem(error.what, error.expected, error.cure)
             return msgspec.structs.replace(found, problem=problem)
