@@ -1,8 +1,8 @@
 """Our GPU time of an engine, beside a bare loop of CUDA events around ``execute_async_v3``.
 
 Both time the same engine with the same memory, in turns; which is first changes from round to round. The bare loop is
-what a careful person would write by hand: an event, the call, an event, a wait. The difference is the median of the
-rounds' ratios of medians, its interval that of the sign test.
+what a careful person would write by hand: an event, the call, an event, a wait. The difference is that of the rounds'
+medians, in the middle of all rounds, with its 95 % interval.
 
     python -m benchmarks.engine_loop [--rounds 21] [--output FILE]
 
@@ -23,7 +23,6 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.watch_cost import with_interval
 from inferlens.backends.base import Preparation
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.backends.tensorrt.flavours import find
@@ -31,6 +30,8 @@ from inferlens.case import Case
 from inferlens.files import write_whole
 from inferlens.measure import environment
 from inferlens.models import inputs, resolve
+from inferlens.stats.intervals import ends, median_interval
+from inferlens.units import change, change_range
 
 CASES = (
     ("factory:benchmarks.engine_loop:small", "fp16", 1), ("torchvision:mobilenet_v3_small", "fp16", 1),
@@ -80,12 +81,13 @@ def main(words: Sequence[str] = ()) -> None:
 def table(title: str, found: Sequence[Rounds]) -> Table:
     """Medians of each case, and how far apart they are."""
     shown = Table(title=title, title_justify="left")
-    for header in ("model", "precision", "batch", "bare loop, µs", "inferlens, µs", "inferlens / bare loop"):
+    for header in ("model", "precision", "batch", "bare loop, µs", "inferlens, µs", "difference", "interval, 95 %"):
         shown.add_column(header, justify="left" if header == "model" else "right")
     for one in found:
-        ratios = sorted(ours / bare for bare, ours in zip(one.bare, one.ours, strict=True))
+        apart = [ours / bare - 1 for bare, ours in zip(one.bare, one.ours, strict=True)]
         times = [f"{statistics.median(each) * 1e6:.2f}" for each in (one.bare, one.ours)]
-        shown.add_row(one.model, one.precision, str(one.batch), *times, with_interval(ratios))
+        interval = change_range(*ends(median_interval(apart)))
+        shown.add_row(one.model, one.precision, str(one.batch), *times, change(statistics.median(apart)), interval)
     return shown
 
 

@@ -1,39 +1,48 @@
-"""Fills the tables of the pages on the H200, and draws their plots, from stored records: ``python docs/tables.py``.
+"""Fills the tables of what an H200 measured, and draws their plots, from what is stored: ``python docs/tables.py``.
 
 A table stands between ``<!-- table FOLDER [PICTURE] -->`` and ``<!-- end -->``: what ``inferlens show FOLDER --format
 markdown`` prints; the picture is what ``inferlens plot FOLDER`` draws. Instead of ``table`` it may say ``findings``,
-``modules``, ``layers`` or ``kernels``: what those commands print, the most telling rows alone. ``attributed FOLDER``
-says how much of the kernels' time is traced to modules. ``trace WORDS`` is what ``inferlens trace`` prints of these
-words, paths being relative to the folder of traces. No number is typed in.
+``modules``, ``layers`` or ``kernels``: what those commands print, the most telling rows alone. ``against FOLDER CASE
+...`` puts side by side what ``inferlens show FOLDER --reference CASE`` tells. ``attributed FOLDER`` says how much of
+the kernels' time is traced to modules. ``trace WORDS`` is what ``inferlens trace`` prints of these words, paths being
+relative to the folder of traces. ``loops FILE`` is what ``python -m benchmarks.engine_loop`` kept. No number
+is typed in.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import re
 import shlex
+import statistics
 from collections.abc import Callable
 from pathlib import Path
+
+import msgspec
 
 from inferlens import load_records
 from inferlens.cli import trace_words
 from inferlens.insight.kernels import KernelTable, kernel_table
 from inferlens.insight.modules import ModuleTable
 from inferlens.profile_store import load_profiles
-from inferlens.units import listing, milliseconds, percent, ratio, ratio_range, significant
+from inferlens.stats.intervals import ends, median_interval
+from inferlens.units import change, change_range, listing, milliseconds, percent, rate, ratio, ratio_range, significant
 from inferlens.views.chart import Chart
+from inferlens.views.columns import headline, outcome
 from inferlens.views.markdown import Markdown
 from inferlens.views.profiled import findings, kernels, layers, markdown, modules
 from inferlens.views.profiled.cases import groups
 from inferlens.views.profiled.grid import Grid, Heading, Line
 from inferlens.views.profiled.module_columns import columns
+from inferlens.views.rows import rows
 from inferlens.views.traced.show import Wanted, render
 
 ROOT = Path(__file__).parent.parent
-PAGES = (ROOT / "docs" / "h200.md", ROOT / "docs" / "h200-traces.md")
+PAGES = tuple(ROOT / "docs" / name for name in ("h200.md", "h200-traces.md", "how-it-measures.md"))
 TRACES = ROOT / "examples" / "h200" / "traces"
 PICTURES = ROOT / "docs" / "pictures"
-KINDS = "table|findings|modules|attributed|layers|kernels|trace"
+KINDS = "table|against|findings|modules|attributed|layers|kernels|trace|loops"
 BLOCK = re.compile(rf"(<!-- (?P<kind>{KINDS}) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)", re.S)
 
 
@@ -50,6 +59,23 @@ def drawn(kind: str, words: str) -> str:
 def table(folder: str, _picture: str = "") -> str:
     """The records under ``folder``, which is relative to the repository, as Markdown."""
     return Markdown().render(load_records([ROOT / folder]).records)
+
+
+def against(folder: str, *references: str) -> str:
+    """Mean, rate and the speed-up against each reference of the records under ``folder``, in the order of the mean."""
+    records = load_records([ROOT / folder]).records
+    compared = [rows(records, reference) for reference in references]
+    outcomes = [{row.id: outcome(row) for row in each} for each in compared]
+    lines = [
+        Line.of(
+            row.name, (milliseconds(row.mean), rate(row.iterations_per_second), *(each[row.id] for each in outcomes))
+        )
+        for row in sorted(compared[0], key=lambda row: row.mean or math.inf)
+    ]
+    titles = ("mean (ms)", "iterations (per s)", *(f"against {reference}" for reference in references))
+    return markdown.render(
+        [Grid(headline(compared[0]), "", "backend", headings=tuple(map(Heading, titles)), lines=tuple(lines))]
+    )
 
 
 def findings_of(folder: str) -> str:
@@ -130,14 +156,30 @@ def trace_of(*words: str) -> str:
     return "\n\n".join((*notes, shown))
 
 
+def loops(file: str) -> str:
+    """What ``python -m benchmarks.engine_loop`` found, of the file it kept."""
+    kept = msgspec.json.decode((ROOT / file).read_bytes())
+    lines = []
+    for one in kept["rounds"]:
+        apart = [ours / bare - 1 for bare, ours in zip(one["bare"], one["ours"], strict=True)]
+        times = [significant(statistics.median(one[loop]) * 1e6, 4) for loop in ("bare", "ours")]
+        told = change(statistics.median(apart)), change_range(*ends(median_interval(apart)))
+        lines.append(Line.of(one["model"].split(":")[-1], (one["precision"], str(one["batch"]), *times, *told)))
+    titles = ("batch", "bare loop (µs)", "inferlens (µs)", "difference", "interval (95 %)")
+    headings = (Heading("precision", numeric=False), *map(Heading, titles))
+    return markdown.render([Grid(kept["title"], "", "model", headings=headings, lines=tuple(lines))])
+
+
 DRAWN: dict[str, Callable[..., str]] = {
     "table": table,
+    "against": against,
     "findings": findings_of,
     "modules": modules_of,
     "attributed": attributed_of,
     "layers": layers_of,
     "kernels": kernels_of,
     "trace": trace_of,
+    "loops": loops,
 }
 
 

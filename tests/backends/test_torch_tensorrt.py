@@ -6,6 +6,7 @@ Here the library is not imported: that needs a GPU, or a process of its own (see
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +18,7 @@ from torch import nn
 
 from inferlens.backends import dynamic
 from inferlens.backends.base import Preparation
+from inferlens.backends.flat_outputs import WRAPPED, flat_outputs
 from inferlens.backends.torch_tensorrt import files, library, settings, shapes
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
 from inferlens.backends.torch_tensorrt.captured import told_reason
@@ -223,10 +225,16 @@ def test_ranges_are_dimensions_of_the_export() -> None:
     assert dynamic.export_dimensions(Many(), (TensorSpec("x", (1, 8)),)) is None
 
 
-def test_a_script_without_engines_says_so() -> None:
-    script = torch.jit.trace(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval(), torch.randn(2, 4))
+@pytest.mark.parametrize(("around", "wrapped"), [(lambda module: module, ""), (flat_outputs, WRAPPED)])
+def test_a_script_without_engines_says_so(around: Callable[[nn.Module], nn.Module], wrapped: str) -> None:
+    script = torch.jit.trace(around(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()), torch.randn(2, 4))
     part = script_partition(
-        script.inlined_graph, front_end="ts-trace", min_block_size=5, flavour="TensorRT", forced=["aten::relu"]
+        script.inlined_graph,
+        front_end="ts-trace",
+        min_block_size=5,
+        flavour="TensorRT",
+        forced=["aten::relu"],
+        wrapped=wrapped,
     )
     assert part.engines == ()
     assert (part.operators, part.in_tensorrt) == (2, 0), "without an engine all are there to be counted"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+WRAPPED = "module"  # the path of the model in what flat_outputs returns
+
 
 def flat_outputs(module: Any) -> Any:
     """A module that returns the tensors of ``module``'s outputs as a flat tuple, in the order of ``flatten``."""

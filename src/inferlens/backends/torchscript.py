@@ -18,7 +18,7 @@ from msgspec import Meta
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
-from inferlens.backends.flat_outputs import flat_outputs
+from inferlens.backends.flat_outputs import WRAPPED, flat_outputs
 from inferlens.backends.kernel_twins import CURE, Twin
 from inferlens.backends.layer_runs import check_level
 from inferlens.backends.torch_cast import DTYPES
@@ -194,7 +194,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
                 traced = torch.jit.trace(module, feed, check_trace=False, strict=False)
             except RuntimeError:
                 # A trace returns tensors, tuples, lists and dictionaries of one type; any other output is flattened.
-                self._wrapped = "module"
+                self._wrapped = WRAPPED
                 traced = torch.jit.trace(flat_outputs(module), feed, check_trace=False, strict=False)
         # Values that became constants. Mostly they are shapes and harmless; where not, the outputs disagree.
         self.preparation.facts["trace_warnings"] = [first_lines(warning.message, 1) for warning in heard]

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from inferlens.backends import dynamic
 from inferlens.backends.availability import first_lines
-from inferlens.backends.flat_outputs import flat_outputs
+from inferlens.backends.flat_outputs import WRAPPED, flat_outputs
 from inferlens.backends.torch_tensorrt import shapes
 from inferlens.backends.torch_tensorrt.captured import Captured
 from inferlens.backends.torch_tensorrt.library import TITLE, Library, quiet
@@ -61,6 +61,7 @@ class FrontEnd(ABC):
     exports: ClassVar[bool] = True  # whether there is a step before the compilation
     one_mode: ClassVar[bool] = False  # whether it must be called in the grad mode it was compiled in
     script: ClassVar[bool] = False  # whether it is the TorchScript front end, whose partitioner cannot be watched
+    wrapped: ClassVar[str] = ""  # the path of the model in what is compiled, if that is not the model itself
     instead: ClassVar[str] = "--backend torch_tensorrt:dynamo"  # what to try where this one cannot take a model
 
     def export(self, module: Any, work: Work) -> Any:  # noqa: ARG002
@@ -164,6 +165,7 @@ class Trace(Script):
     """From a trace."""
 
     variant = "ts-trace"
+    wrapped = WRAPPED
 
     def export(self, module: Any, work: Work) -> Any:
         """A trace; its outputs are a flat tuple, for the front end takes no dictionaries."""

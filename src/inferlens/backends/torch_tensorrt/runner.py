@@ -246,6 +246,7 @@ class TensorRtRunner(ReplayingRunner):
             min_block_size=self.options.min_block_size,
             flavour=self.library.flavour,
             forced=settings.script_settings(self.options, self.case)["torch_executed_ops"],
+            wrapped=self.front_end.wrapped,
         )
 
     def _partition(self, sizes: str, assumed_gpu: str = "") -> Partition:

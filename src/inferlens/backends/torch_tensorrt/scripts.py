@@ -28,16 +28,18 @@ def script_partition(
     min_block_size: int,
     flavour: str,
     forced: Collection[str] = (),
+    wrapped: str = "",
     note: str = NOTE,
 ) -> Partition:
     """The partition of a compiled script module, from its inlined graph.
 
-    ``forced`` are the operators that PyTorch was to run in any case, such as ``aten::relu``.
+    ``forced`` are the operators that PyTorch was to run in any case, such as ``aten::relu``; ``wrapped`` is the path of
+    the model in what was traced, if that is not the model itself.
     """
     parts = [
         Segment("TensorRT", (Operator(ENGINE),))
         if node.kind() == ENGINE
-        else Segment("PyTorch", (_script_operator(node, forced),))
+        else Segment("PyTorch", (_script_operator(node, forced, wrapped),))
         for node in _nodes(graph)
     ]
     return _told(parts, front_end=front_end, min_block_size=min_block_size, flavour=flavour, note=note)
@@ -73,10 +75,11 @@ def _told(parts: Sequence[Segment], *, front_end: str, min_block_size: int, flav
     )
 
 
-def _script_operator(node: Any, forced: Collection[str]) -> Operator:
+def _script_operator(node: Any, forced: Collection[str], wrapped: str) -> Operator:
     name, scope = node.kind(), str(node.scopeName())
     inner = f"{scope.rpartition('/')[2]}."
-    module = clean_path(inner.removeprefix(SCOPE)) if inner.startswith(SCOPE) else None
+    around = f"{wrapped}." if wrapped else ""
+    module = clean_path(inner.removeprefix(SCOPE).removeprefix(around)) if inner.startswith(SCOPE) else None
     why, detail = ("forced", "named in torch_executed_ops") if name in forced else ("", "")
     return Operator(name.replace("::", "."), module, why, detail)  # type: ignore[arg-type]
 
