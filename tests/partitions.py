@@ -11,13 +11,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 import torch
 from torch import nn
 
+from inferlens.backends.torch_tensorrt import captured
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
 from inferlens.backends.torch_tensorrt.library import gpu_or_assumed, load, quiet
 from inferlens.backends.torch_tensorrt.telling import CONFIGURES, telling
@@ -43,11 +46,13 @@ COMMAND = ("partition", "tiny:build", "--json", "--option", "torch_tensorrt.min_
 class Made(msgspec.Struct):
     """What the process gives back: partitions by name, or why there is none; and how the commands ended.
 
-    ``carried`` is names and metadata of the layers of :class:`Attention` as a network whose engine will tell details.
+    ``carried`` is names and metadata of the layers of :class:`Attention` as a network whose engine will tell details;
+    ``lowered`` the graph of a model that ``torch.compile`` hands over, with its modules kept and by the library alone.
     """
 
     partitions: dict[str, Partition | str]
     carried: list[tuple[str, str]]
+    lowered: tuple[str, str]
     code: int
     output: str
     errors: str
@@ -265,6 +270,26 @@ def carried() -> list[tuple[str, str]]:
     return noted
 
 
+def lowered(keeping: Callable[[], AbstractContextManager[None]]) -> str:
+    """The nodes of the graph that Torch-TensorRT's compiler is given for a model, without their notes."""
+    from torch_tensorrt.dynamo.backend import backends
+
+    graphs: list[torch.fx.GraphModule] = []
+
+    def taken(graph_module: torch.fx.GraphModule, _: Any, **__: Any) -> torch.fx.GraphModule:
+        graphs.append(graph_module)
+        return graph_module
+
+    module = named("mobilenet_v2")().eval()
+    torch._dynamo.reset()
+    with gpu_or_assumed(), quiet(), torch.no_grad(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backends, "compile_module", taken)
+        patch.setattr(captured, "kept_paths", keeping)
+        torch.compile(module, backend=captured.Captured().backend(module))(torch.randn(1, 3, 224, 224))
+    (graph,) = graphs
+    return str(graph.graph)
+
+
 def main(target: Path) -> None:
     """Writes everything."""
     with tempfile.TemporaryDirectory() as folder:
@@ -272,7 +297,8 @@ def main(target: Path) -> None:
         done = inferlens(*COMMAND, cwd=Path(folder))
         refused = inferlens(*REFUSED, cwd=Path(folder))
         found = {name: partition(asked, Path(folder)) for name, asked in ASKED.items()}
-    made = Made(found, carried(), done.returncode, done.stdout, done.stderr, refused.returncode, refused.stdout)
+    both = lowered(captured.kept_paths), lowered(nullcontext)
+    made = Made(found, carried(), both, done.returncode, done.stdout, done.stderr, refused.returncode, refused.stdout)
     target.write_bytes(msgspec.json.encode(made))
 
 

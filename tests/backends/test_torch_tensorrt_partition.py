@@ -118,6 +118,12 @@ def test_operators_of_torch_compile_have_the_paths_of_their_modules(found: dict[
     assert found["resnet18 compile"].note == ""
 
 
+def test_that_modules_are_kept_changes_nothing_that_is_computed(partitions: Made) -> None:
+    kept, own = partitions.lowered
+    assert kept == own
+    assert "aten.convolution" in own
+
+
 def test_a_break_in_a_part_of_a_model_mixes_up_no_modules(found: dict[str, Any]) -> None:
     """Dynamo then compiles the part for itself, where its ``inner`` is not that of the model."""
     part = found["parts"]
