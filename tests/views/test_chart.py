@@ -20,8 +20,9 @@ def test_every_value_and_name_is_written():
     for row in rows(cpu_records()):
         if row.ranked:
             assert row.name in drawn
-    for text in ("median latency (ms)", "throughput (items per second)", "7.39", "136", "(fastest)", "(reference)"):
+    for text in ("median latency (ms)", "throughput (items per second)", "7.39", "136", "(tied)", "(reference)"):
         assert text in drawn
+    assert "(fastest)" in texts(gpu_records((8,)))
 
 
 def test_what_is_not_drawn_is_named_with_its_reason():

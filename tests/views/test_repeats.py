@@ -6,10 +6,12 @@ import math
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from inferlens.cautions import in_waves, on_other_card
+from inferlens.comparing.cases import compare
 from inferlens.machine import Energy, Marks
-from inferlens.record import Gpu, Measurement, Memory
+from inferlens.record import Gpu, Measurement, Memory, Record
 from inferlens.units import half_width
 from inferlens.views.chart import Chart
 from inferlens.views.rows import of_comparisons, rows
@@ -194,11 +196,18 @@ def test_few_samples_name_no_winner():
     assert stars(*few) == {"pytorch fp32", "openvino fp32"}
 
 
-def test_one_process_each_has_to_differ_by_more_than_processes_do():
-    slower = {percent: record(case("openvino"), samples=(0.01 * (1 + percent / 100),) * 100) for percent in (2, 5)}
-    base = record(case("pytorch"), samples=(0.01,) * 100)
-    assert stars(base, slower[2]) == {"pytorch fp32", "openvino fp32"}
-    assert stars(base, slower[5]) == {"pytorch fp32"}
+@pytest.mark.parametrize(("device", "too_close", "apart"), [("cpu", 45, 60), ("cuda", 5, 7)])
+def test_one_process_each_has_to_differ_by_what_compare_asks_for(device: str, too_close: int, apart: int):
+    base = record(case("pytorch", device=device), samples=(0.01,) * 100)
+
+    def slower(percent: int) -> Record:
+        return record(case("torchscript", device=device), samples=(0.01 * (1 + percent / 100),) * 100)
+
+    assert stars(base, slower(too_close)) == {"pytorch fp32", "torchscript fp32"}
+    assert stars(base, slower(apart)) == {"pytorch fp32"}
+    for percent, expected in ((too_close, "UNDECIDED"), (apart, "SLOWER")):
+        sides = [[replace(each, case=base.case)] for each in (base, slower(percent))]
+        assert [each.verdict for each in compare(*sides).cases] == [expected]
 
 
 def test_processes_count_alike_however_many_samples_they_have():

@@ -9,7 +9,11 @@ from inferlens.views.verdict import verdict
 from .samples import CPU, CPU_MACHINE, GPU_MACHINE, UNCHECKED, WRONG, case, failure, record, series
 
 WHERE = f"torchvision:resnet18 on {CPU}: "
-SURE = "Medians of 100 samples, one process each: variation between runs is not in the intervals (--repeats)."
+NOT_SURE = (
+    "one process each: variation between runs is not in the intervals. So what is within 52 % is not told apart; "
+    "--repeats 5 measures how far runs differ."
+)
+SURE = f"Medians of 100 samples, {NOT_SURE}"
 
 
 def constant(backend: str, seconds: float, count: int = 100, batch: int = 1, **fields):
@@ -71,6 +75,11 @@ def test_two_that_cannot_be_told_apart():
     assert f"The lowest median is {low.name}'s" in sentence
 
 
+def test_how_far_apart_single_processes_have_to_be_is_told_for_each_device():
+    records = [record(case(device=device), environment=GPU_MACHINE) for device in ("cpu", "cuda")]
+    assert "So what is within 52 % (cpu) and 5.7 % (cuda) is not told apart" in " ".join(told(*records))
+
+
 def test_few_samples_are_said_to_be_few():
     assert told(constant("pytorch", 0.02, count=5), constant("openvino", 0.01, count=5)) == [
         f"{WHERE}openvino fp32 and pytorch fp32 (the reference) are within each other's doubt, so none is called the "
@@ -78,7 +87,7 @@ def test_few_samples_are_said_to_be_few():
         "Medians of 5 samples, one process each: too few for an interval.",
     ]
     assert told(constant("pytorch", 0.02), constant("openvino", 0.01, count=5))[1:] == [
-        "Medians of 5 to 100 samples, one process each: variation between runs is not in the intervals (--repeats).",
+        f"Medians of 5 to 100 samples, {NOT_SURE}",
         "openvino fp32 had too few independent samples for an interval.",
     ]
 

@@ -159,7 +159,7 @@ def compare(
             continue
         # More calls per second is less time for each, so of throughput the base's is the numerator.
         one, other = (other, one) if shown == "throughput" else (one, other)
-        unseen = statistics.UNSEEN_ON_CPU if match.case.device == "cpu" else statistics.UNSEEN
+        unseen = statistics.unseen_on(match.case.device)
         result = statistics.compare(one, other, threshold=threshold, level=level, comparisons=count, unseen=unseen)
         if not result.between and (_disturbed(match.base) or _disturbed(match.candidate)):
             result = replace(result, verdict="UNDECIDED", reason=DISTURBED)

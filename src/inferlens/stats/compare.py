@@ -36,6 +36,16 @@ UNSEEN = 0.02
 UNSEEN_ON_CPU = 0.15
 
 
+def unseen_on(device: str) -> float:
+    """What single processes on a device, such as ``cpu``, are taken to differ by."""
+    return UNSEEN_ON_CPU if device == "cpu" else UNSEEN
+
+
+def overcome(unseen: float, level: float = 0.95) -> float:
+    """The ratio that the times of two single processes have to exceed before it tells them apart."""
+    return math.exp(normal_quantile((1 + level) / 2) * math.sqrt(2) * unseen)
+
+
 class Comparison(Struct, frozen=True, kw_only=True):
     """A candidate against a base.
 
@@ -191,7 +201,7 @@ def judge(
     if interval is None:
         return "UNDECIDED", "Too few independent samples for an interval: more samples, or more processes, are needed."
     most = 1 + threshold
-    spare = 1.0 if between else math.exp(normal_quantile((1 + level) / 2) * math.sqrt(2) * unseen)
+    spare = 1.0 if between else overcome(unseen, level)
     if interval.low > spare and ratio >= most:
         return "SLOWER", "The whole interval is on the slow side, and the difference is at least the threshold."
     if interval.high < 1 / spare and ratio <= 1 / most:

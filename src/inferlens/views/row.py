@@ -5,9 +5,11 @@ Rows hold numbers, never text made from numbers; ``rows`` makes them from record
 
 from __future__ import annotations
 
+import math
+
 from msgspec import Struct
 
-from inferlens.stats.compare import UNSEEN
+from inferlens.stats.compare import overcome, unseen_on
 from inferlens.stats.intervals import LEAST_SAMPLES, Interval
 
 
@@ -151,12 +153,13 @@ class Row(Struct, frozen=True, kw_only=True):
         """Where the case's true pace may be; ``None`` where that is not known.
 
         The 95 % interval, or else what nine tenths of the samples span, or few of them. Of a single process wider by
-        what processes differ: ``stats.compare.UNSEEN`` to either side.
+        what such processes are taken to differ, so that two of them are told apart where ``stats.compare`` does.
         """
         found = self._known_range()
         if found is None or self.between:
             return found
-        return Interval(found.low / (1 + UNSEEN), found.high * (1 + UNSEEN))
+        wider = math.sqrt(overcome(unseen_on(self.device)))
+        return Interval(found.low / wider, found.high * wider)
 
     def _known_range(self) -> Interval | None:
         if self.median_low is not None and self.median_high is not None:

@@ -1,8 +1,8 @@
 """The closing sentences: what was fastest, by how much, how sure that is, and what was left out.
 
 Two rows whose 95 % intervals of the median overlap are not told apart, whatever their medians are; where one of them
-has no interval, what nine tenths of its samples span takes its place. Where the intervals come from one process each, a
-sentence says that variation between runs is not in them.
+has no interval, what nine tenths of its samples span takes its place. Intervals that come from one process each are
+widened by what such processes are taken to differ, and a sentence says so.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from inferlens.units import duration, listing, plural, rate, ratio, ratio_range
+from inferlens.stats.compare import overcome, unseen_on
+from inferlens.units import duration, listing, percent, plural, rate, ratio, ratio_range
 from inferlens.views.row import Row
 
 
@@ -168,8 +169,21 @@ def _how_sure(comparisons: Sequence[Comparison]) -> list[str]:
         return [f"Medians over {processes}, {count} each row: variation between processes is in the intervals.", *what]
     if len(none) == len(timed):
         return [f"Medians of {count}, one process each: too few for an interval.", *what]
-    sentence = f"Medians of {count}, one process each: variation between runs is not in the intervals (--repeats)."
+    sentence = (
+        f"Medians of {count}, one process each: variation between runs is not in the intervals. So what is within "
+        f"{_assumed(timed)} is not told apart; --repeats 5 measures how far runs differ."
+    )
     return [sentence, *_too_few("samples", none), *what]
+
+
+def _assumed(rows: Sequence[Row]) -> str:
+    """How far apart single processes have to be to be told apart; of several devices, with the device."""
+    apart = {
+        row.device: percent(float(f"{overcome(unseen_on(row.device)) - 1:.2g}")) for row in rows if not row.between
+    }
+    if len({*apart.values()}) == 1:
+        return next(iter(apart.values()))
+    return listing([f"{share} ({device})" for device, share in sorted(apart.items())])
 
 
 def _cards(comparisons: Sequence[Comparison]) -> list[str]:
