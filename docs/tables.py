@@ -37,6 +37,7 @@ from inferlens.views.profiled.grid import Grid, Heading, Line
 from inferlens.views.profiled.module_columns import columns
 from inferlens.views.rows import rows
 from inferlens.views.traced.show import Wanted, render
+from inferlens.views.verdict import verdict
 
 ROOT = Path(__file__).parent.parent
 PAGES = tuple(ROOT / "docs" / name for name in ("h200.md", "h200-traces.md", "how-it-measures.md"))
@@ -62,19 +63,19 @@ def table(folder: str, _picture: str = "") -> str:
 
 
 def against(folder: str, *references: str) -> str:
-    """Mean, rate and the speed-up against each reference of the records under ``folder``, in the order of the mean."""
+    """Times, rate and the speed-up against each reference of the records under ``folder``, the fastest first."""
     records = load_records([ROOT / folder]).records
     compared = [rows(records, reference) for reference in references]
     outcomes = [{row.id: outcome(row) for row in each} for each in compared]
-    lines = [
-        Line.of(
-            row.name, (milliseconds(row.mean), rate(row.iterations_per_second), *(each[row.id] for each in outcomes))
-        )
-        for row in sorted(compared[0], key=lambda row: row.mean or math.inf)
-    ]
-    titles = ("mean (ms)", "iterations (per s)", *(f"against {reference}" for reference in references))
+    lines = []
+    for row in sorted(compared[0], key=lambda row: row.pace or math.inf):
+        times = milliseconds(row.mean), milliseconds(row.median), rate(row.iterations_per_second)
+        lines.append(Line.of(row.name, (*times, *(each[row.id] for each in outcomes))))
+    titles = "mean (ms)", "median (ms)", "iterations (per s)", *(f"against {reference}" for reference in references)
+    headings = tuple(map(Heading, titles))
+    sure = next(each for each in verdict(compared[0]) if each.startswith("Medians"))
     return markdown.render(
-        [Grid(headline(compared[0]), "", "backend", headings=tuple(map(Heading, titles)), lines=tuple(lines))]
+        [Grid(headline(compared[0]), "", "backend", headings, tuple(lines), (f"Speed-ups are of medians. {sure}",))]
     )
 
 

@@ -122,6 +122,17 @@ def test_noise_is_not_marked():
     assert not any(cell.fastest or cell.slower for cell in row(table(*few), "a").cells)
 
 
+@pytest.mark.parametrize(("timed", "too_close", "apart"), [("host", 1.45, 1.6), ("GPU", 1.05, 1.07)])
+def test_columns_of_one_process_each_have_to_be_as_far_apart_as_cases(timed, too_close, apart):
+    for times, marked in ((too_close, False), (apart, True)):
+        one, other = (
+            profile(case(name), [layer("a", mean, "a")], timed=timed)
+            for name, mean in (("pytorch", 1e-3), ("fake", 1e-3 * times))
+        )
+        cells = row(table(one, other), "a").cells
+        assert (cells[0].fastest, cells[1].slower) == (marked, marked)
+
+
 def test_columns_that_cannot_be_compared_have_no_marks():
     slow, fast = profile(case(), [layer("a", 2e-3, "a")]), profile(case("fake"), [layer("a", 1e-3, "a")])
     unknown = profile(case("fake"), [layer("a", 1e-3, "a"), layer("b", 1e-3)])

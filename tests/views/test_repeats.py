@@ -29,10 +29,10 @@ def processes(backend: str, *medians: float, **fields):
     ]
 
 
-def rates(backend: str, rate: float):
+def rates(backend: str, rate: float, **fields):
     windows = tuple(rate * (1 + 0.002 * ((7 * step) % 10 - 4)) for step in range(10))
     measured = Measurement(metric="throughput", unit="calls/s", clock="host", samples=windows)
-    return record(case(backend), median=None, measurements=(measured,))
+    return record(case(backend), median=None, measurements=(measured,), **fields)
 
 
 def test_processes_of_one_run_are_one_row_whose_interval_covers_them():
@@ -154,6 +154,23 @@ def test_rates_alone_are_ranked_by_themselves():
     assert verdict(shown)[0].endswith("300 calls/s against 100 calls/s.")
     assert shown[0].pace_range is not None
     assert "throughput" in Chart().render([rates("pytorch", 100.0)])
+
+
+def test_rates_alone_say_how_far_apart_they_have_to_be_and_repeats_of_them_do_not():
+    tied, sure = verdict(rows([rates("pytorch", 100.0), rates("openvino", 120.0)]))
+    assert "none is called the fastest" in tied
+    assert sure == (
+        "Rates, one process each: variation between runs is not in the intervals. So what is within 51.5 % is not told "
+        "apart; --repeats 5 measures how far runs differ."
+    )
+    repeated = [
+        rates(name, rate, id=f"{name}-{index}", repeat=index)
+        for name, rate in (("pytorch", 100.0), ("openvino", 120.0))
+        for index in range(3)
+    ]
+    fastest, sure = verdict(rows(repeated))
+    assert "openvino fp32 was fastest: 1.20x as fast as pytorch fp32" in fastest
+    assert sure == "Rates over 3 processes: variation between processes is in the intervals."
 
 
 def test_rates_are_not_ranked_among_latencies():

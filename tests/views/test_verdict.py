@@ -9,11 +9,11 @@ from inferlens.views.verdict import verdict
 from .samples import CPU, CPU_MACHINE, GPU_MACHINE, UNCHECKED, WRONG, case, failure, record, series
 
 WHERE = f"torchvision:resnet18 on {CPU}: "
-NOT_SURE = (
-    "one process each: variation between runs is not in the intervals. So what is within 52 % is not told apart; "
-    "--repeats 5 measures how far runs differ."
+NOT_BETWEEN = "one process each: variation between runs is not in the intervals."
+SURE = (
+    f"Medians of 100 samples, {NOT_BETWEEN} So what is within 51.5 % is not told apart; --repeats 5 measures how far "
+    "runs differ."
 )
-SURE = f"Medians of 100 samples, {NOT_SURE}"
 
 
 def constant(backend: str, seconds: float, count: int = 100, batch: int = 1, **fields):
@@ -75,9 +75,33 @@ def test_two_that_cannot_be_told_apart():
     assert f"The lowest median is {low.name}'s" in sentence
 
 
-def test_how_far_apart_single_processes_have_to_be_is_told_for_each_device():
-    records = [record(case(device=device), environment=GPU_MACHINE) for device in ("cpu", "cuda")]
-    assert "So what is within 52 % (cpu) and 5.7 % (cuda) is not told apart" in " ".join(told(*records))
+def on(device: str, seconds: float, backend: str = "pytorch", **fields):
+    return record(case(backend, device=device), samples=(seconds,) * 100, environment=GPU_MACHINE, **fields)
+
+
+def test_how_far_apart_single_processes_have_to_be_depends_on_the_device():
+    both = " ".join(told(on("cpu", 0.02), on("cuda", 0.01)))
+    assert "So what is within 34.5 % is not told apart; --repeats 5" in both
+    three = " ".join(told(on("cpu", 0.02), on("cpu", 0.02, "openvino"), on("cuda", 0.01)))
+    assert "within 34.5 % to 51.5 % (by device and number of processes) is not told apart" in three
+    assert "none is called the fastest" in told(on("cpu", 0.0133), on("cuda", 0.01))[0]
+    assert "was fastest" in told(on("cpu", 0.0136), on("cuda", 0.01))[0]
+
+
+def test_single_processes_beside_repeated_ones_are_named():
+    several = [constant("pytorch", 0.01, id=f"pytorch-{index}", repeat=index) for index in range(5)]
+    tied, sure = told(*several, constant("openvino", 0.013))
+    assert "none is called the fastest" in tied
+    assert sure == (
+        "Medians of 100 to 500 samples, of openvino fp32 in one process: variation between runs is not in its "
+        "interval. So what is within 34.1 % is not told apart."
+    )
+    assert "was fastest" in told(*several, constant("openvino", 0.0135))[0]
+
+
+def test_the_next_after_the_reference_is_no_times_as_fast_as_a_reference_that_it_does_not_have():
+    (said, _) = told(on("cpu", 0.1), on("cpu", 0.02, "openvino"), on("cuda", 0.01))
+    assert said.endswith("pytorch fp32 cuda, the reference, was fastest: 10.0 ms. Next is openvino fp32 cpu, 20.0 ms.")
 
 
 def test_few_samples_are_said_to_be_few():
@@ -87,7 +111,7 @@ def test_few_samples_are_said_to_be_few():
         "Medians of 5 samples, one process each: too few for an interval.",
     ]
     assert told(constant("pytorch", 0.02), constant("openvino", 0.01, count=5))[1:] == [
-        f"Medians of 5 to 100 samples, {NOT_SURE}",
+        f"Medians of 5 to 100 samples, {NOT_BETWEEN}",
         "openvino fp32 had too few independent samples for an interval.",
     ]
 

@@ -6,14 +6,14 @@ module has rows of its own: layers of which no module is known, and time outside
 a run, or where its runs say so, all kernels, outside of which there is nothing.
 
 A cell is marked only where the mark can be trusted. *Fastest* is a cell whose median's interval lies below those of all
-other columns; *slower* one whose interval lies above the reference's. Cells of which a part is counted elsewhere, or a
-layer has no time, are neither, nor are those of a column of which much is of no known module. The whole is not marked:
-which backend is fastest is for untouched calls to say.
+other columns, *slower* one whose interval lies above the reference's, by more than single processes are taken to
+differ. Cells of which a part is counted elsewhere, or a layer has no time, are neither, nor are those of a column of
+which much is of no known module. The whole is not marked: which backend is fastest is for untouched calls to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,6 +24,7 @@ from inferlens.insight.fused import Path, flops_of, rule_of
 from inferlens.insight.runs import Array, Runs, Times, timed_of
 from inferlens.insight.tally import Tally, above, tally
 from inferlens.layer_profile import Profile
+from inferlens.stats.compare import least_apart, unseen_on
 
 # A column with more than this in layers of no known module has too little in its modules to be compared.
 MOST_UNKNOWN = 0.1
@@ -123,7 +124,8 @@ def module_table(
         len(ways) == 1 and (not right or right[index]) and (one.runs.share(one.unknown) or 0.0) <= MOST_UNKNOWN
         for index, one in enumerate(tallies)
     )
-    rows = [_marked(row, marked) for row in _rows(tallies, paths, shown)]
+    apart = _least_apart({way for way, _ in ways})
+    rows = [_marked(row, marked, apart) for row in _rows(tallies, paths, shown)]
     return ModuleTable(rows=tuple(rows), rule=rule, depth=shown, deepest=deepest, marked=marked, by_flops=bool(flops))
 
 
@@ -213,7 +215,13 @@ def _cell(one: Tally, path: Path, own: bool) -> Cell | None:
     return Cell(times=times, shared=path in one.shared, untimed=path in one.untimed)
 
 
-def _marked(row: ModuleRow, marked: Sequence[bool]) -> ModuleRow:
+def _least_apart(ways: Collection[str | None]) -> float:
+    """The ratio that two columns have to be apart for being of one process each, timed in these ways."""
+    unseen = unseen_on("cuda" if ways == {"GPU"} else "cpu")
+    return least_apart(unseen, unseen)
+
+
+def _marked(row: ModuleRow, marked: Sequence[bool], apart: float) -> ModuleRow:
     """The row with its marks; rows that are no module have none: what is in them differs."""
     if row.kind != "module" or len(row.cells) < 2:
         return row
@@ -223,8 +231,8 @@ def _marked(row: ModuleRow, marked: Sequence[bool]) -> ModuleRow:
         if cell is None or mine is None:
             continue
         others = bounds[:index] + bounds[index + 1 :]
-        fastest = all(other is not None and mine[1] < other[0] for other in others)
-        slower = bounds[0] is not None and mine[0] > bounds[0][1]
+        fastest = all(other is not None and mine[1] * apart < other[0] for other in others)
+        slower = bounds[0] is not None and mine[0] > bounds[0][1] * apart
         cells[index] = replace(cell, fastest=fastest, slower=slower)
     return replace(row, cells=tuple(cells))
 

@@ -5,7 +5,7 @@ interval of the ratio is that of B. L. Welch, "The generalization of 'Student's'
 population variances are involved", Biometrika 34 (1947). With processes in pairs, measured in turns, it is Student's
 over the pairs' differences: what drifts slowly cancels out. With one process on one side, variation between processes
 is taken to be that of the other side. With one on each it is not known at all: the interval is that within the
-processes, ``between`` is false, and the verdict asks for more than the interval, see :data:`UNSEEN`. Where processes
+processes, ``between`` is false, and the verdict asks for more than the interval, see :func:`unseen_on`. Where processes
 resemble those measured just before them, the interval is of as many as they are worth: see ``waves``.
 
 The verdict follows from the interval. Several comparisons at once share the error: each has the level 1 - (1 - level) /
@@ -41,9 +41,12 @@ def unseen_on(device: str) -> float:
     return UNSEEN_ON_CPU if device == "cpu" else UNSEEN
 
 
-def overcome(unseen: float, level: float = 0.95) -> float:
-    """The ratio that the times of two single processes have to exceed before it tells them apart."""
-    return math.exp(normal_quantile((1 + level) / 2) * math.sqrt(2) * unseen)
+def least_apart(*unseen: float, level: float = 0.95) -> float:
+    """The ratio that the times of cases have to exceed for what their single processes are taken to differ by.
+
+    ``unseen`` has a relative standard deviation for each case of which there is one process; without any it is 1.
+    """
+    return math.exp(normal_quantile((1 + level) / 2) * math.hypot(*unseen))
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
@@ -201,7 +204,7 @@ def judge(
     if interval is None:
         return "UNDECIDED", "Too few independent samples for an interval: more samples, or more processes, are needed."
     most = 1 + threshold
-    spare = 1.0 if between else overcome(unseen, level)
+    spare = 1.0 if between else least_apart(unseen, unseen, level=level)
     if interval.low > spare and ratio >= most:
         return "SLOWER", "The whole interval is on the slow side, and the difference is at least the threshold."
     if interval.high < 1 / spare and ratio <= 1 / most:

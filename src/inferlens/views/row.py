@@ -5,11 +5,9 @@ Rows hold numbers, never text made from numbers; ``rows`` makes them from record
 
 from __future__ import annotations
 
-import math
-
 from msgspec import Struct
 
-from inferlens.stats.compare import overcome, unseen_on
+from inferlens.stats.compare import least_apart, unseen_on
 from inferlens.stats.intervals import LEAST_SAMPLES, Interval
 
 
@@ -25,11 +23,11 @@ class Row(Struct, frozen=True, kw_only=True):
         prepared: the range of sizes it was prepared for, if for more than the measured ones.
         io: where a call begins and ends, ``device`` or ``host``.
         manner: how it was called beside ``io``: ``cold``, ``rotating``.
-        processes: how many processes it was measured in.
+        processes: how many processes it was measured in; ``between``: whether intervals cover how far these differ.
         samples: number of latency samples that statistics are of; ``left_out`` were disturbed or not steady yet.
         warmup: calls before the first sample.
         median: of several processes the geometric mean of their medians.
-        median_low, median_high: its 95 % interval, over processes where there are several (``between``), as are
+        median_low, median_high: its 95 % interval, over processes where there are several, as are
             those of ``mean``, ``p95`` and ``p99``.
         iterations_per_second: calls per second, median of the throughput windows; items are calls x batch;
             ``iterations_low``, ``iterations_high`` are its 95 % interval.
@@ -152,16 +150,8 @@ class Row(Struct, frozen=True, kw_only=True):
     def pace_range(self) -> Interval | None:
         """Where the case's true pace may be; ``None`` where that is not known.
 
-        The 95 % interval, or else what nine tenths of the samples span, or few of them. Of a single process wider by
-        what such processes are taken to differ, so that two of them are told apart where ``stats.compare`` does.
+        The 95 % interval, or else what nine tenths of the samples span, or few of them.
         """
-        found = self._known_range()
-        if found is None or self.between:
-            return found
-        wider = math.sqrt(overcome(unseen_on(self.device)))
-        return Interval(found.low / wider, found.high * wider)
-
-    def _known_range(self) -> Interval | None:
         if self.median_low is not None and self.median_high is not None:
             return Interval(self.median_low, self.median_high)
         if self.median is None and self.iterations_low and self.iterations_high:
@@ -172,10 +162,16 @@ class Row(Struct, frozen=True, kw_only=True):
             return Interval(self.minimum, self.maximum)
         return None
 
+    def least_apart(self, other: Row) -> float:
+        """The ratio that the ranges of the two have to be apart for what single processes are taken to differ by."""
+        return least_apart(*(unseen_on(row.device) for row in (self, other) if not row.between))
+
     def overlaps(self, other: Row) -> bool:
-        """Whether the two cannot be told apart by their ranges: these overlap, or one of them is not known."""
+        """Whether the two cannot be told apart by their ranges: these are too close, or one of them is not known."""
         mine, theirs = self.pace_range, other.pace_range
-        return mine is None or theirs is None or mine.overlaps(theirs)
+        if mine is None or theirs is None:
+            return True
+        return max(mine.low, theirs.low) <= min(mine.high, theirs.high) * self.least_apart(other)
 
     def may_equal(self, other: Row) -> bool:
         """Whether one of the two is the other's reference, and the interval of their speed-up has 1 in it."""

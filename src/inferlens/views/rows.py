@@ -219,6 +219,7 @@ def _with_rates(row: Row, run: Repeats) -> Row:
         h2d=_median(run, "H2D time"),
         compute=_median(run, "compute time"),
         d2h=_median(run, "D2H time"),
+        between=row.between or (row.median is None and rates is not None and rates.between),
         iterations_per_second=per_second,
         iterations_low=low,
         iterations_high=high,

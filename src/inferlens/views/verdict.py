@@ -7,11 +7,12 @@ widened by what such processes are taken to differ, and a sentence says so.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from inferlens.stats.compare import overcome, unseen_on
 from inferlens.units import duration, listing, percent, plural, rate, ratio, ratio_range
 from inferlens.views.row import Row
 
@@ -41,9 +42,9 @@ class Comparison:
     @cached_property
     def faster_but_wrong(self) -> list[Row]:
         """Rows left out for their wrong outputs that would have won."""
-        best = self.winner.pace if self.winner else None
+        best = self.winner
         wrong = [row for row in self.rows if row.ok and row.agrees is False and row.pace is not None]
-        return [row for row in wrong if best is None or row.pace is None or row.pace < best]
+        return [row for row in wrong if best is None or (_faster(row, best) and not row.overlaps(best))]
 
     @property
     def kind(self) -> tuple[str, ...]:
@@ -132,8 +133,10 @@ def _pace(row: Row) -> str:
 
 
 def _next(comparison: Comparison) -> str:
-    """The second, where the reference itself is first."""
-    second = comparison.ranked[1]
+    """The second, where the reference itself is first; how much slower only if it has that reference."""
+    first, second = comparison.ranked[:2]
+    if second.is_reference or second.reference != first.name or second.speedup is None:
+        return f" Next is {second.name}, {_pace(second)}."
     doubt = "" if second.speedup_low is None else f" ({ratio_range(second.speedup_low, second.speedup_high)})"
     return f" Next is {second.name}, {ratio(second.speedup)} as fast{doubt}."
 
@@ -155,35 +158,47 @@ def _unchecked(comparisons: Sequence[Comparison]) -> list[str]:
 
 
 def _how_sure(comparisons: Sequence[Comparison]) -> list[str]:
+    """What the medians, or rates, are of, and how far apart rows have to be."""
     ranked = [row for comparison in comparisons for row in comparison.ranked]
     timed = [row for row in ranked if row.median is not None]
-    if len(timed) < 2:
-        rates = [row.name for row in ranked if row.median is None and row.iterations_low is None]
-        return _too_few("windows", rates)
-    count = _span([row.samples for row in timed], "sample")
-    none = [row.name for row in timed if row.median_low is None]
+    rated = [row.name for row in ranked if row.median is None and row.iterations_low is None]
+    if len(ranked) < 2:
+        return _too_few("windows", rated)
+    count = _span([row.samples for row in timed], "sample") if timed else ""
+    single = list(dict.fromkeys(row.name for row in ranked if not row.between))
+    basis = f"Medians of {count}" if timed else "Rates"
+    short = [row.name for row in timed if row.median_low is None]
+    few = [*_too_few("samples", short), *_too_few("windows", rated)]
+    if not single:
+        processes = _span([row.processes for row in ranked], "process")
+        each = f", {count} each row" if timed else ""
+        said = f"{basis.partition(' ')[0]} over {processes}{each}: variation between processes is in the intervals."
+    elif any(row.between for row in ranked):
+        said = f"{basis}, of {listing(single)} in one process: variation between runs is not in {_its(single)}."
+    elif timed and len(short) == len(timed):
+        said, few = f"{basis}, one process each: too few for an interval.", _too_few("windows", rated)
+    else:
+        said = f"{basis}, one process each: variation between runs is not in the intervals."
     both = any(row.iterations_per_second for row in timed)
     what = ["Latencies are of one call at a time, rates (throughput) of calls back to back."] if both else []
-    if all(row.between for row in timed):
-        processes = _span([row.processes for row in timed], "process")
-        return [f"Medians over {processes}, {count} each row: variation between processes is in the intervals.", *what]
-    if len(none) == len(timed):
-        return [f"Medians of {count}, one process each: too few for an interval.", *what]
-    sentence = (
-        f"Medians of {count}, one process each: variation between runs is not in the intervals. So what is within "
-        f"{_assumed(timed)} is not told apart; --repeats 5 measures how far runs differ."
-    )
-    return [sentence, *_too_few("samples", none), *what]
+    return [f"{said}{_least_apart(comparisons)}", *few, *what]
 
 
-def _assumed(rows: Sequence[Row]) -> str:
-    """How far apart single processes have to be to be told apart; of several devices, with the device."""
-    apart = {
-        row.device: percent(float(f"{overcome(unseen_on(row.device)) - 1:.2g}")) for row in rows if not row.between
-    }
-    if len({*apart.values()}) == 1:
-        return next(iter(apart.values()))
-    return listing([f"{share} ({device})" for device, share in sorted(apart.items())])
+def _its(names: Sequence[str]) -> str:
+    return "its interval" if len(names) == 1 else "their intervals"
+
+
+def _least_apart(comparisons: Sequence[Comparison]) -> str:
+    """How far apart single processes have to be to be told apart, if any are told apart at all."""
+    known = [[row for row in comparison.ranked if row.pace_range] for comparison in comparisons]
+    pairs = [pair for rows in known for pair in itertools.combinations(rows, 2)]
+    apart = sorted({found for one, other in pairs if (found := one.least_apart(other)) > 1})
+    shares = [percent(math.floor((least - 1) * 1000) / 1000) for least in apart]
+    if not shares:
+        return ""
+    within = shares[0] if len(shares) == 1 else f"{shares[0]} to {shares[-1]} (by device and number of processes)"
+    advice = "" if any(row.between for rows in known for row in rows) else "; --repeats 5 measures how far runs differ"
+    return f" So what is within {within} is not told apart{advice}."
 
 
 def _cards(comparisons: Sequence[Comparison]) -> list[str]:
@@ -208,6 +223,10 @@ def _where(same: Sequence[Comparison], named: bool, several: bool) -> str:
     words = [f"{rows[0].model} on {rows[0].device_name}"] if named else []
     words += [f"{'at' if named else 'At'} batch {listing(batches)}"] if batches and several else []
     return f"{', '.join(words)}: " if words else ""
+
+
+def _faster(row: Row, other: Row) -> bool:
+    return (row.pace or 0.0) < (other.pace or 0.0)
 
 
 def _marked(row: Row) -> str:
