@@ -66,6 +66,32 @@ def test_inputs_are_written_as_name_shape_type(text: str, spec: TensorSpec | Non
     assert TensorSpec.parse(str(spec)) == spec
 
 
+@pytest.mark.parametrize("name", ["x:0", "x=y", "x:0=1", "a=2x3", "a=b:opt", "x:opt", "serving/x:0", "two words", "="])
+def test_an_input_may_have_any_name(name: str) -> None:
+    fixed = TensorSpec.parse(f"{name}=2x16:int64:0..30522")
+    assert fixed == TensorSpec(name, (2, 16), "int64", 0, 30522)
+    ranged = TensorSpec.parse(f"{name}=1..16x3:float16:opt=2")
+    assert (ranged.name, ranged.dtype, ranged.profile) == (name, "float16", ((1, 3), (2, 3), (16, 3)))
+    assert TensorSpec.parse(f"{name}=scalar") == TensorSpec(name, ())
+
+
+@given(
+    st.text(min_size=1).filter(lambda name: not name[0].isspace()),
+    st.lists(st.integers(1, 999), max_size=4),
+    st.sampled_from(["float32", "int64"]),
+    st.none() | st.integers(-9, 9),
+)
+def test_the_text_of_an_input_is_read_as_that_input(name: str, shape: list[int], dtype: str, low: int | None) -> None:
+    spec = TensorSpec(name, tuple(shape), dtype, low, None if low is None else low + 5)
+    assert TensorSpec.parse(str(spec)) == spec
+
+
+def test_inputs_are_each_given_once() -> None:
+    assert TensorSpec.parse_all(["x=2x4", "x:0=3x4"]) == (TensorSpec("x", (2, 4)), TensorSpec("x:0", (3, 4)))
+    with pytest.raises(InferlensError, match="The input 'x' is given twice"):
+        TensorSpec.parse_all(["x=2x4", "y=1", "x=3x4"])
+
+
 def test_a_batch_goes_into_every_input_that_shares_it() -> None:
     specs = (TensorSpec("ids", (1, 16)), TensorSpec("mask", (1, 16)), TensorSpec("table", (5, 2)), TensorSpec("t", ()))
     assert [spec.shape for spec in with_batch(specs, 4)] == [(4, 16), (4, 16), (5, 2), ()]
@@ -112,10 +138,15 @@ def test_without_an_optimum_the_measured_batch_is_the_one_to_be_fastest_at() -> 
         ("x=1..4x3:opt=2x3x1", "an optimum that is not in its range"),
         ("x=4x3:opt=4", "an optimum that is not in its range"),
         ("x=scalar:opt=1", "an optimum that is not in its range"),
-        ("x=4..1x3", "empty input"),
+        ("x=4..1x3", "a range whose least, 4, is above its most, 1"),
+        ("x=1x3x8..4", "a range whose least, 8, is above its most, 4"),
+        ("x=1x3:int64:9..5", "a range whose least, 9, is above its most, 5"),
+        ("x=1x3:int64:5..5", "empty input"),
         ("x=0..4x3", "empty input"),
         ("x=0x3", "empty input"),
         ("x=1..x3", "does not describe"),
+        ("x=1...4x3:opt=2", "does not describe"),
+        ("x=1..axb:opt=2x3", "does not describe"),
         ("x=1...4", "does not describe"),
         ("x=1..4x3:opt=", "does not describe"),
         ("x=1..4x3:opt=-1", "does not describe"),

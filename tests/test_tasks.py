@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import onnx
 import pytest
+from msgspec.structs import replace
 from onnx import helper, numpy_helper
 
 from inferlens import tasks
@@ -203,14 +204,35 @@ def test_where_nothing_can_be_kept_that_is_said(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
 
-def test_an_interrupted_task_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+ENGINE = replace(CASE, backend="tensorrt")
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda folder: tasks.save(folder / "m.onnx", CASE, cache=folder / "cache"),
+        lambda folder: tasks.build(folder / "m.engine", ENGINE, 1, cache=folder / "cache"),
+    ],
+    ids=["save", "build"],
+)
+def test_an_interrupted_task_leaves_nothing_behind(
+    write: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(path: Path) -> None:
-        path.write_text("half")
+        (path.parent / f".{path.name}.half").write_text("half")
         raise KeyboardInterrupt
 
     worker(monkeypatch, interrupt)
     with pytest.raises(KeyboardInterrupt):
-        tasks.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "cache")
+        write(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == []
+
+
+def test_a_name_that_is_too_long_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker(monkeypatch, lambda path: path.write_text("new"), TaskAnswer())
+    for suffix in (".onnx", ".pt"):
+        with pytest.raises(InferlensError, match="cannot be written: File name too long"):
+            tasks.save(tmp_path / f"{'a' * 300}{suffix}", CASE, cache=tmp_path / "cache")
     assert [path.name for path in tmp_path.iterdir()] == []
 
 

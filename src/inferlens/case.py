@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 
 import msgspec
 from msgspec import Struct
@@ -29,9 +30,12 @@ DTYPES = (
 Option = bool | int | float | str
 NUMBER = r"[0-9]{1,9}"  # longer ones are no sizes, and int() refuses very long ones with words of its own
 SIZE = rf"{NUMBER}(\.\.{NUMBER})?"
+# A name may hold anything, as TensorFlow's "x:0" does, also a "=": it ends at the first one that a shape follows. The
+# sizes at the end of "...:opt=2" are never one.
 _TENSOR = re.compile(
-    rf"^(?P<name>[^=:]+)=(?P<shape>scalar|{SIZE}(x{SIZE})*)(:(?P<dtype>[a-z]\w*))?"
-    rf"(:(?P<low>-?[0-9]{{1,18}})\.\.(?P<high>-?[0-9]{{1,18}}))?(:opt=(?P<best>{NUMBER}(x{NUMBER})*))?$"
+    rf"(?P<name>.+?)((?<!:opt)=|=(?![0-9x]*$))(?P<shape>scalar|{SIZE}(x{SIZE})*)(:(?P<dtype>[a-z]\w*))?"
+    rf"(:(?P<low>-?[0-9]{{1,18}})\.\.(?P<high>-?[0-9]{{1,18}}))?(:opt=(?P<best>{NUMBER}(x{NUMBER})*))?",
+    re.DOTALL,
 )
 _FORM = (
     "NAME=1x3x224x224:float32, NAME=1x128:int64:0..1000 for integers in a range, "
@@ -68,7 +72,7 @@ class TensorSpec(Struct, frozen=True):
         Raises:
             InferlensError: if the text has another form, or names an unknown type.
         """
-        match = _TENSOR.match(text.strip())
+        match = _TENSOR.fullmatch(text.strip())
         if not match:
             raise InferlensError(f"'{text[:100]}' does not describe an input.", expected=_FORM)
         dtype = match["dtype"] or "float32"
@@ -77,12 +81,33 @@ class TensorSpec(Struct, frozen=True):
         sizes = [] if match["shape"] == "scalar" else [_range(size) for size in match["shape"].split("x")]
         least, most = (tuple(size[end] for size in sizes) for end in (0, 1))
         low, high = (int(match[key]) if match[key] else None for key in ("low", "high"))
-        if 0 in least or any(a > b for a, b in sizes) or (low is not None and high is not None and high <= low):
+        values = [] if low is None or high is None else [(low, high)]
+        for start, end in (*sizes, *values):
+            if start > end:
+                raise InferlensError(
+                    f"'{text}' has a range whose least, {start}, is above its most, {end}.", expected=f"{end}..{start}"
+                )
+        if 0 in least or (values and low == high):
             raise InferlensError(f"'{text}' describes an empty input.", expected=_FORM)
         if least == most and match["best"] is None:
             return TensorSpec(match["name"], least, dtype, low, high)
         best = _best(text, match["best"], least, most) if match["best"] else ()
         return TensorSpec(match["name"], best or most, dtype, low, high, least, best, most)
+
+    @staticmethod
+    def parse_all(texts: Iterable[str]) -> tuple[TensorSpec, ...]:
+        """One spec of each text, as :meth:`parse` reads it.
+
+        Raises:
+            InferlensError: also if two describe the same input.
+        """
+        specs: dict[str, TensorSpec] = {}
+        for text in texts:
+            spec = TensorSpec.parse(text)
+            if spec.name in specs:
+                raise InferlensError(f"The input '{spec.name}' is given twice.", expected="one shape for each input")
+            specs[spec.name] = spec
+        return tuple(specs.values())
 
     @property
     def dynamic(self) -> bool:

@@ -93,7 +93,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             rotate=flag("rotate", words.get("rotate", False)),
             depth=counts("depth", words.get("depth", ())),
             option=option_values(words.get("option", {})),
-            input=tuple(TensorSpec.parse(text) for text in listed(words.get("input", ()))),
+            input=TensorSpec.parse_all(listed(words.get("input", ()))),
             weights=words.get("weights"),
             trust=flag("trust", words.get("trust", False)),
             rebuild=flag("rebuild", words.get("rebuild", False)),

@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -16,6 +16,7 @@ import msgspec
 
 from inferlens import api
 from inferlens.backends import BACKENDS
+from inferlens.build_report import BuildReport
 from inferlens.case import Case
 from inferlens.cures import one_of
 from inferlens.errors import InferlensError, suggestion
@@ -139,12 +140,24 @@ def save(path: Path, case: Case, **more: Any) -> Done[Any]:
     ``more`` is as in :func:`run`. Files that belong to it, its provenance for example, are written beside it;
     the weights that an ONNX graph of that name kept beside it go, unless there are new ones.
     """
-    before = own_weight_file(path) if path.suffix == ".onnx" else None
-    with _folder_of(path):
-        done = _beside(path, lambda new: run("save", case, object, {"path": str(new)}, **more))
-    if before and own_weight_file(path) != before:
-        before.unlink(missing_ok=True)
+    with _written(path):
+        before = own_weight_file(path) if path.suffix == ".onnx" else None
+        with _folder_of(path):
+            done = _beside(path, lambda new: run("save", case, object, {"path": str(new)}, **more))
+        if before and own_weight_file(path) != before:
+            before.unlink(missing_ok=True)
     return done
+
+
+def build(path: Path, case: Case, builds: int, **more: Any) -> Done[BuildReport]:
+    """Has the backend of ``case`` build an engine ``builds`` times and write one to ``path``, as :func:`save` does."""
+
+    def write(new: Path) -> Done[BuildReport]:
+        return run("build", case, BuildReport, {"path": str(new), "builds": builds}, **more)
+
+    with _written(path):
+        done = _beside(path.resolve(), write)
+    return replace(done, result=msgspec.structs.replace(done.result, path=str(path)))
 
 
 def saver(path: Path, backend: str | None = None) -> str:
@@ -193,16 +206,27 @@ def _cache(folder: Path) -> Iterator[None]:
         yield
 
 
-def _beside(path: Path, write: Callable[[Path], Done[T]]) -> Done[T]:
-    """Writes into a folder beside ``path`` and, once all is there, moves it to its place."""
+@contextmanager
+def _written(path: Path) -> Iterator[None]:
+    """Says which file it was that could not be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".inferlens-") as folder:
-            done = write(Path(folder) / path.name)
-            for written in sorted(Path(folder).iterdir(), reverse=True):
-                os.replace(written, path.parent / written.name)
+        yield
     except OSError as error:
-        raise InferlensError(f"{path} cannot be written: {error.strerror}.") from error
+        raise InferlensError(
+            f"{path} cannot be written: {error.strerror}.", cure="another name, or a folder that you may write to"
+        ) from error
+
+
+def _beside(path: Path, write: Callable[[Path], Done[T]]) -> Done[T]:
+    """Writes into a folder beside ``path`` and, once all is there, moves it to its place.
+
+    The folder is this process's own: it goes also where the one that writes into it was killed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".inferlens-") as folder:
+        done = write(Path(folder) / path.name)
+        for written in sorted(Path(folder).iterdir(), reverse=True):
+            os.replace(written, path.parent / written.name)
     return done
 
 

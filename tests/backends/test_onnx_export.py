@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from torch import nn
@@ -98,3 +100,14 @@ def test_the_reason_stays_when_the_engine_is_cached(preparation: Preparation, tm
         preparation.warnings.clear()
     assert said[0] == said[1]
     assert "if image.sum() > 0:" in said[0][0]
+
+
+def test_a_range_that_no_memory_holds_is_said(preparation: Preparation) -> None:
+    (image,) = small.model().inputs
+    sizes = image.shape[1:]
+    huge = msgspec.structs.replace(image, least=(1, *sizes), best=(1, *sizes), most=(2_000_000_000_000, *sizes))
+    with pytest.raises(Unsupported, match="memory is too short for its largest inputs") as raised:
+        onnx_file(
+            dataclasses.replace(small.model(), inputs=(huge,)), small.case("onnxruntime:cpu"), preparation, "fp32"
+        )
+    assert raised.value.cure == "a smaller most of the range, or of the profiles"

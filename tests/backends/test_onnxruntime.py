@@ -108,6 +108,7 @@ def test_a_fixed_batch_is_refused_with_the_reason(file: Path, preparation: Prepa
 def test_free_dimensions_fit_any_size_and_names_must_match() -> None:
     specs = with_batch(small.CONVOLUTION, 5)
     check_shapes([("image", ["N", 3, None, 16])], specs)
+    check_shapes([("image", [])], specs)  # a graph that tells no shape
     with pytest.raises(Unsupported, match="has the inputs picture"):
         check_shapes([("picture", ["N", 3, 16, 16])], specs)
     with pytest.raises(Unsupported, match="made for image=N"):

@@ -5,6 +5,7 @@ Here the library is not imported: that needs a GPU, or a process of its own (see
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -341,6 +342,29 @@ def test_torchscript_is_taken_by_the_front_end_that_is_made_for_it(tmp_path: Pat
     torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()).save(str(path))
     script = torch.jit.load(str(path))
     assert FRONT_ENDS["ts-script"].export(script, None) is script  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("min_block_size", "0", "a whole number, 1 or more"),
+        ("optimization_level", 9, "a whole number from 0 to 5"),
+        ("autocast", "maybe", "true or false"),
+    ],
+)
+def test_a_value_that_an_option_does_not_take_says_what_it_takes(name: str, value: Any, expected: str) -> None:
+    with pytest.raises(InferlensError) as raised:
+        TorchTensorRT.parse_options(msgspec.structs.replace(case(), options={name: value}))
+    assert str(raised.value).startswith(f"The option torch_tensorrt.{name} does not take '{value}'.")
+    assert raised.value.expected == expected
+
+
+def test_torchscript_has_no_partition_before_it_is_built(preparation: Preparation) -> None:
+    script = dataclasses.replace(small.model(), format="torchscript")
+    for variant in ("dynamo", "ts-script"):
+        with pytest.raises(Unsupported, match="is TorchScript, of which the partition is told only when") as told:
+            TorchTensorRT().partition(script, case(variant), preparation)
+        assert told.value.cure.startswith("the model that it was made from, or the record of inferlens bench")
 
 
 @pytest.mark.parametrize(

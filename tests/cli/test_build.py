@@ -60,6 +60,9 @@ def test_repeated_builds_say_how_far_they_differ(graph: Path) -> None:
     [
         (("-o", "net.trt"), "net.trt has no suffix of an engine"),
         (("-o", "nowhere/net.engine"), "in a folder that does not exist"),
+        (("-o", "."), ". is a folder"),
+        (("-o", f"{'a' * 300}.engine"), "cannot be written: File name too long"),
+        (("-o", f"{'a' * 245}.engine"), "cannot be written: File name too long"),
         (("-o", "bad.engine", "--backend", "tensorrt:rtx", "--compute-capability", "9.9"), "cannot build for compute"),
         (("-o", "bad.engine", "--option", "tensorrt.optimization_level=1,2"), "one case, not 2"),
         (("-o", "bad.engine", "--backend", "onnxruntime"), "has no 'build'"),
@@ -76,8 +79,8 @@ def test_repeated_builds_say_how_far_they_differ(graph: Path) -> None:
         (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.timing_cache=."), "timing_cache . is a folder"),
     ],
     ids=[
-        "suffix", "folder", "target", "two", "backend", "no place", "comma", "blank", "plus", "contradiction", "huge",
-        "plugins", "timing cache",
+        "suffix", "folder", "here", "long", "nearly too long", "target", "two", "backend", "no place", "comma", "blank",
+        "plus", "contradiction", "huge", "plugins", "timing cache",
     ],
 )  # fmt: skip
 def test_what_cannot_be_built_is_said_and_nothing_is_written(

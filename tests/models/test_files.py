@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import torch
@@ -58,6 +59,64 @@ def test_open_dimensions_are_asked_for_and_then_taken(tmp_path: Path) -> None:
     assert model.inputs == (TensorSpec("x", (5, 3, 10, 8)),)
     with pytest.raises(InferlensError, match="does not take"):
         loaded(path, inputs=(TensorSpec("x", (1, 4, 10, 8)),))
+
+
+def small_graph(path: Path, **inputs: list[Any] | None) -> str:
+    """The positive part of its first input, or of a weight; shapes by input name, ``None`` for one that is not told."""
+    weight = onnx.numpy_helper.from_array(np.ones((2, 4), np.float32), "w")
+    node = onnx.helper.make_node("Relu", [next(iter(inputs), "w")], ["y"])
+    given, made = (
+        [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in told.items()]
+        for told in (inputs, {"y": None})
+    )
+    model = onnx.helper.make_model(
+        onnx.helper.make_graph([node], "g", given, made, [weight]),
+        opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8,
+    )  # fmt: skip
+    onnx.save(model, path)
+    return str(path)
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (2, 3, 4, 5), ()])
+def test_a_graph_that_does_not_tell_a_shape_takes_any_that_is_given(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    path = small_graph(tmp_path / "net.onnx", x=None, more=["N", 8])
+    with pytest.raises(InferlensError, match="The input 'x' has a shape that the model leaves open") as raised:
+        loaded(path)
+    assert "--input x=1x" in raised.value.cure
+    model = loaded(path, inputs=(TensorSpec("x", shape),), batch=shape[0] if shape else None)
+    assert [spec.shape for spec in model.inputs] == [shape, (shape[0] if shape else 1, 8)]
+    with pytest.raises(InferlensError, match="does not take x=3:int64") as raised:
+        loaded(path, inputs=(TensorSpec("x", (3,), "int64"),), batch=None)
+    assert raised.value.expected == "x=SHAPE:float32"
+
+
+def test_a_graph_with_a_scalar_takes_a_scalar_alone(tmp_path: Path) -> None:
+    path = small_graph(tmp_path / "net.onnx", x=[])
+    assert loaded(path).inputs == (TensorSpec("x", ()),)
+    with pytest.raises(InferlensError, match="does not take") as raised:
+        loaded(path, inputs=(TensorSpec("x", (2, 3)),), batch=None)
+    assert raised.value.expected == "x=scalar:float32"
+
+
+def test_the_input_to_try_has_the_graphs_own_name(tmp_path: Path) -> None:
+    path = small_graph(tmp_path / "net.onnx", **{"x0 of x0": ["N", "M"]})
+    for asked, words in (((), "leaves open"), ((TensorSpec("other", (1, 2)),), "has no input 'other'")):
+        with pytest.raises(InferlensError, match=words) as raised:
+            loaded(path, inputs=asked)
+        assert raised.value.cure == "--input 'x0 of x0=1x128:float32'"
+
+
+def test_a_graph_without_inputs_cannot_be_measured(tmp_path: Path) -> None:
+    path = small_graph(tmp_path / "net.onnx")
+    with pytest.raises(InferlensError, match="takes no inputs, so there is nothing to measure it with"):
+        find(path)
+
+
+@pytest.mark.parametrize("name", ["net.onnx", "net.pt", "net.engine"])
+def test_a_folder_is_no_model_file(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(InferlensError, match=rf"{name} is a folder\."):
+        find(str(tmp_path / name))
 
 
 def test_weights_beside_a_graph_count_and_are_looked_for(tmp_path: Path) -> None:

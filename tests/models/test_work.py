@@ -392,3 +392,15 @@ def test_of_a_table_in_an_onnx_file_only_the_rows_that_are_asked_for_are_read(op
     onnx.save(make.make_model(graph), str(file))
     work = of(count(model(format="onnx", path=file, inputs=(TensorSpec("x", asked, "int64"),)), case()))
     assert (work.weights, work.outputs) == (5 * 8 * FLOAT, 5 * 8 * FLOAT)
+
+
+def test_an_onnx_file_that_tells_no_shape_is_counted_at_the_one_that_is_given(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    make, kinds = onnx.helper, onnx.TensorProto
+    table = make.make_tensor("table", kinds.FLOAT, (4, 3), [1.0] * 12)
+    x, y = (make.make_tensor_value_info(name, kinds.FLOAT, None) for name in ("x", "y"))
+    graph = make.make_graph([make.make_node("MatMul", ["x", "table"], ["y"])], "product", [x], [y], [table])
+    file = tmp_path / "product.onnx"
+    onnx.save(make.make_model(graph), str(file))
+    work = count(model(format="onnx", path=file, inputs=(TensorSpec("x", (5, 2, 4)),)), case())
+    assert total(work) == 2 * 5 * 2 * 4 * 3

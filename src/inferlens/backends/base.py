@@ -99,8 +99,9 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         here = [support for support in self.supports if support.variant == case.variant]
         on_device = [support for support in here if support.device == case.device]
         if not on_device:
-            devices = ", ".join(support.device for support in here) or "no device of this machine"
-            return Unsupported(f"{case.backend_label} does not run on {case.device}, only on {devices}.")
+            devices = ", ".join(support.device for support in here)
+            only = f"on {case.device}, only on {devices}" if devices else "on any device of this machine"
+            return Unsupported(f"{case.backend_label} does not run {only}.")
         if case.io == "host" and case.device == "cpu":
             return Unsupported("On the CPU every call begins and ends on the host.", cure="without --io host")
         formats = on_device[0].formats or self.formats

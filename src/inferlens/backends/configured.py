@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -36,13 +36,15 @@ class Configured:
                     expected=f"one of {', '.join(sorted(known)) or 'none'}",
                     cure=suggestion(name, known) or f"inferlens backends {cls.name}",
                 )
-        try:
-            return msgspec.convert(case.options, cls.options, strict=False)
-        except msgspec.ValidationError as error:
-            raise InferlensError(
-                f"An option of backend '{cls.name}' has a wrong value: {error}.",
-                cure=f"inferlens backends {cls.name}",
-            ) from error
+        hints = get_type_hints(cls.options, include_extras=True)
+        for name, value in case.options.items():
+            try:
+                msgspec.convert(value, hints[name], strict=False)
+            except msgspec.ValidationError as error:
+                raise InferlensError(
+                    f"The option {cls.name}.{name} does not take '{value}'.", expected=taken(hints[name])
+                ) from error
+        return msgspec.convert(case.options, cls.options, strict=False)
 
     @classmethod
     def cure(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Cure:  # noqa: ARG003
@@ -62,3 +64,19 @@ class Configured:
         if getattr(cls.parse_options(case), option) == value:
             return Cure(asked=True)
         return Cure(f"{cls.name}.{option}={str(value).lower() if isinstance(value, bool) else value}")
+
+
+def taken(hint: Any) -> str:
+    """What values an option takes, in words, by the type of its field."""
+    kind, told = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, None)
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(get_args(kind))}"
+    if kind is bool:
+        return "true or false"
+    if kind is str:
+        return "text"
+    number = "a whole number" if kind is int else "a number"
+    least, most = getattr(told, "ge", None), getattr(told, "le", None)
+    if least is None:
+        return number
+    return f"{number}, {least} or more" if most is None else f"{number} from {least} to {most}"

@@ -19,7 +19,7 @@ from inferlens.backends.flat_outputs import flat_outputs
 from inferlens.backends.fx_names import any_names
 from inferlens.backends.torch_cast import cast
 from inferlens.case import Case
-from inferlens.errors import Unsupported
+from inferlens.errors import Unsupported, is_short_of_memory
 from inferlens.models.model import Model
 
 LONGEST = 300  # characters of a reason
@@ -48,7 +48,7 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
     with preparation.phase("export"):
         preparation.folder.mkdir(parents=True, exist_ok=True)
         cast(model.module, precision)
-        _export(model, example_feed(model, case, precision), precision, path, preparation)
+        _export(model, _largest(model, case, precision), precision, path, preparation)
     for written in sorted(preparation.folder.glob("model.onnx*")):
         preparation.keep(written, "onnx" if written == path else "onnx weights")
     return path
@@ -127,6 +127,23 @@ def _line_of_code(error: BaseException) -> str:
         if frame.line and file.parent != python and libraries.isdisjoint(file.parents):
             return f"{frame.line} ({file.name}, line {frame.lineno})"
     return ""
+
+
+def _largest(model: Model, case: Case, precision: str) -> tuple[Any, ...]:
+    """Inputs at their largest shape.
+
+    Raises:
+        Unsupported: if memory is too short for that of a range.
+    """
+    try:
+        return example_feed(model, case, precision)
+    except Exception as error:
+        if not is_short_of_memory(error) or not any(spec.dynamic for spec in model.inputs):
+            raise
+        raise Unsupported(
+            f"'{model.name}' cannot be exported to ONNX: memory is too short for its largest inputs.",
+            cure="a smaller most of the range, or of the profiles",
+        ) from error
 
 
 def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, preparation: Preparation) -> None:

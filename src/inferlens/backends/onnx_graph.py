@@ -28,7 +28,8 @@ def check_precision(path: Path, precision: str) -> None:
 def check_shapes(declared: Iterable[tuple[str, Iterable[Any]]], specs: tuple[TensorSpec, ...]) -> None:
     """Compares the inputs a graph declares, as name and dimensions, with those of the case.
 
-    Dimensions that are not numbers are free.
+    Dimensions that are not numbers are free, and so are the inputs of which a graph tells no dimension at all: scalars
+    look the same, and were compared when the file was read.
 
     Raises:
         Unsupported: if they differ in number, or in a dimension that is fixed.
@@ -39,8 +40,9 @@ def check_shapes(declared: Iterable[tuple[str, Iterable[Any]]], specs: tuple[Ten
         raise Unsupported(f"The ONNX graph has the inputs {', '.join(graph)}, the model was described with {given}.")
     for spec in specs:
         own = graph[spec.name]
-        fits = len(own) == len(spec.shape) and all(
-            not isinstance(fixed, int) or fixed == size for fixed, size in zip(own, spec.shape, strict=False)
+        fits = not own or (
+            len(own) == len(spec.shape)
+            and all(not isinstance(fixed, int) or fixed == size for fixed, size in zip(own, spec.shape, strict=False))
         )
         if not fits:
             fixed = "x".join(map(str, own)) or "scalar"

@@ -81,10 +81,7 @@ def with_capability(given: list[str], capability: str, backend: str) -> list[str
 
 def run(words: dict[str, Any], backend: str, output: Path, builds: int, rebuild: bool, timeout: str) -> BuildReport:
     """Builds in a process of its own."""
-    import msgspec
-
     from inferlens import tasks
-    from inferlens.build_report import BuildReport
     from inferlens.cli import screen
     from inferlens.units import parse_duration
 
@@ -92,12 +89,11 @@ def run(words: dict[str, Any], backend: str, output: Path, builds: int, rebuild:
     seconds = parse_duration(timeout)
     case = tasks.single(words, backend)
     with screen.busy(f"{words['model']}: {case.backend_label}") as phase:
-        done = tasks.run(
-            "build", case, BuildReport, {"path": str(output.resolve()), "builds": builds},
-            trust=bool(words["trust"]), rebuild=rebuild, timeout=seconds, phase=phase,
-        )  # fmt: skip
+        done = tasks.build(
+            output, case, builds, trust=bool(words["trust"]), rebuild=rebuild, timeout=seconds, phase=phase
+        )
     screen.warnings(done.warnings)
-    return msgspec.structs.replace(done.result, path=str(output))
+    return done.result
 
 
 def check_output(path: Path) -> None:
@@ -111,17 +107,17 @@ def check_output(path: Path) -> None:
     from inferlens.errors import InferlensError
     from inferlens.models.provenance import beside
 
-    if path.suffix not in (".engine", ".plan"):
-        raise InferlensError(f"{path} has no suffix of an engine.", cure=f"--output {path.with_suffix('.engine')}")
-    if path.is_dir() or not path.parent.is_dir():
-        problem = "is a folder" if path.is_dir() else "is in a folder that does not exist"
-        raise InferlensError(f"{path} {problem}.", expected="a file in a folder that exists")
-    if beside(path).is_dir():
-        raise InferlensError(
-            f"{beside(path)} is a folder, and what {path.name} is built from goes there.", cure="another --output"
-        )
     try:
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".inferlens-"):
+        if path.is_dir() or not path.parent.is_dir():
+            problem = "is a folder" if path.is_dir() else "is in a folder that does not exist"
+            raise InferlensError(f"{path} {problem}.", expected="a file in a folder that exists")
+        if path.suffix not in (".engine", ".plan"):
+            raise InferlensError(f"{path} has no suffix of an engine.", cure=f"--output {path.with_suffix('.engine')}")
+        if beside(path).is_dir():
+            raise InferlensError(
+                f"{beside(path)} is a folder, and what {path.name} is built from goes there.", cure="another --output"
+            )
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{beside(path).name}."):  # as long as they get
             pass
     except OSError as error:
         raise InferlensError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import msgspec
@@ -173,19 +174,26 @@ def _inputs(opened: Opened, asked: tuple[TensorSpec, ...]) -> tuple[TensorSpec, 
             raise InferlensError(
                 f"The model has no input '{spec.name}'.",
                 expected=f"one of {', '.join(own)}",
-                cure=suggestion(spec.name, own) or f"--input {opened.inputs[0]}",
+                cure=suggestion(spec.name, own) or _option(opened.inputs[0]),
             )
         if spec.low is None and spec.dtype == own[spec.name].dtype:
             spec = msgspec.structs.replace(spec, low=own[spec.name].low, high=own[spec.name].high)
         own[spec.name] = spec
     for spec in own.values():
         if 0 in spec.shape:
+            known = opened.shapes.get(spec.name) is not None
             raise InferlensError(
-                f"The input '{spec.name}' has dimensions that the model leaves open.",
-                expected="a size for each",
-                cure=f"--input {str(spec).replace('x0', 'x128')}",
+                f"The input '{spec.name}' has {'dimensions' if known else 'a shape'} that the model leaves open.",
+                expected="a size for each" if known else "its shape",
+                cure=_option(spec),
             )
     return tuple(own.values())
+
+
+def _option(spec: TensorSpec) -> str:
+    """``--input`` with ``spec``, and with some size where one is open."""
+    sizes = tuple(size or 128 for size in spec.shape)
+    return f"--input {shlex.quote(str(msgspec.structs.replace(spec, shape=sizes)))}"
 
 
 def _at_batch(opened: Opened, inputs: tuple[TensorSpec, ...], case: Case) -> tuple[TensorSpec, ...]:
@@ -214,7 +222,7 @@ def _guess(opened: Opened) -> TensorSpec:
         raise InferlensError(
             "What to feed this model is not known, and it takes no image of 1x3x224x224.",
             expected="an --input for each of its arguments",
-            cure=f"--input {spec.name}=1x3x32x32:float32",
+            cure=_option(TensorSpec(spec.name, (1, 3, 32, 32))),
         ) from error
     return spec
 
@@ -241,21 +249,32 @@ def _check_shapes(opened: Opened, inputs: tuple[TensorSpec, ...]) -> None:
     """
     own = {spec.name: spec for spec in opened.inputs}
     for spec in inputs:
-        shape = opened.shapes.get(spec.name)
-        if shape is None:
+        if spec.name not in opened.shapes:
             continue
-        least, _, most = spec.profile
-        sizes = zip(least, spec.shape, most, shape, strict=False)
-        fits = len(spec.shape) == len(shape) and all(
-            fixed is None or low == size == high == fixed for low, size, high, fixed in sizes
-        )
-        if not fits or spec.dtype != own[spec.name].dtype:
-            form = "x".join("N" if size is None else str(size) for size in shape) or "scalar"
+        shape = opened.shapes[spec.name]
+        if not _fits(spec, shape) or spec.dtype != own[spec.name].dtype:
             wanted = f"{spec} with a range of sizes" if spec.dynamic else str(spec)
             raise InferlensError(
-                f"The file does not take {wanted}.", expected=f"{spec.name}={form}:{own[spec.name].dtype}"
+                f"The file does not take {wanted}.", expected=f"{spec.name}={_form(shape)}:{own[spec.name].dtype}"
             )
         _check_bounds(spec, opened.bounds.get(spec.name, ()))
+
+
+def _fits(spec: TensorSpec, shape: tuple[int | None, ...] | None) -> bool:
+    """Whether the sizes asked for are those of ``shape``, where it tells them."""
+    if shape is None:
+        return True
+    least, _, most = spec.profile
+    sizes = zip(least, spec.shape, most, shape, strict=False)
+    return len(spec.shape) == len(shape) and all(
+        fixed is None or low == size == high == fixed for low, size, high, fixed in sizes
+    )
+
+
+def _form(shape: tuple[int | None, ...] | None) -> str:
+    if shape is None:
+        return "SHAPE"
+    return "x".join("N" if size is None else str(size) for size in shape) or "scalar"
 
 
 def _check_bounds(spec: TensorSpec, bounds: tuple[tuple[int, int | None], ...]) -> None:
@@ -273,7 +292,7 @@ def _check_bounds(spec: TensorSpec, bounds: tuple[tuple[int, int | None], ...]) 
         for size, (low, high) in zip(spec.shape, bounds, strict=True)
     )
     alike = near[1:] == spec.shape[1:]
-    within = f"--batch {near[0]}" if alike else f"--input {TensorSpec(spec.name, near, spec.dtype)}"
+    within = f"--batch {near[0]}" if alike else _option(TensorSpec(spec.name, near, spec.dtype))
     raise Unsupported(
         f"{spec} is outside of the range that the file was stored for.",
         expected=f"{spec.name}={'x'.join(_size_in(*bound) for bound in bounds)}",

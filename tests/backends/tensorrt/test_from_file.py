@@ -128,6 +128,13 @@ def test_plugins_are_loaded_only_if_they_are_named_again(two: Path, opened: Open
     assert opened(two, plugins="").options.plugins == ""
 
 
+def test_a_description_makes_no_line_of_ours(two: Path, opened: Opened) -> None:
+    told(two, plugins="a.so\nError: fake")
+    with pytest.raises(InferlensError, match=r"plugins of a\.so Error: fake, which") as raised:
+        opened(two)
+    assert "\n" not in str(raised.value)
+
+
 def test_options_of_the_builder_do_nothing_for_it(two: Path, opened: Opened, preparation: Preparation) -> None:
     opened(two, tf32=False, cuda_graph=True, profile=1)  # as it was built, and options of a run
     assert preparation.warnings == []

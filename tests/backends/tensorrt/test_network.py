@@ -113,6 +113,26 @@ def test_an_operator_that_takes_a_gpu_to_parse_says_so(tmp_path: Path, rtx: Any)
     assert raised.value.cure.startswith("a machine with a GPU, or ")
 
 
+def test_a_name_in_the_file_makes_no_line_of_ours(tmp_path: Path, rtx: Any) -> None:
+    name = "evil\x1b[31m\nError: fake"
+    nodes = [helper.make_node(name, ["x"], ["y"], name=name), helper.make_node(f"{name} too", ["x"], ["z"])]
+    with pytest.raises(Unsupported, match=r"the ONNX node 'evil \[31m Error: fake' \(evil .*: evil .* too") as raised:
+        network(saved(tmp_path, nodes), rtx)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(Unsupported) as raised:  # the parser's own reason quotes it
+        network(saved(tmp_path, [helper.make_node("Add", ["x", "w"], ["y"], name=name)]), rtx)
+    assert "\n" not in str(raised.value)
+
+
+def test_the_parsers_reason_is_a_whole_sentence(tmp_path: Path, rtx: Any) -> None:
+    number = helper.make_node("Constant", [], ["one"], value=helper.make_tensor("one", TensorProto.INT64, [1], [1]))
+    with pytest.raises(Unsupported) as raised:
+        network(saved(tmp_path, [number, helper.make_node("Add", ["x", "one"], ["y"], name="add")]), rtx)
+    assert raised.value.what.endswith("must have same input types. But they are of types Float and Int64.")
+    assert raised.value.what.count("(") == raised.value.what.count(")")
+    assert "Error Code" not in raised.value.what
+
+
 def test_several_unsupported_operators_are_all_named(tmp_path: Path, rtx: Any) -> None:
     nodes = [helper.make_node("Det", ["x"], ["y"], name="det"), helper.make_node("Warp", ["x"], ["z"], domain="acme")]
     with pytest.raises(Unsupported, match="Nor can it take 1 more operator: Warp"):

@@ -131,6 +131,17 @@ def test_engines_of_tensorrt_belong_to_a_gpu(level: str, gpu: Gpu, fits: bool, m
         check_plan(plan, told, trt, gpu)
 
 
+def test_the_gpu_in_a_description_makes_no_line_of_ours(made: Built) -> None:
+    trt = Flavour("trt", "tensorrt", "TensorRT", "10.13.0.35", module=type("Module", (), {"Runtime": object}))
+    plan = b"ftrt" + made.plan[4:24] + bytes((10, 13, 0, 35)) + made.plan[28:]
+    told = msgspec.structs.replace(
+        made.provenance, flavour=trt.name, version=trt.version, gpu="a GPU\nError: fake", compute_capability="8.0"
+    )
+    with pytest.raises(Unsupported, match=r"was built on a GPU Error: fake \(compute capability 8\.0\)") as raised:
+        check_plan(plan, told, trt, A100)
+    assert "\n" not in str(raised.value)
+
+
 def test_version_compatible_engines_run_on_later_versions(made: Built) -> None:
     later = Flavour("trt", "tensorrt", "TensorRT", "10.14.1.48", module=None)
     earlier = Flavour("trt", "tensorrt", "TensorRT", "10.9.0.34", module=None)

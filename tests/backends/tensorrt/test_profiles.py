@@ -42,6 +42,11 @@ def test_several_inputs_are_named_and_one_left_out_keeps_its_own() -> None:
         ("1x3", "another number of dimensions"),
         ("4x3x8x8/2x3x8x8/8x3x8x8", "do not grow"),
         ("imag=1x3x8x8", "no input 'imag'"),
+        (";", "A profile in ';' is empty"),
+        ("1x3x8x8;;2x3x8x8", "A profile in '1x3x8x8;;2x3x8x8' is empty"),
+        ("1x3x8x8; ", "is empty"),
+        ("1x3x8x8/1x3x8x8/3000000000x3x8x8", "goes up to 3000000000x3x8x8, which is too large"),
+        ("1x3x8x8/1x3x8x8/2000000000x3x2000000000x8", "which is too large"),
     ],
 )
 def test_what_is_wrong_is_said(text: str, message: str) -> None:
@@ -62,6 +67,17 @@ def test_an_input_whose_sizes_are_free_needs_a_profile(text: str) -> None:
         profiles(text, parsed)
     assert "MIN/OPT/MAX" in raised.value.expected
     assert len(profiles("ids=1x128/2x128/4x128", parsed)) == 1
+
+
+@pytest.mark.parametrize("text", ["", "imag=2x8", "image Error=1x8+a=1x8/2x8", "a=1x8"])
+def test_a_name_of_the_file_makes_no_line_of_ours(text: str) -> None:
+    free = (TensorSpec("image\nError: fake", (-1, 8)), TensorSpec("a", (1, 8)))
+    with pytest.raises(InferlensError) as raised:
+        profiles(text, free)
+    assert "\n" not in str(raised.value)
+    fixed = (TensorSpec("image\nError: fake", (2, 8)),)
+    with pytest.raises(InferlensError, match="takes image Error: fake from 1x8 to 1x8, not 2x8") as raised:
+        check_shapes(profiles("1x8", fixed), 0, fixed)
 
 
 def test_the_profile_that_runs_must_take_the_shape() -> None:

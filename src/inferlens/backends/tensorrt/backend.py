@@ -21,7 +21,7 @@ from inferlens.backends.tensorrt.from_file import engine_file
 from inferlens.backends.tensorrt.gpu import current_gpu
 from inferlens.backends.tensorrt.network import warn_of_float64
 from inferlens.backends.tensorrt.no_effect import OF_TACTICS, heeded
-from inferlens.backends.tensorrt.options import Options, check_values
+from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.plugins import plugin_files, registered_plugins
 from inferlens.backends.tensorrt.profiles import profiles, spread
 from inferlens.backends.tensorrt.runner import EngineRunner
@@ -128,12 +128,6 @@ class TensorRT(Backend):
         is_built = case.model.startswith("engine:")
         tf32 = bool(provenance.option_of(case.model, "tf32")) if is_built else self.parse_options(case).tf32
         return torch_tolerance(case, tf32=tf32 or case.variant == "rtx")
-
-    @classmethod
-    def parse_options(cls, case: Case) -> Any:
-        """See :class:`Configured`; what an option takes is said in words."""
-        check_values(case.options)
-        return super().parse_options(case)
 
     @classmethod
     def cure(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Cure:

@@ -9,7 +9,7 @@ from inferlens.backends.tensorrt.network import Network
 from inferlens.backends.tensorrt.options import Options, words
 from inferlens.backends.tensorrt.profiles import Profile, Shape, free
 from inferlens.backends.tensorrt.targets import targets as checked
-from inferlens.errors import InferlensError, Unsupported, suggestion
+from inferlens.errors import InferlensError, Unsupported, one_line, suggestion
 
 LOWERED = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8"}  # flags of a weakly typed network, by precision
 
@@ -119,11 +119,13 @@ def _add_profile(network: Network, config: Any, profile: Profile) -> None:
         tensor = network.definition.get_input(index)
         if tensor.name not in profile:
             given = ", ".join(profile)
-            raise Unsupported(f"The ONNX graph has an input '{tensor.name}', the model was described with {given}.")
+            raise Unsupported(
+                one_line(f"The ONNX graph has an input '{tensor.name}', the model was described with {given}.")
+            )
         if tensor.is_shape_tensor:
             raise Unsupported(
-                f"The values of the input '{tensor.name}' decide shapes inside the graph, so they would be part of a "
-                "profile.",
+                f"The values of the input '{one_line(tensor.name)}' decide shapes inside the graph, so they would be "
+                "part of a profile.",
                 cure="export the model with that input as a constant",
             )
         _check_fixed(tensor, profile[tensor.name])
@@ -131,7 +133,7 @@ def _add_profile(network: Network, config: Any, profile: Profile) -> None:
     added = config.add_optimization_profile(made)
     if added < 0:
         shapes = "; ".join(f"{name} {triple}" for name, triple in profile.items())
-        raise Unsupported(f"{network.flavour.name} does not take the profile {shapes}.")
+        raise Unsupported(one_line(f"{network.flavour.name} does not take the profile {shapes}."))
 
 
 def _check_fixed(tensor: Any, shapes: tuple[Shape, Shape, Shape]) -> None:
@@ -145,12 +147,12 @@ def _check_fixed(tensor: Any, shapes: tuple[Shape, Shape, Shape]) -> None:
         fits = len(shape) == len(fixed) and all(a in (-1, b) for a, b in zip(fixed, shape, strict=True))
         if not fits:
             raise Unsupported(
-                f"The ONNX graph was made for {tensor.name}={free(fixed)}, not for {free(shape)}.",
+                f"The ONNX graph was made for {one_line(tensor.name)}={free(fixed)}, not for {free(shape)}.",
                 cure="its own shape, or a file exported with dynamic shapes",
             )
     if not all(0 <= least <= best <= most for least, best, most in zip(*shapes, strict=True)):
         raise Unsupported(
-            f"The profile of {tensor.name}, {'/'.join(map(free, shapes))}, is no range of sizes.",
+            f"The profile of {one_line(tensor.name)}, {'/'.join(map(free, shapes))}, is no range of sizes.",
             expected="whole numbers that grow from min over opt to max",
         )
 
@@ -159,19 +161,38 @@ def _check_shared(network: Network, profile: Profile, index: int) -> None:
     """Sizes of one name are one size, in all inputs.
 
     Raises:
-        Unsupported: if a profile has several for it.
+        Unsupported: if a profile has several ranges for it: the engine would run where they meet alone.
     """
-    known: dict[str, tuple[str, int]] = {}
+    shared: dict[str, list[tuple[str, int]]] = {}  # input and place, by the name of the size
     for number in range(network.definition.num_inputs):
         tensor = network.definition.get_input(number)
         for place, fixed in enumerate(tensor.shape):
-            name = tensor.get_dimension_name(place) if fixed == -1 else ""
-            best = profile[tensor.name][1][place]
-            other, size = known.setdefault(name, (tensor.name, best)) if name else ("", best)
-            if size != best:
-                raise Unsupported(
-                    f"In profile {index} the size '{name}' is {size} in the input '{other}' and {best} in "
-                    f"'{tensor.name}': in the ONNX graph they are one.",
-                    expected="the same OPT for both",
-                    cure=f"a shape of '{other}' and one of '{tensor.name}' in every profile, with equal sizes there",
-                )
+            if fixed == -1 and tensor.get_dimension_name(place):
+                shared.setdefault(tensor.get_dimension_name(place), []).append((tensor.name, place))
+    for name, uses in shared.items():
+        ranges = [tuple(shape[place] for shape in profile[tensor]) for tensor, place in uses]
+        unlike = next((number for number, sizes in enumerate(ranges) if sizes != ranges[0]), 0)
+        if unlike:
+            widest = max(ranges, key=lambda sizes: sizes[2] - sizes[0])
+            raise Unsupported(
+                one_line(
+                    f"In profile {index} the size '{name}' is {_text(ranges[0])} in the input '{uses[0][0]}' and "
+                    f"{_text(ranges[unlike])} in '{uses[unlike][0]}': in the ONNX graph they are one."
+                ),
+                expected="the same MIN/OPT/MAX for both",
+                cure=one_line(f"{_alike(profile, uses, widest)} as that profile of --option tensorrt.profiles"),
+            )
+
+
+def _text(sizes: tuple[int, ...]) -> str:
+    """A range of one size, such as ``1/2/8``; a fixed one as its number."""
+    return str(sizes[0]) if len(set(sizes)) == 1 else "/".join(map(str, sizes))
+
+
+def _alike(profile: Profile, uses: list[tuple[str, int]], sizes: tuple[int, ...]) -> str:
+    """The shapes of inputs in a profile, as the option takes them, with the same range in the given places."""
+    shapes = {tensor: [list(shape) for shape in profile[tensor]] for tensor, _ in uses}
+    for tensor, place in uses:
+        for shape, size in zip(shapes[tensor], sizes, strict=True):
+            shape[place] = size
+    return "+".join(f"{tensor}={'/'.join(free(tuple(shape)) for shape in triple)}" for tensor, triple in shapes.items())

@@ -20,7 +20,7 @@ from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.plan_check import check_plan
 from inferlens.backends.tensorrt.profiles import check_shapes
 from inferlens.case import Case
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, one_line
 from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.models.provenance import Provenance
@@ -95,7 +95,7 @@ def _check_code(path: Path, made: Provenance, case: Case, trusted: bool) -> None
             f"{path} was built for later versions as well, so it holds code of its own, which runs when it is opened.",
             cure=TRUST,
         )
-    libraries = made.options.get("plugins")
+    libraries = one_line(str(made.options.get("plugins") or ""))
     if libraries and "plugins" not in case.options:
         raise InferlensError(
             f"{path} was built with plugins of {libraries}, which are code and loaded only if they are named.",

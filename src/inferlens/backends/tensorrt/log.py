@@ -8,6 +8,7 @@ import sys
 from typing import Any, Protocol, cast
 
 from inferlens.backends.tensorrt.flavours import Flavour
+from inferlens.errors import one_line
 
 WORDS = ("internal error", "error", "warning")
 # Said after every other error on a machine without a driver; says nothing of the cause.
@@ -59,7 +60,8 @@ def condensed(errors: list[str], otherwise: str = "no reason given") -> str:
     told: list[str] = []
     for error in errors:
         lines = [PLACES.sub("", line).strip() for line in error.splitlines() if not ECHO.search(line)]
-        text = CODE.sub(r"\1: \2", " ".join(filter(None, lines))).strip(" .:()")
+        text = one_line(CODE.sub(r"\1: \2", " ".join(filter(None, lines))).strip(" .:()"))
+        text += ")" * (text.count("(") - text.count(")"))  # of those at its end, the ones that belong to it
         if text and text not in told:
             told.append(text)
     return "; ".join(told)[:LONGEST] or otherwise

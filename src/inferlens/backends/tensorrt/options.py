@@ -5,13 +5,9 @@ Several values in one option are joined by ``+``, profiles by ``;`` (commas make
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal
 
-import msgspec
 from msgspec import Meta, Struct
-
-from inferlens.errors import InferlensError
 
 
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
@@ -75,31 +71,3 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
 def words(text: str) -> tuple[str, ...]:
     """The values of an option that takes several, joined by ``+``."""
     return tuple(word.strip() for word in text.split("+") if word.strip())
-
-
-def check_values(asked: Mapping[str, object]) -> None:
-    """Refuses a value that an option does not take; names that mean nothing are left to others.
-
-    Raises:
-        InferlensError: saying what the option takes.
-    """
-    hints = get_type_hints(Options, include_extras=True)
-    for name, value in asked.items():
-        try:
-            msgspec.convert(value, hints.get(name, Any), strict=False)
-        except msgspec.ValidationError as error:
-            kind, told = get_args(hints[name])
-            raise InferlensError(
-                f"The option tensorrt.{name} does not take '{value}'.", expected=_taken(kind, told)
-            ) from error
-
-
-def _taken(kind: Any, told: Meta) -> str:
-    """What values of a type are, in words."""
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(get_args(kind))}"
-    if kind is bool:
-        return "true or false"
-    if kind is str:
-        return "text"
-    return f"a whole number, {told.ge} or more" if told.le is None else f"a whole number from {told.ge} to {told.le}"

@@ -13,7 +13,7 @@ from inferlens.backends.availability import found
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.gpu import current_gpu
 from inferlens.backends.tensorrt.log import condensed
-from inferlens.errors import Unsupported
+from inferlens.errors import Unsupported, one_line
 from inferlens.units import plural
 
 SCOPES = "pkg.torch.onnx.name_scopes"  # where the exporter of PyTorch keeps the module's path
@@ -41,13 +41,13 @@ def refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
     where = _where(first, _graph(path))
     if NO_PLUGIN in first.text and current_gpu() is None:
         return Unsupported(
-            f"{flavour.title} cannot take {where} here: on a machine with a GPU alone.",
+            one_line(f"{flavour.title} cannot take {where} here: on a machine with a GPU alone."),
             cure=f"{WITH_GPU}, or --backend onnxruntime:cpu",
         )
     more = sorted({error.operator for error in told if error.operator} - {first.operator})
     others = f" Nor can it take {plural(len(more), 'more operator')}: {', '.join(more)}." if more else ""
     return Unsupported(
-        f"{flavour.title} cannot take {where}: {_reason(first)}.{others}",
+        one_line(f"{flavour.title} cannot take {where}: {_reason(first)}.{others}"),
         cure="export it again: the graph contradicts itself"
         if first.invalid and not first.foreign
         else OTHERWISE.format(plugin="a plugin (option plugins), " if takes_plugins(flavour) else ""),
@@ -126,8 +126,8 @@ def _reason(error: Told) -> str:
         return "it has no such data type"
     if "Node input was not registered" in error.text:
         return "one of its inputs comes from nowhere"
-    said = condensed([error.text]).removeprefix(f"Invalid Node - {error.name}").strip()
-    return said or "the parser calls it invalid and says no more"
+    said = error.text.replace(f"Invalid Node - {error.name}", "", 1)  # a line of its own, before the reason
+    return condensed([said], "the parser calls it invalid and says no more")
 
 
 def _graph(path: Path) -> Any:

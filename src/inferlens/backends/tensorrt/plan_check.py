@@ -11,7 +11,7 @@ from typing import Any
 
 from inferlens.backends.tensorrt import log
 from inferlens.backends.tensorrt.flavours import KINDS, Flavour
-from inferlens.errors import Unsupported
+from inferlens.errors import Unsupported, one_line
 from inferlens.models.plan_file import AGAIN, Library, check_version, start_of, whole
 from inferlens.models.provenance import Provenance
 from inferlens.record import Gpu
@@ -54,8 +54,8 @@ def _check_gpu(name: str, made: Provenance | None, flavour: Flavour, gpu: Gpu) -
     }
     if not fits.get(str(level), False):
         raise Unsupported(
-            f"{name} was built on {made.gpu} (compute capability {made.compute_capability}) and for it; here is "
-            f"{gpu.name} ({gpu.compute_capability}).",
+            f"{name} was built on {one_line(f'{made.gpu} (compute capability {made.compute_capability})')} and for it; "
+            f"here is {gpu.name} ({gpu.compute_capability}).",
             cure=AGAIN,
         )
 

@@ -7,17 +7,20 @@ shape alone where it is fixed, and profiles joined by ``;``.
 
 from __future__ import annotations
 
+import math
 import re
 
 import msgspec
 
 from inferlens.case import TensorSpec
-from inferlens.errors import InferlensError, Unsupported, suggestion
+from inferlens.errors import InferlensError, Unsupported, one_line, suggestion
 
 Shape = tuple[int, ...]
 Profile = dict[str, tuple[Shape, Shape, Shape]]
 FORM = "MIN/OPT/MAX, such as 1x3x224x224/2x3x224x224/16x3x224x224; several inputs as a=1x8/1x8/4x8+b=1x8/1x8/4x8; \
 several profiles joined by ;"
+LARGEST = 2**31 - 1  # size that TensorRT takes
+MOST = 2**60  # fewer values has an input, of up to eight bytes each: their addresses have 63 bits
 _SHAPE = re.compile(r"^(scalar|[1-9]\d*(x[1-9]\d*)*)$")
 
 
@@ -25,18 +28,26 @@ def profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, ...]:
     """Profiles as shapes by input name, in the order of the inputs; one, of the inputs' own, if ``text`` is empty.
 
     Raises:
-        InferlensError: if the text has another form, names an unknown input, or a shape does not fit; or if an input
-            whose sizes are free is left out.
+        InferlensError: if the text has another form, an empty profile, or names an unknown input; if a shape does not
+            fit, or is larger than any can be; or if an input whose sizes are free is left out.
     """
     own: Profile = {spec.name: spec.profile for spec in specs}
-    parts = [part for part in text.split(";") if part.strip()]
+    parts = text.split(";") if text.strip() else []
+    if not all(part.strip() for part in parts):
+        raise InferlensError(f"A profile in '{text.strip()}' is empty.", expected=FORM)
     found = tuple({**own, **_profile(part, specs)} for part in parts) or (own,)
     for profile in found:
-        for name, (least, _, _) in profile.items():
+        for name, (least, _, most) in profile.items():
             if min(least, default=0) < 0:
                 raise InferlensError(
-                    f"Sizes of the input '{name}' are free ({free(least)}), and no profile says what they are.",
+                    f"Sizes of the input '{one_line(name)}' are free ({free(least)}), and no profile says what they "
+                    "are.",
                     expected=FORM,
+                )
+            if max(most, default=0) > LARGEST or math.prod(most) >= MOST:
+                raise InferlensError(
+                    f"The profile of the input '{one_line(name)}' goes up to {_text(most)}, which is too large.",
+                    expected=f"sizes up to {LARGEST}, fewer than 2^60 values in all",
                 )
     return found
 
@@ -58,7 +69,8 @@ def check_shapes(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorS
             triples = enumerate(profile[spec.name] for profile in profiles)
             fits = [number for number, (low, _, high) in triples if _within(low, spec.shape, high)]
             raise Unsupported(
-                f"Profile {index} takes {spec.name} from {_text(least)} to {_text(most)}, not {_text(spec.shape)}.",
+                f"Profile {index} takes {one_line(spec.name)} from {_text(least)} to {_text(most)}, not "
+                f"{_text(spec.shape)}.",
                 cure=f"--option tensorrt.profile={fits[0]}"
                 if fits
                 else "a profile that takes this shape, or another batch",
@@ -89,8 +101,8 @@ def _profile(text: str, specs: tuple[TensorSpec, ...]) -> Profile:
         if name not in known:
             raise InferlensError(
                 f"The model has no input '{name}'.",
-                expected=f"one of {', '.join(known)}",
-                cure=suggestion(name, known),
+                expected=one_line(f"one of {', '.join(known)}"),
+                cure=one_line(suggestion(name, known)),
             )
         found[name] = _shapes(shapes.strip(), known[name])
     return found
@@ -99,12 +111,13 @@ def _profile(text: str, specs: tuple[TensorSpec, ...]) -> Profile:
 def _shapes(text: str, spec: TensorSpec) -> tuple[Shape, Shape, Shape]:
     words = [word.strip() for word in text.split("/")]
     if len(words) not in (1, 3) or not all(_SHAPE.match(word) for word in words):
-        raise InferlensError(f"'{text}' is no profile of '{spec.name}'.", expected=FORM)
+        raise InferlensError(f"'{text}' is no profile of '{one_line(spec.name)}'.", expected=FORM)
     parsed = [() if word == "scalar" else tuple(map(int, word.split("x"))) for word in words]
     least, best, most = parsed * 3 if len(parsed) == 1 else parsed
     if any(len(shape) != len(spec.shape) for shape in (least, best, most)):
         raise InferlensError(
-            f"'{text}' has another number of dimensions than the input '{spec.name}', which is {_text(spec.shape)}."
+            f"'{text}' has another number of dimensions than the input '{one_line(spec.name)}', which is "
+            f"{_text(spec.shape)}."
         )
     if not (_within(least, best, most)):
         raise InferlensError(f"In '{text}' the sizes do not grow from min over opt to max.", expected=FORM)

@@ -22,7 +22,7 @@ from inferlens.backends.tensorrt.runtime import Call, Engine
 from inferlens.backends.torch_runner import host_array
 from inferlens.case import Case, TensorSpec
 from inferlens.clocks import Clock, Lane, LanesClock
-from inferlens.errors import Unsupported
+from inferlens.errors import Unsupported, one_line
 from inferlens.layer_profile import Layers
 from inferlens.models.model import Model
 
@@ -196,7 +196,9 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         known = {spec.name for spec in self._model.inputs}
         if not set(engine.inputs) <= known:
             wanted = ", ".join(f"{name}={_shape(engine, name)}" for name in engine.inputs)
-            raise Unsupported(f"The engine takes {wanted}, not {', '.join(sorted(known))}.", cure="--input for each")
+            raise Unsupported(
+                one_line(f"The engine takes {wanted}, not {', '.join(sorted(known))}."), cure="--input for each"
+            )
         if self._options.profile >= engine.opened.num_optimization_profiles:
             count = engine.opened.num_optimization_profiles
             raise Unsupported(f"There is no profile {self._options.profile}: the engine has {count}, counted from 0.")

@@ -13,7 +13,7 @@ from typing import Any
 from inferlens.backends.tensorrt import log
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.plugins import load_plugins
-from inferlens.errors import Unsupported
+from inferlens.errors import Unsupported, one_line
 from inferlens.files import write_whole
 
 Shape = tuple[int, ...]
@@ -79,7 +79,9 @@ class Engine:
 
         kind = self.opened.get_tensor_dtype(name).name
         if kind not in TYPES:
-            raise Unsupported(f"The engine's tensor '{name}' has the type {kind}, which PyTorch does not have.")
+            raise Unsupported(
+                f"The engine's tensor '{one_line(name)}' has the type {kind}, which PyTorch does not have."
+            )
         return getattr(torch, TYPES[kind])
 
     def profile_shapes(self, name: str, profile: int) -> tuple[Shape, Shape, Shape]:
@@ -166,7 +168,9 @@ class Call:
         for name, shape in shapes.items():
             if not self.context.set_input_shape(name, shape):
                 least, _, most = self.engine.profile_shapes(name, self._profile)
-                raise Unsupported(f"The engine takes {name} from {_text(least)} to {_text(most)}, not {_text(shape)}.")
+                raise Unsupported(
+                    f"The engine takes {one_line(name)} from {_text(least)} to {_text(most)}, not {_text(shape)}."
+                )
 
     def bind(self, tensors: dict[str, Any]) -> None:
         """Reads the inputs from ``tensors``, by name: contiguous, on the GPU, of the engine's types; no copies."""

@@ -122,6 +122,12 @@ class TorchTensorRT(Backend):
             Unsupported: if this model cannot be exported, or the front end tells no partition.
         """
         options: Options = self.parse_options(case)
+        if model.format == "torchscript":
+            raise Unsupported(
+                f"'{model.spec}' is TorchScript, of which the partition is told only when it has been built.",
+                cure="the model that it was made from, or the record of inferlens bench --backend "
+                f"torch_tensorrt:{SCRIPTED}",
+            )
         with gpu_or_assumed() as assumed:
             library = load()
             settings.check(options, case, library, preparation)

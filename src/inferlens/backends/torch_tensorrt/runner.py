@@ -130,8 +130,8 @@ class TensorRtRunner(ReplayingRunner):
         if self.front_end.script:
             raise Unsupported(
                 "The TorchScript front end tells its partition only when it has built.",
-                cure=("" if self.model.format == "torchscript" else "--backend torch_tensorrt:dynamo, or ")
-                + f"the record of inferlens bench --backend {self.case.backend_label}",
+                cure="--backend torch_tensorrt:dynamo, or the record of inferlens bench --backend "
+                f"{self.case.backend_label}",
             )
         with self.settings():
             program = self._exported() if self.front_end.exports else self._moved()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
@@ -39,7 +39,8 @@ class Opened:
 
     Attributes:
         inputs: the model's own inputs; empty if it does not know them.
-        shapes: what the inputs' shapes must be, by name, ``None`` where any size will do; empty if that is not known.
+        shapes: what the inputs' shapes must be, by name, ``None`` where any size or any shape will do; empty if that is
+            not known.
         bounds: the least and the most of each of their sizes, by name; the most is ``None`` where there is none.
         fixed_batch: whether the model was stored for one batch size alone.
         fresh: whether its weights are the constructor's random ones, to be made healthy or replaced by a file's.
@@ -55,7 +56,7 @@ class Opened:
     module: torch.nn.Module | None = None
     path: Path | None = None
     example: dict[str, Array] = field(default_factory=dict)
-    shapes: dict[str, tuple[int | None, ...]] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int | None, ...] | None] = field(default_factory=dict)
     bounds: dict[str, tuple[tuple[int, int | None], ...]] = field(default_factory=dict)
     fixed_batch: bool = False
     fresh: bool = False

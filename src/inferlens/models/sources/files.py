@@ -97,6 +97,8 @@ def existing(name: str) -> Path:
         InferlensError: if there is none.
     """
     path = Path(name)
+    if path.is_dir():
+        raise InferlensError(f"{path} is a folder.", expected="a model file")
     if not path.is_file():
         raise InferlensError(f"The file {path} does not exist.", expected="a model file")
     return path

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from inferlens.case import DTYPES, TensorSpec
+from inferlens.case import DTYPES, Shape, TensorSpec
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.files import sha256
 from inferlens.models.model import Found
@@ -38,23 +38,29 @@ class OnnxFile(Source):
         """See :class:`Source`."""
         path = existing(name)
         model = onnx_graph(path)
-        shapes = list(_inputs(model).values())
-        batch = shapes[0][0][0] if shapes and shapes[0][0] else None
+        first, _ = next(iter(_inputs(model, path).values()))
         return Found(
-            spec=f"onnx:{path}", name=path.stem, format="onnx", batch=batch or 1, precision=graph_precision(model)
+            spec=f"onnx:{path}",
+            name=path.stem,
+            format="onnx",
+            batch=first[0] or 1 if first else 1,
+            precision=graph_precision(model),
         )
 
     def open(self, name: str, wish: Wish) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
         """See :class:`Source`."""
         path = existing(name)
         model = onnx_graph(path)
-        graph = _inputs(model)
-        first = next(iter(graph.values()))[0] if graph else ()
+        graph = _inputs(model, path)
+        first, _ = next(iter(graph.values()))
         return Opened(
             format="onnx",
             path=path,
             inputs=tuple(_spec(name, shape, dtype) for name, (shape, dtype) in graph.items()),
-            shapes={name: tuple(size or None for size in shape) for name, (shape, _) in graph.items()},
+            shapes={
+                name: None if shape is None else tuple(size or None for size in shape)
+                for name, (shape, _) in graph.items()
+            },
             fixed_batch=bool(first and first[0]),
             parameters=sum(math.prod(tensor.dims) for tensor in model.graph.initializer if tensor.data_type in FLOATS),
             weights=f"in {path.name}",
@@ -93,10 +99,20 @@ def own_weight_file(path: Path) -> Path | None:
     return None
 
 
-def _inputs(model: Any) -> dict[str, tuple[tuple[int, ...], str]]:
-    """Shape (0 where a dimension is free) and type of each input of the graph."""
+def _inputs(model: Any, path: Path) -> dict[str, tuple[Shape | None, str]]:
+    """Shape (0 where a dimension is free, ``None`` where the rank is) and type of each input of the graph.
+
+    Raises:
+        InferlensError: if it has none.
+    """
     weights = {tensor.name for tensor in model.graph.initializer}
-    return {value.name: _shape_and_type(value) for value in model.graph.input if value.name not in weights}
+    inputs = {value.name: _shape_and_type(value) for value in model.graph.input if value.name not in weights}
+    if not inputs:
+        raise InferlensError(
+            f"The graph of {path} takes no inputs, so there is nothing to measure it with.",
+            expected="a graph with an input",
+        )
+    return inputs
 
 
 def _weight_files(path: Path, model: Any) -> list[Path]:
@@ -121,7 +137,7 @@ def _weight_files(path: Path, model: Any) -> list[Path]:
     return [path.parent / name for name in sorted(ends)]
 
 
-def _shape_and_type(value: Any) -> tuple[tuple[int, ...], str]:
+def _shape_and_type(value: Any) -> tuple[Shape | None, str]:
     import onnx
 
     tensor = value.type.tensor_type
@@ -129,9 +145,14 @@ def _shape_and_type(value: Any) -> tuple[tuple[int, ...], str]:
     dtype = {"float": "float32", "double": "float64"}.get(name, name)
     if dtype not in DTYPES:
         raise InferlensError(f"The input '{value.name}' has type {dtype}.", expected=", ".join(DTYPES))
-    return tuple(int(dimension.dim_value) for dimension in tensor.shape.dim), dtype
+    return tuple(int(size.dim_value) for size in tensor.shape.dim) if tensor.HasField("shape") else None, dtype
 
 
-def _spec(name: str, shape: tuple[int, ...], dtype: str) -> TensorSpec:
-    """The first dimension is 1 where it is free; others that are free stay 0, which asks for ``--input``."""
+def _spec(name: str, shape: Shape | None, dtype: str) -> TensorSpec:
+    """The first dimension is 1 where it is free; others that are free stay 0, which asks for ``--input``.
+
+    So does an input of any shape: it has a first dimension, and a free one.
+    """
+    if shape is None:
+        return TensorSpec(name, (1, 0), dtype)
     return TensorSpec(name, (shape[0] or 1, *shape[1:]) if shape else (), dtype)

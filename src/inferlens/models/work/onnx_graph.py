@@ -133,8 +133,8 @@ def inferred(path: Path, inputs: tuple[TensorSpec, ...]) -> Any:
     shapes = {spec.name: spec.shape for spec in inputs}
     for value in loaded.graph.input:
         if value.name in shapes:
-            for dimension, size in zip(value.type.tensor_type.shape.dim, shapes[value.name], strict=False):
-                dimension.dim_value = size
+            dimensions = [onnx.TensorShapeProto.Dimension(dim_value=size) for size in shapes[value.name]]
+            value.type.tensor_type.shape.CopyFrom(onnx.TensorShapeProto(dim=dimensions))  # it may have had none
     del loaded.graph.value_info[:]  # what was written down may be of another batch
     for value in loaded.graph.output:
         value.type.tensor_type.ClearField("shape")
