@@ -1,19 +1,18 @@
 """The closing sentences: what was fastest, by how much, how sure that is, and what was left out.
 
 Two rows whose 95 % intervals of the median overlap are not told apart, whatever their medians are; where one of them
-has no interval, what nine tenths of its samples span takes its place. Intervals that come from one process each are
-widened by what such processes are taken to differ, and a sentence says so.
+has no interval, what nine tenths of its samples span takes its place. How far apart intervals of one process each have
+to be is in ``certainty``.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from inferlens.units import duration, listing, percent, plural, rate, ratio, ratio_range
+from inferlens.units import duration, listing, rate, ratio, ratio_range
+from inferlens.views.certainty import how_sure
 from inferlens.views.row import Row
 
 
@@ -86,7 +85,7 @@ def of_table(rows: Sequence[Row], named: bool = True) -> list[str]:
         *sentences,
         *_left_out(comparisons),
         *_unchecked(comparisons),
-        *_how_sure(comparisons),
+        *how_sure([comparison.ranked for comparison in comparisons]),
         *_cards(comparisons),
     ]
 
@@ -157,63 +156,9 @@ def _unchecked(comparisons: Sequence[Comparison]) -> list[str]:
     return [f"The outputs of {listing(names)} were not checked."] if names else []
 
 
-def _how_sure(comparisons: Sequence[Comparison]) -> list[str]:
-    """What the medians, or rates, are of, and how far apart rows have to be."""
-    ranked = [row for comparison in comparisons for row in comparison.ranked]
-    timed = [row for row in ranked if row.median is not None]
-    rated = [row.name for row in ranked if row.median is None and row.iterations_low is None]
-    if len(ranked) < 2:
-        return _too_few("windows", rated)
-    count = _span([row.samples for row in timed], "sample") if timed else ""
-    single = list(dict.fromkeys(row.name for row in ranked if not row.between))
-    basis = f"Medians of {count}" if timed else "Rates"
-    short = [row.name for row in timed if row.median_low is None]
-    few = [*_too_few("samples", short), *_too_few("windows", rated)]
-    if not single:
-        processes = _span([row.processes for row in ranked], "process")
-        each = f", {count} each row" if timed else ""
-        said = f"{basis.partition(' ')[0]} over {processes}{each}: variation between processes is in the intervals."
-    elif any(row.between for row in ranked):
-        said = f"{basis}, of {listing(single)} in one process: variation between runs is not in {_its(single)}."
-    elif timed and len(short) == len(timed):
-        said, few = f"{basis}, one process each: too few for an interval.", _too_few("windows", rated)
-    else:
-        said = f"{basis}, one process each: variation between runs is not in the intervals."
-    both = any(row.iterations_per_second for row in timed)
-    what = ["Latencies are of one call at a time, rates (throughput) of calls back to back."] if both else []
-    return [f"{said}{_least_apart(comparisons)}", *few, *what]
-
-
-def _its(names: Sequence[str]) -> str:
-    return "its interval" if len(names) == 1 else "their intervals"
-
-
-def _least_apart(comparisons: Sequence[Comparison]) -> str:
-    """How far apart single processes have to be to be told apart, if any are told apart at all."""
-    known = [[row for row in comparison.ranked if row.pace_range] for comparison in comparisons]
-    pairs = [pair for rows in known for pair in itertools.combinations(rows, 2)]
-    apart = sorted({found for one, other in pairs if (found := one.least_apart(other)) > 1})
-    shares = [percent(math.floor((least - 1) * 1000) / 1000) for least in apart]
-    if not shares:
-        return ""
-    within = shares[0] if len(shares) == 1 else f"{shares[0]} to {shares[-1]} (by device and number of processes)"
-    advice = "" if any(row.between for rows in known for row in rows) else "; --repeats 5 measures how far runs differ"
-    return f" So what is within {within} is not told apart{advice}."
-
-
 def _cards(comparisons: Sequence[Comparison]) -> list[str]:
     cards = {row.card for comparison in comparisons for row in comparison.ranked if row.card}
     return [f"Measured on {len(cards)} GPUs of one name: how far these differ is in no interval."] * (len(cards) > 1)
-
-
-def _too_few(what: str, names: Sequence[str]) -> list[str]:
-    return [f"{listing(list(dict.fromkeys(names)))} had too few independent {what} for an interval."] if names else []
-
-
-def _span(counts: Sequence[int], thing: str) -> str:
-    """``100 samples`` or ``50 to 100 samples``."""
-    least, most = min(counts), max(counts)
-    return plural(most, thing) if least == most else f"{least:,} to {plural(most, thing)}"
 
 
 def _where(same: Sequence[Comparison], named: bool, several: bool) -> str:

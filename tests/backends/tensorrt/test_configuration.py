@@ -171,6 +171,15 @@ def test_a_profile_must_fit_the_graph(shape: tuple[int, ...], parsed: Network) -
         configuration(parsed, Options(), profiles("", (TensorSpec("other", (1, 3, 16, 16)),)), HERE)
 
 
+def test_an_input_of_which_the_graph_tells_no_shape_is_said_to_be_one(tmp_path: Path, rtx: Flavour) -> None:
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "y")]
+    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "graph", ends[:1], ends[1:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "x.onnx")
+    parsed, shapes = network(tmp_path / "x.onnx", rtx), profiles("", (TensorSpec("x", (2, 3)),))
+    with pytest.raises(Unsupported, match="tells no shape of its input 'x', and TensorRT takes that for a scalar"):
+        configuration(parsed, Options(), shapes, HERE)
+
+
 def test_errors_are_condensed_to_what_they_say() -> None:
     told = condensed(
         [

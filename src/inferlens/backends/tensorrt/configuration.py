@@ -145,6 +145,12 @@ def _check_fixed(tensor: Any, shapes: tuple[Shape, Shape, Shape]) -> None:
     fixed = tuple(tensor.shape)
     for shape in shapes:
         fits = len(shape) == len(fixed) and all(a in (-1, b) for a, b in zip(fixed, shape, strict=True))
+        if not fits and not fixed:
+            raise Unsupported(
+                f"The ONNX graph tells no shape of its input '{one_line(tensor.name)}', and TensorRT takes that for a "
+                "scalar.",
+                cure="--backend onnxruntime, or a file that tells it",
+            )
         if not fits:
             raise Unsupported(
                 f"The ONNX graph was made for {one_line(tensor.name)}={free(fixed)}, not for {free(shape)}.",
