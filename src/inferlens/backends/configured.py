@@ -36,15 +36,14 @@ class Configured:
                     expected=f"one of {', '.join(sorted(known)) or 'none'}",
                     cure=suggestion(name, known) or f"inferlens backends {cls.name}",
                 )
-        hints = get_type_hints(cls.options, include_extras=True)
-        for name, value in case.options.items():
-            try:
-                msgspec.convert(value, hints[name], strict=False)
-            except msgspec.ValidationError as error:
-                raise InferlensError(
-                    f"The option {cls.name}.{name} does not take '{value}'.", expected=taken(hints[name])
-                ) from error
-        return msgspec.convert(case.options, cls.options, strict=False)
+        try:
+            return msgspec.convert(case.options, cls.options, strict=False)
+        except msgspec.ValidationError as error:
+            hints = get_type_hints(cls.options, include_extras=True)
+            name, value = next(pair for pair in case.options.items() if not _fits(pair[1], hints[pair[0]]))
+            raise InferlensError(
+                f"The option {cls.name}.{name} does not take '{value}'.", expected=_taken(hints[name])
+            ) from error
 
     @classmethod
     def cure(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Cure:  # noqa: ARG003
@@ -66,7 +65,15 @@ class Configured:
         return Cure(f"{cls.name}.{option}={str(value).lower() if isinstance(value, bool) else value}")
 
 
-def taken(hint: Any) -> str:
+def _fits(value: Option, hint: Any) -> bool:
+    try:
+        msgspec.convert(value, hint, strict=False)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _taken(hint: Any) -> str:
     """What values an option takes, in words, by the type of its field."""
     kind, told = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, None)
     if get_origin(kind) is Literal:
