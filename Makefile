@@ -34,7 +34,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $(READY)
 
 schema: $(READY)
-	$(BIN)/python -c "import json; from inferlens.record import json_schema; print(json.dumps(json_schema(), indent=2))" > docs/record.schema.json
+	$(BIN)/python -c "import json; from inferlens.record.record import json_schema; print(json.dumps(json_schema(), indent=2))" > docs/record.schema.json
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache

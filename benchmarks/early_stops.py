@@ -25,11 +25,11 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from inferlens.backends.base import Runner
-from inferlens.case import MAX_TIME, Budget
-from inferlens.clocks import Timings
+from inferlens.backends.clocks import Timings
 from inferlens.measure import series
 from inferlens.measure.stopping import StoppingRule, sampling_rule
-from inferlens.stats.doubts import doubts
+from inferlens.spec.case import MAX_TIME, Budget
+from inferlens.stats.diagnostics import doubts
 from inferlens.stats.intervals import median_interval
 from inferlens.stats.steady import steady
 from tests.stats.series import Array, autoregressive

@@ -26,10 +26,10 @@ from rich.table import Table
 from inferlens.backends.base import Preparation
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.backends.tensorrt.flavours import find
-from inferlens.case import Case
-from inferlens.files import write_whole
 from inferlens.measure import environment
 from inferlens.models import inputs, resolve
+from inferlens.record.files import write_whole
+from inferlens.spec.case import Case
 from inferlens.stats.intervals import ends, median_interval
 from inferlens.units import change, change_range
 

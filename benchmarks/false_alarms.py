@@ -56,11 +56,11 @@ from benchmarks.planted import SlowedOnGpu, installed, slowed
 from benchmarks.pool import BASE, BESIDE, SLOWER, TWIN, Process, Round, Setting
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Preparation
-from inferlens.case import Case
 from inferlens.measure import environment
 from inferlens.models import inputs, resolve
+from inferlens.spec.case import Case
+from inferlens.stats.between_process import centres
 from inferlens.stats.compare import UNSEEN_ON_CPU, compare
-from inferlens.stats.levels import centres
 from inferlens.stats.sequential import Sequential
 
 SIDE = 5  # processes on each side, as --repeats 5

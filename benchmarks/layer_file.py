@@ -17,11 +17,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from inferlens import layer_profile
-from inferlens.case import Case
-from inferlens.layer_profile import Layer, Layers, Profile, Tensor
-from inferlens.profile_store import LoadedProfiles, load_profiles, save
-from inferlens.record import Environment, ModelFacts
+from inferlens.record import layer_profile
+from inferlens.record.layer_profile import Layer, Layers, Profile, Tensor
+from inferlens.record.profile_store import LoadedProfiles, load_profiles, save
+from inferlens.record.record import Environment, ModelFacts
+from inferlens.spec.case import Case
 
 LAYERS = 2000
 RUNS = 200
@@ -113,7 +113,7 @@ def _hooks(count: int) -> tuple[float, float, float]:
     import torch
     from torch import nn
 
-    from inferlens.backends.module_hooks import layers_of
+    from inferlens.backends.profiling.module_hooks import layers_of
 
     class Runner:
         """Calls the chain."""

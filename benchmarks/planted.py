@@ -25,11 +25,12 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from inferlens.backends import onnxruntime, pytorch
 from inferlens.backends.base import Backend, Preparation, Runner
-from inferlens.case import Case
-from inferlens.clocks import CudaClock
+from inferlens.backends.clocks import CudaClock
+from inferlens.backends.onnxruntime import backend as onnxruntime
+from inferlens.backends.pytorch import backend as pytorch
 from inferlens.models.model import Model
+from inferlens.spec.case import Case
 
 _SHARE = Annotated[float, Meta(description="of each call's time, waited after it", ge=0)]
 _ENTRY_POINTS = """[inferlens.backends]

@@ -5,9 +5,8 @@ warm-up, the default budget, a second try where it was disturbed; five rounds ar
 another order, drawn from a seed. With ``calls`` a round has two pairs, each measured as a round of ``inferlens ab``: a
 case and the same once more, and a case and the slower one, the two of a pair alive at once and in turns.
 
-What is kept of a process is what statistics are made of: :func:`inferlens.samples.latencies`, of two in turns
-:func:`inferlens.samples.in_turns`. Every process is a line of a file, written when it has ended, so that an interrupted
-run goes on where it was.
+What is kept of a process is what statistics are made of: the samples that count. Every process is a line of a file,
+written when it has ended, so that an interrupted run goes on where it was.
 """
 
 from __future__ import annotations
@@ -22,12 +21,13 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from inferlens.api import find, probe
+from inferlens.analysis.interference.samples import in_turns, latencies
+from inferlens.execution.expand import Planned, backends_named, expand
+from inferlens.execution.observer import Silent
+from inferlens.execution.run import find, probe
+from inferlens.execution.scheduler import Scheduler
 from inferlens.measure import environment
-from inferlens.observer import Silent
-from inferlens.plan import Plan, Planned, backends_named, expand
-from inferlens.samples import in_turns, latencies
-from inferlens.voyage import Voyage
+from inferlens.spec.plan import Plan
 
 SEED = 20260
 RUN = 5  # rounds in what the library takes for one run: --repeats 5
@@ -110,7 +110,7 @@ class Ear(Silent):
     again = False
 
     def doing(self, what: str) -> None:
-        """See :class:`~inferlens.observer.Observer`."""
+        """See :class:`~inferlens.execution.observer.Observer`."""
         self.again |= what.startswith("disturbed")
 
 
@@ -156,13 +156,13 @@ def fill(path: Path, setting: Setting, count: int, seconds: float) -> Iterator[P
         elif not path.read_bytes().endswith(b"\n"):
             file.write(b"\n")  # ends a line that was cut short
         cases = _cases(setting, folder)
-        voyage, run = _voyage(setting, folder), -1
+        scheduler, run = _scheduler(setting, folder), -1
         for number, kinds in missing:
             if time.monotonic() > deadline:
                 return
             if number // RUN != run:
-                voyage, run = _voyage(setting, folder), number // RUN
-            for one in _measured(voyage, [cases[kind == SLOWER] for kind in kinds], number, kinds):
+                scheduler, run = _scheduler(setting, folder), number // RUN
+            for one in _measured(scheduler, [cases[kind == SLOWER] for kind in kinds], number, kinds):
                 file.write(msgspec.json.encode(one) + b"\n")
                 file.flush()
                 yield one
@@ -191,16 +191,16 @@ def _cases(setting: Setting, folder: str) -> list[Planned]:
     return cases
 
 
-def _voyage(setting: Setting, folder: str) -> Voyage:
+def _scheduler(setting: Setting, folder: str) -> Scheduler:
     scratch = Path(tempfile.mkdtemp(dir=folder))
-    return Voyage(setting.plan(str(scratch / "records")), Ear(), scratch, None, environment.collect())
+    return Scheduler(setting.plan(str(scratch / "records")), Ear(), scratch, None, environment.collect())
 
 
-def _measured(voyage: Voyage, planned: Sequence[Planned], number: int, kinds: Sequence[str]) -> Iterator[Process]:
-    ear = voyage.observer = Ear()
+def _measured(scheduler: Scheduler, planned: Sequence[Planned], number: int, kinds: Sequence[str]) -> Iterator[Process]:
+    ear = scheduler.observer = Ear()
     begin, tick, load = time.time(), time.perf_counter(), os.getloadavg()[0]
     alone = len(planned) == 1
-    records = [voyage.measure(planned[0], number)] if alone else voyage.measure_in_turns(planned, number)
+    records = [scheduler.measure(planned[0], number)] if alone else scheduler.measure_in_turns(planned, number)
     seconds = (time.perf_counter() - tick) / len(records)
     found = [latencies(record) for record in records]
     samples = [kept.samples for kept in found] if alone else in_turns(records, "latency")

@@ -38,15 +38,16 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.planted import installed
-from inferlens import samples
-from inferlens.api import find, probe
+from inferlens.analysis.interference import samples
+from inferlens.execution.expand import Planned, backends_named, expand
+from inferlens.execution.observer import Silent
+from inferlens.execution.run import find, probe
+from inferlens.execution.scheduler import Scheduler
 from inferlens.measure import environment
-from inferlens.observer import Silent
-from inferlens.plan import Plan, Planned, backends_named, expand
-from inferlens.record import Record
+from inferlens.record.record import Record
+from inferlens.spec.plan import Plan
 from inferlens.stats.compare import compare
 from inferlens.stats.intervals import median_interval
-from inferlens.voyage import Voyage
 
 WORKLOADS = {
     "cpu": "resnet18 fp32 batch 1, CPU, one thread",
@@ -126,7 +127,7 @@ class Ours:
         })  # fmt: skip
         cases = expand(plan, find(plan.model), probe(backends_named(plan)))
         self._cases = sorted(cases, key=lambda planned: planned.case.backend.startswith("slowed"))
-        self._voyage = Voyage(plan, Silent(), Path(folder), None, environment.collect())
+        self._voyage = Scheduler(plan, Silent(), Path(folder), None, environment.collect())
         return self
 
     def __exit__(self, *_: object) -> None:

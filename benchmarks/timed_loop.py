@@ -23,10 +23,10 @@ from rich.console import Console
 from rich.table import Table
 
 from inferlens.backends.base import Preparation
+from inferlens.backends.clocks import CudaClock, HostClock
 from inferlens.backends.fake import Fake
-from inferlens.case import Case, TensorSpec
-from inferlens.clocks import CudaClock, HostClock
 from inferlens.models.model import Model
+from inferlens.spec.case import Case, TensorSpec
 
 CALLS = 100_000
 GPU_CALLS = 2_000

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from inferlens.clocks import Clock, CudaClock, HostClock
+from inferlens.backends.clocks import Clock, CudaClock, HostClock
 
 MICROSECONDS = (10, 20, 50, 100, 200, 500, 1000, 5000, 20_000)
 ROUNDS = 12

@@ -27,12 +27,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from inferlens.clocks import CudaClock, HostClock
-from inferlens.machine import MachineLog
+from inferlens.backends.clocks import CudaClock, HostClock
+from inferlens.measure.monitor.before import survey
+from inferlens.measure.monitor.monitor import Monitor
+from inferlens.record.machine import MachineLog
 from inferlens.stats.distributions import fractional_rank
 from inferlens.stats.quantiles import quantile
-from inferlens.watch.before import survey
-from inferlens.watch.watch import Watch
 
 PAIRS = 12
 SECONDS = 0.7
@@ -98,7 +98,7 @@ def compare(
                 if not on:
                     found[on] = _ask(child)
                     continue
-                with Watch(child.pid, gpu=gpu, before=before) as watch:
+                with Monitor(child.pid, gpu=gpu, before=before) as watch:
                     _until_it_sees(watch)
                     found[on] = _ask(child)
             pairs.append((found[True], found[False]))
@@ -144,7 +144,7 @@ def _ask(child: subprocess.Popen[str]) -> list[float]:
     return latencies
 
 
-def _until_it_sees(watch: Watch) -> None:
+def _until_it_sees(watch: Monitor) -> None:
     """Waits for the first samples: in a run the watch begins long before the first timed call."""
     deadline = time.monotonic() + 10
     while not watch.log().cpu and time.monotonic() < deadline:

@@ -22,10 +22,10 @@ from pathlib import Path
 import msgspec
 
 from inferlens import load_records
+from inferlens.analysis.profile.kernels import KernelTable, kernel_table
+from inferlens.analysis.profile.modules import ModuleTable
 from inferlens.cli import trace_words
-from inferlens.insight.kernels import KernelTable, kernel_table
-from inferlens.insight.modules import ModuleTable
-from inferlens.profile_store import load_profiles
+from inferlens.record.profile_store import load_profiles
 from inferlens.stats.intervals import ends, median_interval
 from inferlens.units import change, change_range, listing, milliseconds, percent, rate, ratio, ratio_range, significant
 from inferlens.views.chart import Chart

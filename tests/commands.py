@@ -19,10 +19,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from inferlens import api, cli, tasks, voyage
-from inferlens.jobs import Answered, Event, Job
-from inferlens.launch import Outcome
-from inferlens.worker import DOING, Pipe
+from inferlens import cli
+from inferlens.execution import run as api
+from inferlens.execution import scheduler, tasks
+from inferlens.execution.protocol import Answered, Event, Job
+from inferlens.execution.subprocess import Outcome
+from inferlens.execution.worker import DOING, Pipe
 
 
 def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -53,7 +55,7 @@ def launch(
     log: Path | None = None,
     on_event: Callable[[Event], None] = lambda _: None,
     watch: object = None,
-    seat: object = None,
+    slot: object = None,
 ) -> Outcome:
     """Does what a worker does, here, unwatched and without a deadline; what it prints is kept apart."""
     pipe, printed = Straight(on_event), io.StringIO()
@@ -67,9 +69,9 @@ def launch(
 
 def stay(patch: pytest.MonkeyPatch) -> None:
     """Has everything that would be done in a process of its own done here."""
-    for module in (api, voyage, tasks):
+    for module in (api, scheduler, tasks):
         patch.setattr(module, "launch", launch)
-    patch.setattr(voyage, "both", lambda first, second: (first(None), second(None)))
+    patch.setattr(scheduler, "both", lambda first, second: (first(None), second(None)))
 
 
 def inferlens(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

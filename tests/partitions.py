@@ -22,12 +22,12 @@ from torch import nn
 
 from inferlens.backends.torch_tensorrt import captured
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
+from inferlens.backends.torch_tensorrt.inspector import CONFIGURES, telling
 from inferlens.backends.torch_tensorrt.library import gpu_or_assumed, load, quiet
-from inferlens.backends.torch_tensorrt.telling import CONFIGURES, telling
-from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError
 from inferlens.models.model import Model
-from inferlens.partition import Partition
+from inferlens.record.partition import Partition
+from inferlens.spec.case import TensorSpec
 from tests.backends import small
 from tests.commands import inferlens
 

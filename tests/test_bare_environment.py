@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from inferlens.record import encode
+from inferlens.record.record import encode
 from tests.views.samples import sample_records
 
 OURS = Path(__file__).parent.parent / "src"

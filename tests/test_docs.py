@@ -20,15 +20,15 @@ import inferlens
 from inferlens import load_records
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import TOLERANCES
-from inferlens.case import MAX_TIME, Budget
 from inferlens.cli.backends import option_rows
 from inferlens.cli.bench import read_plan
 from inferlens.cli.commands import app
 from inferlens.measure import series, stopping
 from inferlens.models.resolve import BY_PREFIX
-from inferlens.plan import _WORDS, Plan
-from inferlens.plan_budget import BUDGET_WORDS
-from inferlens.record import Metric, PhaseName, Record, Status
+from inferlens.record.record import Metric, PhaseName, Record, Status
+from inferlens.spec.case import MAX_TIME, Budget
+from inferlens.spec.plan import _WORDS, Plan
+from inferlens.spec.plan_budget import BUDGET_WORDS
 from inferlens.units import parse_duration, parse_share
 from tests.commands import inferlens as in_this_process
 from tests.views.samples import sample_records

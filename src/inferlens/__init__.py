@@ -5,33 +5,51 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inferlens.api import bench
-    from inferlens.case import Budget, Case, TensorSpec
-    from inferlens.comparing.cases import Compared, compare
-    from inferlens.duel import Duel
+    from inferlens.analysis.compare.ab_result import ABResult
+    from inferlens.analysis.compare.cases import Compared, compare
+    from inferlens.analysis.findings import Finding, findings
     from inferlens.errors import InferlensError
-    from inferlens.insight.findings import Finding, findings
-    from inferlens.layer_profile import Profile
-    from inferlens.plan import Plan
-    from inferlens.profile_store import load_profiles
-    from inferlens.profiling import profile
-    from inferlens.record import Record
-    from inferlens.rounds import ab
-    from inferlens.store import load_records
+    from inferlens.execution.ab import ab
+    from inferlens.execution.profiling import profile
+    from inferlens.execution.run import bench
+    from inferlens.record.layer_profile import Profile
+    from inferlens.record.profile_store import load_profiles
+    from inferlens.record.record import Record
+    from inferlens.record.store import load_records
+    from inferlens.spec.case import Budget, Case, TensorSpec
+    from inferlens.spec.plan import Plan
     from inferlens.trace.frames import load_trace
 
 __version__ = "0.1.0"
 __all__ = [
-    "Budget", "Case", "Compared", "Duel", "Finding", "InferlensError", "Plan", "Profile", "Record", "TensorSpec",
-    "__version__", "ab", "bench", "compare", "findings", "load_profiles", "load_records", "load_trace", "profile",
+    "ABResult",
+    "Budget",
+    "Case",
+    "Compared",
+    "Finding",
+    "InferlensError",
+    "Plan",
+    "Profile",
+    "Record",
+    "TensorSpec",
+    "__version__",
+    "ab",
+    "bench",
+    "compare",
+    "findings",
+    "load_profiles",
+    "load_records",
+    "load_trace",
+    "profile",
 ]  # fmt: skip
 
 _HOMES = {
-    "ab": "rounds", "Duel": "duel", "bench": "api", "compare": "comparing.cases", "Compared": "comparing.cases",
-    "Budget": "case", "Case": "case", "TensorSpec": "case", "InferlensError": "errors",
-    "Plan": "plan", "Record": "record", "load_records": "store", "profile": "profiling", "Profile": "layer_profile",
-    "load_profiles": "profile_store", "findings": "insight.findings", "Finding": "insight.findings",
-    "load_trace": "trace.frames",
+    "ab": "execution.ab", "ABResult": "analysis.compare.ab_result", "bench": "execution.run",
+    "compare": "analysis.compare.cases", "Compared": "analysis.compare.cases",
+    "Budget": "spec.case", "Case": "spec.case", "TensorSpec": "spec.case", "InferlensError": "errors",
+    "Plan": "spec.plan", "Record": "record.record", "load_records": "record.store", "profile": "execution.profiling",
+    "Profile": "record.layer_profile", "load_profiles": "record.profile_store", "findings": "analysis.findings",
+    "Finding": "analysis.findings", "load_trace": "trace.frames",
 }  # fmt: skip
 
 

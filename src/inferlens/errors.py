@@ -1,6 +1,6 @@
 """What goes wrong, said once and clearly.
 
-Every error a user can cause or cure is an :class:`InferlensError`. It says what happened, what was expected, and what
+Every error a user can cause or mend is an :class:`InferlensError`. It says what happened, what was expected, and what
 to try; the command line prints it without a traceback and exits with code 2.
 """
 
@@ -25,21 +25,21 @@ class InferlensError(Exception):
     Args:
         what: what happened, one sentence.
         expected: what was expected instead, if that is not obvious.
-        cure: what to try: a command, a flag, another value.
+        hint: what to try: a command, a flag, another value.
     """
 
-    def __init__(self, what: str, *, expected: str = "", cure: str = "") -> None:
+    def __init__(self, what: str, *, expected: str = "", hint: str = "") -> None:
         super().__init__(printable(what))
         self.what = printable(what)
         self.expected = printable(expected)
-        self.cure = printable(cure)
+        self.hint = printable(hint)
 
     def __str__(self) -> str:
         parts = [self.what]
         if self.expected:
             parts.append(f"Expected: {self.expected}.")
-        if self.cure:
-            parts.append(f"Try: {self.cure}")
+        if self.hint:
+            parts.append(f"Try: {self.hint}")
         return " ".join(parts)
 
 
@@ -48,10 +48,10 @@ class Unsupported(InferlensError):
 
 
 class MissingLibrary(Unsupported):
-    """A library that is not installed; the cure is the command that installs it."""
+    """A library that is not installed; the hint is the command that installs it."""
 
     def __init__(self, library: str, *, extra: str) -> None:
-        super().__init__(f"{library} is not installed.", cure=f"pip install 'inferlens[{extra}]'")
+        super().__init__(f"{library} is not installed.", hint=f"pip install 'inferlens[{extra}]'")
 
 
 SHORT_OF_MEMORY = (

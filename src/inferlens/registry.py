@@ -46,13 +46,13 @@ class Registry(Generic[T]):
             raise InferlensError(
                 f"There is no {self.kind} '{name}'.",
                 expected=f"one of {known}",
-                cure=suggestion(name, self._points) or f"one of the {self.kind}s named",
+                hint=suggestion(name, self._points) or f"one of the {self.kind}s named",
             )
         try:
             part: type[T] = point.load()
         except Exception as error:
             raise InferlensError(
                 f"The {self.kind} '{name}' ({point.value}) cannot be imported: {type(error).__name__}: {error}.",
-                cure="reinstall the package that provides it",
+                hint="reinstall the package that provides it",
             ) from error
         return part

@@ -12,8 +12,8 @@ from torch import nn
 
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Backend, Inputs, Outputs, Preparation
-from inferlens.case import Case, TensorSpec, with_batch
-from inferlens.models.model import Format, Found, Model
+from inferlens.models.model import Format, Model, ModelInfo
+from inferlens.spec.case import Case, TensorSpec, with_batch
 
 
 class Convolution(nn.Module):
@@ -114,8 +114,8 @@ def allowed(label: str, precision: str = "fp32", **options: Any) -> float:
     return backend(label).tolerance(case(label, device="cuda", precision=precision, options=options))
 
 
-def found(format: Format) -> Found:
-    return Found(spec=f"{format}:small", name="small", format=format)
+def found(format: Format) -> ModelInfo:
+    return ModelInfo(spec=f"{format}:small", name="small", format=format)
 
 
 def preparation(folder: Path) -> Preparation:

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from inferlens.backends.base import TOLERANCES, Preparation
-from inferlens.case import PRECISIONS, QUANTIZED
 from inferlens.errors import InferlensError, Unsupported
+from inferlens.spec.case import PRECISIONS, QUANTIZED
 from tests.backends import small
 
 REAL = (
@@ -62,7 +62,7 @@ def test_capabilities_are_well_formed(name: str) -> None:
     for absence in able.absent:
         assert absence.variant in ("", *backend.variants)
         assert absence.reason
-        assert absence.cure
+        assert absence.hint
         assert absence.device in ("", "cpu", "cuda")
     for key, why in able.limits.items():
         assert key.split("/")[-1] in (*PRECISIONS, *QUANTIZED)
@@ -215,6 +215,6 @@ def test_missing_library_is_an_answer(name: str, monkeypatch: pytest.MonkeyPatch
     assert not able.available
     assert {absence.variant for absence in able.absent} in ({""}, set(small.backend(name).variants))
     assert "is not installed" in able.absent[0].reason
-    assert able.absent[0].cure.startswith("pip install 'inferlens[")
+    assert able.absent[0].hint.startswith("pip install 'inferlens[")
     refusal = able.refusal(small.case(name), small.found("module"))
     assert isinstance(refusal, Unsupported)

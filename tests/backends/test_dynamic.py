@@ -12,10 +12,10 @@ import torch
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.dynamic import example_feed, export_dimensions, free_sizes
-from inferlens.case import Budget, Case, TensorSpec, with_batch
-from inferlens.flight import STATIC, Flight, _tell_lower_precision, run_case
-from inferlens.jobs import Answer, CaseJob, Reference
-from inferlens.record import Agreement
+from inferlens.execution.benchmark import STATIC, Flight, _tell_lower_precision, run_case
+from inferlens.execution.protocol import Answer, CaseJob, Reference
+from inferlens.record.record import Agreement
+from inferlens.spec.case import Budget, Case, TensorSpec, with_batch
 from tests.backends import small
 
 IMAGE = TensorSpec.parse("image=1..4x3x16x16:opt=2")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from inferlens.layer_profile import Layers
-from tests.backends.layered import Attention, Fused, Shared, model, prepared, profiled
+from inferlens.record.layer_profile import Layers
+from tests.backends.profiling.layered import Attention, Fused, Shared, model, prepared, profiled
 
 LABELS = ("onnxruntime:cpu", "openvino:cpu")
 
@@ -49,7 +49,7 @@ def test_residual_layers_read_both_ways(tmp_path: Path) -> None:
 
 
 def test_packed_weights_do_not_shift_names() -> None:
-    from inferlens.backends.onnxruntime_profile import tensors
+    from inferlens.backends.onnxruntime.profile import tensors
 
     told = [{"float": [8, 32]}, {"float": [64]}]
     found = tensors(told, ("x", "weight", "bias"), {"x"})

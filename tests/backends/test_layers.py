@@ -9,7 +9,19 @@ from torch import nn
 
 from inferlens.errors import Unsupported
 from tests.backends import small
-from tests.backends.layered import ODD, Costly, Fused, Shared, hooks, model, of, prepared, profiled, seconds, total
+from tests.backends.profiling.layered import (
+    ODD,
+    Costly,
+    Fused,
+    Shared,
+    hooks,
+    model,
+    of,
+    prepared,
+    profiled,
+    seconds,
+    total,
+)
 
 LABELS = ("pytorch", "onnxruntime:cpu", "openvino:cpu")
 

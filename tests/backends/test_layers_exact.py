@@ -13,7 +13,7 @@ from inferlens.backends.abilities import LayerProfiler
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from tests.backends import small
-from tests.backends.layered import (
+from tests.backends.profiling.layered import (
     Attention,
     Costly,
     Fused,
@@ -73,7 +73,7 @@ def test_eager_hooks_are_removed_after_an_error(tmp_path: Path) -> None:
 
 def test_own_times_of_nested_and_repeated_calls() -> None:
     """Module 0 from 1 to 10 s; in it 1 from 2 to 5, which calls 2 from 3 to 4; and 1 again from 6 to 8."""
-    from inferlens.backends.module_hooks import own_times
+    from inferlens.backends.profiling.module_hooks import own_times
 
     marks = [0, 1, 2, ~2, ~1, 1, ~1, ~0]
     own = own_times(marks, [1.0, 2, 3, 4, 5, 6, 8, 10], 4)
@@ -86,7 +86,7 @@ def test_openvino_counts_each_run_by_itself() -> None:
     """OpenVINO tells a mean over all runs, in whole microseconds: 100, then 90 of two, then 93 of three runs."""
     from types import SimpleNamespace
 
-    from inferlens.backends.openvino_profile import Counter
+    from inferlens.backends.openvino.profile import Counter
 
     status = SimpleNamespace(EXECUTED="executed")
     counter = Counter("name", "Convolution")
@@ -105,8 +105,8 @@ def test_openvino_runs_are_put_together_from_several_models(tmp_path: Path) -> N
 
 
 def test_openvino_names_with_commas_and_endings() -> None:
-    from inferlens.backends.onnx_modules import Node, Origins
-    from inferlens.backends.openvino_profile import originals
+    from inferlens.backends.onnx.modules import Node, Origins
+    from inferlens.backends.openvino.profile import originals
 
     names = ("a,b", "/layer/conv", "c")
     graph = Origins(Node(name, "Conv", (), (f"out {name}",)) for name in names)
@@ -144,7 +144,7 @@ def test_onnxruntime_leaves_no_files_and_profiles_once(tmp_path: Path, monkeypat
 
 def test_onnxruntime_own_times_of_nodes_with_graphs_inside() -> None:
     """A node of 100 us with two calls of another in it, and one after it."""
-    from inferlens.backends.onnxruntime_profile import Arguments, Event, by_node
+    from inferlens.backends.onnxruntime.profile import Arguments, Event, by_node
 
     def event(name: str, begin: int, duration: int) -> Event:
         return Event("Node", name, begin, duration, 1, Arguments(op_name=name))

@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 from inferlens.backends.base import TOLERANCES, Preparation
-from inferlens.backends.onnx_graph import check_shapes
-from inferlens.backends.onnxruntime import Options
-from inferlens.backends.onnxruntime_providers import PROVIDERS, provider_list
-from inferlens.backends.onnxruntime_runner import CpuRunner
-from inferlens.case import TensorSpec, with_batch
+from inferlens.backends.onnx.graph import check_shapes
+from inferlens.backends.onnxruntime.backend import Options
+from inferlens.backends.onnxruntime.providers import PROVIDERS, provider_list
+from inferlens.backends.onnxruntime.runner import CpuRunner
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.models.onnx_precision import file_precision
+from inferlens.spec.case import TensorSpec, with_batch
 from tests.backends import small
 
 CPU = "onnxruntime:cpu"

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from inferlens.backends.base import TOLERANCES, Preparation
-from inferlens.case import TensorSpec
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
+from inferlens.spec.case import TensorSpec
 from tests.backends import small
 from tests.backends.quantized import quantized_file
 

@@ -12,11 +12,11 @@ import torch
 from torch import nn
 
 from inferlens.backends.base import TOLERANCES, Absence, Capabilities, Preparation, Support
-from inferlens.backends.torch_runner import host_array
-from inferlens.backends.torch_settings import torch_settings
-from inferlens.case import TensorSpec
+from inferlens.backends.pytorch.runner import host_array
+from inferlens.backends.pytorch.settings import torch_settings
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
+from inferlens.spec.case import TensorSpec
 from tests.backends import small
 
 
@@ -200,4 +200,4 @@ def test_missing_gpu_is_explained() -> None:
     )
     assert refusal is not None
     assert "PyTorch" in refusal.what
-    assert refusal.cure
+    assert refusal.hint

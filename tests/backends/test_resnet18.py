@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from inferlens.backends.base import TOLERANCES, Preparation
-from inferlens.case import TensorSpec
 from inferlens.models.model import Model
+from inferlens.spec.case import TensorSpec
 from tests.backends import small
 from tests.backends.test_contract import REAL
 

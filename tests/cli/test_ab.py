@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from inferlens import api, load_records, voyage
+from inferlens import load_records
+from inferlens.execution import run as api
+from inferlens.execution import scheduler
 from tests.commands import inferlens, launch, started
 from tests.commands import stay as here
 
@@ -78,7 +80,7 @@ def test_an_interrupted_one_says_how_it_stands(tmp_path: Path, monkeypatch: pyte
 
     def stay(patch: pytest.MonkeyPatch) -> None:
         here(patch)
-        for module in (api, voyage):
+        for module in (api, scheduler):
             patch.setattr(module, "launch", interrupted)
 
     monkeypatch.setattr("tests.commands.stay", stay)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from inferlens.build_report import Build, BuildReport, LayerDifference
 from inferlens.cli.build import text
 from inferlens.models import provenance
+from inferlens.record.build_report import Build, BuildReport, LayerDifference
 from tests.commands import inferlens, started
 
 ON_AMPERE = ("--backend", "tensorrt:rtx", "--compute-capability", "8.0,8.9")

@@ -11,11 +11,11 @@ from xml.etree import ElementTree as Xml
 import msgspec
 import pytest
 
-from inferlens.comparing.cases import METRICS, Verdict
-from inferlens.record import Environment
+from inferlens.analysis.compare.cases import METRICS, Verdict
+from inferlens.record.record import Environment
 from inferlens.views.compared import FORMATS
+from tests.analysis.compare.sides import broken, ran, saved
 from tests.commands import inferlens, started
-from tests.comparing.sides import broken, ran, saved
 from tests.views.samples import WRONG, case
 
 OTHER = case("openvino")

@@ -12,17 +12,19 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.backends import BACKENDS, onnx_export
+from inferlens.backends import BACKENDS
 from inferlens.backends.base import TOLERANCES, Capabilities, Outputs, Preparation
-from inferlens.case import Budget, Case, TensorSpec
+from inferlens.backends.onnx import export as onnx_export
 from inferlens.errors import Unsupported
-from inferlens.flight import Flight, reference_outputs, run_case
-from inferlens.jobs import Answer, CaseJob, Reference
+from inferlens.execution.benchmark import Flight, reference_outputs, run_case
+from inferlens.execution.expand import expand
+from inferlens.execution.protocol import Answer, CaseJob, Reference
+from inferlens.execution.tasks import saver
 from inferlens.measure.agreement import compare
 from inferlens.models import resolve
 from inferlens.models.model import Model
-from inferlens.plan import Plan, expand
-from inferlens.tasks import saver
+from inferlens.spec.case import Budget, Case, TensorSpec
+from inferlens.spec.plan import Plan
 from tests.commands import inferlens, started
 
 NET = "tests.backends.small:Convolution"
@@ -147,7 +149,7 @@ def test_torchscript_is_not_written_as_onnx(here: Path) -> None:
     exported(here / "net.pt")
     with pytest.raises(Unsupported, match=r"net\.pt' is TorchScript") as refused:
         to_onnx(here / "net.pt", "fp32")
-    assert refused.value.cure == "the model that it was made from"
+    assert refused.value.hint == "the model that it was made from"
 
 
 @pytest.mark.parametrize("suffix", [".onnx", ".pt2", ".pt"])
@@ -293,7 +295,7 @@ def test_a_batch_outside_of_the_range_of_a_file_is_told_with_that_range(here: Pa
 def test_modules_are_not_quantized(suffix: str, here: Path) -> None:
     with pytest.raises(Unsupported, match="cannot be cast to int8") as raised:
         exported(here / f"net{suffix}", precision="int8")
-    assert raised.value.cure == "--precision fp16, or an ONNX file quantized to int8"
+    assert raised.value.hint == "--precision fp16, or an ONNX file quantized to int8"
     assert not (here / f"net{suffix}").exists()
 
 

@@ -11,8 +11,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from tests.analysis.profile.samples import eager, failed, fused, nasty, other, saved
 from tests.commands import inferlens
-from tests.insight.samples import eager, failed, fused, nasty, other, saved
 from tests.views.samples import case
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from inferlens.layer_profile import encode
-from tests.backends.kernel_samples import ENGINE, GRAPH
+from inferlens.record.layer_profile import encode
+from tests.analysis.profile.kernel_profiles import traced
+from tests.analysis.profile.samples import eager, saved
+from tests.backends.profiling.kernel_samples import ENGINE, GRAPH
 from tests.commands import inferlens
-from tests.insight.kernel_profiles import traced
-from tests.insight.samples import eager, saved
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from inferlens.layer_profile import encode
+from inferlens.record.layer_profile import encode
+from tests.analysis.profile.kernel_profiles import traced
+from tests.analysis.profile.samples import eager, fused, layer, other, profile, saved
 from tests.commands import inferlens
-from tests.insight.kernel_profiles import traced
-from tests.insight.samples import eager, fused, layer, other, profile, saved
 
 COMMANDS = ("layers", "modules")
 

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from inferlens.case import Case
 from inferlens.cli.partition import document
 from inferlens.cli.partition_tables import Answer, headline, labels_of, place, show
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.partition import Choice, Interruption, Operator, Partition, Segment, Side, partition_of
-from inferlens.record import Warning
+from inferlens.record.partition import Choice, Interruption, Operator, Partition, Segment, Side, partition_of
+from inferlens.record.record import Warning
+from inferlens.spec.case import Case
 from tests.commands import inferlens
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def test_warnings_are_shown_and_of_which_case() -> None:
 
 
 def test_one_that_could_not_be_partitioned_leaves_the_others() -> None:
-    failed = Unsupported("torch.export cannot take it.", cure="another")
+    failed = Unsupported("torch.export cannot take it.", hint="another")
     results = [(case(min_block_size=1), failed), (case(min_block_size=5), WHOLE)]
     assert "min_block_size=1: torch.export cannot take it." in shown(*results)
     data = json.loads(document([Answer(*each) for each in results]))

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 
-from inferlens import ceilings, profiling
+from inferlens.execution import ceilings, profiling
 from inferlens.measure import ceilings as measuring
-from inferlens.profile_store import load_profiles
+from inferlens.record.profile_store import load_profiles
 from tests import commands
 from tests.commands import inferlens
 

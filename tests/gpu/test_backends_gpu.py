@@ -14,9 +14,9 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from inferlens.backends.base import TOLERANCES, Preparation, Runner  # noqa: E402
-from inferlens.case import TensorSpec  # noqa: E402
 from inferlens.errors import Unsupported  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
+from inferlens.spec.case import TensorSpec  # noqa: E402
 from tests.backends import small  # noqa: E402
 
 pytestmark = [

@@ -12,7 +12,7 @@ pytest.importorskip("torchvision")
 
 import inferlens  # noqa: E402
 from inferlens.backends.tensorrt.flavours import find  # noqa: E402
-from inferlens.layer_profile import Profile  # noqa: E402
+from inferlens.record.layer_profile import Profile  # noqa: E402
 
 VARIANT = next((variant for variant in ("trt", "rtx") if find(variant)[0] is not None), "")
 pytestmark = [
@@ -90,4 +90,4 @@ def test_a_cuda_graph_tells_no_layers(tmp_path: Path) -> None:
         option=["tensorrt.cuda_graph=true"], output=str(tmp_path),
     )  # fmt: skip
     assert made.status == "unsupported"
-    assert "without cuda_graph" in made.cure
+    assert "without cuda_graph" in made.hint

@@ -11,14 +11,14 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from inferlens.backends.abilities import LayerProfiler  # noqa: E402
-from inferlens.case import TensorSpec  # noqa: E402
-from inferlens.layer_profile import Layers  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
+from inferlens.record.layer_profile import Layers  # noqa: E402
+from inferlens.spec.case import TensorSpec  # noqa: E402
 from tests.backends import small  # noqa: E402
-from tests.backends.layered import ODD, Costly, Fused, check, of, prepared, seconds, total  # noqa: E402
-from tests.backends.layered import model as layered  # noqa: E402
-from tests.backends.test_inductor_layers import Breaking  # noqa: E402
-from tests.backends.test_torchscript_layers import Encoder  # noqa: E402
+from tests.backends.profiling.layered import ODD, Costly, Fused, check, of, prepared, seconds, total  # noqa: E402
+from tests.backends.profiling.layered import model as layered  # noqa: E402
+from tests.backends.torch_compile.test_layers import Breaking  # noqa: E402
+from tests.backends.torchscript.test_layers import Encoder  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,

@@ -14,17 +14,17 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import inferlens  # noqa: E402
-from inferlens.backends import kernel_runs  # noqa: E402
+from inferlens.analysis.profile.kernels import KernelTable, kernel_table  # noqa: E402
 from inferlens.backends.abilities import KernelOrigins, LayerProfiler  # noqa: E402
 from inferlens.backends.base import Preparation, Runner  # noqa: E402
-from inferlens.case import TensorSpec  # noqa: E402
-from inferlens.insight.kernels import KernelTable, kernel_table  # noqa: E402
-from inferlens.kernel_profile import Kernels  # noqa: E402
+from inferlens.backends.profiling import kernel_runs  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
+from inferlens.record.kernel_profile import Kernels  # noqa: E402
+from inferlens.spec.case import TensorSpec  # noqa: E402
 from inferlens.trace import multiprocessors  # noqa: E402
 from tests.backends import small  # noqa: E402
-from tests.backends.layered import ODD, Fused  # noqa: E402
-from tests.backends.layered import model as layered  # noqa: E402
+from tests.backends.profiling.layered import ODD, Fused  # noqa: E402
+from tests.backends.profiling.layered import model as layered  # noqa: E402
 from tests.commands import inferlens as command  # noqa: E402
 
 pytestmark = [

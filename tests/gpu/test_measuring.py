@@ -12,11 +12,11 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import inferlens  # noqa: E402
+from inferlens.analysis.findings.warnings import bound_by, of_record  # noqa: E402
 from inferlens.backends.base import Preparation, Runner  # noqa: E402
-from inferlens.cautions import bound_by, of_record  # noqa: E402
-from inferlens.clocks import CudaClock  # noqa: E402
+from inferlens.backends.clocks import CudaClock  # noqa: E402
 from inferlens.measure.feeding import TIMES_CACHE, Feeding, cache_bytes, flusher  # noqa: E402
-from inferlens.record import IN_TURNS  # noqa: E402
+from inferlens.record.record import IN_TURNS  # noqa: E402
 from inferlens.views.rows import rows  # noqa: E402
 from tests.backends import small  # noqa: E402
 

@@ -13,19 +13,19 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from inferlens import api  # noqa: E402
 from inferlens.backends.base import TOLERANCES, Preparation, Runner  # noqa: E402
 from inferlens.backends.host_io import HostIo  # noqa: E402
-from inferlens.backends.onnx_export import onnx_file  # noqa: E402
+from inferlens.backends.onnx.export import onnx_file  # noqa: E402
 from inferlens.backends.tensorrt.engine import Job, built  # noqa: E402
 from inferlens.backends.tensorrt.flavours import find  # noqa: E402
 from inferlens.backends.tensorrt.gpu import current_gpu  # noqa: E402
 from inferlens.backends.tensorrt.options import Options  # noqa: E402
 from inferlens.backends.tensorrt.runtime import Call, Engine  # noqa: E402
-from inferlens.case import TensorSpec  # noqa: E402
 from inferlens.errors import InferlensError, Unsupported  # noqa: E402
+from inferlens.execution import run as api  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
-from inferlens.record import Record  # noqa: E402
+from inferlens.record.record import Record  # noqa: E402
+from inferlens.spec.case import TensorSpec  # noqa: E402
 from tests.backends import small  # noqa: E402
 from tests.backends.quantized import quantized_file  # noqa: E402
 
@@ -248,7 +248,7 @@ def engine(label: str, tmp_path: Path) -> Path:
         model.module, (torch.zeros(4, 3, 16, 16),), tmp_path / "model.onnx", input_names=["image"], dynamo=True,
         verbose=False, external_data=False,
     )  # fmt: skip
-    from inferlens import tasks
+    from inferlens.execution import tasks
 
     case = tasks.single({"model": str(tmp_path / "model.onnx")}, label)
     tasks.save(path, case, cache=tmp_path / "cache")
@@ -347,7 +347,7 @@ def test_int8_convolutions_run_or_are_refused_with_the_reason(label: str, tmp_pa
     if flavour.variant == "rtx" and version < (1, 7):
         assert record.status == "unsupported"
         assert "has no INT8 convolutions before version 1.7" in record.reason
-        assert "FP8" in record.cure
+        assert "FP8" in record.hint
     else:
         assert (record.status, record.reason) == ("ok", "")
         assert record.agreement
@@ -358,7 +358,7 @@ def test_precisions_that_need_a_quantized_model_say_so(label: str, tmp_path: Pat
     records = bench("resnet18", backend=label, precision="int8,fp8", output=str(tmp_path / "out"))
     assert [record.status for record in records] == ["unsupported", "unsupported"]
     assert all("Q" in record.reason or "quantized" in record.reason for record in records)
-    assert all(record.cure for record in records)
+    assert all(record.hint for record in records)
 
 
 # A crash

@@ -14,15 +14,16 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from inferlens import api, tasks  # noqa: E402
 from inferlens.backends.base import TOLERANCES, Preparation, Runner  # noqa: E402
 from inferlens.backends.torch_tensorrt import files  # noqa: E402
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT  # noqa: E402
 from inferlens.backends.torch_tensorrt.library import find  # noqa: E402
 from inferlens.backends.torch_tensorrt.runner import TensorRtRunner  # noqa: E402
-from inferlens.case import TensorSpec  # noqa: E402
 from inferlens.errors import InferlensError, Unsupported  # noqa: E402
+from inferlens.execution import run as api  # noqa: E402
+from inferlens.execution import tasks  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
+from inferlens.spec.case import TensorSpec  # noqa: E402
 from tests.backends import small  # noqa: E402
 from tests.partitions import Broken, Filtered  # noqa: E402
 
@@ -332,7 +333,7 @@ def test_engines_are_kept_and_used_again(tmp_path: Path) -> None:
             found.append(preparation.facts["engine_cache"])
     except Unsupported as refusal:  # 2.11 cannot put folded weights into a kept engine of TensorRT for RTX
         assert "refit" in refusal.what  # noqa: PT017
-        assert "engine_cache" in refusal.cure  # noqa: PT017
+        assert "engine_cache" in refusal.hint  # noqa: PT017
         return
     assert found[0] == {"hits": 0, "misses": 1}
     assert found[1] == {"hits": 1, "misses": 0}
@@ -427,4 +428,4 @@ def test_a_saved_module_runs_from_its_file_and_is_checked_against_its_source(
     assert record.agreement.agrees is True
     with pytest.raises(InferlensError) as raised:
         api.bench(str(file), **words)
-    assert "--trust" in raised.value.cure
+    assert "--trust" in raised.value.hint

@@ -12,11 +12,11 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchvision")
 
 import inferlens  # noqa: E402
-from inferlens import tracing  # noqa: E402
 from inferlens.backends.tensorrt.flavours import find  # noqa: E402
+from inferlens.execution import tracing  # noqa: E402
+from inferlens.execution.tracing import Traced  # noqa: E402
 from inferlens.trace import Category, read  # noqa: E402
 from inferlens.trace.analysis import Analysis  # noqa: E402
-from inferlens.tracing import Traced  # noqa: E402
 
 VARIANT = next((variant for variant in ("trt", "rtx") if find(variant)[0] is not None), "")
 pytestmark = [

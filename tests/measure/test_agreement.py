@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferlens.measure.agreement import compare, unchecked, worse
-from inferlens.record import Agreement
+from inferlens.record.record import Agreement
 
 RNG = np.random.default_rng(0)
 SCORES = RNG.standard_normal((4, 1000)).astype(np.float32)

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from inferlens.measure.environment import collect
-from inferlens.record import Gpu
-from tests.watch.fake_nvml import NOT_SUPPORTED, NVMLError
+from inferlens.record.record import Gpu
+from tests.measure.monitor.fake_nvml import NOT_SUPPORTED, NVMLError
 
 
 def driver(power_limit):

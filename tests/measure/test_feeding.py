@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from inferlens.backends.base import Inputs, Preparation
+from inferlens.backends.clocks import HostClock
 from inferlens.backends.fake import Fake, FakeRunner
-from inferlens.case import Case, TensorSpec
-from inferlens.clocks import HostClock
 from inferlens.measure import feeding
 from inferlens.measure.feeding import Feeding, cache_bytes, flusher
 from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Model
+from inferlens.spec.case import Case, TensorSpec
 
 CACHE = 1 << 20
 MODEL = Model("fake:demo", "demo", "fake", (TensorSpec("x", (1, 3, 64, 64)),))

@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from inferlens.backends.base import Preparation, Runner
+from inferlens.backends.clocks import HostClock, threaded_window
 from inferlens.backends.fake import Fake, FakeClock
-from inferlens.case import Case, TensorSpec
-from inferlens.clocks import HostClock, threaded_window
 from inferlens.measure import series
 from inferlens.measure.stopping import FixedCount, FixedTime, HalfWidth, Plateau, StoppingRule
 from inferlens.models.model import Model
+from inferlens.spec.case import Case, TensorSpec
 
 
 def runner(tmp_path: Path, variant: str = "steady", **options: Any) -> Runner:

@@ -7,7 +7,6 @@ import random
 
 import pytest
 
-from inferlens.case import Budget
 from inferlens.measure import stopping
 from inferlens.measure.stopping import (
     LEAST_SAMPLES,
@@ -22,6 +21,7 @@ from inferlens.measure.stopping import (
     sampling_rule,
     warmup_rule,
 )
+from inferlens.spec.case import Budget
 from inferlens.stats.intervals import Interval, median_interval
 from inferlens.stats.quantiles import median
 

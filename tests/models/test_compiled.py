@@ -11,11 +11,11 @@ import msgspec
 import pytest
 import torch
 
-from inferlens.case import Case, TensorSpec
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model, Origin
 from inferlens.models.resolve import find, load
+from inferlens.spec.case import Case, TensorSpec
 from tests.commands import inferlens
 
 X = TensorSpec.parse("x=1..16x3x8x8:opt=2")
@@ -93,7 +93,7 @@ def test_an_engine_of_nobody_asks_for_its_inputs(tmp_path: Path) -> None:
     case = Case(model=found.spec, backend="tensorrt", batch=None)
     with pytest.raises(InferlensError, match="Nothing beside the file tells") as raised:
         load(case)
-    assert raised.value.cure.startswith("--input x=")
+    assert raised.value.hint.startswith("--input x=")
     model = load(msgspec.structs.replace(case, inputs=(TensorSpec("x", (2, 3)),)))
     assert model.inputs == (TensorSpec("x", (2, 3)),)
     assert len(model.weights_sha256) == 64
@@ -104,7 +104,7 @@ def test_compiled_modules_need_trust(tmp_path: Path, name: str) -> None:
     case = Case(model=find(str(compiled(tmp_path, name))).spec, backend="torch_tensorrt", batch=2)
     with pytest.raises(InferlensError, match="can run code when it is opened") as raised:
         load(case)
-    assert raised.value.cure.startswith("--trust")
+    assert raised.value.hint.startswith("--trust")
     assert load(case, trust=True).format == "torch_tensorrt"
 
 
@@ -168,7 +168,7 @@ def test_a_provenance_that_was_tampered_with_is_one_message(tmp_path: Path, name
     with pytest.raises(InferlensError) as raised:
         find(str(path))
     assert words in raised.value.what
-    assert raised.value.cure == "build it again"
+    assert raised.value.hint == "build it again"
     assert len(raised.value.what) < 400
 
 

@@ -10,10 +10,10 @@ import onnx
 import pytest
 import torch
 
-from inferlens.case import Case, TensorSpec
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.model import Model
 from inferlens.models.resolve import find, load
+from inferlens.spec.case import Case, TensorSpec
 
 
 def loaded(name: str, **fields: Any) -> Model:
@@ -54,7 +54,7 @@ def test_open_dimensions_are_asked_for_and_then_taken(tmp_path: Path) -> None:
     assert find(path).batch == 1
     with pytest.raises(InferlensError, match="leaves open") as raised:
         loaded(path)
-    assert "--input x=1x3x" in raised.value.cure
+    assert "--input x=1x3x" in raised.value.hint
     model = loaded(path, inputs=(TensorSpec("x", (1, 3, 10, 8)),), batch=5)
     assert model.inputs == (TensorSpec("x", (5, 3, 10, 8)),)
     with pytest.raises(InferlensError, match="does not take"):
@@ -82,7 +82,7 @@ def test_a_graph_that_does_not_tell_a_shape_takes_any_that_is_given(tmp_path: Pa
     path = small_graph(tmp_path / "net.onnx", x=None, more=["N", 8])
     with pytest.raises(InferlensError, match="The input 'x' has a shape that the model leaves open") as raised:
         loaded(path)
-    assert "--input x=1x" in raised.value.cure
+    assert "--input x=1x" in raised.value.hint
     model = loaded(path, inputs=(TensorSpec("x", shape),), batch=shape[0] if shape else None)
     assert [spec.shape for spec in model.inputs] == [shape, (shape[0] if shape else 1, 8)]
     with pytest.raises(InferlensError, match="does not take x=3:int64") as raised:
@@ -103,7 +103,7 @@ def test_the_input_to_try_has_the_graphs_own_name(tmp_path: Path) -> None:
     for asked, words in (((), "leaves open"), ((TensorSpec("other", (1, 2)),), "has no input 'other'")):
         with pytest.raises(InferlensError, match=words) as raised:
             loaded(path, inputs=asked)
-        assert raised.value.cure == "--input 'x0 of x0=1x128:float32'"
+        assert raised.value.hint == "--input 'x0 of x0=1x128:float32'"
 
 
 def test_a_graph_without_inputs_cannot_be_measured(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def free_program(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("asked", "batch", "cure"),
+    ("asked", "batch", "hint"),
     [
         ("4x3x16x8", 9, "--batch 8, or a file stored for a wider range"),
         ("9x3x5x8", None, "--input input=8x3x8x8:float32, or a file stored for a wider range"),
@@ -172,13 +172,13 @@ def free_program(folder: Path) -> Path:
     ],
 )
 def test_sizes_outside_of_the_range_of_a_program_are_one_message(
-    tmp_path: Path, asked: str, batch: int | None, cure: str
+    tmp_path: Path, asked: str, batch: int | None, hint: str
 ) -> None:
     path = str(free_program(tmp_path))
     with pytest.raises(Unsupported, match="is outside of the range that the file was stored for") as raised:
         loaded(path, inputs=(TensorSpec.parse(f"input={asked}"),), batch=batch)
     assert raised.value.expected == "input=1..8x3x8..Nx8"
-    assert cure in raised.value.cure
+    assert hint in raised.value.hint
 
 
 @pytest.mark.parametrize("batch", [1, 8])

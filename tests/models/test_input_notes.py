@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from inferlens.case import Case, TensorSpec
 from inferlens.errors import InferlensError
 from inferlens.models import input_notes
 from inferlens.models.model import Model
 from inferlens.models.resolve import find, load
+from inferlens.spec.case import Case, TensorSpec
 
 SPECS = (TensorSpec("tokens 1", (2, 12), "int64", 0, 50), TensorSpec("mask", (2, 12)))
 SUFFIXES = (".pt", ".pt2")
@@ -113,7 +113,7 @@ def test_a_note_that_makes_no_sense_is_one_message(suffix: str, what: str, tmp_p
     assert "\n" not in str(raised.value)
     assert "\x1b" not in str(raised.value)
     assert len(str(raised.value)) < 500
-    assert raised.value.cure
+    assert raised.value.hint
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -130,4 +130,4 @@ def test_a_note_of_other_inputs_than_the_program_has_is_refused(specs: tuple[Ten
     path = stored(tmp_path / "m.pt2", input_notes.write(specs, "float32"))
     with pytest.raises(InferlensError, match="is not what its program takes") as raised:
         opened(path)
-    assert raised.value.cure == "export it again"
+    assert raised.value.hint == "export it again"

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from inferlens.backends.base import TOLERANCES
-from inferlens.case import Case
 from inferlens.measure.agreement import compare
 from inferlens.models.inputs import make_inputs
 from inferlens.models.outputs import flatten
 from inferlens.models.resolve import find, load
+from inferlens.spec.case import Case
 
 # Attention after and before its norm, and convolutions under layer norm and batch norm: deep, not wide.
 MODELS = [

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from inferlens.case import Case
 from inferlens.errors import InferlensError
 from inferlens.models.model import Model
 from inferlens.models.resolve import find, load
 from inferlens.models.sources.program_check import code_in, is_arithmetic
+from inferlens.spec.case import Case
 
 
 class Net(torch.nn.Module):
@@ -97,7 +97,7 @@ def test_text_that_would_run_as_python_never_does(tmp_path: Path, where: str) ->
     else:
         with pytest.raises(InferlensError, match="can run code when it is opened") as raised:
             opened(path)
-        assert "--trust" in raised.value.cure
+        assert "--trust" in raised.value.hint
     assert not mark.exists()
 
 

@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from inferlens.case import Case, TensorSpec
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.inputs import draw, make_inputs
 from inferlens.models.model import Model
 from inferlens.models.outputs import flatten
 from inferlens.models.resolve import find, load
 from inferlens.models.sources import live
+from inferlens.spec.case import Case, TensorSpec
 
 
 class Tiny(torch.nn.Module):
@@ -107,7 +107,7 @@ def test_a_text_model_gets_tokens_and_a_mask() -> None:
 
 def test_the_same_seed_gives_the_same_weights_in_another_process_and_another_seed_others() -> None:
     script = (
-        "from inferlens.case import Case; from inferlens.models.resolve import load\n"
+        "from inferlens.spec.case import Case; from inferlens.models.resolve import load\n"
         "print(load(Case(model='timm:resnet10t', backend='x')).weights_sha256)"
     )
     elsewhere = subprocess.run(
@@ -228,7 +228,7 @@ def test_no_file_runs_code_without_trust(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(raised.value)
     assert "weights_only" not in str(raised.value)
     if name in ("bomb.pt", "module.pt", "legacy.pt", "bomb.pt2"):
-        assert "--trust" in raised.value.cure
+        assert "--trust" in raised.value.hint
 
 
 def _put_bomb(path: Path, mark: Path) -> None:
@@ -258,7 +258,7 @@ def test_broken_and_foreign_files_are_one_message(tmp_path: Path, suffix: str, d
     with pytest.raises(InferlensError) as raised:
         loaded(str(path))
     assert "broken" in str(raised.value)
-    assert "again" in raised.value.cure
+    assert "again" in raised.value.hint
 
 
 def test_a_file_cut_short_is_one_message(tmp_path: Path) -> None:
@@ -268,7 +268,7 @@ def test_a_file_cut_short_is_one_message(tmp_path: Path) -> None:
         (tmp_path / "m.pt").write_bytes(data[:length])
         with pytest.raises(InferlensError) as raised:
             loaded(str(tmp_path / "m.pt"))
-        assert "again" in raised.value.cure
+        assert "again" in raised.value.hint
 
 
 def test_weights_from_a_file_are_the_ones_used(tmp_path: Path) -> None:
@@ -352,7 +352,7 @@ def test_any_nesting_of_outputs_is_flattened() -> None:
 
 def test_a_fake_model_needs_no_framework() -> None:
     script = (
-        "import sys; from inferlens.models.resolve import find, load; from inferlens.case import Case\n"
+        "import sys; from inferlens.models.resolve import find, load; from inferlens.spec.case import Case\n"
         "load(Case(model=find('fake:demo').spec, backend='fake')); print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

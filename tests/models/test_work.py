@@ -12,11 +12,11 @@ torch = pytest.importorskip("torch")
 
 from torch import nn  # noqa: E402
 
-from inferlens.case import Case, TensorSpec  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
 from inferlens.models.work import count  # noqa: E402
 from inferlens.models.work.torch_module import count_module  # noqa: E402
-from inferlens.work import ModuleWork, Work  # noqa: E402
+from inferlens.record.work import ModuleWork, Work  # noqa: E402
+from inferlens.spec.case import Case, TensorSpec  # noqa: E402
 
 FLOAT = 4
 IMAGE = TensorSpec("x", (1, 3, 224, 224))
@@ -347,7 +347,7 @@ def test_an_exported_program_tells_its_modules() -> None:
 
 def test_an_onnx_file_is_counted_from_its_shapes(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
-    from inferlens.inspection import makers
+    from inferlens.execution.profile_child import makers
 
     class Net(nn.Module):
         def __init__(self) -> None:

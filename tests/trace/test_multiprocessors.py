@@ -6,9 +6,9 @@ from math import prod
 
 import pytest
 
-from inferlens.kernel_profile import Gpu
+from inferlens.record.kernel_profile import Gpu
 from inferlens.trace.multiprocessors import achieved, blocks_that_fit, theoretical
-from tests.backends.kernel_samples import H200, NAMES, runs
+from tests.backends.profiling.kernel_samples import H200, NAMES, runs
 
 # Of cudaOccMaxActiveBlocksPerMultiprocessor in cuda_occupancy.h, CUDA 13.0: compute capability, threads and shared
 # memory of a multiprocessor; threads of a block, registers, shared memory of a block; and how many blocks fit.

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from inferlens.errors import InferlensError
-from inferlens.trace import joins, read, room
+from inferlens.trace import launch_links as launch_links
+from inferlens.trace import read, room
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.room import Parts, Room
 from inferlens.views.traced import VIEWS
@@ -51,7 +52,7 @@ def test_files_hold_the_same_as_memory(source: Any, monkeypatch: pytest.MonkeyPa
     whole = drawn(source(), IN_MEMORY)
     assert drawn(source(), IN_FILES) == whole
     monkeypatch.setattr(room, "_PART", 1000)
-    monkeypatch.setattr(joins, "_PART", 7)
+    monkeypatch.setattr(launch_links, "_PART", 7)
     assert drawn(source(), IN_FILES) == whole
 
 
@@ -90,7 +91,7 @@ def test_a_disk_without_room_is_one_error(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     with pytest.raises(InferlensError, match="No space left on device") as raised:
         read(training(), Room(IN_FILES))
-    assert "TMPDIR" in raised.value.cure
+    assert "TMPDIR" in raised.value.hint
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from inferlens.case import Budget, Case, TensorSpec
-from inferlens.record import (
+from inferlens.record.record import (
     Agreement,
     Environment,
     Gpu,
@@ -20,6 +19,7 @@ from inferlens.record import (
     Record,
     Warning,
 )
+from inferlens.spec.case import Budget, Case, TensorSpec
 
 CPU = "Intel(R) Xeon(R) Platinum 8480C"
 GPU = "NVIDIA H200"
@@ -97,10 +97,10 @@ def in_turns(one: tuple[float, ...], other: tuple[float, ...], calls: int = 20) 
     return found
 
 
-def failure(of: Case, status: str = "failed", reason: str = "It broke.", cure: str = "", **fields: Any) -> Record:
+def failure(of: Case, status: str = "failed", reason: str = "It broke.", hint: str = "", **fields: Any) -> Record:
     """A record of a case that did not run."""
     bare: dict[str, Any] = {"agreement": None, "memory": Memory(), "phases": (Phase("load", 0.4),)}
-    return record(of, median=None, status=status, reason=reason, cure=cure, **{**bare, **fields})
+    return record(of, median=None, status=status, reason=reason, hint=hint, **{**bare, **fields})
 
 
 def cpu_records() -> list[Record]:

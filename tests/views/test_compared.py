@@ -11,13 +11,13 @@ import pytest
 from markdown_it import MarkdownIt
 
 from inferlens import InferlensError
-from inferlens.comparing.cases import Compared, compare
-from inferlens.record import Agreement, Environment, Warning
+from inferlens.analysis.compare.cases import Compared, compare
+from inferlens.record.record import Agreement, Environment, Warning
 from inferlens.views.compared import FORMATS, render
 from inferlens.views.compared.github import command
 from inferlens.views.compared.lines import full_names, groups
 from inferlens.views.compared.sentences import sentences
-from tests.comparing.sides import broken, ran
+from tests.analysis.compare.sides import broken, ran
 from tests.views.samples import CPU_MACHINE, case
 
 NASTY = "\x1b[31m<b onload=x>a|b</b> [x](http://y) `c` ]]>\r\n::error::%0A &amp; \u202e\ufffe\x00"
@@ -74,7 +74,7 @@ def test_nothing_steers_a_terminal_or_ends_a_line(format, compared):
 def test_a_format_that_there_is_not():
     with pytest.raises(InferlensError, match="no format 'jnit'") as error:
         render(MADE["everything"], "jnit")
-    assert "junit" in error.value.cure
+    assert "junit" in error.value.hint
 
 
 # Words

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from inferlens.errors import InferlensError
-from inferlens.record import Memory
+from inferlens.record.record import Memory
 from inferlens.views import VIEWS
 from inferlens.views.chart import Chart
 from inferlens.views.csv import Csv

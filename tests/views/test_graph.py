@@ -13,18 +13,18 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 
+from inferlens.analysis.profile.attribution import Path
+from inferlens.analysis.profile.graph import Graph, Region
+from inferlens.analysis.profile.graph_fold import graph_of
 from inferlens.errors import InferlensError, MissingLibrary
-from inferlens.insight.fused import Path
-from inferlens.insight.graph import Graph, Region
-from inferlens.insight.graph_fold import graph_of
-from inferlens.layer_profile import Tensor
+from inferlens.record.layer_profile import Tensor
 from inferlens.views.graph import place, render
 from inferlens.views.graph.boxes import boxes
 from inferlens.views.graph.colours import BANDS, HEAT, heat, inks
 from inferlens.views.graph.place import Placed, numbered, placed, spine
 from inferlens.views.graph.words import begun, fitted, named, width
-from tests.insight.graphs import long, reads, residual, source
-from tests.insight.samples import NASTY
+from tests.analysis.profile.graphs import long, reads, residual, source
+from tests.analysis.profile.samples import NASTY
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = (
@@ -254,7 +254,7 @@ def test_a_drawing_too_tall_for_a_png_is_refused_with_a_cure(monkeypatch):
     monkeypatch.setattr("inferlens.views.graph.TALLEST", 400)
     with pytest.raises(InferlensError, match="too many for a PNG") as raised:
         render([graph_of(residual())], "png", title="small")
-    assert "--depth" in raised.value.cure
+    assert "--depth" in raised.value.hint
 
 
 def test_json_keeps_names_as_they_are():
@@ -272,7 +272,7 @@ def test_json_has_everything_and_needs_no_library(monkeypatch):
     assert graph["edges"][0].keys() >= {"tail", "head", "tensors", "known"}
     with pytest.raises(MissingLibrary, match="pygraphviz") as raised:
         render([graph_of(residual())], "svg", title="small")
-    assert raised.value.cure == "pip install 'inferlens[graphs]'"
+    assert raised.value.hint == "pip install 'inferlens[graphs]'"
 
 
 def test_another_format_is_refused():
@@ -295,7 +295,7 @@ def test_graphviz_may_crash_and_it_is_said(monkeypatch, child, said):
     monkeypatch.setattr(place, "_CHILD", child)
     with pytest.raises(InferlensError, match=said) as raised:
         laid_out(graph_of(residual()))
-    assert "--depth" in raised.value.cure
+    assert "--depth" in raised.value.hint
 
 
 def test_graphviz_may_take_for_ever(monkeypatch):

@@ -11,13 +11,13 @@ import pytest
 from rich.cells import cell_len
 
 from inferlens.errors import InferlensError
-from inferlens.profile_store import LoadedProfiles
-from inferlens.record import Warning
+from inferlens.record.profile_store import LoadedProfiles
+from inferlens.record.record import Warning
 from inferlens.views.profiled import FORMATS, kernels
 from inferlens.views.profiled.cases import groups
-from tests.backends.kernel_samples import ENGINE, GRAPH
-from tests.insight.kernel_profiles import kernel, made, nasty, of_kernels, traced
-from tests.insight.samples import NASTY, untouched
+from tests.analysis.profile.kernel_profiles import kernel, made, nasty, of_kernels, traced
+from tests.analysis.profile.samples import NASTY, untouched
+from tests.backends.profiling.kernel_samples import ENGINE, GRAPH
 
 
 def loaded(*profiles, level=None) -> list:
@@ -130,7 +130,7 @@ def test_any_name_at_any_width(format, width):
 
 
 def test_a_case_without_kernels_says_why():
-    broken = of_kernels("pytorch", None, status="unsupported", reason="No GPU.", cure="--device cuda")
+    broken = of_kernels("pytorch", None, status="unsupported", reason="No GPU.", hint="--device cuda")
     assert "It has no kernels: No GPU. --device cuda" in drawn(broken)
     assert json.loads(drawn(broken, format="json"))["cases"][0]["reason"] == "No GPU."
     warned = msgspec.structs.replace(traced(), warnings=(Warning("slow", "It was slow.", "Try again."),))

@@ -10,17 +10,17 @@ import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from inferlens.backends.operator_runs import GPU_CLOCK
+from inferlens.backends.profiling.operator_runs import GPU_CLOCK
 from inferlens.errors import InferlensError
-from inferlens.kernel_profile import Kernel, Kernels
-from inferlens.layer_profile import Layer, Profile
-from inferlens.profile_store import LoadedProfiles
+from inferlens.record.kernel_profile import Kernel, Kernels
+from inferlens.record.layer_profile import Layer, Profile
+from inferlens.record.profile_store import LoadedProfiles
 from inferlens.views.profiled import FORMATS, kernels, modules
 from inferlens.views.profiled.cases import groups
 from inferlens.views.profiled.module_columns import columns
-from tests.backends.kernel_samples import ENGINE
-from tests.insight.kernel_profiles import made, nasty, of_kernels, traced
-from tests.insight.samples import NASTY, eager, fused, profile, untouched
+from tests.analysis.profile.kernel_profiles import made, nasty, of_kernels, traced
+from tests.analysis.profile.samples import NASTY, eager, fused, profile, untouched
+from tests.backends.profiling.kernel_samples import ENGINE
 from tests.views.samples import case
 
 RUNS = 20
@@ -211,7 +211,7 @@ def test_a_case_without_the_level_says_so():
     assert (
         "tensorrt fp16 has no kernels: It was not profiled at that level; inferlens profile MODEL --level ker" in text
     )
-    broken = of_kernels("tensorrt", None, status="failed", reason="It broke.", cure="--timeout")
+    broken = of_kernels("tensorrt", None, status="failed", reason="It broke.", hint="--timeout")
     assert "tensorrt fp16 has no kernels: It broke. --timeout" in drawn(eager_kernels(), broken)
     assert "tensorrt fp16 has no kernels: It broke. --timeout" in drawn(TENSORRT, broken, level="kernel")
     assert levels(eager_kernels(), broken) == ["kernel of kernels"], "it did not run"

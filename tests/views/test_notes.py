@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferlens.record import Warning
+from inferlens.record.record import Warning
 from inferlens.views.markdown import Markdown
 from tests.views.samples import case, record
 

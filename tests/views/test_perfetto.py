@@ -19,12 +19,12 @@ import msgspec
 import pytest
 
 from inferlens.errors import InferlensError
-from inferlens.kernel_profile import Kernel, Kernels
-from inferlens.layer_profile import Layer, Profile
-from inferlens.profile_store import load_profiles
+from inferlens.record.kernel_profile import Kernel, Kernels
+from inferlens.record.layer_profile import Layer, Profile
+from inferlens.record.profile_store import load_profiles
 from inferlens.views.profiled import perfetto
+from tests.analysis.profile.samples import NASTY, eager, failed, fused, layer, nasty, profile, saved
 from tests.commands import inferlens
-from tests.insight.samples import NASTY, eager, failed, fused, layer, nasty, profile, saved
 from tests.views.samples import case
 from tests.views.trace_format import checked, span
 

@@ -4,7 +4,7 @@ import pytest
 
 from inferlens.cli.plot import plot
 from inferlens.errors import InferlensError
-from inferlens.record import encode
+from inferlens.record.record import encode
 
 from .samples import cpu_records
 

@@ -12,12 +12,12 @@ import pytest
 from rich.cells import cell_len
 
 from inferlens.errors import InferlensError
-from inferlens.profile_store import LoadedProfiles
-from inferlens.record import Warning
+from inferlens.record.profile_store import LoadedProfiles
+from inferlens.record.record import Warning
 from inferlens.views.profiled import FORMATS, boxes, layers, modules
 from inferlens.views.profiled.cases import groups
 from inferlens.views.profiled.grid import shorten
-from tests.insight.samples import NASTY, RUNS, eager, failed, fused, layer, nasty, other, profile, untouched
+from tests.analysis.profile.samples import NASTY, RUNS, eager, failed, fused, layer, nasty, other, profile, untouched
 from tests.views.samples import GPU_MACHINE, WRONG, case
 
 ALL = (eager(), fused(), other(), failed(case("torchscript:trace"), "It <broke>."))

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from inferlens.cautions import in_waves, on_other_card
-from inferlens.comparing.cases import compare
-from inferlens.machine import Energy, Marks
-from inferlens.record import Gpu, Measurement, Memory, Record
+from inferlens.analysis.compare.cases import compare
+from inferlens.analysis.findings.warnings import in_waves, on_other_card
+from inferlens.record.machine import Energy, Marks
+from inferlens.record.record import Gpu, Measurement, Memory, Record
 from inferlens.units import half_width
 from inferlens.views.chart import Chart
 from inferlens.views.rows import of_comparisons, rows

@@ -13,14 +13,14 @@ import pytest
 from rich.cells import cell_len
 
 from inferlens.errors import InferlensError
-from inferlens.kernel_profile import Kernel, Kernels
-from inferlens.layer_profile import Profile
-from inferlens.profile_store import LoadedProfiles
+from inferlens.record.kernel_profile import Kernel, Kernels
+from inferlens.record.layer_profile import Profile
+from inferlens.record.profile_store import LoadedProfiles
 from inferlens.units import bandwidth, flop_rate, megaflops
 from inferlens.views.profiled import FORMATS, roofline_plot
 from inferlens.views.profiled.roofline import Roofed, render, roofed
-from tests.insight.floors import CHAIN, ceilings, module, work_of, worked
-from tests.insight.samples import NASTY, eager, failed, layer, untouched
+from tests.analysis.profile.floors import CHAIN, ceilings, module, work_of, worked
+from tests.analysis.profile.samples import NASTY, eager, failed, layer, untouched
 from tests.views.samples import case
 
 

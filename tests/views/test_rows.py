@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from inferlens.case import TensorSpec, with_batch
 from inferlens.errors import InferlensError
-from inferlens.record import Environment, Gpu, ModelFacts, Phase
+from inferlens.record.record import Environment, Gpu, ModelFacts, Phase
+from inferlens.spec.case import TensorSpec, with_batch
 from inferlens.views.columns import headline
 from inferlens.views.csv import Csv
 from inferlens.views.json import Json
@@ -84,7 +84,7 @@ def test_unchecked_outputs_are_ranked_and_shown_as_such():
 def test_failures_keep_status_reason_and_cure_and_show_no_numbers():
     failed = failure(case("openvino"), "crashed", "signal 11", "--batch 1", measurements=record().measurements)
     row = by_name([record(), failed])["openvino fp32"]
-    assert (row.status, row.reason, row.cure, row.median, row.samples) == ("crashed", "signal 11", "--batch 1", None, 0)
+    assert (row.status, row.reason, row.hint, row.median, row.samples) == ("crashed", "signal 11", "--batch 1", None, 0)
 
 
 def test_build_is_export_and_build():

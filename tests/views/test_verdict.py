@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from inferlens.record import Environment
+from inferlens.record.record import Environment
 from inferlens.views.rows import rows
 from inferlens.views.verdict import verdict
 

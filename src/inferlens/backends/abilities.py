@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from inferlens.layer_profile import Layers
+from inferlens.record.layer_profile import Layers
 
 
 class LayerProfiler(ABC):
@@ -23,7 +23,7 @@ class LayerProfiler(ABC):
         and where they come from is worked out afterwards.
 
         Raises:
-            Unsupported: if the library does not tell here, with what would cure it.
+            Unsupported: if the library does not tell here, with what would help.
         """
 
 

@@ -1,7 +1,7 @@
 """Whether a library and a device are there, as answers for :class:`~inferlens.backends.base.Capabilities`.
 
 Nothing here raises for something missing: a library that is absent or broken, and a machine without a GPU, are an
-:class:`~inferlens.backends.base.Absence` with its cure.
+:class:`~inferlens.backends.base.Absence` with its hint.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 from msgspec import Struct
 
 from inferlens.backends.base import Absence, Preparation
-from inferlens.case import PRECISIONS
 from inferlens.errors import MissingLibrary
+from inferlens.spec.case import PRECISIONS
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # exporters write their messages for a terminal
 
@@ -30,7 +30,7 @@ def imported(library: str, title: str, extra: str) -> tuple[ModuleType | None, A
     except ModuleNotFoundError as error:
         if error.name == library:
             missing = MissingLibrary(title, extra=extra)
-            return None, Absence("", missing.what, missing.cure)
+            return None, Absence("", missing.what, missing.hint)
         return None, _broken(title, error, extra)
     except Exception as error:  # a library that was built for another system can raise anything when it is loaded
         return None, _broken(title, error, extra)

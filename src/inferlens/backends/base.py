@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,15 +16,15 @@ from types import TracebackType
 from typing import Any, ClassVar
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from inferlens.backends.clocks import Clock, HostClock
 from inferlens.backends.configured import Configured
-from inferlens.case import QUANTIZED, Case
-from inferlens.clocks import Clock, HostClock
-from inferlens.errors import InferlensError, Unsupported, suggestion
-from inferlens.models.model import Array, Format, Found, Model
-from inferlens.record import Artefact, Phase, PhaseName, Warning
+from inferlens.errors import Unsupported
+from inferlens.models.model import Array, Format, Model, ModelInfo
+from inferlens.record.record import Artefact, Phase, PhaseName, Warning
+from inferlens.spec.case import QUANTIZED, Case
 
 Inputs = dict[str, Array]
 Outputs = list[NDArray[np.generic]]
@@ -50,7 +50,7 @@ class Absence(Struct, frozen=True):
 
     variant: str
     reason: str
-    cure: str = ""
+    hint: str = field(default="", name="cure")
     device: str = ""
 
 
@@ -60,7 +60,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     Attributes:
         formats: formats of models it takes.
         supports: what works here; empty if nothing does.
-        absent: what does not, with reason and cure.
+        absent: what does not, with reason and hint.
         limits: why some precision is missing on a device, or what alone it takes, by ``variant/device/precision`` or
             ``device/precision``.
         libraries: versions of the libraries it uses.
@@ -89,13 +89,13 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         """The first variant that takes ``format`` on ``device``; ``None`` if none does."""
         return next((support.variant for support in self.takes(format) if support.device == device), None)
 
-    def refusal(self, case: Case, found: Found) -> Unsupported | None:
+    def refusal(self, case: Case, found: ModelInfo) -> Unsupported | None:
         """Why ``case`` cannot run here; ``None`` if, as far as can be told beforehand, it can."""
         for absence in self.absent:
             if absence.variant in ("", case.variant) and absence.device in ("", case.device):
                 limit = self._limit(case) if case.precision in QUANTIZED else ""
                 also = f"{absence.reason.rstrip('.')}. Of {case.precision}: {limit}" if limit else ""
-                return Unsupported(also or absence.reason, cure=absence.cure)
+                return Unsupported(also or absence.reason, hint=absence.hint)
         here = [support for support in self.supports if support.variant == case.variant]
         on_device = [support for support in here if support.device == case.device]
         if not on_device:
@@ -103,7 +103,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
             only = f"on {case.device}, only on {devices}" if devices else "on any device of this machine"
             return Unsupported(f"{case.backend_label} does not run {only}.")
         if case.io == "host" and case.device == "cpu":
-            return Unsupported("On the CPU every call begins and ends on the host.", cure="without --io host")
+            return Unsupported("On the CPU every call begins and ends on the host.", hint="without --io host")
         formats = on_device[0].formats or self.formats
         if found.format not in formats:
             return Unsupported(
@@ -117,23 +117,23 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         keys = (f"{case.variant}/{case.device}/{case.precision}", f"{case.device}/{case.precision}")
         return next((self.limits[key] for key in keys if key in self.limits), "")
 
-    def _precision_refusal(self, case: Case, found: Found, support: Support) -> Unsupported | None:
+    def _precision_refusal(self, case: Case, found: ModelInfo, support: Support) -> Unsupported | None:
         limit = self._limit(case)
         why = f": {limit}" if limit else ""
         if case.precision not in support.precisions:
             return Unsupported(
                 f"{case.backend_label} does not run {case.precision} on {case.device}{why}.",
-                cure=f"--precision {','.join(name for name in support.precisions if name not in QUANTIZED)}",
+                hint=f"--precision {','.join(name for name in support.precisions if name not in QUANTIZED)}",
             )
         if found.origin and found.precision != case.precision:
             return Unsupported(
                 f"The model was compiled for {found.precision}, not for {case.precision}.",
-                cure=f"--precision {found.precision}",
+                hint=f"--precision {found.precision}",
             )
         if case.precision in QUANTIZED and found.precision != case.precision:
             return Unsupported(
                 f"The model is not quantized to {case.precision}, and models are run here as they are{why}.",
-                cure="an ONNX file with QuantizeLinear and DequantizeLinear nodes",
+                hint="an ONNX file with QuantizeLinear and DequantizeLinear nodes",
             )
         return None
 
@@ -286,7 +286,7 @@ class Backend(Configured, ABC):
         Raises:
             Unsupported: if this model cannot be saved this way.
         """
-        raise Unsupported(f"Models prepared for {case.backend_label} cannot be saved.", cure="inferlens backends")
+        raise Unsupported(f"Models prepared for {case.backend_label} cannot be saved.", hint="inferlens backends")
 
     def tolerance(self, case: Case) -> float:
         """Largest relative L2 error against the fp32 reference that counts as right for this case."""
@@ -297,19 +297,3 @@ class Backend(Configured, ABC):
 # the factor above them leaves room for the depth of the network and another order of summation. Quantized models are
 # compared with themselves, computed in fp32 between their own roundings: what differs is which way a value is rounded.
 TOLERANCES = {"fp32": 1e-4, "tf32": 2e-2, "fp16": 2e-2, "bf16": 1e-1, "fp8": 1e-1, "int8": 1e-1}
-
-
-def split_label(text: str, known: Sequence[str]) -> tuple[str, str | None]:
-    """``("onnxruntime", "cpu")`` from ``onnxruntime:cpu``; the variant is ``None`` where none is named.
-
-    Raises:
-        InferlensError: if the backend is not among ``known``.
-    """
-    name, colon, variant = text.partition(":")
-    if name not in known:
-        raise InferlensError(
-            f"There is no backend '{name}'.",
-            expected=f"one of {', '.join(known)}",
-            cure=suggestion(name, known) or "inferlens doctor",
-        )
-    return name, variant if colon else None

@@ -8,9 +8,9 @@ from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_
 import msgspec
 from msgspec import Struct
 
-from inferlens.case import Case, Option
-from inferlens.cures import Cure
+from inferlens.analysis.findings.hints import Hint
 from inferlens.errors import InferlensError, suggestion
+from inferlens.spec.case import Case, Option
 
 ON_CUDA = ("cuda_graph", "tf32", "cudnn_benchmark", "cudnn_conv_algo_search")  # options that do nothing on the CPU
 
@@ -34,7 +34,7 @@ class Configured:
                 raise InferlensError(
                     f"Backend '{cls.name}' has no option '{name}'.",
                     expected=f"one of {', '.join(sorted(known)) or 'none'}",
-                    cure=suggestion(name, known) or f"inferlens backends {cls.name}",
+                    hint=suggestion(name, known) or f"inferlens backends {cls.name}",
                 )
         try:
             return msgspec.convert(case.options, cls.options, strict=False)
@@ -46,11 +46,11 @@ class Configured:
             ) from error
 
     @classmethod
-    def cure(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Cure:  # noqa: ARG003
+    def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:  # noqa: ARG003
         """How ``case`` gets what ``option`` does at ``value``: here by the option of that name, where there is one.
 
         Overridden where a variant does it, or an option does nothing for some cases. Asked when records are looked at,
-        by :mod:`inferlens.cures`, so nothing is imported for it.
+        by :mod:`inferlens.analysis.findings.hints`, so nothing is imported for it.
 
         Args:
             case: what was run.
@@ -59,10 +59,10 @@ class Configured:
             facts: of the record or the profile.
         """
         if option not in cls.options.__struct_fields__ or (option in ON_CUDA and case.device != "cuda"):
-            return Cure()
+            return Hint()
         if getattr(cls.parse_options(case), option) == value:
-            return Cure(asked=True)
-        return Cure(f"{cls.name}.{option}={str(value).lower() if isinstance(value, bool) else value}")
+            return Hint(asked=True)
+        return Hint(f"{cls.name}.{option}={str(value).lower() if isinstance(value, bool) else value}")
 
 
 def _fits(value: Option, hint: Any) -> bool:

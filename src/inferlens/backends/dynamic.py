@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from inferlens.backends.feeds import ordered
-from inferlens.backends.torch_cast import tensor_of
-from inferlens.case import Case, TensorSpec
+from inferlens.backends.pytorch.cast import tensor_of
 from inferlens.models.model import Model
+from inferlens.spec.case import Case, TensorSpec
 
 
 def free_sizes(spec: TensorSpec) -> dict[int, str]:

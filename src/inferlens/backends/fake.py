@@ -22,10 +22,10 @@ from msgspec import Meta, Struct
 
 from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.base import Backend, Capabilities, Inputs, Outputs, Preparation, Runner, Support
-from inferlens.case import Case
-from inferlens.clocks import Clock, HostClock, Timings
-from inferlens.layer_profile import Layer, Layers, Tensor
+from inferlens.backends.clocks import Clock, HostClock, Timings
 from inferlens.models.model import Model
+from inferlens.record.layer_profile import Layer, Layers, Tensor
+from inferlens.spec.case import Case
 
 LAYERS = (
     ("stem", "Fake", ("stem",), 0.5),
@@ -67,11 +67,11 @@ class FakeClock:
         self._now = 0.0
 
     def now(self) -> float:
-        """See :class:`inferlens.clocks.Clock`."""
+        """See :class:`inferlens.backends.clocks.Clock`."""
         return self._now
 
     def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:
-        """See :class:`inferlens.clocks.Clock`."""
+        """See :class:`inferlens.backends.clocks.Clock`."""
         latency, begins = [], []
         for feed in itertools.islice(feeds, count):
             infer(feed)
@@ -81,12 +81,12 @@ class FakeClock:
         return Timings(latency, [], [], begins=begins)
 
     def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:  # noqa: ARG002 - one call is in flight, whatever the depth
-        """See :class:`inferlens.clocks.Clock`."""
+        """See :class:`inferlens.backends.clocks.Clock`."""
         self._before_window()
         return sum(self.time(infer, feeds, count).latency)
 
     def floor(self) -> float | None:
-        """See :class:`inferlens.clocks.Clock`."""
+        """See :class:`inferlens.backends.clocks.Clock`."""
         return None
 
 
@@ -191,7 +191,7 @@ def _raise() -> None:
 def _unsupported() -> None:
     from inferlens.errors import Unsupported
 
-    raise Unsupported("The operator 'aten.fake' is not supported.", cure="another backend")
+    raise Unsupported("The operator 'aten.fake' is not supported.", hint="another backend")
 
 
 def _memory_error() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from inferlens.backends.base import Inputs
-from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError, suggestion
 from inferlens.models.model import Array
+from inferlens.spec.case import TensorSpec
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 
@@ -24,6 +24,6 @@ def ordered(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array]:
         raise InferlensError(
             what,
             expected=f"arrays named {', '.join(names)}",
-            cure=suggestion(unknown[0], names) if unknown else "",
+            hint=suggestion(unknown[0], names) if unknown else "",
         )
     return [inputs[name] for name in names]

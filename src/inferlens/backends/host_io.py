@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from inferlens.backends.base import Inputs, Outputs, Runner
-from inferlens.clocks import StagedClock
+from inferlens.backends.clocks import StagedClock
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ def main() -> None:
         sys.stderr.write(f"Error: {error.what}\n")
         if error.expected:
             sys.stderr.write(f"  Expected: {error.expected}\n")
-        if error.cure:
-            sys.stderr.write(f"  Try: {error.cure}\n")
+        if error.hint:
+            sys.stderr.write(f"  Try: {error.hint}\n")
         sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(128 + signal.SIGINT)

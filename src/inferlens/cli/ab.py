@@ -9,7 +9,7 @@ import typer
 from inferlens.cli import options
 
 if TYPE_CHECKING:
-    from inferlens.duel import Duel
+    from inferlens.analysis.compare.ab_result import ABResult
 
 MODEL = "What to measure, as for bench; one model."
 A = "What B is compared with: a case in the words of its label, such as pytorch or 'torch_compile:default fp16 batch=8 \
@@ -75,11 +75,11 @@ def ab(
     report(*measure(model, a, b, {**rule, **words}), output, json)
 
 
-def measure(model: str, a: str, b: str, words: dict[str, Any]) -> tuple[Duel | None, bool]:
+def measure(model: str, a: str, b: str, words: dict[str, Any]) -> tuple[ABResult | None, bool]:
     """How it stands at the end, and whether it was interrupted; ``None`` if that was in the first round."""
     from inferlens.cli import screen
     from inferlens.cli.progress_of_rounds import RoundsBar
-    from inferlens.rounds import ab as measured
+    from inferlens.execution.ab import ab as measured
 
     bar = RoundsBar(screen.errors())
     with bar:
@@ -89,7 +89,7 @@ def measure(model: str, a: str, b: str, words: dict[str, Any]) -> tuple[Duel | N
             return bar.last, True
 
 
-def report(duel: Duel | None, interrupted: bool, output: str, as_json: bool) -> NoReturn:
+def report(duel: ABResult | None, interrupted: bool, output: str, as_json: bool) -> NoReturn:
     """Prints how it stands and where the records are.
 
     Raises:
@@ -109,7 +109,7 @@ def report(duel: Duel | None, interrupted: bool, output: str, as_json: bool) -> 
     raise typer.Exit(duel.exit_code)
 
 
-def data(duel: Duel) -> dict[str, Any]:
+def data(duel: ABResult) -> dict[str, Any]:
     """All that is known, for other programs: seconds, calls per second, null for what is absent."""
     import msgspec
 
@@ -117,7 +117,7 @@ def data(duel: Duel) -> dict[str, Any]:
     return {"schema": SCHEMA, "exit_code": duel.exit_code, "sentence": duel.sentence, **fields}
 
 
-def lines(duel: Duel) -> list[str]:
+def lines(duel: ABResult) -> list[str]:
     """A line for each side: its name, what was run, what it measured."""
     from inferlens import units
 

@@ -12,8 +12,9 @@ import typer
 from inferlens.cli import options
 
 if TYPE_CHECKING:
-    from inferlens.plan import Plan, Planned
-    from inferlens.record import Record
+    from inferlens.execution.expand import Planned
+    from inferlens.record.record import Record
+    from inferlens.spec.plan import Plan
 
 DEVICE = "cpu, cuda, with commas. [dim]Default: cuda if it works.[/dim]"
 IO = "Where a call begins and ends: device, or host with copies in and out as part of it, with commas."
@@ -67,9 +68,9 @@ def bench(
     Each case runs in a process of its own; its record is kept under results/MODEL/ as soon as it is done. Axes given
     with commas multiply into cases. A table compares them, and one sentence says what was fastest.
     """
-    from inferlens import api
     from inferlens.cli import screen
     from inferlens.cli.check import check as check_records
+    from inferlens.execution import run as api
 
     words = {
         "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
@@ -93,13 +94,13 @@ def bench(
 def read_plan(words: dict[str, Any]) -> Plan:
     """The plan of the command line, or of the file it names, in which words of the command line take precedence."""
     from inferlens.errors import InferlensError
-    from inferlens.plan import Plan
+    from inferlens.spec.plan import Plan
 
     files = [name for name in words["model"] if name.endswith(".toml")]
     if not files:
         return Plan.from_words(words)
     if len(words["model"]) > 1:
-        raise InferlensError("A plan file names its models itself.", cure=f"inferlens bench {files[0]}")
+        raise InferlensError("A plan file names its models itself.", hint=f"inferlens bench {files[0]}")
     said = {name: value for name, value in words.items() if value not in (None, []) and name != "model"}
     return Plan.from_words({**Plan.from_file(Path(files[0])), **said})
 
@@ -110,9 +111,9 @@ def measure(plan: Plan, reference: str | None = None) -> tuple[list[Record], boo
     Raises:
         InferlensError: if the plan is none, or no case of it can fit the reference.
     """
-    from inferlens import api
     from inferlens.cli import screen
     from inferlens.cli.progress import Bar
+    from inferlens.execution import run as api
 
     with Bar(screen.errors()) as bar:
         collected = Collecting(bar, reference)
@@ -130,7 +131,7 @@ def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str
         typer.Exit: if it was interrupted, or nothing ran.
     """
     from inferlens.cli import screen
-    from inferlens.store import safe_name
+    from inferlens.record.store import safe_name
 
     if records:
         screen.show(records, format, reference)
@@ -162,7 +163,7 @@ class Collecting:
         return getattr(self._bar, name)
 
     def done(self, record: Record, folder: Path) -> None:
-        """See :class:`inferlens.observer.Observer`."""
+        """See :class:`inferlens.execution.observer.Observer`."""
         self.records.append(record)
         self._bar.done(record, folder)
 

@@ -12,7 +12,7 @@ import typer
 from inferlens.cli import options
 
 if TYPE_CHECKING:
-    from inferlens.build_report import BuildReport, LayerDifference
+    from inferlens.record.build_report import BuildReport, LayerDifference
 
 MOST_LAYERS = 20
 MODEL = "What to build an engine of: a name, package.module:factory, or a file, such as a .onnx."
@@ -62,7 +62,7 @@ def with_capability(given: list[str], capability: str, backend: str) -> list[str
         InferlensError: if it names none, or an option says something else.
     """
     from inferlens.errors import InferlensError
-    from inferlens.plan_words import option_values
+    from inferlens.spec.plan_words import option_values
 
     wanted = [word.strip() for word in capability.replace("+", ",").split(",") if word.strip()]
     if not wanted:
@@ -81,8 +81,8 @@ def with_capability(given: list[str], capability: str, backend: str) -> list[str
 
 def run(words: dict[str, Any], backend: str, output: Path, builds: int, rebuild: bool, timeout: str) -> BuildReport:
     """Builds in a process of its own."""
-    from inferlens import tasks
     from inferlens.cli import screen
+    from inferlens.execution import tasks
     from inferlens.units import parse_duration
 
     check_output(output)
@@ -112,16 +112,16 @@ def check_output(path: Path) -> None:
             problem = "is a folder" if path.is_dir() else "is in a folder that does not exist"
             raise InferlensError(f"{path} {problem}.", expected="a file in a folder that exists")
         if path.suffix not in (".engine", ".plan"):
-            raise InferlensError(f"{path} has no suffix of an engine.", cure=f"--output {path.with_suffix('.engine')}")
+            raise InferlensError(f"{path} has no suffix of an engine.", hint=f"--output {path.with_suffix('.engine')}")
         if beside(path).is_dir():
             raise InferlensError(
-                f"{beside(path)} is a folder, and what {path.name} is built from goes there.", cure="another --output"
+                f"{beside(path)} is a folder, and what {path.name} is built from goes there.", hint="another --output"
             )
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{beside(path).name}."):  # as long as they get
             pass
     except OSError as error:
         raise InferlensError(
-            f"{path} cannot be written: {error.strerror}.", cure="--output with a folder that you may write to"
+            f"{path} cannot be written: {error.strerror}.", hint="--output with a folder that you may write to"
         ) from error
 
 

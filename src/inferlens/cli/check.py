@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inferlens.record import Warning
-    from inferlens.samples import Repeats
+    from inferlens.analysis.interference.samples import CaseRuns
+    from inferlens.record.record import Warning
 
 FORMATS = ("table", "json")
 SCHEMA = "inferlens.warnings/1"
@@ -25,10 +25,10 @@ def check(paths: Sequence[str], words: Mapping[str, Any], format: str) -> None:
     Raises:
         InferlensError: if there is no record, or a word is given that is of measuring.
     """
-    from inferlens.cautions import cautions
+    from inferlens.analysis.findings.warnings import cautions
+    from inferlens.analysis.interference.samples import latest
     from inferlens.cli import screen
-    from inferlens.samples import latest
-    from inferlens.store import load_records
+    from inferlens.record.store import load_records
     from inferlens.views.rows import of_comparisons
 
     _refuse(words, format)
@@ -48,12 +48,12 @@ def _refuse(words: Mapping[str, Any], format: str) -> None:
 
     given = [f"--{name.replace('_', '-')}" for name, value in words.items() if value not in (None, [], False)]
     if given:
-        raise InferlensError(f"With --check nothing is measured, and {given[0]} means nothing.", cure="without it")
+        raise InferlensError(f"With --check nothing is measured, and {given[0]} means nothing.", hint="without it")
     if format not in FORMATS:
         raise InferlensError(f"Warnings have no format '{format}'.", expected=f"one of {', '.join(FORMATS)}")
 
 
-def _data(repeats: Repeats, warnings: Sequence[Warning]) -> dict[str, Any]:
+def _data(repeats: CaseRuns, warnings: Sequence[Warning]) -> dict[str, Any]:
     first = repeats.first
     return {
         "model": first.case.model,
@@ -65,7 +65,7 @@ def _data(repeats: Repeats, warnings: Sequence[Warning]) -> dict[str, Any]:
     }
 
 
-def _lines(found: Sequence[tuple[Repeats, Sequence[Warning]]]) -> list[str]:
+def _lines(found: Sequence[tuple[CaseRuns, Sequence[Warning]]]) -> list[str]:
     """A paragraph for each case that has warnings, and a closing sentence."""
     from inferlens.units import plural
     from inferlens.views.plain import plain

@@ -34,9 +34,9 @@ def compare(
     Exit codes: 1 if a case is slower; else 4 if one did not run on both sides; else 3 if one is undecided; else 0.
     Bad input, and machines that differ, are 2.
     """
+    from inferlens.analysis.compare.cases import compare as compared_cases
     from inferlens.cli import screen
     from inferlens.cli.plot import write
-    from inferlens.comparing.cases import compare as compared_cases
     from inferlens.units import parse_share
     from inferlens.views.compared import check, render
 

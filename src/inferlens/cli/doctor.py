@@ -1,4 +1,4 @@
-"""``inferlens doctor``: what this machine has, and how to cure what it lacks."""
+"""``inferlens doctor``: what this machine has, and how to get what it lacks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from inferlens.backends.base import Capabilities
-    from inferlens.record import Environment
+    from inferlens.record.record import Environment
 
 
 def doctor(
@@ -19,9 +19,9 @@ def doctor(
     """Say what this machine has: hardware, driver, libraries, and each backend, or the command that cures it."""
     from rich.markup import escape
 
-    from inferlens import api
     from inferlens.backends import BACKENDS
     from inferlens.cli import screen
+    from inferlens.execution import run as api
     from inferlens.measure import environment
 
     here = environment.collect()
@@ -64,7 +64,7 @@ def machine(here: Environment) -> Table:
 
 
 def backend_table(capabilities: dict[str, Capabilities]) -> Table:
-    """Each backend's variants: where they run, or why not and the cure."""
+    """Each backend's variants: where they run, or why not and the hint."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -78,6 +78,6 @@ def backend_table(capabilities: dict[str, Capabilities]) -> Table:
             table.add_row("[green]✓[/green]", label, support.device, " ".join(support.precisions), escape(limits))
         for absence in can.absent:
             label = f"{name}:{absence.variant}" if absence.variant else name
-            cure = f"\nTry: {absence.cure}" if absence.cure else ""
-            table.add_row("[red]✗[/red]", label, absence.device, "", escape(absence.reason + cure))
+            hint = f"\nTry: {absence.hint}" if absence.hint else ""
+            table.add_row("[red]✗[/red]", label, absence.device, "", escape(absence.reason + hint))
     return table

@@ -33,8 +33,9 @@ def export(
 
     Compiled files have a JSON file beside them that tells what they were made from and need.
     """
-    from inferlens import tasks, units
+    from inferlens import units
     from inferlens.cli import screen
+    from inferlens.execution import tasks
 
     limit = units.parse_duration(timeout)
     words = {

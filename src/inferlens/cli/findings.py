@@ -33,7 +33,7 @@ def show(paths: Sequence[Path], format: str = "table", top: int | None = None, *
         InferlensError: if there is no profile, or no such format.
     """
     from inferlens.cli import screen
-    from inferlens.profile_store import load_profiles
+    from inferlens.record.profile_store import load_profiles
     from inferlens.views.profiled import check
     from inferlens.views.profiled.findings import judged, render
 

@@ -24,10 +24,10 @@ def graph(
     Several cases are drawn side by side. An .onnx file has nodes and no times. The HTML file can be moved and enlarged,
     and needs no network.
     """
+    from inferlens.analysis.profile.graph_fold import check_regions, graph_of
     from inferlens.cli import screen
     from inferlens.cli.graph_sources import sources_of
     from inferlens.cli.plot import write
-    from inferlens.insight.graph_fold import check_regions, graph_of
     from inferlens.views.graph import check_format, render
 
     format = output.suffix.lower().removeprefix(".")

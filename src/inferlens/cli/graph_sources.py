@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from inferlens.backends.onnx_layers import onnx_layers
+from inferlens.analysis.profile.graph import Source, source_of
+from inferlens.analysis.profile.graph_engine import engine_source, is_engine_information
+from inferlens.backends.onnx.layers import onnx_layers
 from inferlens.errors import InferlensError
-from inferlens.insight.graph import Source, source_of
-from inferlens.insight.graph_engine import engine_source, is_engine_information
-from inferlens.profile_store import load_profiles
+from inferlens.record.profile_store import load_profiles
 from inferlens.units import plural
 from inferlens.views.plain import plain
 from inferlens.views.profiled.cases import groups
 
 
 @dataclass
-class Found:
+class ModelInfo:
     """Layers to draw, what all of them are of, and what could not be read."""
 
     title: str = ""
@@ -25,13 +25,13 @@ class Found:
     problems: list[str] = field(default_factory=list)
 
 
-def sources_of(paths: Sequence[Path]) -> Found:
+def sources_of(paths: Sequence[Path]) -> ModelInfo:
     """Everything that can be drawn under ``paths``.
 
     Raises:
         InferlensError: if a path does not exist, or there is nothing to draw.
     """
-    found = Found()
+    found = ModelInfo()
     titles: list[str] = []
     profiles: list[Path] = []
     for path in paths:
@@ -44,7 +44,7 @@ def sources_of(paths: Sequence[Path]) -> Found:
     if profiles:
         _profiles(profiles, found, titles)
     if not found.sources:
-        raise InferlensError(f"There is nothing to draw: {' '.join(found.problems)}", cure="inferlens profile MODEL")
+        raise InferlensError(f"There is nothing to draw: {' '.join(found.problems)}", hint="inferlens profile MODEL")
     found.title = plain(" and ".join(dict.fromkeys(titles)))
     return found
 
@@ -68,7 +68,7 @@ def _file(path: Path) -> Source | None:
         raise InferlensError(f"{path} cannot be read: {error.strerror}.") from error
 
 
-def _profiles(paths: Sequence[Path], found: Found, titles: list[str]) -> None:
+def _profiles(paths: Sequence[Path], found: ModelInfo, titles: list[str]) -> None:
     loaded = load_profiles(paths)
     found.problems += loaded.problems
     for group in groups(loaded, "layer"):

@@ -24,9 +24,9 @@ def kernels(
 
     Beneath them is how long the GPU was busy and idle in a run, and what profiling cost.
     """
+    from inferlens.analysis.profile.kernels import check_by
     from inferlens.cli import screen
-    from inferlens.insight.kernels import check_by
-    from inferlens.profile_store import load_profiles
+    from inferlens.record.profile_store import load_profiles
     from inferlens.views.profiled import check
     from inferlens.views.profiled.cases import groups
     from inferlens.views.profiled.kernels import check_sort, render

@@ -30,7 +30,7 @@ def layers(
     """
     from inferlens.cli import screen
     from inferlens.cli.plot import write
-    from inferlens.profile_store import load_profiles
+    from inferlens.record.profile_store import load_profiles
     from inferlens.views.profiled import boxes, check, perfetto
     from inferlens.views.profiled.cases import groups
     from inferlens.views.profiled.layers import check_sort, render

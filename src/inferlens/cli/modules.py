@@ -29,9 +29,9 @@ def modules(
     Profiles of one model, the same inputs and one machine share a table. What no module can be named for has a row of
     its own, so that every column adds up to its whole: of layers to a profiled run, of kernels to all kernels.
     """
+    from inferlens.analysis.profile.attribution import rule_of
     from inferlens.cli import screen
-    from inferlens.insight.fused import rule_of
-    from inferlens.profile_store import load_profiles
+    from inferlens.record.profile_store import load_profiles
     from inferlens.views.profiled import check
     from inferlens.views.profiled.cases import groups
     from inferlens.views.profiled.module_columns import check_level

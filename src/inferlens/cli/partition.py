@@ -38,11 +38,11 @@ def partition(
     --option torch_tensorrt.min_block_size=1,5,100 shows what the size of blocks changes. The exit code is 2 if any of
     them could not be told.
     """
-    from inferlens import tasks
     from inferlens.cli import screen
     from inferlens.cli.partition_tables import Answer, show
     from inferlens.errors import InferlensError
-    from inferlens.partition import Partition
+    from inferlens.execution import tasks
+    from inferlens.record.partition import Partition
 
     if format not in ("table", "json"):
         raise InferlensError(f"'{format}' is no format of a partition.", expected="table or json")

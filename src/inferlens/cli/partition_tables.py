@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from inferlens.case import Case, Option, TensorSpec
 from inferlens.errors import InferlensError
-from inferlens.partition import Break, Choice, Interruption, Partition, Segment, counted
-from inferlens.record import Warning
+from inferlens.record.partition import Break, Choice, Interruption, Partition, Segment, counted
+from inferlens.record.record import Warning
+from inferlens.spec.case import Case, Option, TensorSpec
 from inferlens.units import plural
 
 if TYPE_CHECKING:

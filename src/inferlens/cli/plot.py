@@ -24,7 +24,7 @@ def plot(
     The HTML file is interactive and needs no network.
     """
     from inferlens.cli import screen
-    from inferlens.store import load_records
+    from inferlens.record.store import load_records
     from inferlens.views.chart import Chart
 
     chart = Chart(reference=reference, format=output.suffix.lower().removeprefix("."), theme=theme or "auto")
@@ -42,11 +42,11 @@ def write(output: Path, drawn: str | bytes, option: str = "--output") -> None:
         InferlensError: if it cannot be written there.
     """
     from inferlens.errors import InferlensError
-    from inferlens.files import write_whole
+    from inferlens.record.files import write_whole
 
     try:
         write_whole(output, drawn.encode() if isinstance(drawn, str) else drawn)
     except OSError as error:
         raise InferlensError(
-            f"{output} cannot be written: {error.strerror}.", cure=f"{option} with another file"
+            f"{output} cannot be written: {error.strerror}.", hint=f"{option} with another file"
         ) from error

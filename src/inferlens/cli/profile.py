@@ -10,7 +10,7 @@ import typer
 from inferlens.cli import options
 
 if TYPE_CHECKING:
-    from inferlens.plan import Plan
+    from inferlens.spec.plan import Plan
 
 LEVEL = "What to time, with commas: layer, kernel (on a GPU); or module, for layers as the table of modules."
 RUNS = "Profiled calls of each case."
@@ -86,11 +86,11 @@ def profile(
 
 def _profile(plan: Plan, level: str, runs: int | None) -> None:
     """Profiles every case and shows the most important of it."""
-    from inferlens import profiling
     from inferlens.cli import screen
     from inferlens.cli.findings import show
     from inferlens.cli.modules import modules
     from inferlens.cli.progress import Bar
+    from inferlens.execution import profiling
 
     levels = profiling.levels_of(level)
     with Bar(screen.errors()) as bar:

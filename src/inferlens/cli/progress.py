@@ -15,10 +15,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from inferlens import units
-from inferlens.case import Case
-from inferlens.plan import Planned
-from inferlens.record import PhaseName, Record
-from inferlens.samples import finite, latencies
+from inferlens.analysis.interference.samples import finite, latencies
+from inferlens.execution.expand import Planned
+from inferlens.record.record import PhaseName, Record
+from inferlens.spec.case import Case
 from inferlens.stats.quantiles import median
 
 BEFORE_STEADY: dict[PhaseName, str] = {"load": "loading", "export": "exporting", "build": "building"}
@@ -54,30 +54,30 @@ class Bar:
         self._bar.stop()
 
     def planned(self, cases: Sequence[Planned]) -> None:
-        """See :class:`inferlens.observer.Observer`."""
+        """See :class:`inferlens.execution.observer.Observer`."""
         self._cases = len(cases)
         self._bar.update(self._task, total=self._cases)
         self._note_lookup(cases)
 
     def doing(self, what: str) -> None:
-        """See :class:`inferlens.observer.Observer`."""
+        """See :class:`inferlens.execution.observer.Observer`."""
         self._draw(what)
 
     def began(self, case: Case) -> None:
-        """See :class:`inferlens.observer.Observer`."""
+        """See :class:`inferlens.execution.observer.Observer`."""
         self._label = case.label
         self._draw(f"{self._label}: starting")
 
     def phase(self, name: PhaseName) -> None:
-        """See :class:`inferlens.observer.Observer`."""
+        """See :class:`inferlens.execution.observer.Observer`."""
         self._draw(f"{self._label}: {BEFORE_STEADY.get(name, name)}")
 
     def progress(self, share: float) -> None:
-        """See :class:`inferlens.observer.Observer`."""
+        """See :class:`inferlens.execution.observer.Observer`."""
         self._draw(f"{self._label}: measuring", share)
 
     def done(self, record: Record, folder: Path) -> None:  # noqa: ARG002 - where it lies is said once, at the end
-        """See :class:`inferlens.observer.Observer`."""
+        """See :class:`inferlens.execution.observer.Observer`."""
         self.ended(record.model.name, record.case, ending(record))
 
     def ended(self, model: str, case: Case, how: str) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
-from inferlens.case import Case
+from inferlens.analysis.compare.ab_result import ABResult
 from inferlens.cli.progress import Bar, ending
-from inferlens.duel import Duel
-from inferlens.plan import Planned
-from inferlens.record import Record
+from inferlens.execution.expand import Planned
+from inferlens.record.record import Record
+from inferlens.spec.case import Case
 
 
 class RoundsBar(Bar):
@@ -20,29 +20,29 @@ class RoundsBar(Bar):
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
-        self.last: Duel | None = None
+        self.last: ABResult | None = None
         self._rounds = 0
         self._first = ""
 
     def planned(self, cases: Sequence[Planned]) -> None:
-        """See :class:`inferlens.observer.Observer`."""
+        """See :class:`inferlens.execution.observer.Observer`."""
         super().planned(cases)
         self._rounds = len(cases) // 2
         self._first = cases[0].case.digest
 
     def began(self, case: Case) -> None:
-        """See :class:`inferlens.observer.Observer`."""
+        """See :class:`inferlens.execution.observer.Observer`."""
         self._label = self._side(case)  # the command line says which is which, and the bar has one line
         self._draw(f"{self._label}: starting")
 
     def done(self, record: Record, folder: Path) -> None:
-        """See :class:`inferlens.observer.Observer`."""
+        """See :class:`inferlens.execution.observer.Observer`."""
         if self._console.is_terminal:
             super().done(record, folder)
             return
         self._say(f"[round {record.repeat + 1}] {self._side(record.case)} {record.case.label}: {ending(record)}")
 
-    def looked(self, duel: Duel) -> None:
+    def looked(self, duel: ABResult) -> None:
         """A round is over."""
         self.last = duel
         if not self._console.is_terminal and duel.ratio is not None:

@@ -33,7 +33,7 @@ def roofline(
     from inferlens.cli import screen
     from inferlens.cli.plot import write
     from inferlens.errors import InferlensError
-    from inferlens.profile_store import load_profiles
+    from inferlens.record.profile_store import load_profiles
     from inferlens.views.profiled import check
     from inferlens.views.profiled.boxes import check_format
     from inferlens.views.profiled.roofline import check_sort, render, roofed
@@ -43,7 +43,7 @@ def roofline(
     check(format)
     check_sort(sort)
     if depth is not None and by != "module":
-        raise InferlensError("Layers have no depth.", cure="--by module")
+        raise InferlensError("Layers have no depth.", hint="--by module")
     drawn_as = plot.suffix.lower().removeprefix(".") if plot else ""
     if plot:
         check_format(drawn_as)

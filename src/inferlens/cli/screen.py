@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from inferlens.record import Record, Warning
+    from inferlens.record.record import Record, Warning
     from inferlens.views.base import View
 
 
@@ -77,7 +77,7 @@ def view(format: str, reference: str | None) -> View:
 
     chosen = VIEWS.get(format)
     if not chosen.printable:
-        raise InferlensError(f"The view '{format}' draws pictures.", cure="inferlens plot")
+        raise InferlensError(f"The view '{format}' draws pictures.", hint="inferlens plot")
     if not chosen.fits_width:
         return chosen(reference=reference)
     console = output()

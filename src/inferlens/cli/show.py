@@ -17,7 +17,7 @@ def show(
     with each other.
     """
     from inferlens.cli import screen
-    from inferlens.store import load_records
+    from inferlens.record.store import load_records
 
     loaded = load_records(paths)
     for problem in loaded.problems:

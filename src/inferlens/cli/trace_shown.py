@@ -39,7 +39,7 @@ def show(
     except MemoryError as error:
         what = f"There is not enough memory for {path}, even with its columns in files."
         raise InferlensError(
-            what, cure="a limit that is less tight (ulimit -d, ulimit -v), or fewer steps in a trace"
+            what, hint="a limit that is less tight (ulimit -d, ulimit -v), or fewer steps in a trace"
         ) from error
     for note in notes:
         screen.note(note)

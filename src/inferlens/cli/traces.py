@@ -11,8 +11,8 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from inferlens.plan import Plan
-    from inferlens.tracing import Traced
+    from inferlens.execution.tracing import Traced
+    from inferlens.spec.plan import Plan
 
 
 def refuse(words: Mapping[str, Any], how: str) -> None:
@@ -25,8 +25,8 @@ def refuse(words: Mapping[str, Any], how: str) -> None:
 
     for name, value in words.items():
         if value is not None:
-            cure = "--torch-profiler too" if how == "without" else "two commands"
-            raise InferlensError(f"--{name.replace('_', '-')} means nothing {how} --torch-profiler.", cure=cure)
+            hint = "--torch-profiler too" if how == "without" else "two commands"
+            raise InferlensError(f"--{name.replace('_', '-')} means nothing {how} --torch-profiler.", hint=hint)
 
 
 def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
@@ -36,9 +36,9 @@ def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
         Exit: with code 1 if none could be taken.
         InferlensError: if the words mean nothing.
     """
-    from inferlens import tracing
     from inferlens.cli import screen
     from inferlens.cli.progress import Bar
+    from inferlens.execution import tracing
 
     given = {name: value for name, value in wanted.items() if value is not None}
     folder = given.pop("tensorboard", None)
@@ -92,9 +92,9 @@ def notes(every: Sequence[Traced]) -> list[str]:
         texts = [f"{each.message} {each.advice}" for each in made.warnings]
         texts += [note for each in made.shown for note in each.notes]
         if made.status != "ok":
-            cure = f" Try: {made.cure}" if made.cure else ""
+            hint = f" Try: {made.hint}" if made.hint else ""
             log = f" What it printed: {made.log}" if made.log else ""
-            texts.append(f"{made.reason or made.status}{cure}{log}")
+            texts.append(f"{made.reason or made.status}{hint}{log}")
         found |= dict.fromkeys(f"{made.case.label}: {text}" for text in texts)
     return [plain(text) for text in dict.fromkeys([*found, *(made.unseen for made in every)]) if text]
 

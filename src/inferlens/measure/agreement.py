@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferlens.backends.base import Outputs
-from inferlens.record import Agreement
+from inferlens.record.record import Agreement
 
 LEAST_CLASSES = 10
 

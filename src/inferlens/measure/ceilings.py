@@ -1,7 +1,7 @@
 """What a device reaches at best: how fast it copies within its memory, and how fast it multiplies large matrices.
 
 Both are what is sustained: the median of several repeats, and of those the largest, of a few sizes in a few rounds.
-Repeats in which the system took a CPU away from this process are left out, for they tell of others. Copies are larger
+CaseRuns in which the system took a CPU away from this process are left out, for they tell of others. Copies are larger
 than the caches, so that the memory is measured. Matrices hold normal random numbers: a GPU that multiplies zeros draws
 less power and clocks higher than it can with a model's numbers. All of it takes a few seconds.
 """
@@ -18,11 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from inferlens.backends.torch_settings import torch_settings
+from inferlens.backends.pytorch.settings import torch_settings
 from inferlens.errors import MissingLibrary, is_short_of_memory
 from inferlens.limits import memory_left
+from inferlens.record.work import Ceilings
 from inferlens.units import plural
-from inferlens.work import Ceilings
 
 MIB = 1 << 20
 ROUNDS = 2

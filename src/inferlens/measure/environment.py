@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 
 import inferlens
-from inferlens.record import Environment, Gpu
+from inferlens.record.record import Environment, Gpu
 
 LIBRARIES = (
     "torch", "torchvision", "timm", "transformers", "triton", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu",

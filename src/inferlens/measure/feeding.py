@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from inferlens.backends.base import Inputs, Preparation, Runner
-from inferlens.case import Case
 from inferlens.models import inputs
 from inferlens.models.model import Model
+from inferlens.spec.case import Case
 from inferlens.units import percent
 
 # Twice the cache: what was written last does not push out all that was there before, for caches are not strictly

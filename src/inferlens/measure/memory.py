@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from inferlens.backends.base import Runner
-from inferlens.record import Memory
+from inferlens.record.record import Memory
 
 
 def peak(runner: Runner | None) -> Memory:

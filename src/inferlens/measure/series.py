@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from inferlens.backends.base import Runner
-from inferlens.clocks import threaded_window
+from inferlens.backends.clocks import threaded_window
 from inferlens.measure.stopping import StoppingRule
 from inferlens.measure.turn import Turn
-from inferlens.record import Measurement, Metric
+from inferlens.record.record import Measurement, Metric
 
 MOST_IN_CHUNK = 1000
 WINDOWS = 10

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from inferlens.case import MAX_TIME, Budget
+from inferlens.spec.case import MAX_TIME, Budget
 from inferlens.stats.intervals import median_interval
 from inferlens.stats.quantiles import median, quantile
 from inferlens.stats.steady import LEAST_SAMPLES as LEAST_TO_JUDGE

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 from typing import TYPE_CHECKING, Any
 
-from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError
 from inferlens.models.adapter import ByKeyword
 from inferlens.models.model import Array, Format
 from inferlens.models.sources.base import Opened
+from inferlens.spec.case import TensorSpec
 
 if TYPE_CHECKING:
     import torch

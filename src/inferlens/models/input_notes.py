@@ -16,10 +16,10 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from inferlens.case import DTYPES, TensorSpec
 from inferlens.errors import InferlensError
 from inferlens.models.provenance import check_shapes
 from inferlens.models.sources.program_check import PLAIN
+from inferlens.spec.case import DTYPES, TensorSpec
 
 NAME = "inferlens.inputs.json"
 PLACE = re.compile(rf"(^|/)extra(_files)?/{re.escape(NAME)}$")  # in archives of either kind
@@ -66,7 +66,7 @@ def read(path: Path) -> tuple[TensorSpec, ...]:
             check(specs)
         except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise InferlensError(
-                f"What {path} says of its inputs makes no sense: {error}.", cure="export it again"
+                f"What {path} says of its inputs makes no sense: {error}.", hint="export it again"
             ) from error
     return specs
 

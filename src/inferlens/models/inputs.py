@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from inferlens.case import TensorSpec
 from inferlens.models.model import Array, Model
+from inferlens.spec.case import TensorSpec
 
 RANGES = {"uint8": (0, 256), "int8": (-128, 128)}  # whole; of other integers 0 and 1 alone fit every use
 

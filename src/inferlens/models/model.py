@@ -1,4 +1,4 @@
-"""The noun :class:`Model`: what a backend is given to prepare, and :class:`Found`: what a name turned out to mean."""
+"""A :class:`Model`, which a backend is given to prepare, and :class:`ModelInfo`, what a name turned out to mean."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.record import ModelFacts
+from inferlens.record.record import ModelFacts
+from inferlens.spec.case import TensorSpec
 
 if TYPE_CHECKING:
     import torch
@@ -55,14 +55,14 @@ class Problem(Struct, frozen=True):
 
     what: str
     expected: str = ""
-    cure: str = ""
+    hint: str = ""
 
     def refusal(self) -> Unsupported:
         """The same as an error."""
-        return Unsupported(self.what, expected=self.expected, cure=self.cure)
+        return Unsupported(self.what, expected=self.expected, hint=self.hint)
 
 
-class Found(Struct, frozen=True, kw_only=True):
+class ModelInfo(Struct, frozen=True, kw_only=True):
     """What a model's name was found to mean, before anything heavy is loaded.
 
     Attributes:
@@ -94,7 +94,7 @@ class Found(Struct, frozen=True, kw_only=True):
             InferlensError: saying why.
         """
         if self.danger and not trusted:
-            raise InferlensError(self.danger, cure=TRUST)
+            raise InferlensError(self.danger, hint=TRUST)
         if self.problem and alone:  # beside others it is a row
             raise self.problem.refusal()
 
@@ -104,7 +104,7 @@ class Model:
     """A loaded model.
 
     Attributes:
-        spec, name, format: as in :class:`Found`.
+        spec, name, format: as in :class:`ModelInfo`.
         inputs: its inputs, batch size put in, in the order of its arguments.
         module: the ``nn.Module`` (eval mode, fp32, on the CPU) for formats ``module``, ``torchscript`` and
             ``exported``; it takes the inputs as positional arguments and may return any nesting of tensors.

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from inferlens.case import Case, TensorSpec
 from inferlens.errors import InferlensError
-from inferlens.files import sha256, write_whole
 from inferlens.models.model import Format, Model
-from inferlens.record import ModelFacts
+from inferlens.record.files import sha256, write_whole
+from inferlens.record.record import ModelFacts
+from inferlens.spec.case import Case, TensorSpec
 
 SCHEMA = "inferlens.provenance/1"
 
@@ -110,12 +110,12 @@ def read(path: Path, content: bytes | None = None) -> Provenance | None:
         provenance = msgspec.json.decode(file.read_bytes(), type=Provenance)
         check_shapes(provenance.inputs)
     except (OSError, msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise InferlensError(f"{file} does not tell what {path.name} is: {error}.", cure="build it again") from error
+        raise InferlensError(f"{file} does not tell what {path.name} is: {error}.", hint="build it again") from error
     if provenance.schema != SCHEMA:
-        raise InferlensError(f"{file} has schema '{provenance.schema}'.", expected=SCHEMA, cure="build it again")
+        raise InferlensError(f"{file} has schema '{provenance.schema}'.", expected=SCHEMA, hint="build it again")
     if _hash(path if content is None else content) != provenance.file_sha256:
         raise InferlensError(
-            f"{path} is not the file that {file.name} tells of: it was cut short, or replaced.", cure="build it again"
+            f"{path} is not the file that {file.name} tells of: it was cut short, or replaced.", hint="build it again"
         )
     return provenance
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from inferlens.case import Case, TensorSpec, with_batch
 from inferlens.errors import InferlensError, MissingLibrary, Unsupported, suggestion
-from inferlens.models.model import Found, Model
+from inferlens.models.model import Model, ModelInfo
 from inferlens.models.sources.base import Opened, Source, Wish
 from inferlens.models.sources.compiled import EngineFile, TorchTensorRtFile
 from inferlens.models.sources.factory import Factory
@@ -22,6 +21,7 @@ from inferlens.models.sources.timm import Timm
 from inferlens.models.sources.torchvision import Torchvision
 from inferlens.models.sources.transformers import Transformers
 from inferlens.models.sources.zoo import Zoo
+from inferlens.spec.case import Case, TensorSpec, with_batch
 
 # A bare name is looked up in the sources that list their names, in this order.
 SOURCES: tuple[Source, ...] = (
@@ -36,7 +36,7 @@ BY_SUFFIX = {
 IMAGE = TensorSpec("x", (1, 3, 224, 224))
 
 
-def find(name: str) -> Found:
+def find(name: str) -> ModelInfo:
     """What ``name`` means: ``SOURCE:NAME``, a model file, ``package.module:factory``, or a bare name.
 
     Raises:
@@ -66,7 +66,7 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
     """Opens the model of ``case``, with its weights, its inputs and its batch size.
 
     Args:
-        case: ``case.model`` is a full name, as in :attr:`Found.spec`.
+        case: ``case.model`` is a full name, as in :attr:`ModelInfo.spec`.
         trust: whether pickles that can run code may be opened.
         live: where the parent process left a live module.
 
@@ -102,7 +102,7 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
     )
 
 
-def _bare(name: str) -> Found:
+def _bare(name: str) -> ModelInfo:
     known: list[str] = []
     missing: MissingLibrary | None = None
     for source in SOURCES:
@@ -116,12 +116,12 @@ def _bare(name: str) -> Found:
         known += names
     if missing:
         raise InferlensError(
-            f"No model '{name}' was found, and not every source is here. {missing.what}", cure=missing.cure
+            f"No model '{name}' was found, and not every source is here. {missing.what}", hint=missing.hint
         )
     raise InferlensError(
         f"There is no model '{name}'.",
         expected="a name of torchvision, timm, transformers or inferlens, a model file, or package.module:factory",
-        cure=suggestion(name, known) or "torchvision:resnet18",
+        hint=suggestion(name, known) or "torchvision:resnet18",
     )
 
 
@@ -139,14 +139,14 @@ def _weights(opened: Opened, case: Case) -> str:
     from inferlens.models import weights
 
     if case.weights and opened.format != "module":
-        raise InferlensError(f"{case.model} brings its own weights.", cure="leave out --weights")
+        raise InferlensError(f"{case.model} brings its own weights.", hint="leave out --weights")
     if case.weights and Path(case.weights).suffix:
         assert opened.module is not None
         weights.load_weights(opened.module, Path(case.weights))
         return f"file {Path(case.weights).name}"
     if case.weights and (opened.fresh or not opened.named_weights):
         raise InferlensError(
-            f"{case.model} has no weights by name, so '{case.weights}' means nothing.", cure="--weights with a file"
+            f"{case.model} has no weights by name, so '{case.weights}' means nothing.", hint="--weights with a file"
         )
     if not opened.fresh or opened.module is None:
         return opened.weights or f"made with seed {case.seed}"
@@ -164,7 +164,7 @@ def _inputs(opened: Opened, asked: tuple[TensorSpec, ...]) -> tuple[TensorSpec, 
         raise InferlensError(
             "Nothing beside the file tells what its inputs are.",
             expected="an --input for each of them",
-            cure="--input x=1x3x224x224:float32",
+            hint="--input x=1x3x224x224:float32",
         )
     if not opened.inputs:
         return asked or (_guess(opened),)
@@ -174,7 +174,7 @@ def _inputs(opened: Opened, asked: tuple[TensorSpec, ...]) -> tuple[TensorSpec, 
             raise InferlensError(
                 f"The model has no input '{spec.name}'.",
                 expected=f"one of {', '.join(own)}",
-                cure=suggestion(spec.name, own) or _option(opened.inputs[0]),
+                hint=suggestion(spec.name, own) or _option(opened.inputs[0]),
             )
         if spec.low is None and spec.dtype == own[spec.name].dtype:
             spec = msgspec.structs.replace(spec, low=own[spec.name].low, high=own[spec.name].high)
@@ -185,7 +185,7 @@ def _inputs(opened: Opened, asked: tuple[TensorSpec, ...]) -> tuple[TensorSpec, 
             raise InferlensError(
                 f"The input '{spec.name}' has {'dimensions' if known else 'a shape'} that the model leaves open.",
                 expected="a size for each" if known else "its shape",
-                cure=_option(spec),
+                hint=_option(spec),
             )
     return tuple(own.values())
 
@@ -222,7 +222,7 @@ def _guess(opened: Opened) -> TensorSpec:
         raise InferlensError(
             "What to feed this model is not known, and it takes no image of 1x3x224x224.",
             expected="an --input for each of its arguments",
-            cure=_option(TensorSpec(spec.name, (1, 3, 32, 32))),
+            hint=_option(TensorSpec(spec.name, (1, 3, 32, 32))),
         ) from error
     return spec
 
@@ -237,7 +237,7 @@ def _check_batch(opened: Opened, inputs: tuple[TensorSpec, ...]) -> None:
     if opened.fixed_batch and inputs[0].shape[0] != own:
         raise Unsupported(
             f"The file was stored for batch {own} alone, not for {inputs[0].shape[0]}.",
-            cure=f"--batch {own}, or a file stored with a dynamic batch",
+            hint=f"--batch {own}, or a file stored with a dynamic batch",
         )
 
 
@@ -296,7 +296,7 @@ def _check_bounds(spec: TensorSpec, bounds: tuple[tuple[int, int | None], ...]) 
     raise Unsupported(
         f"{spec} is outside of the range that the file was stored for.",
         expected=f"{spec.name}={'x'.join(_size_in(*bound) for bound in bounds)}",
-        cure=f"{within}, or a file stored for a wider range",
+        hint=f"{within}, or a file stored for a wider range",
     )
 
 

@@ -236,7 +236,7 @@ def load_weights(module: torch.nn.Module, file: Path) -> None:
         raise InferlensError(
             f"The weights in {file} do not fit the model: {'; '.join(filter(None, complaints))}.",
             expected=f"the {len(own)} tensors of this model, by name and shape",
-            cure="the model these weights were saved from",
+            hint="the model these weights were saved from",
         )
 
 
@@ -259,7 +259,7 @@ def _read_state(file: Path) -> Mapping[str, torch.Tensor]:
         raise InferlensError(
             f"{file} cannot be read as weights: {type(error).__name__}.",
             expected="a state dict of tensors only; files with Python objects or code are refused",
-            cure="save it again with torch.save(model.state_dict(), file)",
+            hint="save it again with torch.save(model.state_dict(), file)",
         ) from error
     for wrapper in _WRAPPERS:
         if isinstance(state, Mapping) and isinstance(state.get(wrapper), Mapping):
@@ -270,7 +270,7 @@ def _read_state(file: Path) -> Mapping[str, torch.Tensor]:
         raise InferlensError(
             f"{file} holds no state dict.",
             expected="tensors by name, plain or under 'state_dict' or 'model'",
-            cure="save it again with torch.save(model.state_dict(), file)",
+            hint="save it again with torch.save(model.state_dict(), file)",
         )
     return state
 

@@ -22,9 +22,9 @@ from typing import Literal
 
 from msgspec import Struct
 
+from inferlens.stats.between_process import Centre, around, centres, mean_variance
 from inferlens.stats.distributions import normal_quantile, student_quantile
 from inferlens.stats.intervals import Interval, ratio_interval
-from inferlens.stats.levels import Centre, around, centres, mean_variance
 from inferlens.stats.waves import Spread, resemblance, spread
 
 Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED"]

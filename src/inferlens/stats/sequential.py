@@ -19,9 +19,9 @@ from functools import lru_cache
 
 import numpy as np
 
+from inferlens.stats.between_process import Centre, centres
 from inferlens.stats.compare import Comparison, conclude, interval_between
 from inferlens.stats.distributions import student_quantile
-from inferlens.stats.levels import Centre, centres
 
 SEED = 20260
 _CHUNKS = 10

@@ -10,18 +10,18 @@
 driver), ``trace.scopes`` (operators and annotations) and ``trace.allocations`` are tables of their own, whose ``row``
 is an event's place among all; a *place* is one in such a table.
 
-    joins = Joins(trace)
-    joins.launch                                  # for each GPU event the place in trace.calls of what launched it
-    joins.operator                                # and the place in trace.scopes of the innermost operator around that
-    joins.annotations_of_calls()                  # for each call the names of all record_function scopes around it
-    joins.parent                                  # for each scope the place of the one around it
+    links = LaunchLinks(trace)
+    links.launch                                  # for each GPU event the place in trace.calls of what launched it
+    links.operator                                # and the place in trace.scopes of the innermost operator around that
+    links.annotations_of_calls()                  # for each call the names of all record_function scopes around it
+    links.parent                                  # for each scope the place of the one around it
 
 Reading is lenient: what was skipped, mended or missing stands in ``trace.notes``, a sentence each.
 """
 
 from inferlens.trace.category import CALLS, GPU, SCOPES, Category
 from inferlens.trace.forms import About, DeviceProperties, Distributed
-from inferlens.trace.joins import NONE, Joins
+from inferlens.trace.launch_links import NONE, LaunchLinks
 from inferlens.trace.reading import read
 from inferlens.trace.trace import UNKNOWN, Allocations, Calls, GpuEvents, Scopes, Thread, Trace
 
@@ -38,7 +38,7 @@ __all__ = [
     "DeviceProperties",
     "Distributed",
     "GpuEvents",
-    "Joins",
+    "LaunchLinks",
     "Scopes",
     "Thread",
     "Trace",

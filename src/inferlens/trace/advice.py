@@ -112,7 +112,7 @@ def _synchronises(look: _Look) -> Iterator[Advice]:
     if time <= _SYNCHRONISING * look.step or not len(rows):
         return
     trace = analysis.trace
-    place = analysis.joins.innermost(trace.thread[rows], trace.begin[rows], Category.OPERATOR)
+    place = analysis.launch_links.innermost(trace.thread[rows], trace.begin[rows], Category.OPERATOR)
     names = trace.names_of(trace.scopes.row[place[place >= 0]])
     most = max(set(names), key=names.count) if names else ""
     by = f", most by {most}" if most else ""

@@ -9,8 +9,8 @@ import numpy as np
 from inferlens.trace.costs import Costs
 from inferlens.trace.gpu_use import GpuUse, gpu_use
 from inferlens.trace.intervals import Intervals
-from inferlens.trace.joins import Joins
 from inferlens.trace.kernels import kernels
+from inferlens.trace.launch_links import LaunchLinks
 from inferlens.trace.operators import operators
 from inferlens.trace.overview import Overview, overview_of
 from inferlens.trace.shares import parts_of
@@ -31,7 +31,7 @@ class Analysis:
     """
 
     def __init__(self, trace: Trace, step: int | str | None = None) -> None:
-        self.trace, self.joins = trace, Joins(trace)
+        self.trace, self.launch_links = trace, LaunchLinks(trace)
         self.step = None if step is None else str(step)
         if self.step is not None:
             self.steps.only(self.step)
@@ -39,7 +39,7 @@ class Analysis:
     @cached_property
     def steps(self) -> Steps:
         """All steps of the trace."""
-        return steps_of(self.trace, self.joins)
+        return steps_of(self.trace, self.launch_links)
 
     @cached_property
     def counted(self) -> Steps:
@@ -49,12 +49,12 @@ class Analysis:
     @cached_property
     def costs(self) -> Costs:
         """What each call of an operator cost."""
-        return Costs(self.trace, self.joins)
+        return Costs(self.trace, self.launch_links)
 
     @cached_property
     def parts(self) -> dict[str, Intervals]:
         """When kernels, copies and so on ran."""
-        return parts_of(self.trace, self.joins)
+        return parts_of(self.trace, self.launch_links)
 
     @cached_property
     def gpu_use(self) -> tuple[GpuUse, ...]:
@@ -88,7 +88,7 @@ class Analysis:
         """Which GPU events were launched in the chosen step; those that nobody launched, by their begin."""
         if self.step is None:
             return None
-        trace, launch = self.trace, self.joins.launch
+        trace, launch = self.trace, self.launch_links.launch
         moment = trace.begin[trace.gpu.row]
         known = launch >= 0
         moment[known] = trace.begin[trace.calls.row[launch[known]]]

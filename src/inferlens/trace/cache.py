@@ -98,7 +98,7 @@ def _keep(file: Path, stamp: _Stamp, trace: Trace) -> None:
     try:
         import io
 
-        from inferlens.files import write_whole
+        from inferlens.record.files import write_whole
 
         made = io.BytesIO()
         polars.DataFrame(columns).write_parquet(made, compression="zstd", compression_level=1)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferlens.trace.category import Category
-from inferlens.trace.joins import NONE, Joins, nested
+from inferlens.trace.launch_links import NONE, LaunchLinks, nested
 from inferlens.trace.occupancy import occupancy_of
 from inferlens.trace.room import in_parts, kept
 from inferlens.trace.tensor_cores import eligible, told, uses
@@ -23,8 +23,8 @@ from inferlens.trace.trace import Bools, Floats, Ints, Trace
 class Costs:
     """Costs of every scope of a trace in nanoseconds; those that are no operators have none."""
 
-    def __init__(self, trace: Trace, joins: Joins) -> None:
-        self.trace, self.joins = trace, joins
+    def __init__(self, trace: Trace, launch_links: LaunchLinks) -> None:
+        self.trace, self.launch_links = trace, launch_links
 
     @kept
     def is_operator(self) -> Bools:
@@ -35,8 +35,8 @@ class Costs:
     @kept
     def parent(self) -> Ints:
         """The operator around each scope, merged ones left out; -1 without one."""
-        parent = self.joins.parent.copy()
-        for level in self.joins.nest.levels[1:]:
+        parent = self.launch_links.parent.copy()
+        for level in self.launch_links.nest.levels[1:]:
             others = level[~self._operators[parent[level]]]
             parent[others] = parent[parent[others]]
         return parent
@@ -50,13 +50,13 @@ class Costs:
     @kept
     def host_self(self) -> Ints:
         """Without operators that it called and calls of the runtime."""
-        nest, own = self.joins.nest, self.host_total.copy()
+        nest, own = self.launch_links.nest, self.host_total.copy()
         for child in in_parts(np.flatnonzero(self._called)):
             above = self.parent[child]
             # What only overlaps the operator around its begin is in it for that long.
             np.subtract.at(own, above, np.minimum(nest.end[child], nest.end[above]) - nest.begin[child])
         calls = self._outer_calls
-        around = self.joins.around_calls(Category.OPERATOR)[calls]
+        around = self.launch_links.around_calls(Category.OPERATOR)[calls]
         known = around >= 0
         np.subtract.at(own, around[known], self.trace.duration[self.trace.calls.row[calls[known]]])
         own = self._given_on(own, self._merged)
@@ -108,7 +108,7 @@ class Costs:
     @kept
     def operator(self) -> Ints:
         """For each GPU event the operator that launched it, merged ones counted to the one around; -1 without one."""
-        found = self.joins.operator.copy()
+        found = self.launch_links.operator.copy()
         if not len(self._merged):
             return found
         while (merged := (found >= 0) & self._merged[found]).any():
@@ -160,7 +160,7 @@ class Costs:
     def _given_on(self, own: Ints, which: Bools) -> Ints:
         """Values of scopes, those of ``which`` given on to the operator around, inner ones first."""
         total = own.copy()
-        for level in reversed(self.joins.nest.levels):
+        for level in reversed(self.launch_links.nest.levels):
             given = level[which[level]]
             np.add.at(total, self.parent[given], total[given])
         return total

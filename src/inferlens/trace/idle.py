@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from inferlens.trace.intervals import Intervals
-from inferlens.trace.joins import Joins
+from inferlens.trace.launch_links import LaunchLinks
 from inferlens.trace.steps import Steps
 from inferlens.trace.trace import Ints, Trace
 
@@ -18,7 +18,7 @@ CAUSES = ("waiting for the host", "synchronising", "between kernels")
 _SYNCHRONISE = "Synchronize"
 
 
-def idle_of(trace: Trace, joins: Joins, steps: Steps) -> dict[str, float]:
+def idle_of(trace: Trace, launch_links: LaunchLinks, steps: Steps) -> dict[str, float]:
     """Nanoseconds of all steps that a GPU was idle, by cause; the mean over the devices that ran anything."""
     devices = np.unique(trace.gpu.device)
     sums = dict.fromkeys(CAUSES, 0.0)
@@ -29,7 +29,7 @@ def idle_of(trace: Trace, joins: Joins, steps: Steps) -> dict[str, float]:
     waits = Intervals.of(trace, calls)
     for device in devices.tolist():
         here = np.flatnonzero(trace.gpu.device == device)
-        host, between = _gaps(trace, joins, here, window)
+        host, between = _gaps(trace, launch_links, here, window)
         synchronised = host.both(waits).total
         for cause, time in zip(CAUSES, (host.total - synchronised, synchronised, between.total), strict=True):
             sums[cause] += time / len(devices)
@@ -44,11 +44,11 @@ def synchronising(trace: Trace) -> Ints:
     return found
 
 
-def _gaps(trace: Trace, joins: Joins, here: Ints, window: Intervals) -> tuple[Intervals, Intervals]:
+def _gaps(trace: Trace, launch_links: LaunchLinks, here: Ints, window: Intervals) -> tuple[Intervals, Intervals]:
     """When a device waited to be given work within the window, and when it had work and did not run it."""
     rows = trace.gpu.row[here]
     begin, reach = trace.begin[rows], np.maximum.accumulate(trace.ends(rows))
-    launch = joins.launch[here]
+    launch = launch_links.launch[here]
     calls = trace.calls.row[np.maximum(launch, 0)] if len(trace.calls) else np.zeros(len(here), np.int64)
     # What nobody launched, as far as is known, was there from the start.
     given = np.where(launch >= 0, trace.ends(calls), np.iinfo(np.int64).min)

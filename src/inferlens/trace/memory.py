@@ -128,7 +128,7 @@ def _holders(analysis: Analysis, device: str, places: Ints, peak: int) -> dict[s
 def _asking(analysis: Analysis, places: Ints) -> Ints:
     """For each allocation the operator that it was for: not the one that only asks for memory; -1 without one."""
     trace, memory = analysis.trace, analysis.trace.allocations
-    around = analysis.joins.innermost(memory.thread[places], memory.time[places], Category.OPERATOR)
+    around = analysis.launch_links.innermost(memory.thread[places], memory.time[places], Category.OPERATOR)
     if not len(trace.scopes):
         return around
     asks = np.array([name in _ASKING for name in trace.strings], dtype=bool)

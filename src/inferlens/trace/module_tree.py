@@ -14,7 +14,7 @@ import numpy as np
 
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.category import Category
-from inferlens.trace.joins import Nest
+from inferlens.trace.launch_links import Nest
 from inferlens.trace.steps import PREFIX
 from inferlens.trace.table import SECOND, Table
 from inferlens.trace.trace import Ints
@@ -136,7 +136,7 @@ def _durations(analysis: Analysis) -> Any:
 
 def _of_events(analysis: Analysis, calls: _Calls) -> Ints:
     """For each GPU event the path of the module around its launch; the number of paths where there is none."""
-    trace, launch = analysis.trace, analysis.joins.launch
+    trace, launch = analysis.trace, analysis.launch_links.launch
     found = np.full(len(launch), len(calls.names), dtype=np.int64)
     known = np.flatnonzero(launch >= 0)
     if len(known) and len(calls.rows):

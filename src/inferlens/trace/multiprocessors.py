@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from inferlens.kernel_profile import Gpu
+from inferlens.record.kernel_profile import Gpu
 
 WARP = 32
 REGISTER_UNIT = 256  # registers are given to warps in such units

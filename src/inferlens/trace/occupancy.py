@@ -37,7 +37,7 @@ def occupancy_of(trace: Trace) -> Floats:
 
 def _computed(device: DeviceProperties | None, registers: int, shared_memory: int, *threads: int) -> float:
     """In per cent; ``threads`` are the grid's blocks and then the block's threads, by dimension."""
-    from inferlens.kernel_profile import Gpu
+    from inferlens.record.kernel_profile import Gpu
     from inferlens.trace.multiprocessors import achieved
 
     if device is None:

@@ -50,7 +50,9 @@ def overview_of(analysis: Analysis) -> Overview:
     count = max(len(steps), 1)
     length = float((steps.end - steps.begin).sum()) / count / SECOND
     parts = {name: float(np.sum(times)) / count / SECOND for name, times in shares_of(analysis.parts, steps).items()}
-    idle = {cause: time / count / SECOND for cause, time in idle_of(analysis.trace, analysis.joins, steps).items()}
+    idle = {
+        cause: time / count / SECOND for cause, time in idle_of(analysis.trace, analysis.launch_links, steps).items()
+    }
     gpus = analysis.gpu_use
     bound = _bound(length, idle, bool(gpus))
     return Overview(

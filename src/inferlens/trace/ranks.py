@@ -78,7 +78,7 @@ def rank_of(name: str, analysis: Analysis) -> Rank:
 def _talks(analysis: Analysis) -> Intervals:
     """When communication ran on the GPU; what the host does for it counts where nothing of it ran on a GPU."""
     trace = analysis.trace
-    rows = trace.gpu.row[communication(trace, analysis.joins)]
+    rows = trace.gpu.row[communication(trace, analysis.launch_links)]
     on_gpu = Intervals.of(trace, rows)
     return on_gpu if len(on_gpu) else analysis.parts["communication"]
 

@@ -38,5 +38,5 @@ def read(source: Path | bytes, room: Room | None = None) -> Trace:
     except InferlensError as error:
         if isinstance(source, bytes):
             raise
-        raise InferlensError(f"{source}: {error.what}", expected=error.expected, cure=error.cure) from error
+        raise InferlensError(f"{source}: {error.what}", expected=error.expected, hint=error.hint) from error
     return columns.trace(pieces.about)

@@ -139,5 +139,5 @@ def _no_room(error: OSError) -> InferlensError:
     where = tempfile.gettempdir()
     return InferlensError(
         f"The trace is larger than memory, and its columns cannot be written to {where}: {error.strerror}.",
-        cure="set TMPDIR to a folder on a disk with more room",
+        hint="set TMPDIR to a folder on a disk with more room",
     )

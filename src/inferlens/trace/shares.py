@@ -9,7 +9,7 @@ import numpy as np
 
 from inferlens.trace.category import CALLS, Category
 from inferlens.trace.intervals import Intervals
-from inferlens.trace.joins import Joins
+from inferlens.trace.launch_links import LaunchLinks
 from inferlens.trace.steps import Steps
 from inferlens.trace.trace import Bools, Ints, Trace
 
@@ -20,9 +20,9 @@ _OPTIMIZER = ("Optimizer.",)
 _LOADER = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
 
 
-def parts_of(trace: Trace, joins: Joins) -> dict[str, Intervals]:
+def parts_of(trace: Trace, launch_links: LaunchLinks) -> dict[str, Intervals]:
     """When each of :data:`PARTS` went on, in the whole trace, but ``other``."""
-    communicates = communication(trace, joins)
+    communicates = communication(trace, launch_links)
     kernels = trace.category[trace.gpu.row] == Category.KERNEL
     scopes = trace.scopes.row
     operators = trace.category[scopes] == Category.OPERATOR
@@ -52,14 +52,14 @@ def shares_of(parts: dict[str, Intervals], steps: Steps) -> dict[str, Ints]:
     return found
 
 
-def communication(trace: Trace, joins: Joins) -> Bools:
+def communication(trace: Trace, launch_links: LaunchLinks) -> Bools:
     """Which GPU events exchange data between GPUs: NCCL's kernels, and kernels that its operators launch."""
     own = np.array(["nccl" in name.lower() for name in trace.strings], dtype=bool)
     kernels = trace.category[trace.gpu.row] == Category.KERNEL
     found = own[trace.name[trace.gpu.row]]
-    launched = joins.operator >= 0
+    launched = launch_links.operator >= 0
     if launched.any():
-        found[launched] |= _named(trace, trace.scopes.row[joins.operator[launched]], ("nccl:",))
+        found[launched] |= _named(trace, trace.scopes.row[launch_links.operator[launched]], ("nccl:",))
     which: Bools = found & kernels
     return which
 

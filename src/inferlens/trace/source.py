@@ -141,7 +141,7 @@ def _zstd(file: Any) -> Any:
     except ImportError as error:
         raise InferlensError(
             "The trace is packed with zstd, and the library that unpacks it is missing.",
-            cure="pip install 'inferlens[traces]', or unpack it first: zstd -d TRACE",
+            hint="pip install 'inferlens[traces]', or unpack it first: zstd -d TRACE",
         ) from error
     return zstandard.ZstdDecompressor(max_window_size=2**27).stream_reader(file, read_across_frames=True)
 

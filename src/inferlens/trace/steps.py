@@ -12,7 +12,7 @@ import numpy as np
 
 from inferlens.errors import InferlensError
 from inferlens.trace.category import Category
-from inferlens.trace.joins import Joins
+from inferlens.trace.launch_links import LaunchLinks
 from inferlens.trace.trace import Bools, Ints, Trace
 
 PREFIX = "ProfilerStep#"
@@ -72,10 +72,10 @@ class Steps:
         return self.taken(np.flatnonzero(self.kept))
 
 
-def steps_of(trace: Trace, joins: Joins) -> Steps:
+def steps_of(trace: Trace, launch_links: LaunchLinks) -> Steps:
     """All steps of a trace; there is at least one, unless it has no events."""
     names, begin, end = _on_the_host(trace)
-    inside = _launched_in(trace, joins, begin, end)
+    inside = _launched_in(trace, launch_links, begin, end)
     launched = np.bincount(inside[inside >= 0], minlength=len(names))
     ends = trace.ends(trace.gpu.row)
     begins = trace.begin[trace.gpu.row]
@@ -111,13 +111,13 @@ def _on_the_host(trace: Trace) -> tuple[tuple[str, ...], Ints, Ints]:
     return (WHOLE,), trace.begin[rows].min(keepdims=True), trace.ends(rows).max(keepdims=True)
 
 
-def _launched_in(trace: Trace, joins: Joins, begin: Ints, end: Ints) -> Ints:
+def _launched_in(trace: Trace, launch_links: LaunchLinks, begin: Ints, end: Ints) -> Ints:
     """For each GPU event the step in which the call that launched it began and ended; -1 without one."""
     found = np.full(len(trace.gpu), -1, dtype=np.int64)
-    known = joins.launch >= 0
+    known = launch_links.launch >= 0
     if not len(begin) or not known.any():
         return found
-    rows = trace.calls.row[joins.launch[known]]
+    rows = trace.calls.row[launch_links.launch[known]]
     place = np.searchsorted(begin, trace.begin[rows], "right") - 1
     fits = (place >= 0) & (trace.ends(rows) <= end[np.maximum(place, 0)])
     found[known] = np.where(fits, place, -1)

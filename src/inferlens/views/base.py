@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar
 
-from inferlens.record import Record
+from inferlens.record.record import Record
 
 
 class View(ABC):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from inferlens.errors import InferlensError, MissingLibrary
-from inferlens.record import Record
+from inferlens.record.record import Record
 from inferlens.views.base import View
 from inferlens.views.chart_panels import PANEL, Palette, bars, colours, colours_of_ways, lines
 from inferlens.views.chart_theme import THEMES, Theme, config
@@ -45,7 +45,7 @@ class Chart(View):
         super().__init__(reference=reference)
         if format not in FORMATS:
             raise InferlensError(
-                f"A chart cannot be written as '{format}'.", expected=", ".join(FORMATS), cure="--output compare.svg"
+                f"A chart cannot be written as '{format}'.", expected=", ".join(FORMATS), hint="--output compare.svg"
             )
         if theme not in ("auto", *THEMES):
             raise InferlensError(f"A chart has no theme '{theme}'.", expected=f"auto, {', '.join(THEMES)}")
@@ -60,7 +60,7 @@ class Chart(View):
             reasons = list(dict.fromkeys(plain(row.reason) for row in shown if row.reason))
             why = f" {reasons[0]}" if reasons else ""
             raise InferlensError(
-                f"There is nothing to draw: no case ran with right outputs.{why}", cure="inferlens show"
+                f"There is nothing to draw: no case ran with right outputs.{why}", hint="inferlens show"
             )
         if self.format == "html":
             light, dark = (

@@ -166,7 +166,7 @@ def notes_of(row: Row) -> list[str]:
     notes = []
     if not row.ok:
         why = f"{(row.reason or 'No reason is known').rstrip('.')}."
-        notes.append(f"{why} Try: {row.cure}" if row.cure else why)
+        notes.append(f"{why} Try: {row.hint}" if row.hint else why)
     elif row.agrees is False:
         notes.append(f"Wrong outputs: {row.agreement_reason or 'they differ from the reference'}")
     elif row.agrees is None:

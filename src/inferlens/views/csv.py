@@ -11,7 +11,7 @@ from typing import ClassVar
 
 import msgspec
 
-from inferlens.record import Record
+from inferlens.record.record import Record
 from inferlens.views.base import View
 from inferlens.views.csv_text import csv_text
 from inferlens.views.row import Row
@@ -26,8 +26,9 @@ class Csv(View):
 
     def render(self, records: Sequence[Record]) -> str:
         """See :class:`View`."""
-        names = [field.name for field in msgspec.structs.fields(Row)]
-        lines = ([_field(getattr(row, name)) for name in names] for row in rows(records, self.reference))
+        fields = msgspec.structs.fields(Row)
+        names = [field.encode_name for field in fields]
+        lines = ([_field(getattr(row, field.name)) for field in fields] for row in rows(records, self.reference))
         return csv_text(names, lines)
 
 

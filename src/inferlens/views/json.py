@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import msgspec
 
-from inferlens.record import Record
+from inferlens.record.record import Record
 from inferlens.views.base import View
 from inferlens.views.rows import rows
 from inferlens.views.verdict import verdict

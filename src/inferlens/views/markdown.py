@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import ClassVar
 
-from inferlens.record import Record
+from inferlens.record.record import Record
 from inferlens.views.base import View
 from inferlens.views.columns import COLUMNS, Notes, backend, headline, used
 from inferlens.views.plain import plain

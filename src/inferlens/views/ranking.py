@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from inferlens.cautions import in_waves, on_other_card
-from inferlens.record import Warning
-from inferlens.samples import Repeats, in_rounds
+from inferlens.analysis.findings.warnings import in_waves, on_other_card
+from inferlens.analysis.interference.samples import CaseRuns, in_rounds
+from inferlens.record.record import Warning
 from inferlens.stats.compare import compare
 from inferlens.stats.intervals import ends
 from inferlens.views.row import Row
 
 
-def compared(pairs: Sequence[tuple[Row, Repeats]], chosen: dict[str, Row]) -> list[Row]:
+def compared(pairs: Sequence[tuple[Row, CaseRuns]], chosen: dict[str, Row]) -> list[Row]:
     """Rows of one comparison with speed-ups against the reference of their device, the fastest marked, in order."""
     runs = {row.id: run for row, run in pairs}
     processes = {row.id: _processes(run, pairs) for row, run in pairs}
@@ -38,12 +38,12 @@ def _marked(rows: Sequence[Row]) -> list[Row]:
     return [replace(row, fastest=row.ranked and (row.overlaps(best) or (row.pace or 0.0) <= doubtful)) for row in rows]
 
 
-def comparable(pairs: Sequence[tuple[Row, Repeats]]) -> list[tuple[Row, Repeats]]:
+def comparable(pairs: Sequence[tuple[Row, CaseRuns]]) -> list[tuple[Row, CaseRuns]]:
     """The rows of a comparison; those that do not have what is compared may not win."""
     return [(replace(row, ranked=row.ranked and bool(_processes(run, pairs))), run) for row, run in pairs]
 
 
-def _processes(run: Repeats, pairs: Sequence[tuple[Row, Repeats]]) -> list[Sequence[float]]:
+def _processes(run: CaseRuns, pairs: Sequence[tuple[Row, CaseRuns]]) -> list[Sequence[float]]:
     """What is compared of a run: latencies, or seconds per call of each window where nobody measured latency."""
     if any(other.processes for _, other in pairs):
         return run.processes

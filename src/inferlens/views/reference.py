@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from inferlens.case import Case
 from inferlens.errors import InferlensError, suggestion
+from inferlens.spec.case import Case
 from inferlens.views.row import Row
 
 DEFAULT_BACKEND = "pytorch"
@@ -51,7 +51,7 @@ def _unknown(named: str, labels: Sequence[str], short: Sequence[str]) -> Inferle
     return InferlensError(
         f"No case fits the reference '{named}'.",
         expected=f"one of {_listed(labels)}",
-        cure=suggestion(named, {*labels, *(each.partition(" ")[0] for each in short)}) or f"--reference '{short[0]}'",
+        hint=suggestion(named, {*labels, *(each.partition(" ")[0] for each in short)}) or f"--reference '{short[0]}'",
     )
 
 
@@ -87,7 +87,7 @@ def _single(fitting: Sequence[Row], named: str) -> Row:
     raise InferlensError(
         f"The reference '{named}' fits {len(fitting)} cases.",
         expected=f"one of {_listed([row.label for row in fitting])}",
-        cure=f"--reference '{fitting[0].name}'",
+        hint=f"--reference '{fitting[0].name}'",
     )
 
 

@@ -5,7 +5,7 @@ Rows hold numbers, never text made from numbers; ``rows`` makes them from record
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from inferlens.stats.compare import least_apart, unseen_on
 from inferlens.stats.intervals import LEAST_SAMPLES, Interval
@@ -66,7 +66,7 @@ class Row(Struct, frozen=True, kw_only=True):
     io: str
     status: str
     reason: str
-    cure: str
+    hint: str = field(name="cure")
     card: str = ""
     manner: str = ""
     processes: int = 1

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from inferlens.case import Case, TensorSpec, with_batch
-from inferlens.cautions import bound_by, cautions
-from inferlens.record import Agreement, Metric, Record, Warning
-from inferlens.samples import Repeats, card, latest, machine, of
+from inferlens.analysis.findings.warnings import bound_by, cautions
+from inferlens.analysis.interference.samples import CaseRuns, card, latest, of
+from inferlens.record.record import Agreement, Metric, Record, Warning, machine_name
+from inferlens.spec.case import Case, TensorSpec, with_batch
+from inferlens.stats.between_process import estimate, over_processes
 from inferlens.stats.intervals import ends, mean_interval, quantile_interval
-from inferlens.stats.levels import estimate, over_processes
 from inferlens.stats.quantiles import Summary, geometric_mean, median, summarise
 from inferlens.units import plural
 from inferlens.views.ranking import comparable, compared, note, of_comparison
@@ -34,7 +34,7 @@ def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
         InferlensError: if ``reference`` names no row, or more than one.
     """
     named = _named(_with_inputs(latest(records)))
-    comparisons: dict[tuple[object, ...], list[tuple[Row, Repeats]]] = {}
+    comparisons: dict[tuple[object, ...], list[tuple[Row, CaseRuns]]] = {}
     for pair in named:
         comparisons.setdefault(pair[0].comparison, []).append(pair)
     tables = {row.table: index for index, (row, _) in reversed(list(enumerate(named)))}
@@ -53,7 +53,7 @@ def of_comparisons(records: Sequence[Record]) -> dict[str, tuple[Warning, ...]]:
     return {row.id: found for row in rows(records) if (found := of_comparison(row))}
 
 
-def _with_inputs(runs: Sequence[Repeats]) -> list[tuple[Repeats, tuple[TensorSpec, ...]]]:
+def _with_inputs(runs: Sequence[CaseRuns]) -> list[tuple[CaseRuns, tuple[TensorSpec, ...]]]:
     """Each run with its inputs; those that failed before they knew take them from another of the same model."""
     known = {_asked(run.first): run.first.model.inputs for run in runs if run.first.model.inputs}
     return [(run, run.first.model.inputs or known.get(_asked(run.first)) or _as_asked(run.first.case)) for run in runs]
@@ -69,16 +69,16 @@ def _as_asked(case: Case) -> tuple[TensorSpec, ...]:
     return with_batch(fixed, case.batch)
 
 
-def _named(runs: Sequence[tuple[Repeats, tuple[TensorSpec, ...]]]) -> list[tuple[Row, Repeats]]:
+def _named(runs: Sequence[tuple[CaseRuns, tuple[TensorSpec, ...]]]) -> list[tuple[Row, CaseRuns]]:
     """A row for each run, its name with the device where devices differ, and with a number where names are equal."""
     ran: dict[tuple[str, str], set[str]] = {}
     for run, _ in runs:
-        devices = ran.setdefault((run.first.case.model, machine(run.first.environment)), set())
+        devices = ran.setdefault((run.first.case.model, machine_name(run.first.environment)), set())
         devices |= {run.first.case.device} if run.ran else set()
     pairs = []
     for run, inputs in runs:
         case = run.first.case
-        said = ran[case.model, machine(run.first.environment)] == {case.device} or case.device in (
+        said = ran[case.model, machine_name(run.first.environment)] == {case.device} or case.device in (
             case.backend,
             case.variant,
         )
@@ -86,7 +86,7 @@ def _named(runs: Sequence[tuple[Repeats, tuple[TensorSpec, ...]]]) -> list[tuple
     return _told_apart(pairs)
 
 
-def _told_apart(pairs: Sequence[tuple[Row, Repeats]]) -> list[tuple[Row, Repeats]]:
+def _told_apart(pairs: Sequence[tuple[Row, CaseRuns]]) -> list[tuple[Row, CaseRuns]]:
     """The rows, their names with the range of sizes where ranges differ, and with a number where names are equal."""
     ranges: dict[tuple[object, ...], set[str]] = {}
     for row, _ in pairs:
@@ -101,7 +101,7 @@ def _told_apart(pairs: Sequence[tuple[Row, Repeats]]) -> list[tuple[Row, Repeats
     return named
 
 
-def _row(run: Repeats, inputs: tuple[TensorSpec, ...], device: str) -> Row:
+def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> Row:
     """What one run says by itself; ``device`` is a word of the name where it is not the same for all."""
     record = run.first
     case, environment, agreement = record.case, record.environment, _worst(run)
@@ -123,7 +123,7 @@ def _row(run: Repeats, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         batch=inputs[0].shape[0] if inputs and inputs[0].shape else case.batch,
         device=case.device,
         device_name=(environment.cpu or "CPU") if case.device == "cpu" else gpu,
-        machine=machine(environment),
+        machine=machine_name(environment),
         card=card(record) if case.device != "cpu" else "",
         threads=case.threads,
         options=case.options_label,
@@ -134,7 +134,7 @@ def _row(run: Repeats, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         processes=len(run.ran),
         status=record.status,
         reason=record.reason,
-        cure=record.cure,
+        hint=record.hint,
         error=agreement.rel_l2 if agreement else None,
         agrees=agreement.agrees if agreement else None,
         agreement_reason=agreement.reason if agreement else "",
@@ -151,7 +151,7 @@ def _row(run: Repeats, inputs: tuple[TensorSpec, ...], device: str) -> Row:
     return _with_energy(_with_rates(_with_latencies(row, run), run), run)
 
 
-def _worst(run: Repeats) -> Agreement | None:
+def _worst(run: CaseRuns) -> Agreement | None:
     """The agreement of the process whose outputs were the furthest off; one that is wrong beats all."""
     found = [record.agreement for record in run.ran or run.records[:1] if record.agreement]
     return max(found, key=lambda one: (one.agrees is False, one.agrees is None, one.rel_l2 or 0.0), default=None)
@@ -162,7 +162,7 @@ def _device_peak(record: Record) -> int:
     return (record.memory.device_peak or 0) if record.memory.device_basis.startswith("NVML") else 0
 
 
-def _with_latencies(row: Row, run: Repeats) -> Row:
+def _with_latencies(row: Row, run: CaseRuns) -> Row:
     summaries = [summary for samples in run.processes if (summary := summarise(samples))]
     found = estimate(run.processes)
     if not summaries:
@@ -207,7 +207,7 @@ def _with_intervals(row: Row, processes: Sequence[Sequence[float]], summaries: S
     )
 
 
-def _with_rates(row: Row, run: Repeats) -> Row:
+def _with_rates(row: Row, run: CaseRuns) -> Row:
     rates = estimate(run.windows)
     low, high = ends(rates.interval if rates else None)
     per_second = rates.median if rates else None
@@ -228,7 +228,7 @@ def _with_rates(row: Row, run: Repeats) -> Row:
     )
 
 
-def _with_energy(row: Row, run: Repeats) -> Row:
+def _with_energy(row: Row, run: CaseRuns) -> Row:
     """The mean of the processes that know it, and the widest bounds."""
     found = [each for record in run.ran for each in (record.energy, record.cpu_energy) if each and each.joules]
     if not found:
@@ -248,6 +248,6 @@ def _range(spec: TensorSpec) -> str:
     return f"{spec.name}={sizes}" + (f" opt {'x'.join(map(str, spec.best))}" if spec.best else "")
 
 
-def _median(run: Repeats, metric: Metric) -> float | None:
+def _median(run: CaseRuns, metric: Metric) -> float | None:
     """The geometric mean of the processes' medians, as of the latency."""
     return geometric_mean([median(samples) for record in run.ran if (samples := of(record, metric).samples)])

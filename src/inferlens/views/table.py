@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from inferlens.record import Record
+from inferlens.record.record import Record
 from inferlens.units import listing
 from inferlens.views.base import View
 from inferlens.views.columns import COLUMNS, Column, Notes, backend, headline, used

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from inferlens.backends.base import Preparation
-from inferlens.backends.onnx_export import onnx_file
+from inferlens.backends.onnx.export import onnx_file
 from inferlens.backends.tensorrt.engine import Built, Job, built
 from inferlens.backends.tensorrt.flavours import Flavour, flavour
 from inferlens.backends.tensorrt.options import Options
-from inferlens.case import Case, TensorSpec
 from inferlens.models.model import Model
 from inferlens.models.resolve import load
+from inferlens.spec.case import Case, TensorSpec
 from tests.backends import small
 
 TARGETS = "8.0+8.9"

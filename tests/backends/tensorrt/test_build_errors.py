@@ -35,10 +35,10 @@ NO_TACTIC = "Error Code 1: Myelin (Tactic Selection: no tactics to implement the
     ],
 )  # fmt: skip
 def test_known_errors_of_the_builder_are_explained(error: str, reason: str) -> None:
-    told, cure = explained([error], has_gpu=False)
+    told, hint = explained([error], has_gpu=False)
     assert reason in told
-    assert cure
-    assert ("8.9" in cure) == ("have no FP8" in told)
+    assert hint
+    assert ("8.9" in hint) == ("have no FP8" in told)
 
 
 @pytest.fixture(scope="module")
@@ -62,13 +62,13 @@ def plan(path: Path, rtx: Flavour, workspace: int) -> bytes:
 def test_a_workspace_that_is_too_small_for_any_tactic_says_what_to_raise(large: Path, rtx: Flavour) -> None:
     with pytest.raises(Unsupported, match="no tactic does with the memory of the workspace") as raised:
         plan(large, rtx, workspace=1)
-    assert "a larger --option tensorrt.workspace" in raised.value.cure
+    assert "a larger --option tensorrt.workspace" in raised.value.hint
 
 
 def test_a_workspace_that_is_too_small_for_all_of_it_is_no_lack_of_memory(large: Path, rtx: Flavour) -> None:
     with pytest.raises(Unsupported, match=r"a workspace of 8\.00 MiB is too small") as raised:
         plan(large, rtx, workspace=8)
-    assert "a larger --option tensorrt.workspace" in raised.value.cure
+    assert "a larger --option tensorrt.workspace" in raised.value.hint
     assert plan(large, rtx, workspace=1024)
 
 

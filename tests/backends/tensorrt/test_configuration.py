@@ -21,10 +21,10 @@ from inferlens.backends.tensorrt.network import Network, network
 from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.profiles import profiles
 from inferlens.backends.tensorrt.timing_cache import check_timing_cache, keep_timing_cache, use_timing_cache
-from inferlens.case import Case, TensorSpec
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.model import Model
-from inferlens.record import Gpu
+from inferlens.record.record import Gpu
+from inferlens.spec.case import Case, TensorSpec
 
 IMAGE = (TensorSpec("image", (1, 3, 16, 16)),)
 HERE = ("8.9",)
@@ -78,14 +78,14 @@ def test_defaults_are_fp32_and_tell_of_layers(parsed: Network, rtx: Flavour) -> 
 def test_what_the_flavour_lacks_is_refused(options: dict[str, Any], message: str, parsed: Network) -> None:
     with pytest.raises(InferlensError, match=message) as raised:
         configuration(parsed, Options(**options), profiles("", IMAGE), HERE)
-    assert raised.value.cure or raised.value.expected
+    assert raised.value.hint or raised.value.expected
 
 
 def test_a_flavour_without_levels_names_all_the_gpus_that_it_builds_for(parsed: Network, rtx: Flavour) -> None:
     with pytest.raises(Unsupported) as raised:
         configuration(parsed, Options(hardware_compatible="ampere_plus"), profiles("", IMAGE), HERE)
-    assert f"compute_capability={'+'.join(rtx.targets)}" in raised.value.cure
-    assert "7.5+8.0" in raised.value.cure
+    assert f"compute_capability={'+'.join(rtx.targets)}" in raised.value.hint
+    assert "7.5+8.0" in raised.value.hint
 
 
 def test_targets_are_those_that_there_are(parsed: Network) -> None:
@@ -98,7 +98,7 @@ def test_without_a_gpu_a_target_must_be_named(parsed: Network, monkeypatch: pyte
     monkeypatch.setattr(configuring, "current_gpu", lambda: None)
     with pytest.raises(Unsupported, match="no GPU here") as raised:
         configuration(parsed, Options(), profiles("", IMAGE))
-    assert "8.9" in raised.value.cure
+    assert "8.9" in raised.value.hint
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def sum_of_two(tmp_path: Path, rtx: Flavour) -> Network:
 def test_a_size_that_inputs_share_has_one_value_in_a_profile(text: str, said: str, sum_of_two: Network) -> None:
     with pytest.raises(Unsupported, match=said) as raised:
         configuration(sum_of_two, Options(), profiles(text, SHARED), HERE)
-    written = raised.value.cure.partition(" ")[0]  # what is advised builds
+    written = raised.value.hint.partition(" ")[0]  # what is advised builds
     assert configuration(sum_of_two, Options(), profiles(written, SHARED), HERE)
 
 
@@ -152,7 +152,7 @@ def test_a_range_of_one_of_two_inputs_that_share_a_size_builds_no_engine(
     case = Case(model=model.spec, backend="tensorrt", variant="rtx", options={"compute_capability": "8.9"})
     with pytest.raises(Unsupported, match="'N' is 1/2/8 in the input 'a' and 2 in 'b'") as raised:
         TensorRT().build(model, case, preparation, tmp_path / "sum.engine")
-    assert raised.value.cure == "a=1x8/2x8/8x8+b=1x8/2x8/8x8 as that profile of --option tensorrt.profiles"
+    assert raised.value.hint == "a=1x8/2x8/8x8+b=1x8/2x8/8x8 as that profile of --option tensorrt.profiles"
     assert not (tmp_path / "sum.engine.json").exists()
 
 

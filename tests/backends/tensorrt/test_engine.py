@@ -15,13 +15,13 @@ from inferlens.backends.tensorrt import engine
 from inferlens.backends.tensorrt.builds import write_engine
 from inferlens.backends.tensorrt.configuration import configuration
 from inferlens.backends.tensorrt.engine import Job, built
+from inferlens.backends.tensorrt.engine_check import check_plan
 from inferlens.backends.tensorrt.network import network
-from inferlens.backends.tensorrt.plan_check import check_plan
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.files import sha256
 from inferlens.models import provenance
-from inferlens.models.plan_file import read_header
-from inferlens.record import Gpu
+from inferlens.models.engine_header import read_header
+from inferlens.record.files import sha256
+from inferlens.record.record import Gpu
 
 OUTPUTS = {
     "torchvision:resnet18": (1, 1000),
@@ -199,7 +199,7 @@ def test_a_build_that_fails_leaves_the_old_file(job: Any, preparation: Preparati
 def test_without_a_gpu_targets_must_be_named(job: Any, preparation: Preparation) -> None:
     with pytest.raises(Unsupported, match="no GPU here") as raised:
         built(job(compute_capability=""), preparation)
-    assert "compute_capability=7.5+8.0+8.6+8.9" in raised.value.cure
+    assert "compute_capability=7.5+8.0+8.6+8.9" in raised.value.hint
     with pytest.raises(Unsupported, match=r"cannot build for compute capability 9\.0") as raised:
         built(job(compute_capability="8.9+9.0"), preparation)
     assert "8.6" in raised.value.expected
@@ -208,7 +208,7 @@ def test_without_a_gpu_targets_must_be_named(job: Any, preparation: Preparation)
 def test_what_needs_a_gpu_says_so(job: Any, preparation: Preparation) -> None:
     with pytest.raises(Unsupported, match="with the option refittable it builds on a GPU alone") as raised:
         built(job(refittable=True, compute_capability="8.9"), preparation)
-    assert raised.value.cure == "no refittable, or a machine with a GPU"
+    assert raised.value.hint == "no refittable, or a machine with a GPU"
 
 
 def test_the_builders_own_error_is_one_sentence(

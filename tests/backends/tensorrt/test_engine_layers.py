@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from inferlens.backends.abilities import Launched
-from inferlens.backends.onnx_modules import Node, Origins
+from inferlens.backends.onnx.modules import Node, Origins
+from inferlens.backends.tensorrt.inspector import named_layer, sources, told_layers
 from inferlens.backends.tensorrt.layer_profiling import NO_ONNX, absences, origin_in
 from inferlens.backends.tensorrt.layer_times import Reporting, as_told, recorder, timed_layers
-from inferlens.backends.tensorrt.told import named_layer, sources, told_layers
 from inferlens.backends.torch_tensorrt.engines import engines_in, read_sums
+from inferlens.backends.torch_tensorrt.inspector import module_and_operator, origin_among
 from inferlens.backends.torch_tensorrt.kernel_origins import origins_in
-from inferlens.backends.torch_tensorrt.telling import module_and_operator, origin_among
 from inferlens.errors import Unsupported
-from inferlens.layer_profile import Layer
+from inferlens.record.layer_profile import Layer
 
 SAMPLES = Path(__file__).parent / "samples"
 PATHS = frozenset({"", "conv1", "maxpool", "layer1", "layer1.0", "layer1.0.conv1", "layer4.1.conv2", "avgpool", "fc"})

@@ -28,7 +28,7 @@ def test_a_flavour_that_is_not_here_says_how_to_get_it(monkeypatch: pytest.Monke
     assert absence.variant == "rtx"
     with pytest.raises((MissingLibrary, InferlensError)) as raised:
         flavour("rtx")
-    assert "tensorrt-rtx" in raised.value.cure
+    assert "tensorrt-rtx" in raised.value.hint
     with pytest.raises(InferlensError, match="no flavour 'lite'"):
         flavour("lite")
 
@@ -57,4 +57,4 @@ def test_plugins_are_listed_and_loaded_by_path(rtx: Any, tmp_path: Any) -> None:
     (tmp_path / "text.so").write_text("no library")
     with pytest.raises(InferlensError, match=r"cannot be loaded: .*text\.so") as raised:
         load_plugins(rtx, str(tmp_path / "text.so"))
-    assert raised.value.cure.startswith(f"ldd {tmp_path}/text.so")
+    assert raised.value.hint.startswith(f"ldd {tmp_path}/text.so")

@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from inferlens import worker
 from inferlens.backends.base import Capabilities, Preparation, Support
 from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.backends.tensorrt.builds import write_engine
@@ -21,12 +20,15 @@ from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.from_file import PlanFile, engine_file
 from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.runtime import Engine
-from inferlens.case import Case
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.jobs import TaskJob
-from inferlens.models import plan_file, provenance
+from inferlens.execution import worker
+from inferlens.execution.expand import expand
+from inferlens.execution.protocol import TaskJob
+from inferlens.models import engine_header as plan_file
+from inferlens.models import provenance
 from inferlens.models.resolve import find, load
-from inferlens.plan import Plan, expand
+from inferlens.spec.case import Case
+from inferlens.spec.plan import Plan
 
 PROFILES = "1x3x16x16/2x3x16x16/3x3x16x16;4x3x16x16"
 Opened = Callable[..., PlanFile]
@@ -61,7 +63,7 @@ def test_the_profile_that_it_was_built_to_run_runs(two: Path, opened: Opened) ->
     assert opened(two, batch=2, profile=0).options.profile == 0
     with pytest.raises(Unsupported, match="Profile 1 takes image from 4x3x16x16 to 4x3x16x16, not 2x3x16x16") as raised:
         opened(two, batch=2)
-    assert raised.value.cure == "--option tensorrt.profile=0"
+    assert raised.value.hint == "--option tensorrt.profile=0"
     with pytest.raises(Unsupported, match="There is no profile 2"):
         opened(two, profile=2)
 
@@ -78,8 +80,8 @@ def test_an_engine_that_holds_code_needs_trust(two: Path, opened: Opened) -> Non
     with pytest.raises(InferlensError, match="holds code of its own") as raised:
         opened(two)
     assert str(two) in raised.value.what
-    assert raised.value.cure.startswith("--trust")
-    assert opened(two, trust=True).cure(trusted=True) == ""
+    assert raised.value.hint.startswith("--trust")
+    assert opened(two, trust=True).hint(trusted=True) == ""
 
 
 @pytest.mark.parametrize("trust", [True, False])
@@ -109,22 +111,22 @@ def test_host_code_is_allowed_where_it_was_asked_for(trust: bool) -> None:
     body = {"Runtime": Runtime, "ILogger": type("Log", (), {}), "init_libnvinfer_plugins": lambda *_: True}
     trt = Flavour("trt", "stand_in", "TensorRT", "10.13.0.35", type("Module", (), body))
     with pytest.raises(Unsupported, match="cannot open the engine") as raised:
-        Engine(b"", trt, host_code=trust, cure="" if trust else "--trust")
+        Engine(b"", trt, host_code=trust, hint="" if trust else "--trust")
     assert Runtime.last.engine_host_code_allowed is trust
-    assert raised.value.cure == ("" if trust else "--trust")
+    assert raised.value.hint == ("" if trust else "--trust")
 
 
 def test_of_a_file_that_nothing_tells_of_trust_is_what_may_help(two: Path, rtx: Flavour) -> None:
     file = PlanFile(two, None, rtx, Options())
-    assert "--trust" in file.cure(trusted=False)
-    assert file.cure(trusted=True) == ""
+    assert "--trust" in file.hint(trusted=False)
+    assert file.hint(trusted=True) == ""
 
 
 def test_plugins_are_loaded_only_if_they_are_named_again(two: Path, opened: Opened) -> None:
     told(two, plugins="/opt/lib/libmine.so")
     with pytest.raises(InferlensError, match=r"was built with plugins of /opt/lib/libmine\.so") as raised:
         opened(two)
-    assert raised.value.cure == "--option tensorrt.plugins=/opt/lib/libmine.so"
+    assert raised.value.hint == "--option tensorrt.plugins=/opt/lib/libmine.so"
     assert opened(two, plugins="").options.plugins == ""
 
 
@@ -163,7 +165,7 @@ def test_what_is_wrong_with_a_file_is_said_when_it_is_found(
     with pytest.raises(Unsupported, match=message) as raised:
         find(str(two)).check(trusted=False)
     assert str(two) in raised.value.what
-    assert "inferlens build" in raised.value.cure
+    assert "inferlens build" in raised.value.hint
 
 
 def test_beside_other_models_such_a_file_is_a_row(two: Path) -> None:

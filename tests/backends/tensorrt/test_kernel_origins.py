@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from inferlens.backends.abilities import Launched
-from inferlens.backends.kernel_layers import EngineLayer, aligned, of_engine
+from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, of_engine
+from inferlens.backends.tensorrt.inspector import told_layers
 from inferlens.backends.tensorrt.kernel_origins import engine_layers, kernel_origins
 from inferlens.backends.tensorrt.layer_profiling import absences
 from inferlens.backends.tensorrt.matrix_kernels import KERNEL, MULTIPLY, narrowed
-from inferlens.backends.tensorrt.told import told_layers
-from inferlens.backends.torch_tensorrt.telling import origin_among
-from inferlens.layer_profile import Layer
-from tests.backends.kernel_samples import ENGINES, engine, runs
+from inferlens.backends.torch_tensorrt.inspector import origin_among
+from inferlens.record.layer_profile import Layer
+from tests.backends.profiling.kernel_samples import ENGINES, engine, runs
 
 SAMPLE = Path(__file__).parent / "samples" / "mobilenet_v2-dynamo.json.gz"
 REWRITTEN = 52  # the convolution of features.18.0, which became a matrix product

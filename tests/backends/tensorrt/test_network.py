@@ -20,8 +20,8 @@ from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.network import network
 from inferlens.backends.tensorrt.parse_errors import module_of, takes_plugins
 from inferlens.backends.tensorrt.quantized import limits
-from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError, Unsupported
+from inferlens.spec.case import TensorSpec
 from tests.backends.quantized import quantized_file
 
 
@@ -50,7 +50,7 @@ def test_an_unsupported_operator_is_named_with_its_module(tmp_path: Path, rtx: A
         f"{rtx.title} cannot take the ONNX node 'node_warp' (acme::Warp, in the module encoder.layers.3.warp): it has "
         "no such operator."
     )
-    assert raised.value.cure == "another operator in the model, or --backend onnxruntime:cuda"
+    assert raised.value.hint == "another operator in the model, or --backend onnxruntime:cuda"
 
 
 def test_a_flavour_whose_networks_have_plugins_advises_one(rtx: Any) -> None:
@@ -71,7 +71,7 @@ def test_a_flavour_whose_networks_have_plugins_advises_one(rtx: Any) -> None:
 def test_what_cannot_be_parsed_is_named(nodes: list[Any], message: str, tmp_path: Path, rtx: Any) -> None:
     with pytest.raises(Unsupported, match=message) as raised:
         network(saved(tmp_path, nodes), rtx)
-    assert raised.value.cure
+    assert raised.value.hint
 
 
 class Places(torch.nn.Module):
@@ -91,7 +91,7 @@ def test_an_operator_that_only_a_plugin_would_run_is_one_it_does_not_have(tmp_pa
         network(path, rtx)
     assert "(NonZero, in the module places): it has no such operator." in raised.value.what
     assert "ssertion" not in raised.value.what
-    assert raised.value.cure == "another operator in the model, or --backend onnxruntime:cuda"
+    assert raised.value.hint == "another operator in the model, or --backend onnxruntime:cuda"
 
 
 def test_an_operator_that_takes_a_gpu_to_parse_says_so(tmp_path: Path, rtx: Any) -> None:
@@ -110,7 +110,7 @@ def test_an_operator_that_takes_a_gpu_to_parse_says_so(tmp_path: Path, rtx: Any)
         return
     with pytest.raises(Unsupported, match=r"'align' \(RoiAlign\) here: on a machine with a GPU alone") as raised:
         network(path, rtx)
-    assert raised.value.cure.startswith("a machine with a GPU, or ")
+    assert raised.value.hint.startswith("a machine with a GPU, or ")
 
 
 def test_a_name_in_the_file_makes_no_line_of_ours(tmp_path: Path, rtx: Any) -> None:
@@ -216,7 +216,7 @@ def test_quantized_graphs_build_as_they_are(
     if (kind, layers) == ("int8", "convolution") and version < (1, 7):
         with pytest.raises(Unsupported, match="has no INT8 convolutions") as raised:
             built(wanted, preparation)
-        assert "FP8" in raised.value.cure
+        assert "FP8" in raised.value.hint
         assert "convolutions from version 1.7 on" in limits(rtx)["rtx/cuda/int8"]
     elif version < (1, 5) and not torch.cuda.is_available():
         with pytest.raises(Unsupported, match="builds on a GPU alone"):

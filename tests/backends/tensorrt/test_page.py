@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from inferlens.models.plan_file import read_header
+from inferlens.models.engine_header import read_header
 
 PAGE = Path(__file__).parents[3] / "docs" / "tensorrt.md"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from inferlens.backends.tensorrt.profiles import check_shapes, profiles, spread
-from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError, Unsupported
+from inferlens.spec.case import TensorSpec
 
 IMAGE = (TensorSpec("image", (2, 3, 8, 8)),)
 TEXTS = (TensorSpec("ids", (1, 128), "int64"), TensorSpec("mask", (1, 128), "int64"))
@@ -85,7 +85,7 @@ def test_the_profile_that_runs_must_take_the_shape() -> None:
     check_shapes(both, 1, IMAGE)
     with pytest.raises(Unsupported, match="not 2x3x8x8") as raised:
         check_shapes(both, 0, IMAGE)
-    assert raised.value.cure == "--option tensorrt.profile=1"
+    assert raised.value.hint == "--option tensorrt.profile=1"
     with pytest.raises(Unsupported, match="no profile 2: the engine has 2"):
         check_shapes(both, 2, IMAGE)
 

@@ -51,7 +51,7 @@ def test_a_full_disk_leaves_the_old_engine(job: Any, preparation: Preparation, t
     ):
         write_engine(other, preparation, path)
     assert str(path) in raised.value.what
-    assert "room" in raised.value.cure
+    assert "room" in raised.value.hint
     assert content(tmp_path) == before
     assert provenance.read(path) is not None
 

@@ -7,11 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.availability import cuda_absence, imported, torch_versions, warn_no_effect
 from inferlens.backends.base import TOLERANCES, Absence, Backend, Capabilities, Preparation, Runner, Support
-from inferlens.backends.onnx_export import onnx_file
-from inferlens.backends.onnx_graph import check_precision
-from inferlens.backends.onnxruntime import onnx_formats, onnx_versions
+from inferlens.backends.onnx.export import onnx_file
+from inferlens.backends.onnx.graph import check_precision
+from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
+from inferlens.backends.pytorch.runner import torch_tolerance
 from inferlens.backends.tensorrt import quantized
 from inferlens.backends.tensorrt.builds import write_engine
 from inferlens.backends.tensorrt.engine import KIND, Job, built
@@ -19,20 +21,18 @@ from inferlens.backends.tensorrt.examine import examiner
 from inferlens.backends.tensorrt.flavours import find, flavour
 from inferlens.backends.tensorrt.from_file import engine_file
 from inferlens.backends.tensorrt.gpu import current_gpu
+from inferlens.backends.tensorrt.ignored_options import OF_TACTICS, heeded
 from inferlens.backends.tensorrt.network import warn_of_float64
-from inferlens.backends.tensorrt.no_effect import OF_TACTICS, heeded
 from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.plugins import plugin_files, registered_plugins
 from inferlens.backends.tensorrt.profiles import profiles, spread
 from inferlens.backends.tensorrt.runner import EngineRunner
 from inferlens.backends.tensorrt.timing_cache import check_timing_cache
-from inferlens.backends.torch_runner import torch_tolerance
-from inferlens.build_report import BuildReport
-from inferlens.case import PRECISIONS, QUANTIZED, Case, Option
-from inferlens.cures import Cure
 from inferlens.errors import Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model
+from inferlens.record.build_report import BuildReport
+from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option
 
 
 class TensorRT(Backend):
@@ -53,7 +53,7 @@ class TensorRT(Backend):
         here = [found for found, _ in flavours.values() if found]
         absent = [absence for _, absence in flavours.values() if absence]
         if no_gpu and here:
-            absent += [Absence(each.variant, no_gpu.reason, no_gpu.cure, device="cuda") for each in here]
+            absent += [Absence(each.variant, no_gpu.reason, no_gpu.hint, device="cuda") for each in here]
         return Capabilities(
             formats=formats,
             supports=tuple(Support(each.variant, "cuda", (*PRECISIONS, *QUANTIZED)) for each in here if not no_gpu),
@@ -80,7 +80,7 @@ class TensorRT(Backend):
             file = engine_file(model, case, options, found, preparation)
             return EngineRunner(
                 file.plan, model, case, preparation, found, file.options,
-                host_code=preparation.trust, cure=file.cure(preparation.trust),
+                host_code=preparation.trust, hint=file.hint(preparation.trust),
             )  # fmt: skip
         path = self._onnx(model, case, preparation, options)
 
@@ -130,14 +130,14 @@ class TensorRT(Backend):
         return torch_tolerance(case, tf32=tf32 or case.variant == "rtx")
 
     @classmethod
-    def cure(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Cure:
+    def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
         """An engine from a file is built already; TensorRT for RTX times no tactics, and uses TF32 unasked."""
         is_built = case.model.startswith("engine:") and option not in heeded(case.variant == "rtx")
         if is_built or (case.variant == "rtx" and option in OF_TACTICS):
-            return Cure()
+            return Hint()
         if case.variant == "rtx" and option == "tf32":
-            return Cure(asked=True)
-        return super().cure(case, option, value, facts)
+            return Hint(asked=True)
+        return super().hint(case, option, value, facts)
 
     @staticmethod
     def _onnx(model: Model, case: Case, preparation: Preparation, options: Options) -> Path:

@@ -40,11 +40,11 @@ REQUESTED = re.compile(r"OutOfMemory \(Requested size was (\d+) bytes")
 
 
 def explained(errors: list[str], *, has_gpu: bool, refittable: bool = False) -> tuple[str, str]:
-    """Reason and cure (which may be empty) of a build that failed with ``errors``."""
+    """Reason and hint (which may be empty) of a build that failed with ``errors``."""
     for error in errors:
-        for words, reason, cure in KNOWN:
+        for words, reason, hint in KNOWN:
             if all(word in error for word in words):
-                return reason, cure
+                return reason, hint
         if lacks := NO_TYPE.search(error):
             names = ", ".join(f"{name[:-1]}.{name[-1]}" for name in re.findall(r"sm(\d+)", lacks[1]))
             type = lacks[2].partition("_")[0].upper()
@@ -64,7 +64,7 @@ def refittable(network: Network, config: Any) -> bool:
 
 
 def beyond_workspace(network: Network, config: Any, errors: list[str]) -> tuple[str, str] | None:
-    """Reason and cure where memory ran out at the workspace that was asked for; ``None`` if it was the machine's."""
+    """Reason and hint where memory ran out at the workspace that was asked for; ``None`` if it was the machine's."""
     sizes = [int(size) for error in errors for size in REQUESTED.findall(error)]
     pool = network.flavour.module.MemoryPoolType.WORKSPACE
     limit = int(config.get_memory_pool_limit(pool)) if sizes else 0

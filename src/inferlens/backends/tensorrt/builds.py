@@ -15,11 +15,11 @@ from typing import Any
 from inferlens import units
 from inferlens.backends.base import Preparation
 from inferlens.backends.tensorrt.engine import Job, build, built, provenance_of
-from inferlens.backends.tensorrt.no_effect import warn_of_kernels, warn_of_tactics
+from inferlens.backends.tensorrt.ignored_options import warn_of_kernels, warn_of_tactics
 from inferlens.backends.tensorrt.plugins import use_plugins
 from inferlens.backends.tensorrt.written import write_plan
-from inferlens.build_report import Build, BuildReport, LayerDifference
 from inferlens.models.provenance import Provenance
+from inferlens.record.build_report import Build, BuildReport, LayerDifference
 
 # From a plan to its layers, as the inspector tells them, and the median GPU time of a call in seconds.
 Examine = Callable[[bytes], tuple[list[dict[str, Any]], float | None]]

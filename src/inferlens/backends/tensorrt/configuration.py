@@ -67,7 +67,7 @@ def check(network: Network, options: Options) -> None:
     if options.hardware_compatible != "none" and flavour.jit:
         raise Unsupported(
             f"{flavour.name} has no levels of hardware compatibility.",
-            cure=f"--option tensorrt.compute_capability={'+'.join(flavour.targets)}, or some of these",
+            hint=f"--option tensorrt.compute_capability={'+'.join(flavour.targets)}, or some of these",
         )
     if options.hardware_compatible != "none":
         level = options.hardware_compatible.upper()
@@ -76,7 +76,7 @@ def check(network: Network, options: Options) -> None:
     if options.version_compatible and flavour.jit:
         raise Unsupported(
             f"{flavour.name} has no lean runtime, which runs the engines of other versions.",
-            cure="no version_compatible; build again after an update",
+            hint="no version_compatible; build again after an update",
         )
 
 
@@ -107,7 +107,7 @@ def _sources(known: Any, text: str) -> int:
             raise InferlensError(
                 f"There is no tactic source '{name}'.",
                 expected=f"none, or some of {', '.join(members)}",
-                cure=suggestion(name, members),
+                hint=suggestion(name, members),
             )
         mask |= 0 if name == "none" else 1 << int(members[name])
     return mask
@@ -126,7 +126,7 @@ def _add_profile(network: Network, config: Any, profile: Profile) -> None:
             raise Unsupported(
                 f"The values of the input '{one_line(tensor.name)}' decide shapes inside the graph, so they would be "
                 "part of a profile.",
-                cure="export the model with that input as a constant",
+                hint="export the model with that input as a constant",
             )
         _check_fixed(tensor, profile[tensor.name])
         made.set_shape(tensor.name, *profile[tensor.name])
@@ -149,12 +149,12 @@ def _check_fixed(tensor: Any, shapes: tuple[Shape, Shape, Shape]) -> None:
             raise Unsupported(
                 f"The ONNX graph tells no shape of its input '{one_line(tensor.name)}', and TensorRT takes that for a "
                 "scalar.",
-                cure="--backend onnxruntime, or a file that tells it",
+                hint="--backend onnxruntime, or a file that tells it",
             )
         if not fits:
             raise Unsupported(
                 f"The ONNX graph was made for {one_line(tensor.name)}={free(fixed)}, not for {free(shape)}.",
-                cure="its own shape, or a file exported with dynamic shapes",
+                hint="its own shape, or a file exported with dynamic shapes",
             )
     if not all(0 <= least <= best <= most for least, best, most in zip(*shapes, strict=True)):
         raise Unsupported(
@@ -186,7 +186,7 @@ def _check_shared(network: Network, profile: Profile, index: int) -> None:
                     f"{_text(ranges[unlike])} in '{uses[unlike][0]}': in the ONNX graph they are one."
                 ),
                 expected="the same MIN/OPT/MAX for both",
-                cure=one_line(f"{_alike(profile, uses, widest)} as that profile of --option tensorrt.profiles"),
+                hint=one_line(f"{_alike(profile, uses, widest)} as that profile of --option tensorrt.profiles"),
             )
 
 

@@ -19,8 +19,8 @@ from inferlens.backends.tensorrt.build_errors import beyond_workspace, explained
 from inferlens.backends.tensorrt.configuration import configuration
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.gpu import current_gpu
+from inferlens.backends.tensorrt.ignored_options import warn_of_tactics
 from inferlens.backends.tensorrt.network import Network, network
-from inferlens.backends.tensorrt.no_effect import warn_of_tactics
 from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.plugins import load_plugins
 from inferlens.backends.tensorrt.profiles import Profile, check_shapes, profiles, spread
@@ -28,12 +28,12 @@ from inferlens.backends.tensorrt.recipe import Recipe, recipe
 from inferlens.backends.tensorrt.targets import targets
 from inferlens.backends.tensorrt.timing_cache import keep_timing_cache, use_timing_cache
 from inferlens.backends.tensorrt.written import write_plan
-from inferlens.case import Case, TensorSpec
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.models.provenance import Provenance
-from inferlens.record import Gpu
+from inferlens.record.record import Gpu
+from inferlens.spec.case import Case, TensorSpec
 
 KIND = "TensorRT plan"
 FOLDER = "tensorrt"  # inside the cache
@@ -98,8 +98,8 @@ def build_plan(network: Network, config: Any) -> bytes:
     if beyond is None and any(words in error for error in errors for words in NO_MEMORY):
         raise MemoryError(f"{network.flavour.name}: {log.condensed(errors)}")
     has_gpu = current_gpu() is not None
-    reason, cure = beyond or explained(errors, has_gpu=has_gpu, refittable=refittable(network, config))
-    raise Unsupported(f"{network.flavour.title} cannot build the engine: {reason}.", cure=cure)
+    reason, hint = beyond or explained(errors, has_gpu=has_gpu, refittable=refittable(network, config))
+    raise Unsupported(f"{network.flavour.title} cannot build the engine: {reason}.", hint=hint)
 
 
 def build(job: Job, timing_cache: Path | None) -> tuple[bytes, float, tuple[TensorSpec, ...]]:

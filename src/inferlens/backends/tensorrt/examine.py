@@ -9,8 +9,8 @@ from inferlens.backends.tensorrt.builds import Examine
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.runtime import Call, Engine
-from inferlens.case import Case
 from inferlens.models.model import Model
+from inferlens.spec.case import Case
 from inferlens.stats.quantiles import median
 
 WARMUP, CALLS = 20, 200
@@ -22,7 +22,7 @@ def examiner(model: Model, case: Case, flavour: Flavour, options: Options) -> Ex
     def examine(plan: bytes) -> tuple[list[dict[str, Any]], float | None]:
         import torch
 
-        from inferlens.clocks import CudaClock
+        from inferlens.backends.clocks import CudaClock
         from inferlens.models.inputs import make_inputs
 
         engine = Engine(plan, flavour, plugins=options.plugins, host_code=options.version_compatible)

@@ -86,16 +86,16 @@ def flavour(variant: str) -> Flavour:
     if found is not None:
         return found
     if absence is not None and not absence.reason.endswith("is not installed."):
-        raise InferlensError(absence.reason, cure=absence.cure)
+        raise InferlensError(absence.reason, hint=absence.hint)
     raise MissingLibrary(KINDS[variant].name, extra=KINDS[variant].extra)
 
 
 def find(variant: str) -> tuple[Flavour | None, Absence | None]:
-    """The flavour of a variant, or why it is not here, with the cure; never raises for a missing library."""
+    """The flavour of a variant, or why it is not here, with the hint; never raises for a missing library."""
     kind = KINDS[variant]
     module, absence = _imported(kind)
     if absence is not None or module is None:
-        return None, Absence(variant, absence.reason if absence else "", absence.cure if absence else "")
+        return None, Absence(variant, absence.reason if absence else "", absence.hint if absence else "")
     return Flavour(variant, kind.module, kind.name, str(module.__version__), module), None
 
 

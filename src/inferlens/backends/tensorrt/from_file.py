@@ -13,17 +13,17 @@ from pathlib import Path
 import msgspec
 
 from inferlens.backends.base import Preparation
+from inferlens.backends.tensorrt.engine_check import check_plan
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.gpu import current_gpu
-from inferlens.backends.tensorrt.no_effect import warn_of_built
+from inferlens.backends.tensorrt.ignored_options import warn_of_built
 from inferlens.backends.tensorrt.options import Options
-from inferlens.backends.tensorrt.plan_check import check_plan
 from inferlens.backends.tensorrt.profiles import check_shapes
-from inferlens.case import Case
 from inferlens.errors import InferlensError, one_line
 from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.models.provenance import Provenance
+from inferlens.spec.case import Case
 
 TRUST = "--trust, if you trust who built it"
 
@@ -46,7 +46,7 @@ class PlanFile:
         check_plan(self.path, self.made, self.flavour, current_gpu())
         return self.path.read_bytes()
 
-    def cure(self, trusted: bool) -> str:
+    def hint(self, trusted: bool) -> str:
         """What may help if TensorRT cannot open it: nothing but the runtime tells that a file holds code."""
         return f"if it is version-compatible, {TRUST}" if self.made is None and not trusted else ""
 
@@ -93,11 +93,11 @@ def _check_code(path: Path, made: Provenance, case: Case, trusted: bool) -> None
     if made.options.get("version_compatible") and not trusted:
         raise InferlensError(
             f"{path} was built for later versions as well, so it holds code of its own, which runs when it is opened.",
-            cure=TRUST,
+            hint=TRUST,
         )
     libraries = one_line(str(made.options.get("plugins") or ""))
     if libraries and "plugins" not in case.options:
         raise InferlensError(
             f"{path} was built with plugins of {libraries}, which are code and loaded only if they are named.",
-            cure=f"--option tensorrt.plugins={libraries}",
+            hint=f"--option tensorrt.plugins={libraries}",
         )

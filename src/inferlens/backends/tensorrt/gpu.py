@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 
-from inferlens.record import Gpu
+from inferlens.record.record import Gpu
 
 
 def current_gpu() -> Gpu | None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from inferlens.backends.abilities import Launched, Origin, Origins
-from inferlens.backends.kernel_layers import EngineLayer, aligned, joint, of_engine, origins_of
+from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, joint, of_engine, origins_of
+from inferlens.backends.tensorrt.inspector import only_orders, tactic
 from inferlens.backends.tensorrt.matrix_kernels import narrowed
-from inferlens.backends.tensorrt.told import only_orders, tactic
-from inferlens.layer_profile import Layer
+from inferlens.record.layer_profile import Layer
 
 
 def engine_layers(layers: Iterable[Layer]) -> list[EngineLayer]:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from inferlens.backends.layer_runs import clocked_runs
-from inferlens.backends.onnx_modules import Origins, modules_among, operators_among, origins
-from inferlens.backends.tensorrt.layer_times import CLOCK, Report, Reporting, as_told, timed_layers
-from inferlens.backends.tensorrt.told import (
+from inferlens.backends.onnx.modules import Origins, modules_among, operators_among, origins
+from inferlens.backends.profiling.layer_runs import clocked_runs
+from inferlens.backends.tensorrt.inspector import (
     NAMES_ONLY,
     TELLS_NOTHING,
     Origin,
@@ -18,7 +17,8 @@ from inferlens.backends.tensorrt.told import (
     only_orders,
     told_layers,
 )
-from inferlens.layer_profile import Layer, Layers
+from inferlens.backends.tensorrt.layer_times import CLOCK, Report, Reporting, as_told, timed_layers
+from inferlens.record.layer_profile import Layer, Layers
 
 NO_ONNX = (
     "the modules that layers came from are told by the ONNX file, and this engine is given without it. "

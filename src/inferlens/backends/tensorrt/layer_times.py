@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from inferlens.errors import Unsupported
-from inferlens.layer_profile import Layer
+from inferlens.record.layer_profile import Layer
 
 CLOCK = "TensorRT's IProfiler: CUDA events around every layer"
 Report = list[tuple[str, float]]  # of one run: names and milliseconds, in the order of execution
@@ -88,7 +88,7 @@ def timed_layers(
     runs = [numbered(report) for report in reports]
     if not any(runs):
         raise Unsupported(
-            "The runtime reports no times of layers.", cure="--level kernel, which does not need its help"
+            "The runtime reports no times of layers.", hint="--level kernel, which does not need its help"
         )
     count: Counter[str] = Counter()
     found: dict[tuple[str, int], Layer] = {}

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from itertools import groupby
 
-from inferlens.backends.kernel_layers import EngineLayer
+from inferlens.backends.profiling.kernel_layers import EngineLayer
 
 MULTIPLY = ("correlation", "gemm", "runtime_fusion")  # types of layers; a fusion is of other operators into these
 OTHERS = ("kgen", "maxpool")

@@ -10,9 +10,9 @@ from inferlens.backends.base import Preparation
 from inferlens.backends.tensorrt import log
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.parse_errors import refusal
-from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.sources.files import broken_file
+from inferlens.spec.case import TensorSpec
 
 # Names of TensorRT's types (trt.DataType), as we and NumPy call them.
 DTYPES = {
@@ -65,11 +65,11 @@ def network(path: Path, flavour: Flavour, *, weakly_typed: bool = False) -> Netw
     """
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "does not exist"
-        raise InferlensError(f"The file {path} {problem}.", expected="an ONNX file", cure="the path of a .onnx file")
+        raise InferlensError(f"The file {path} {problem}.", expected="an ONNX file", hint="the path of a .onnx file")
     if weakly_typed and flavour.strongly_typed_only:
         raise Unsupported(
             f"Networks of {flavour.title} are strongly typed: precisions are those of the graph.",
-            cure="no weakly_typed; --precision fp16 exports the graph in fp16",
+            hint="no weakly_typed; --precision fp16 exports the graph in fp16",
         )
     trt, heard = flavour.module, log.log(flavour)
     builder = trt.Builder(heard)

@@ -35,20 +35,20 @@ def refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
         told = []
     if not told or any(word in error.text for error in told for word in UNREADABLE):
         return Unsupported(
-            f"{flavour.name} cannot read {path}: it is no ONNX file, or cut short or damaged.", cure="export it again"
+            f"{flavour.name} cannot read {path}: it is no ONNX file, or cut short or damaged.", hint="export it again"
         )
     first = told[0]
     where = _where(first, _graph(path))
     if NO_PLUGIN in first.text and current_gpu() is None:
         return Unsupported(
             one_line(f"{flavour.title} cannot take {where} here: on a machine with a GPU alone."),
-            cure=f"{WITH_GPU}, or --backend onnxruntime:cpu",
+            hint=f"{WITH_GPU}, or --backend onnxruntime:cpu",
         )
     more = sorted({error.operator for error in told if error.operator} - {first.operator})
     others = f" Nor can it take {plural(len(more), 'more operator')}: {', '.join(more)}." if more else ""
     return Unsupported(
         one_line(f"{flavour.title} cannot take {where}: {_reason(first)}.{others}"),
-        cure="export it again: the graph contradicts itself"
+        hint="export it again: the graph contradicts itself"
         if first.invalid and not first.foreign
         else OTHERWISE.format(plugin="a plugin (option plugins), " if takes_plugins(flavour) else ""),
     )

@@ -84,7 +84,7 @@ def _load(flavour: Flavour, path: Path) -> int:
         raise Unsupported(
             f"The plugin library {path} cannot be loaded: {first_lines(error)}.",
             expected="a shared library for this machine, with all that it needs",
-            cure=f"ldd {path} says what it lacks; or leave it out of the option plugins",
+            hint=f"ldd {path} says what it lacks; or leave it out of the option plugins",
         ) from error
     if len(registered_plugins(flavour)) == before and hasattr(registry, "load_library"):
         registry.load_library(str(path))

@@ -12,8 +12,8 @@ import re
 
 import msgspec
 
-from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError, Unsupported, one_line, suggestion
+from inferlens.spec.case import TensorSpec
 
 Shape = tuple[int, ...]
 Profile = dict[str, tuple[Shape, Shape, Shape]]
@@ -61,7 +61,7 @@ def check_shapes(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorS
     if index >= len(profiles):
         raise Unsupported(
             f"There is no profile {index}: the engine has {len(profiles)}, counted from 0.",
-            cure=f"--option tensorrt.profile={len(profiles) - 1}",
+            hint=f"--option tensorrt.profile={len(profiles) - 1}",
         )
     for spec in specs:
         least, _, most = profiles[index][spec.name]
@@ -71,7 +71,7 @@ def check_shapes(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorS
             raise Unsupported(
                 f"Profile {index} takes {one_line(spec.name)} from {_text(least)} to {_text(most)}, not "
                 f"{_text(spec.shape)}.",
-                cure=f"--option tensorrt.profile={fits[0]}"
+                hint=f"--option tensorrt.profile={fits[0]}"
                 if fits
                 else "a profile that takes this shape, or another batch",
             )
@@ -102,7 +102,7 @@ def _profile(text: str, specs: tuple[TensorSpec, ...]) -> Profile:
             raise InferlensError(
                 f"The model has no input '{name}'.",
                 expected=one_line(f"one of {', '.join(known)}"),
-                cure=one_line(suggestion(name, known)),
+                hint=one_line(suggestion(name, known)),
             )
         found[name] = _shapes(shapes.strip(), known[name])
     return found

@@ -13,9 +13,9 @@ from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.plugins import plugin_files
 from inferlens.backends.tensorrt.profiles import Profile
-from inferlens.files import sha256
 from inferlens.models.sources.files import broken_file
-from inferlens.record import Gpu
+from inferlens.record.files import sha256
+from inferlens.record.record import Gpu
 
 # They change how an engine is run, not what is built, or stand in the recipe by themselves.
 OF_THE_RUN = ("profile", "cuda_graph", "streams", "timing_cache", "plugins", "compute_capability", "profiles")

@@ -13,18 +13,18 @@ import numpy as np
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Inputs, Outputs, Preparation, Runner
+from inferlens.backends.clocks import Clock, Lane, LanesClock
 from inferlens.backends.feeds import ordered
-from inferlens.backends.layer_runs import check_level
+from inferlens.backends.profiling.layer_runs import check_level
+from inferlens.backends.pytorch.runner import host_array
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.plugins import use_plugins
 from inferlens.backends.tensorrt.runtime import Call, Engine
-from inferlens.backends.torch_runner import host_array
-from inferlens.case import Case, TensorSpec
-from inferlens.clocks import Clock, Lane, LanesClock
 from inferlens.errors import Unsupported, one_line
-from inferlens.layer_profile import Layers
 from inferlens.models.model import Model
+from inferlens.record.layer_profile import Layers
+from inferlens.spec.case import Case, TensorSpec
 
 Feed = dict[str, Any]
 
@@ -47,13 +47,13 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         onnx: Path | None = None,
         *,
         host_code: bool = False,
-        cure: str = "",
+        hint: str = "",
     ) -> None:
         """``onnx`` is the file that the plan is built from, where there is one.
 
-        ``host_code`` and ``cure`` are as of :class:`Engine`.
+        ``host_code`` and ``hint`` are as of :class:`Engine`.
         """
-        self._host_code, self._cure = host_code, cure
+        self._host_code, self._cure = host_code, hint
         self._build = build
         self._onnx = onnx
         self._model = model
@@ -140,7 +140,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
 
         check_level(self._preparation)
         if self._graphs:
-            raise Unsupported("A CUDA graph replays kernels and tells no layers.", cure="without cuda_graph")
+            raise Unsupported("A CUDA graph replays kernels and tells no layers.", hint="without cuda_graph")
         self.infer(feed)  # with the feed bound
         layers, bindings = layers_of(self, self.calls[0], feed, runs, self._onnx)
         self._preparation.facts["engine_bindings"] = bindings
@@ -185,7 +185,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         cache = Path(self._options.timing_cache) if self._options.timing_cache and self._flavour.jit else None
         use_plugins(self._flavour, self._options.plugins, self._preparation)
         engine = Engine(
-            plan, self._flavour, plugins=self._options.plugins, cache=cache, host_code=self._host_code, cure=self._cure
+            plan, self._flavour, plugins=self._options.plugins, cache=cache, host_code=self._host_code, hint=self._cure
         )
         if engine.passed_over:
             self._preparation.warn(
@@ -197,7 +197,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         if not set(engine.inputs) <= known:
             wanted = ", ".join(f"{name}={_shape(engine, name)}" for name in engine.inputs)
             raise Unsupported(
-                one_line(f"The engine takes {wanted}, not {', '.join(sorted(known))}."), cure="--input for each"
+                one_line(f"The engine takes {wanted}, not {', '.join(sorted(known))}."), hint="--input for each"
             )
         if self._options.profile >= engine.opened.num_optimization_profiles:
             count = engine.opened.num_optimization_profiles
@@ -240,7 +240,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
 
         if call.grows:
             raise Unsupported(
-                "The shape of an output depends on the data, which a CUDA graph cannot hold.", cure="without cuda_graph"
+                "The shape of an output depends on the data, which a CUDA graph cannot hold.", hint="without cuda_graph"
             )
         graph = torch.cuda.CUDAGraph()
         try:
@@ -250,7 +250,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
             raise
         except RuntimeError as error:
             raise Unsupported(
-                f"The engine cannot be captured in a CUDA graph: {first_lines(error)}", cure="without cuda_graph"
+                f"The engine cannot be captured in a CUDA graph: {first_lines(error)}", hint="without cuda_graph"
             ) from error
         return graph
 

@@ -14,7 +14,7 @@ from inferlens.backends.tensorrt import log
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.plugins import load_plugins
 from inferlens.errors import Unsupported, one_line
-from inferlens.files import write_whole
+from inferlens.record.files import write_whole
 
 Shape = tuple[int, ...]
 # PyTorch's types by the names of TensorRT's.
@@ -40,12 +40,12 @@ class Engine:
         plugins: str = "",
         cache: Path | None = None,
         host_code: bool = False,
-        cure: str = "",
+        hint: str = "",
     ) -> None:
         """Opens ``plan``, which was checked to be for this flavour and GPU (``check_plan``).
 
         ``host_code`` lets it run the code that a version-compatible plan brings along: only for plans that
-        were built here or are trusted. ``cure`` is what to try if it cannot be opened.
+        were built here or are trusted. ``hint`` is what to try if it cannot be opened.
 
         Raises:
             Unsupported: if TensorRT cannot open it, with its reason.
@@ -61,7 +61,7 @@ class Engine:
         self.opened: Any = self._runtime.deserialize_cuda_engine(plan)
         if self.opened is None:
             reason = f"{flavour.title} cannot open the engine: {log.condensed(self.log.errors)}"
-            raise MemoryError(reason) if "memory" in reason.lower() else Unsupported(f"{reason}.", cure=cure)
+            raise MemoryError(reason) if "memory" in reason.lower() else Unsupported(f"{reason}.", hint=hint)
         names = [self.opened.get_tensor_name(index) for index in range(self.opened.num_io_tensors)]
         modes = {name: self.opened.get_tensor_mode(name) for name in names}
         self.inputs = [name for name in names if modes[name] == trt.TensorIOMode.INPUT]

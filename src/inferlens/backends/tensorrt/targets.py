@@ -5,7 +5,7 @@ from __future__ import annotations
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.options import words
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.record import Gpu
+from inferlens.record.record import Gpu
 
 OTHERS = "a machine with a GPU, or --backend tensorrt:rtx"
 
@@ -27,19 +27,19 @@ def targets(compute_capability: str, flavour: Flavour, gpu: Gpu | None) -> tuple
         if gpu is None:
             raise Unsupported(
                 f"There is no GPU here that {flavour.name} could build an engine for.",
-                cure=f"--option tensorrt.compute_capability={'+'.join(known)}, or some of these" if known else OTHERS,
+                hint=f"--option tensorrt.compute_capability={'+'.join(known)}, or some of these" if known else OTHERS,
             )
         return ()
     if not known:
         raise Unsupported(
             f"{flavour.title} builds for the GPU of the machine alone, not for {', '.join(named)}.",
-            cure="leave the option compute_capability out, or --backend tensorrt:rtx",
+            hint="leave the option compute_capability out, or --backend tensorrt:rtx",
         )
     unknown = [name for name in named if name not in known]
     if unknown:
         raise Unsupported(
             f"{flavour.title} cannot build for compute capability {', '.join(unknown)}.",
             expected=f"some of {', '.join(known)}",
-            cure="leave the option out on a machine with such a GPU: it builds for the GPU there",
+            hint="leave the option out on a machine with such a GPU: it builds for the GPU there",
         )
     return tuple(name for name in known if name in named)

@@ -11,7 +11,7 @@ from typing import Any
 
 from inferlens.backends.tensorrt.network import Network
 from inferlens.errors import InferlensError
-from inferlens.files import write_whole
+from inferlens.record.files import write_whole
 
 
 def check_timing_cache(file: str) -> None:
@@ -48,7 +48,7 @@ def use_timing_cache(network: Network, config: Any, path: Path) -> Any:
     cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
     if cache is None or not config.set_timing_cache(cache, False):  # False: of another GPU is an error
         raise InferlensError(
-            f"{path} holds no timings of {network.flavour.title} on this GPU.", cure="another file as timing_cache"
+            f"{path} holds no timings of {network.flavour.title} on this GPU.", hint="another file as timing_cache"
         )
     return cache
 

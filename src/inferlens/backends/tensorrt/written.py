@@ -7,9 +7,9 @@ import tempfile
 from pathlib import Path
 
 from inferlens.errors import InferlensError
-from inferlens.files import write_whole
 from inferlens.models import provenance
 from inferlens.models.provenance import Provenance
+from inferlens.record.files import write_whole
 
 
 def write_plan(path: Path, plan: bytes, made: Provenance) -> None:
@@ -23,7 +23,7 @@ def write_plan(path: Path, plan: bytes, made: Provenance) -> None:
     beside = provenance.beside(path)
     for each in (path, beside):
         if each.is_dir():
-            raise InferlensError(f"{each} is a folder, so {path} cannot be written.", cure="another name")
+            raise InferlensError(f"{each} is a folder, so {path} cannot be written.", hint="another name")
     try:
         with tempfile.TemporaryDirectory(dir=path.parent, prefix=".inferlens-") as folder:
             new = Path(folder) / path.name
@@ -38,7 +38,7 @@ def write_plan(path: Path, plan: bytes, made: Provenance) -> None:
                 raise
     except OSError as error:
         raise InferlensError(
-            f"{path} cannot be written: {error.strerror or error}.", cure="a folder with room that you may write to"
+            f"{path} cannot be written: {error.strerror or error}.", hint="a folder with room that you may write to"
         ) from error
 
 

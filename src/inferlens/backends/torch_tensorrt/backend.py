@@ -8,21 +8,21 @@ from typing import Any
 
 from msgspec import structs
 
+from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.availability import cuda_precisions, torch_versions
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support
-from inferlens.backends.torch_runner import torch_tolerance
+from inferlens.backends.pytorch.runner import torch_tolerance
 from inferlens.backends.torch_tensorrt import files, settings
 from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS
 from inferlens.backends.torch_tensorrt.library import FLAVOURS, Library, check_gpu, find, gpu_or_assumed, load
 from inferlens.backends.torch_tensorrt.loaded import LoadedRunner
 from inferlens.backends.torch_tensorrt.options import Options
 from inferlens.backends.torch_tensorrt.runner import TensorRtRunner
-from inferlens.case import Case, Option
-from inferlens.cures import Cure
 from inferlens.errors import Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Format, Model
-from inferlens.partition import Partition
+from inferlens.record.partition import Partition
+from inferlens.spec.case import Case, Option
 
 FORMATS: tuple[Format, ...] = ("module", "exported")
 LOADED = "loaded"
@@ -100,10 +100,10 @@ class TorchTensorRT(Backend):
         if case.variant not in ("dynamo", *SCRIPTS) or (path.suffix != ".ts" and case.variant in SCRIPTS):
             raise Unsupported(
                 f"What {case.backend_label} compiles cannot be saved as {path.suffix}.",
-                cure="--backend torch_tensorrt:dynamo" + (", or a file .ts" if case.variant in SCRIPTS else ""),
+                hint="--backend torch_tensorrt:dynamo" + (", or a file .ts" if case.variant in SCRIPTS else ""),
             )
         if options.use_python_runtime:
-            raise Unsupported("Engines of the Python runtime cannot be saved.", cure="without use_python_runtime")
+            raise Unsupported("Engines of the Python runtime cannot be saved.", hint="without use_python_runtime")
         check_gpu()
         library = load()
         settings.check(options, case, library, preparation)
@@ -115,7 +115,7 @@ class TorchTensorRT(Backend):
     def partition(self, model: Model, case: Case, preparation: Preparation) -> Partition:
         """Which operators would run in TensorRT and which in PyTorch, and why; builds nothing.
 
-        Needs no GPU: without one, :attr:`~inferlens.partition.Partition.assumed_gpu` says which was assumed. The
+        Needs no GPU: without one, :attr:`~inferlens.record.partition.Partition.assumed_gpu` says which was assumed. The
         process is good for nothing else afterwards then.
 
         Raises:
@@ -125,7 +125,7 @@ class TorchTensorRT(Backend):
         if model.format == "torchscript":
             raise Unsupported(
                 f"'{model.spec}' is TorchScript, of which the partition is told only when it has been built.",
-                cure="the model that it was made from, or the record of inferlens bench --backend "
+                hint="the model that it was made from, or the record of inferlens bench --backend "
                 f"torch_tensorrt:{SCRIPTED}",
             )
         with gpu_or_assumed() as assumed:
@@ -141,36 +141,36 @@ class TorchTensorRT(Backend):
         return torch_tolerance(case, tf32=tf32 or (library is not None and library.rtx))
 
     @classmethod
-    def cure(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Cure:
+    def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
         """A module from a file is compiled already; as for TensorRT for RTX, see the backend ``tensorrt``."""
         rtx = facts.get("flavour") == FLAVOURS["tensorrt_rtx"]
         is_built = case.variant == LOADED and option != "cuda_graph"
         unknown = case.variant in SCRIPTS and option in settings.NOT_IN_SCRIPT
         if is_built or unknown or (rtx and option in settings.OF_TACTICS):
-            return Cure()
-        return Cure(asked=True) if rtx and option == "tf32" else super().cure(case, option, value, facts)
+            return Hint()
+        return Hint(asked=True) if rtx and option == "tf32" else super().hint(case, option, value, facts)
 
     def _runner(
         self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library
     ) -> TensorRtRunner:
         if case.variant not in FRONT_ENDS:
             raise Unsupported(
-                f"{case.backend_label} runs a module that is compiled already.", cure="--backend torch_tensorrt:dynamo"
+                f"{case.backend_label} runs a module that is compiled already.", hint="--backend torch_tensorrt:dynamo"
             )
         if model.format not in _formats(case.variant) and model.format == "torchscript":
             raise Unsupported(
                 f"'{model.spec}' is TorchScript, which {case.backend_label} does not take.",
-                cure=f"--backend torch_tensorrt:{SCRIPTED}, or the model that it was made from",
+                hint=f"--backend torch_tensorrt:{SCRIPTED}, or the model that it was made from",
             )
         if model.module is None and model.format == "onnx":
             raise Unsupported(
                 f"'{model.spec}' is no PyTorch module.",
-                cure=f"inferlens bench {model.spec} --backend tensorrt, which has TensorRT run all of it or nothing",
+                hint=f"inferlens bench {model.spec} --backend tensorrt, which has TensorRT run all of it or nothing",
             )
         if model.module is None or (model.format == "exported" and case.variant == "ts-script"):
             raise Unsupported(
                 f"'{model.spec}' has no source to script." if model.module else f"'{model.spec}' is no PyTorch module.",
-                cure="--backend torch_tensorrt:ts-trace" if model.module else "",
+                hint="--backend torch_tensorrt:ts-trace" if model.module else "",
             )
         return TensorRtRunner(model, case, preparation, options, library)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from inferlens.backends.torch_tensorrt.operators import clean_path
-from inferlens.partition import Interruption
+from inferlens.record.partition import Interruption
 
 BACKENDS = "torch_tensorrt.dynamo.backend.backends"
 EXPORTS = "aot_export_joint_simple"

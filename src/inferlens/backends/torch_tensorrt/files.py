@@ -14,12 +14,12 @@ import msgspec
 from inferlens.backends.availability import first_lines
 from inferlens.backends.torch_tensorrt.library import Library, quiet
 from inferlens.backends.torch_tensorrt.options import Options
-from inferlens.backends.torchscript import quiet as quiet_script
-from inferlens.case import Case
+from inferlens.backends.torchscript.backend import quiet as quiet_script
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.models.provenance import Provenance
+from inferlens.spec.case import Case
 
 KINDS = {".ep": "Torch-TensorRT exported program", ".ts": "Torch-TensorRT TorchScript module"}
 AGAIN = "inferlens export, once more, on this machine"
@@ -47,7 +47,7 @@ def check(path: Path, made: Provenance | None, library: Library) -> None:
     here = library.versions[library.package]
     if made.flavour != library.flavour or made.version.split(".")[:3] != here.split(".")[:3]:
         raise Unsupported(
-            f"{path} holds engines of {made.flavour} {made.version}; here is {library.flavour} {here}.", cure=AGAIN
+            f"{path} holds engines of {made.flavour} {made.version}; here is {library.flavour} {here}.", hint=AGAIN
         )
     gpu, capability = _gpu()
     same = made.compute_capability == capability and (library.rtx or made.gpu == gpu)
@@ -56,7 +56,7 @@ def check(path: Path, made: Provenance | None, library: Library) -> None:
         raise Unsupported(
             f"{path} was built on {made.gpu} (compute capability {made.compute_capability}) and for it; here is {gpu} "
             f"({capability}).",
-            cure=AGAIN,
+            hint=AGAIN,
         )
 
 
@@ -79,7 +79,7 @@ def open_module(path: Path) -> Any:
         raise InferlensError(
             f"{path} cannot be opened: {type(error).__name__}: {first_lines(error)}",
             expected=f"a {KINDS.get(path.suffix, 'compiled module')} for this GPU and this version of TensorRT",
-            cure=AGAIN,
+            hint=AGAIN,
         ) from error
 
 

@@ -17,10 +17,10 @@ from inferlens.backends.flat_outputs import WRAPPED, flat_outputs
 from inferlens.backends.torch_tensorrt import shapes
 from inferlens.backends.torch_tensorrt.captured import Captured
 from inferlens.backends.torch_tensorrt.library import TITLE, Library, quiet
-from inferlens.backends.torchscript import quiet as quiet_script
-from inferlens.case import TensorSpec
+from inferlens.backends.torchscript.backend import quiet as quiet_script
 from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
 from inferlens.models.adapter import ByKeyword
+from inferlens.spec.case import TensorSpec
 
 Feed = tuple[Any, ...]
 
@@ -79,7 +79,7 @@ class FrontEnd(ABC):
             Unsupported: if it has no such form.
         """
         raise Unsupported(
-            f"What {TITLE} compiles through '{self.variant}' cannot be saved as {path.suffix}.", cure=self.instead
+            f"What {TITLE} compiles through '{self.variant}' cannot be saved as {path.suffix}.", hint=self.instead
         )
 
 
@@ -193,13 +193,13 @@ FRONT_ENDS: dict[str, FrontEnd] = {each.variant: each for each in (Dynamo(), Com
 
 
 @contextmanager
-def compiling(name: str, step: str, cure: str = "") -> Iterator[None]:
+def compiling(name: str, step: str, hint: str = "") -> Iterator[None]:
     """Turns what a step raises for a model that it cannot take into the reason of a row; running out of memory is none.
 
     Args:
         name: the model's.
         step: what is done, such as ``export``.
-        cure: what to try instead.
+        hint: what to try instead.
     """
     import torch
 
@@ -217,10 +217,10 @@ def compiling(name: str, step: str, cure: str = "") -> Iterator[None]:
         if isinstance(inner, AssertionError) and "require_full_compilation" in str(inner):
             raise Unsupported(
                 f"PyTorch would run a part of '{name}', and require_full_compilation was asked for.",
-                cure="inferlens partition, which tells which part and why",
+                hint="inferlens partition, which tells which part and why",
             ) from error
         raise Unsupported(
-            f"{TITLE} cannot {step} '{name}': {type(inner).__name__}: {said(inner)}", cure=cure
+            f"{TITLE} cannot {step} '{name}': {type(inner).__name__}: {said(inner)}", hint=hint
         ) from error
 
 

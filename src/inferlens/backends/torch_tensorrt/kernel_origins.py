@@ -8,7 +8,7 @@ from typing import Any
 
 from inferlens.backends.abilities import Launched, Origin, Origins
 from inferlens.backends.tensorrt.kernel_origins import kernel_origins
-from inferlens.layer_profile import Layer
+from inferlens.record.layer_profile import Layer
 
 SCOPE = "inferlens part "
 

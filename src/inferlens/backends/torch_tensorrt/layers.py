@@ -15,14 +15,14 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.backends.layer_runs import clocked_runs
-from inferlens.backends.module_hooks import GpuMoments
+from inferlens.backends.profiling.layer_runs import clocked_runs
+from inferlens.backends.profiling.module_hooks import GpuMoments
+from inferlens.backends.tensorrt.inspector import Origin, is_detailed, named_layer, told_layers
 from inferlens.backends.tensorrt.layer_times import Report, as_told, timed_layers
-from inferlens.backends.tensorrt.told import Origin, is_detailed, named_layer, told_layers
 from inferlens.backends.torch_tensorrt.engines import Inside, engines_in
 from inferlens.errors import Unsupported
-from inferlens.layer_profile import Layer, Layers
-from inferlens.partition import Segment
+from inferlens.record.layer_profile import Layer, Layers
+from inferlens.record.partition import Segment
 
 PART = "_run_on_gpu"  # begins the names of submodules that PyTorch runs
 NAMES_ONLY = "an engine tells no more of its layers than their names: torch_tensorrt:dynamo builds them to tell all"
@@ -78,7 +78,7 @@ class Interior:
         if not engines:
             raise Unsupported(
                 "The compiled module has no engine that can be asked.",
-                cure="--backend torch_tensorrt:dynamo, or --level kernel",
+                hint="--backend torch_tensorrt:dynamo, or --level kernel",
             )
         return engines
 

@@ -83,13 +83,13 @@ class Library:
 
 
 def find() -> tuple[Library | None, Absence | None]:
-    """The library, or why it cannot be used here, with the cure. Imports it only where there is a GPU."""
+    """The library, or why it cannot be used here, with the hint. Imports it only where there is a GPU."""
     torch, missing = imported("torch", "PyTorch", "torch")
     if torch is None:
         return None, missing
     if not found("torch_tensorrt"):
         error = MissingLibrary(TITLE, extra=EXTRA)
-        return None, Absence("", error.what, f"{error.cure} (or [tensorrt], where NVIDIA's own index is at hand)")
+        return None, Absence("", error.what, f"{error.hint} (or [tensorrt], where NVIDIA's own index is at hand)")
     no_gpu = cuda_absence(torch)
     if no_gpu is not None:
         return None, no_gpu
@@ -106,7 +106,7 @@ def check_gpu() -> None:
 
     absence = cuda_absence(torch)
     if absence is not None:
-        raise Unsupported(f"{TITLE} builds engines on a GPU alone: {absence.reason}.", cure=absence.cure)
+        raise Unsupported(f"{TITLE} builds engines on a GPU alone: {absence.reason}.", hint=absence.hint)
 
 
 def load() -> Library:
@@ -119,7 +119,7 @@ def load() -> Library:
         raise MissingLibrary(TITLE, extra=EXTRA)
     library, absence = _imported()
     if library is None:
-        raise InferlensError(absence.reason if absence else "", cure=absence.cure if absence else "")
+        raise InferlensError(absence.reason if absence else "", hint=absence.hint if absence else "")
     return library
 
 

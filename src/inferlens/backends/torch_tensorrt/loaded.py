@@ -14,11 +14,11 @@ from inferlens.backends.torch_tensorrt.library import Library
 from inferlens.backends.torch_tensorrt.options import Options
 from inferlens.backends.torch_tensorrt.replay import ReplayingRunner
 from inferlens.backends.torch_tensorrt.scripts import loaded_partition
-from inferlens.case import Case
 from inferlens.errors import Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model
-from inferlens.partition import Segment
+from inferlens.record.partition import Segment
+from inferlens.spec.case import Case
 
 OPTIONS = ("cuda_graph", "tf32")  # those that mean something to a module that is compiled already
 

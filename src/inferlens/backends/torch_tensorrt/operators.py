@@ -1,4 +1,4 @@
-"""Nodes of a lowered graph as :class:`~inferlens.partition.Operator`, and why PyTorch runs those that it runs."""
+"""Operators of a lowered graph, and why PyTorch runs those that it runs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from operator import getitem
 from typing import Any
 
-from inferlens.partition import Operator, Why
+from inferlens.record.partition import Operator, Why
 
 CALLS = ("call_function", "call_method", "call_module")
 

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.base import Preparation
-from inferlens.backends.cuda_graph import CudaGraph
-from inferlens.backends.layer_runs import check_level
-from inferlens.backends.torch_runner import Feed, TorchOptions, TorchRunner, not_entered
+from inferlens.backends.profiling.layer_runs import check_level
+from inferlens.backends.pytorch.cuda_graph import CudaGraph
+from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, not_entered
 from inferlens.backends.torch_tensorrt.library import Library
 from inferlens.backends.torch_tensorrt.options import Options
-from inferlens.case import Case
 from inferlens.errors import Unsupported
-from inferlens.layer_profile import Layers
 from inferlens.models.model import Model
-from inferlens.partition import Segment
+from inferlens.record.layer_profile import Layers
+from inferlens.record.partition import Segment
+from inferlens.spec.case import Case
 
 if TYPE_CHECKING:
     from inferlens.backends.torch_tensorrt.layers import Interior
@@ -75,7 +75,7 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
         check_level(self.preparation)
         if self._graph is not None:
-            raise Unsupported("A CUDA graph replays kernels and tells no layers.", cure="without cuda_graph")
+            raise Unsupported("A CUDA graph replays kernels and tells no layers.", hint="without cuda_graph")
         layers, bindings = layers_of(self, self._interior(), feed, runs)
         self.preparation.facts["engine_bindings"] = bindings
         return layers
@@ -95,8 +95,8 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
         return origins_in(launched, told.every, interior.parts(), told.absent)
 
     def _interior(self) -> Interior:
+        from inferlens.backends.torch_tensorrt.inspector import origin_among
         from inferlens.backends.torch_tensorrt.layers import Interior
-        from inferlens.backends.torch_tensorrt.telling import origin_among
 
         compiled, segments = self.inside()
         paths = frozenset(path for path, _ in self.model.module.named_modules()) if self.model.module else frozenset()

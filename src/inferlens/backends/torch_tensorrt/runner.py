@@ -16,23 +16,23 @@ from msgspec import structs
 
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Preparation
-from inferlens.backends.torch_runner import Feed, not_entered
+from inferlens.backends.pytorch.runner import Feed, not_entered
 from inferlens.backends.torch_tensorrt import settings, shapes
 from inferlens.backends.torch_tensorrt.captured import Captured
 from inferlens.backends.torch_tensorrt.engine_cache import counting_cache
 from inferlens.backends.torch_tensorrt.engines import collected
 from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS, FrontEnd, Work, compiling
+from inferlens.backends.torch_tensorrt.inspector import telling
 from inferlens.backends.torch_tensorrt.library import Library
+from inferlens.backends.torch_tensorrt.monitor import Lowered, segments_of, watching, ways_of
 from inferlens.backends.torch_tensorrt.options import Options
 from inferlens.backends.torch_tensorrt.replay import ReplayingRunner
 from inferlens.backends.torch_tensorrt.scripts import script_partition
-from inferlens.backends.torch_tensorrt.telling import telling
-from inferlens.backends.torch_tensorrt.watch import Lowered, segments_of, watching, ways_of
-from inferlens.case import Case
 from inferlens.errors import Unsupported
 from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Model
-from inferlens.partition import Partition, Segment, partition_of
+from inferlens.record.partition import Partition, Segment, partition_of
+from inferlens.spec.case import Case
 
 ONE_APART = "Shown is what runs sizes from 2 on; torch.compile compiles a size of 1 apart from the range."
 BOTH_COUNTED = (
@@ -88,7 +88,7 @@ class TensorRtRunner(ReplayingRunner):
             telling(self.library, level),
             collected(level) as self._engines,
             watching() as self._graphs,
-            compiling(self.model.name, "compile", cure=self._cure()),
+            compiling(self.model.name, "compile", hint=self._cure()),
         ):
             work = self.work()
             if cache is not None:
@@ -122,7 +122,7 @@ class TensorRtRunner(ReplayingRunner):
         Raises:
             Unsupported: if the front end has no such form.
         """
-        with compiling(self.model.name, f"save as {path.suffix}", cure="the other kind of file, .ts or .ep"):
+        with compiling(self.model.name, f"save as {path.suffix}", hint="the other kind of file, .ts or .ep"):
             self.front_end.save(self.compiled, self.work(), path)
 
     def partition(self, assumed_gpu: str) -> Partition:
@@ -130,7 +130,7 @@ class TensorRtRunner(ReplayingRunner):
         if self.front_end.script:
             raise Unsupported(
                 "The TorchScript front end tells its partition only when it has built.",
-                cure="--backend torch_tensorrt:dynamo, or the record of inferlens bench --backend "
+                hint="--backend torch_tensorrt:dynamo, or the record of inferlens bench --backend "
                 f"{self.case.backend_label}",
             )
         with self.settings():
@@ -170,7 +170,7 @@ class TensorRtRunner(ReplayingRunner):
 
     def _exported(self) -> Any:
         module = self._moved()
-        with compiling(self.model.name, "export", cure=self.front_end.instead):
+        with compiling(self.model.name, "export", hint=self.front_end.instead):
             return self.front_end.export(module, self.work())
 
     def _cure(self) -> str:
@@ -208,7 +208,7 @@ class TensorRtRunner(ReplayingRunner):
         if not_there := self._not_there():
             preparation.warn("no-effect", not_there, "Its operators by name: inferlens partition.")
         if refused := self._refused(partition):
-            raise Unsupported(refused, cure="inferlens partition, which tells which part and why")
+            raise Unsupported(refused, hint="inferlens partition, which tells which part and why")
 
     def _refused(self, partition: Partition) -> str:
         """Why a partition is not what was asked for; empty if it is."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from inferlens.backends.torch_tensorrt.engines import OWNERS
 from inferlens.backends.torch_tensorrt.operators import CALLS, clean_path, module_path, short_name
-from inferlens.partition import Operator, Partition, Segment, breaks_of, merged
+from inferlens.record.partition import Operator, Partition, Segment, breaks_of, merged
 
 ENGINE = "tensorrt::execute_engine"
 ENGINES = "execute_engine"  # ends the names of the operators that run engines

@@ -12,11 +12,11 @@ from typing import Any
 
 from inferlens.backends.availability import warn_unheeded
 from inferlens.backends.base import Preparation
-from inferlens.backends.torch_cast import dtype_of
+from inferlens.backends.pytorch.cast import dtype_of
 from inferlens.backends.torch_tensorrt.library import Library
 from inferlens.backends.torch_tensorrt.options import Options, words
-from inferlens.case import Case
 from inferlens.errors import InferlensError, Unsupported, suggestion
+from inferlens.spec.case import Case
 
 DEFAULT_LEVEL = 3  # TensorRT's own, which then need not be set
 # Options that the TorchScript front end has no word for, and what they are when they are not asked for.
@@ -41,19 +41,19 @@ def check(options: Options, case: Case, library: Library, preparation: Preparati
     if case.variant.startswith("ts-"):
         for name, default in NOT_IN_SCRIPT.items():
             if getattr(options, name) != default:
-                raise Unsupported(f"The TorchScript front end has no '{name}'.", cure=OTHER)
+                raise Unsupported(f"The TorchScript front end has no '{name}'.", hint=OTHER)
     if options.autocast and case.variant == "compile":
-        raise Unsupported(f"Torch-TensorRT's autocast is a step of the export, which {label} has not.", cure=OTHER)
+        raise Unsupported(f"Torch-TensorRT's autocast is a step of the export, which {label} has not.", hint=OTHER)
     if options.use_python_runtime and "use_python_runtime" not in library.settings:
         runtime = "C++" if library.native_runtime else "Python"
         raise Unsupported(
             f"{library.title} has one runtime and chooses it itself ({runtime} here).",
-            cure="without use_python_runtime",
+            hint="without use_python_runtime",
         )
     if options.engine_cache and options.immutable_weights:
         raise Unsupported(
             "Torch-TensorRT keeps only engines whose weights can be replaced.",
-            cure="--option torch_tensorrt.immutable_weights=false",
+            hint="--option torch_tensorrt.immutable_weights=false",
         )
     if library.rtx:
         _check_rtx(options, library, preparation)
@@ -64,12 +64,12 @@ def _check_rtx(options: Options, library: Library, preparation: Preparation) -> 
     if options.hardware_compatible:
         raise Unsupported(
             f"{library.flavour} has no levels of hardware compatibility.",
-            cure="no hardware_compatible; build on each kind of GPU that is to run it",
+            hint="no hardware_compatible; build on each kind of GPU that is to run it",
         )
     if options.version_compatible:
         raise Unsupported(
             f"{library.flavour} has no lean runtime, which runs the engines of other versions.",
-            cure="no version_compatible; build again after an update",
+            hint="no version_compatible; build again after an update",
         )
     why = f"{library.flavour} times no tactics, and its engines are the same at any value."
     warn_unheeded(options, OF_TACTICS, why, preparation)
@@ -176,7 +176,7 @@ def _overloads(word: str) -> Iterator[str]:
         raise InferlensError(
             f"torch_executed_ops names '{word}', which is no operator.",
             expected="names such as aten.relu or aten.relu.default, joined by +",
-            cure=_near(space, name, overload, overloads),
+            hint=_near(space, name, overload, overloads),
         )
     yield from (f"torch.ops.{space}.{name}.{each}" for each in ([overload] if overload else overloads))
 

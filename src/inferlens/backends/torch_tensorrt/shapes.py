@@ -13,8 +13,8 @@ from msgspec import structs
 
 from inferlens.backends.dynamic import free_sizes
 from inferlens.backends.feeds import FLOATS
-from inferlens.backends.torch_cast import dtype_of
-from inferlens.case import TensorSpec
+from inferlens.backends.pytorch.cast import dtype_of
+from inferlens.spec.case import TensorSpec
 
 Specs = tuple[TensorSpec, ...]
 

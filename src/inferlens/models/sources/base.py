@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError, suggestion
-from inferlens.models.model import Array, Format, Found
+from inferlens.models.model import Array, Format, ModelInfo
+from inferlens.spec.case import TensorSpec
 
 if TYPE_CHECKING:
     import torch
@@ -90,7 +90,7 @@ class Source(ABC):
             InferlensError: if it cannot be opened.
         """
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> ModelInfo:
         """What ``name`` means here.
 
         Raises:
@@ -101,6 +101,6 @@ class Source(ABC):
             raise InferlensError(
                 f"{self.prefix} has no model '{name}'.",
                 expected=f"one of its {len(names)} models",
-                cure=suggestion(name, names) or f"a name that {self.prefix} lists",
+                hint=suggestion(name, names) or f"a name that {self.prefix} lists",
             )
-        return Found(spec=f"{self.prefix}:{name}", name=name, format=self.format)
+        return ModelInfo(spec=f"{self.prefix}:{name}", name=name, format=self.format)

@@ -13,15 +13,16 @@ from typing import ClassVar
 
 import msgspec
 
-from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.files import sha256
-from inferlens.models import plan_file, provenance
-from inferlens.models.model import TRUST, Format, Found, Origin, Problem
+from inferlens.models import engine_header as plan_file
+from inferlens.models import provenance
+from inferlens.models.model import TRUST, Format, ModelInfo, Origin, Problem
 from inferlens.models.provenance import Provenance
 from inferlens.models.sources.base import Opened, Source, Wish
 from inferlens.models.sources.files import existing
 from inferlens.models.sources.onnx import OnnxFile
+from inferlens.record.files import sha256
+from inferlens.spec.case import TensorSpec
 
 
 class Compiled(Source):
@@ -29,23 +30,23 @@ class Compiled(Source):
 
     suffixes: ClassVar[tuple[str, ...]]
     title: ClassVar[str]
-    danger: ClassVar[str] = ""  # of every file of this kind, as of ``Found``
+    danger: ClassVar[str] = ""  # of every file of this kind, as of ``ModelInfo``
 
     def names(self) -> Sequence[str]:
         """Files are not listed."""
         return ()
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> ModelInfo:
         """See :class:`Source`."""
         path = existing(name)
         return self.described(path, provenance.read(path))
 
-    def described(self, path: Path, made: Provenance | None) -> Found:
+    def described(self, path: Path, made: Provenance | None) -> ModelInfo:
         """What a file is found to be, by what was kept beside it."""
         spec, danger = f"{self.prefix}:{path}", self.danger.format(path=path)
         if made is None:
-            return Found(spec=spec, name=path.stem, format=self.format, batch=None, danger=danger)
-        return Found(
+            return ModelInfo(spec=spec, name=path.stem, format=self.format, batch=None, danger=danger)
+        return ModelInfo(
             spec=spec, name=path.stem, format=self.format, batch=_batch(made.inputs), precision=made.case.precision,
             origin=_origin(made), danger=danger,
         )  # fmt: skip
@@ -54,7 +55,7 @@ class Compiled(Source):
         """See :class:`Source`."""
         path = existing(name)
         if self.danger and not wish.trust:
-            raise InferlensError(self.danger.format(path=path), cure=TRUST)
+            raise InferlensError(self.danger.format(path=path), hint=TRUST)
         made = provenance.read(path)
         source = f"{self.title}, sha256 {made.file_sha256 if made else sha256(path)}"
         if made is None:
@@ -76,7 +77,7 @@ class EngineFile(Compiled):
     suffixes = (".engine", ".plan")
     title = "TensorRT engine"
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> ModelInfo:
         """See :class:`Source`; what is wrong with the file itself is known without a GPU."""
         path = existing(name)
         made = provenance.read(path)
@@ -84,11 +85,11 @@ class EngineFile(Compiled):
         try:
             check_file(path, made)
         except Unsupported as error:
-            problem = Problem(error.what, error.expected, error.cure)
+            problem = Problem(error.what, error.expected, error.hint)
             return msgspec.structs.replace(found, problem=problem)
         except OSError as error:
             raise InferlensError(
-                f"{name} cannot be read: {error.strerror}.", cure="a file that you may read"
+                f"{name} cannot be read: {error.strerror}.", hint="a file that you may read"
             ) from error
         return found
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from inferlens.errors import InferlensError, suggestion
 from inferlens.models.examples import with_example
-from inferlens.models.model import Found
+from inferlens.models.model import ModelInfo
 from inferlens.models.sources.base import Opened, Source, Wish
 
 MOST_NAMED = 10  # of what is in a module, where it lacks what was asked for
@@ -30,7 +30,7 @@ class Factory(Source):
         """Factories are not listed."""
         return ()
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> ModelInfo:
         """See :class:`Source`."""
         module, _, factory = name.partition(":")
         _here()
@@ -42,9 +42,9 @@ class Factory(Source):
             raise InferlensError(
                 f"'{name}' is neither a model of a known source nor an importable factory.",
                 expected="torchvision:, timm:, transformers:, hub: or inferlens:NAME, or package.module:factory",
-                cure="torchvision:resnet18",
+                hint="torchvision:resnet18",
             )
-        return Found(spec=f"factory:{name}", name=factory, format="module", batch=None)
+        return ModelInfo(spec=f"factory:{name}", name=factory, format="module", batch=None)
 
     def open(self, name: str, wish: Wish) -> Opened:  # noqa: ARG002 - the factory makes its own weights
         """See :class:`Source`."""
@@ -58,7 +58,7 @@ class Factory(Source):
             raise InferlensError(
                 f"{module} has no '{attribute}'.",
                 expected="a function or class in it that makes an nn.Module",
-                cure=_instead(module, attribute),
+                hint=_instead(module, attribute),
             ) from error
         made: Any = factory()
         built, example = made if isinstance(made, tuple) and len(made) == 2 else (made, None)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlens.case import TensorSpec
-from inferlens.models.model import Found
+from inferlens.models.model import ModelInfo
 from inferlens.models.sources.base import Opened, Source, Wish
+from inferlens.spec.case import TensorSpec
 
 
 class Fake(Source):
@@ -19,9 +19,9 @@ class Fake(Source):
         """Any name will do, so none is listed."""
         return ()
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> ModelInfo:
         """See :class:`Source`."""
-        return Found(spec=f"fake:{name}", name=name or "fake", format="fake")
+        return ModelInfo(spec=f"fake:{name}", name=name or "fake", format="fake")
 
     def open(self, name: str, wish: Wish) -> Opened:  # noqa: ARG002 - nothing is opened
         """See :class:`Source`."""

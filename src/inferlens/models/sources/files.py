@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError, MissingLibrary
-from inferlens.files import sha256
 from inferlens.models import input_notes
 from inferlens.models.examples import spec_of, with_example
-from inferlens.models.model import TRUST, Format, Found
+from inferlens.models.model import TRUST, Format, ModelInfo
 from inferlens.models.sources.base import Opened, Source, Wish
 from inferlens.models.sources.program_check import code_in
 from inferlens.models.torch_precision import file_precision
+from inferlens.record.files import sha256
+from inferlens.spec.case import TensorSpec
 
 if TYPE_CHECKING:
     import torch
@@ -44,7 +44,7 @@ class TorchFile(Source):
         """Files are not listed."""
         return ()
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> ModelInfo:
         """See :class:`Source`."""
         path = existing(name)
         kind = kind_of(path)
@@ -52,9 +52,9 @@ class TorchFile(Source):
             raise InferlensError(
                 f"{path} is no file that PyTorch wrote, or it is cut short.",
                 expected="TorchScript (torch.jit.save) or an exported program (torch.export.save)",
-                cure="copy or export it again",
+                hint="copy or export it again",
             )
-        return Found(
+        return ModelInfo(
             spec=f"file:{path}",
             name=path.stem,
             format=FORMATS[kind],
@@ -138,7 +138,7 @@ def broken_file(path: Path) -> Iterator[None]:
     except Exception as error:
         lines = str(error).strip().splitlines()
         why = lines[0][:200] if lines else "no reason given"
-        raise InferlensError(f"{path} cannot be read: {type(error).__name__}: {why}", cure=AGAIN) from error
+        raise InferlensError(f"{path} cannot be read: {type(error).__name__}: {why}", hint=AGAIN) from error
 
 
 @contextmanager
@@ -177,7 +177,7 @@ def _exported(path: Path, trust: bool) -> Opened:
 
     code = "" if trust else code_in(path)
     if code:
-        raise InferlensError(_HOLDS.format(path=path, code=code), cure=TRUST)
+        raise InferlensError(_HOLDS.format(path=path, code=code), hint=TRUST)
     told = input_notes.read(path)
     try:
         program = torch.export.load(str(path))
@@ -187,13 +187,13 @@ def _exported(path: Path, trust: bool) -> Opened:
         raise InferlensError(
             f"{path} holds a pickle of more than tensors, or a broken one, which can run code when it is opened.",
             expected="an exported program that is data alone",
-            cure=TRUST,
+            hint=TRUST,
         ) from error
     arguments = tuple(program.example_inputs[0]) if program.example_inputs else ()
     names = program.graph_signature.user_inputs
     specs = tuple(spec_of(str(name), value) for name, value in zip(names, arguments, strict=False))
     if len(specs) != len(names):
-        raise InferlensError(f"{path} does not say what its inputs are.", cure="export it with positional tensors")
+        raise InferlensError(f"{path} does not say what its inputs are.", hint="export it with positional tensors")
     if told:
         specs = _named(specs, told, path)
     sizes = _sizes(program)
@@ -222,7 +222,7 @@ def _named(specs: tuple[TensorSpec, ...], told: tuple[TensorSpec, ...], path: Pa
         InferlensError: if the note is of other inputs.
     """
     if [(len(spec.shape), spec.dtype) for spec in specs] != [(len(spec.shape), spec.dtype) for spec in told]:
-        raise InferlensError(f"What {path} says of its inputs is not what its program takes.", cure="export it again")
+        raise InferlensError(f"What {path} says of its inputs is not what its program takes.", hint="export it again")
     return tuple(
         msgspec.structs.replace(own, name=spec.name, low=spec.low, high=spec.high)
         for own, spec in zip(specs, told, strict=True)
@@ -257,7 +257,7 @@ def _pickled(path: Path, trust: bool) -> Opened:
                 raise InferlensError(
                     f"{path} is a pickle, which can run code when it is opened.",
                     expected="TorchScript or an exported program",
-                    cure=TRUST,
+                    hint=TRUST,
                 ) from error
         raise _state_dict(path)
     module: Any = torch.load(path, map_location="cpu", weights_only=False)
@@ -268,5 +268,5 @@ def _pickled(path: Path, trust: bool) -> Opened:
 
 def _state_dict(path: Path) -> InferlensError:
     return InferlensError(
-        f"{path} holds weights, not a model.", expected="a model", cure=f"a model by name with --weights {path}"
+        f"{path} holds weights, not a model.", expected="a model", hint=f"a model by name with --weights {path}"
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from inferlens.errors import InferlensError, MissingLibrary, suggestion
-from inferlens.models.model import Found
+from inferlens.models.model import ModelInfo
 from inferlens.models.sources.base import Opened, Source, Wish
 
 
@@ -22,11 +22,11 @@ class Hub(Source):
         """Repositories are not listed."""
         return ()
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> ModelInfo:
         """See :class:`Source`."""
         folder, entry = _split(name)
         _check(folder)
-        return Found(spec=f"hub:{name}", name=entry, format="module")
+        return ModelInfo(spec=f"hub:{name}", name=entry, format="module")
 
     def open(self, name: str, wish: Wish) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
         """See :class:`Source`."""
@@ -40,7 +40,7 @@ class Hub(Source):
             raise InferlensError(
                 f"The hub repository {repository} has no '{entry}'.",
                 expected=f"one of {', '.join(entries)}",
-                cure=suggestion(entry, entries),
+                hint=suggestion(entry, entries),
             )
         arguments = _without_weights(folder, entry)
         module = torch.hub.load(str(folder), entry, source="local", **arguments)
@@ -75,7 +75,7 @@ def _check(repository: str) -> Path:
         raise InferlensError(
             f"The hub repository '{repository}' is not on this machine, and nothing is fetched from the network.",
             expected="a folder with a hubconf.py, or a repository in the hub's cache",
-            cure=f"torch.hub.load('{repository}', ...) once where there is a network",
+            hint=f"torch.hub.load('{repository}', ...) once where there is a network",
         )
     return cached[0]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.models.examples import format_of, named_tensors, with_example
-from inferlens.models.model import Found
+from inferlens.models.model import ModelInfo
 from inferlens.models.sources.base import Opened, Source, Wish
 
 
@@ -24,12 +24,12 @@ class Live(Source):
         """There is only one."""
         return ()
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> ModelInfo:
         """See :class:`Source`; a live module is handed over, never looked up."""
         raise InferlensError(
             f"'live:{name}' cannot be looked up by name.",
             expected="a module of a running program",
-            cure="inferlens.bench(module, example_inputs) in Python",
+            hint="inferlens.bench(module, example_inputs) in Python",
         )
 
     def open(self, name: str, wish: Wish) -> Opened:
@@ -47,7 +47,7 @@ class Live(Source):
         return with_example(module, example, weights="as handed over", source=f"live {name}")
 
 
-def save(module: Any, example: Any, path: Path) -> Found:
+def save(module: Any, example: Any, path: Path) -> ModelInfo:
     """Writes a live module and its example inputs to ``path``.
 
     Raises:
@@ -61,7 +61,7 @@ def save(module: Any, example: Any, path: Path) -> Found:
     if not isinstance(module, torch.nn.Module):
         raise InferlensError(f"A model cannot be a {type(module).__name__}.", expected="a name, a file or an nn.Module")
     if example is None:
-        raise InferlensError("A live module needs example inputs.", cure="inferlens.bench(module, example_inputs)")
+        raise InferlensError("A live module needs example inputs.", hint="inferlens.bench(module, example_inputs)")
     tensors = named_tensors(module, example)
     format = format_of(module)
     try:
@@ -71,13 +71,13 @@ def save(module: Any, example: Any, path: Path) -> Found:
     except Exception as error:  # whatever a module's members raise when pickled
         raise InferlensError(
             f"The module cannot be sent to another process: {type(error).__name__}: {error}.",
-            cure="a factory: inferlens.bench('package.module:factory')",
+            hint="a factory: inferlens.bench('package.module:factory')",
         ) from error
     path.write_bytes(data)
     first = next(iter(tensors.values()))
     batch = int(first.shape[0]) if first.dim() else None
     name = getattr(module, "original_name", type(module).__name__)
-    return Found(spec=f"live:{name}", name=name, format=format, batch=batch)
+    return ModelInfo(spec=f"live:{name}", name=name, format=format, batch=batch)
 
 
 def _script(module: Any) -> bytes:

@@ -8,13 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from inferlens.case import DTYPES, Shape, TensorSpec
 from inferlens.errors import InferlensError, MissingLibrary
-from inferlens.files import sha256
-from inferlens.models.model import Found
+from inferlens.models.model import ModelInfo
 from inferlens.models.onnx_precision import graph_precision
 from inferlens.models.sources.base import Opened, Source, Wish
 from inferlens.models.sources.files import AGAIN, broken_file, existing
+from inferlens.record.files import sha256
+from inferlens.spec.case import DTYPES, Shape, TensorSpec
 
 FLOATS = (
     1,
@@ -34,12 +34,12 @@ class OnnxFile(Source):
         """Files are not listed."""
         return ()
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> ModelInfo:
         """See :class:`Source`."""
         path = existing(name)
         model = onnx_graph(path)
         first, _ = next(iter(_inputs(model, path).values()))
-        return Found(
+        return ModelInfo(
             spec=f"onnx:{path}",
             name=path.stem,
             format="onnx",
@@ -82,7 +82,7 @@ def onnx_graph(path: Path) -> Any:
     with broken_file(path):
         model = onnx.load(str(path), load_external_data=False)
         if not model.graph.node:
-            raise InferlensError(f"{path} is no ONNX graph, or an empty one.", cure=AGAIN)
+            raise InferlensError(f"{path} is no ONNX graph, or an empty one.", hint=AGAIN)
         return model
 
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.models.sources.base import Opened, Source, Wish
+from inferlens.spec.case import TensorSpec
 
 
 class Timm(Source):
@@ -25,7 +25,7 @@ class Timm(Source):
         """See :class:`Source`."""
         if wish.weights and not Path(wish.weights).suffix:
             raise InferlensError(
-                f"timm would fetch the weights '{wish.weights}' from the network.", cure="--weights with a file"
+                f"timm would fetch the weights '{wish.weights}' from the network.", hint="--weights with a file"
             )
         timm = _library()
         module = timm.create_model(name, pretrained=False)

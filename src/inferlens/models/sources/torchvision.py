@@ -6,9 +6,9 @@ import inspect
 from collections.abc import Sequence
 from typing import Any
 
-from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.models.sources.base import Opened, Source, Wish
+from inferlens.spec.case import TensorSpec
 
 CLIPS = {"r3d_18": 112, "mc3_18": 112, "r2plus1d_18": 112}  # frames of these video models are this wide, of others 224
 
@@ -70,7 +70,7 @@ def _cached(torchvision: Any, name: str, wanted: str | None) -> Any:
     if not file.exists():
         raise InferlensError(
             f"The weights {weights} are not on this machine, and nothing is fetched from the network.",
-            cure=f"fetch {weights.url} to {file}, or give a file with --weights",
+            hint=f"fetch {weights.url} to {file}, or give a file with --weights",
         )
     return weights
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from inferlens.case import TensorSpec
 from inferlens.errors import InferlensError, MissingLibrary, suggestion
 from inferlens.models.adapter import ByKeyword
-from inferlens.models.model import Found
+from inferlens.models.model import ModelInfo
 from inferlens.models.sources.base import Opened, Source, Wish
+from inferlens.spec.case import TensorSpec
 
 TOKENS = 128
 # Checkpoints whose configuration is their type's default one.
@@ -34,26 +34,26 @@ class Transformers(Source):
         """See :class:`Source`."""
         return [*_config_names(), *DEFAULTS]
 
-    def find(self, name: str) -> Found:
+    def find(self, name: str) -> ModelInfo:
         """See :class:`Source`."""
         if name in self.names() or Path(name, "config.json").exists():
-            return Found(spec=f"{self.prefix}:{name}", name=Path(name).name, format="module")
+            return ModelInfo(spec=f"{self.prefix}:{name}", name=Path(name).name, format="module")
         try:
             _config(name)
         except OSError:
             raise InferlensError(
                 f"transformers has no model type '{name}', and no checkpoint of that name is on this machine.",
                 expected="a model type such as bert, a folder with a config.json, or a checkpoint in the local cache",
-                cure=suggestion(name, self.names()) or "transformers:bert",
+                hint=suggestion(name, self.names()) or "transformers:bert",
             ) from None
-        return Found(spec=f"{self.prefix}:{name}", name=Path(name).name, format="module")
+        return ModelInfo(spec=f"{self.prefix}:{name}", name=Path(name).name, format="module")
 
     def open(self, name: str, wish: Wish) -> Opened:
         """See :class:`Source`."""
         transformers = _library()
         if wish.weights and not Path(wish.weights).suffix:
             raise InferlensError(
-                f"transformers would fetch the weights '{wish.weights}' from the network.", cure="--weights with a file"
+                f"transformers would fetch the weights '{wish.weights}' from the network.", hint="--weights with a file"
             )
         config = _config(name)
         try:
@@ -126,7 +126,7 @@ def _inputs(module: Any, config: Any) -> tuple[TensorSpec, ...]:
     if not specs:
         raise InferlensError(
             f"What to feed the input '{main}' of this model is not known.",
-            cure="a factory that returns module and inputs",
+            hint="a factory that returns module and inputs",
         )
     if getattr(config, "is_encoder_decoder", False):
         specs.append(TensorSpec("decoder_input_ids", (1, 32), "int64", 0, config.vocab_size))

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import inferlens
-from inferlens.case import TensorSpec
 from inferlens.errors import MissingLibrary
 from inferlens.models.sources.base import Opened, Source, Wish
 from inferlens.models.zoo import ZOO
+from inferlens.spec.case import TensorSpec
 
 
 class Zoo(Source):

@@ -1,6 +1,6 @@
 """What a model has to do in one call: FLOPs and bytes of every module, from shapes alone; nothing is computed.
 
-A model that cannot be counted is no failure: its :class:`~inferlens.work.Work` has a note that says why.
+A model that cannot be counted is no failure: its :class:`~inferlens.record.work.Work` has a note that says why.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from inferlens.case import Case
 from inferlens.models.model import Format, Model
 from inferlens.models.work.onnx_graph import count_onnx
 from inferlens.models.work.torch_module import count_module
-from inferlens.work import Work
+from inferlens.record.work import Work
+from inferlens.spec.case import Case
 
 # Bytes of an element of what a model holds in fp32, by the precision that it runs in.
 ELEMENT = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inferlens.case import TensorSpec
-from inferlens.models.work.ledger import Call, Ledger, Seen
-from inferlens.work import Work
+from inferlens.models.work.byte_counter import Call, Ledger, Seen
+from inferlens.record.work import Work
+from inferlens.spec.case import TensorSpec
 
 _VIEWS = """Cast DequantizeLinear Dropout Expand Flatten Identity QuantizeLinear Reshape Shape Slice Split Squeeze
 Transpose Unsqueeze"""

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
-from inferlens.case import TensorSpec
 from inferlens.models.work import operators
-from inferlens.models.work.ledger import Call, Ledger, Seen
-from inferlens.work import Work
+from inferlens.models.work.byte_counter import Call, Ledger, Seen
+from inferlens.record.work import Work
+from inferlens.spec.case import TensorSpec
 
 STACK = "nn_module_stack"  # of a node's meta: from the model down, by call, path and class
 

@@ -1,6 +1,6 @@
 """Ways of looking at a comparison of two sets of records: for the terminal, pages, GitHub, test reports and programs.
 
-They draw a :class:`~inferlens.comparing.cases.Compared`, not records, and so are no views of the registry. What holds
+They draw a ``Compared``, not records, and so are no views of the registry. What holds
 for these holds here too: nothing is printed, and the same comparison gives the same text.
 """
 
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from inferlens.comparing.cases import Compared
+from inferlens.analysis.compare.cases import Compared
 from inferlens.errors import InferlensError, suggestion
 from inferlens.units import listing
 
@@ -40,5 +40,5 @@ def check(format: str) -> None:
         InferlensError: if there is no such format.
     """
     if format not in FORMATS:
-        cure = suggestion(format, FORMATS)
-        raise InferlensError(f"There is no format '{format}' of a comparison.", expected=listing(FORMATS), cure=cure)
+        hint = suggestion(format, FORMATS)
+        raise InferlensError(f"There is no format '{format}' of a comparison.", expected=listing(FORMATS), hint=hint)

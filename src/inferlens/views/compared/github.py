@@ -7,7 +7,7 @@ command: https://docs.github.com/actions/reference/workflow-commands-for-github-
 
 from __future__ import annotations
 
-from inferlens.comparing.cases import Compared, Verdict
+from inferlens.analysis.compare.cases import Compared, Verdict
 from inferlens.views.compared.lines import Line, figures, full_names
 from inferlens.views.compared.sentences import sentences
 from inferlens.views.plain import plain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from inferlens.comparing.cases import Compared
+from inferlens.analysis.compare.cases import Compared
 from inferlens.views.compared.lines import full_names
 from inferlens.views.compared.sentences import sentences
 

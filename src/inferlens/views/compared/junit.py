@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree as Xml
 
-from inferlens.comparing.cases import Compared
-from inferlens.comparing.likeness import about
+from inferlens.analysis.compare.cases import Compared
+from inferlens.analysis.compare.environment_diff import about
 from inferlens.views.compared.lines import Group, Line, figures, groups
 from inferlens.views.compared.sentences import sentences
 from inferlens.views.plain import plain

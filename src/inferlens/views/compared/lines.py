@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from inferlens.case import Case
-from inferlens.comparing.cases import Compared, ComparedCase
-from inferlens.comparing.side import Side
-from inferlens.record import Metric
+from inferlens.analysis.compare.cases import Compared, ComparedCase
+from inferlens.analysis.compare.side import Side
+from inferlens.record.record import Metric
+from inferlens.spec.case import Case
 from inferlens.units import ABSENT, change, change_range, listing, milliseconds, significant
 from inferlens.views.plain import plain
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from inferlens.comparing.cases import Compared
-from inferlens.comparing.likeness import about
+from inferlens.analysis.compare.cases import Compared
+from inferlens.analysis.compare.environment_diff import about
 from inferlens.units import percent
 from inferlens.views.compared.lines import Group, groups, unit
 from inferlens.views.compared.notes import Notes

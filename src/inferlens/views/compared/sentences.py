@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlens.comparing.cases import Compared, Verdict
+from inferlens.analysis.compare.cases import Compared, Verdict
 from inferlens.units import listing, percent
 from inferlens.views.compared.lines import Line, full_names
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inferlens.comparing.cases import Compared
-from inferlens.comparing.likeness import about
+from inferlens.analysis.compare.cases import Compared
+from inferlens.analysis.compare.environment_diff import about
 from inferlens.units import percent
 from inferlens.views.compared.lines import Group, unit
 from inferlens.views.compared.lines import groups as groups_of

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from inferlens.analysis.profile.graph import SCHEMA, Graph
 from inferlens.errors import InferlensError, MissingLibrary
-from inferlens.insight.graph import SCHEMA, Graph
 from inferlens.views.graph.page import page
 from inferlens.views.graph.sheet import Sheet, sheet
 from inferlens.views.graph.words import clean
@@ -29,7 +29,7 @@ def check_format(format: str) -> None:
     """
     if format not in FORMATS:
         raise InferlensError(
-            f"A graph cannot be written as '{format}'.", expected=", ".join(FORMATS), cure="--output graph.svg"
+            f"A graph cannot be written as '{format}'.", expected=", ".join(FORMATS), hint="--output graph.svg"
         )
 
 
@@ -53,7 +53,7 @@ def render(graphs: Sequence[Graph], format: str, *, title: str, fused: bool = Fa
         raise InferlensError(
             f"These are {len(graphs)} graphs, and {MOST_GRAPHS} at most fit side by side.",
             expected="a folder with fewer cases",
-            cure="the folder of one case, such as results/resnet18/onnxruntime-cpu-fp32-b1-cpu",
+            hint="the folder of one case, such as results/resnet18/onnxruntime-cpu-fp32-b1-cpu",
         )
     made = sheet(graphs, title, fused=fused)
     if format == "html":
@@ -71,7 +71,7 @@ def _png(made: Sheet) -> bytes:
     if scale < 0.5:
         raise InferlensError(
             f"The drawing is {made.height:,.0f} units high, too many for a PNG.",
-            cure="a smaller --depth, or --output graph.svg or graph.html",
+            hint="a smaller --depth, or --output graph.svg or graph.html",
         )
     image: bytes = vl_convert.svg_to_png(made.svg, scale=scale)
     return image

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from inferlens.insight.graph import Edge, Graph
+from inferlens.analysis.profile.graph import Edge, Graph
 from inferlens.views.chart_theme import THEMES
 from inferlens.views.graph.boxes import BAND, PAD, ROW, SMALL, TITLE, Box
 from inferlens.views.graph.colours import BANDS, heat, inks

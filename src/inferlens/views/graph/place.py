@@ -15,8 +15,8 @@ from typing import Any
 
 import msgspec
 
+from inferlens.analysis.profile.graph import Edge, Graph, Region
 from inferlens.errors import InferlensError, MissingLibrary
-from inferlens.insight.graph import Edge, Graph, Region
 from inferlens.units import duration, plural
 from inferlens.views.graph.boxes import Box
 from inferlens.views.graph.words import clean, fitted, part, width
@@ -24,7 +24,7 @@ from inferlens.views.graph.words import clean, fitted, part, width
 DEADLINE = 240.0  # seconds
 MANY = 400  # nodes, from which on less time is spent on each
 LABEL = 12.0  # size of the type of a region's label
-CURE = "a smaller --depth, or --regions none"
+HINT = "a smaller --depth, or --regions none"
 # The current folder goes from the path: what lies there is no library.
 _CHILD = """
 import sys
@@ -74,11 +74,11 @@ def placed(graph: Graph, boxes: Sequence[Box]) -> Placed:
         )
         told = msgspec.json.decode(done.stdout)
     except subprocess.TimeoutExpired as error:
-        raise InferlensError(f"{what} within {DEADLINE:.0f} seconds.", cure=CURE) from error
+        raise InferlensError(f"{what} within {DEADLINE:.0f} seconds.", hint=HINT) from error
     except msgspec.DecodeError as error:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         why = last[0][:200] if last else f"it ended with {done.returncode}"
-        raise InferlensError(f"{what}: {why}.", cure=CURE) from error
+        raise InferlensError(f"{what}: {why}.", hint=HINT) from error
     return _read(told)
 
 

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from inferlens.insight.graph import Graph
+from inferlens.analysis.profile.graph import Graph
 from inferlens.units import duration, percent, plural
 from inferlens.views.chart_theme import FONT
 from inferlens.views.graph.boxes import Box, boxes

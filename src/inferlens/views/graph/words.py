@@ -9,8 +9,8 @@ import html
 import unicodedata
 from collections.abc import Sequence
 
-from inferlens.insight.fused import Path, ancestor, path_of
-from inferlens.layer_profile import Tensor
+from inferlens.analysis.profile.attribution import Path, ancestor, path_of
+from inferlens.record.layer_profile import Tensor
 from inferlens.units import percent
 from inferlens.views.plain import plain
 

@@ -21,8 +21,8 @@ def check(format: str) -> None:
         InferlensError: if there is no such format.
     """
     if format not in FORMATS:
-        cure = suggestion(format, FORMATS)
-        raise InferlensError(f"There is no format '{format}' of a profile.", expected=listing(FORMATS), cure=cure)
+        hint = suggestion(format, FORMATS)
+        raise InferlensError(f"There is no format '{format}' of a profile.", expected=listing(FORMATS), hint=hint)
 
 
 def check_order(things: str, order: str, orders: Iterable[str]) -> None:
@@ -33,5 +33,5 @@ def check_order(things: str, order: str, orders: Iterable[str]) -> None:
     """
     known = list(orders)
     if order not in known:
-        cure = suggestion(order, known)
-        raise InferlensError(f"{things} cannot be sorted by '{order}'.", expected=listing(known), cure=cure)
+        hint = suggestion(order, known)
+        raise InferlensError(f"{things} cannot be sorted by '{order}'.", expected=listing(known), hint=hint)

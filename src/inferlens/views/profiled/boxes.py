@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from inferlens.analysis.profile.layers import LayerRow, LayerTable, layer_table
 from inferlens.errors import InferlensError
-from inferlens.insight.layers import LayerRow, LayerTable, layer_table
 from inferlens.stats.quantiles import LEAST_FOR_P95
 from inferlens.units import milliseconds
 from inferlens.views.chart import FORMATS, _converter, _renumbered
@@ -37,7 +37,7 @@ def check_format(format: str) -> None:
     """
     if format not in FORMATS:
         raise InferlensError(
-            f"A plot cannot be written as '{format}'.", expected=", ".join(FORMATS), cure="--plot layers.svg"
+            f"A plot cannot be written as '{format}'.", expected=", ".join(FORMATS), hint="--plot layers.svg"
         )
 
 
@@ -58,7 +58,7 @@ def render(cases: Sequence[Profiled], format: str, *, sort: str = "time", top: i
     converter = _converter()
     panels = [panel for case in cases if (panel := _panel(case, sort, TOP if top is None else top))]
     if not panels:
-        raise InferlensError("There is nothing to draw: no layer has a time.", cure="inferlens layers without --plot")
+        raise InferlensError("There is nothing to draw: no layer has a time.", hint="inferlens layers without --plot")
     if format == "html":
         light, dark = (_chart(panels, THEMES[name]) for name in ("light", "dark"))
         return page(light, dark, f"{plain(panels[0]['title'])} – Inferlens", converter.javascript_bundle())

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from inferlens.analysis.interference.samples import latencies
 from inferlens.errors import InferlensError
-from inferlens.layer_profile import Level, Profile
-from inferlens.profile_store import LoadedProfiles, latest
-from inferlens.record import Record
-from inferlens.samples import latencies, machine
+from inferlens.record.layer_profile import Level, Profile
+from inferlens.record.profile_store import LoadedProfiles, latest
+from inferlens.record.record import Record, machine_name
 from inferlens.units import listing, plural
 from inferlens.views.plain import plain
 
@@ -37,7 +37,7 @@ class Profiled:
         """Profiles that share this can be compared."""
         case = self.profile.case
         inputs = self.profile.model.inputs or case.inputs
-        return case.model, case.batch, inputs, case.weights, case.seed, machine(self.profile.environment)
+        return case.model, case.batch, inputs, case.weights, case.seed, machine_name(self.profile.environment)
 
     @property
     def headline(self) -> str:
@@ -68,7 +68,7 @@ def _at(level: Level, profiles: Sequence[Profile]) -> list[Profile]:
     """One profile of each case on each machine, of that level if there is one."""
     found: dict[tuple[str, str], Profile] = {}
     for one in profiles:
-        key = one.case.digest, machine(one.environment)
+        key = one.case.digest, machine_name(one.environment)
         if key not in found or one.level == level:
             found[key] = one
     return list(found.values())

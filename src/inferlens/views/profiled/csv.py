@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from inferlens.insight.layers import LayerRow, LayerTable
-from inferlens.insight.modules import ModuleTable
-from inferlens.insight.runs import Times
-from inferlens.layer_profile import Tensor
+from inferlens.analysis.profile.layers import LayerRow, LayerTable
+from inferlens.analysis.profile.modules import ModuleTable
+from inferlens.analysis.profile.runs import Times
+from inferlens.record.layer_profile import Tensor
 from inferlens.views.csv_text import csv_text
 from inferlens.views.profiled.cases import Profiled
 from inferlens.views.profiled.module_columns import Column

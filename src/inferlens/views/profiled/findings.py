@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from inferlens.insight.findings import Finding, evidence_of, findings, unseen
-from inferlens.layer_profile import Profile
-from inferlens.profile_store import LoadedProfiles
-from inferlens.samples import machine
+from inferlens.analysis.findings import Finding, evidence_of, findings, unseen
+from inferlens.record.layer_profile import Profile
+from inferlens.record.profile_store import LoadedProfiles
+from inferlens.record.record import machine_name
 from inferlens.views.csv_text import csv_text
 from inferlens.views.profiled import check, findings_text, json
 from inferlens.views.profiled.cases import Profiled, groups
@@ -51,14 +51,14 @@ def judged(loaded: LoadedProfiles) -> list[Judged]:
 
 
 def _key(profile: Profile) -> tuple[str, str]:
-    return profile.case.digest, machine(profile.environment)
+    return profile.case.digest, machine_name(profile.environment)
 
 
 def _judged(case: Profiled, profiles: Sequence[Profile], loaded: LoadedProfiles) -> Judged:
     able = [each for each in profiles if each.status == "ok"]
     if not able:
         reason = case.profile.reason or f"It ended as '{case.profile.status}', and no reason is known."
-        return Judged(case, (), reason=f"{reason} {case.profile.cure}".strip())
+        return Judged(case, (), reason=f"{reason} {case.profile.hint}".strip())
     # What profiling cost is told of layers, so by the calls that were timed with them, as in their table.
     layers_first = sorted(able, key=lambda each: each.level != "layer")
     records = [record for each in layers_first if (record := loaded.records.get(each.id))]

@@ -13,7 +13,7 @@ from inferlens.views.plain import plain
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from inferlens.insight.findings import Finding
+    from inferlens.analysis.findings import Finding
     from inferlens.views.profiled.findings import Judged
 
 NOTHING = "No rule has anything to say."

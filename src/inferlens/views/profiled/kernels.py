@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlens.insight.fused import ancestor, path_of
-from inferlens.insight.kernel_names import short_name
-from inferlens.insight.kernels import By, KernelRow, KernelTable, kernel_table
-from inferlens.insight.runs import Times
+from inferlens.analysis.profile.attribution import ancestor, path_of
+from inferlens.analysis.profile.kernel_names import short_name
+from inferlens.analysis.profile.kernels import By, KernelRow, KernelTable, kernel_table
+from inferlens.analysis.profile.runs import Times
 from inferlens.units import ABSENT, half_width, kibibytes, microseconds, percent, plural
 from inferlens.views.plain import plain
 from inferlens.views.profiled import check, check_order, kernels_data
@@ -91,7 +91,7 @@ def grid(of: Kerneled) -> Grid:
     """One case as a table."""
     table = of.table
     if isinstance(table, str):
-        why = plain(f"It has no kernels: {table} {of.case.profile.cure}")
+        why = plain(f"It has no kernels: {table} {of.case.profile.hint}")
         return Grid(of.headline, "", "kernel", HEADINGS, (), sentences=(why,))
     account, rest = table.account, of.rest
     lines = [_line(row) for row in of.rows]

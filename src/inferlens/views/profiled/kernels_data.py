@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from inferlens.insight.kernels import KernelRow, KernelTable
-from inferlens.insight.runs import Times
+from inferlens.analysis.profile.kernels import KernelRow, KernelTable
+from inferlens.analysis.profile.runs import Times
 from inferlens.views.csv_text import csv_text
 from inferlens.views.profiled import csv as csv_of
 from inferlens.views.profiled import json as json_of

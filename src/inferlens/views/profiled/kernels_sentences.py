@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlens.insight.kernel_names import short_name
-from inferlens.insight.kernels import GpuAccount, KernelRow, KernelTable
+from inferlens.analysis.profile.kernel_names import short_name
+from inferlens.analysis.profile.kernels import GpuAccount, KernelRow, KernelTable
 from inferlens.units import duration, milliseconds, percent, plural
 from inferlens.views.profiled.sentences import cost, short
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlens.insight.layers import LayerRow, LayerTable, layer_table
-from inferlens.insight.runs import Times
-from inferlens.layer_profile import Tensor
+from inferlens.analysis.profile.layers import LayerRow, LayerTable, layer_table
+from inferlens.analysis.profile.runs import Times
+from inferlens.record.layer_profile import Tensor
 from inferlens.units import ABSENT, half_width, milliseconds, percent, plural
 from inferlens.views.plain import plain
 from inferlens.views.profiled import check, check_order, csv, json
@@ -75,7 +75,7 @@ def grid(of: Chosen[LayerTable, LayerRow]) -> Grid:
     """One case as a table."""
     table = of.table
     if isinstance(table, str):
-        why = plain(f"It has no layers: {table} {of.case.profile.cure}")
+        why = plain(f"It has no layers: {table} {of.case.profile.hint}")
         return Grid(of.headline, "", "layer", HEADINGS, (), sentences=(why,))
     account, rest = table.reconciliation, of.rest
     lines = [_line(row) for row in of.rows]

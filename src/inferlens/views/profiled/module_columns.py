@@ -15,12 +15,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import get_args
 
+from inferlens.analysis.profile.kernels import busy_of
+from inferlens.analysis.profile.layers import Reconciliation, reconciliation
+from inferlens.analysis.profile.modules import MOST_UNKNOWN
+from inferlens.analysis.profile.runs import Runs, Times, part_runs, times_kernels, unknown_share
 from inferlens.errors import InferlensError, suggestion
-from inferlens.insight.kernels import busy_of
-from inferlens.insight.layers import Reconciliation, reconciliation
-from inferlens.insight.modules import MOST_UNKNOWN
-from inferlens.insight.runs import Runs, Times, part_runs, times_kernels, unknown_share
-from inferlens.layer_profile import Level
+from inferlens.record.layer_profile import Level
 from inferlens.units import listing
 from inferlens.views.profiled.cases import Profiled, named, referenced
 
@@ -73,7 +73,7 @@ class Missing:
     case: Profiled
     level: Level
     why: str
-    cure: str
+    hint: str
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ def check_level(level: str | None) -> None:
         InferlensError: if there is no such level.
     """
     if level is not None and level not in LEVELS:
-        cure = suggestion(level, LEVELS)
-        raise InferlensError(f"There are no modules of the level '{level}'.", expected=listing(LEVELS), cure=cure)
+        hint = suggestion(level, LEVELS)
+        raise InferlensError(f"There are no modules of the level '{level}'.", expected=listing(LEVELS), hint=hint)
 
 
 def columns(group: Sequence[Profiled], level: Level | None, reference: str | None) -> Columns:
@@ -171,10 +171,10 @@ class _Case:
             return column
         for each in order:
             if case := profiles[each]:
-                return Missing(case, each, str(part_runs(case.profile)), case.profile.cure)
+                return Missing(case, each, str(part_runs(case.profile)), case.profile.hint)
         other = next(case for case in profiles.values() if case)
         why = f"It was not profiled at that level; inferlens profile MODEL --level {level} does that."
-        return Missing(other, level, why, cure="")
+        return Missing(other, level, why, hint="")
 
 
 def _cases(group: Sequence[Profiled]) -> list[_Case]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlens.insight.fused import SAID
-from inferlens.insight.modules import MOST_UNKNOWN, ModuleTable
-from inferlens.insight.runs import timed_of
+from inferlens.analysis.profile.attribution import SAID
+from inferlens.analysis.profile.modules import MOST_UNKNOWN, ModuleTable
+from inferlens.analysis.profile.runs import timed_of
 from inferlens.units import listing, percent, ratio
 from inferlens.views.columns import FASTEST
 from inferlens.views.profiled.module_columns import Column, Columns

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inferlens.insight.fused import rule_of
-from inferlens.insight.modules import Cell, ModuleRow, ModuleTable, module_table
-from inferlens.insight.runs import timed_of
-from inferlens.layer_profile import Level
+from inferlens.analysis.profile.attribution import rule_of
+from inferlens.analysis.profile.modules import Cell, ModuleRow, ModuleTable, module_table
+from inferlens.analysis.profile.runs import timed_of
+from inferlens.record.layer_profile import Level
 from inferlens.units import ABSENT, listing, milliseconds, plural
 from inferlens.views.columns import FASTEST
 from inferlens.views.plain import plain
@@ -96,7 +96,7 @@ def grid(of: Tree) -> Grid:
     """One tree as a table."""
     shown, table = of.columns.shown, of.table
     headline = (shown or of.columns.missing)[0].case.headline
-    missing = tuple(plain(f"{one.case.name} has no {one.level}s: {one.why} {one.cure}") for one in of.columns.missing)
+    missing = tuple(plain(f"{one.case.name} has no {one.level}s: {one.why} {one.hint}") for one in of.columns.missing)
     if table is None:
         return Grid(headline, "", "module", (), (), sentences=missing)
     words = _WORDS_OF_BOTH if any(one.of_kernels for one in shown) else _WORDS

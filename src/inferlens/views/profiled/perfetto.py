@@ -18,11 +18,11 @@ from typing import Any
 
 import msgspec
 
+from inferlens.analysis.profile.timeline import Row, Slice, Timeline, timelines
 from inferlens.errors import InferlensError
-from inferlens.insight.timeline import Row, Slice, Timeline, timelines
-from inferlens.kernel_profile import Kernel
-from inferlens.layer_profile import Layer
-from inferlens.profile_store import LoadedProfiles
+from inferlens.record.kernel_profile import Kernel
+from inferlens.record.layer_profile import Layer
+from inferlens.record.profile_store import LoadedProfiles
 from inferlens.views.plain import plain
 from inferlens.views.profiled.cases import Profiled, groups
 from inferlens.views.profiled.layers import shapes
@@ -42,7 +42,7 @@ def check_file(path: Path) -> None:
     """
     if not path.name.lower().endswith(FORMATS):
         raise InferlensError(
-            f"A trace cannot be written as '{path.name}'.", expected=" or ".join(FORMATS), cure="--trace trace.json.gz"
+            f"A trace cannot be written as '{path.name}'.", expected=" or ".join(FORMATS), hint="--trace trace.json.gz"
         )
 
 
@@ -68,7 +68,7 @@ def render(cases: Sequence[Profiled], *, compressed: bool = False) -> bytes:
     drawn = [(case, each) for case in cases for each in _timelines(case)]
     if not drawn:
         reasons = " ".join(not_drawn(cases))
-        raise InferlensError(f"There is nothing to trace. {reasons}".strip(), cure="inferlens profile MODEL")
+        raise InferlensError(f"There is nothing to trace. {reasons}".strip(), hint="inferlens profile MODEL")
     events: list[bytes] = []
     threads = 0
     for process, (case, timeline) in enumerate(drawn, start=1):

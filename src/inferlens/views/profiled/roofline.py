@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inferlens.insight.layers import reconciliation
-from inferlens.insight.roofline import By, Roofline, check_by, roofline
-from inferlens.insight.roofline_rows import Floor
-from inferlens.insight.runs import part_runs
-from inferlens.profile_store import LoadedProfiles
+from inferlens.analysis.profile.layers import reconciliation
+from inferlens.analysis.profile.roofline import By, Roofline, check_by, roofline
+from inferlens.analysis.profile.roofline_rows import Floor
+from inferlens.analysis.profile.runs import part_runs
+from inferlens.record.profile_store import LoadedProfiles
 from inferlens.units import ABSENT, mebibytes, megaflops, milliseconds, plural, ratio, significant
 from inferlens.views.plain import plain
 from inferlens.views.profiled import check, check_order, roofline_data

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from inferlens.insight.roofline import Roofline
-from inferlens.insight.roofline_rows import Floor
+from inferlens.analysis.profile.roofline import Roofline
+from inferlens.analysis.profile.roofline_rows import Floor
 from inferlens.views.csv_text import csv_text
 from inferlens.views.profiled import csv as csv_of
 from inferlens.views.profiled import json as json_of

@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from inferlens.analysis.profile.roofline import Roofline
+from inferlens.analysis.profile.roofline_rows import Floor
 from inferlens.errors import InferlensError
-from inferlens.insight.roofline import Roofline
-from inferlens.insight.roofline_rows import Floor
 from inferlens.units import bandwidth, flop_rate, milliseconds, percent, plural, ratio
 from inferlens.views.chart import _converter, _renumbered
 from inferlens.views.chart_theme import PALETTE, THEMES, Theme, config
@@ -48,7 +48,7 @@ def render(cases: Sequence[Roofed], format: str) -> str | bytes:
     if not able:
         reasons = list(dict.fromkeys(map(why_not, cases)))
         raise InferlensError(
-            f"There is nothing to draw: {plain(' '.join(reasons[:1]))}", cure="inferlens roofline without --plot"
+            f"There is nothing to draw: {plain(' '.join(reasons[:1]))}", hint="inferlens roofline without --plot"
         )
     light, dark = (_chart([_panel(case, found, theme) for case, found in able], theme) for theme in THEMES.values())
     if format == "html":

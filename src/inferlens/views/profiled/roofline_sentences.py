@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from inferlens.insight.kernel_names import short_name
-from inferlens.insight.roofline import Roofline
-from inferlens.insight.roofline_rows import Floor
-from inferlens.layer_profile import Profile
+from inferlens.analysis.profile.kernel_names import short_name
+from inferlens.analysis.profile.roofline import Roofline
+from inferlens.analysis.profile.roofline_rows import Floor
+from inferlens.record.layer_profile import Profile
 from inferlens.units import bandwidth, flop_rate, listing, milliseconds, percent, plural, ratio
 from inferlens.views.plain import plain
 from inferlens.views.profiled.sentences import name_of, short

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlens.insight.layers import LayerRow, LayerTable, Reconciliation
+from inferlens.analysis.profile.layers import LayerRow, LayerTable, Reconciliation
 from inferlens.units import milliseconds, percent, plural, ratio, ratio_range
 from inferlens.views.plain import plain
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlens.insight.modules import ModuleRow, ModuleTable
+from inferlens.analysis.profile.modules import ModuleRow, ModuleTable
 from inferlens.units import listing, milliseconds, percent, ratio
 from inferlens.views.profiled.module_columns import Column
 from inferlens.views.profiled.sentences import FASTER_WHEN_PROFILED, short

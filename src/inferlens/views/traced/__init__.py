@@ -32,5 +32,5 @@ def check_view(view: str) -> None:
 
 def _known(what: str, given: str, known: tuple[str, ...]) -> None:
     if given not in known:
-        cure = suggestion(given, known)
-        raise InferlensError(f"There is no {what} '{given}' of a trace.", expected=listing(known), cure=cure)
+        hint = suggestion(given, known)
+        raise InferlensError(f"There is no {what} '{given}' of a trace.", expected=listing(known), hint=hint)

@@ -60,7 +60,7 @@ class Wanted:
         for key in keys:
             if key not in BY:
                 what = f"Rows cannot be told apart by '{key}'."
-                raise InferlensError(what, expected=listing(list(BY)), cure=suggestion(key, BY))
+                raise InferlensError(what, expected=listing(list(BY)), hint=suggestion(key, BY))
         return keys
 
 
@@ -113,7 +113,7 @@ def _only(path: Path) -> Path:
     found = traces_in(path)
     if len(found) != 1:
         what = f"There are {len(found)} traces in {path}." if found else f"There is no trace in {path}."
-        raise InferlensError(what, expected="one on each side", cure="the path of one of them")
+        raise InferlensError(what, expected="one on each side", hint="the path of one of them")
     return found[0]
 
 

@@ -1,0 +1,1 @@
+"""Two records, or two sets of them, held against each other."""

@@ -1,0 +1,159 @@
+"""How two cases compare that were measured in turns: a :class:`ABResult`, by a :class:`Rule`. Data, and its words."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from inferlens.analysis.compare.cases import LEVELS, METRICS, Verdict
+from inferlens.analysis.compare.side import Side
+from inferlens.errors import InferlensError
+from inferlens.record.record import Metric
+from inferlens.spec.case import Case
+from inferlens.stats.intervals import Interval
+from inferlens.units import duration, listing, parse_duration, parse_share, percent, plural
+
+LEAST_ROUNDS, MOST_ROUNDS = 3, 100
+End = Literal["", "decided", "rounds", "time", "a side did not run"]
+_CODES = {"FASTER": 0, "SAME": 0, "SLOWER": 1, "UNDECIDED": 3, "DID NOT RUN": 4}
+# Where two cases differ in one of these, a call of theirs is not the same work.
+_WORK = ("batch", "inputs", "weights", "seed", "io", "cold", "rotate")
+
+
+class Rule(Struct, frozen=True, kw_only=True):
+    """When it is over.
+
+    Attributes:
+        metric: what is compared.
+        threshold: the smallest relative difference that matters.
+        level: confidence that the verdict is right, whenever it comes.
+        max_rounds: rounds at most.
+        within: seconds at most; a round that would probably end later is not begun, but for the first.
+    """
+
+    metric: Metric = "latency"
+    threshold: float = 0.02
+    level: float = 0.95
+    max_rounds: int = 20
+    within: float = 600.0
+
+    @staticmethod
+    def from_words(
+        metric: str, threshold: float | str, level: float | str, max_rounds: int, within: float | str
+    ) -> Rule:
+        """A rule from values as a person writes them.
+
+        Raises:
+            InferlensError: if a value does not fit.
+        """
+        names: dict[str, Metric] = {each.lower(): each for each in METRICS}
+        shown = names.get(metric.strip().lower().replace("-", " ").replace("_", " "))
+        if shown is None:
+            raise InferlensError(f"'{metric}' cannot be compared.", expected=listing(METRICS))
+        rule = Rule(
+            metric=shown,
+            threshold=parse_share(threshold) if isinstance(threshold, str) else threshold,
+            level=parse_share(level) if isinstance(level, str) else level,
+            max_rounds=max_rounds,
+            within=parse_duration(within) if isinstance(within, str) else within,
+        )
+        if not 0 < rule.threshold < 1:
+            raise InferlensError("The threshold is out of range.", expected="such as 2%: a difference that matters")
+        if not LEVELS[0] <= rule.level <= LEVELS[1]:
+            raise InferlensError("The level is out of range.", expected="50% to 99.99%", hint="95%")
+        if not LEAST_ROUNDS <= rule.max_rounds <= MOST_ROUNDS:
+            said = f"{LEAST_ROUNDS} to {MOST_ROUNDS}, for there is no verdict before {LEAST_ROUNDS} rounds"
+            raise InferlensError(f"{plural(rule.max_rounds, 'round')} at most is out of range.", expected=said)
+        return rule
+
+
+class ABResult(Struct, frozen=True, kw_only=True):
+    """How B compares with A, after the rounds so far.
+
+    Attributes:
+        a, b: the cases.
+        verdict: of B against A: FASTER, SAME, SLOWER, UNDECIDED or DID NOT RUN.
+        reason: why.
+        end: why there is no further round; empty while there is.
+        rule: what it was measured by.
+        rounds: rounds of which both sides have samples.
+        seconds: the time they took, everything included.
+        ratio: B's time over A's, of throughput the time of a call: above 1 B is slower. ``None`` before
+            :data:`LEAST_ROUNDS` rounds.
+        interval: of ``ratio``; those of all looks hold together with confidence ``rule.level``.
+        base, candidate: what is known of A and of B.
+        notes: what the reader must know besides.
+        run: shared by their records.
+    """
+
+    a: Case
+    b: Case
+    verdict: Verdict
+    reason: str
+    end: End
+    rule: Rule
+    rounds: int
+    seconds: float
+    ratio: float | None
+    interval: Interval | None
+    base: Side
+    candidate: Side
+    notes: tuple[str, ...]
+    run: str
+
+    @property
+    def exit_code(self) -> int:
+        """As of a comparison: 1 if B is slower, 4 if a side did not run, 3 if it is undecided, else 0."""
+        return _CODES[self.verdict]
+
+    @property
+    def standing(self) -> str:
+        """The ratio in words: ``B takes 0.523 times as long as A (0.511 to 0.534)``."""
+        if self.ratio is None or self.interval is None:
+            return "no ratio yet"
+        ratio, low, high = self.ratio, self.interval.low, self.interval.high
+        calls = self.rule.metric == "throughput"
+        if calls:
+            ratio, low, high = 1 / ratio, 1 / high, 1 / low
+        places = next((n for n in (3, 4, 5) if f"{low:.{n}f}" != f"{high:.{n}f}"), 3)
+        times = f"{ratio:.{places}f} times as"
+        what = f"B does {times} many calls a second as A" if calls else f"B takes {times} long as A"
+        return f"{what} ({low:.{places}f} to {high:.{places}f})"
+
+    @property
+    def sentence(self) -> str:
+        """The verdict, the ratio with its interval, rounds and time, in one sentence."""
+        after = f"after {plural(self.rounds, 'round')} in {duration(self.seconds)}"
+        if self.verdict == "DID NOT RUN":
+            return f"DID NOT RUN: {self.reason} It ended {after}."
+        ends: dict[End, str] = {"rounds": ", the most that were allowed", "time": ", when the time was up"}
+        sure = f", with {percent(self.rule.level)} confidence" if self.interval else ""
+        told = f"{self.verdict}: {self.standing}{sure}, {after}{ends.get(self.end, '')}."
+        hint = " Try: --within with more time." if self.end == "time" else ""
+        return f"{told} {self.reason}{hint}" if self.verdict == "UNDECIDED" else told
+
+
+def other_work(a: Case, b: Case) -> list[str]:
+    """What the reader must know if a call of A is not the same work as one of B."""
+    one, other = msgspec.structs.asdict(a), msgspec.structs.asdict(b)
+    differ = [f"{name} ({_shown(one[name])} / {_shown(other[name])})" for name in _WORK if one[name] != other[name]]
+    if not differ:
+        return []
+    return [f"A and B do not do the same work, they differ in {listing(differ)}: calls are compared as they are."]
+
+
+def _shown(value: Any) -> str:
+    if value is None or value == ():
+        return "the model's own"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
+
+
+def notes_of(base: Side, candidate: Side) -> list[str]:
+    """Notes of both sides, each with whose it is."""
+    both = [note for note in base.notes if note in candidate.notes]
+    found = [f"A and B: {note}" for note in both]
+    for name, side in (("A", base), ("B", candidate)):
+        found += [f"{name}: {note}" for note in side.notes if note not in both]
+    return found

@@ -1,0 +1,139 @@
+"""One side of a compared case: what was measured there, or why there is nothing to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from inferlens.analysis.findings.warnings import cautions, has_figures
+from inferlens.analysis.interference import samples
+from inferlens.analysis.interference.samples import CaseRuns, Series
+from inferlens.record.record import Metric, Record
+from inferlens.stats.between_process import estimate
+from inferlens.stats.intervals import Interval
+from inferlens.units import listing, plural
+
+OK = "ok"
+MISSING = "missing"
+WRONG = "wrong"
+NOT_MEASURED = "not measured"
+WAVES = (
+    "Processes resemble those measured just before them: the machine was faster and slower in waves, and the interval "
+    "is wider for that. Runs of different times may differ by such waves alone: inferlens ab measures in turns."
+)
+# In seconds, or calls per second; what is beyond would leave the range of numbers as a ratio.
+_LEAST, _MOST = 1e-100, 1e100
+# Warnings that say nothing against the number, or what the interval or the state says already.
+_QUIET = (
+    "host-bound", "copy-bound", "gpu-floor", "in-turns", "not-narrow-enough", "samples-left-out", "repeat-failed",
+    "not-finite",
+)  # fmt: skip
+_OF_THE_MACHINE = ("disturbed", "power-cap", "cpu-quota")
+_OF_THROUGHPUT = ("uneven-throughput",)
+
+
+class Side(Struct, frozen=True, kw_only=True):
+    """What one side has of a case.
+
+    Attributes:
+        state: ``ok``; or the status of a process that did not run to its end; or ``missing``, ``wrong`` (outputs) or
+            ``not measured`` (the metric). All but ``ok`` have nothing to compare.
+        reason: why, if not ``ok``.
+        device: name of the GPU, or of the CPU for cases on the CPU.
+        records: the ids of its records, one for each process.
+        created: when the last of them started.
+        processes, samples: how many the median is of.
+        median: over its processes, in seconds, or calls per second; ``None`` unless ``ok``.
+        interval: of ``median``, at the comparison's confidence.
+        notes: what the reader of the number must know.
+    """
+
+    state: str
+    reason: str = ""
+    device: str = ""
+    records: tuple[str, ...] = ()
+    created: str = ""
+    processes: int = 0
+    samples: int = 0
+    median: float | None = None
+    interval: Interval | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is something to compare."""
+        return self.state == OK
+
+
+def read(
+    repeats: CaseRuns | None, metric: Metric, level: float, taken: Sequence[Sequence[float]] = ()
+) -> tuple[Side, list[Sequence[float]]]:
+    """A side, and the samples of each of its processes; none of them if there is nothing to compare.
+
+    One process of several that failed is enough for that: those that are left are not like it, and mostly faster.
+    ``taken`` are the samples to go by, where they are not all that
+    :func:`inferlens.analysis.interference.samples.of` tells.
+    """
+    if repeats is None:
+        return Side(state=MISSING, reason="There is no record of it."), []
+    series = [samples.of(record, metric) for record in repeats.ran]
+    state, reason = _state(repeats, series, metric)
+    processes = list(taken or [each.samples for each in series]) if state == OK else []
+    found = estimate(processes, level)
+    if state == OK and not (found and _LEAST < found.median < _MOST):
+        state, reason, processes, found = NOT_MEASURED, f"The median of {metric} is no number to compare.", [], None
+    side = Side(
+        state=state,
+        reason=reason,
+        device=_device(repeats.first),
+        records=tuple(record.id for record in repeats.records),
+        created=max(record.created for record in repeats.records),
+        processes=len(processes),
+        samples=sum(map(len, processes)),
+        median=found.median if found else None,
+        interval=found.interval if found else None,
+        notes=tuple(dict.fromkeys(_notes(repeats, series, metric))) if state == OK else (),
+    )
+    return side, processes
+
+
+def _device(record: Record) -> str:
+    gpus = record.environment.gpus
+    return (record.environment.cpu or "CPU") if record.case.device == "cpu" else gpus[0].name if gpus else "GPU"
+
+
+def _state(repeats: CaseRuns, series: Sequence[Series], metric: Metric) -> tuple[str, str]:
+    failed = [record for record in repeats.records if record.status != OK]
+    if failed:
+        share = f" ({len(failed)} of {len(repeats.records)} processes)" if repeats.ran else ""
+        hint = f" Try: {failed[0].hint}" if failed[0].hint else ""
+        return failed[0].status, f"{failed[0].reason or 'No reason is known.'}{hint}{share}"
+    wrong = [record.agreement for record in repeats.records if not record.ranked and record.agreement]
+    if wrong:
+        why = wrong[0].reason or "they differ from the reference"
+        return WRONG, f"{why[:1].upper()}{why[1:].rstrip('.')}."
+    if not all(each.samples for each in series):
+        left_out = any(each.not_finite for each in series)
+        return NOT_MEASURED, f"The samples of {metric} are {'negative or not finite' if left_out else 'not there'}."
+    return OK, ""
+
+
+def _notes(repeats: CaseRuns, series: Sequence[Series], metric: Metric) -> Iterator[str]:
+    for record in repeats.ran:
+        if record.agreement is None or record.agreement.agrees is None:
+            why = record.agreement.reason if record.agreement else ""
+            yield f"Outputs not checked: {why or 'nothing was there to compare them with'}"
+    warnings = [warning for warning in cautions(repeats) if warning.code not in _QUIET]
+    yield from (f"{each.message} {each.advice}".strip() for each in warnings if not has_figures(each))
+    # Figures differ from case to case: with them there would be a note for each.
+    codes = [each.code for each in warnings if has_figures(each)]
+    if metric == "throughput":  # the others are of the samples of latency
+        codes = [code for code in codes if code in (*_OF_THE_MACHINE, *_OF_THROUGHPUT)]
+    else:
+        codes = [code for code in codes if code not in _OF_THROUGHPUT]
+    if codes:
+        yield f"warned of {listing(codes)}; inferlens show has the figures."
+    left_out = sum(each.not_finite for each in series)
+    if left_out:
+        yield f"{plural(left_out, 'sample')} left out: negative or not finite."

@@ -1,0 +1,79 @@
+"""What to ask for so that a case gets what it lacks: advice names what its backend has, and was not asked for already.
+
+The backend itself is asked, through the door that all backends come in by: it alone knows its options and variants, and
+which of them do something for a case. Of one that is not installed where records are looked at, nothing is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from inferlens.errors import InferlensError
+from inferlens.registry import Registry
+from inferlens.spec.case import Case, Option
+
+OTHERS = (
+    "another backend with a CUDA graph (pytorch.cuda_graph=true or torch_compile:reduce-overhead, if the model is "
+    "PyTorch's)"
+)
+
+
+class Hint(Struct, frozen=True):
+    """How a case gets something; neither where its backend has no such thing, or none that does anything here.
+
+    Attributes:
+        ask: what to ask for, as the command line has it: ``pytorch.tf32=true``, or ``torch_compile:reduce-overhead``.
+        asked: whether the case has it already.
+    """
+
+    ask: str = ""
+    asked: bool = False
+
+
+class Curing(Protocol):
+    """What is asked of a backend: see :meth:`inferlens.backends.base.Backend.hint`."""
+
+    @classmethod
+    def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
+        """How ``case`` gets what ``option`` does at ``value``."""
+        ...
+
+
+_BACKENDS: Registry[Curing] = Registry("inferlens.backends", "backend")
+
+
+def hint(case: Case, option: str, value: Option = True, facts: Mapping[str, Any] | None = None) -> Hint:
+    """How a case gets what an option of that name does at that value, whatever its backend has for it.
+
+    ``facts`` are those of the case's record or profile: what they tell may rule a hint out. Of a backend that is not
+    there, or does not know the case's options, nothing is known: an empty :class:`Hint`.
+    """
+    try:
+        return _BACKENDS.get(case.backend).hint(case, option, value, facts or {})
+    except InferlensError:
+        return Hint()
+
+
+def of_the_host(case: Case, facts: Mapping[str, Any], *more: str) -> str:
+    """What to try where the GPU waits for the host; ``more`` is for calls that are not replayed from a CUDA graph."""
+    found = hint(case, "cuda_graph", facts=facts)
+    if found.asked:
+        return "A larger --batch; a CUDA graph was asked for already."
+    tries = [f"a CUDA graph ({found.ask})" if found.ask else OTHERS, *more]
+    return sentence([*tries, "a larger --batch"])
+
+
+def one_of(tries: Sequence[str]) -> str:
+    """``A``, ``A or B``, ``A, B, or C``: several things to try, of which one may do."""
+    if len(tries) < 3:
+        return " or ".join(tries)
+    return f"{', '.join(tries[:-1])}, or {tries[-1]}"
+
+
+def sentence(tries: Sequence[str]) -> str:
+    """The same as a sentence."""
+    said = one_of(tries)
+    return f"{said[:1].upper()}{said[1:]}."

@@ -1,0 +1,207 @@
+"""The layers of one case as a graph: nodes in the order of execution, edges where a tensor leads from one to another.
+
+Edges come from the names of tensors: a layer that reads a name follows every earlier layer that writes it. What nobody
+writes is an input of the model or, if it is none, a weight, which is no edge. Where layers tell no names at all, the
+only thing known is the order in which they ran; they are then a chain, and the graph says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Literal
+
+import numpy as np
+from msgspec import Struct
+
+from inferlens.analysis.profile.attribution import Path
+from inferlens.analysis.profile.runs import runs_of
+from inferlens.record.layer_profile import Layer, Profile, Tensor
+
+SCHEMA = "inferlens.graph/1"
+MOST_EDGES = 20_000
+MOST_WRITERS = 64  # of one tensor: the parts of a concatenation that is done in place
+ORDER_ONLY = (
+    "The layers do not tell the names of their tensors: what is drawn is the order in which they ran, no flow of data."
+)
+ORDER_IN_PART = "{} say nothing of their inputs; a dashed line leads to each from the layer that ran before."
+TOO_MANY_EDGES = f"Only the first {MOST_EDGES:,} edges are drawn."
+
+Role = Literal["layer", "folded", "input", "output"]
+
+
+class Node(Struct, frozen=True, kw_only=True):
+    """A layer, several layers folded into one node, or an end of the graph.
+
+    Attributes:
+        name: the layer's; of a folded node, the module's path.
+        kind: in the backend's words; empty for folded nodes and ends.
+        places: of its layers in the order of execution, from 1.
+        module: path of the deepest module that contains all that its layers came from; ``None`` if that is not known.
+        modules, operators: what its layers came from, each once.
+        inputs, outputs: of a layer; of folded layers, what they read from others and what others read from them.
+        seconds: typical time of all its layers; ``None`` if none was timed.
+        share: of the whole run.
+        precision: that of its outputs, such as ``fp16``; of folded layers, the one that takes most time.
+        details: what else the backend tells of a layer.
+    """
+
+    name: str
+    role: Role = "layer"
+    kind: str = ""
+    places: tuple[int, ...] = ()
+    module: Path | None = None
+    modules: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    seconds: float | None = None
+    share: float | None = None
+    precision: str = ""
+    details: dict[str, str] = {}
+
+
+class Edge(Struct, frozen=True, kw_only=True):
+    """From one node to another, by their indices. ``known``: tensors lead there; else only the order is known."""
+
+    tail: int
+    head: int
+    tensors: tuple[Tensor, ...] = ()
+    known: bool = True
+
+
+class Region(Struct, frozen=True, kw_only=True):
+    """A module's nodes that lie next to each other in the order of execution, those of its inner regions among them."""
+
+    path: Path
+    label: str
+    nodes: tuple[int, ...]
+    inner: tuple[Region, ...] = ()
+    seconds: float | None = None
+    share: float | None = None
+
+
+class Graph(Struct, frozen=True, kw_only=True):
+    """What is drawn of one case.
+
+    Attributes:
+        title, about: what it is of.
+        whole: seconds of a run; ``None`` without times.
+        layers: how many layers there are, however many nodes they became.
+        depth, deepest: how deep modules are unfolded, and how deep they go.
+        notes: what is not known, not shown, or folded; a sentence each.
+    """
+
+    title: str
+    about: str = ""
+    nodes: tuple[Node, ...] = ()
+    edges: tuple[Edge, ...] = ()
+    regions: tuple[Region, ...] = ()
+    whole: float | None = None
+    layers: int = 0
+    depth: int = 0
+    deepest: int = 0
+    notes: tuple[str, ...] = ()
+
+
+class Source(Struct, frozen=True, kw_only=True):
+    """Layers and how long they took, whatever they were read from.
+
+    Attributes:
+        seconds: of each layer, typical; ``None`` for one that was not timed.
+        whole: of a run; ``None`` if nothing was timed.
+        inputs, outputs: tensors of the model; where they are empty, outputs are what no layer reads.
+        notes: what is not known.
+    """
+
+    title: str
+    about: str = ""
+    layers: tuple[Layer, ...]
+    seconds: tuple[float | None, ...] = ()
+    whole: float | None = None
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def source_of(profile: Profile, title: str, about: str = "") -> Source | str:
+    """The layers of a profile with their typical times, or the sentence that says why there are none."""
+    runs = runs_of(profile)
+    if isinstance(runs, str) or profile.layers is None:
+        return str(runs)
+    whole = runs.typical(runs.whole)
+    each = runs.layers[:, runs.middle].mean(axis=1) if len(runs.was_timed) else np.zeros(0)
+    given = profile.model.inputs or profile.case.inputs
+    return Source(
+        title=title,
+        about=about,
+        layers=profile.layers.layers,
+        seconds=tuple(float(time) if timed else None for time, timed in zip(each, runs.was_timed, strict=True)),
+        whole=whole,
+        inputs=tuple(Tensor(name=spec.name, shape=tuple(spec.shape), dtype=spec.dtype) for spec in given),
+        notes=tuple(f"{what}: {why}" for what, why in profile.layers.absent.items() if what != "begins"),
+    )
+
+
+class Flow(Struct, frozen=True, kw_only=True):
+    """Which layer reads what from which, by index; -1 is the model's input."""
+
+    edges: tuple[Edge, ...]
+    ends: tuple[tuple[int, Tensor], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def flow_of(source: Source) -> Flow:
+    """Edges between layers, from the model's inputs (tail -1), and the layers that write what leaves the model."""
+    edges = list(islice(_by_name(source), MOST_EDGES + 1))
+    notes = [TOO_MANY_EDGES] if len(edges) > MOST_EDGES else []
+    edges = edges[:MOST_EDGES]
+    if not any(edge.tail >= 0 for edge in edges) and len(source.layers) > 1:
+        chain = (Edge(tail=index, head=index + 1, known=False) for index in range(len(source.layers) - 1))
+        return Flow(edges=tuple(chain), notes=(*notes, ORDER_ONLY))
+    joined = {edge.head for edge in edges}
+    silent = [
+        index for index, layer in enumerate(source.layers)
+        if index and index not in joined and not any(tensor.name for tensor in layer.inputs)
+        and not any(tensor.name for tensor in layer.outputs)
+    ]  # fmt: skip
+    edges += [Edge(tail=index - 1, head=index, known=False) for index in silent]
+    if silent:
+        notes.append(ORDER_IN_PART.format("1 layer" if len(silent) == 1 else f"{len(silent)} layers"))
+    return Flow(edges=tuple(edges), ends=tuple(_ends(source, {edge.tail for edge in edges})), notes=tuple(notes))
+
+
+def _by_name(source: Source) -> Iterator[Edge]:
+    """Edges by the names of tensors, each pair of layers once for each name."""
+    given = {tensor.name for tensor in source.inputs}
+    writers: dict[str, list[int]] = {}
+    for index, layer in enumerate(source.layers):
+        for tensor in layer.outputs:
+            wrote = writers.setdefault(tensor.name, [])
+            if tensor.name and index not in wrote[-1:] and len(wrote) < MOST_WRITERS:
+                wrote.append(index)
+    for index, layer in enumerate(source.layers):
+        read: set[str] = set()
+        for tensor in layer.inputs:
+            if not tensor.name or tensor.name in read:
+                continue
+            read.add(tensor.name)
+            wrote = writers.get(tensor.name, [-1] if tensor.name in given else [])
+            earlier = [writer for writer in wrote if writer < index] or wrote
+            yield from (Edge(tail=writer, head=index, tensors=(tensor,)) for writer in earlier if writer != index)
+
+
+def _ends(source: Source, read: set[int]) -> Iterator[tuple[int, Tensor]]:
+    """Layers and the tensor of theirs that leaves the model: by its outputs' names, or if nobody reads the layer."""
+    names = {tensor.name for tensor in source.outputs}
+    for index, layer in enumerate(source.layers):
+        leaving = [tensor for tensor in layer.outputs if tensor.name in names]
+        if not names and index not in read:
+            leaving = [tensor for tensor in layer.outputs[:1] if tensor.name]
+        yield from ((index, tensor) for tensor in leaving)
+
+
+def lasting(seconds: Sequence[float | None]) -> float | None:
+    """The sum of the times that are known; ``None`` if there is none."""
+    known = [time for time in seconds if time is not None]
+    return sum(known) if known else None

@@ -1,0 +1,167 @@
+"""ONNX Runtime, one variant for each of its providers that Inferlens knows how to feed.
+
+Modules are exported to ONNX first; ONNX files run as they are. A provider that cannot be had is an absence or a
+refusal, never a silent run on another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from msgspec import Meta, Struct
+
+from inferlens.analysis.findings.hints import Hint
+from inferlens.backends.availability import (
+    cuda_absence,
+    cuda_precisions,
+    found,
+    imported,
+    torch_versions,
+    warn_no_effect,
+)
+from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support
+from inferlens.backends.onnx.export import move_onnx, onnx_file
+from inferlens.backends.onnx.graph import check_precision
+from inferlens.backends.onnxruntime.providers import PROVIDERS, provider_absence
+from inferlens.backends.pytorch.runner import torch_tolerance
+from inferlens.errors import Unsupported
+from inferlens.models.model import Format, Model
+from inferlens.spec.case import QUANTIZED, Case, Option
+
+NO_BF16 = "ONNX Runtime has hardly any bf16 operators for the CPU, not even a convolution"
+
+
+class Options(Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of ONNX Runtime."""
+
+    graph_optimization: Annotated[
+        Literal["all", "extended", "basic", "disable"], Meta(description="how far the graph is rewritten when loaded")
+    ] = "all"
+    execution_mode: Annotated[
+        Literal["sequential", "parallel"], Meta(description="parallel: independent branches on several threads")
+    ] = "sequential"
+    inter_op_threads: Annotated[
+        int, Meta(description="threads for execution_mode parallel; 0 is ONNX Runtime's own choice", ge=0)
+    ] = 0
+    tf32: Annotated[
+        bool, Meta(description="let fp32 convolutions and matrix products use TF32 on CUDA; off: fp32 is fp32")
+    ] = False
+    cudnn_conv_algo_search: Annotated[
+        Literal["EXHAUSTIVE", "HEURISTIC", "DEFAULT"], Meta(description="how cuDNN's convolution algorithms are chosen")
+    ] = "EXHAUSTIVE"
+    cuda_graph: Annotated[
+        bool, Meta(description="capture the graph's kernels in a CUDA graph; all nodes must run on the GPU")
+    ] = False
+
+
+class OnnxRuntime(Backend):
+    """ONNX Runtime."""
+
+    name = "onnxruntime"
+    summary = "ONNX Runtime, by provider"
+    variants = ("cpu", "cuda", "tensorrt")
+    options = Options
+    saves: ClassVar[dict[str, str]] = {".onnx": "ONNX graph"}
+
+    def capabilities(self) -> Capabilities:
+        """Those providers of this build whose libraries load; modules too if there is an exporter."""
+        formats = onnx_formats()
+        ort, missing = imported("onnxruntime", "ONNX Runtime", "onnx")
+        if ort is None or missing is not None:
+            return Capabilities(formats=formats, absent=(missing,) if missing else ())
+        torch, no_torch = imported("torch", "PyTorch", "torch")  # its tensors and events are used on a GPU
+        no_gpu = no_torch or cuda_absence(torch)
+        on_gpu, limits = ((), {}) if no_gpu else cuda_precisions(torch)
+        absences = {
+            variant: provider_absence(ort, variant) or (no_gpu if variant != "cpu" else None)
+            for variant in self.variants
+        }
+        precisions = {"cpu": ("fp32", "fp16", *QUANTIZED), "cuda": (*on_gpu, *QUANTIZED) if on_gpu else ()}
+        return Capabilities(
+            formats=formats,
+            supports=tuple(
+                Support(variant, PROVIDERS[variant].device, precisions[PROVIDERS[variant].device])
+                for variant, absence in absences.items()
+                if absence is None
+            ),
+            absent=tuple(
+                Absence(variant, absence.reason, absence.hint) for variant, absence in absences.items() if absence
+            ),
+            limits={**limits, "cpu/bf16": NO_BF16},
+            dynamic_shapes=True,
+            libraries={
+                "onnxruntime": str(ort.__version__),
+                **onnx_versions(),
+                **(torch_versions(torch) if torch else {}),
+            },
+        )
+
+    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
+        """Exports if the model is no ONNX file; a runner that loads the file when it is entered."""
+        from inferlens.backends.onnxruntime.cuda import CudaRunner
+        from inferlens.backends.onnxruntime.runner import CpuRunner
+
+        options: Options = self.parse_options(case)
+        provider = PROVIDERS[case.variant]
+        if provider.device == "cpu":
+            check_gpu_options(options, preparation)
+        path = self._path(model, case, preparation)
+        kind = CpuRunner if provider.device == "cpu" else CudaRunner
+        return kind(path, provider, model, case, preparation, options)
+
+    def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Writes the ONNX graph; weights that do not fit into one file go into a second one beside it."""
+        written = onnx_file(model, case, preparation, case.precision)
+        if written == model.path:
+            raise Unsupported(f"'{model.name}' is an ONNX file already.", expected="a model in PyTorch")
+        move_onnx(written, path)
+
+    def tolerance(self, case: Case) -> float:
+        """TF32's where it is on."""
+        return torch_tolerance(case, tf32=self.parse_options(case).tf32)
+
+    @classmethod
+    def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
+        """No CUDA graph where another provider has a part of the model; TensorRT's provider heeds no other options."""
+        provider, told = PROVIDERS.get(case.variant), facts.get("nodes_by_provider")
+        if provider is None:
+            return Hint()
+        divided = isinstance(told, dict) and bool(told.keys() - {provider.name})
+        if (option == "cuda_graph" and divided) or (provider.lowers and option in ("tf32", "cudnn_conv_algo_search")):
+            return Hint()
+        return super().hint(case, option, value, facts)
+
+    @staticmethod
+    def _path(model: Model, case: Case, preparation: Preparation) -> Path:
+        # TensorRT takes the fp32 graph and lowers it itself; the other providers run a graph in the types it has.
+        precision = "fp32" if PROVIDERS[case.variant].lowers else case.precision
+        if model.format == "onnx" and model.path is not None and not PROVIDERS[case.variant].lowers and found("onnx"):
+            check_precision(model.path, precision)
+        return onnx_file(model, case, preparation, precision)
+
+
+def check_gpu_options(options: Options, preparation: Preparation) -> None:
+    """For the CPU: refuses what it cannot do, warns of what does nothing there.
+
+    Raises:
+        Unsupported: if a CUDA graph is asked for.
+    """
+    if options.cuda_graph:
+        raise Unsupported("There are no CUDA graphs on cpu.", hint="--backend onnxruntime:cuda, or no cuda_graph")
+    for option in ("tf32", "cudnn_conv_algo_search"):
+        if getattr(options, option) != getattr(Options(), option):
+            warn_no_effect(preparation, option, "cpu")
+
+
+def onnx_formats() -> tuple[Format, ...]:
+    """Formats that can be had as ONNX here: PyTorch's modules too, if its exporter's libraries are there."""
+    return ("module", "exported", "onnx") if found("torch", "onnx", "onnxscript") else ("onnx",)
+
+
+def onnx_versions() -> dict[str, str]:
+    """Versions of the exporter's libraries that are installed; asks without importing them."""
+    from importlib import metadata
+
+    return {name: metadata.version(name) for name in ("onnx", "onnxscript") if found(name)}

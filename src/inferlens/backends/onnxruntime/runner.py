@@ -1,0 +1,246 @@
+"""Running an ONNX file with ONNX Runtime: what all its providers share, and the CPU's runner.
+
+Inputs and outputs are bound beforehand and ONNX Runtime runs on the binding. ``run()`` would, in every call, wrap the
+input arrays and copy the outputs into new ones; that is Python's share, not the inference, and the GPU could not be
+timed like that at all.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+
+from inferlens.backends.abilities import LayerProfiler
+from inferlens.backends.availability import first_lines
+from inferlens.backends.base import Inputs, Outputs, Preparation, Runner
+from inferlens.backends.feeds import ordered
+from inferlens.backends.onnx.graph import check_shapes
+from inferlens.backends.onnxruntime.providers import Provider, load_error, provider_list
+from inferlens.backends.profiling.layer_runs import check_level
+from inferlens.errors import Unsupported
+from inferlens.models.model import Array, Model
+from inferlens.record.layer_profile import Layers
+from inferlens.spec.case import Case
+
+ERRORS_ONLY = 3
+NUMPY_TYPES = {
+    "tensor(float)": "float32", "tensor(float16)": "float16", "tensor(double)": "float64", "tensor(int64)": "int64",
+    "tensor(int32)": "int32", "tensor(int16)": "int16", "tensor(int8)": "int8", "tensor(uint8)": "uint8",
+    "tensor(bool)": "bool",
+}  # fmt: skip
+
+
+class OnnxRunner(Runner, LayerProfiler):
+    """Loads the file; subclasses bind and run."""
+
+    def __init__(
+        self, path: Path, provider: Provider, model: Model, case: Case, preparation: Preparation, options: Any
+    ) -> None:
+        self.path = path
+        self.provider = provider
+        self.model = model
+        self.case = case
+        self.preparation = preparation
+        self.options = options
+        self._loaded: Any = None
+
+    def profile_layers(self, feed: Any, runs: int) -> Layers:  # noqa: ARG002 - it cannot
+        """Refuses; the CPU's runner does it.
+
+        Raises:
+            Unsupported: always.
+        """
+        raise Unsupported(
+            "Of what runs on a GPU, ONNX Runtime's profile tells only how long the host took to enqueue it.",
+            hint="--backend onnxruntime:cpu, or a backend that tells the layers' GPU time, such as pytorch",
+        )
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loaded = None
+
+    def load(self, stream: int = 0) -> Any:
+        """ONNX Runtime's object for the file, on the provider asked for and on no other.
+
+        Raises:
+            Unsupported: if the provider cannot take it, with ONNX Runtime's reason, or its inputs do not fit the case.
+        """
+        import onnxruntime as ort
+
+        self.preparation.cache.mkdir(parents=True, exist_ok=True)
+        providers = provider_list(self.provider, self.case, self.options, stream, self.preparation.cache)
+        try:
+            # Without its fallback: a provider that fails shall raise, not give way to the CPU.
+            loaded = ort.InferenceSession(str(self.path), self._settings(), providers=providers, enable_fallback=0)
+        except (MemoryError, OSError):
+            raise
+        except Exception as error:
+            if "alloc" in str(error).lower():
+                raise
+            raise Unsupported(f"{self.case.backend_label} cannot load the graph: {first_lines(error)}") from error
+        if self.provider.name not in loaded.get_providers():
+            reason = load_error(ort, self.provider) or f"the {self.provider.name} was not created"
+            raise Unsupported(f"ONNX Runtime fell back to {', '.join(loaded.get_providers())}: {reason}")
+        if self.model.format == "onnx":
+            check_shapes(((node.name, node.shape) for node in loaded.get_inputs()), self.model.inputs)
+        self._tell_nodes(loaded)
+        return loaded
+
+    def arrays(self, inputs: Inputs) -> dict[str, tuple[Array, str]]:
+        """Of each of the graph's inputs the array, in the graph's own type, and ONNX Runtime's name of that type.
+
+        An input that the model takes and never uses may be missing in the graph.
+        """
+        by_name = dict(zip((spec.name for spec in self.model.inputs), ordered(inputs, self.model.inputs), strict=True))
+        return {
+            node.name: (
+                np.ascontiguousarray(by_name[node.name], dtype=NUMPY_TYPES.get(node.type, "float32")),
+                node.type,
+            )
+            for node in self._loaded.get_inputs()
+        }
+
+    def _settings(self) -> Any:
+        import onnxruntime as ort
+
+        levels = ort.GraphOptimizationLevel
+        settings = ort.SessionOptions()
+        settings.log_severity_level = ERRORS_ONLY
+        settings.intra_op_num_threads = self.case.threads or 0
+        settings.inter_op_num_threads = self.options.inter_op_threads
+        settings.graph_optimization_level = {
+            "all": levels.ORT_ENABLE_ALL,
+            "extended": levels.ORT_ENABLE_EXTENDED,
+            "basic": levels.ORT_ENABLE_BASIC,
+            "disable": levels.ORT_DISABLE_ALL,
+        }[self.options.graph_optimization]
+        settings.execution_mode = {
+            "sequential": ort.ExecutionMode.ORT_SEQUENTIAL,
+            "parallel": ort.ExecutionMode.ORT_PARALLEL,
+        }[self.options.execution_mode]
+        settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        self.preparation.facts["onnxruntime"] = ort.__version__  # CPU and GPU packages may both be installed
+        return settings
+
+    def _tell_nodes(self, loaded: Any) -> None:
+        """Says which provider got how many nodes.
+
+        ONNX Runtime keeps that when it splits the graph, before it fuses nodes. A profile of a run would count what is
+        left after fusion, but takes a second copy of the model, in memory that is being measured.
+        """
+        if not hasattr(loaded, "get_provider_graph_assignment_info"):
+            return
+        nodes = [
+            (part.ep_name, node.op_type)
+            for part in loaded.get_provider_graph_assignment_info()
+            for node in part.get_nodes()
+        ]
+        self.preparation.facts["nodes_by_provider"] = dict(Counter(provider for provider, _ in nodes))
+        strays = Counter(kind for provider, kind in nodes if provider == "CPUExecutionProvider")
+        if strays and self.provider.device != "cpu":
+            self.preparation.warn(
+                "provider-fallback",
+                f"{strays.total()} of {len(nodes)} nodes run on the CPU: {', '.join(sorted(strays))}.",
+                "Where data crosses to the CPU and back, the GPU waits. Look for operators to replace in the model.",
+            )
+
+
+class Bound(NamedTuple):
+    """A binding, and the values that it reads, which before ONNX Runtime 1.30 it does not keep from being freed."""
+
+    binding: Any
+    inputs: list[Any]
+
+
+class CpuRunner(OnnxRunner):
+    """ONNX Runtime on the CPU."""
+
+    _written: tempfile.TemporaryDirectory[str] | None = None  # the profile's folder, while there is a profile
+    _profiled = False
+
+    def __enter__(self) -> CpuRunner:
+        import onnxruntime  # noqa: F401 - starts threads of its own, which are not counted below
+
+        if self.preparation.level == "layer":
+            self.preparation.folder.mkdir(parents=True, exist_ok=True)
+            self._written = tempfile.TemporaryDirectory(prefix="profile-", dir=self.preparation.folder)
+        process = psutil.Process()
+        before = process.num_threads()
+        with self.preparation.phase("build"):
+            self._loaded = self.load()
+        # ONNX Runtime does not tell how many threads it chose: the new ones are its pool's, and the caller works too.
+        # In parallel mode those that take whole branches are among them, and the number stays unknown.
+        own_choice = 1 + process.num_threads() - before if self.options.execution_mode == "sequential" else None
+        self.preparation.facts["threads"] = self.case.threads or own_choice
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if self._written is not None:
+            self._written.cleanup()
+            self._written = None
+
+    def profile_layers(self, feed: Any, runs: int) -> Layers:
+        """Times the nodes by ONNX Runtime's own profile, which ends with that.
+
+        Raises:
+            Unsupported: if it was not prepared for that, or has done it since it was entered.
+        """
+        from inferlens.backends.onnxruntime.profile import layers_of
+
+        check_level(self.preparation)
+        if self._written is None or self._profiled:
+            raise Unsupported("ONNX Runtime profiles a session once.", hint="enter the runner again")
+        self._profiled = True
+        parallel = self.options.execution_mode == "parallel"
+        return layers_of(self, self._loaded, Path(self._written.name), self.path, feed, runs, parallel=parallel)
+
+    def _settings(self) -> Any:
+        settings = super()._settings()
+        if self._written is not None:
+            from inferlens.backends.onnxruntime.profile import ask_for_profile
+
+            self._profiled = False
+            ask_for_profile(settings, Path(self._written.name))
+        return settings
+
+    def place(self, inputs: Inputs) -> Bound:
+        """A binding with the inputs in it and room for the outputs, which stay on the host."""
+        import onnxruntime as ort
+
+        binding = self._loaded.io_binding()
+        values = {name: ort.OrtValue.ortvalue_from_numpy(array) for name, (array, _) in self.arrays(inputs).items()}
+        for name, value in values.items():
+            binding.bind_ortvalue_input(name, value)
+        for node in self._loaded.get_outputs():
+            binding.bind_output(node.name)  # allocated by the first run, written to again by the next
+        return Bound(binding, [*values.values()])
+
+    def infer(self, feed: Bound) -> Bound:
+        """Runs the binding; returns when its outputs are there."""
+        self._loaded.run_with_iobinding(feed.binding)
+        return feed
+
+    def caller(self) -> Callable[[Any], Any]:
+        """The same call: a session may run in several threads at once, and each feed has a binding of its own."""
+        return self.infer
+
+    def collect(self, outputs: Bound) -> Outputs:
+        """See :class:`~inferlens.backends.base.Runner`."""
+        return [as_output(value.numpy()) for value in outputs.binding.get_outputs()]
+
+
+def as_output(array: Any) -> Array:
+    """A copy, floats as float32."""
+    kind = np.float32 if np.issubdtype(array.dtype, np.floating) else array.dtype
+    return np.array(array, dtype=kind, copy=True)

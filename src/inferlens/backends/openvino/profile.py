@@ -1,0 +1,217 @@
+"""The layers of OpenVINO, from the counters of a request whose model was compiled with ``PERF_COUNT``.
+
+OpenVINO tells of every node of its own graph what it is, whether it ran and for how long. That time is a mean over all
+runs since the model was compiled, cut down to whole microseconds. A run's own time is therefore what it adds to mean
+times count, which is the less exact the higher the count; so the model is compiled anew every few runs, and no time is
+more than :data:`RUNS_OF_ONE` microseconds off.
+
+Which of the original nodes a node came from stands in the runtime model, as ``originalLayersNames``: names of ONNX
+nodes, some with an ending such as ``/WithoutBiases``. Nodes that did not run are no layers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec
+from msgspec import Struct
+
+from inferlens.backends.onnx.modules import Node, Origins, modules_among, operators_among, origins
+from inferlens.backends.profiling.layer_runs import NO_RUNS, NOT_TOLD, Clocked, clocked_runs
+from inferlens.errors import Unsupported
+from inferlens.record.layer_profile import Layer, Layers, Tensor
+
+SETTLING = 2  # runs of a fresh model that are not kept: memory and caches are cold
+KEPT = 3  # runs of it that are
+RUNS_OF_ONE = SETTLING + KEPT
+CLOCK = f"OpenVINO's performance counters; each run's own time, within {RUNS_OF_ONE} microseconds, from their means"
+STREAMS = "With several streams OpenVINO does not tell which of them has run, and counts for each by itself."
+INSERTED = "by OpenVINO, to change type or memory order"
+TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32", "i8": "int8",
+         "u8": "uint8", "boolean": "bool"}  # fmt: skip
+
+
+class Counter(Struct):
+    """A node of the compiled graph, its microseconds in all runs of one compiled model, and its time in each kept run.
+
+    Attributes:
+        ran: whether it ran at all.
+        total: at least that many microseconds since the model was compiled.
+        times: seconds.
+    """
+
+    name: str
+    kind: str
+    primitive: str = ""
+    ran: bool = False
+    total: int = 0
+    times: list[float] = []
+
+    def read(self, told: Any, count: int, *, keep: bool) -> None:
+        """Takes what OpenVINO tells after ``count`` runs of the model; keeps the last run's time if asked to."""
+        executed = told.status == told.Status.EXECUTED
+        total = round(told.real_time.total_seconds() * 1e6) * count if executed else self.total
+        if executed and keep:
+            self.ran, self.primitive = True, told.exec_type
+        if keep:
+            self.times.append(max(total - self.total, 0) / 1e6)
+        self.total = max(total, self.total)
+
+
+class Compiled(Protocol):
+    """A runner that can compile its model anew: afterwards ``infer`` runs the new one."""
+
+    request: Any
+    compiled: Any
+
+    def compile_anew(self) -> None:
+        """Replaces ``compiled`` and ``request``."""
+
+    def infer(self, feed: Any) -> Any:
+        """Runs the request."""
+
+    def synchronize(self) -> None:
+        """Nothing, on the CPU."""
+
+
+def layers_of(runner: Compiled, path: Path, feed: Any, runs: int) -> Layers:
+    """Times the nodes of a compiled model in ``runs`` calls of ``runner.infer(feed)``.
+
+    Args:
+        runner: its models are compiled with ``PERF_COUNT``.
+        path: the ONNX file that it reads.
+
+    Raises:
+        Unsupported: if there are several streams, or the model is compiled differently from time to time.
+    """
+    if int(runner.compiled.get_property("NUM_STREAMS")) != 1:
+        raise Unsupported(STREAMS, hint="hint=latency, streams=1")
+    counters: list[Counter] = []
+    clocked = NO_RUNS
+    described: dict[str, Any] = {}
+    while len(clocked.whole) < runs:
+        runner.compile_anew()
+        described = described or {node.get_friendly_name(): node for node in runtime_nodes(runner.compiled)}
+        clocked += counted(runner, counters, feed, min(KEPT, runs - len(clocked.whole)))
+    graph = origins(path)
+    ran = {each.name for each in counters if each.ran}
+    return Layers(
+        layers=tuple(layer(each, described.get(each.name), graph, ran) for each in counters if each.ran),
+        whole=clocked.whole,
+        timed="host",
+        clock=CLOCK,
+        absent={"begins": NOT_TOLD} | ({"modules": graph.absent} if graph.absent else {}),
+        begun=clocked.begun,
+        started=clocked.started,
+    )
+
+
+def counted(runner: Compiled, counters: list[Counter], feed: Any, kept: int) -> Clocked:
+    """``kept`` runs of a fresh model after those in which it settles; ``counters`` are read after each."""
+    done = 0
+
+    def after() -> None:
+        nonlocal done
+        done += 1
+        told = runner.request.profiling_info
+        if not counters:
+            counters.extend(Counter(node.node_name, node.node_type) for node in told)
+        if [node.node_type for node in told] != [counter.kind for counter in counters]:
+            raise Unsupported("OpenVINO compiled the same model into different graphs, so runs cannot be put together.")
+        for counter, node in zip(counters, told, strict=True):
+            counter.total = counter.total if done > 1 else 0
+            counter.read(node, done, keep=done > SETTLING)
+
+    return clocked_runs(runner, feed, SETTLING + kept, after).without(SETTLING)
+
+
+def layer(counter: Counter, described: Any, graph: Origins, ran: set[str]) -> Layer:
+    """One layer; ``described`` is its node in the runtime model, ``ran`` the names of all nodes that ran."""
+    notes = information(described)
+    from_names = originals(notes.get("originalLayersNames", counter.name), graph)
+    details: dict[str, Any] = {"primitive": counter.primitive}
+    for key, told in (("layouts", "outputLayouts"), ("precision", "runtimePrecision")):
+        if notes.get(told):
+            details[key] = notes[told]
+    if described is not None and not notes.get("originalLayersNames"):
+        details["inserted"] = INSERTED
+    return Layer(
+        name=counter.name,
+        kind=counter.kind,
+        modules=modules_among(from_names),
+        operators=operators_among(from_names),
+        inputs=tuple(one for port in described.inputs() for one in read(port, ran)) if described else (),
+        outputs=tuple(map(tensor, described.outputs())) if described else (),
+        details=details,
+        times=tuple(counter.times),
+    )
+
+
+def runtime_nodes(compiled: Any) -> list[Any]:
+    """The nodes that a compiled model really has, constants among them."""
+    return list(compiled.get_runtime_model().get_ordered_ops())
+
+
+def information(node: Any) -> dict[str, str]:
+    """What the runtime model says of a node, as texts."""
+    return {} if node is None else {key: str(value.astype(str)) for key, value in node.get_rt_info().items()}
+
+
+def originals(names: str, graph: Origins) -> list[Node]:
+    """The ONNX nodes in a list of names with commas between them; a comma may be part of a name as well."""
+    found: list[Node] = []
+    rest = names.split(",")
+    while rest:
+        for count in range(len(rest), 0, -1):
+            nodes = named(",".join(rest[:count]), graph)
+            if nodes:
+                break
+        found += nodes
+        rest = rest[count:]
+    return graph.in_order(found)
+
+
+def named(name: str, graph: Origins) -> list[Node]:
+    """The ONNX node of a name, with or without the endings that OpenVINO appends, or that writes a tensor of it."""
+    while name:
+        node = graph.by_name.get(name) or graph.by_output.get(name)
+        if node is not None:
+            return [node]
+        name, _, ending = name.rpartition("/")
+        if "," in ending:  # that is no ending: the next name is in it
+            break
+    return []
+
+
+def read(port: Any, ran: set[str]) -> list[Tensor]:
+    """What a node reads at ``port``, by the name of the node that wrote it: nodes that did not run wrote nothing.
+
+    A reshape hands on what it was given, and a concatenation in place has the tensors of all its inputs.
+    """
+    source = port.get_source_output()
+    found: list[Any] = []
+    open_ = [source]
+    while open_:
+        output = open_.pop()
+        node = output.get_node()
+        inputs = [each.get_source_output() for each in node.inputs()]
+        if node.get_friendly_name() in ran or not inputs:
+            found.append(output)
+        else:
+            varying = [each for each in inputs if information(each.get_node()).get("layerType") != "Const"]
+            open_ += reversed(varying or inputs[:1])
+    if len(found) == 1:
+        return [msgspec.structs.replace(tensor(source), name=tensor(found[0]).name)]
+    return [tensor(each) for each in found]
+
+
+def tensor(port: Any) -> Tensor:
+    """A port of the runtime model; a dimension that is free is -1."""
+    kind = port.get_element_type().get_type_name()
+    shape = port.get_partial_shape()
+    return Tensor(
+        name=port.get_node().get_friendly_name(),
+        shape=tuple(size.get_length() if size.is_static else -1 for size in shape) if shape.rank.is_static else (),
+        dtype=TYPES.get(kind, kind),
+    )

@@ -1,0 +1,236 @@
+"""The layers of a PyTorch module, timed by forward hooks: one for each module that is called, its own time alone.
+
+A module's own time is that of its calls without those of the modules that it calls: an addition or ``F.relu`` in a
+block's forward is the block's. It holds what Python and the hooks take between two modules as well, so the own times of
+one run add up to the time of the outermost modules by construction.
+
+In a hook a mark is written down and a moment: :func:`time.perf_counter_ns` on the CPU; a CUDA event on a GPU, read
+after the run, with no synchronisation between layers. A run's begin is a moment too. The hooks are there only inside
+:func:`layers_of`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec import Struct
+
+from inferlens.backends.base import Runner
+from inferlens.backends.profiling.layer_runs import clocked_runs
+from inferlens.record.layer_profile import Layer, Layers, Tensor
+
+HOST_CLOCK = "time.perf_counter_ns in forward hooks"
+GPU_CLOCK = "CUDA events in forward hooks; where the host does not keep up, a layer's time holds the wait for it"
+EXPORTED_CHECK = "_guards_fn"
+NO_MODULES = "the model calls no modules: it is one graph, with one layer. Profile the nn.Module that it came from."
+
+
+class Own(Struct):
+    """What one module took by itself in one run: seconds of all its calls, when the first began, how many."""
+
+    time: float = 0.0
+    begin: float = 0.0
+    calls: int = 0
+
+
+class HostMoments:
+    """Moments on the host's clock, as nanoseconds."""
+
+    def __init__(self) -> None:
+        self._taken: list[int] = []
+        self.take: Callable[[], None] = lambda: self._taken.append(time.perf_counter_ns())
+
+    def read(self) -> list[float]:
+        """Seconds from the first moment to each; forgets them."""
+        taken, self._taken = self._taken, []
+        return [(moment - taken[0]) / 1e9 for moment in taken]
+
+
+class GpuMoments:
+    """Moments on the current CUDA stream, as events that are used again in the next run."""
+
+    def __init__(self, expected: int) -> None:
+        import torch
+
+        self._event: Callable[[], Any] = lambda: torch.cuda.Event(enable_timing=True)
+        self._events = [self._event() for _ in range(expected)]
+        self._used = 0
+
+    def take(self) -> None:
+        """Records an event."""
+        if self._used == len(self._events):
+            self._events.append(self._event())
+        self._events[self._used].record()
+        self._used += 1
+
+    def read(self) -> list[float]:
+        """Seconds from the first moment to each, once the GPU has reached the last; forgets them."""
+        events, self._used = self._events[: self._used], 0
+        events[-1].synchronize()
+        return [events[0].elapsed_time(event) / 1e3 for event in events]
+
+
+class Seen:
+    """What one call showed of a module: the tensors of its first call, and the order in which modules began."""
+
+    def __init__(self) -> None:
+        self.inputs: dict[int, tuple[Tensor, ...]] = {}
+        self.outputs: dict[int, tuple[Tensor, ...]] = {}
+        self.marks = 0
+
+
+def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool) -> Layers:
+    """Times the modules of ``module`` in ``runs`` calls of ``runner.infer(feed)``, after one that is only looked at."""
+    modules = dict(module.named_modules())  # a module that has several paths goes by its first
+    seen = look(runner, list(modules.values()), feed)
+    moments = GpuMoments(seen.marks + 1) if on_gpu else HostMoments()
+    marks: list[int] = []
+    taken: list[list[Own]] = []
+
+    def after() -> None:
+        taken.append(own_times(marks, moments.read()[1:], len(modules)))
+        marks.clear()
+        moments.take()
+
+    with timing_hooks(list(modules.values()), marks, moments.take):
+        moments.take()
+        clocked = clocked_runs(runner, feed, runs, after)
+    return Layers(
+        layers=tuple(
+            layer(path, type(part).__name__, seen, index, [run[index] for run in taken])
+            for index, (path, part) in in_order(enumerate(modules.items()), seen)
+            if any(run[index].calls for run in taken)
+        ),
+        whole=clocked.whole,
+        timed="GPU" if on_gpu else "host",
+        clock=GPU_CLOCK if on_gpu else HOST_CLOCK,
+        absent=absences(modules, seen),
+        begun=clocked.begun,
+        started=clocked.started,
+    )
+
+
+def absences(modules: dict[str, Any], seen: Seen) -> dict[str, str]:
+    """What the hooks could not see: an exported program has modules in name only, and calls but its own check."""
+    called = [path for index, path in enumerate(modules) if index in seen.inputs and path != EXPORTED_CHECK]
+    return {} if len(called) > 1 or len(modules) == 1 else {"modules": NO_MODULES}
+
+
+def layer(path: str, kind: str, seen: Seen, index: int, own: list[Own]) -> Layer:
+    """One module's layer, from its own times in every run."""
+    return Layer(
+        name=path,
+        kind=kind,
+        modules=(path,),
+        inputs=seen.inputs.get(index, ()),
+        outputs=seen.outputs.get(index, ()),
+        times=tuple(run.time for run in own),
+        begins=tuple(run.begin for run in own),
+        calls=max(run.calls for run in own),
+    )
+
+
+def in_order(numbered: Any, seen: Seen) -> list[Any]:
+    """Those modules first that began first."""
+    place = {index: order for order, index in enumerate(seen.inputs)}
+    return sorted(numbered, key=lambda entry: place.get(entry[0], len(place)))
+
+
+def own_times(marks: list[int], moments: list[float], count: int) -> list[Own]:
+    """Each module's own time in one run.
+
+    Args:
+        marks: the number of a module where it was entered, ``~number`` where it was left, in order.
+        moments: when that was, in seconds since the run began.
+        count: how many modules there are.
+    """
+    own = [Own() for _ in range(count)]
+    open_: list[list[float]] = []  # of each module that was entered: when, and the time of those it called
+    for mark, moment in zip(marks, moments, strict=True):
+        if mark >= 0:
+            own[mark].begin = own[mark].begin if own[mark].calls else moment
+            own[mark].calls += 1
+            open_.append([moment, 0.0])
+            continue
+        begin, inside = open_.pop()
+        own[~mark].time += max(moment - begin - inside, 0.0)  # rounding may leave less than nothing
+        if open_:
+            open_[-1][1] += moment - begin
+    return own
+
+
+@contextmanager
+def hooked(entering: Callable[..., None], leaving: Callable[..., None]) -> Iterator[None]:
+    """Has every module call ``entering(module, arguments)`` and ``leaving(module, arguments, named, result)``.
+
+    The hooks are PyTorch's global ones. With hooks of its own, ``nn.TransformerEncoderLayer`` leaves its fast path, and
+    what is profiled would not be what was timed.
+    """
+    from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+    handles: list[Any] = []
+    try:
+        handles.append(register_module_forward_pre_hook(entering))
+        handles.append(register_module_forward_hook(leaving, with_kwargs=True, always_call=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def timing_hooks(modules: list[Any], marks: list[int], take: Callable[[], None]) -> Iterator[None]:
+    """Marks and moments of every call of ``modules``, also where a call fails and the model goes on."""
+    numbers = {id(module): index for index, module in enumerate(modules)}
+
+    def entering(module: Any, _: Any) -> None:
+        index = numbers.get(id(module))
+        if index is not None:
+            marks.append(index)
+            take()
+
+    def leaving(module: Any, *_: Any) -> None:
+        index = numbers.get(id(module))
+        if index is not None:
+            take()
+            marks.append(~index)
+
+    with hooked(entering, leaving):
+        yield
+
+
+def look(runner: Runner, modules: list[Any], feed: Any) -> Seen:
+    """One call that is not timed: what goes into each module and comes out of it, and how many marks a run leaves."""
+    seen = Seen()
+    numbers = {id(module): index for index, module in enumerate(modules)}
+
+    def entering(module: Any, _: Any) -> None:
+        index = numbers.get(id(module))
+        if index is not None:
+            seen.inputs.setdefault(index, ())  # in the order of their begins
+            seen.marks += 2
+
+    def leaving(module: Any, arguments: Any, named: Any, result: Any) -> None:
+        index = numbers.get(id(module))
+        if index is not None and index not in seen.outputs:
+            seen.inputs[index] = tensors((arguments, named))
+            seen.outputs[index] = tensors(result)
+
+    with hooked(entering, leaving):
+        runner.infer(feed)
+        runner.synchronize()
+    return seen
+
+
+def tensors(value: Any) -> tuple[Tensor, ...]:
+    """The tensors in ``value``, any nesting flattened in order; what is no tensor is left out."""
+    from torch.utils._pytree import tree_leaves
+
+    return tuple(
+        Tensor(shape=tuple(leaf.shape), dtype=str(leaf.dtype).removeprefix("torch."))
+        for leaf in tree_leaves(value)
+        if hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    )

@@ -1,0 +1,1 @@
+"""PyTorch, and what all backends share that run modules of it."""

@@ -1,0 +1,176 @@
+"""PyTorch as it is, operator by operator ("eager"); optionally its kernels replayed from a CUDA graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Meta
+
+from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
+from inferlens.backends.availability import first_lines, warn_no_effect
+from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
+from inferlens.backends.dynamic import example_feed, export_dimensions
+from inferlens.backends.profiling.layer_runs import check_level
+from inferlens.backends.pytorch.cast import DTYPES, cast
+from inferlens.backends.pytorch.cuda_graph import CudaGraph
+from inferlens.backends.pytorch.runner import (
+    Feed,
+    TorchOptions,
+    TorchRunner,
+    torch_capabilities,
+    torch_tolerance,
+)
+from inferlens.backends.pytorch.settings import torch_settings
+from inferlens.errors import Unsupported
+from inferlens.models import input_notes
+from inferlens.models.model import Model
+from inferlens.record.layer_profile import Layers
+from inferlens.spec.case import Case
+
+
+class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
+    """Options of eager PyTorch."""
+
+    autocast: Annotated[
+        bool, Meta(description="keep weights in fp32 and let torch.autocast choose the precision of each operator")
+    ] = False
+    cudnn_benchmark: Annotated[
+        bool, Meta(description="let cuDNN try its convolution algorithms at the first call and keep the fastest")
+    ] = False
+    cuda_graph: Annotated[
+        bool, Meta(description="capture the call in a CUDA graph once and replay it; needs static shapes, on CUDA")
+    ] = False
+
+
+class PyTorch(Backend):
+    """Eager PyTorch."""
+
+    name = "pytorch"
+    summary = "PyTorch eager, operator by operator"
+    options = Options
+    saves: ClassVar[dict[str, str]] = {".pt2": "exported program"}
+
+    def capabilities(self) -> Capabilities:
+        """CPU always, CUDA where PyTorch sees a GPU."""
+        return torch_capabilities(self.variants, ("module", "exported"))
+
+    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
+        """A runner that calls the module."""
+        options: Options = self.parse_options(case)
+        if options.cudnn_benchmark and case.device != "cuda":
+            warn_no_effect(preparation, "cudnn_benchmark", case.device)
+        if not options.cuda_graph:
+            return EagerRunner(model, case, preparation, options)
+        if case.device != "cuda":
+            raise Unsupported(f"There are no CUDA graphs on {case.device}.", hint="--device cuda, or no cuda_graph")
+        return GraphRunner(model, case, preparation, options)
+
+    def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Writes the exported program of ``torch.export``, on the CPU, with the sizes free that have a range.
+
+        A note in the file has the names of its inputs, and the ranges of their values.
+        """
+        import torch
+
+        if model.module is None:
+            raise Unsupported(f"'{model.spec}' has no module to export.", expected="a model in PyTorch")
+        with preparation.phase("export"):
+            cast(model.module, case.precision)
+            feed = example_feed(model, case)
+            try:
+                program = torch.export.export(
+                    model.module, feed, dynamic_shapes=export_dimensions(model.module, model.inputs), strict=False
+                )
+            except Exception as error:  # the exporter raises nearly every type there is
+                raise Unsupported(
+                    f"torch.export cannot export '{model.name}': {first_lines(error)}",
+                    hint=f"--to {path.stem}.pt, which traces or scripts it",
+                ) from error
+            torch.export.save(program, str(path), extra_files=input_notes.write(model.inputs, DTYPES[case.precision]))
+
+    def tolerance(self, case: Case) -> float:
+        """TF32's where it is on."""
+        return torch_tolerance(case, tf32=self.parse_options(case).tf32)
+
+
+class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):
+    """Calls the module; its layers are the modules that it calls, and its kernels are theirs."""
+
+    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
+        super().__init__(model, case, preparation, options, autocast=options.autocast)
+        self._cudnn_benchmark = options.cudnn_benchmark
+
+    def settings(self) -> Any:
+        """Those of every runner in PyTorch, and cuDNN's benchmark mode."""
+        return torch_settings(threads=self.case.threads, tf32=self.tf32, cudnn_benchmark=self._cudnn_benchmark)
+
+    def profile_layers(self, feed: Feed, runs: int) -> Layers:
+        """Times the modules by forward hooks."""
+        from inferlens.backends.profiling.module_hooks import layers_of
+
+        check_level(self.preparation)
+        return layers_of(self, self.model.module, feed, runs, on_gpu=self.case.device == "cuda")
+
+    def scopes(self) -> AbstractContextManager[Any]:
+        """Has every module's call be a scope."""
+        from inferlens.backends.profiling.kernel_scopes import module_scopes
+
+        return module_scopes(self.model.module)
+
+    def origins(self, launched: Sequence[Launched]) -> Origins:
+        """The innermost module around each launch."""
+        from inferlens.backends.profiling.kernel_scopes import origins_of
+
+        assert self.model.module is not None
+        return origins_of(launched, modules=sum(1 for _ in self.model.module.modules()))
+
+
+class GraphRunner(EagerRunner):
+    """Replays the module's kernels from a CUDA graph."""
+
+    def build(self, module: Any) -> Callable[..., Any]:
+        """Captures one call.
+
+        Raises:
+            Unsupported: if the call does something that a graph cannot hold, such as copying a value to the host.
+        """
+        return CudaGraph.capture(self.forward(module), self.seeded_feed())
+
+    def infer(self, feed: Feed) -> Any:
+        """One replay; ``feed`` is copied in first unless it is the one that is there already."""
+        return self._call(feed)  # as one object, by which the graph knows it again
+
+    def profile_layers(self, feed: Feed, runs: int) -> Layers:  # noqa: ARG002 - it cannot
+        """Refuses.
+
+        Raises:
+            Unsupported: always.
+        """
+        raise Unsupported("A CUDA graph replays kernels and calls no modules.", hint="without cuda_graph")
+
+    def scopes(self) -> AbstractContextManager[Any]:
+        """None: no module is called."""
+        return nullcontext()
+
+    def origins(self, launched: Sequence[Launched]) -> Origins:
+        """The modules of the same kernels in one eager call, if it launches the same in the same order."""
+        from inferlens.backends.profiling.kernel_scopes import origins_by_twin, twin_of
+
+        module = self.model.module
+        assert module is not None
+        assert isinstance(self._call, CudaGraph)
+        twin = twin_of(module, self.forward(module), self._call.inputs)
+        return origins_by_twin(launched, twin, modules=sum(1 for _ in module.modules()))
+
+    def bind(self, feed: Feed) -> None:
+        """Copies ``feed`` into the captured inputs."""
+        assert isinstance(self._call, CudaGraph)
+        self._call.bind(feed)
+
+    def read_by(self, feed: Feed) -> list[Any]:  # noqa: ARG002 - every feed is copied into the captured inputs
+        """The captured inputs."""
+        assert isinstance(self._call, CudaGraph)
+        return list(self._call.inputs)

@@ -1,0 +1,249 @@
+"""What every backend that runs inside PyTorch shares: device, precision, settings, clock, placing and collecting.
+
+A backend adds one thing, :meth:`TorchRunner.build`: what to call for an inference, given the module on its device and
+in its precision. The module is moved and cast in place: a case has a process, and so a module, of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+from msgspec import Meta, Struct
+
+from inferlens.backends.availability import cuda_absence, cuda_precisions, imported, torch_versions, warn_no_effect
+from inferlens.backends.base import TOLERANCES, Absence, Capabilities, Inputs, Outputs, Preparation, Runner, Support
+from inferlens.backends.clocks import Clock, CudaClock, HostClock
+from inferlens.backends.feeds import ordered
+from inferlens.backends.pytorch.cast import cast, dtype_of, tensor_of
+from inferlens.backends.pytorch.settings import torch_settings
+from inferlens.errors import Unsupported
+from inferlens.models.model import Array, Format, Model
+from inferlens.spec.case import PRECISIONS, Case, TensorSpec
+
+Feed = tuple[Any, ...]
+
+
+class TorchOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of every backend that runs inside PyTorch."""
+
+    channels_last: Annotated[
+        bool, Meta(description="keep images and convolution weights in channels-last (NHWC) memory order")
+    ] = False
+    tf32: Annotated[
+        bool, Meta(description="let fp32 convolutions and matrix products use TF32 on CUDA; off: fp32 is fp32")
+    ] = False
+
+
+def torch_tolerance(case: Case, *, tf32: bool) -> float:
+    """As :meth:`~inferlens.backends.base.Backend.tolerance`, for a case that may use TF32."""
+    return TOLERANCES["tf32" if tf32 and case.precision == "fp32" and case.device == "cuda" else case.precision]
+
+
+def clock_of(device: str) -> Clock:
+    """The clock that is right for a device: CUDA has a queue, the CPU does not."""
+    return CudaClock() if device == "cuda" else HostClock()
+
+
+def torch_capabilities(
+    variants: tuple[str, ...],
+    formats: tuple[Format, ...],
+    absence: Callable[[Any, str], Absence | None] = lambda _torch, _device: None,
+) -> Capabilities:
+    """Capabilities of a backend inside PyTorch; ``absence`` says what else it lacks on a device."""
+    torch, missing = imported("torch", "PyTorch", "torch")
+    if torch is None or missing is not None:
+        return Capabilities(formats=formats, absent=(missing,) if missing else ())
+    no_gpu = cuda_absence(torch)
+    lacking = {"cpu": absence(torch, "cpu"), "cuda": no_gpu or absence(torch, "cuda")}
+    precisions, limits = (PRECISIONS, {}) if no_gpu else cuda_precisions(torch)
+    devices = {"cpu": PRECISIONS, "cuda": precisions}
+    return Capabilities(
+        formats=formats,
+        supports=tuple(
+            Support(variant, device, precisions)
+            for device, precisions in devices.items()
+            if lacking[device] is None
+            for variant in variants
+        ),
+        absent=tuple(reason for reason in lacking.values() if reason is not None),
+        limits=limits,
+        libraries=torch_versions(torch),
+        dynamic_shapes=True,
+    )
+
+
+class TorchRunner(Runner):
+    """Runs a module; subclasses say how in :meth:`build`, and whether several threads may call it at once."""
+
+    overlaps: ClassVar[bool] = True
+
+    def __init__(
+        self, model: Model, case: Case, preparation: Preparation, options: TorchOptions, *, autocast: bool = False
+    ) -> None:
+        if autocast and case.precision == "fp32":
+            raise Unsupported("autocast computes in a lower precision, fp32 is none.", hint="--precision fp16,bf16")
+        self.model = model
+        self.case = case
+        self.preparation = preparation
+        self.autocast = autocast
+        self._stored = "fp32" if autocast else case.precision  # of weights and inputs
+        self.channels_last = options.channels_last
+        self.tf32 = options.tf32
+        self.clock = clock_of(case.device)
+        self.cached = False  # whether ``build`` found what it makes in a cache
+        self._call: Callable[..., Any] = not_entered
+        self._entered = ExitStack()
+        if options.tf32 and case.device != "cuda":
+            warn_no_effect(preparation, "tf32", case.device)
+
+    def build(self, module: Any) -> Callable[..., Any]:
+        """What to call, with the placed inputs as arguments; the device may be used. Here: the module itself."""
+        return self.forward(module)
+
+    def settings(self) -> Any:
+        """The process-wide settings of this case, a context."""
+        return torch_settings(threads=self.case.threads, tf32=self.tf32)
+
+    def __enter__(self) -> TorchRunner:
+        import torch
+
+        with ExitStack() as entered:
+            entered.enter_context(self.settings())
+            self.preparation.facts["threads"] = torch.get_num_threads()
+            with self.preparation.phase("build") as phase:
+                module = self._moved()
+                entered.enter_context(torch.inference_mode())
+                self._call = self.build(module)
+                self.synchronize()
+                phase.note = "cached" if self.cached else ""
+            self._entered = entered.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        import torch
+
+        self._call = not_entered
+        self._entered.close()
+        # After an error the device may not answer any more, and asking it would hide the error.
+        if self.case.device == "cuda" and kind is None and self.model.module is not None:
+            self.model.module.to("cpu")
+            torch.cuda.empty_cache()
+
+    def infer(self, feed: Feed) -> Any:
+        """One call of what was built."""
+        return self._call(*feed)
+
+    def caller(self) -> Callable[[Feed], Any] | None:
+        """The same call, in inference mode, which is a thread's own; none where code is compiled as it is called."""
+        import torch
+
+        if self.case.device != "cpu" or not self.overlaps:
+            return None
+
+        def infer(feed: Feed) -> Any:
+            with torch.inference_mode():
+                return self._call(*feed)
+
+        return infer
+
+    def place(self, inputs: Inputs) -> Feed:
+        """Tensors on the device, in the order of the model's arguments."""
+        specs = self.model.inputs
+        return tuple(self._tensor(array, spec) for array, spec in zip(ordered(inputs, specs), specs, strict=True))
+
+    def collect(self, outputs: Any) -> Outputs:
+        """See :class:`~inferlens.backends.base.Runner`."""
+        from inferlens.models.outputs import flatten
+
+        return [host_array(tensor) for tensor in flatten(outputs)]
+
+    def synchronize(self) -> None:
+        """Waits for the current stream's device."""
+        if self.case.device == "cuda":
+            import torch
+
+            torch.cuda.synchronize()
+
+    def device_memory(self) -> tuple[int, str] | None:
+        """Peak of the tensors in PyTorch's own allocator."""
+        if self.case.device != "cuda":
+            return None
+        import torch
+
+        reserved = torch.cuda.max_memory_reserved()
+        basis = f"torch.cuda.max_memory_allocated: tensors only (reserved from the driver: {reserved} bytes)"
+        return torch.cuda.max_memory_allocated(), basis
+
+    def memory_parts(self) -> dict[str, int]:
+        """The module's parameters and buffers, as they lie on the device; none of a module that was compiled away."""
+        module = self.model.module
+        if self.case.device != "cuda" or module is None or not hasattr(module, "state_dict"):
+            return {}
+        on_device = [tensor for tensor in module.state_dict().values() if getattr(tensor, "is_cuda", False)]
+        return {"weights": sum(tensor.nbytes for tensor in on_device)} if on_device else {}
+
+    def seeded_feed(self) -> Feed:
+        """Inputs to build with: the very ones that will be measured."""
+        from inferlens.models.inputs import make_inputs
+
+        return self.place(make_inputs(self.model, self.case.seed))
+
+    def forward(self, module: Any) -> Callable[..., Any]:
+        """The module as a callable, under autocast if that was asked for.
+
+        Autocast is entered in every call, as in a user's program. Entered once around all of them it would keep the
+        cast weights from call to call, and the casts would not be timed.
+        """
+        if not self.autocast:
+            return module  # type: ignore[no-any-return]
+        import torch
+
+        device, dtype = self.case.device, dtype_of(self.case.precision)
+
+        def autocasting(*feed: Any) -> Any:
+            with torch.autocast(device, dtype=dtype):
+                return module(*feed)
+
+        return autocasting
+
+    def _moved(self) -> Any:
+        """The module on the device and in the precision; under autocast the weights stay fp32."""
+        import torch
+
+        module = self.model.module
+        if module is None:
+            raise Unsupported(f"{self.case.backend_label} needs a model in PyTorch, '{self.model.spec}' has none.")
+        cast(module, self._stored)
+        module.to(self.case.device)
+        if self.channels_last:
+            module.to(memory_format=torch.channels_last)
+        return module
+
+    def _tensor(self, array: Array, spec: TensorSpec) -> Any:
+        import torch
+
+        tensor = tensor_of(array, spec, self._stored).to(self.case.device)
+        if self.channels_last and tensor.dim() == 4:
+            tensor = tensor.contiguous(memory_format=torch.channels_last)
+        return tensor
+
+
+def not_entered(*_: Any) -> Any:
+    """Stands where a call will be, outside of the runner's context."""
+    raise RuntimeError("The runner is not entered.")
+
+
+def host_array(tensor: Any) -> Array:
+    """A copy of a tensor on the host, floats as float32; the runner may overwrite the tensor itself."""
+    import torch
+
+    tensor = tensor.detach().resolve_conj().resolve_neg()
+    if tensor.is_floating_point():
+        tensor = tensor.to(torch.float32)
+    return np.array(tensor.cpu().numpy(), order="C", copy=True)

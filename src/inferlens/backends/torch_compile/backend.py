@@ -1,0 +1,245 @@
+"""``torch.compile`` with its own compiler, Inductor, in the modes that users choose between.
+
+The compilation happens at the first call, so the runner makes that call itself when it is entered: it is the build.
+What the compiler could not do as asked (graph breaks, CUDA graphs skipped) is said in facts and warnings.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from inferlens.analysis.findings.hints import Hint
+from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
+from inferlens.backends.availability import first_lines, found
+from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner
+from inferlens.backends.dynamic import free_sizes
+from inferlens.backends.profiling.layer_runs import check_level
+from inferlens.backends.profiling.matched_kernels import HINT, Twin
+from inferlens.backends.pytorch.runner import (
+    Feed,
+    TorchOptions,
+    TorchRunner,
+    not_entered,
+    torch_capabilities,
+    torch_tolerance,
+)
+from inferlens.backends.torch_compile.provenance import Compiler
+from inferlens.errors import Unsupported
+from inferlens.models.model import Model
+from inferlens.record.layer_profile import Layers
+from inferlens.spec.case import Case, Option
+
+NOT_TOLD = "not known: the call that tells where kernels came from failed ({}). {}"
+GRAPH_MODES = ("reduce-overhead", "max-autotune")  # these use CUDA graphs
+MODES_FOR = {"cuda_graph": GRAPH_MODES, "max_autotune": ("max-autotune",)}  # what other backends have an option for
+
+
+class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
+    """Options of ``torch.compile``."""
+
+    autocast: Annotated[
+        bool, Meta(description="keep weights in fp32 and let torch.autocast choose the precision of each operator")
+    ] = False
+    dynamic: Annotated[bool, Meta(description="compile for any input shape instead of this one")] = False
+    fullgraph: Annotated[bool, Meta(description="refuse a model that does not compile into one graph")] = False
+
+
+class TorchCompile(Backend):
+    """``torch.compile`` with Inductor."""
+
+    name = "torch_compile"
+    summary = "torch.compile (Inductor)"
+    variants = ("default", "reduce-overhead", "max-autotune")
+    options = Options
+
+    def capabilities(self) -> Capabilities:
+        """Where PyTorch runs and what Inductor compiles with is there: a C++ compiler, and Triton on CUDA."""
+        return torch_capabilities(self.variants, ("module", "exported"), compiler_absence)
+
+    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
+        """A runner that compiles when it is entered."""
+        options: Options = self.parse_options(case)
+        if case.variant == "reduce-overhead" and case.device != "cuda":
+            preparation.warn(
+                "no-effect",
+                f"reduce-overhead replays CUDA graphs, which {case.device} does not have: this ran as 'default' does.",
+                "Compare torch_compile:default instead.",
+            )
+        return CompiledRunner(model, case, preparation, options)
+
+    @classmethod
+    def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
+        """By a mode, which is a variant, where one does it."""
+        modes = MODES_FOR.get(option, ())
+        if not modes:
+            return super().hint(case, option, value, facts)
+        if case.device != "cuda":
+            return Hint()
+        return Hint(asked=True) if case.variant in modes else Hint(f"{cls.name}:{modes[0]}")
+
+    def tolerance(self, case: Case) -> float:
+        """TF32's where it is on."""
+        return torch_tolerance(case, tf32=self.parse_options(case).tf32)
+
+
+def compiler_absence(torch: Any, device: str) -> Absence | None:
+    """What Inductor lacks to compile for a device; ``None`` if nothing.
+
+    On CUDA the compiler is for the stubs by which Triton launches its kernels.
+    """
+    names = (os.environ.get("CXX", ""), "g++", "clang++") if device == "cpu" else (
+        os.environ.get("CC", ""), "gcc", "clang", "cc"
+    )  # fmt: skip
+    if not any(shutil.which(name) for name in names if name):
+        hint = "install g++ (Debian: apt-get install g++), or name one in the variable CXX"
+        return Absence("", f"torch.compile needs a C++ compiler on {device}, none is installed", hint, device)
+    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
+        hint = "install Python's headers (Debian: apt-get install python3-dev)"
+        return Absence("", "torch.compile needs the header Python.h, it is not installed", hint, device)
+    if device != "cuda":
+        return None
+    if not found("triton"):
+        return Absence("", "torch.compile needs Triton on cuda, it is not installed", "pip install triton", device)
+    if torch.cuda.get_device_capability() < (7, 0):
+        return Absence("", "Triton needs a GPU of compute capability 7.0 or later", "a newer GPU", device)
+    return None
+
+
+class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
+    """Calls the compiled module."""
+
+    overlaps = False  # what was compiled is guarded, and compiled anew, as it is called
+
+    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
+        super().__init__(model, case, preparation, options, autocast=options.autocast)
+        self._dynamic = options.dynamic
+        self._fullgraph = options.fullgraph
+        self._graphs = case.device == "cuda" and case.variant in GRAPH_MODES  # CUDA's
+        self._compiler: Compiler | None = None  # where layers or kernels are to be told
+        self._twins: tuple[list[Twin], dict[str, str]] | None = None
+
+    def build(self, module: Any) -> Callable[..., Any]:
+        """Compiles, by calling once; where CUDA graphs are used, until they are recorded.
+
+        Raises:
+            Unsupported: if ``fullgraph`` was asked for and the model does not compile into one graph.
+        """
+        import torch
+        from torch._dynamo.utils import counters
+
+        torch._dynamo.reset()
+        counters.clear()
+        level = self.preparation.level
+        if level == "layer" or (level == "kernel" and not self._graphs):
+            self._compiler = self._telling(module)
+        try:
+            compiled = self._compiled(module)
+        except torch._dynamo.exc.Unsupported as error:
+            raise Unsupported(
+                f"'{self.model.name}' does not compile into one graph: {first_lines(error, 2)}",
+                hint="without fullgraph",
+            ) from error
+        graphs = self._graphs and self._compiler is None
+        self._tell({name: dict(counts) for name, counts in counters.items()}, graphs)
+        return compiled
+
+    def _telling(self, module: Any) -> Compiler:
+        """Inductor in the case's mode, without CUDA graphs, as it tells what its kernels are."""
+        return Compiler(module, self.case.variant, on_gpu=self.case.device == "cuda")
+
+    def _compiled(self, module: Any) -> Callable[..., Any]:
+        """What was compiled, by Inductor in the case's mode or as it tells, and called until it is ready."""
+        import torch
+
+        how: dict[str, Any] = {"backend": self._compiler} if self._compiler else {"mode": self.case.variant}
+        compiled = torch.compile(self.forward(module), dynamic=self._dynamic, fullgraph=self._fullgraph, **how)
+        feed = self.seeded_feed()
+        for tensor, spec in zip(feed, self.model.inputs, strict=True):
+            for index in free_sizes(spec):
+                if tensor.shape[index] > 1:  # a size of 1 is compiled for itself alone
+                    torch._dynamo.mark_dynamic(tensor, index)
+        with warnings.catch_warnings():
+            # Inductor advises TF32 at every fp32 matrix product; whether it is used is this tool's option tf32.
+            warnings.filterwarnings("ignore", message="TensorFloat32 tensor cores", category=UserWarning)
+            for _ in range(1 if self._compiler or not self._graphs else 3):  # compiles, warms up, records
+                compiled(*feed)
+        return compiled  # type: ignore[no-any-return]
+
+    def profile_layers(self, feed: Feed, runs: int) -> Layers:
+        """Times kernels and operators by torch.profiler.
+
+        Raises:
+            Unsupported: if it was not compiled for that.
+        """
+        from inferlens.backends.torch_compile.layers import layers_of
+
+        check_level(self.preparation)
+        if self.preparation.level != "layer" or self._compiler is None:
+            raise Unsupported("The runner was prepared for another level.", expected="the level 'layer'")
+        on_gpu = self.case.device == "cuda"
+        return layers_of(self, self._compiler, feed, runs, on_gpu=on_gpu, graphs=self._graphs)
+
+    def origins(self, launched: Sequence[Launched]) -> Origins:
+        """The layers and modules of the same kernels in one call that is looked at.
+
+        A replayed CUDA graph tells nothing; there the model is compiled once more, without.
+        """
+        from inferlens.backends.profiling.matched_kernels import origins_by_twins
+
+        if self._twins is None:
+            try:
+                self._twins = self._looked_at()
+            except RuntimeError as error:  # Dynamo's and Inductor's errors are such, and a lack of memory
+                self._twins = [], {"modules": NOT_TOLD.format(first_lines(error, 1), HINT)}
+        return origins_by_twins(launched, *self._twins, HINT)
+
+    def _looked_at(self) -> tuple[list[Twin], dict[str, str]]:
+        """What one call launches, and what is not known of it."""
+        from inferlens.backends.profiling.matched_kernels import Called
+        from inferlens.backends.torch_compile.layers import twins
+
+        call = self._call
+        if self._compiler is None:
+            self._compiler = self._telling(self.model.module)
+            call = self._compiled(self.model.module)
+        return twins(Called(call), self._compiler, self.seeded_feed())
+
+    def __exit__(self, *error: Any) -> None:
+        import torch
+
+        self._call = not_entered
+        torch._dynamo.reset()  # lets go of the compiled code and, with it, of the CUDA graphs' memory
+        super().__exit__(*error)
+
+    def _tell(self, counters: Mapping[str, Mapping[str, int]], graphs: bool) -> None:
+        """What the compiler's counters say, as facts and warnings."""
+        inductor = counters.get("inductor", {})
+        reasons = [first_lines(reason, 1) for reason in counters.get("graph_break", {})]
+        breaks = sum(counters.get("graph_break", {}).values())
+        facts = self.preparation.facts
+        facts["graphs"] = counters.get("stats", {}).get("unique_graphs", 0)
+        facts["graph_breaks"] = {"count": breaks, "reasons": reasons}
+        hits, misses, bypasses = (inductor.get(f"fxgraph_cache_{how}", 0) for how in ("hit", "miss", "bypass"))
+        facts["compile_cache"] = {"hits": hits, "misses": misses}
+        self.cached = bool(hits) and not misses and not bypasses
+        if breaks:
+            self.preparation.warn(
+                "graph-breaks",
+                f"The model compiled into {facts['graphs']} graphs: {breaks} graph breaks ({'; '.join(reasons[:3])}).",
+                "Between graphs Python runs; fullgraph=true shows where the first break is.",
+            )
+        skips = inductor.get("cudagraph_skips", 0)
+        if graphs and skips:
+            self.preparation.warn(
+                "no-cuda-graph",
+                f"{skips} of {facts['graphs']} compiled graphs run without a CUDA graph.",
+                "The log of the case says why (TORCH_LOGS=cudagraphs).",
+            )

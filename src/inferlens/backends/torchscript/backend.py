@@ -1,0 +1,228 @@
+"""TorchScript: the model traced or scripted, optionally frozen and optimised for inference.
+
+A model that already is TorchScript runs as it is under either variant; ``facts["torchscript"]`` says so. Tracing and
+scripting happen on the case's device and in its precision, because a trace bakes both into its constants.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import msgspec
+from msgspec import Meta
+
+from inferlens.analysis.findings.hints import Hint
+from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
+from inferlens.backends.availability import first_lines
+from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
+from inferlens.backends.flat_outputs import WRAPPED, flat_outputs
+from inferlens.backends.profiling.layer_runs import check_level
+from inferlens.backends.profiling.matched_kernels import HINT, Twin
+from inferlens.backends.pytorch.cast import DTYPES
+from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities, torch_tolerance
+from inferlens.backends.torchscript.graph import Marks
+from inferlens.backends.torchscript.scopes import Modules
+from inferlens.errors import Unsupported
+from inferlens.models import input_notes
+from inferlens.models.adapter import ByKeyword
+from inferlens.models.model import Model
+from inferlens.record.layer_profile import Layers
+from inferlens.spec.case import Case, Option
+
+
+class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
+    """Options of TorchScript."""
+
+    freeze: Annotated[
+        bool,
+        Meta(description="inline weights as constants (torch.jit.freeze), which folds batch norm into convolutions"),
+    ] = False
+    optimize_for_inference: Annotated[
+        bool, Meta(description="freeze and fuse for inference (torch.jit.optimize_for_inference)")
+    ] = False
+
+
+class TorchScript(Backend):
+    """TorchScript, traced or scripted."""
+
+    name = "torchscript"
+    summary = "TorchScript, traced or scripted"
+    variants = ("trace", "script")
+    options = Options
+    saves: ClassVar[dict[str, str]] = {".pt": "TorchScript"}
+
+    def capabilities(self) -> Capabilities:
+        """CPU always, CUDA where PyTorch sees a GPU."""
+        return torch_capabilities(self.variants, ("module", "exported", "torchscript"))
+
+    def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
+        """A runner that traces or scripts when it is entered."""
+        options: Options = self.parse_options(case)
+        if model.format == "exported" and case.variant == "script":
+            raise Unsupported("An exported program has no source to script.", hint="--backend torchscript:trace")
+        return ScriptRunner(model, case, preparation, options)
+
+    def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Writes the traced or scripted module, on the CPU, with a note of its inputs."""
+        import torch
+
+        runner = self.prepare(model, msgspec.structs.replace(case, device="cpu"), preparation)
+        with runner, quiet():
+            assert isinstance(runner, ScriptRunner)
+            notes = input_notes.write(model.inputs, DTYPES[case.precision])
+            torch.jit.save(runner.script, str(path), _extra_files=notes)
+
+    @classmethod
+    def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
+        """What is optimised for inference is frozen first."""
+        if option == "freeze" and cls.parse_options(case).optimize_for_inference:
+            return Hint(asked=True)
+        return super().hint(case, option, value, facts)
+
+    def tolerance(self, case: Case) -> float:
+        """TF32's where it is on."""
+        return torch_tolerance(case, tf32=self.parse_options(case).tf32)
+
+
+class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
+    """Calls the script module."""
+
+    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
+        super().__init__(model, case, preparation, options)
+        self._options = options
+        self._wrapped = ""  # the path of the model in what was traced or scripted
+        self._marks = Marks()
+        self._twins: tuple[list[Twin], dict[str, str]] | None = None
+
+    @property
+    def script(self) -> Any:
+        """The script module, once the runner is entered."""
+        return self._call
+
+    def build(self, module: Any) -> Callable[..., Any]:
+        """Traces or scripts, then freezes and optimises as asked.
+
+        Raises:
+            Unsupported: if TorchScript cannot take the model; its reason is in the message.
+        """
+        import torch
+
+        with quiet(), unsupported(self.case.variant, self.model.name):
+            script = self._script(module)
+            if self.preparation.level in ("layer", "kernel"):
+                script = self._marked(script)
+            elif self._options.optimize_for_inference:
+                script = torch.jit.optimize_for_inference(script)
+            elif self._options.freeze and hasattr(script, "training"):  # frozen before it was saved, it has lost that
+                script = torch.jit.freeze(script.eval())
+        call: Callable[..., Any] = script
+        return call
+
+    def profile_layers(self, feed: Feed, runs: int) -> Layers:
+        """Times the operators by torch.profiler."""
+        from inferlens.backends.torchscript.layers import layers_of
+
+        check_level(self.preparation)
+        on_gpu = self.case.device == "cuda"
+        return layers_of(self, self._modules(), self._marks, feed, runs, on_gpu=on_gpu, frozen=self._frozen)
+
+    def origins(self, launched: Sequence[Launched]) -> Origins:
+        """The operators and modules of the same kernels in one call that is looked at."""
+        from inferlens.backends.profiling.matched_kernels import origins_by_twins
+        from inferlens.backends.torchscript.layers import twins
+
+        if self._twins is None:
+            self._twins = twins(self, self._modules(), self._marks, self.seeded_feed(), frozen=self._frozen)
+        return origins_by_twins(launched, *self._twins, HINT)
+
+    def _modules(self) -> Modules:
+        """Those of the model, as they are called in what was traced."""
+        return Modules.of(self.model.module, wrapped=self._wrapped)
+
+    @property
+    def _frozen(self) -> bool:
+        return not hasattr(self.script, "training")
+
+    def _marked(self, script: Any) -> Any:
+        """As asked frozen or optimised, with marks around what the profiler could not tell without."""
+        from inferlens.backends.torchscript.graph import frozen, optimised
+
+        on_gpu = self.case.device == "cuda"
+        if self._options.optimize_for_inference:
+            script, self._marks = optimised(script, on_gpu=on_gpu)
+        elif self._options.freeze and hasattr(script, "training"):
+            script, self._marks = frozen(script, on_gpu=on_gpu)
+        return script
+
+    def _script(self, module: Any) -> Any:
+        import torch
+
+        if isinstance(module, torch.jit.ScriptModule):
+            self.preparation.facts["torchscript"] = "loaded as TorchScript, neither traced nor scripted here"
+            return self._movable(module)
+        self.preparation.facts["torchscript"] = {"trace": "traced", "script": "scripted"}[self.case.variant]
+        if self.case.variant == "script":
+            module, self._wrapped = ByKeyword.in_source(module)
+            return torch.jit.script(module)
+        return self._traced(module)
+
+    def _movable(self, script: Any) -> Any:
+        """The loaded module, unless it was frozen: then its weights are constants that stayed where and what they were.
+
+        Raises:
+            Unsupported: if they are constants and the case wants them elsewhere, or in another precision.
+        """
+        if not hasattr(script, "training") and (self.case.device != "cpu" or self.case.precision != "fp32"):
+            raise Unsupported(
+                "This TorchScript archive was frozen: its weights are fp32 constants on the CPU.",
+                hint="an archive saved without torch.jit.freeze, or --device cpu --precision fp32",
+            )
+        return script
+
+    def _traced(self, module: Any) -> Any:
+        import torch
+
+        feed = self.seeded_feed()
+        with warnings.catch_warnings(record=True) as heard:
+            warnings.simplefilter("ignore")
+            warnings.simplefilter("always", torch.jit.TracerWarning)
+            try:
+                traced = torch.jit.trace(module, feed, check_trace=False, strict=False)
+            except RuntimeError:
+                # A trace returns tensors, tuples, lists and dictionaries of one type; any other output is flattened.
+                self._wrapped = WRAPPED
+                traced = torch.jit.trace(flat_outputs(module), feed, check_trace=False, strict=False)
+        # Values that became constants. Mostly they are shapes and harmless; where not, the outputs disagree.
+        self.preparation.facts["trace_warnings"] = [first_lines(warning.message, 1) for warning in heard]
+        return traced
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the notices that TorchScript is deprecated: it is what was asked for."""
+    with warnings.catch_warnings():
+        for category in (FutureWarning, DeprecationWarning):
+            warnings.filterwarnings(
+                "ignore", message=r".*torch\.jit\.\w+` is (deprecated|not supported)", category=category
+            )
+        yield
+
+
+@contextmanager
+def unsupported(variant: str, name: str) -> Iterator[None]:
+    """Turns whatever TorchScript raises for a model it cannot take into the reason of a row."""
+    import torch
+
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, Unsupported):
+        raise
+    except Exception as error:  # scripting raises nearly every type there is, down to OSError for missing source code
+        other = {"trace": "script", "script": "trace"}[variant]
+        raise Unsupported(
+            f"TorchScript cannot {variant} '{name}': {first_lines(error)}", hint=f"--backend torchscript:{other}"
+        ) from error

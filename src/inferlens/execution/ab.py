@@ -1,0 +1,258 @@
+"""Two cases against each other, in rounds, until it is known which is faster: ``inferlens ab``.
+
+A round is a fresh process of A and one of B. On the CPU both are there at once and take turns, some calls each
+(``turns``), so that whatever slows the machine down for a while slows down both. On a GPU, where what two processes
+hold and draw could not be told apart, one comes after the other, unless turns are asked for. Who goes first
+alternates, so that a machine that becomes steadily slower is slower for both alike. Each process leaves its record.
+After each round ``stats.sequential`` looks at the ratio, at a level that allows for all the looks. A process that does
+not run to its end, or whose outputs are wrong, ends it without a verdict on speed: those that are left would mostly be
+the fast ones.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from inferlens.analysis.compare.ab_result import LEAST_ROUNDS, ABResult, End, Rule, notes_of, other_work
+from inferlens.analysis.compare.cases import Verdict
+from inferlens.analysis.compare.side import MISSING, Side, read
+from inferlens.analysis.interference.samples import CaseRuns, in_turns, of
+from inferlens.backends import BACKENDS
+from inferlens.errors import InferlensError
+from inferlens.execution import run as api
+from inferlens.execution.expand import Planned, backends_named, expand
+from inferlens.execution.observer import Observer, Silent
+from inferlens.execution.scheduler import Scheduler
+from inferlens.record.record import Record
+from inferlens.spec.case_words import words_of
+from inferlens.spec.plan import Plan
+from inferlens.spec.plan_words import option_values
+from inferlens.stats.compare import Comparison
+from inferlens.stats.sequential import Sequential
+from inferlens.units import listing
+
+INTERLEAVE = ("calls", "processes")
+
+
+def ab(
+    model: Any,
+    a: str,
+    b: str,
+    example_inputs: Any = None,
+    *,
+    observer: Observer | None = None,
+    on_round: Callable[[ABResult], None] = lambda _: None,
+    metric: str = "latency",
+    threshold: float | str = 0.02,
+    level: float | str = 0.95,
+    max_rounds: int = 20,
+    within: float | str = 600.0,
+    interleave: str | None = None,
+    **words: Any,
+) -> ABResult:
+    """Measures two cases of one model against each other, in turns, until it is decided or time is over.
+
+    Args:
+        model: a name, a file, a factory, or a live ``nn.Module``.
+        a: a case in the words of its label, such as ``"pytorch fp16 batch=8"``: what B is compared with.
+        b: the other one.
+        example_inputs: for a live module, as of :func:`inferlens.bench`.
+        observer: told what happens; by default nothing is shown.
+        on_round: told after each round how it stands.
+        metric: ``latency``, ``throughput`` or ``GPU time``.
+        threshold: the smallest difference that matters.
+        level: how sure the verdict is to be.
+        max_rounds: rounds at most, each a process of A and one of B.
+        within: seconds, or text such as ``"10m"``, for all of it.
+        interleave: ``calls``, where both processes of a round are there at once and take turns, or ``processes``, where
+            one comes after the other; by default ``calls`` on the CPU. On a GPU ``calls`` tell no memory and no energy.
+        words: those of a plan, for both cases alike; what a case says itself takes precedence.
+
+    Raises:
+        InferlensError: if the model, a case or a word means nothing. A side that fails is a verdict, not an error.
+    """
+    begin = time.monotonic()
+    rule = Rule.from_words(metric, threshold, level, max_rounds, within)
+    observer = observer or Silent()
+    observer.doing("looking at the model and both backends")
+    with api.named(model, example_inputs) as (spec, found, live):
+        words = {**words, "model": spec, "mode": "throughput" if rule.metric == "throughput" else "latency"}
+        plans = _plans(words, a, b)
+        capabilities = api.probe(list(dict.fromkeys(name for plan in plans for name in backends_named(plan))))
+        models = found or api.find(plans[0].model)
+        pair = tuple(_only(name, expand(plan, models, capabilities)) for name, plan in zip("AB", plans, strict=True))
+        if pair[0].case == pair[1].case:
+            raise InferlensError(
+                f"A and B are the same case: {pair[0].case.label}.",
+                expected="two that differ",
+                hint="inferlens bench --repeats 5, which says how far processes of one case differ",
+            )
+        calls = _interleaved(interleave, pair) == "calls"
+        observer.planned(pair * rule.max_rounds)
+        with api.embark(plans[0], observer, pair, live) as scheduler:
+            return Rounds(scheduler, pair, rule, on_round, begin, calls).run()
+
+
+def _interleaved(asked: str | None, pair: Sequence[Planned]) -> str:
+    """What is interleaved: ``calls``, or ``processes``.
+
+    Raises:
+        InferlensError: if it is neither.
+    """
+    if asked is None:
+        return "calls" if all(planned.case.device == "cpu" for planned in pair) else "processes"
+    if asked not in INTERLEAVE:
+        raise InferlensError(f"'{asked}' cannot be interleaved.", expected=listing(INTERLEAVE))
+    return asked
+
+
+def _plans(words: Mapping[str, Any], a: str, b: str) -> list[Plan]:
+    """A plan for each side: the words that both share, and its own.
+
+    Raises:
+        InferlensError: if a side's words mean nothing, or an option is for a backend of neither.
+    """
+    own = [words_of(text, BACKENDS.names()) for text in (a, b)]
+    backends = [each["backend"].partition(":")[0] for each in own]
+    shared = option_values(words.get("option") or {})
+    for name in shared:
+        if name.partition(".")[0] not in backends:
+            raise InferlensError(
+                f"The option '{name}' is for a backend of neither case.", expected=f"one of {listing(sorted(backends))}"
+            )
+    plans = []
+    for backend, mine in zip(backends, own, strict=True):
+        options = {name: values for name, values in shared.items() if name.partition(".")[0] == backend}
+        plans.append(Plan.from_words({**words, **mine, "option": {**options, **mine["option"]}}))
+    return plans
+
+
+def _only(side: str, planned: Sequence[Planned]) -> Planned:
+    """The one case of a side.
+
+    Raises:
+        InferlensError: if there are several.
+    """
+    if len(planned) == 1:
+        return planned[0]
+    labels = ", ".join(f"'{each.case.model} {each.case.label}'" for each in planned[:3])
+    raise InferlensError(
+        f"{side} means {len(planned)} cases: {labels}{' ...' if len(planned) > 3 else ''}.",
+        expected="one value of each axis and one variant",
+        hint="inferlens bench, for more than two cases",
+    )
+
+
+@dataclass
+class Rounds:
+    """Rounds under way."""
+
+    scheduler: Scheduler
+    pair: tuple[Planned, ...]
+    rule: Rule
+    on_round: Callable[[ABResult], None]
+    begin: float
+    calls: bool = False
+
+    def __post_init__(self) -> None:
+        rule = self.rule
+        self._looks = Sequential(rule.threshold, rule.level, rule.max_rounds, rounds_min=LEAST_ROUNDS)
+        self._records: tuple[list[Record], list[Record]] = ([], [])
+        self._samples: tuple[list[Sequence[float]], list[Sequence[float]]] = ([], [])
+        self._failed = False
+        self._longest = 0.0
+
+    def run(self) -> ABResult:
+        """Rounds until one of the ends is reached."""
+        while not self._end():
+            begin = time.monotonic()
+            self._round(self._looks.rounds)
+            self._longest = max(self._longest, time.monotonic() - begin)
+            self.on_round(self.duel())
+        return self.duel()
+
+    def _round(self, number: int) -> None:
+        order = [0, 1] if number % 2 == 0 else [1, 0]
+        order.sort(key=lambda place: self.pair[place].refusal is None)  # nothing is measured beside what cannot run
+        for place, record in zip(order, self._measured(order, number), strict=False):
+            self._records[place].append(record)
+            self._failed |= not read(CaseRuns((record,)), self.rule.metric, self.rule.level)[0].ok
+        if self._failed:
+            return
+        base, candidate = self._taken([records[-1] for records in self._records])
+        self._samples[0].append(base)
+        self._samples[1].append(candidate)
+        # More calls per second is less time for each, so of throughput A's is the numerator.
+        self._looks.add(*((candidate, base) if self.rule.metric == "throughput" else (base, candidate)))
+
+    def _taken(self, pair: Sequence[Record]) -> list[Sequence[float]]:
+        """The samples of a round."""
+        if self.calls:
+            return in_turns(pair, self.rule.metric)
+        return [of(record, self.rule.metric).samples for record in pair]
+
+    def _measured(self, order: Sequence[int], number: int) -> Iterator[Record]:
+        """The records of a round; none after one that does not run to its end, if they come one after the other."""
+        pair = [self.pair[place] for place in order]
+        if self.calls and not any(planned.refusal for planned in pair):
+            yield from self.scheduler.measure_in_turns(pair, number)
+            return
+        for planned in pair:
+            yield self.scheduler.measure(planned, number)
+            if self._failed:
+                return
+
+    def _end(self) -> End:
+        if self._failed:
+            return "a side did not run"
+        if self._looks.comparison and self._looks.comparison.verdict != "UNDECIDED":
+            return "decided"
+        if self._looks.finished:
+            return "rounds"
+        spent = time.monotonic() - self.begin
+        return "time" if self._looks.rounds and spent + self._longest > self.rule.within else ""
+
+    def duel(self) -> ABResult:
+        """How it stands."""
+        base, candidate = map(self._side, self._records, self._samples)
+        found = self._looks.comparison
+        verdict: Verdict = "DID NOT RUN" if self._failed else found.verdict if found else "UNDECIDED"
+        reason = found.reason if found else f"There is no verdict before {LEAST_ROUNDS} rounds."
+        if self._failed:
+            sides = [(name, side) for name, side in (("A", base), ("B", candidate)) if not side.ok]
+            told = [(name, side) for name, side in sides if side.state != MISSING]
+            reason = " ".join(f"{name}, {side.state}: {side.reason.rstrip('.')}." for name, side in told)
+        return ABResult(
+            a=self.pair[0].case,
+            b=self.pair[1].case,
+            verdict=verdict,
+            reason=reason,
+            end=self._end(),
+            rule=self.rule,
+            rounds=self._looks.rounds,
+            seconds=time.monotonic() - self.begin,
+            ratio=None if self._failed or not found else found.ratio,
+            interval=None if self._failed or not found else found.interval,
+            base=base,
+            candidate=candidate,
+            notes=(*other_work(self.pair[0].case, self.pair[1].case), *notes_of(base, candidate), *_waves(found)),
+            run=self.scheduler.id,
+        )
+
+    def _side(self, records: Sequence[Record], samples: Sequence[Sequence[float]]) -> Side:
+        if not records:
+            return Side(state=MISSING, reason="It was not measured.")
+        return read(CaseRuns(tuple(records)), self.rule.metric, self.rule.level, samples)[0]
+
+
+def _waves(found: Comparison | None) -> list[str]:
+    """What the reader must know where even what is measured in turns is not independent."""
+    if not (found and found.resemblance):
+        return []
+    return [
+        f"The ratio of a round resembles that of the round before (correlation {found.resemblance:.2f}): the interval "
+        "is wider for that."
+    ]

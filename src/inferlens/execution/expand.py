@@ -1,0 +1,268 @@
+"""Expands a plan into cases, from what its models are and what the backends can do here; both are data by then.
+
+A case that is known not to run here is there too, with the reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from inferlens.backends import BACKENDS
+from inferlens.backends.base import Absence, Capabilities
+from inferlens.errors import InferlensError, Unsupported, suggestion
+from inferlens.models.model import REFERENCES, ModelInfo
+from inferlens.spec.case import IO, Case, Option, split_label
+from inferlens.spec.plan import Plan
+from inferlens.units import listing
+
+EVERY_VARIANT = "all"
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A case of a plan, the model it is about, and why it cannot run here, if that is known beforehand."""
+
+    case: Case
+    found: ModelInfo
+    refusal: Unsupported | None
+
+    @property
+    def reference(self) -> Case | None:
+        """The case whose outputs this one's are compared with: fp32, on the CPU, same weights and inputs.
+
+        An ONNX graph runs in its own precision there too; ``None`` for a compiled model of which nobody tells the
+        origin.
+        """
+        case, origin = self.case, self.found.origin
+        if origin is not None:
+            case = msgspec.structs.replace(
+                case, model=origin.spec, weights=origin.weights, seed=origin.seed, inputs=case.inputs or origin.inputs
+            )  # its own example, if it has one, is not in the compiled file
+        format = origin.format if origin else self.found.format
+        if format not in REFERENCES:
+            return None
+        label, options = REFERENCES[format]
+        backend, _, variant = label.partition(":")
+        variant = variant or BACKENDS.get(backend).variants[0]
+        precision = (origin or self.found).precision if format == "onnx" else "fp32"
+        return msgspec.structs.replace(
+            case, backend=backend, variant=variant, precision=precision, device="cpu", threads=None,
+            options=dict(options), io="device",
+        )  # fmt: skip
+
+
+def backends_named(plan: Plan) -> tuple[str, ...]:
+    """The backends that the plan is about: those it names, or every one.
+
+    Raises:
+        InferlensError: if it names one that does not exist.
+    """
+    known = BACKENDS.names()
+    if not plan.backend or EVERY_VARIANT in plan.backend:
+        return known
+    return tuple(dict.fromkeys(split_label(label, known)[0] for label in plan.backend))
+
+
+def expand(plan: Plan, found: Iterable[ModelInfo], capabilities: Mapping[str, Capabilities]) -> list[Planned]:
+    """Every case of the plan, each once, in the order in which they will run.
+
+    Raises:
+        InferlensError: if the plan names a backend, variant or option that does not exist, or leaves nothing to run.
+    """
+    _check_options(plan, capabilities)
+    planned: dict[str, Planned] = {}
+    found = list(found)
+    for model in found:
+        model.check(plan.trust, alone=len(found) == 1)
+        for batch in plan.batch or (_own_batch(plan, model),):
+            for case in _cases(plan, model, batch, capabilities):
+                refusal = model.problem.refusal() if model.problem else capabilities[case.backend].refusal(case, model)
+                planned.setdefault(f"{case.digest}", Planned(case, model, refusal))
+    if not planned:
+        raise nothing_runs(found, plan.device, capabilities)
+    return list(planned.values())
+
+
+def cases_on(plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabilities], device: str = "") -> list[Case]:
+    """Every case of the plan for one model on the backends of ``capabilities``, whether they can run here or not.
+
+    Raises:
+        InferlensError: if the plan names a variant or option that does not exist.
+    """
+    _check_options(plan, capabilities)
+    model.check(plan.trust)
+    if not device:
+        here = {support.device for can in capabilities.values() for support in can.takes(model.format)}
+        device = "cpu" if "cpu" in here else "cuda"
+    plan = msgspec.structs.replace(plan, device=plan.device or (device,))
+    batches = plan.batch or (_own_batch(plan, model),)
+    return [case for batch in batches for case in _cases(plan, model, batch, capabilities)]
+
+
+def _own_batch(plan: Plan, model: ModelInfo) -> int | None:
+    """The batch when none was asked for: that of the inputs asked for, else the model's."""
+    asked = plan.input[0].shape if plan.input else ()
+    return asked[0] if asked else model.batch
+
+
+def _cases(plan: Plan, model: ModelInfo, batch: int | None, capabilities: Mapping[str, Capabilities]) -> Iterator[Case]:
+    default = _default_device(capabilities)
+    for backend, variant in _backends(plan, model, capabilities, plan.device or (default,)):
+        for device in plan.device or (_device_for(capabilities[backend], variant, default),):
+            chosen = variant if variant is not None else _default_variant(model, capabilities[backend], device)
+            precisions = plan.precision or (model.precision,)
+            ways = (plan.threads or (None,), plan.io or IO[:1], plan.depth or (None,))
+            for precision, threads, io, depth in itertools.product(precisions, *ways):
+                for options in _option_sets(plan, backend):
+                    case = Case(
+                        model=model.spec,
+                        backend=backend,
+                        variant=installed(backend, capabilities[backend]) if chosen is None else chosen,
+                        precision=precision,
+                        batch=batch,
+                        device=device,
+                        threads=threads,
+                        options=options,
+                        inputs=plan.input,
+                        weights=plan.weights,
+                        seed=plan.seed,
+                        io=io,
+                        cold=plan.cold,
+                        rotate=plan.rotate,
+                        depth=depth,
+                    )
+                    yield msgspec.structs.replace(case, options=_typed(case))
+
+
+def _backends(
+    plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabilities], devices: tuple[str, ...]
+) -> Iterator[tuple[str, str | None]]:
+    """Backends and variants the plan means; a variant of ``None`` is the default one of the device."""
+    reference = REFERENCES.get(model.format, ("", {}))[0].partition(":")[0]
+    here = {
+        name: [support.variant for support in can.takes(model.format) if support.device in devices]
+        for name, can in capabilities.items()
+    }
+    usable = [name for name, variants in here.items() if variants]
+    usable.sort(key=lambda name: (name != reference, name))
+    if not plan.backend:
+        yield from ((name, None) for name in usable)
+        return
+    for label in plan.backend:
+        if label == EVERY_VARIANT:
+            yield from ((name, each) for name in usable for each in here[name])
+            continue
+        name, variant = split_label(label, list(capabilities))
+        variants = BACKENDS.get(name).variants
+        if variant == EVERY_VARIANT:
+            elsewhere = _for_others(model, capabilities[name])
+            yield from ((name, each) for each in variants if each not in elsewhere)
+        elif variant is not None and variant not in variants:
+            raise InferlensError(
+                f"Backend '{name}' has no variant '{variant}'.",
+                expected=f"one of {', '.join(variants)}" if variants != ("",) else f"'{name}' alone",
+                hint=suggestion(variant, variants),
+            )
+        else:
+            yield name, variant
+
+
+def _for_others(model: ModelInfo, can: Capabilities) -> set[str]:
+    """Variants that are there for models of other formats alone."""
+    return {support.variant for support in can.supports} - {support.variant for support in can.takes(model.format)}
+
+
+def _default_device(capabilities: Mapping[str, Capabilities]) -> str:
+    """A GPU if any backend can use one, else the CPU."""
+    devices = {support.device for can in capabilities.values() for support in can.supports}
+    return "cuda" if "cuda" in devices else "cpu"
+
+
+def _device_for(can: Capabilities, variant: str | None, default: str) -> str:
+    devices = [support.device for support in can.supports if variant is None or support.variant == variant]
+    devices = devices or [absence.device for absence in can.absent if absence.device]  # the row then says what it lacks
+    return default if default in devices or not devices else devices[0]
+
+
+def _default_variant(model: ModelInfo, can: Capabilities, device: str) -> str | None:
+    """The variant that compiled the model, if that can run it here; else the first that can."""
+    own = model.origin.variant if model.origin else ""
+    here = [support.variant for support in can.takes(model.format) if support.device == device]
+    return own if own and own in here else can.default_variant(device, model.format)
+
+
+def _option_sets(plan: Plan, backend: str) -> list[dict[str, Option]]:
+    """Every combination of the values given for this backend's options."""
+    mine = {name.partition(".")[2]: values for name, values in plan.option.items() if name.partition(".")[0] == backend}
+    return [dict(zip(mine, values, strict=True)) for values in itertools.product(*mine.values())]
+
+
+def _typed(case: Case) -> dict[str, Option]:
+    """The case's options with the types that the backend gives them."""
+    parsed = BACKENDS.get(case.backend).parse_options(case)
+    return {name: getattr(parsed, name) for name in case.options}
+
+
+def _check_options(plan: Plan, capabilities: Mapping[str, Capabilities]) -> None:
+    known = list(dict.fromkeys((*capabilities, *BACKENDS.names())))
+    named = [split_label(label, known)[0] for label in plan.backend if label != EVERY_VARIANT]
+    for name in plan.option:
+        backend, dot, _ = name.partition(".")
+        if not dot:
+            form = "BACKEND.OPTION=VALUE, such as onnxruntime.graph_optimization=all,basic"
+            raise InferlensError(f"The option '{name}' names no backend.", expected=form)
+        split_label(backend, known)
+        if plan.backend and EVERY_VARIANT not in plan.backend and backend not in named:
+            raise InferlensError(
+                f"The option '{name}' is for a backend that the plan leaves out.", hint=f"--backend {backend}"
+            )
+
+
+def installed(backend: str, can: Capabilities) -> str:
+    """The first variant that lacks nothing but a device; the first of all if every one lacks more."""
+    lacking = {absence.variant for absence in can.absent if not absence.device}
+    variants = BACKENDS.get(backend).variants
+    return next((each for each in variants if each not in lacking), variants[0])
+
+
+def nothing_runs(
+    found: Sequence[ModelInfo], devices: Sequence[str], capabilities: Mapping[str, Capabilities]
+) -> InferlensError:
+    """That no backend runs these models here, with what those lack that would.
+
+    Args:
+        found: the models.
+        devices: those asked for; empty: any.
+        capabilities: what the backends that are asked for can do here, by name.
+    """
+    formats = listing(list(dict.fromkeys(model.format for model in found)))
+    on = f" on {listing(devices)}" if devices else ""
+    lacking = dict(pair for model in found for pair in _lacking(model, devices, capabilities))
+    reasons: dict[str, list[str]] = {}
+    for label, absence in lacking.items():
+        reasons.setdefault(absence.reason.rstrip("."), []).append(label)
+    said = "; ".join(f"{listing(labels)}: {reason}" for reason, labels in reasons.items())
+    cures = list(dict.fromkeys(absence.hint for absence in lacking.values()))
+    return InferlensError(
+        f"No backend here runs models of format {formats}{on}.{f' {said}.' if said else ''}",
+        hint=cures[0] if len(cures) == 1 and cures[0] else "inferlens doctor",
+    )
+
+
+def _lacking(
+    model: ModelInfo, devices: Sequence[str], capabilities: Mapping[str, Capabilities]
+) -> Iterator[tuple[str, Absence]]:
+    """What each backend lacks that takes the model's format, by its label: one absence each."""
+    for name, can in capabilities.items():
+        if model.format not in can.formats:
+            continue
+        built_by = model.origin.variant if model.origin else ""
+        variant = built_by if built_by in BACKENDS.get(name).variants else installed(name, can)
+        for absence in can.absent:
+            if absence.variant in ("", variant) and (not absence.device or not devices or absence.device in devices):
+                yield f"{name}:{absence.variant}" if absence.variant else name, absence
+                break

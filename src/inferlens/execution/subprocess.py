@@ -1,0 +1,277 @@
+"""A job done in a fresh process, with a deadline. However the process ends, the parent goes on and knows why.
+
+The child leads a process group of its own, so that everything it started is gone when it is. Its output comes through
+a pipe and is kept up to a limit: a child that prints without end cannot fill the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from inferlens.execution.interleaver import Slot
+from inferlens.execution.protocol import Answered, Began, Event, Job, Learned, Waits
+from inferlens.measure.monitor.monitor import Monitor
+from inferlens.record.machine import MachineLog
+from inferlens.record.record import PhaseName, Status
+
+GOODBYE = 20.0  # seconds to leave after the answer
+KEPT_OUTPUT = 4 << 20
+LAST_OUTPUT = 1 << 16
+TAIL_LINES = 40
+TAIL_WIDTH = 300
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass
+class Outcome:
+    """How a job's process ended.
+
+    Attributes:
+        status: ``ok`` if it answered, whatever the answer.
+        answer: the answer's JSON, empty if there was none.
+        learned: of a process that ran into its deadline, what it would have answered last; empty if it had not said.
+        phase: the last phase that began.
+        tail: the last lines the process printed, control characters removed.
+        fault: how the process ended badly although it had answered; empty if it ended well.
+        machine: what the machine did meanwhile, if it was watched.
+    """
+
+    status: Status = "ok"
+    reason: str = ""
+    answer: bytes = b""
+    learned: bytes = b""
+    phase: PhaseName | None = None
+    tail: tuple[str, ...] = ()
+    fault: str = ""
+    machine: MachineLog | None = None
+
+
+def launch(
+    job: Job,
+    *,
+    timeout: float,
+    log: Path | None = None,
+    on_event: Callable[[Event], None] = lambda _: None,
+    watch: Callable[[int], Monitor] | None = None,
+    slot: Slot | None = None,
+) -> Outcome:
+    """Does ``job`` in a fresh process and waits for it.
+
+    Args:
+        job: what to do.
+        timeout: seconds after which the process is killed.
+        log: file for what the process prints; none is written if it prints nothing.
+        on_event: told every event as it comes.
+        watch: given the process's number, what watches the machine until the process has ended.
+        slot: where the process takes turns with another one; time spent waiting does not count.
+    """
+    kills = oom_kills()
+    child: _Child | None = None
+    in_time = True
+    try:
+        with _unbroken():
+            child = _Child(job, slot)
+        with watch(child.process.pid) if watch else nullcontext() as watching:
+            in_time = child.listen(time.monotonic() + timeout, on_event)
+        if not in_time:
+            child.show_stacks()
+    finally:
+        if child:
+            child.end(patient=in_time)
+        if slot:
+            slot.end()
+    machine = watching.log() if watching else None
+    outcome = Outcome(answer=child.answer, phase=child.phase, tail=child.tail(), machine=machine)
+    if log and child.output:
+        log.write_bytes(bytes(child.output))
+    if not in_time and not child.answer:
+        outcome.status = "timed out"
+        outcome.reason = f"not done after {timeout:g} s{_during(child.phase)}"
+        outcome.learned = child.learned
+        return outcome
+    status, reason = _ending(child.process.returncode, in_time, oom_kills() > kills)
+    if child.answer:
+        outcome.fault = reason
+    else:
+        outcome.status, outcome.reason = (
+            status,
+            (reason or "the process ended without an answer") + _during(child.phase),
+        )
+    return outcome
+
+
+@contextmanager
+def _unbroken() -> Iterator[None]:
+    """Keeps interrupts until what is inside is done: a process that was just started must be known, to be ended."""
+    kept: list[int] = []
+    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if threading.current_thread() is not threading.main_thread() or None in usual.values():
+        yield
+        return
+    for number in usual:
+        signal.signal(number, lambda number, _: kept.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+        if kept:
+            signal.raise_signal(kept[0])
+
+
+@dataclass
+class _Child:
+    """A worker process and what has been heard from it."""
+
+    job: Job
+    slot: Slot | None = None
+    answer: bytes = b""
+    learned: bytes = b""
+    phase: PhaseName | None = None
+    output: bytearray = field(default_factory=bytearray)
+    _last: bytes = b""
+    _line: bytes = b""
+
+    def __post_init__(self) -> None:
+        self._events, theirs = os.pipe()
+        answers, mine = os.pipe() if self.slot else (-1, -1)
+        passed = (theirs, answers) if self.slot else (theirs,)
+        words = map(str, (theirs, os.getpid(), *passed[1:]))
+        try:
+            self.process = subprocess.Popen(
+                [sys.executable, "-X", "faulthandler", "-m", "inferlens.execution.worker", *words],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=passed,
+                start_new_session=True,
+                env=_environment(),
+            )
+        finally:
+            for descriptor in passed:
+                os.close(descriptor)
+        if self.slot:
+            self.slot.started(self.process.pid, mine)
+        assert self.process.stdin
+        assert self.process.stdout
+        self._printed = self.process.stdout.fileno()
+        with suppress(BrokenPipeError), self.process.stdin as stdin:
+            stdin.write(msgspec.json.encode(self.job))
+
+    def listen(self, deadline: float, on_event: Callable[[Event], None]) -> bool:
+        """Reads until the process has ended and its pipes are empty; ``False`` if the deadline came first.
+
+        What it waits for its turn meanwhile puts the deadline off.
+        """
+        before = self.slot.waited if self.slot else 0.0
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._events, selectors.EVENT_READ)
+            selector.register(self._printed, selectors.EVENT_READ)
+            while selector.get_map():
+                waited = self.slot.waited - before if self.slot else 0.0
+                left = deadline + waited - time.monotonic()
+                if left <= 0:
+                    return False
+                if self.answer and left > GOODBYE:
+                    deadline = time.monotonic() + GOODBYE - waited
+                ready = selector.select(min(left, 1.0))
+                for key, _ in ready:
+                    data = os.read(key.fd, 1 << 16)
+                    if not data:
+                        selector.unregister(key.fd)
+                    elif key.fd == self._events:
+                        self._hear(data, on_event)
+                    else:
+                        self._keep(data)
+                if not ready and self.process.poll() is not None:
+                    return True  # ended; somebody it started still holds the pipes
+        return True
+
+    def show_stacks(self) -> None:
+        """Has the process print where it is, for the log of a case that hangs."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGUSR1)
+        self.listen(time.monotonic() + 0.5, lambda _: None)
+
+    def end(self, *, patient: bool) -> None:
+        """Kills whatever is left of the process and of what it started."""
+        if self.answer and patient:  # it has said all; a moment to leave in good order
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        os.close(self._events)
+        if self.process.stdout:
+            self.process.stdout.close()
+
+    def tail(self) -> tuple[str, ...]:
+        """The last lines printed, made harmless."""
+        text = self._last.decode(errors="replace")
+        lines = [_CONTROL.sub("", line).rstrip()[:TAIL_WIDTH] for line in text.splitlines()]
+        return tuple([line for line in lines if line][-TAIL_LINES:])
+
+    def _keep(self, data: bytes) -> None:
+        self._last = (self._last + data)[-LAST_OUTPUT:]
+        self.output += data[: max(0, KEPT_OUTPUT - len(self.output))]
+
+    def _hear(self, data: bytes, on_event: Callable[[Event], None]) -> None:
+        *lines, self._line = (self._line + data).split(b"\n")
+        for line in lines:
+            event = msgspec.json.decode(line, type=Event)
+            if isinstance(event, Answered):
+                self.answer = bytes(event.answer)
+            elif isinstance(event, Learned):
+                self.learned = bytes(event.answer)
+            elif isinstance(event, Began):
+                self.phase = event.phase
+            elif isinstance(event, Waits) and self.slot:
+                self.slot.waits(event.enough)
+            on_event(event)
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for memory since it started; 0 where it does not tell."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
+
+
+def _ending(code: int, in_time: bool, memory_kill: bool) -> tuple[Status, str]:
+    """Status and reason of a process that ended with ``code``; an empty reason if it ended well."""
+    if code == -signal.SIGKILL and memory_kill:
+        return "out of memory", "killed by the kernel, which was short of memory"
+    if not in_time:
+        return "crashed", "did not end after it had answered"
+    if code < 0:
+        try:
+            name = signal.Signals(-code).name
+        except ValueError:
+            name = f"signal {-code}"
+        return "crashed", f"killed by {name}"
+    return "crashed", f"the process ended with exit code {code}" if code else ""
+
+
+def _during(phase: PhaseName | None) -> str:
+    return f", during {phase}" if phase else ", while starting"
+
+
+def _environment() -> dict[str, str]:
+    """The parent's environment, plus its import path, so that the user's own modules are found in the child too."""
+    paths = [os.getcwd() if path == "" else path for path in sys.path]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths)), "PYTHONUNBUFFERED": "1"}

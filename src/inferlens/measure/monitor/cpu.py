@@ -1,0 +1,208 @@
+"""The CPUs a case may use: load, the part of it that others cause, stolen time, frequencies, throttling, energy.
+
+From ``/proc`` and ``/sys`` alone. Times there are counted in ticks of 10 ms, so loads mean something over half a second
+and not over less (:data:`~inferlens.measure.monitor.monitor.CPU_EVERY`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from inferlens.limits import control_group
+from inferlens.measure.monitor.table import Reading, Untold, Value
+from inferlens.measure.monitor.tree import TICK, Tree
+
+LOADS = ("busy", "case", "others", "steal")
+LEAST_SECONDS = 0.2  # shorter intervals have no load: one tick of 10 ms would be more than 5 % of a processor
+
+
+class Times(NamedTuple):
+    """Seconds since the start: of CPUs that did work, of CPUs whose work had to wait for the hypervisor."""
+
+    busy: float
+    steal: float
+
+
+class Cpus:
+    """The CPUs a process may use.
+
+    Args:
+        pid: first process of the case.
+        usable: numbers of the CPUs; ``None`` asks the system.
+        root: where ``/proc`` and ``/sys`` are.
+        beside: tells of another process that belongs to the case, see :class:`~inferlens.measure.monitor.tree.Tree`.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        usable: Iterable[int] | None = None,
+        root: Path = Path("/"),
+        beside: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self._proc, self._sys = root / "proc", root / "sys"
+        self._cpus = self._sys / "devices/system/cpu"
+        self.usable = frozenset(_affinity(pid) if usable is None else usable)
+        self.tree = Tree(pid, self._proc, beside)
+        self._group = control_group("cpu.stat", pid, root)
+        self._last: tuple[float, Times, float | None] | None = None
+        self._joules = Packages(self._sys / "class/powercap")
+
+    def readings(self) -> dict[str, Reading]:
+        """What is read, by name."""
+        return {
+            "cpu_load": self.load,
+            "cpu_energy": lambda _: {"energy": self._joules.read()},
+            "cpu_frequency": lambda _: self.frequencies(),
+            "throttle_events": lambda _: {"throttle_events": self.throttle_events()},
+            "quota_wait": lambda _: {"quota_wait": _field(self._group / "cpu.stat", "throttled_usec") / 1e6},
+            "memory_wait": lambda _: {"memory_wait": _pressure(self._proc / "pressure/memory")},
+        }
+
+    @property
+    def governor(self) -> str:
+        """The frequency governors of the CPUs, empty where the system does not tell."""
+        found = {_text(self._cpus / f"cpu{cpu}" / "cpufreq/scaling_governor") for cpu in self.usable}
+        return ", ".join(sorted(found - {""}))
+
+    def load(self, now: float) -> Mapping[str, Value]:
+        """Mean loads since the last time, in processors' worth; ``None`` the first time.
+
+        Once the case's process has ended, what others do cannot be told from what it did.
+        """
+        if self._last and now - self._last[0] < LEAST_SECONDS:
+            return dict.fromkeys(LOADS)
+        times = cpu_times((self._proc / "stat").read_text(), self.usable)
+        try:
+            case: float | None = self.tree.seconds()
+        except OSError:
+            case = None
+        last, self._last = self._last, (now, times, case)
+        if last is None:
+            return dict.fromkeys(LOADS)
+        seconds = now - last[0]
+        busy = (times.busy - last[1].busy) / seconds
+        steal = max(0.0, (times.steal - last[1].steal) / seconds)
+        if case is None or last[2] is None or case < last[2]:  # less: one of two in turns has ended
+            return {"busy": round(busy, 3), "case": None, "others": None, "steal": round(steal, 3)}
+        mine = max(0.0, (case - last[2]) / seconds)
+        loads = (busy, mine, max(0.0, busy - mine), steal)
+        return {name: round(load, 3) for name, load in zip(LOADS, loads, strict=True)}
+
+    def frequencies(self) -> Mapping[str, Value]:
+        """Mean and least frequency of the CPUs in hertz, from cpufreq (kHz) or else ``/proc/cpuinfo`` (MHz).
+
+        Raises:
+            Untold: if neither tells.
+        """
+        paths = [self._cpus / f"cpu{cpu}" / "cpufreq/scaling_cur_freq" for cpu in sorted(self.usable)]
+        hertz = [int(text) * 1000 for text in map(_text, paths) if text.isdigit()]
+        if not hertz:
+            hertz = _cpuinfo(self._proc / "cpuinfo", self.usable)
+        if not hertz:
+            raise Untold("the system does not tell frequencies")
+        return {"frequency_mean": round(sum(hertz) / len(hertz)), "frequency_min": min(hertz)}
+
+    def throttle_events(self) -> int:
+        """Times that a core was throttled for heat, and its package, summed over the CPUs.
+
+        Raises:
+            Untold: if the system does not tell.
+        """
+        folders = [self._cpus / f"cpu{cpu}" / "thermal_throttle" for cpu in self.usable]
+        counts = [_text(folder / name) for folder in folders for name in
+                  ("core_throttle_count", "package_throttle_count")]  # fmt: skip
+        found = [int(text) for text in counts if text.isdigit()]
+        if not found:
+            raise Untold("the system does not count thermal throttling (thermal_throttle in /sys)")
+        return sum(found)
+
+
+class Packages:
+    """Energy of all CPU packages, from RAPL's counters, which begin again at ``max_energy_range_uj``.
+
+    The kernel's documentation of powercap; the counters are readable by root alone since CVE-2020-8694.
+    """
+
+    def __init__(self, powercap: Path) -> None:
+        self._zones = sorted(zone for zone in powercap.glob("intel-rapl:*") if zone.name.count(":") == 1)
+        self._last: dict[Path, int] = {}
+        self._joules = 0.0
+
+    def read(self) -> float:
+        """Joules since the first reading.
+
+        Raises:
+            Untold: if there are no such counters.
+            OSError: if they may not be read.
+        """
+        if not self._zones:
+            raise Untold("the system has no RAPL counters (/sys/class/powercap/intel-rapl:*)")
+        for zone in self._zones:
+            now = int((zone / "energy_uj").read_text())
+            used = now - self._last.get(zone, now)
+            if used < 0:
+                used += int((zone / "max_energy_range_uj").read_text())
+            self._last[zone] = now
+            self._joules += used / 1e6
+        return round(self._joules, 6)
+
+
+def cpu_times(stat: str, cpus: Iterable[int]) -> Times:
+    """Times of ``cpus`` from the text of ``/proc/stat`` (proc_stat(5)).
+
+    Busy is user, nice, system, irq and softirq; time of guests is part of user already.
+    """
+    wanted = {f"cpu{cpu}" for cpu in cpus}
+    busy = steal = 0
+    for line in stat.splitlines():
+        name, *ticks = line.split()
+        if name in wanted:
+            user, nice, system, _, _, irq, softirq, *rest = map(int, ticks)
+            busy += user + nice + system + irq + softirq
+            steal += rest[0] if rest else 0
+        elif not name.startswith("cpu"):
+            break  # the long lines of interrupts come after those of the CPUs
+    return Times(busy * TICK, steal * TICK)
+
+
+def _affinity(pid: int) -> Iterable[int]:
+    try:
+        return os.sched_getaffinity(pid)
+    except (AttributeError, OSError):
+        return range(os.cpu_count() or 1)
+
+
+def _field(path: Path, name: str) -> int:
+    for line in path.read_text().splitlines():
+        key, _, value = line.partition(" ")
+        if key == name:
+            return int(value)
+    raise Untold(f"{path} has no {name}: there is no CPU quota")
+
+
+def _pressure(path: Path) -> float:
+    """Seconds in which some process waited: ``total`` of the line ``some``, in microseconds (PSI, the kernel's)."""
+    line = next(line for line in path.read_text().splitlines() if line.startswith("some "))
+    return int(line.rpartition("total=")[2]) / 1e6
+
+
+def _cpuinfo(path: Path, cpus: frozenset[int]) -> list[int]:
+    found, cpu = [], -1
+    for line in _text(path).splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "processor":
+            cpu = int(value)
+        elif key.strip() == "cpu MHz" and cpu in cpus:
+            found.append(round(float(value) * 1e6))
+    return found
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""

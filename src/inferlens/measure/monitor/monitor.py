@@ -1,0 +1,181 @@
+"""The thread that watches the machine while a case runs in another process.
+
+It lives in the process that started the case, has the lowest priority the system knows, and wakes up every
+:data:`INTERVAL`. The case's process is not touched: only NVML and files of ``/proc`` and ``/sys`` are read. What that
+costs the case is measured by ``python -m benchmarks watch_cost``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any
+
+from inferlens.measure.monitor.cpu import Cpus
+from inferlens.measure.monitor.nvml import Gpu
+from inferlens.measure.monitor.processes import Neighbours, in_first_namespace
+from inferlens.measure.monitor.table import Table, Untold
+from inferlens.record.machine import NOT_USED, Before, CpuSamples, GpuProcesses, GpuSamples, MachineLog
+
+INTERVAL = 0.1  # seconds; about as often as NVML has a new power reading and a new count of energy
+CPU_EVERY = 5  # ticks; times in /proc come in steps of 10 ms, which are 2 % of half a second
+PROCESSES_EVERY = 5  # ticks; listing processes is the dearest question to NVML
+PATIENCE = 2.0  # seconds to wait for the thread at the end; a driver that hangs must not hang the run
+LOWEST_PRIORITY = 19
+
+Wait = Callable[[float], bool]
+
+
+class Monitor:
+    """Watches the machine while its context lasts; never raises.
+
+    Args:
+        pid: the case's process.
+        gpu: whether to watch the GPU that CUDA calls the first.
+        before: the GPU before that process was started.
+        interval: seconds between two samples.
+        nvml: stands in for nvidia-ml-py.
+        environ: the case's environment.
+        cpus: stands in for this machine's CPUs.
+        clock: seconds of the samples' times; must be the clock of the samples that they are held against.
+        wait: waits for some seconds and says whether to stop; ``None`` waits for the end of the context.
+        first_namespace: whether process numbers here are the system's; ``None`` asks the system.
+        beside: tells of a process that takes turns with the case's, and disturbs it no more than it does itself.
+    """
+
+    def __init__(
+        self,
+        pid: int,
+        *,
+        gpu: bool = False,
+        before: Before | None = None,
+        interval: float = INTERVAL,
+        nvml: Any = None,
+        environ: Mapping[str, str] = os.environ,
+        cpus: Cpus | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        wait: Wait | None = None,
+        first_namespace: bool | None = None,
+        beside: Callable[[], int | None] = lambda: None,
+    ) -> None:
+        self._beside = beside
+        self._pid, self._cpus, self._nvml, self._environ = pid, cpus, nvml, environ
+        self._wants_gpu = gpu
+        self._before = before or Before()
+        self._interval, self._clock = interval, clock
+        self._first_namespace = in_first_namespace() if first_namespace is None else first_namespace
+        self._stop = threading.Event()
+        self._wait: Wait = wait or self._stop.wait
+        self._absent: dict[str, str] = {} if gpu else {"gpu": NOT_USED}
+        self._gpu: Gpu | None = None
+        self._neighbours: Neighbours | None = None
+        self._tables: dict[str, Table] = {}
+        self._thread = threading.Thread(target=self._run, name="inferlens-watch", daemon=True)
+
+    def __enter__(self) -> Monitor:
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # no more threads
+            self._absent["watch"] = f"could not be started: {error}"
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        with suppress(RuntimeError):  # never started
+            self._thread.join(PATIENCE)
+        if self._thread.is_alive():
+            self._absent["watch"] = f"hung: it did not end within {PATIENCE:g} s"
+
+    def log(self) -> MachineLog:
+        """What was seen so far; complete after the context."""
+        tables = dict(self._tables)
+        absent = dict(self._absent)
+        if self._neighbours:
+            absent.update(self._neighbours.absent)
+        for table in tables.values():
+            absent.update(table.absent)
+        gpu = _columns(tables.get("gpu"))
+        if gpu and self._gpu:
+            gpu |= {"power_basis": self._gpu.power_basis, "power_window": self._gpu.power_window}
+        processes, cpu = _columns(tables.get("processes")), _columns(tables.get("cpu"))
+        return MachineLog(
+            interval=self._interval,
+            gpu=GpuSamples(**gpu) if gpu else None,
+            processes=GpuProcesses(**processes) if processes else None,
+            cpu=CpuSamples(**cpu) if cpu else None,
+            gpu_uuid=self._gpu.uuid if self._gpu else "",
+            cpus=len(self._cpus.usable) if self._cpus else None,
+            governor=self._cpus.governor if self._cpus else "",
+            before=self._before,
+            peak_memory_used=_peak(tables.get("gpu"), "memory_used"),
+            peak_case_memory=_peak(tables.get("processes"), "case_memory"),
+            absent=absent,
+            costs={f"{name} {what}": cost for name, table in tables.items() for what, cost in table.costs.items()},
+            forgotten=sum(table.forgotten for table in tables.values()),
+        )
+
+    def _run(self) -> None:
+        if sys.platform == "linux":  # there, priorities are those of threads: setpriority(2), notes
+            with suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
+        try:
+            with self._open() as every:
+                tick, step = 0, min(ticks for _, ticks in every)  # without a GPU there is less to wake up for
+                while True:
+                    for table, ticks in every:
+                        if tick % ticks == 0:
+                            table.take()
+                    tick += step
+                    if self._wait(step * self._interval):
+                        break
+                for table, _ in every:  # the end of what lasts until here
+                    table.take()
+        except BaseException as error:  # a watch that fails is less known, and no more than that
+            self._absent["watch"] = f"{type(error).__name__}: {error}"
+
+    @contextmanager
+    def _open(self) -> Iterator[list[tuple[Table, int]]]:
+        """The tables to fill, and every how many ticks; lets go of NVML at the end."""
+        self._cpus = self._cpus or Cpus(self._pid, beside=self._beside)
+        self._tables["cpu"] = Table(self._cpus.readings(), self._clock)
+        gpu = self._open_gpu()
+        if gpu is None:
+            yield [(self._tables["cpu"], CPU_EVERY)]
+            return
+        with gpu:
+            self._gpu = gpu
+            before = self._before.processes or ()
+            self._neighbours = Neighbours(gpu, self._cpus.tree.pids, before, self._first_namespace)
+            questions = {"processes": self._neighbours.held, "process utilisation": self._neighbours.active}
+            self._tables["gpu"] = Table(gpu.readings(), self._clock)
+            self._tables["processes"] = Table(questions, self._clock)
+            yield [
+                (self._tables["gpu"], 1),
+                (self._tables["processes"], PROCESSES_EVERY),
+                (self._tables["cpu"], CPU_EVERY),
+            ]
+
+    def _open_gpu(self) -> Gpu | None:
+        if not self._wants_gpu:
+            return None
+        try:
+            return Gpu.open(self._nvml, self._environ)
+        except Untold as error:
+            self._absent["gpu"] = str(error)
+            return None
+
+
+def _columns(table: Table | None) -> dict[str, Any]:
+    return table.as_columns() if table and table.times else {}
+
+
+def _peak(table: Table | None, name: str) -> int | None:
+    peak = table.peaks.get(name) if table else None
+    return None if peak is None else int(peak)

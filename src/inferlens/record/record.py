@@ -1,0 +1,274 @@
+"""What was learned: a :class:`Record`, one per case and run, and its JSON form.
+
+A record is data, frozen, and holds raw samples; statistics are computed when asked for. Times are seconds, sizes are
+bytes. ``schema`` names the form; readers refuse forms they do not know and ignore fields they do not know.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from inferlens.record.forms import decoded
+from inferlens.record.machine import Energy, MachineLog, Marks
+from inferlens.spec.case import Budget, Case, TensorSpec
+
+SCHEMA = "inferlens.record/1"
+IN_TURNS = "in turns with"  # the fact that names the other of two cases that took turns on the machine
+EMPTY_KERNEL = "empty kernel"  # the fact with the ``gpu_seconds`` that the clock tells of a kernel that does nothing
+
+Status = Literal["ok", "failed", "timed out", "out of memory", "crashed", "unsupported"]
+PhaseName = Literal["load", "export", "build", "first inference", "warm-up", "steady state"]
+Stage = Literal["H2D time", "compute time", "D2H time"]
+Metric = Literal["warm-up", "latency", "enqueue time", "GPU time", Stage, "throughput"]
+
+
+class Measurement(Struct, frozen=True, kw_only=True):
+    """Raw samples of one metric, in the order they were taken.
+
+    Attributes:
+        metric: what was measured. ``latency``: host time from the call to its outputs being ready, nothing else in
+            flight. ``warm-up``: the same of the calls before the first sample. ``enqueue time``: host time until the
+            call returned. ``GPU time``: between two events on the stream around the call. ``H2D time``, ``compute
+            time``, ``D2H time``: of the GPU time the copies in, the inference alone and the copies out, where a call
+            begins and ends on the host. ``throughput``: calls per second of one window of back-to-back calls.
+        unit: ``s`` or ``calls/s``.
+        clock: the clock that took the samples.
+        samples: the raw samples; ``None`` for one that was no finite number.
+        in_flight: calls in flight at a time; ``None`` where calls were enqueued without waiting.
+        begins: when each sample began, in seconds of ``time.perf_counter()``, as in ``Record.machine``; empty in old
+            records and where another metric of the same calls has them.
+        calls: calls in one sample: 1, or those of a window.
+    """
+
+    metric: Metric
+    unit: Literal["s", "calls/s"]
+    clock: str
+    samples: tuple[float | None, ...]
+    in_flight: int | None = 1
+    begins: tuple[float, ...] = ()
+    calls: int = 1
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The samples; NaN for what was no finite number."""
+        return tuple(math.nan if value is None else value for value in self.samples)
+
+
+class Phase(Struct, frozen=True):
+    """One phase of a case and how long it took, in seconds of host time."""
+
+    name: PhaseName
+    seconds: float
+    note: str = ""
+
+
+class Agreement(Struct, frozen=True, kw_only=True):
+    """How far the outputs agree with the reference's.
+
+    Attributes:
+        reference: what the outputs were compared with.
+        max_abs: largest absolute difference of any element.
+        rel_l2: Euclidean norm of the difference over that of the reference, the worst output's.
+        cosine: cosine of the angle between the two, the worst output's.
+        top1: share of rows whose largest element is in the same place; ``None`` where outputs are no classes.
+        tolerance: the largest ``rel_l2`` accepted, given the case's precision.
+        agrees: whether the outputs are right; ``None`` where it could not be checked.
+        reason: why they are wrong, or could not be checked.
+    """
+
+    reference: str
+    max_abs: float | None = None
+    rel_l2: float | None = None
+    cosine: float | None = None
+    top1: float | None = None
+    tolerance: float | None = None
+    agrees: bool | None = None
+    reason: str = ""
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    """Peak memory of the case's process, in bytes, each with the basis it was read on.
+
+    Attributes:
+        host_peak: of the host.
+        device_peak: of the device, read from outside the process, on the same basis for every backend.
+        library_peak: of the device, by the backend's own account; not comparable between backends.
+        parts: what the backend tells of its device memory by name, such as ``weights``, ``activations``, ``workspace``.
+    """
+
+    host_peak: int | None = None
+    host_basis: str = ""
+    device_peak: int | None = None
+    device_basis: str = ""
+    library_peak: int | None = None
+    library_basis: str = ""
+    parts: dict[str, int] = {}
+
+
+class Gpu(Struct, frozen=True, kw_only=True):
+    """One GPU of the machine.
+
+    Attributes:
+        power_limit: watts that the driver held the board to when the command began; ``None`` where NVML does not tell
+            and in old records.
+    """
+
+    name: str
+    memory: int | None = None
+    compute_capability: str = ""
+    uuid: str = ""
+    power_limit: float | None = None
+
+
+class Environment(Struct, frozen=True, kw_only=True):
+    """Where a record was measured: machine, system, libraries. What could not be learned is empty."""
+
+    cpu: str = ""
+    cpu_cores: int | None = None
+    cpu_threads: int | None = None
+    governor: str = ""
+    memory: int | None = None
+    gpus: tuple[Gpu, ...] = ()
+    driver: str = ""
+    cuda_driver: str = ""
+    system: str = ""
+    container: str = ""
+    python: str = ""
+    inferlens: str = ""
+    libraries: dict[str, str] = {}
+    variables: dict[str, str] = {}
+    git_revision: str = ""
+
+
+class ModelFacts(Struct, frozen=True, kw_only=True):
+    """The model as it was run: its actual inputs and what identifies its weights."""
+
+    name: str
+    inputs: tuple[TensorSpec, ...] = ()
+    parameters: int | None = None
+    weights: str = ""
+    weights_sha256: str = ""
+    source: str = ""
+
+
+class Artefact(Struct, frozen=True):
+    """A file kept beside the record: its path relative to the record's folder, what it is, its size in bytes."""
+
+    path: str
+    kind: str
+    size: int
+
+
+class Warning(Struct, frozen=True):
+    """Something the reader of a number must know: a stable code, what happened, and what to do about it."""
+
+    code: str
+    message: str
+    advice: str = ""
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """Everything learned from one run of one case.
+
+    Attributes:
+        id: different for every run.
+        run: shared by the records of one command.
+        created: UTC time the case started, ISO 8601.
+        status: how it ended; ``reason`` says why if not ``ok``, ``output_tail`` has the last lines it printed.
+        phases: in the order they ran, also those before a failure.
+        facts: what the backend says of how it ran the model, such as the providers of an ONNX graph's nodes.
+        repeat: which of the run's processes of this case it was, counted from 0.
+        repeats: how many processes of this case the run was to have; 0 in old records, which do not tell.
+        machine: what the machine did in the steady state, watched from outside the process.
+        marks: which latency samples were disturbed by something on the machine; ``window_marks``: which windows of
+            throughput were.
+        energy, cpu_energy: joules for one item, of the GPU's board and of the CPUs, while latencies were taken.
+    """
+
+    schema: str = SCHEMA
+    id: str
+    run: str = ""
+    created: str
+    case: Case
+    budget: Budget
+    status: Status
+    reason: str = ""
+    hint: str = field(default="", name="cure")
+    output_tail: tuple[str, ...] = ()
+    model: ModelFacts
+    environment: Environment
+    phases: tuple[Phase, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    agreement: Agreement | None = None
+    memory: Memory = Memory()
+    facts: dict[str, Any] = {}
+    artefacts: tuple[Artefact, ...] = ()
+    warnings: tuple[Warning, ...] = ()
+    repeat: int = 0
+    repeats: int = 0
+    machine: MachineLog | None = None
+    marks: Marks | None = None
+    window_marks: Marks | None = None
+    energy: Energy | None = None
+    cpu_energy: Energy | None = None
+
+    def measurement(self, metric: Metric) -> Measurement | None:
+        """What was measured of ``metric``; ``None`` if it was not."""
+        return next((m for m in self.measurements if m.metric == metric), None)
+
+    def samples(self, metric: Metric) -> tuple[float, ...]:
+        """Raw samples of ``metric`` in their unit, empty if it was not measured; NaN for what was no finite number."""
+        found = self.measurement(metric)
+        return found.values if found else ()
+
+    def phase_seconds(self, name: PhaseName) -> float | None:
+        """Seconds spent in all phases called ``name``; ``None`` if there was none."""
+        found = [phase.seconds for phase in self.phases if phase.name == name]
+        return sum(found) if found else None
+
+    @property
+    def batch(self) -> int | None:
+        """Items in one call: the first dimension of the first input."""
+        if self.model.inputs and self.model.inputs[0].shape:
+            return self.model.inputs[0].shape[0]
+        return self.case.batch
+
+    @property
+    def ranked(self) -> bool:
+        """Whether this record may win: it ran to its end and its outputs are not known to be wrong."""
+        return self.status == "ok" and not (self.agreement and self.agreement.agrees is False)
+
+
+def encode(record: Record) -> bytes:
+    """A record as indented JSON, UTF-8, ending in a newline. Numbers that are not finite become null."""
+    return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+
+
+def decode(data: bytes) -> Record:
+    """A record from its JSON form.
+
+    Raises:
+        InferlensError: if the data is no record of a schema this version reads.
+    """
+    return decoded(data, Record, SCHEMA, "record")
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of a record."""
+    schema: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(msgspec.json.schema(Record)))
+    for part in schema["$defs"].values():  # Python 3.13 strips docstrings of their indentation, older ones do not
+        if "description" in part:
+            part["description"] = inspect.cleandoc(part["description"])
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": SCHEMA, **schema}
+
+
+def machine_name(environment: Environment) -> str:
+    """What tells one machine from another: CPU, threads that may be used, GPUs."""
+    cpu = environment.cpu or "unknown CPU"
+    threads = f", {environment.cpu_threads} threads" if environment.cpu_threads else ""
+    return " + ".join([cpu + threads, *(gpu.name for gpu in environment.gpus)])

@@ -1,0 +1,143 @@
+"""Records on disk: ``<output>/<model>/<case>/record.json``, artefacts and the log beside it.
+
+A folder is claimed by creating it, so two runs, also two at the same time, never share one: the second run of a case
+gets ``<case>@2``. A record is written whole or not at all; a folder without one belongs to a run that was cut short.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from inferlens.errors import InferlensError
+from inferlens.record.files import write_whole
+from inferlens.record.record import Record, decode, encode
+from inferlens.spec.case import Case
+
+RECORD = "record.json"
+LOG = "output.log"
+
+
+class Store:
+    """The folder that keeps the records of many models."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def claim(self, case: Case, model: str) -> Path:
+        """A new, empty folder for one run of ``case``.
+
+        Raises:
+            InferlensError: if the folder cannot be created.
+        """
+        return claimed(self.root / safe_name(model), case.folder)
+
+    @staticmethod
+    def save(folder: Path, record: Record) -> None:
+        """Writes the record into ``folder``, whole or not at all."""
+        write_whole(folder / RECORD, encode(record))
+
+
+def cache_in(output: Path) -> Path:
+    """The folder below ``output`` of what is worth keeping between cases, whole and there.
+
+    Raises:
+        InferlensError: if it cannot be created.
+    """
+    return made(output.resolve() / ".cache", "--output with another folder")
+
+
+def made(folder: Path, hint: str) -> Path:
+    """``folder``, created if it is not there.
+
+    Raises:
+        InferlensError: if it cannot be; ``hint`` says what to do about that.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InferlensError(f"The folder {folder} cannot be written: {error.strerror}.", hint=hint) from error
+    return folder
+
+
+def claimed(parent: Path, name: str, hint: str = "--output with another folder") -> Path:
+    """A new, empty folder in ``parent``: ``name``, or ``name@2`` and so on where there is one already.
+
+    Raises:
+        InferlensError: if it cannot be created; ``hint`` says what to do about that.
+    """
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        for number in range(1, 1_000_000):
+            folder = parent / (name if number == 1 else f"{name}@{number}")
+            try:
+                folder.mkdir()
+                return folder
+            except FileExistsError:
+                continue
+    except OSError as error:
+        raise InferlensError(f"The folder {parent} cannot be written: {error.strerror}.", hint=hint) from error
+    raise InferlensError(f"{parent} has a million runs of {name}.", hint=hint)
+
+
+@dataclass
+class Loaded:
+    """Records that could be read, where each lies, and what could not be read."""
+
+    records: list[Record] = field(default_factory=list)
+    folders: dict[str, Path] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+def load_records(paths: Iterable[Path | str]) -> Loaded:
+    """Every record under ``paths``: record files, or folders at any height above them.
+
+    A file that is no record is a problem in the answer, not an error.
+
+    Raises:
+        InferlensError: if a path does not exist, or there is no record under any of them.
+    """
+    loaded = Loaded()
+    given = [Path(path) for path in paths]
+    for file in files_under(given, RECORD, "record", "inferlens bench"):
+        _load(file, loaded)
+    if not loaded.records:
+        problems = " ".join(loaded.problems)
+        raise InferlensError(
+            f"There is no record in {', '.join(map(str, given))}. {problems}".strip(), hint="inferlens bench"
+        )
+    loaded.records.sort(key=lambda record: record.created)
+    return loaded
+
+
+def files_under(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> Iterator[Path]:
+    """Files that fit ``pattern`` at any depth under folders, in order, and what is no folder as it is.
+
+    Raises:
+        InferlensError: if a path does not exist; ``noun`` and ``hint`` say what was expected there.
+    """
+    for path in paths:
+        if not path.exists():
+            expected = f"a folder with {noun}s, such as results/resnet18"
+            raise InferlensError(f"{path} does not exist.", expected=expected, hint=hint)
+        yield from sorted(path.rglob(pattern)) if path.is_dir() else [path]
+
+
+def _load(file: Path, loaded: Loaded) -> None:
+    try:
+        record = decode(file.read_bytes())
+    except OSError as error:
+        loaded.problems.append(f"{file} cannot be read: {error.strerror}.")
+    except InferlensError as error:
+        loaded.problems.append(f"{file} was left out. {error}")
+    else:
+        if record.id not in loaded.folders:
+            loaded.records.append(record)
+            loaded.folders[record.id] = file.parent
+
+
+def safe_name(name: str) -> str:
+    """``name`` made fit for one folder: no separators, no leading dot, never empty."""
+    return re.sub(r"[^\w.=@-]+", "_", name).lstrip(".")[:100] or "model"

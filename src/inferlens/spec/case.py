@@ -1,0 +1,315 @@
+"""What to run: a :class:`Case` and the :class:`Budget` of measuring it gets.
+
+Both are data, frozen, and import no framework. A case is a model x backend x variant x precision x batch x device x
+threads x options; two cases that differ in any of these have different folders and are never mixed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from inferlens.errors import InferlensError, Unsupported, suggestion
+from inferlens.units import plural
+
+PRECISIONS = ("fp32", "fp16", "bf16")
+QUANTIZED = ("fp8", "int8")  # of models that are quantized already; nothing is quantized here
+DEVICES = ("cpu", "cuda")
+IO = ("device", "host")
+MODES = ("latency", "throughput", "both")
+STOPS = ("half-width", "plateau")
+MAX_TIME = 10.0  # seconds that a series may take
+DTYPES = (
+    "float32", "float16", "bfloat16", "float64", "int64", "int32", "int16", "int8", "uint8", "bool",
+)  # fmt: skip
+
+Option = bool | int | float | str
+NUMBER = r"[0-9]{1,9}"  # longer ones are no sizes, and int() refuses very long ones with words of its own
+SIZE = rf"{NUMBER}(\.\.{NUMBER})?"
+# A name may hold anything, as TensorFlow's "x:0" does, also a "=": it ends at the first one that a shape follows. The
+# sizes at the end of "...:opt=2" are never one.
+_TENSOR = re.compile(
+    rf"(?P<name>.+?)((?<!:opt)=|=(?![0-9x]*$))(?P<shape>scalar|{SIZE}(x{SIZE})*)(:(?P<dtype>[a-z]\w*))?"
+    rf"(:(?P<low>-?[0-9]{{1,18}})\.\.(?P<high>-?[0-9]{{1,18}}))?(:opt=(?P<best>{NUMBER}(x{NUMBER})*))?",
+    re.DOTALL,
+)
+_FORM = (
+    "NAME=1x3x224x224:float32, NAME=1x128:int64:0..1000 for integers in a range, "
+    "NAME=1..16x3x224x224 for a range of sizes"
+)
+Shape = tuple[int, ...]
+
+
+class TensorSpec(Struct, frozen=True):
+    """Name, shape and type of one input tensor.
+
+    ``shape`` is the one that is measured. ``low`` and ``high`` bound the values of integer inputs (``high`` exclusive,
+    as in ``range``); floats are drawn from the standard normal distribution. ``least``, ``best`` and ``most`` are the
+    shapes a model is prepared for where sizes have a range; empty where they have none, ``best`` also where the
+    measured shape is the one to be fastest at.
+    """
+
+    name: str
+    shape: Shape
+    dtype: str = "float32"
+    low: int | None = None
+    high: int | None = None
+    least: Shape = ()
+    best: Shape = ()
+    most: Shape = ()
+
+    @staticmethod
+    def parse(text: str) -> TensorSpec:
+        """A spec from ``NAME=1x3x224x224:float32``, ``ids=1x128:int64:0..30522`` or ``x=1..16x3x224x224:opt=2``.
+
+        ``opt`` gives the sizes of the dimensions that have a range, in their order, or of all. Without it, a size with
+        a range is measured at its upper end unless the batch says otherwise.
+
+        Raises:
+            InferlensError: if the text has another form, or names an unknown type.
+        """
+        match = _TENSOR.fullmatch(text.strip())
+        if not match:
+            raise InferlensError(f"'{text[:100]}' does not describe an input.", expected=_FORM)
+        dtype = match["dtype"] or "float32"
+        if dtype not in DTYPES:
+            raise InferlensError(f"'{text}' names the unknown type '{dtype}'.", expected=", ".join(DTYPES))
+        sizes = [] if match["shape"] == "scalar" else [_range(size) for size in match["shape"].split("x")]
+        least, most = (tuple(size[end] for size in sizes) for end in (0, 1))
+        low, high = (int(match[key]) if match[key] else None for key in ("low", "high"))
+        values = [] if low is None or high is None else [(low, high)]
+        for start, end in (*sizes, *values):
+            if start > end:
+                raise InferlensError(
+                    f"'{text}' has a range whose least, {start}, is above its most, {end}.", expected=f"{end}..{start}"
+                )
+        if 0 in least or (values and low == high):
+            raise InferlensError(f"'{text}' describes an empty input.", expected=_FORM)
+        if least == most and match["best"] is None:
+            return TensorSpec(match["name"], least, dtype, low, high)
+        best = _best(text, match["best"], least, most) if match["best"] else ()
+        return TensorSpec(match["name"], best or most, dtype, low, high, least, best, most)
+
+    @staticmethod
+    def parse_all(texts: Iterable[str]) -> tuple[TensorSpec, ...]:
+        """One spec of each text, as :meth:`parse` reads it.
+
+        Raises:
+            InferlensError: also if two describe the same input.
+        """
+        specs: dict[str, TensorSpec] = {}
+        for text in texts:
+            spec = TensorSpec.parse(text)
+            if spec.name in specs:
+                raise InferlensError(f"The input '{spec.name}' is given twice.", expected="one shape for each input")
+            specs[spec.name] = spec
+        return tuple(specs.values())
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the model is prepared for more than the measured shape."""
+        return bool(self.most)
+
+    @property
+    def profile(self) -> tuple[Shape, Shape, Shape]:
+        """The smallest shape, the one to be fastest at, and the largest; without ranges the measured one, thrice."""
+        if not self.most:
+            return self.shape, self.shape, self.shape
+        return self.least, self.best or self.shape, self.most
+
+    def __str__(self) -> str:
+        shape = "x".join(map(str, self.shape)) or "scalar"
+        bounds = "" if self.low is None else f":{self.low}..{self.high}"
+        return f"{self.name}={shape}:{self.dtype}{bounds}"
+
+
+def _range(size: str) -> tuple[int, int]:
+    low, _, high = size.partition("..")
+    return int(low), int(high or low)
+
+
+def _best(text: str, sizes: str, least: Shape, most: Shape) -> Shape:
+    """The shape that ``opt=`` means: sizes of all dimensions, or of those alone that have a range.
+
+    Raises:
+        InferlensError: if the sizes do not fit.
+    """
+    given = [int(size) for size in sizes.split("x")]
+    free = [index for index, (a, b) in enumerate(zip(least, most, strict=True)) if a < b]
+    if len(given) == len(free):
+        shape = list(least)
+        for index, size in zip(free, given, strict=True):
+            shape[index] = size
+        given = shape
+    fits = len(given) == len(least) and all(a <= n <= b for a, n, b in zip(least, given, most, strict=True))
+    if not fits or not free:
+        raise InferlensError(
+            f"'{text}' names an optimum that is not in its range.", expected="such as x=1..16x3x224x224:opt=2"
+        )
+    return tuple(given)
+
+
+def with_batch(specs: tuple[TensorSpec, ...], batch: int | None) -> tuple[TensorSpec, ...]:
+    """``specs`` with the batch size put in.
+
+    The batch is the first dimension of the first input, and of every input that shares its size or its range of sizes.
+    ``None`` leaves all as it is.
+
+    Raises:
+        Unsupported: if an input's range of sizes does not hold the batch.
+    """
+    if batch is None or not specs or not specs[0].shape:
+        return specs
+    return tuple(_at_batch(spec, batch) if _share_batch(spec, specs[0]) else spec for spec in specs)
+
+
+def _share_batch(spec: TensorSpec, first: TensorSpec) -> bool:
+    if not spec.shape:
+        return False
+    same_range = bool(spec.most and first.most) and (spec.least[0], spec.most[0]) == (first.least[0], first.most[0])
+    return spec.shape[0] == first.shape[0] or same_range
+
+
+def _at_batch(spec: TensorSpec, batch: int) -> TensorSpec:
+    if spec.most and not spec.least[0] <= batch <= spec.most[0]:
+        raise Unsupported(
+            f"Batch {batch} is outside of the range of the input '{spec.name}'.",
+            expected=f"{spec.least[0]} to {spec.most[0]}",
+        )
+    return msgspec.structs.replace(spec, shape=(batch, *spec.shape[1:]))
+
+
+class Case(Struct, frozen=True, kw_only=True):
+    """One thing to measure.
+
+    Attributes:
+        model: resolved name, such as ``torchvision:resnet18``.
+        backend, variant: such as ``onnxruntime`` and ``cpu``; the variant is empty where a backend has only one.
+        precision: ``fp32``, ``fp16`` or ``bf16``; of a model that is quantized already, ``fp8`` or ``int8``.
+        batch: first dimension of the inputs; ``None`` is the model's own.
+        device: ``cpu`` or ``cuda``.
+        threads: CPU threads for the work inside one call; ``None`` is the library's own choice.
+        options: backend options as asked for; what is not named has the backend's default.
+        inputs: inputs as asked for; empty is the model's own.
+        weights: name or file of weights; ``None`` is random from ``seed``.
+        io: where a call's inputs come from and its outputs go to: memory of the ``device``, or of the ``host``, with
+            copies in and out as part of the call.
+        cold: whether the device's cache is flushed before each latency sample.
+        rotate: whether inputs rotate through a set that is larger than the device's cache.
+        depth: calls in flight at a time when throughput is measured; ``None``: as many as the device's queue takes.
+    """
+
+    model: str
+    backend: str
+    variant: str = ""
+    precision: str = "fp32"
+    batch: int | None = 1
+    device: str = "cpu"
+    threads: int | None = None
+    options: dict[str, Option] = {}
+    inputs: tuple[TensorSpec, ...] = ()
+    weights: str | None = None
+    seed: int = 0
+    io: str = "device"
+    cold: bool = False
+    rotate: bool = False
+    depth: int | None = None
+
+    @property
+    def backend_label(self) -> str:
+        """``onnxruntime:cpu``, or ``pytorch`` where there is no variant."""
+        return f"{self.backend}:{self.variant}" if self.variant else self.backend
+
+    @property
+    def options_label(self) -> str:
+        """Options as ``name=value`` words, sorted by name."""
+        return " ".join(f"{name}={_word(value)}" for name, value in sorted(self.options.items()))
+
+    @property
+    def label(self) -> str:
+        """The case in one line, without its model."""
+        words = [self.backend_label, self.precision]
+        words += [] if self.batch is None else [f"batch {self.batch}"]
+        words += [self.device]
+        words += [] if self.threads is None else [plural(self.threads, "thread")]
+        words += self.manner
+        words += [self.options_label] if self.options else []
+        return " ".join(words)
+
+    @property
+    def manner(self) -> list[str]:
+        """How it is called, in words; none for a call on the device, with warm caches and no limit in flight."""
+        words = [] if self.io == "device" else [f"{self.io} io"]
+        words += ["cold"] if self.cold else []
+        words += ["rotating"] if self.rotate else []
+        return words if self.depth is None else [*words, f"depth {self.depth}"]
+
+    @property
+    def digest(self) -> str:
+        """Twelve hexadecimal digits that two cases share only if they are equal."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:12]
+
+    @property
+    def folder(self) -> str:
+        """Name of the case's folder: readable, safe in a path, and different for different cases of a model."""
+        words = [self.backend, self.variant, self.precision, "" if self.batch is None else f"b{self.batch}"]
+        words += [self.device, "" if self.threads is None else f"t{self.threads}"]
+        words += [word.replace(" ", "") for word in self.manner]
+        name = "-".join(word for word in words if word)
+        hidden = (self.options, self.inputs, self.weights, self.seed)
+        if any(hidden):
+            options = re.sub(r"[^\w.=-]+", "_", self.options_label.replace(" ", "-"))
+            name += f"-{options}" if options and len(options) <= 60 else ""
+            name += f"-{self.digest[:6]}"
+        return re.sub(r"[^\w.=-]+", "_", name)
+
+
+def _word(value: Option) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class Budget(Struct, frozen=True, kw_only=True):
+    """What is measured of a case, and how much; not part of what the case is.
+
+    Attributes:
+        mode: ``latency``, ``throughput`` or ``both``.
+        warmup: calls before the first sample; ``None``: until they are steady.
+        warmup_seconds: how long that takes at least.
+        iterations: latency samples; ``None``: see ``seconds``.
+        seconds: time for the latency samples; ``None``: as ``stop`` says.
+        stop: ``half-width``: until the median's 95 % interval is ``half_width`` of it to either side; ``plateau``:
+            until the noise no longer changes.
+        max_time: seconds after which a series ends anyway, that of the warm-up as well; ``None``: :data:`MAX_TIME`, but
+            for series whose end is asked for, by ``iterations`` or ``seconds``.
+        timeout: seconds after which the case's process is killed, its preparation included.
+    """
+
+    mode: str = "both"
+    warmup: int | None = None
+    iterations: int | None = None
+    warmup_seconds: float = 1.0
+    seconds: float | None = None
+    stop: str = "half-width"
+    half_width: float = 0.01
+    max_time: float | None = None
+    timeout: float = 900.0
+
+
+def split_label(text: str, known: Sequence[str]) -> tuple[str, str | None]:
+    """``("onnxruntime", "cpu")`` from ``onnxruntime:cpu``; the variant is ``None`` where none is named.
+
+    Raises:
+        InferlensError: if the backend is not among ``known``.
+    """
+    name, colon, variant = text.partition(":")
+    if name not in known:
+        raise InferlensError(
+            f"There is no backend '{name}'.",
+            expected=f"one of {', '.join(known)}",
+            hint=suggestion(name, known) or "inferlens doctor",
+        )
+    return name, variant if colon else None

@@ -1,0 +1,150 @@
+"""A median from several processes of one case: how sure it is, and where the uncertainty comes from.
+
+Samples of one process share its memory layout, its compiled code and the machine's state, so a longer run does not tell
+what another run would give. As in T. Kalibera and R. Jones, "Rigorous benchmarking in reasonable time", ISMM 2013, the
+process is the unit that is repeated: each gives one number, the logarithm of its median, and the interval is Student's
+over these. It covers both levels, for a process's median varies by both. It is never shorter than what the samples
+within the processes alone allow: few processes may agree by luck, or by a coarse clock.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from inferlens.stats.distributions import normal_quantile, student_quantile
+from inferlens.stats.intervals import Interval, median_interval
+
+_LEVEL = 0.95
+# Wider than any finding, and still a finite number.
+_WIDEST = 300.0
+
+
+class Centre(Struct, frozen=True):
+    """The median of one process, on a logarithmic scale.
+
+    Attributes:
+        log: natural logarithm of the median.
+        variance: square of the logarithm's standard error within the process; ``None`` where that is not known.
+    """
+
+    log: float
+    variance: float | None
+
+
+class Estimate(Struct, frozen=True, kw_only=True):
+    """The median of a case over its processes.
+
+    Attributes:
+        median: the geometric mean of the processes' medians, in the samples' unit.
+        interval: of ``median``; ``None`` with too few samples.
+        processes: how many there were.
+        between: whether the interval covers variation between processes: not with a single one.
+        deviation_between: relative standard deviation of the processes' true medians; ``None`` with a single process, 0
+            where the samples within explain all of it.
+        deviation_within: relative standard error of one process's median; ``None`` where it is not known.
+    """
+
+    median: float
+    interval: Interval | None
+    processes: int
+    between: bool
+    deviation_between: float | None
+    deviation_within: float | None
+
+    @property
+    def between_share(self) -> float | None:
+        """The share of a process's median's variance that is between processes, 0 to 1: what longer runs cannot mend.
+
+        ``None`` where one of the two parts is not known, or both are 0.
+        """
+        if self.deviation_between is None or self.deviation_within is None:
+            return None
+        between, within = self.deviation_between**2, self.deviation_within**2
+        return between / (between + within) if between + within > 0 else None
+
+
+def estimate(processes: Sequence[Sequence[float]], level: float = 0.95) -> Estimate | None:
+    """The median over processes, each with its samples in order of time, with an interval at confidence ``level``.
+
+    The order of the processes does not matter. Processes without samples do not count; ``None`` if none is left, or a
+    median is not positive.
+    """
+    full = [samples for samples in processes if len(samples)]
+    found = centres(full)
+    if not found:
+        return None
+    logs = np.sort([centre.log for centre in found])
+    middle = float(logs.mean())
+    within = mean_variance(found)
+    alone = len(found) == 1
+    between = None if alone or within is None else math.sqrt(max(float(logs.var(ddof=1)) - within, 0.0))
+    if alone:
+        interval = median_interval(full[0], level)
+    else:
+        margin = margin_of(float(logs.var(ddof=1)), within, len(found), level)
+        interval = around(math.exp(middle), margin)
+    return Estimate(
+        median=float(np.median(full[0])) if alone else math.exp(middle),
+        interval=interval,
+        processes=len(found),
+        between=not alone,
+        deviation_between=between,
+        deviation_within=None if within is None else math.sqrt(within),
+    )
+
+
+def over_processes(values: Sequence[float | None], level: float = 0.95) -> Interval | None:
+    """The interval of the geometric mean of one number per process, such as its p95: Student's over the logarithms.
+
+    It covers both levels, for such a number varies by both. ``None`` with fewer than two processes, or where one has no
+    positive number.
+    """
+    known = [value for value in values if value is not None and 0 < value < math.inf]
+    if len(known) < max(2, len(values)):
+        return None
+    logs = np.sort(np.log(known))
+    return around(math.exp(float(logs.mean())), margin_of(float(logs.var(ddof=1)), None, len(known), level))
+
+
+def centres(processes: Sequence[Sequence[float]]) -> list[Centre]:
+    """The centre of each process that has samples; none at all if a median is not positive and finite."""
+    found = []
+    for samples in processes:
+        if not len(samples):
+            continue
+        middle = float(np.median(samples))
+        if not (middle > 0 and math.isfinite(middle)):
+            return []
+        found.append(Centre(math.log(middle), _variance(samples)))
+    return found
+
+
+def _variance(samples: Sequence[float]) -> float | None:
+    """Square of the standard error of the median's logarithm, from its interval: its length over twice z."""
+    interval = median_interval(samples, _LEVEL)
+    if interval is None or interval.low <= 0:
+        return None
+    return (math.log(interval.high / interval.low) / (2 * normal_quantile((1 + _LEVEL) / 2))) ** 2
+
+
+def mean_variance(found: Sequence[Centre]) -> float | None:
+    """The mean of the variances within; ``None`` where one is not known."""
+    known = [centre.variance for centre in found if centre.variance is not None]
+    return math.fsum(known) / len(known) if known and len(known) == len(found) else None
+
+
+def margin_of(variance: float, within: float | None, count: int, level: float) -> float:
+    """Half the length of Student's interval of a mean of ``count`` logarithms, at least that from ``within`` alone."""
+    upper = (1 + level) / 2
+    margin = student_quantile(upper, count - 1) * math.sqrt(variance / count)
+    return max(margin, normal_quantile(upper) * math.sqrt((within or 0.0) / count))
+
+
+def around(middle: float, margin: float) -> Interval:
+    """The interval from ``middle`` over e to the ``margin`` to ``middle`` times that."""
+    factor = math.exp(min(margin, _WIDEST))
+    return Interval(middle / factor, middle * factor)

@@ -1,0 +1,193 @@
+"""Which events belong together: GPU events and their launches, launches and the operators and scopes around them.
+
+A scope is around a moment when it runs on the same thread, has begun by then and has not ended. That is so for events
+that overlap without one being inside the other, too. Everything is linear but for sorting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from inferlens.trace.category import Category
+from inferlens.trace.room import Room, kept
+from inferlens.trace.trace import Bools, Codes, Ints, Trace
+
+NONE = -1
+_NEVER = 2**63 - 1
+# Intervals that are Python's numbers at a time: these take five times the memory.
+_PART = 2**16
+
+
+class LaunchLinks:
+    """The launch_links of one trace, each made when first asked for."""
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace = trace
+
+    @cached_property
+    def parent(self) -> Ints:
+        """For each scope the place, in ``trace.scopes``, of the innermost scope around its begin; -1 without one."""
+        return self.nest.parent
+
+    @cached_property
+    def nest(self) -> Nest:
+        """The scopes, as intervals in each other."""
+        return Nest.of(self.trace, self.trace.scopes.row)
+
+    @kept
+    def launch(self) -> Ints:
+        """For each GPU event the place, in ``trace.calls``, of the call that launched it; -1 where it is not known.
+
+        Of several calls with its correlation it is the last that began before it, or else the first.
+        """
+        calls, gpu = self.trace.calls, self.trace.gpu
+        if not len(calls):
+            return np.full(len(gpu), NONE, dtype=np.int64)
+        order = np.argsort(calls.correlation, kind="stable")  # of equal ones, in the order of their begins
+        known = calls.correlation[order]
+        first = np.searchsorted(known, gpu.correlation, "left")
+        last = np.searchsorted(known, gpu.correlation, "right")
+        found = (first < last) & (gpu.correlation > 0)
+        place = np.where(found, order[np.minimum(first, len(order) - 1)], NONE)
+        for index in np.flatnonzero(found & (last - first > 1)).tolist():
+            several = order[first[index] : last[index]]
+            begins = self.trace.begin[calls.row[several]]
+            before = np.searchsorted(begins, self.trace.begin[gpu.row[index]], "right")
+            place[index] = several[max(int(before) - 1, 0)]
+        return place
+
+    @kept
+    def operator(self) -> Ints:
+        """For each GPU event the place, in ``trace.scopes``, of the innermost operator around its launch.
+
+        Without a known launch it is the operator whose external id the event names; -1 where there is none.
+        """
+        found = np.full(len(self.trace.gpu), NONE, dtype=np.int64)
+        launched = self.launch >= 0
+        found[launched] = self.around_calls(Category.OPERATOR)[self.launch[launched]]
+        return np.where(launched, found, self._by_external)
+
+    @kept
+    def _by_external(self) -> Ints:
+        scopes, external = self.trace.scopes, self.trace.gpu.external
+        if not len(scopes):
+            return np.full(len(external), NONE, dtype=np.int64)
+        ids = np.where(self.trace.category[scopes.row] == Category.OPERATOR, scopes.external, NONE)
+        order = np.argsort(ids, kind="stable")
+        place = np.minimum(np.searchsorted(ids[order], external), len(order) - 1)
+        return np.where((ids[order[place]] == external) & (external > 0), order[place], NONE)
+
+    def around_calls(self, category: Category | None = None) -> Ints:
+        """For each of ``trace.calls`` the innermost scope of that category around its begin."""
+        rows = self.trace.calls.row
+        return self.innermost(self.trace.thread[rows], self.trace.begin[rows], category)
+
+    def innermost(self, thread: Codes, time: Ints, category: Category | None = None) -> Ints:
+        """For each moment of a thread the place of the innermost scope, of that category, around it; -1 without one."""
+        wanted = None if category is None else self.trace.category[self.trace.scopes.row] == category
+        return self.nest.innermost(thread, time, wanted)
+
+    def scopes_around(self, place: int, time: int) -> tuple[int, ...]:
+        """All scopes around a moment, outermost first; ``place`` is the innermost one."""
+        found = []
+        while place >= 0:
+            if self.nest.end[place] > time:  # one that only overlaps may have ended
+                found.append(place)
+            place = int(self.parent[place])
+        return tuple(reversed(found))
+
+    def annotations_of_calls(self) -> list[tuple[str, ...]]:
+        """For each of ``trace.calls`` the names of the ``record_function`` scopes around it, outermost first."""
+        times = self.trace.begin[self.trace.calls.row].tolist()
+        rows = self.trace.scopes.row
+        is_annotation = self.trace.category[rows] == Category.ANNOTATION
+        names: list[tuple[str, ...]] = []
+        for place, time in zip(self.around_calls(Category.ANNOTATION).tolist(), times, strict=True):
+            around = [each for each in self.scopes_around(place, time) if is_annotation[each]]
+            names.append(tuple(self.trace.name_of(int(rows[each])) for each in around))
+        return names
+
+
+@dataclass(frozen=True, eq=False)
+class Nest:
+    """Intervals on threads, sorted by thread, then by begin, outer ones first; and which are in which."""
+
+    thread: Codes
+    begin: Ints
+    end: Ints
+    room: Room
+
+    @classmethod
+    def of(cls, trace: Trace, rows: Ints) -> Nest:
+        """Some events of a trace, which are in order already."""
+        room = trace.room
+        return cls(room.kept(trace.thread[rows]), room.kept(trace.begin[rows]), room.kept(trace.ends(rows)), room)
+
+    @cached_property
+    def _nested(self) -> tuple[Ints, Codes]:
+        parent, depth = nested(self.thread, self.begin, self.end)
+        return self.room.kept(parent), self.room.kept(depth)
+
+    @property
+    def parent(self) -> Ints:
+        """For each interval the innermost one around its begin; -1 without one."""
+        return self._nested[0]
+
+    @cached_property
+    def levels(self) -> list[Ints]:
+        """The intervals' places by how many are around them, those without any first."""
+        depth = self._nested[1]
+        order = self.room.kept(np.argsort(depth, kind="stable"))
+        return np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(depth) else []
+
+    def innermost(self, thread: Codes, time: Ints, wanted: Bools | None = None) -> Ints:
+        """For each moment of a thread the innermost interval around it, of those that are wanted; -1 without one."""
+        found = np.full(len(time), NONE, dtype=np.int64)
+        for each in np.unique(thread).tolist():
+            here = thread == each
+            low, high = np.searchsorted(self.thread, [each, each + 1])
+            found[here] = np.searchsorted(self.begin[low:high], time[here], "right") + low - 1
+            found[here & (found < low)] = NONE
+        open_ones = np.flatnonzero(found >= 0)
+        while len(open_ones):
+            places = found[open_ones]
+            fits = time[open_ones] < self.end[places]
+            if wanted is not None:
+                fits &= wanted[places]
+            open_ones = open_ones[~fits]
+            found[open_ones] = self.parent[found[open_ones]]
+            open_ones = open_ones[found[open_ones] >= 0]
+        return found
+
+
+def nested(thread: Codes, begin: Ints, end: Ints) -> tuple[Ints, Codes]:
+    """For each of some intervals the innermost one around its begin, on its thread.
+
+    Args:
+        thread, begin, end: sorted by thread, then by begin, outer ones first.
+
+    Returns:
+        Its place, -1 without one; and how many are around each other up to there.
+    """
+    parent, depth = np.empty(len(begin), dtype=np.int64), np.empty(len(begin), dtype=np.int32)
+    # The last one and all around it, outermost first: what has ended by a begin has ended for all that come later.
+    places, ends, now = [NONE], [_NEVER], None
+    for low in range(0, len(begin), _PART):
+        part = slice(low, low + _PART)
+        above, around = [], []
+        intervals = zip(thread[part].tolist(), begin[part].tolist(), end[part].tolist(), strict=True)
+        for place, (of, start, stop) in enumerate(intervals, low):
+            if of != now:
+                places, ends, now = [NONE], [_NEVER], of
+            while ends[-1] <= start:
+                ends.pop()
+                places.pop()
+            above.append(places[-1])
+            around.append(len(places) - 1)
+            places.append(place)
+            ends.append(stop)
+        parent[part], depth[part] = above, around
+    return parent, depth

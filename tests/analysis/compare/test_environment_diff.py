@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from inferlens import InferlensError
+from inferlens.analysis.compare.cases import compare
+from inferlens.analysis.compare.environment_diff import differences
+from inferlens.record.machine import MachineLog
+from inferlens.record.record import Environment, Gpu, ModelFacts
+from inferlens.spec.case import Budget, TensorSpec
+from tests.analysis.compare.sides import broken, ran
+from tests.views.samples import case
+
+GPU = Gpu(name="a GPU", memory=80 * 2**30, uuid="GPU-1", power_limit=700.0)
+WHERE = Environment(
+    cpu="a CPU", cpu_cores=8, cpu_threads=16, governor="performance", memory=64 * 2**30, gpus=(GPU,), driver="570.1",
+    cuda_driver="12.8", system="Linux", container="docker", python="CPython 3.11", inferlens="0.1.0",
+    libraries={"torch": "2.9.0"}, variables={"OMP_NUM_THREADS": "4"}, git_revision="abc",
+)  # fmt: skip
+CUDA = case(device="cuda")
+
+
+def found(of, **changes):
+    """Differences of one case, where the candidate's environment has ``changes``."""
+    other = msgspec.structs.replace(WHERE, **changes)
+    pair = ran(of, environment=WHERE)[0], ran(of, run="new", environment=other)[0]
+    return {each.field: (each.base, each.candidate, each.unlike) for each in differences([pair])}
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"cpu": "another"}, {"CPU": ("a CPU", "another", True)}),
+        ({"cpu": ""}, {"CPU": ("a CPU", "unknown", True)}),
+        ({"cpu_cores": 4}, {"CPU cores": ("8", "4", True)}),
+        ({"cpu_threads": None}, {"CPU threads": ("16", "unknown", True)}),
+        ({"governor": "powersave"}, {"CPU governor": ("performance", "powersave", True)}),
+        ({"gpus": (GPU, GPU)}, {"GPUs": ("a GPU", "2 x a GPU", True)}),
+        ({"gpus": ()}, {"GPUs": ("a GPU", "unknown", True), "GPU card": ("GPU-1", "unknown", False),
+                        "GPU memory": ("80.0 GiB", "unknown", True)}),
+        ({"driver": "580.1"}, {"driver": ("570.1 (CUDA 12.8)", "580.1 (CUDA 12.8)", True)}),
+        ({"variables": {}}, {"OMP_NUM_THREADS": ("4", "not there", True)}),
+        ({"variables": {"OMP_NUM_THREADS": "4", "LD_PRELOAD": "x.so"}}, {"LD_PRELOAD": ("not there", "x.so", False)}),
+        ({"memory": 32 * 2**30}, {"memory": ("64.0 GiB", "32.0 GiB", False)}),
+        ({"memory": 64 * 2**30 - 2**20}, {}),
+        ({"system": "Linux 2"}, {"system": ("Linux", "Linux 2", False)}),
+        ({"container": ""}, {"container": ("docker", "unknown", False)}),
+        ({"python": "CPython 3.12"}, {"Python": ("CPython 3.11", "CPython 3.12", False)}),
+        ({"inferlens": "0.2.0"}, {"inferlens": ("0.1.0", "0.2.0", False)}),
+        ({"libraries": {"torch": "2.10.0", "onnx": "1.2"}},
+         {"torch": ("2.9.0", "2.10.0", False), "onnx": ("not there", "1.2", False)}),
+        ({"git_revision": "def+"}, {"git revision": ("abc", "def+", False)}),
+        ({}, {}),
+    ],
+)  # fmt: skip
+def test_fields(changes, expected):
+    assert found(CUDA, **changes) == expected
+
+
+def test_every_field_of_the_environment_is_looked_at():
+    values = {str: "else", int: 1, tuple: (), dict: {"else": "else"}}
+    for field in msgspec.structs.fields(Environment):
+        kind = type(getattr(WHERE, field.name))
+        assert found(CUDA, **{field.name: values[kind]}), field.name
+
+
+def test_every_field_of_a_gpu_is_looked_at():
+    values = {str: "else", int: 1, float: 1.0}
+    for field in msgspec.structs.fields(Gpu):
+        if field.name != "compute_capability":  # follows from the name
+            value = values[type(getattr(GPU, field.name))]
+            assert found(CUDA, gpus=(msgspec.structs.replace(GPU, **{field.name: value}),)), field.name
+
+
+def limited(*limits):
+    """GPUs with these power limits."""
+    return tuple(Gpu(name="a GPU", uuid=f"GPU-{index}", power_limit=limit) for index, limit in enumerate(limits, 1))
+
+
+def limits(base, candidate, of=CUDA, base_watched="", candidate_watched=""):
+    """What is said of the power limits of two sides with these GPUs."""
+    one, other = (
+        ran(of, environment=Environment(gpus=gpus), machine=MachineLog(interval=0.02, gpu_uuid=watched))[0]
+        for gpus, watched in ((base, base_watched), (candidate, candidate_watched))
+    )
+    told = differences([(one, other)])
+    return [(each.base, each.candidate, each.unlike) for each in told if each.field == "GPU power limit"]
+
+
+def test_another_power_limit_is_unlike():
+    assert limits(limited(700.0), limited(450.5)) == [("700 W", "450.5 W", True)]
+    assert not limits(limited(700.0), limited(701.0)), "as drivers round it"
+    assert not limits(limited(700.0), limited(450.0), of=case())
+
+
+@pytest.mark.parametrize("gpus", [limited(None), ()])
+def test_a_power_limit_that_one_side_does_not_know_is_not_mentioned(gpus):
+    assert not limits(gpus, limited(700.0))
+    assert not limits(limited(700.0), gpus)
+
+
+def test_the_power_limit_is_that_of_the_gpu_that_was_watched():
+    several = limited(700.0, 450.0)
+    assert limits(several, several, base_watched="GPU-1", candidate_watched="GPU-2") == [("700 W", "450 W", True)]
+    assert not limits(several, limited(700.0, 300.0), base_watched="GPU-1", candidate_watched="GPU-1")
+    assert not limits(several, limited(300.0)), "which of the two it was is not known"
+    assert limits(limited(700.0, 700.0), limited(300.0)) == [("700 W", "300 W", True)]
+
+
+def test_the_gpu_and_its_driver_do_not_matter_to_a_cpu():
+    assert not found(case(), gpus=(), driver="1", cuda_driver="2")
+
+
+def test_another_card_of_the_same_kind_is_said():
+    other = msgspec.structs.replace(GPU, uuid="GPU-2", memory=GPU.memory - 2**20)
+    assert found(CUDA, gpus=(other,)) == {"GPU card": ("GPU-1", "GPU-2", False)}
+
+
+@pytest.mark.parametrize(
+    ("facts", "field", "unlike"),
+    [
+        ({"inputs": (TensorSpec("x", (1, 3, 299, 299)),)}, "inputs", True),
+        ({"weights_sha256": "b" * 64}, "weights", False),
+        ({"parameters": 7}, "parameters", False),
+    ],
+)
+def test_the_model_as_it_was_run(facts, field, unlike):
+    model = ModelFacts(name="m", inputs=(TensorSpec("x", (1, 3, 224, 224)),), weights_sha256="a" * 64, parameters=5)
+    other = msgspec.structs.replace(model, **facts)
+    base, (candidate,) = ran(model=model), ran(run="new", model=other, processes=1)
+    (difference,) = differences([(base[0], candidate)])
+    assert (difference.field, difference.unlike) == (field, unlike)
+    failed = broken(run="new", model=msgspec.structs.replace(other))
+    assert not differences([(base[0], failed)]), "it may not have got as far as its model"
+
+
+def of_budgets(base, candidate):
+    """What is said of two sides that were measured with these budgets."""
+    pair = ran(budget=base)[0], ran(run="new", budget=candidate)[0]
+    return {one.field: (one.base, one.candidate, one.unlike) for one in differences([pair])}
+
+
+def test_how_much_was_measured_is_said():
+    assert of_budgets(Budget(warmup=0, iterations=25), Budget(seconds=2.0)) == {
+        "warm-up": ("0", "until steady", False),
+        "iterations": ("25", "not fixed", False),
+        "seconds": ("not fixed", "2.00 s", False),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"mode": "latency"}, {"mode": ("both", "latency", False)}),
+        ({"warmup_seconds": 0.25}, {"least warm-up": ("1.00 s", "250 ms", False)}),
+        ({"iterations": 20_000}, {"iterations": ("not fixed", "20,000", False)}),
+        ({"stop": "plateau"}, {"stop": ("half-width", "plateau", False)}),
+        ({"half_width": 0.025}, {"half-width": ("1 %", "2.5 %", False)}),
+        ({"max_time": 90.0}, {"max time": ("by default", "1 min 30 s", False)}),
+        ({"timeout": 60.0}, {}),
+        ({}, {}),
+    ],
+)
+def test_fields_of_the_budget(changes, expected):
+    assert of_budgets(Budget(), Budget(**changes)) == expected
+
+
+def test_every_field_of_the_budget_is_looked_at_but_the_deadline():
+    values = {str: "else", int: 7, float: 7.0, type(None): 7}
+    for field in msgspec.structs.fields(Budget):
+        other = Budget(**{field.name: values[type(getattr(Budget(), field.name))]})
+        assert bool(of_budgets(Budget(), other)) == (field.name != "timeout"), field.name
+
+
+def test_another_budget_is_not_refused():
+    compared = compare(ran(budget=Budget(iterations=100)), ran(run="new"))
+    assert compared.cases[0].verdict == "SAME"
+    assert [each.field for each in compared.differences] == ["iterations"]
+
+
+def test_equal_differences_are_one_with_the_number_of_cases():
+    other = msgspec.structs.replace(WHERE, git_revision="def")
+    pairs = [
+        (ran(of, environment=WHERE)[0], ran(of, run="new", environment=where)[0])
+        for of, where in ((case(), other), (case("openvino"), other), (case("onnxruntime:cpu"), WHERE))
+    ]
+    (difference,) = differences(pairs)
+    assert difference.cases == 2
+
+
+def test_unlike_machines_are_refused_with_all_that_differs():
+    other = msgspec.structs.replace(WHERE, cpu="another", cpu_threads=8, git_revision="def")
+    base = [*ran(environment=WHERE), *ran(case("openvino"), environment=WHERE)]
+    candidate = [*ran(run="new", environment=other), *ran(case("openvino"), run="new", environment=WHERE)]
+    with pytest.raises(InferlensError) as error:
+        compare(base, candidate)
+    assert error.value.what.splitlines()[1:] == [
+        "  CPU: a CPU / another (1 of 2 cases)",
+        "  CPU threads: 16 / 8 (1 of 2 cases)",
+    ]
+    assert "--unlike" in error.value.hint
+    compared = compare(base, candidate, unlike=True)
+    assert [each.field for each in compared.differences if each.unlike] == ["CPU", "CPU threads"]
+    assert [each.verdict for each in compared.cases] == ["SAME", "SAME"]
+
+
+def test_other_libraries_are_said_and_not_refused():
+    other = msgspec.structs.replace(WHERE, libraries={"torch": "2.10.0"})
+    compared = compare(ran(environment=WHERE), ran(run="new", environment=other))
+    assert compared.cases[0].verdict == "SAME"
+    assert [each.field for each in compared.differences] == ["torch"]

@@ -1,0 +1,172 @@
+"""``inferlens findings`` as a person runs it, on good folders and bad ones, and on models that were really profiled."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from inferlens.execution import profiling
+from inferlens.execution.ceilings import Kept
+from inferlens.record import layer_profile
+from inferlens.record.profile_store import load_profiles, save
+from inferlens.record.work import Ceilings
+from inferlens.views.profiled.findings import judged, render
+from tests import commands
+from tests.analysis.findings.crafted import ON_GPU, kernel, launched, layer, layered, untouched
+from tests.analysis.profile.samples import NASTY, eager, failed, fused, nasty, saved
+from tests.commands import inferlens
+from tests.views.samples import case
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return saved(tmp_path / "results", eager(), fused(), median=3e-3)
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "csv", "json"])
+def test_every_format_says_the_same(results: Path, format: str) -> None:
+    done = inferlens("findings", "results", "--format", format, cwd=results.parent)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    text = " ".join(done.stdout.split()).replace("\\", "")
+    assert "1 batch norm right after a convolution" in text
+    assert "Fold them into the weights" in text
+    assert "batch-norm-not-folded" in text
+
+
+def test_data_for_programs(results: Path) -> None:
+    done = inferlens("findings", "results", "--format", "json", cwd=results.parent)
+    document = json.loads(done.stdout)
+    assert document["schema"] == "inferlens.findings/1"
+    assert [each["name"] for each in document["cases"]] == ["pytorch fp32", "onnxruntime:cpu fp32"]
+    first = next(each for each in document["cases"][0]["findings"] if each["rule"] == "batch-norm-not-folded")
+    assert first["evidence"] == {"layers": 1, "seconds": pytest.approx(first["seconds"])}
+    assert 0 < first["seconds"] < first["whole"]
+    done = inferlens("findings", "results", "--format", "csv", "--top", "1", cwd=results.parent)
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row["place"] for row in rows] == ["1", "1"]
+    assert json.loads(rows[0]["evidence"])
+
+
+def test_only_the_first_few(results: Path) -> None:
+    every, few = (inferlens("findings", "results", *top, cwd=results.parent).stdout for top in ([], ["--top", "1"]))
+    assert " 2. " in every
+    assert " 2. " not in few
+
+
+def test_nothing_to_say_and_nothing_to_look_at(tmp_path: Path) -> None:
+    quiet = layered(layer("conv", 5.0))
+    broken = msgspec.structs.replace(failed(case("openvino"), "It has no fp16."), hint="--precision fp32")
+    folder = saved(tmp_path / "results", quiet, broken, median=5e-3)
+    said = inferlens("findings", "results", cwd=folder.parent).stdout
+    assert "pytorch fp32: No rule has anything to say." in said
+    assert "Not looked at: floors" in said
+    assert "openvino fp32: It has no fp16. --precision fp32" in said
+
+
+def test_whose_time_could_be_won(tmp_path: Path) -> None:
+    """Layers are timed in profiled runs, which may take several times as long as a call."""
+    of = layered(layer("conv", 1.0), layer("reorder", 1.0, kind="Reorder"))
+    save(tmp_path, of)
+    (tmp_path / "record.json").write_bytes(msgspec.json.encode(untouched(of, 0.5)))
+    said = render(judged(load_profiles([tmp_path])), "markdown")
+    assert "at most 1.00 ms of a profiled run could be won (50 %)" in said
+    assert "of an untouched call" not in said
+
+
+def test_the_cost_of_profiling_layers_is_that_of_their_own_record(tmp_path: Path) -> None:
+    """Levels that were profiled one after the other each have a record; the later one is of the kernels here."""
+    layers, kernels = layered(layer("conv", 3.0), of=ON_GPU), launched(kernel("add", 2.0, 200))
+    for profile, median in ((layers, 1.0), (kernels, 2.0)):
+        (tmp_path / profile.level).mkdir()
+        save(tmp_path / profile.level, profile)
+        record = msgspec.structs.replace(untouched(layers, median), id=profile.record)
+        (tmp_path / profile.level / "record.json").write_bytes(msgspec.json.encode(record))
+    said = render(judged(load_profiles([tmp_path])), "markdown")
+    assert "3.00x as long as an untouched one (3.00 ms and 1.00 ms)" in said
+
+
+def test_levels_of_a_case_are_one_case(tmp_path: Path) -> None:
+    layers, kernels = layered(layer("conv", 1.0), of=ON_GPU), launched(kernel("add", 2.0, 200))
+    for profile in (layers, kernels):
+        save(tmp_path, profile)
+    (tmp_path / "record.json").write_bytes(msgspec.json.encode(untouched(layers, 2.0)))
+    said = render(judged(load_profiles([tmp_path])), "markdown")
+    assert "of an untouched call could be won" in said
+    (one,) = judged(load_profiles([tmp_path]))
+    assert {"host-bound", "tiny-kernels"} <= {each.rule for each in one.found}
+    assert not any(each.startswith(("layers", "kernels")) for each in one.unseen)
+
+
+@pytest.mark.parametrize("format", ["table", "markdown", "csv", "json"])
+@pytest.mark.parametrize("width", [10, 80, 300])
+def test_names_that_break_out_of_whatever_they_stand_in(tmp_path: Path, format: str, width: int) -> None:
+    bad = layer(NASTY, 9.0, NASTY, NASTY)
+    norm = layer(NASTY + "2", 5.0, "BatchNorm2d", NASTY)
+    folder = saved(tmp_path / "results", nasty(), layered(layer("conv", 5.0), norm, bad, of=case("openvino")))
+    text = render(judged(load_profiles([folder])), format, width=width)
+    assert "\x1b" not in text or format == "csv", "a spreadsheet has names as they are"
+    if format in ("table", "markdown"):
+        assert "\u202e" not in text
+        assert "<b>" not in text.replace("\\<b", "") or format == "table"
+        assert max(map(len, text.splitlines())) <= (max(width, 60) if format == "table" else 1500)
+
+
+def test_hostile_files_are_notes(results: Path) -> None:
+    for name, data in {"a": b"", "b": b"[" * 100_000, "c": layer_profile.encode(eager())[:-200]}.items():
+        (results / name).mkdir()
+        (results / name / "profile-layer.json").write_bytes(data)
+    done = inferlens("findings", "results", cwd=results.parent)
+    assert done.returncode == 0
+    assert done.stderr.count("was left out") == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [(["nowhere"], "does not exist"), (["results", "-f", "junit"], "no format 'junit'")]
+)
+def test_errors_have_a_cure(results: Path, arguments: list[str], said: str) -> None:
+    done = inferlens("findings", *arguments, cwd=results.parent)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+NET = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.bn, self.act = nn.Conv2d(16, 16, 1), nn.BatchNorm2d(16), nn.ReLU()
+    def forward(self, x):
+        return self.act(self.bn(self.conv(x)))
+
+def net():
+    return nn.Sequential(*(Block() for _ in range(4))).eval()
+
+def example_inputs():
+    return torch.randn(1, 16, 64, 64)
+"""
+
+
+def test_models_that_were_really_profiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager PyTorch runs its batch norms; ONNX Runtime has folded them, and is not said to have not."""
+    pytest.importorskip("onnxruntime")
+    commands.stay(monkeypatch)
+    monkeypatch.setattr(profiling, "launch", commands.launch)
+    monkeypatch.setattr(Kept, "of", lambda *_: Ceilings(device="a CPU", bandwidth=0.0, rates={}))  # takes its time
+    (tmp_path / "small_net.py").write_text(NET)
+    words = ["--backend", "pytorch,onnxruntime", "--max-time", "0.2s", "--runs", "12", "--input", "x=1x16x64x64"]
+    done = inferlens("profile", "small_net:net", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    shown = done.stdout.partition("whole run")[0]
+    assert "batch norms right after a convolution" in shown, "findings stand above the table"
+    by_case = {each.case.name: each.found for each in judged(load_profiles([tmp_path / "results"]))}
+    assert "batch-norm-not-folded" in {each.rule for each in by_case["pytorch fp32"]}
+    assert "batch-norm-not-folded" not in {each.rule for each in by_case["onnxruntime:cpu fp32"]}

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+
+from inferlens.analysis.interference.energy import MOST_RELATIVE, SENSOR, UPDATE, cpu_energy_per_item, energy_per_item
+from inferlens.record.machine import MachineLog
+from tests.analysis.interference.logs import cpu_log, during, gpu_log
+
+
+def test_energy_of_the_counter() -> None:
+    log = gpu_log(energy=lambda time: 300 * time)
+    found = energy_per_item(log, 2.0, 8.0, 600)
+    assert found.joules == pytest.approx(3.0)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.high - 3.0 == pytest.approx(3.0 - found.low) == pytest.approx(3.0 * (UPDATE / 6 + SENSOR))
+    assert found.basis.startswith("NVML: counter")
+    assert (found.seconds, found.items, found.reason) == (6.0, 600, "")
+
+
+def test_a_counter_that_is_updated_late_is_within_the_bounds() -> None:
+    """The counter jumps every 100 ms, and what it shows is up to 100 ms old."""
+    for late in (0.0, 0.03, 0.07, 0.0999):
+        log = gpu_log(energy=lambda time, late=late: 300 * ((time - late) // UPDATE) * UPDATE)
+        found = energy_per_item(log, 2.03, 4.04, 201)
+        assert found.low is not None
+        assert found.high is not None
+        assert found.low <= 3.0 <= found.high
+
+
+def test_without_a_counter_power_is_averaged() -> None:
+    log = gpu_log(power=during(2.5, 10, 300.0, 290.0))
+    found = energy_per_item(log, 2.0, 8.0, 600)
+    assert found.low is not None
+    assert found.high is not None
+    assert found.joules == pytest.approx(3.0, rel=0.01)
+    assert found.low < 3.0 < found.high
+    assert "samples of the board's power" in found.basis
+
+
+def test_power_that_rises_within_its_own_window_is_too_coarse() -> None:
+    import msgspec
+
+    log = gpu_log(power=during(2.8, 10, 300.0, 50.0))
+    assert log.gpu
+    log = msgspec.structs.replace(log, gpu=msgspec.structs.replace(log.gpu, power_window=1.0))
+    found = energy_per_item(log, 2.0, 4.0, 200)
+    assert found.joules is None
+    assert "too coarse" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "items", "words"),
+    [
+        (2.0, 2.9, 90, "too few"),
+        (2.0, 8.0, 0, "too few"),
+        (8.0, 14.0, 600, "did not cover"),
+        (-5.0, 5.0, 600, "did not cover"),
+        (20.0, 30.0, 600, "too few"),
+    ],
+)
+def test_no_value_is_made_up(begin: float, end: float, items: int, words: str) -> None:
+    found = energy_per_item(gpu_log(energy=lambda time: 300 * time), begin, end, items)
+    assert (found.joules, found.low, found.high) == (None, None, None)
+    assert words in found.reason
+
+
+def test_a_counter_that_goes_back_has_no_value() -> None:
+    log = gpu_log(energy=lambda time: 300 * time if time < 5 else 300 * time - 1500)
+    assert "went back" in energy_per_item(log, 2.0, 8.0, 600).reason
+
+
+def test_a_counter_that_stands_still_has_no_value() -> None:
+    assert "too coarse" in energy_per_item(gpu_log(energy=5.0), 2.0, 8.0, 600).reason
+
+
+def test_no_gpu_and_no_rapl_are_answers() -> None:
+    assert energy_per_item(MachineLog(interval=0.1, absent={"gpu": "no driver"}), 0, 5, 5).reason == "no driver"
+    assert cpu_energy_per_item(MachineLog(interval=0.1), 0, 5, 5).reason == "the CPUs were not watched"
+    assert "neither" in energy_per_item(gpu_log(), 2.0, 8.0, 600).reason
+
+
+def test_energy_of_the_cpus() -> None:
+    found = cpu_energy_per_item(cpu_log(energy=lambda time: 40 * time), 1.0, 9.0, 80)
+    assert found.joules == pytest.approx(4.0)
+    assert found.high is not None
+    assert found.high / 4.0 - 1 < SENSOR + 0.001 < MOST_RELATIVE
+
+
+def test_what_others_used_is_not_called_ours() -> None:
+    shared = gpu_log(energy=lambda time: 300 * time, processes={"foreign_utilisation": during(4.0, 5.0, 0.5, 0.0)})
+    assert "another process" in energy_per_item(shared, 2.0, 8.0, 600).reason
+    assert energy_per_item(shared, 6.0, 9.0, 300).joules == pytest.approx(3.0)
+    busy = cpu_log(2, energy=lambda time: 40 * time, busy=2.0, others=1.0)
+    assert "other processes" in cpu_energy_per_item(busy, 2.0, 8.0, 600).reason

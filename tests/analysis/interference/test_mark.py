@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferlens.analysis.interference.mark import mark
+from inferlens.analysis.interference.words import warnings
+from inferlens.record.machine import LEAST_KEPT, MachineLog
+from tests.analysis.interference.logs import cpu_log, during, gpu_log
+
+BEGINS = [i / 100 for i in range(100, 900)]  # 800 samples from 1 s to 9 s
+LATENCIES = [0.009] * len(BEGINS)
+
+
+def test_an_undisturbed_series_is_kept_whole() -> None:
+    marks = mark(BEGINS, LATENCIES, gpu_log())
+    assert marks.clean
+    assert not marks.repeat
+    assert marks.kept == tuple(range(800))
+    assert (marks.why, marks.touched, marks.unseen) == ("", {}, {})
+    assert warnings(marks) == ()
+
+
+def test_a_few_disturbed_samples_are_left_out() -> None:
+    log = gpu_log(reasons=during(5.0, 5.0, 0x20, 0))
+    marks = mark(BEGINS, LATENCIES, log)
+    assert [round(BEGINS[i], 2) for i in marks.discarded] == [round(4.9 + i / 100, 2) for i in range(20)]
+    assert len(marks.kept) == 780
+    assert marks.clean
+    assert not marks.repeat
+    (warning,) = warnings(marks)
+    assert warning.code == "samples-left-out"
+    assert "software thermal slowdown" in warning.message
+    assert "20 of 800" in warning.message
+
+
+def test_a_sample_that_lasts_into_a_disturbance_is_disturbed() -> None:
+    marks = mark([1.0, 4.0], [2.95, 1.0], gpu_log(reasons=during(4.0, 4.0, 0x40, 0)), least=1)
+    assert marks.disturbed == (0, 1)
+
+
+def test_many_disturbed_samples_ask_for_another_run_once() -> None:
+    log = gpu_log(reasons=during(2.0, 5.0, 0x40, 0))
+    marks = mark(BEGINS, LATENCIES, log)
+    assert marks.repeat
+    assert marks.discarded == ()
+    assert "too many" in marks.why
+    again = mark(BEGINS, LATENCIES, log, repeated=True)
+    assert not again.repeat
+    assert again.discarded == ()
+    assert not again.clean
+    (warning,) = warnings(again)
+    assert warning.code == "disturbed"
+    assert "all are kept" in warning.message
+    assert "cool" in warning.advice
+
+
+def test_too_few_would_remain_of_a_short_series() -> None:
+    begins = [1 + i * 0.3 for i in range(LEAST_KEPT)]
+    log = gpu_log(reasons=during(2.0, 2.0, 0x40, 0))
+    assert mark(begins, [0.29] * len(begins), log).repeat
+    assert mark(begins, [0.29] * len(begins), log, least=5).discarded
+
+
+def test_the_power_limit_is_the_cases_own_doing() -> None:
+    log = gpu_log(reasons=during(2.0, 9.0, 0x04, 0), sm_clock=during(3.0, 5.0, 1_500_000_000, 1_980_000_000))
+    marks = mark(BEGINS, LATENCIES, log)
+    assert not marks.repeat
+    assert len(marks.kept) == 800
+    assert marks.touched == {"power cap": 710}
+    (warning,) = warnings(marks)
+    assert warning.code == "power-cap"
+    assert warning.message.startswith("710 of 800 samples")
+
+
+def test_clocks_that_were_asked_for_and_idleness_are_no_throttling() -> None:
+    assert mark(BEGINS, LATENCIES, gpu_log(reasons=0x01 | 0x02 | 0x10 | 0x100)).touched == {}
+
+
+def test_a_clock_that_falls_for_good_is_seen() -> None:
+    log = gpu_log(sm_clock=during(6.0, 99.0, 1_700_000_000, 1_980_000_000))
+    marks = mark(BEGINS, LATENCIES, log)
+    assert marks.repeat
+    assert marks.spans[0].begin == pytest.approx(5.9)
+    assert "1700 MHz" in marks.spans[0].why
+
+
+def test_clocks_outside_of_the_series_do_not_matter() -> None:
+    log = gpu_log(sm_clock=during(1.0, 9.0, 1_980_000_000, 345_000_000))
+    assert mark(BEGINS, LATENCIES, log).touched == {}
+
+
+def test_a_neighbour_on_the_gpu_disturbs_when_it_works() -> None:
+    silent = gpu_log(processes={"foreign": 2, "foreign_utilisation": 0.0})
+    assert mark(BEGINS, LATENCIES, silent).touched == {}
+    working = gpu_log(processes={"foreign": 2, "foreign_utilisation": during(4.0, 4.5, 0.3, 0.0)})
+    marks = mark(BEGINS, LATENCIES, working)
+    assert set(marks.touched) == {"foreign process"}
+    assert "30%" in marks.spans[0].why
+    assert (marks.spans[0].begin, marks.spans[0].end) == (3.5, 5.0)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "busy", "others", "disturbed"),
+    [
+        (4, 1.3, 0.3, False),  # others work, but there are free CPUs
+        (2, 2.0, 0.1, False),  # the case alone keeps all CPUs busy
+        (2, 1.9, 0.9, True),
+        (16, 15.8, 14.8, True),
+        (4, 3.4, 2.4, True),  # a CPU is not quite free, and more than half of the machine is somebody else's
+        (16, 9.5, 8.5, False),  # more than half is somebody else's, but there are CPUs enough
+        (16, 5.0, 4.0, False),
+    ],
+)
+def test_others_disturb_when_the_case_lacks_cpus(cpus: int, busy: float, others: float, disturbed: bool) -> None:
+    log = cpu_log(cpus, busy=during(4.0, 4.0, busy, 1.0), others=during(4.0, 4.0, others, 0.0))
+    marks = mark(BEGINS, LATENCIES, log)
+    assert (set(marks.touched) == {"cpu busy"}) is disturbed
+    if disturbed:
+        assert [(span.begin, span.end) for span in marks.spans] == [(3.5, 4.0)]
+
+
+def test_stolen_time_disturbs() -> None:
+    marks = mark(BEGINS, LATENCIES, cpu_log(steal=during(4.0, 4.5, 0.5, 0.0)))
+    assert set(marks.touched) == {"steal"}
+    assert "33%" in marks.spans[0].why
+    assert mark(BEGINS, LATENCIES, cpu_log(steal=0.02, busy=0.1)).touched == {}  # one tick
+
+
+def test_a_used_up_quota_is_told_and_not_removed() -> None:
+    marks = mark(BEGINS, LATENCIES, cpu_log(quota_wait=lambda time: max(0.0, (time - 4) * 0.2)))
+    assert set(marks.touched) == {"cpu quota"}
+    assert len(marks.kept) == 800
+    assert [warning.code for warning in warnings(marks)] == ["cpu-quota"]
+
+
+def test_a_core_that_gets_too_hot_disturbs() -> None:
+    marks = mark(BEGINS, LATENCIES, cpu_log(throttle_events=lambda time: 7 if time >= 4 else 3))
+    assert set(marks.touched) == {"throttled"}
+    assert (marks.spans[0].begin, marks.spans[0].end) == (3.5, 4.0)
+
+
+def test_what_could_not_be_looked_for_is_named() -> None:
+    assert mark(BEGINS, LATENCIES, None).unseen == {"all": "the machine was not watched"}
+    assert mark(BEGINS, LATENCIES, cpu_log()).unseen == {}
+    blind = MachineLog(interval=0.1, absent={"gpu": "NVML: Driver Not Loaded"})
+    assert set(mark(BEGINS, LATENCIES, blind).unseen) == {
+        "throttled", "clock change", "foreign process", "cpu busy", "steal",
+    }  # fmt: skip
+    assert mark(BEGINS, LATENCIES, blind).unseen["throttled"] == "NVML: Driver Not Loaded"
+    hidden = gpu_log(processes={"foreign": None}, absent={"foreign": "in a container"})
+    assert mark(BEGINS, LATENCIES, hidden).unseen == {"foreign process": "in a container"}
+    glimpsed = gpu_log(processes={"foreign": during(4.0, 4.0, 1, None)}, absent={"foreign": "in a container"})
+    assert mark(BEGINS, LATENCIES, glimpsed).unseen == {"foreign process": "in a container"}
+    late = mark([20.0], [1.0], cpu_log())
+    assert set(late.unseen) == {"cpu busy", "steal"}
+
+
+def test_no_samples_are_no_trouble() -> None:
+    assert mark([], [], gpu_log()).count == 0
+
+
+@given(st.lists(st.floats(0, 10), min_size=1, max_size=60), st.floats(0, 9), st.floats(0, 3))
+def test_exactly_the_samples_that_overlap_are_disturbed(begins: list[float], start: float, length: float) -> None:
+    begins = sorted(begins)
+    latencies = [0.05] * len(begins)
+    log = gpu_log(reasons=during(start, start + length, 0x80, 0))
+    marks = mark(begins, latencies, log)
+    for i, begin in enumerate(begins):
+        touching = any(span.begin < begin + 0.05 and span.end > begin for span in marks.spans)
+        touches = any(span.begin <= begin + 0.05 and span.end >= begin for span in marks.spans)
+        assert touching <= (i in marks.disturbed) <= touches
+    assert set(marks.kept) | set(marks.discarded) == set(range(len(begins)))
+
+
+def test_holes_in_the_log_hide_nothing() -> None:
+    """Every second row is empty, as of readings that take long: what is known stands for the time between."""
+    seen: list[float] = []
+
+    def holed(time: float) -> int | None:
+        seen.append(time)
+        return None if len(seen) % 2 else (3 if time < 4 else 5)
+
+    marks = mark(BEGINS, LATENCIES, cpu_log(throttle_events=holed))
+    assert [(span.begin, span.end) for span in marks.spans] == [(3.5, 4.5)]
+    busy = during(4.0, 4.0, 2.0, 1.0)
+    loads = cpu_log(2, busy=busy, others=lambda time: None if time == 3.5 else (1.0 if time == 4.0 else 0.0))
+    assert [(span.begin, span.end) for span in mark(BEGINS, LATENCIES, loads).spans] == [(3.0, 4.0)]

@@ -1,0 +1,301 @@
+"""Which samples statistics are of, and which records belong together."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+import pytest
+
+from inferlens.analysis.interference import samples
+from inferlens.analysis.interference.samples import CaseRuns, finite, latencies, latest
+from inferlens.record.machine import Marks
+from inferlens.record.record import Environment, Gpu, Measurement, Record, decode, encode, machine_name
+from inferlens.stats.diagnostics import doubts
+from tests.views.samples import CPU_MACHINE, GPU_MACHINE, case, failure, in_turns, record
+
+FLAT = tuple(10e-3 * (1 + 1e-4 * ((7 * index) % 11 - 5)) for index in range(200))
+
+
+def made(latency: tuple[Any, ...] = FLAT, **fields: Any) -> Record:
+    return record(samples=latency, **fields)
+
+
+def with_metric(metric: Any, values: tuple[float, ...], **fields: Any) -> Record:
+    measured = [Measurement(metric="latency", unit="s", clock="a clock", samples=FLAT)]
+    measured.append(Measurement(metric=metric, unit="s", clock="a clock", samples=values))
+    return record(median=None, measurements=tuple(measured), **fields)
+
+
+# One record
+
+
+def test_a_steady_series_is_kept_whole() -> None:
+    found = latencies(made())
+    assert found.samples == FLAT
+    assert (found.not_finite, found.disturbed, found.unsteady) == (0, 0, 0)
+    assert found.state.steady
+
+
+@pytest.mark.parametrize("status", ["failed", "timed out", "out of memory", "crashed", "unsupported"])
+def test_what_did_not_run_to_its_end_has_none(status: Any) -> None:
+    broken = made(status=status)
+    assert broken.samples("latency") == FLAT, "they are in the record all the same"
+    assert latencies(broken).samples == ()
+    assert finite(broken, "latency") == ()
+
+
+def test_a_record_without_samples_has_none() -> None:
+    assert latencies(record(median=None)).samples == ()
+    assert latencies(made(())).samples == ()
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, None])
+def test_what_is_no_finite_number_is_left_out(odd: Any) -> None:
+    found = latencies(made((odd, *FLAT[:50], odd, *FLAT[50:])))
+    assert found.samples == FLAT
+    assert (found.not_finite, found.disturbed) == (2, 0)
+    assert finite(made((odd, 1.0, odd, 2.0)), "latency") == (1.0, 2.0)
+
+
+def test_disturbed_samples_are_left_out_where_the_marks_say_so() -> None:
+    slow = (*FLAT[:20], 0.5, *FLAT[20:120], 0.5, *FLAT[120:])
+    touched = (20, 121)
+    found = latencies(made(slow, marks=Marks(count=len(slow), disturbed=touched, discarded=touched)))
+    assert found.samples == FLAT
+    assert found.disturbed == 2
+
+
+def test_disturbed_samples_are_kept_where_the_marks_do_not_say_so() -> None:
+    marks = Marks(count=len(FLAT), disturbed=tuple(range(150)))
+    assert latencies(made(marks=marks)).samples == FLAT
+    assert latencies(made(marks=Marks(count=len(FLAT), disturbed=(0,), repeat=True))).disturbed == 0
+
+
+def test_slow_samples_are_never_left_out_for_being_slow() -> None:
+    slow = (*FLAT[:20], 0.5, *FLAT[20:120], 0.5, *FLAT[120:])
+    assert latencies(made(slow)).samples == slow
+
+
+def test_marks_of_another_series_do_not_count() -> None:
+    assert latencies(made(marks=Marks(count=7, discarded=(0, 1)))).samples == FLAT
+
+
+def test_a_sample_that_is_disturbed_and_no_number_is_counted_once() -> None:
+    found = latencies(made((math.nan, *FLAT), marks=Marks(count=len(FLAT) + 1, disturbed=(0,), discarded=(0,))))
+    assert (found.samples, found.disturbed, found.not_finite) == (FLAT, 1, 0)
+
+
+def test_all_samples_may_be_left_out() -> None:
+    found = latencies(made((math.nan,) * 40))
+    assert (found.samples, found.not_finite) == ((), 40)
+    assert latencies(made((1.0,), marks=Marks(count=1, discarded=(0,)))).samples == ()
+
+
+def test_the_warm_up_is_cut() -> None:
+    series = (*(2 * value for value in FLAT[:60]), *FLAT)
+    found = latencies(made(series))
+    assert found.state.reason == "warm-up"
+    assert 55 <= found.unsteady <= 65
+    assert found.samples == series[found.unsteady :]
+
+
+def test_the_warm_up_begins_after_what_was_disturbed() -> None:
+    series = (0.5, *(2 * value for value in FLAT[:60]), *FLAT)
+    found = latencies(made(series, marks=Marks(count=len(series), disturbed=(0,), discarded=(0,))))
+    assert found.samples == series[1 + found.unsteady :]
+    assert (found.disturbed, found.state.reason) == (1, "warm-up")
+
+
+def test_a_series_that_is_never_steady_is_kept_whole() -> None:
+    rising = tuple(value * (1 + 0.002 * index) for index, value in enumerate(FLAT))
+    found = latencies(made(rising))
+    assert (found.samples, found.unsteady, found.state.steady) == (rising, 0, False)
+
+
+def late(slower: float, disturbed: range, begin: int = 120, marks: Marks | None = None) -> samples.Series:
+    """What counts of 200 samples, of which those from ``begin`` on are ``slower``."""
+    series = (*FLAT[:begin], *(slower * value for value in FLAT[begin:]))
+    return latencies(made(series, marks=marks or Marks(count=200, disturbed=tuple(disturbed))))
+
+
+def test_a_slower_end_that_was_disturbed_does_not_take_the_beginning_s_place() -> None:
+    found = late(1.1, range(110, 200))
+    assert 116 <= 200 - found.late <= 124
+    assert found.samples == FLAT[:110]
+    assert found.disturbed + found.late == 90
+    assert found.state.reason == "steady"
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        late(1.1, range(0)),  # what nothing disturbed is how fast it is
+        late(1.1, range(170, 200)),  # mostly calm
+        late(0.9, range(120, 200)),  # faster: the beginning was the warm-up
+        late(1.1, range(50, 200), begin=50),  # too little before it
+        late(1.1, range(90, 200)),  # the beginning was disturbed as well
+        late(1.1, range(0), marks=Marks(count=7, disturbed=(0, 1))),  # of another series
+    ],
+)
+def test_any_other_last_level_counts(found: samples.Series) -> None:
+    assert (found.state.reason, found.late) == ("warm-up", 0)
+    assert len(found.samples) == 200 - found.unsteady < 160
+
+
+def test_a_slower_end_that_does_not_settle_does_not_take_the_beginning_s_place() -> None:
+    wave = [1.1 + 0.01 * math.sin(index / 12) for index in range(200)]
+    series = (*FLAT, *(value * by for value, by in zip(FLAT, wave, strict=True)))
+    found = latencies(made(series))
+    assert (found.samples, found.state.steady, found.late) == (series, False, 0)
+    assert found.state.reason in [doubt.code for doubt in doubts(found.samples)]
+    faster = (*(2 * value for value in FLAT), *series[200:])
+    assert latencies(made(faster)).unsteady == pytest.approx(200, abs=8), "that was the warm-up"
+
+
+# Two processes that took turns
+
+
+def test_what_one_was_not_steady_in_is_left_out_of_both() -> None:
+    warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
+    flat = FLAT + FLAT[:100]
+    for metric, by in (("latency", 1.0), ("GPU time", 0.5)):
+        one, other = samples.in_turns(in_turns(warm_up, flat), metric)  # type: ignore[arg-type]
+        assert one == [by * value for value in warm_up[100:]]
+        assert other == [by * value for value in flat[100:]]
+        other, one = samples.in_turns(in_turns(flat, warm_up), metric)  # type: ignore[arg-type]
+        assert one == [by * value for value in warm_up[100:]]
+        assert other == [by * value for value in flat[120:]], "its turn comes first"
+
+
+def test_a_disturbed_end_of_one_is_left_out_of_both() -> None:
+    slower = (*FLAT[:120], *(1.1 * value for value in FLAT[120:]))
+    pair = in_turns(slower, FLAT)
+    pair[0] = msgspec.structs.replace(pair[0], marks=Marks(count=200, disturbed=tuple(range(110, 200))))
+    one, other = samples.in_turns(pair, "latency")
+    assert one == list(FLAT[:110])
+    assert other == list(FLAT[:100]), "the turn after that had not begun"
+
+
+def test_steady_processes_in_turns_have_all_their_samples() -> None:
+    assert samples.in_turns(in_turns(FLAT, FLAT[:60]), "latency") == [list(FLAT), list(FLAT[:60])]
+
+
+def test_where_too_little_would_be_left_each_has_its_own() -> None:
+    warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
+    for short in (FLAT[:110], FLAT[:10]):  # it had enough before the other one was steady
+        one, other = samples.in_turns(in_turns(warm_up, short), "latency")
+        assert (one, other) == (warm_up[100:], short)
+
+
+def test_where_times_are_not_known_each_has_its_own() -> None:
+    warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
+    assert samples.in_turns([made(warm_up), made(FLAT)], "latency") == [warm_up[100:], FLAT]
+    windows = [record(rate=rate) for rate in (100.0, 110.0)]
+    assert samples.in_turns(windows, "throughput") == [one.samples("throughput") for one in windows]
+    broken = failure(case())
+    assert samples.in_turns([broken, made()], "latency") == [(), FLAT]
+
+
+def test_the_gpu_time_of_a_disturbed_call_is_left_out_as_well() -> None:
+    values = tuple(0.9 * value for value in FLAT)
+    marks = Marks(count=len(FLAT), disturbed=(3,), discarded=(3,))
+    found = samples.of(with_metric("GPU time", values, marks=marks), "GPU time")
+    assert found.samples == values[:3] + values[4:]
+
+
+def test_windows_of_throughput_are_not_the_calls_that_the_marks_are_of() -> None:
+    marks = Marks(count=len(FLAT), disturbed=(3,), discarded=(3,))
+    found = with_metric("throughput", FLAT, marks=marks)
+    assert samples.of(found, "throughput").samples == FLAT
+    disturbed = with_metric("throughput", FLAT, window_marks=Marks(count=len(FLAT), disturbed=(0,), discarded=(0,)))
+    assert samples.of(disturbed, "throughput").samples == FLAT[1:]
+    assert latencies(disturbed).samples == FLAT
+    assert samples.of(made(), "throughput").samples == ()
+
+
+# Several records
+
+
+def test_one_run_s_records_of_a_case_are_its_repeats_in_the_order_they_were_made() -> None:
+    times = ("2026-05-04T10:00:02Z", "2026-05-04T10:00:00Z", "2026-05-04T10:00:01Z")
+    records = [made(id=time, created=time) for time in times]
+    (found,) = latest(records)
+    assert [each.id for each in found.records] == sorted(times)
+    assert found.processes == [FLAT, FLAT, FLAT]
+    assert [each.samples for each in found.series] == found.processes
+
+
+def test_the_last_run_counts_and_runs_are_never_mixed() -> None:
+    old = [made(id=f"old {index}", run="old", created=f"2026-05-0{index}T10:00:00Z") for index in (1, 2)]
+    new = [made(id="new", run="new", created="2026-05-03T10:00:00Z")]
+    for records in ([*old, *new], [*new, *old]):
+        (found,) = latest(records)
+        assert [each.id for each in found.records] == ["new"]
+
+
+def run_of(count: int, day: int, planned: int) -> list[Record]:
+    """A run of which ``count`` of ``planned`` processes were measured."""
+    return [
+        made(id=f"{day}-{index}", run=f"{day}", created=f"2026-05-0{day}T10:00:0{index}Z", repeats=planned)
+        for index in range(count)
+    ]
+
+
+def test_a_run_that_was_cut_short_does_not_hide_the_complete_one_before_it() -> None:
+    (found,) = latest([*run_of(3, 1, 3), *run_of(5, 2, 5), *run_of(1, 3, 5)])
+    assert [each.run for each in found.records] == ["2"] * 5
+    assert [each.run for each in found.later] == ["3"]
+    assert not found.cut_short
+
+
+@pytest.mark.parametrize("before", [[], run_of(1, 1, 1), run_of(2, 1, 5)])
+def test_a_run_that_was_cut_short_counts_where_none_before_it_has_more(before: list[Record]) -> None:
+    (found,) = latest([*before, *run_of(2, 3, 5)])
+    assert [each.run for each in found.records] == ["3"] * 2
+    assert found.cut_short
+    assert not found.later
+
+
+def test_processes_that_failed_are_not_more() -> None:
+    failed = [msgspec.structs.replace(each, status="crashed") for each in run_of(5, 1, 5)]
+    assert latest([*failed, *run_of(1, 2, 5)])[0].records[0].run == "2"
+
+
+def test_records_of_an_early_version_have_no_run_and_are_runs_of_their_own() -> None:
+    early = [made(id=f"{index}", run="", created=f"2026-05-0{index}T10:00:00Z") for index in (1, 3, 2)]
+    stored = [decode(encode(each).replace(b'"run": "",', b"")) for each in early]
+    (found,) = latest(stored)
+    assert [each.id for each in found.records] == ["3"]
+
+
+def test_cases_keep_their_place_whatever_comes_later() -> None:
+    one, other = case(), case("openvino")
+    records = [record(one, run="a"), record(other, run="a"), record(one, run="b", created="2027-01-01T00:00:00Z")]
+    assert [(each.first.case, each.first.run) for each in latest(records)] == [(one, "b"), (other, "a")]
+    assert latest([]) == []
+
+
+def test_machines_are_kept_apart() -> None:
+    other = Environment(cpu="another")
+    assert len(latest([made(environment=CPU_MACHINE), made(id="x", environment=other)])) == 2
+    assert machine_name(GPU_MACHINE) != machine_name(CPU_MACHINE)
+    assert machine_name(Environment()) == "unknown CPU"
+    assert machine_name(Environment(cpu="a CPU", cpu_threads=4, gpus=(Gpu(name="G"), Gpu(name="G")))) == (
+        "a CPU, 4 threads + G + G"
+    )
+
+
+def test_processes_that_failed_are_records_without_samples() -> None:
+    broken = failure(case(), "crashed", id="broken", created="2026-05-04T09:00:00Z")
+    repeats = CaseRuns((broken, made()))
+    assert repeats.ran == (made(),)
+    assert repeats.first == made(), "the first that ran speaks for all"
+    assert repeats.processes == [FLAT]
+    assert CaseRuns((broken,)).first == broken
+    assert CaseRuns((broken,)).processes == []
+
+
+def test_a_process_without_a_sample_that_counts_is_none() -> None:
+    assert CaseRuns((made((math.nan,) * 30), made())).processes == [FLAT]

@@ -1,0 +1,53 @@
+"""The work of a small network and the ceilings of a device on which its floors come out even."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inferlens.record.layer_profile import Layer, Profile
+from inferlens.record.work import Ceilings, ModuleWork, Work
+from tests.analysis.profile.samples import profile
+from tests.views.samples import case
+
+RATE, BANDWIDTH = 1e9, 1e9  # a million FLOPs or bytes take a millisecond
+MEGA = 1_000_000
+
+
+def work_of(*modules: ModuleWork, **fields: Any) -> Work:
+    return Work(modules=modules, note="counted", **fields)
+
+
+def module(path: str, flops: float = 0.0, weights: float = 0, outputs: float = 0, **sources: float) -> ModuleWork:
+    """A module in millions; of ``sources``, ``given`` are the model's inputs and ``_`` in a path stands for a dot."""
+    given = sources.pop("given", 0)
+    calls = int(sources.pop("calls", 1))
+    returned = sources.pop("returned", 0)
+    return ModuleWork(
+        module=path,
+        kind="Module",
+        calls=calls,
+        flops=flops * MEGA,
+        weights=round(weights * MEGA),
+        inputs=round((given + sum(sources.values())) * MEGA),
+        outputs=round(outputs * MEGA),
+        sources={name.replace("_", "."): round(size * MEGA) for name, size in sources.items()},
+        returned=round(returned * MEGA),
+    )
+
+
+CHAIN = work_of(
+    module("conv", flops=20, weights=1, outputs=2, given=2),
+    module("norm", weights=0.5, outputs=2, conv=2),
+    module("relu", outputs=2, norm=2),
+    module("head", flops=1, weights=4, outputs=1, relu=2, returned=1),
+)
+
+
+def ceilings(**rates: float) -> Ceilings:
+    return Ceilings(device="a device", bandwidth=BANDWIDTH, rates=rates or {"fp32": RATE}, basis="by hand")
+
+
+def worked(layers: list[Layer], work: Work | None = CHAIN, **fields: Any) -> Profile:
+    """A profile with its work and ceilings."""
+    known = {"ceilings": ceilings(), "of": case("pytorch"), **fields}
+    return profile(known.pop("of"), layers, work=work, **known)

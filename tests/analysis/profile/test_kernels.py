@@ -1,0 +1,147 @@
+"""Kernels as rows, and the account of the GPU's time, from real traces and from kernels whose times are known."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from inferlens.analysis.profile.kernels import KernelTable, kernel_table
+from inferlens.analysis.profile.modules import module_table
+from inferlens.analysis.profile.runs import part_runs, runs_of, times_kernels, unknown_share
+from inferlens.backends.profiling.operator_runs import GPU_CLOCK
+from inferlens.errors import InferlensError
+from inferlens.record.kernel_profile import Kernel
+from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels, traced
+from tests.analysis.profile.samples import eager, layer, profile
+from tests.backends.profiling.kernel_samples import EAGER, ENGINE, GRAPH
+from tests.views.samples import case
+
+
+def table(profile, **options) -> KernelTable:
+    found = kernel_table(profile, **options)
+    assert isinstance(found, KernelTable), found
+    return found
+
+
+@pytest.mark.parametrize("name", [EAGER, GRAPH, ENGINE])
+@pytest.mark.parametrize("by", ["name", "launch"])
+def test_rows_add_up_to_the_kernels_and_these_and_idle_to_the_whole(name, by):
+    found = table(traced(name), by=by)
+    account = found.account
+    total = sum(row.times.typical for row in found.rows)
+    assert total == pytest.approx(account.kernels.typical)
+    assert found.sum_of(found.rows).typical == pytest.approx(total)
+    assert total + account.overlap.typical == pytest.approx(account.busy.typical)
+    assert account.busy.typical + account.idle.typical == pytest.approx(account.whole.typical)
+    assert sum(row.of_busy for row in found.rows) == pytest.approx(total / account.busy.typical)
+    assert sum(row.calls for row in found.rows) == account.calls
+    assert [row.place for row in found.rows] == sorted(row.place for row in found.rows)
+
+
+def test_a_row_for_each_name_or_each_launch():
+    by_name, by_launch = table(traced()), table(traced(), by="launch")
+    assert (len(by_name.rows), len(by_launch.rows)) == (14, 162)
+    (layout,) = [row for row in by_name.rows if "nchwToNhwcKernel" in row.name]
+    assert (layout.calls, len(layout.modules), layout.shapes) == (35, 19, 11)
+    assert layout.grid in {row.grid for row in by_launch.rows if row.name == layout.name}
+    assert all(row.shapes == 1 and len(row.modules) == 1 for row in by_launch.rows)
+
+
+def test_the_account_of_a_real_trace():
+    account = table(traced(), untouched=[2e-3] * 20).account
+    assert (account.calls, account.launches, account.attributed) == (162, 162, 1.0)
+    assert account.with_tensor_cores + account.without_tensor_cores == pytest.approx(1)
+    assert 0.2 < account.with_tensor_cores < 0.5
+    assert account.cost == pytest.approx(3.74, abs=0.01)
+    engine = table(traced(ENGINE)).account
+    assert engine.with_tensor_cores == 0
+    assert engine.without_tensor_cores < 0.05, "names of generated kernels do not tell"
+    assert engine.attributed == 0
+
+
+def test_kernels_side_by_side_are_busy_for_less_than_their_sum():
+    both = made(kernel("a", 1e-3, stream=1), kernel("b", 1e-3, stream=2), busy=1.2e-3)
+    account = table(of_kernels("pytorch", both)).account
+    assert account.overlap.typical == pytest.approx(-0.8e-3, rel=0.05)
+    assert account.idle.typical == pytest.approx(1e-3)
+
+
+def test_of_several_shapes_the_one_that_takes_most_is_shown():
+    few = kernel("k", 1e-4, grid=(1, 1, 1), block=(32,), occupancy=0.1)
+    many = kernel("k", 3e-4, grid=(9, 1, 1), block=(64,), occupancy=0.5)
+    (row,) = table(of_kernels("pytorch", made(few, many, few))).rows
+    assert (row.calls, row.shapes, row.grid, row.block, row.occupancy) == (3, 2, (9, 1, 1), (64,), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("broken", "reason"),
+    [
+        ({"busy": (1.0,)}, "busy"),
+        ({"busy": (float("nan"),) * 40}, "busy"),
+        ({"whole": ()}, "no runs"),
+        ({"kernels": (Kernel(name="k", times=(1.0, 2.0)),)}, "A kernel has 2 times"),
+        ({"kernels": (Kernel(name="k", times=(-1.0,) * 40),)}, "A kernel has a time that is negative"),
+    ],
+)
+def test_times_that_cannot_be_right_are_refused(broken, reason):
+    of = made(kernel("k", 1e-3))
+    assert reason in kernel_table(of_kernels("pytorch", replace(of, **broken)))
+
+
+def test_profiles_of_another_level_say_so():
+    assert "--level kernel" in kernel_table(eager())
+    assert "inferlens kernels" in runs_of(traced())
+    assert kernel_table(of_kernels("pytorch", None, status="failed", reason="It broke.")) == "It broke."
+    with pytest.raises(InferlensError, match="no rows by 'names'"):
+        kernel_table(traced(), by="names")  # type: ignore[arg-type]
+
+
+def test_modules_from_kernels():
+    of = traced()
+    found = module_table([(of, part_runs(of).of_kernels())])
+    times = {".".join(row.path): row.cells[0].times for row in found.rows if row.kind == "module"}
+    rows = table(of, by="launch").rows
+    for module in ("conv1", "layer4", "layer4.1", "layer4.1.conv2", "fc"):
+        own = [row for row in rows if row.modules[0] == module or row.modules[0].startswith(f"{module}.")]
+        assert times[module].typical == pytest.approx(sum(row.times.typical for row in own))
+    assert found.rows[0].cells[0].times.typical == pytest.approx(table(of).account.kernels.typical)
+    assert found.rows[0].cells[0].times.share == 1
+    assert [row.kind for row in found.rows[-2:]] == ["module", "not attributed"]
+    assert found.rows[-1].cells[0].times.share == 0
+
+
+def test_kernels_of_no_known_module_are_not_compared_though_most_of_a_run_is_idle():
+    profiles = [traced(), traced(GRAPH)]
+    found = module_table([(each, part_runs(each).of_kernels()) for each in profiles])
+    assert found.marked == (True, False)
+    assert found.rows[-1].cells[1].times.share == 1
+
+
+def test_layers_and_kernels_are_not_compared_with_each_other():
+    layers = replace(eager(), layers=replace(eager().layers, timed="GPU"))
+    found = module_table([(layers, part_runs(layers)), (traced(), part_runs(traced()).of_kernels())])
+    assert found.marked == (False, False)
+    assert [row.kind for row in found.rows[-2:]] == ["module", "not attributed"]
+
+
+def test_what_is_in_no_layer_is_nothing_to_kernels():
+    layers = profile(case("fake"), [layer("a", 1e-3, "a"), layer("?", 1e-3)], timed="GPU")
+    kernels = of_kernels("pytorch", made(kernel("k", 1e-3, "a"), kernel("?", 1e-3)))
+    found = module_table([(layers, part_runs(layers)), (kernels, part_runs(kernels).of_kernels())])
+    assert [row.kind for row in found.rows[-3:]] == ["not attributed", "unknown module", "outside layers"]
+    assert found.rows[-1].cells[1] is None
+    assert found.rows[-2].cells[1] == found.rows[-3].cells[1]
+    assert found.rows[-2].cells[1].times.share == pytest.approx(0.5, rel=0.01)
+
+
+def test_times_are_of_kernels_where_cupti_timed_them():
+    by_cupti = profile(case("fake"), [layer("a", 1e-3, "a"), layer("b", 3e-3)], timed="GPU")
+    by_cupti = replace(by_cupti, layers=replace(by_cupti.layers, clock=GPU_CLOCK))
+    assert times_kernels(traced())
+    assert times_kernels(by_cupti)
+    assert not times_kernels(replace(by_cupti, layers=replace(by_cupti.layers, clock="CUDA events")))
+    assert not times_kernels(eager())
+    assert unknown_share(by_cupti, part_runs(by_cupti)) == pytest.approx(0.75, rel=0.01)
+    assert unknown_share(traced(), part_runs(traced())) == 0
+    nothing = of_kernels("pytorch", made(Kernel(name="k", modules=("a",), times=(0.0,) * 4)))
+    assert unknown_share(nothing, part_runs(nothing)) == 1

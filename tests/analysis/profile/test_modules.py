@@ -1,0 +1,197 @@
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from inferlens.analysis.profile.attribution import ancestor, path_of, rule_of
+from inferlens.analysis.profile.modules import ModuleTable, module_table
+from inferlens.analysis.profile.runs import Runs, runs_of
+from inferlens.errors import InferlensError
+from tests.analysis.profile.samples import eager, fused, layer, nasty, other, profile
+from tests.views.samples import case
+
+ALL = (eager(), fused(), other())
+
+
+def table(*profiles, **options) -> ModuleTable:
+    pairs = []
+    for each in profiles:
+        runs = runs_of(each)
+        assert isinstance(runs, Runs)
+        pairs.append((each, runs))
+    return module_table(pairs, **options)
+
+
+def row(found: ModuleTable, path: str, kind: str = "module"):
+    (only,) = [each for each in found.rows if each.kind == kind and ".".join(each.path) == path]
+    return only
+
+
+def typical(cell) -> float | None:
+    return None if cell is None or cell.times is None else cell.times.typical
+
+
+def leaves(found: ModuleTable):
+    for index, each in enumerate(found.rows):
+        deeper = index + 1 < len(found.rows) and found.rows[index + 1].depth > each.depth
+        if not deeper:
+            yield each
+
+
+@pytest.mark.parametrize("rule", ["whole", "split"])
+@pytest.mark.parametrize("depth", [1, 2, 3, None])
+@pytest.mark.parametrize("profiles", [ALL, ALL[:1], ALL[::-1], (nasty(),)])
+def test_every_column_adds_up_to_its_whole(profiles, depth, rule):
+    found = table(*profiles, depth=depth, rule=rule)
+    assert found.rows[0].kind == "whole"
+    for column in range(len(profiles)):
+        parts = [typical(each.cells[column]) or 0.0 for each in leaves(found)]
+        assert sum(parts) == pytest.approx(typical(found.rows[0].cells[column]))
+        for index, each in enumerate(found.rows):
+            beneath = []
+            for lower in found.rows[index + 1 :]:
+                if lower.depth <= each.depth:
+                    break
+                beneath += [typical(lower.cells[column]) or 0.0] if lower.depth == each.depth + 1 else []
+            if beneath:
+                assert sum(beneath) == pytest.approx(typical(each.cells[column]) or 0.0)
+
+
+def test_a_module_has_the_time_of_all_below_it():
+    found = table(eager())
+    block = row(found, "layer1.0").cells[0].times
+    assert block.typical == pytest.approx(1.7e-3, rel=0.02)
+    assert row(found, "layer1").cells[0].times.typical == pytest.approx(3.4e-3, rel=0.02)
+    assert row(found, "layer1.0", "itself").cells[0].times.typical == pytest.approx(0.2e-3, rel=0.02)
+    assert row(found, "", "itself").cells[0].times.typical == pytest.approx(0.1e-3, rel=0.02)
+    names = {each.name: np.asarray(each.times) for each in eager().layers.layers}
+    sums = names["layer1.0"] + names["layer1.0.conv1"] + names["layer1.0.bn1"]
+    assert block.median == pytest.approx(np.median(sums))
+
+
+def test_fused_layers_stay_whole_above_their_modules():
+    found = table(eager(), fused())
+    stem = row(found, "conv1").cells[1]
+    assert stem.times is None
+    assert stem.shared
+    assert row(found, "", "itself").cells[1].times.typical == pytest.approx(1.5e-3, rel=0.02)
+    block = row(found, "layer1.0").cells[1]
+    assert block.times.typical == pytest.approx(0.9e-3, rel=0.02)
+    assert not block.shared
+    assert not row(found, "conv1").cells[0].shared
+
+
+def test_fused_layers_are_split_equally():
+    found = table(eager(), fused(), rule="split")
+    stem = row(found, "conv1").cells[1]
+    assert stem.times.typical == pytest.approx(0.75e-3, rel=0.02)
+    assert stem.shared
+    assert typical(row(found, "layer1.0.bn1").cells[1]) == pytest.approx(0.45e-3, rel=0.02)
+    assert typical(row(found, "layer1.0").cells[1]) == pytest.approx(0.9e-3, rel=0.02)
+
+
+def test_what_belongs_to_no_module_has_rows():
+    found = table(*ALL)
+    assert [each.kind for each in found.rows[-3:]] == ["not attributed", "unknown module", "outside layers"]
+    assert typical(found.rows[-2].cells[1]) == pytest.approx(0.1e-3, rel=0.02)
+    assert typical(found.rows[-2].cells[0]) == 0.0
+    assert typical(found.rows[-1].cells[0]) == pytest.approx(0.2e-3)
+    assert table(eager()).rows[-1].kind == "not attributed"
+
+
+def test_marks_are_where_they_can_be_trusted():
+    found = table(*ALL)
+    blocks = row(found, "layer2.0").cells
+    assert [cell.fastest for cell in blocks] == [False, True, False]
+    assert [cell.slower for cell in blocks] == [False, False, True]
+    # A part of these is counted elsewhere, or the backend does not name them.
+    for path in ("conv1", "bn1", "layer1.0.conv1", "dropout"):
+        assert not any(cell and cell.fastest for cell in row(found, path).cells)
+    for each in found.rows:
+        assert each.kind == "module" or not any(cell and (cell.fastest or cell.slower) for cell in each.cells)
+
+
+def test_noise_is_not_marked():
+    same = [profile(case(name), [layer("a", 1e-3, "a", times=taken)]) for name, taken in (
+        ("pytorch", tuple(1e-3 + 1e-6 * (run % 7) for run in range(40))),
+        ("openvino", tuple(1e-3 + 1e-6 * (run % 5) for run in range(40))),
+    )]  # fmt: skip
+    assert not any(cell.fastest or cell.slower for cell in row(table(*same), "a").cells)
+    few = [profile(case(name), [layer("a", mean, "a", runs=5)]) for name, mean in (("pytorch", 1e-3), ("fake", 2e-3))]
+    assert not any(cell.fastest or cell.slower for cell in row(table(*few), "a").cells)
+
+
+@pytest.mark.parametrize(("timed", "too_close", "apart"), [("host", 1.45, 1.6), ("GPU", 1.05, 1.07)])
+def test_columns_of_one_process_each_have_to_be_as_far_apart_as_cases(timed, too_close, apart):
+    for times, marked in ((too_close, False), (apart, True)):
+        one, other = (
+            profile(case(name), [layer("a", mean, "a")], timed=timed)
+            for name, mean in (("pytorch", 1e-3), ("fake", 1e-3 * times))
+        )
+        cells = row(table(one, other), "a").cells
+        assert (cells[0].fastest, cells[1].slower) == (marked, marked)
+
+
+def test_columns_that_cannot_be_compared_have_no_marks():
+    slow, fast = profile(case(), [layer("a", 2e-3, "a")]), profile(case("fake"), [layer("a", 1e-3, "a")])
+    unknown = profile(case("fake"), [layer("a", 1e-3, "a"), layer("b", 1e-3)])
+    gpu = profile(case("fake"), [layer("a", 1e-3, "a")], timed="GPU")
+    assert row(table(slow, fast), "a").cells[1].fastest
+    assert table(slow, fast, right=[True, False]).marked == (True, False)
+    assert table(slow, unknown).marked == (True, False)
+    assert table(slow, gpu).marked == (False, False)
+    for found in (table(slow, fast, right=[True, False]), table(slow, unknown), table(slow, gpu)):
+        assert not any(cell.fastest or cell.slower for cell in row(found, "a").cells)
+
+
+def test_folding():
+    found = table(eager(), depth=1)
+    assert (found.depth, found.deepest) == (1, 3)
+    assert [".".join(each.path) for each in found.rows if each.kind == "module"] == ["conv1", "bn1", "layer1", "layer2"]
+    assert [each.folded for each in found.rows if each.kind == "module"] == [0, 0, 6, 3]
+    assert row(found, "layer1").cells == row(table(eager()), "layer1").cells
+    assert table(eager(), most_rows=11).depth == 2
+    assert table(eager(), most_rows=1).depth == 1
+    assert table(eager(), depth=99).depth == 3
+
+
+def test_shared_modules_and_modules_named_twice():
+    twice = profile(case(), [layer("first", 1e-3, "act", "act"), layer("second", 1e-3, "act", calls=2)])
+    cell = row(table(twice), "act").cells[0]
+    assert cell.times.typical == pytest.approx(2e-3, rel=0.02)
+    assert not cell.shared
+
+
+def test_a_module_without_time_is_a_row_without_time():
+    found = table(*ALL)
+    cells = row(found, "dropout").cells
+    assert cells[0] is None
+    assert cells[1].times is None
+    assert cells[1].untimed
+
+
+def test_order_is_that_of_execution_and_siblings_end():
+    found = table(eager(), fused(), depth=1)
+    names = [each.path[0] for each in found.rows if each.kind == "module"]
+    assert names == ["conv1", "bn1", "layer1", "layer2", "dropout"]
+    assert [each.last for each in found.rows[1:]][-3:] == [(True,), (True, False), (True, True)]
+
+
+def test_paths():
+    assert path_of("") == ()
+    assert path_of("a.0.b") == ("a", "0", "b")
+    assert path_of("a..b") == ("a", "", "b")
+    assert len(path_of("." * 5000)) == 64
+    assert ancestor([("a", "b", "c"), ("a", "b"), ("a", "b", "d")]) == ("a", "b")
+    assert ancestor([("a",), ("b",)]) == ancestor([(), ("b",)]) == ()
+    assert ancestor([("ab",), ("ac",)]) == ()
+    assert ancestor([("a", "b")]) == ("a", "b")
+    with pytest.raises(InferlensError, match="no rule 'spilt'"):
+        rule_of("spilt")
+
+
+def test_no_layers_at_all():
+    empty = profile(case(), [])
+    found = table(msgspec.structs.replace(empty, layers=msgspec.structs.replace(empty.layers, whole=(1.0, 1.0))))
+    assert [each.kind for each in found.rows] == ["whole", "not attributed"]

@@ -1,0 +1,270 @@
+"""Floors: what each layer has to do, what of it is shared, and what remains to be won."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from inferlens.analysis.profile.attribution import flops_of, rule_of
+from inferlens.analysis.profile.modules import module_table
+from inferlens.analysis.profile.roofline import Roofline, precision_of, roofline
+from inferlens.analysis.profile.roofline_rows import Floor
+from inferlens.analysis.profile.runs import runs_of
+from inferlens.errors import InferlensError
+from inferlens.record.layer_profile import Layer, Profile, Tensor
+from inferlens.record.record import Warning
+from tests.analysis.profile.floors import CHAIN, MEGA, ceilings, module, work_of, worked
+from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels
+from tests.analysis.profile.samples import failed, fused, layer, untouched
+from tests.views.samples import case
+
+RUNS = 8
+
+
+def timed(name: str, seconds: float, *modules: str, **fields: object) -> Layer:
+    return layer(name, None, *modules, times=(seconds,) * RUNS, **fields)
+
+
+def found(profile: Profile, **options: object) -> Roofline:
+    made = roofline(profile, **options)  # type: ignore[arg-type]
+    assert isinstance(made, Roofline), made
+    return made
+
+
+def row(of: Roofline, name: str) -> Floor:
+    (one,) = [each for each in of.rows if each.name == name]
+    return one
+
+
+EACH = [timed(name, 5e-3, name, kind="Module") for name in ("conv", "norm", "relu", "head")]
+
+
+def test_the_floor_is_the_longer_of_computing_and_moving() -> None:
+    of = found(worked(EACH))
+    conv, norm, head = row(of, "conv"), row(of, "norm"), row(of, "head")
+    assert (conv.floor, conv.bound, conv.flops, conv.bytes) == (pytest.approx(20e-3), "compute", 20 * MEGA, 5 * MEGA)
+    assert conv.intensity == pytest.approx(4)
+    assert (norm.floor, norm.bound, norm.distance) == (pytest.approx(4.5e-3), "memory", pytest.approx(5 / 4.5))
+    assert head.floor == pytest.approx(7e-3)  # weights, what it reads and what the model returns
+    assert [each.won for each in of.rows] == pytest.approx([0.0, 0.5e-3, 1e-3, 0.0])
+    assert [each.name for each in of.ranked] == ["relu", "norm", "conv", "head"]
+    assert (of.floor, of.won, of.known) == (pytest.approx(35.5e-3), pytest.approx(1.5e-3), pytest.approx(20e-3))
+    assert of.time == pytest.approx(20.2e-3)
+    assert of.outside == pytest.approx(0.2e-3)
+
+
+def test_what_stays_within_a_fused_layer_is_not_moved() -> None:
+    of = found(worked([timed("conv+norm+relu", 30e-3, "conv", "norm", "relu"), timed("fc", 8e-3, "head")]))
+    first = row(of, "conv+norm+relu")
+    assert first.bytes == (1 + 0.5 + 2 + 2) * MEGA  # weights, what goes in, what comes out
+    assert first.flops == 20 * MEGA
+    assert (first.won, first.bound) == (pytest.approx(10e-3), "compute")
+
+
+def test_a_module_that_was_folded_away_is_part_of_what_makes_its_input() -> None:
+    of = found(worked([timed("conv+relu", 30e-3, "conv", "relu"), timed("fc", 8e-3, "head")]))
+    assert row(of, "conv+relu").bytes == (1 + 0.5 + 2 + 2) * MEGA
+
+
+def test_a_shortcut_is_read_once_more() -> None:
+    """A block whose addition reads what the block before it made, as ``layer1.0`` of a ResNet does."""
+    block = work_of(
+        module("stem", flops=1, outputs=2, given=2),
+        module("block", outputs=2, block_norm=2, stem=2),
+        module("block.conv", flops=10, weights=1, outputs=2, stem=2),
+        module("block.norm", outputs=2, block_conv=2),
+        module("block.relu", outputs=2, block=2, returned=2),
+    )
+    one = timed("all", 30e-3, "block.conv", "block.norm", "block", "block.relu")
+    of = found(worked([timed("stem", 5e-3, "stem"), one], block))
+    # The two of them read the same tensor, which is so small a share of the roofline that it is read once.
+    assert row(of, "all").bytes == (1 + 2 + 2) * MEGA
+
+
+def test_a_module_in_several_layers_is_divided_among_them() -> None:
+    """``relu`` is called twice, as in torchvision's blocks; ``attention`` is taken apart into three layers."""
+    twice = work_of(
+        module("one", flops=10, outputs=2, given=2),
+        module("two", flops=10, outputs=2, relu=2),
+        module("relu", outputs=4, one=2, two=2, calls=2, returned=2),
+    )
+    of = found(worked([timed("a", 20e-3, "one", "relu"), timed("b", 20e-3, "two", "relu")], twice))
+    assert [each.bytes for each in of.rows] == [4 * MEGA, 4 * MEGA]
+    assert [each.flops for each in of.rows] == [10 * MEGA, 10 * MEGA]
+
+    attention = work_of(module("attention", flops=12, weights=4, outputs=3, given=3, returned=3))
+    kinds = (("MatMul", 4e-3), ("Softmax", 8e-3), ("MatMul", 12e-3))
+    layers = [timed(f"{n}", time, "attention", kind=kind) for n, (kind, time) in enumerate(kinds)]
+    of = found(worked(layers, attention))
+    assert [each.flops for each in of.rows] == pytest.approx([3 * MEGA, 0, 9 * MEGA])
+    assert [each.bytes for each in of.rows] == pytest.approx([2 * MEGA, 2 * MEGA, 6 * MEGA])
+
+
+def test_a_module_called_on_several_sizes_is_divided_by_what_its_layers_make() -> None:
+    """A head of a detector, on a large and a small image: weights are read as a whole for each."""
+    head = work_of(module("head", flops=10, weights=2, outputs=5, given=5, calls=2, returned=5))
+    sizes = ((1, 8, 4, 4), (1, 8, 2, 2))
+    layers = [timed(str(n), 6e-3, "head", kind="Conv", outputs=(Tensor(shape=shape),)) for n, shape in enumerate(sizes)]
+    of = found(worked(layers, head))
+    assert [each.flops for each in of.rows] == pytest.approx([8 * MEGA, 2 * MEGA])
+    assert [each.bytes for each in of.rows] == pytest.approx([9 * MEGA, 3 * MEGA])
+    untold = found(worked([timed(str(n), 6e-3 * (1 + n), "head", kind="Conv") for n in range(2)], head))
+    assert [each.flops for each in untold.rows] == [5 * MEGA, 5 * MEGA]
+
+
+def test_a_layer_that_only_moves_data_computes_nothing() -> None:
+    """ONNX Runtime's GRU with the transpositions around it; OpenVINO's tells no module, and only those are known."""
+    recurrent = work_of(module("gru", flops=10, weights=2, outputs=1, given=1, returned=1))
+    moving = timed("in", 5e-3, "gru", kind="Transpose")
+    for kind in ("GRU", "LSTMSequence", "dynamic_quantize_lstm", "rnn_tanh"):
+        of = found(worked([moving, timed("run", 20e-3, "gru", kind=kind)], recurrent))
+        assert [each.flops for each in of.rows] == [0, 10 * MEGA], kind
+        assert not of.unplaced
+    of = found(worked([moving, timed("run", 20e-3, kind="GRUSequence")], recurrent))
+    assert (of.rows[0].flops, of.rows[1].floor, of.unplaced) == (0, None, ("gru",))
+    assert of.rows[0].bytes == 2 * MEGA
+
+
+def test_an_operator_that_stands_for_a_block_has_the_work_of_the_modules_inside() -> None:
+    inner = work_of(
+        module("block", outputs=1, block_linear=1, returned=1),
+        module("block.linear", flops=8, weights=2, outputs=1, given=1),
+    )
+    fast = timed("block/fwd", 20e-3, "block", kind="_transformer_encoder_layer_fwd")
+    of = found(worked([fast], inner))
+    assert (of.rows[0].flops, of.unplaced) == (8 * MEGA, ())
+    assert found(worked([timed("block/add", 20e-3, "block", kind="add")], inner)).unplaced == ("block.linear",)
+
+
+def test_what_only_prepares_data_for_a_convolution_computes_nothing() -> None:
+    """As in TensorRT and cuDNN: what changes the memory order came from the same operator as the convolution."""
+    conv = work_of(module("conv", flops=12, weights=4, outputs=3, given=3, returned=3))
+    packed = timed("move", 10e-3, "conv", kind="kgen", operators=("Conv", "Relu"))
+    computed = timed("compute", 30e-3, "conv", kind="correlation", operators=("Conv", "Relu"))
+    of = found(worked([packed, computed], conv))
+    assert [each.flops for each in of.rows] == [0, 12 * MEGA]
+    assert [each.bytes for each in of.rows] == pytest.approx([1.5 * MEGA, 8.5 * MEGA])  # weights are the second's
+
+    operator = "aten::cudnn_convolution"
+    names = ("void cudnn::nchwToNhwcKernel<__half>(int)", "{}", "void cublasLt::splitKreduce_kernel<32, 16>(int)")
+    for computing in ("nvjet_sm90_hsh_64x32_64x16_4x2_h_bz_NNT", "a_kernel_that_says_nothing"):
+        kernels = [kernel(name.format(computing), 2e-6, "conv", operator=operator) for name in names]
+        of = found(of_kernels("eager", made(*kernels), work=conv, ceilings=ceilings()))
+        assert [each.flops for each in of.rows] == [0, 12 * MEGA, 0]
+
+
+def test_what_a_fast_path_does_not_call_is_part_of_the_module_around_it() -> None:
+    inner = work_of(
+        module("", outputs=0),
+        module("layer", outputs=1, layer_linear=1, given=1, returned=1),
+        module("layer.linear", flops=8, weights=2, outputs=1, given=1),
+    )
+    eager = [timed("", 1e-3, "", kind="Module"), timed("layer", 10e-3, "layer", kind="Module")]
+    of = found(worked(eager, inner))
+    assert row(of, "layer").flops == 8 * MEGA
+    assert row(of, "layer").bytes == (2 + 1 + 1) * MEGA
+    assert row(of, "").floor == 0
+    assert (row(of, "").distance, row(of, "").won) == (None, pytest.approx(1e-3))
+    assert of.unplaced == ()
+
+
+def test_work_of_which_no_layer_is_known_is_said() -> None:
+    of = found(worked([timed("conv+norm+relu", 30e-3, "conv", "norm", "relu"), timed("Reorder", 1e-3)]))
+    reorder = row(of, "Reorder")
+    assert (reorder.flops, reorder.floor, reorder.won, reorder.distance) == (None, None, None, None)
+    assert of.ranked[-1] is reorder
+    assert of.unplaced == ("head",)
+    assert of.known == pytest.approx(30e-3)
+
+
+def test_by_module_fused_layers_are_divided_by_flops() -> None:
+    layers = [timed("conv+norm+relu", 30e-3, "conv", "norm", "relu"), timed("fc", 8e-3, "head"), timed("Reorder", 1e-3)]
+    of, by = found(worked(layers)), found(worked(layers), by="module")
+    assert [each.name for each in by.rows] == ["conv", "head", ""]
+    assert [each.modules for each in by.rows] == [("conv",), ("head",), ()]
+    assert (by.rows[0].kind, by.rows[2].kind) == ("Module", "")
+    assert (by.time, by.floor, by.won) == (of.time, of.floor, of.won)
+    two = work_of(
+        module("a.one", flops=3, outputs=1, given=1), module("a.two", flops=1, outputs=1, a_one=1, returned=1)
+    )
+    by = found(worked([timed("both", 8e-3, "a.one", "a.two")], two), by="module")
+    assert [each.time for each in by.rows] == pytest.approx([6e-3, 2e-3])
+    assert [each.distance for each in by.rows] == pytest.approx([2.0, 2.0])
+    (top,) = found(worked([timed("both", 8e-3, "a.one", "a.two")], two), by="module", depth=1).rows
+    assert (top.name, top.flops, top.time) == ("a", pytest.approx(4 * MEGA), pytest.approx(8e-3))
+
+
+def test_the_rate_is_that_of_the_precision_that_ran() -> None:
+    gpu = case("pytorch", device="cuda", options={"tf32": True})
+    rates = ceilings(fp32=1e9, tf32=4e9)
+    of = found(worked(EACH, of=gpu, ceilings=rates, timed="GPU"))
+    assert (of.precision, of.rate) == ("tf32", 4e9)
+    assert row(of, "conv").floor == pytest.approx(5e-3)
+    plain = worked(EACH, of=case("tensorrt", device="cuda"), ceilings=rates)
+    assert precision_of(plain) == "fp32"
+    lowered = msgspec.structs.replace(untouched(plain, 1e-3), warnings=(Warning("lower-precision", "It is TF32."),))
+    assert precision_of(plain, lowered) == "tf32"
+    assert precision_of(worked(EACH, of=case("pytorch", options={"tf32": True}))) == "fp32"  # no CPU has it
+    openvino = msgspec.structs.replace(worked(EACH, of=case("openvino")), facts={"inference_precision": "bf16"})
+    assert precision_of(openvino) == "bf16"
+    half = found(worked(EACH, of=case("pytorch", precision="fp16")))
+    assert (half.precision, half.rate, row(half, "conv").bound) == ("fp16", None, "memory")
+    assert row(half, "conv").floor == pytest.approx(5e-3)
+
+
+def test_why_there_are_no_floors() -> None:
+    assert roofline(failed(case(), "It broke.")) == "It broke."
+    assert roofline(worked(EACH, None)) == "Its work was not counted."
+    assert roofline(worked(EACH, work_of().__class__(note="an engine"))) == "Its work is not known: an engine."
+    assert roofline(worked(EACH, ceilings=None)) == "The ceilings of its device were not measured."
+    none = msgspec.structs.replace(ceilings(), bandwidth=0.0, absent={"all": "PyTorch is missing."})
+    assert roofline(worked(EACH, ceilings=none)) == (
+        "The ceilings of its device were not measured: PyTorch is missing."
+    )
+    with pytest.raises(InferlensError, match="no roofline by 'modul'"):
+        roofline(worked(EACH), by="modul")  # type: ignore[arg-type]
+
+
+def test_a_broken_file_breaks_nothing() -> None:
+    odd = work_of(
+        module("a", flops=-5, weights=-1, outputs=-3, given=-1),
+        module("a", flops=1, nobody=4, a=2),
+        module("." * 300, flops=1, a=2),
+    )
+    layers = [timed("x", 0.0, "a", "a", "none"), timed("x", 1e-3, "." * 300), timed("y", 1e-3, "none")]
+    of = found(worked(layers, odd, ceilings=ceilings(fp32=-1.0)))
+    assert of.rate is None
+    assert [each.won is None for each in of.rows] == [False, False, True]
+    assert all((each.floor or 0.0) >= 0 for each in of.rows)
+    found(worked(layers, odd), by="module", depth=1)
+
+
+# Fused layers in the tree of modules
+
+
+def test_a_fused_layer_is_split_by_flops() -> None:
+    flops = flops_of(CHAIN)
+    split = rule_of("split", flops)
+    assert split([("conv",), ("norm",), ("relu",)]) == {("conv",): 1.0}
+    assert split([("conv",), ("head",)]) == {("conv",): pytest.approx(20 / 21), ("head",): pytest.approx(1 / 21)}
+    assert split([("norm",), ("relu",)]) == {("norm",): 0.5, ("relu",): 0.5}
+    assert split([("x",), ("y",)]) == {("x",): 0.5, ("y",): 0.5}
+    assert rule_of("whole", flops)([("conv",), ("norm",)]) == {(): 1.0}
+
+
+def test_the_tree_splits_by_the_flops_of_any_profile_that_knows_them() -> None:
+    plain = worked([timed("conv+norm", 3e-3, "conv", "norm")], None)
+    knowing = worked(EACH, of=case("openvino"))
+    for profiles, share, by_flops in (((plain, knowing), 3e-3, True), ((plain,), 1.5e-3, False)):
+        runs = [(each, runs_of(each)) for each in profiles]
+        table = module_table(runs, rule="split")  # type: ignore[arg-type]
+        assert table.by_flops == by_flops
+        (conv,) = [each for each in table.rows if each.path == ("conv",)]
+        assert conv.cells[0].times.typical == pytest.approx(share)  # type: ignore[union-attr]
+
+
+def test_a_profile_that_fuses_is_whole_in_its_floors() -> None:
+    """The sample profile names modules of which nothing was counted: it has no floors for them and says so."""
+    of = found(msgspec.structs.replace(fused(), work=CHAIN, ceilings=ceilings()))
+    assert all(each.floor is None for each in of.rows)
+    assert (of.floor, of.won, of.known) == (0.0, 0.0, 0.0)

@@ -1,0 +1,113 @@
+"""Why the exporter built on ``torch.export`` failed, where the older one stepped in or both did."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import pytest
+import torch
+from torch import nn
+
+from inferlens.backends.base import Preparation
+from inferlens.backends.onnx.export import onnx_file
+from inferlens.backends.tensorrt.backend import TensorRT
+from inferlens.errors import Unsupported
+from inferlens.spec.case import Case
+from tests.backends import small
+
+HEADLINE = "This is step"
+
+
+class Choosing(nn.Module):
+    """Control flow that depends on a value: ``torch.export`` refuses it, a trace takes the branch that was taken."""
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        if image.sum() > 0:  # whatever comes in
+            return torch.relu(image)
+        return image * 2
+
+
+class Counting(nn.Module):
+    """A size that depends on a value."""
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        count = int(image.square().sum().item())
+        return image[:count] if count > 0 else image
+
+
+class Decomposing(nn.Module):
+    """An operator that neither exporter can write."""
+
+    def forward(self, image: torch.Tensor) -> Any:
+        return torch.linalg.svd(image)[0]
+
+
+class Refusing(nn.Module):
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        raise ValueError("this model cannot be called")
+
+
+def exported(kind: type[nn.Module], preparation: Preparation) -> str:
+    """What the warning says."""
+    model = small.model(kind)
+    onnx_file(model, small.case("onnxruntime:cpu"), preparation, "fp32")
+    (warning,) = preparation.warnings
+    assert warning.code == "export-fallback"
+    assert HEADLINE not in warning.message
+    assert "\n" not in warning.message
+    return warning.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [(Choosing, "if image.sum() > 0:"), (Counting, "count = int(image.square().sum().item())")],
+)
+def test_code_that_depends_on_values_is_named_with_its_line(
+    kind: type[nn.Module], line: str, preparation: Preparation
+) -> None:
+    said = exported(kind, preparation)
+    assert "control flow or a size depends on values of a tensor: " in said
+    assert line in said
+    assert "test_onnx_export.py, line " in said
+
+
+def test_what_both_exporters_stumble_over_is_the_models_own_error(preparation: Preparation) -> None:
+    with pytest.raises(Unsupported) as raised:
+        onnx_file(small.model(Refusing), small.case("onnxruntime:cpu"), preparation, "fp32")
+    assert "cannot be exported to ONNX: ValueError: this model cannot be called (tracing: " in raised.value.what
+    assert HEADLINE not in raised.value.what
+
+
+def test_an_operator_that_the_exporter_lacks_is_named(preparation: Preparation) -> None:
+    with pytest.raises(Unsupported, match=r"No ONNX function found for .*linalg_svd") as raised:
+        onnx_file(small.model(Decomposing), small.case("onnxruntime:cpu"), preparation, "fp32")
+    assert HEADLINE not in raised.value.what
+
+
+def test_the_reason_stays_when_the_engine_is_cached(preparation: Preparation, tmp_path: Any) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    said = []
+    for cached in (False, True):
+        model = small.model(Choosing)
+        case = Case(
+            model=model.spec, backend="tensorrt", variant="rtx", device="cuda", options={"compute_capability": "8.9"}
+        )
+        report = TensorRT().build(model, case, preparation, tmp_path / "made.engine")
+        assert report.cached == cached
+        said.append([warning.message for warning in preparation.warnings])
+        preparation.warnings.clear()
+    assert said[0] == said[1]
+    assert "if image.sum() > 0:" in said[0][0]
+
+
+def test_a_range_that_no_memory_holds_is_said(preparation: Preparation) -> None:
+    (image,) = small.model().inputs
+    sizes = image.shape[1:]
+    huge = msgspec.structs.replace(image, least=(1, *sizes), best=(1, *sizes), most=(2_000_000_000_000, *sizes))
+    with pytest.raises(Unsupported, match="memory is too short for its largest inputs") as raised:
+        onnx_file(
+            dataclasses.replace(small.model(), inputs=(huge,)), small.case("onnxruntime:cpu"), preparation, "fp32"
+        )
+    assert raised.value.hint == "a smaller most of the range, or of the profiles"

@@ -1,0 +1,152 @@
+"""Modules that show what layers have to tell, and the profile of one, checked for what holds for every backend."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from inferlens.backends.abilities import LayerProfiler
+from inferlens.backends.base import TOLERANCES, Preparation
+from inferlens.models.model import Model
+from inferlens.record.layer_profile import Layer, Layers
+from inferlens.spec.case import TensorSpec
+from tests.backends import small
+
+RUNS = 3
+RESOLUTION = 5e-6  # seconds for each layer; OpenVINO's counters are the coarsest
+ODD = "a 'b' <c>, [d]/é"
+
+
+class Fused(nn.Module):
+    """Convolution, batch norm and ReLU that compilers make one of, in a module with an odd name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        block = nn.Sequential(nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU())
+        self.add_module(ODD, block)
+        self.last = nn.Conv2d(32, 4, 1)
+        nn.init.uniform_(block[1].running_var, 0.5, 2.0)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.last(self.get_submodule(ODD)(image))
+
+
+class Shared(nn.Module):
+    """A module called twice, two modules that share their weights, one with no work, one never called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice = nn.Conv2d(3, 3, 3, padding=1)
+        self.one = nn.Conv2d(3, 3, 3, padding=1)
+        self.other = nn.Conv2d(3, 3, 3, padding=1)
+        self.other.weight, self.other.bias = self.one.weight, self.one.bias
+        self.nothing = nn.Identity()
+        self.never = nn.Linear(3, 3)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        image = torch.sigmoid(self.twice(torch.sigmoid(self.twice(image))))
+        return self.other(torch.sigmoid(self.one(self.nothing(image))))
+
+
+class Costly(nn.Module):
+    """Two convolutions that take milliseconds, the second with eight times the work of the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(64, 64, 3, padding=1)
+        self.second = nn.Conv2d(64, 512, 3, padding=1)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        return self.second(torch.sigmoid(self.first(image)))
+
+
+class Attention(nn.Module):
+    """What transformers are made of, after a residual convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 32, 3, padding=1)
+        self.block = nn.Conv2d(32, 32, 3, padding=1)
+        self.linear = nn.Linear(32, 32)
+        self.norm = nn.LayerNorm(32)
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        image = self.stem(image)
+        words = torch.relu(image + self.block(image)).flatten(2).transpose(1, 2)
+        words = self.norm(words + nn.functional.gelu(self.linear(words)))
+        return self.attention(words, words, words)[0]
+
+
+def model(kind: Callable[[], nn.Module], *shape: int) -> Model:
+    torch.manual_seed(0)
+    spec = TensorSpec("image", shape or (1, 3, 32, 32))
+    return Model("small", "small", "module", (spec,), module=kind().eval())
+
+
+def prepared(folder: Path, level: str = "layer") -> Preparation:
+    made = small.preparation(folder)
+    made.level = level
+    return made
+
+
+def profiled(label: str, model: Model, preparation: Preparation, runs: int = RUNS, **case: Any) -> Layers:
+    """The layers of ``model``, its outputs checked before and after."""
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs) if model.module is not None else None
+    runner = small.backend(label).prepare(model, small.case(label, threads=1, **case), preparation)
+    assert isinstance(runner, LayerProfiler)
+    with runner:
+        feed = runner.place(inputs)
+        for _ in range(2):
+            runner.infer(feed)
+        layers = runner.profile_layers(feed, runs)
+        if expected is not None:
+            assert small.error(runner.collect(runner.infer(feed)), expected) < TOLERANCES["fp32"]
+    check(layers, runs)
+    return layers
+
+
+def check(layers: Layers, runs: int) -> None:
+    """What holds for the layers of every backend."""
+    assert layers.layers
+    assert len(layers.whole) == runs
+    for layer in layers.layers:
+        assert layer.name or layer.modules == ("",)
+        assert layer.kind
+        assert layer.calls >= 1
+        assert len(layer.times) == runs
+        assert len(layer.begins) in (0, runs)
+        assert all(math.isfinite(value) and value >= 0 for value in (*layer.times, *layer.begins))
+    for run, whole in enumerate(layers.whole):
+        assert total(layers, run) <= whole + RESOLUTION * len(layers.layers)
+    if not any(layer.begins for layer in layers.layers):
+        assert layers.absent["begins"]
+
+
+def total(layers: Layers, run: int) -> float:
+    return sum(layer.times[run] for layer in layers.layers)
+
+
+def of(layers: Layers, *modules: str) -> list[Layer]:
+    """The layers that came from all of ``modules``, in order."""
+    return [layer for layer in layers.layers if set(modules) <= set(layer.modules)]
+
+
+def seconds(layers: list[Layer]) -> float:
+    """The fastest run's time of some layers together."""
+    return min(map(sum, zip(*(layer.times for layer in layers), strict=True)))
+
+
+def hooks(model: Model) -> list[Any]:
+    """Forward hooks that are on the modules of a model, or on all modules there are."""
+    from torch.nn.modules import module as everywhere
+
+    assert model.module is not None
+    own = [hook for part in model.module.modules() for hook in (*part._forward_pre_hooks, *part._forward_hooks)]
+    return [*own, *everywhere._global_forward_pre_hooks, *everywhere._global_forward_hooks]

@@ -1,0 +1,263 @@
+"""The layers of TorchScript: operators as they ran, each traced to its module, also where modules were frozen away."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from inferlens.backends.torchscript.backend import quiet
+from inferlens.backends.torchscript.scopes import Modules
+from inferlens.errors import Unsupported
+from inferlens.models.model import Model
+from inferlens.record.layer_profile import Layers
+from tests.backends import small
+from tests.backends.profiling.layered import (
+    ODD,
+    Attention,
+    Costly,
+    Fused,
+    Shared,
+    check,
+    model,
+    of,
+    prepared,
+    profiled,
+    seconds,
+    total,
+)
+
+TRACE, SCRIPT = "torchscript:trace", "torchscript:script"
+LABELS = (TRACE, SCRIPT)
+WAYS = ("", "freeze", "optimize_for_inference")
+
+
+class Encoder(nn.Module):
+    """Two kinds of transformer layers in a list of modules, which is never called itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, norm_first=bool(index)) for index in range(2)
+        )
+        self.linear = nn.Linear(32, 3)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            words = layer(words)
+        return torch.softmax(self.linear(words), -1)
+
+
+class Turns(nn.Module):
+    """A loop whose number of turns is known only at run time, and a branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(32, 32)
+        self.other = nn.Linear(32, 32)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        for _ in range(image.size(2) // 8):
+            image = self.body(image)
+        if image.dim() == 3:
+            return torch.relu(self.other(image))
+        return torch.tanh(self.other(image))
+
+
+def layers(label: str, network: Model, folder: Path, way: str = "", runs: int = 3) -> Layers:
+    return profiled(label, network, prepared(folder), runs=runs, options={way: True} if way else {})
+
+
+def attributed(network: Model, found: Layers) -> None:
+    """Whatever TorchScript did not insert came from modules that there are."""
+    assert network.module is not None
+    assert {path for layer in found.layers for path in layer.modules} <= {p for p, _ in network.module.named_modules()}
+    assert all(layer.modules or "inserted" in layer.details for layer in found.layers)
+    assert all(layer.operators for layer in found.layers)
+    assert "modules" not in found.absent
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_costs_are_where_the_work_is(label: str, tmp_path: Path) -> None:
+    found = layers(label, model(Costly, 1, 64, 28, 28), tmp_path, runs=7)
+    assert max(total(found, run) / whole for run, whole in enumerate(found.whole)) > 0.8
+    first, second = (seconds(of(found, name)) for name in ("first", "second"))
+    assert 4 < second / first < 32  # its outputs are 1.6 MB, which fresh memory makes dear
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("label", LABELS)
+def test_shared_and_repeated_modules(label: str, way: str, tmp_path: Path) -> None:
+    network = model(Shared)
+    found = layers(label, network, tmp_path, way)
+    attributed(network, found)
+    convolutions = [layer for layer in found.layers if "convolution" in layer.kind or layer.kind == "conv2d"]
+    assert [layer.modules for layer in convolutions] == [("twice",), ("twice",), ("one",), ("other",)]
+    assert len({layer.name for layer in found.layers}) == len(found.layers)
+    begins = [layer.begins[0] for layer in found.layers]
+    assert begins == sorted(begins)
+    assert not of(found, "never")
+    assert len(of(found, "")) == 3  # the sigmoids, though what works in place may have lost where it was
+    if way != "optimize_for_inference":
+        assert [tensor.shape for layer in convolutions for tensor in layer.outputs] == [(1, 3, 32, 32)] * 4
+        assert convolutions[0].inputs[1].shape == (3, 3, 3, 3)
+        assert convolutions[0].inputs[0].dtype == "float32"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_odd_names(way: str, tmp_path: Path) -> None:
+    """Batch norm is folded into the convolution where the module is frozen."""
+    network = model(Fused)
+    found = layers(TRACE, network, tmp_path, way)
+    attributed(network, found)
+    parts = [path for layer in found.layers for path in layer.modules]
+    assert parts == [f"{ODD}.{part}" for part in ((0, 1, 2) if not way else (0, 2))] + ["last"]
+
+
+def test_names_that_break_the_profilers_trace(tmp_path: Path) -> None:
+    """It writes the stacks of modules into JSON as they are."""
+    names = ("""double " quote""", "lines\nand\ttabs", "back\\slash")
+
+    def blocks() -> nn.Module:
+        return nn.Sequential(OrderedDict((name, nn.Sequential(nn.Linear(32, 32))) for name in names))
+
+    for label in LABELS:
+        found = layers(label, model(blocks), tmp_path)
+        attributed(model(blocks), found)
+        assert [layer.modules for layer in found.layers] == [(f"{name}.0",) for name in names], label
+
+
+@pytest.mark.parametrize("label", LABELS)
+def test_a_module_of_two_names_goes_by_its_first(label: str, tmp_path: Path) -> None:
+    """Not by that of another one of its type, called by the same name elsewhere."""
+
+    class Twofold(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before = nn.Sequential(nn.Linear(32, 32))
+            self.mine = nn.Linear(32, 32)
+            self.all = nn.ModuleList([self.mine, nn.Linear(32, 32)])
+
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            return self.mine(self.before(image))
+
+    found = layers(label, model(Twofold), tmp_path)
+    assert [layer.modules for layer in found.layers] == [("before.0",), ("mine",)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("kind", [Attention, Encoder])
+def test_transformers_are_attributed(kind: Callable[[], nn.Module], label: str, way: str, tmp_path: Path) -> None:
+    """A linear layer that was taken apart, a sum and an activation of the model's own, modules in a list."""
+    network = model(kind, 1, 8, 32) if kind is Encoder else model(kind)
+    found = layers(label, network, tmp_path, way)
+    attributed(network, found)
+    expected = {"layers.0", "layers.1", "linear", ""} if kind is Encoder else {"stem", "block", "linear", "norm", ""}
+    assert expected <= {path for layer in found.layers for path in layer.modules}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2"])
+def test_real_models_are_attributed(name: str, way: str, tmp_path: Path) -> None:
+    torchvision = pytest.importorskip("torchvision")
+    network = model(lambda: getattr(torchvision.models, name)(weights=None), 1, 3, 64, 64)
+    found = layers(TRACE, network, tmp_path, way)
+    attributed(network, found)
+    assert network.module is not None
+    convolutions = {path for path, part in network.module.named_modules() if isinstance(part, nn.Conv2d)}
+    assert convolutions <= {path for layer in found.layers for path in layer.modules}
+
+
+@pytest.mark.parametrize("way", ["", "freeze"])
+def test_loops_and_branches(way: str, tmp_path: Path) -> None:
+    network = model(Turns, 1, 4, 32)
+    found = layers(SCRIPT, network, tmp_path, way)
+    attributed(network, found)
+    computed = [(layer.kind, layer.modules, layer.calls) for layer in found.layers if layer.kind in ("linear", "relu")]
+    assert computed == [("linear", ("body",), 4), ("linear", ("other",), 1), ("relu", ("",), 1)]
+    assert not any(layer.kind == "tanh" for layer in found.layers)
+
+
+def test_fused_groups_name_all_their_modules(tmp_path: Path) -> None:
+    """TorchScript's own fuser, as it works on a GPU; here it interprets what it fused."""
+
+    class Chain(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(32, 32)
+            self.act = nn.SiLU()
+            self.bound = nn.Tanh()
+
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            return self.bound(self.act(self.linear(image)) * 2)
+
+    before = torch._C._jit_can_fuse_on_cpu(), torch._C._jit_get_te_must_use_llvm_cpu()
+    torch._C._jit_override_can_fuse_on_cpu(True)
+    torch._C._jit_set_te_must_use_llvm_cpu(False)
+    try:
+        found = layers(TRACE, model(Chain), tmp_path)
+    finally:
+        torch._C._jit_override_can_fuse_on_cpu(before[0])
+        torch._C._jit_set_te_must_use_llvm_cpu(before[1])
+    linear, fused = found.layers
+    assert linear.modules == ("linear",)
+    assert fused.modules == ("act", "", "bound")
+    assert fused.operators == ("aten::silu", "aten::mul", "aten::tanh")
+
+
+def test_outputs_that_are_flattened_and_more_runs_than_are_profiled_at_once(tmp_path: Path) -> None:
+    network = small.model(small.TwoInputs)
+    found = profiled(TRACE, network, prepared(tmp_path), runs=23)
+    attributed(network, found)
+    assert {"embedding", "linear"} <= {path for layer in found.layers for path in layer.modules}
+    assert list(found.begun) == sorted(found.begun)
+    check(found, 23)
+
+
+def test_a_frozen_archive_has_no_modules_and_says_so(tmp_path: Path) -> None:
+    network = model(Costly, 1, 64, 8, 8)
+    assert network.module is not None
+    with quiet():
+        torch.jit.save(torch.jit.freeze(torch.jit.script(network.module)), tmp_path / "frozen.pt")
+        frozen = torch.jit.load(tmp_path / "frozen.pt")
+    own = Model("own.pt", "own", "torchscript", network.inputs, module=frozen)
+    with small.backend(TRACE).prepare(own, small.case(TRACE), prepared(tmp_path)) as runner:
+        found = runner.profile_layers(runner.place(small.arrays(own)), 2)
+    check(found, 2)
+    assert not any(layer.modules for layer in found.layers)
+    assert "frozen before it was saved" in found.absent["modules"]
+
+
+def test_what_is_timed_has_no_marks_and_is_not_profiled(tmp_path: Path) -> None:
+    case = small.case(TRACE, options={"optimize_for_inference": True})
+    network = model(Fused)
+    with small.backend(TRACE).prepare(network, case, prepared(tmp_path, level="")) as runner:
+        assert "profiler::" not in str(runner.script.graph)
+        with pytest.raises(Unsupported, match="to be timed"):
+            runner.profile_layers(runner.place(small.arrays(network)), 1)
+
+
+def test_paths_from_texts() -> None:
+    """Names with brackets and colons, lists of modules, functions; where it is not told which, what they are all in."""
+    types = {"": "Net", "a(b)::c": "Sequential", "a(b)::c.0": "Conv2d", "up": "ModuleList", "up.0": "Block",
+             "down": "ModuleList", "down.0": "Block", "down.1": "Other", "head": "Head"}  # fmt: skip
+    modules = Modules(types)
+    for text, path in {
+        "TOP(Net)::forward.": "",
+        "TOP(Net)::forward.a(b)::c(Sequential)::forward.0(Conv2d)::forward.SELF(Conv2d)::_conv_forward.": "a(b)::c.0",
+        "TOP(Net)::forward.head(Head)::forward.::layer_norm.": "head",
+        "head(Head).UNKNOWN_INSTANCE(UNKNOWN_TYPE)": "head",
+        "1(Other)": "down.1",
+        "TOP(Net)::forward.0(Block)::forward.": "",
+        "0(Block)": "",
+        "": None,
+    }.items():
+        assert modules.of_stack(text) == path, text
+    assert modules.of_scope("__module.up/__module.up.0") == "up.0"
+    assert modules.of_scope("nothing of ours") is None
+    assert Modules(types, wrapped="module").of_scope("__module.module/__module.module.head") == "head"

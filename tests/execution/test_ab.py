@@ -1,0 +1,233 @@
+"""Two cases in turns: when it is over, what counts, and what is kept."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+import inferlens
+from inferlens import ABResult, InferlensError, load_records
+from inferlens.analysis.compare.ab_result import Rule
+from inferlens.analysis.interference.samples import latest
+from inferlens.execution import ab as rounds
+from inferlens.execution.expand import Planned
+from inferlens.record.record import Record
+from tests.views.samples import case, in_turns
+
+pytestmark = pytest.mark.usefixtures("one_process")
+QUICK: dict[str, Any] = {"warmup": 2, "iterations": 30}
+
+
+def ab(folder: Path, a: str, b: str, **words: Any) -> ABResult:
+    return inferlens.ab("fake:demo", a, b, output=str(folder), **{**QUICK, **words})
+
+
+def test_twice_as_fast_is_decided_at_the_first_look(tmp_path: Path) -> None:
+    looks: list[ABResult] = []
+    duel = ab(tmp_path, "fake:steady", "fake:fast", on_round=looks.append)
+    assert (duel.verdict, duel.end, duel.rounds, duel.exit_code) == ("FASTER", "decided", 3, 0)
+    assert duel.ratio == pytest.approx(0.5)
+    assert [look.rounds for look in looks] == [1, 2, 3]
+    assert [look.verdict for look in looks] == ["UNDECIDED", "UNDECIDED", "FASTER"]
+    assert (looks[0].ratio, looks[0].end, looks[0].standing) == (None, "", "no ratio yet")
+    assert (duel.base.median, duel.candidate.median) == (pytest.approx(4e-3), pytest.approx(2e-3))
+    assert "FASTER: B takes 0.500 times as long as A (0.500 to 0.500), with 95 % confidence" in duel.sentence
+
+
+def test_the_other_way_round_it_is_slower(tmp_path: Path) -> None:
+    duel = ab(tmp_path, "fake:fast", "fake:steady")
+    assert (duel.verdict, duel.exit_code, duel.ratio) == ("SLOWER", 1, pytest.approx(2.0))
+
+
+@pytest.mark.parametrize(
+    ("latency", "words", "verdict"),
+    [
+        ("4.12", {"iterations": 500}, "SLOWER"),
+        ("4.12", {"iterations": 500, "threshold": "5%"}, "SAME"),
+        ("4.12", {"iterations": 500, "threshold": 0.05}, "SAME"),
+        ("4.12", {"iterations": 500, "threshold": "3.5%"}, "UNDECIDED"),
+        ("4.001", {"iterations": 500}, "SAME"),
+        ("4.07", {"iterations": 20}, "UNDECIDED"),
+    ],
+)
+def test_noise(tmp_path: Path, latency: str, words: dict[str, Any], verdict: str) -> None:
+    duel = ab(tmp_path, "fake:noisy latency=4", f"fake:noisy latency={latency}", max_rounds=4, **words)
+    assert duel.verdict == verdict, duel.sentence
+    if verdict == "UNDECIDED":
+        assert (duel.end, duel.rounds, duel.exit_code) == ("rounds", 4, 3)
+        assert "after 4 rounds" in duel.sentence
+        assert "the most that were allowed" in duel.sentence
+    assert duel.ratio == pytest.approx(float(latency) / 4, rel=1e-3)
+
+
+def test_records_are_those_of_one_run_in_alternating_order(tmp_path: Path) -> None:
+    duel = ab(tmp_path, "fake:steady", "fake:fast")
+    records = load_records([tmp_path]).records
+    assert [(record.repeat, record.case.variant) for record in records] == [
+        (0, "steady"), (0, "fast"), (1, "fast"), (1, "steady"), (2, "steady"), (2, "fast"),
+    ]  # fmt: skip
+    assert {record.run for record in records} == {duel.run}
+    assert [len(repeats.records) for repeats in latest(records)] == [3, 3]
+    assert {*duel.base.records, *duel.candidate.records} == {record.id for record in records}
+    assert all(record.budget.mode == "latency" for record in records)
+
+
+class Waves:
+    """A machine that is slow for the first third of each round; of one process that is a level of its own."""
+
+    id = "run"
+
+    def measure_in_turns(self, pair: list[Planned], number: int) -> list[Record]:
+        steady = tuple(10e-3 * (1 + 1e-4 * ((7 * index + number) % 11 - 5)) for index in range(300))
+        waves = (*(2 * value for value in steady[:100]), *steady[100:])
+        cycle = [20e-3 if index % 3 == 0 else 10e-3 for index in range(100)]  # of either speed, and no level of its own
+        records = in_turns(waves, (*cycle, *steady[100:]))
+        return records if number % 2 == 0 else records[::-1]
+
+
+def test_both_are_told_of_the_same_time() -> None:
+    planned = cast("Planned", SimpleNamespace(case=case(), refusal=None))
+    rule = Rule.from_words("latency", "2%", "95%", 5, "10m")
+    found = rounds.Rounds(
+        cast("Any", Waves()), (planned, planned), rule, lambda _: None, time.monotonic(), calls=True
+    ).run()
+    assert (found.verdict, found.rounds) == ("SAME", 3)
+    assert found.candidate.median == pytest.approx(found.base.median, rel=1e-3)
+    assert found.base.samples == found.candidate.samples == 3 * 200
+
+
+def test_throughput_is_compared_as_calls_a_second(tmp_path: Path) -> None:
+    duel = ab(tmp_path, "fake:steady", "fake:fast", metric="throughput", iterations=None, seconds=0.2)
+    assert (duel.verdict, duel.ratio) == ("FASTER", pytest.approx(0.5))
+    assert "B does 2.000 times as many calls a second as A" in duel.sentence
+    assert duel.candidate.median == pytest.approx(500)
+
+
+class Ticking:
+    """A clock that goes on by so much each time somebody looks."""
+
+    def __init__(self, step: float) -> None:
+        self.step, self.now = step, 0.0
+
+    def monotonic(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+@pytest.mark.parametrize(("within", "done"), [("0s", 1), ("22s", 2), ("1h", 4)])
+def test_when_the_time_is_up_no_round_is_begun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, within: str, done: int
+) -> None:
+    """Each round takes four or five ticks; the first runs whatever the time."""
+    monkeypatch.setattr(rounds, "time", Ticking(2.0))
+    sides = ("fake:noisy latency=4", "fake:noisy latency=4.07")
+    duel = ab(tmp_path, *sides, within=within, max_rounds=4, iterations=20)
+    assert (duel.verdict, duel.end, duel.rounds) == ("UNDECIDED", "time" if done < 4 else "rounds", done)
+    if done < 3:
+        assert "There is no verdict before 3 rounds." in duel.sentence
+        assert "when the time was up" in duel.sentence
+        assert duel.sentence.endswith("Try: --within with more time.")
+
+
+@pytest.mark.parametrize("side", ["A", "B"])
+def test_a_side_that_fails_ends_it(tmp_path: Path, side: str) -> None:
+    sides = ["fake:fast trouble=raise", "fake:steady"]
+    duel = ab(tmp_path, *(sides if side == "A" else sides[::-1]), interleave="processes")
+    assert (duel.verdict, duel.end, duel.exit_code, duel.rounds) == ("DID NOT RUN", "a side did not run", 4, 0)
+    assert (duel.ratio, duel.interval) == (None, None)
+    assert f"DID NOT RUN: {side}, failed: RuntimeError: this backend was told to fail." in duel.sentence
+    assert len(load_records([tmp_path]).records) == (1 if side == "A" else 2)
+
+
+def test_wrong_outputs_are_never_faster(tmp_path: Path) -> None:
+    duel = ab(tmp_path, "fake:steady", "fake:fast error=0.1")
+    assert (duel.verdict, duel.exit_code, duel.ratio) == ("DID NOT RUN", 4, None)
+    assert "B, wrong" in duel.sentence
+
+
+def test_what_cannot_run_here_is_said_before_anything_is_measured(tmp_path: Path) -> None:
+    duel = ab(tmp_path, "fake:steady", "fake:fast cuda")
+    assert duel.verdict == "DID NOT RUN"
+    assert "only on cpu" in duel.sentence
+    (record,) = load_records([tmp_path]).records
+    assert record.status == "unsupported"
+
+
+def test_a_process_that_fails_later_leaves_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The two rounds before it are not enough, and those that ran would mostly be the fast ones."""
+    from inferlens.execution import run as api
+    from inferlens.execution import scheduler
+    from tests.commands import launch
+
+    def sometimes(job: Any, **words: Any) -> Any:
+        done = launch(job, **words)
+        calls.append(getattr(job, "case", None))
+        return scheduler.Outcome(status="crashed", reason="It fell.") if len(calls) == 9 else done
+
+    calls: list[Any] = []
+    for module in (api, scheduler):
+        monkeypatch.setattr(module, "launch", sometimes)
+    duel = ab(tmp_path, "fake:steady", "fake:fast")
+    assert (duel.verdict, duel.ratio) == ("DID NOT RUN", None)
+    assert "crashed: It fell. Try: the log beside the record (1 of 3 processes)." in duel.sentence
+
+
+def test_what_is_not_the_same_work_is_said(tmp_path: Path) -> None:
+    duel = ab(tmp_path, "fake:steady batch=2", "fake:steady batch=1 latency=8")
+    assert duel.notes[0] == (
+        "A and B do not do the same work, they differ in batch (2 / 1): calls are compared as they are."
+    )
+    assert not [note for note in ab(tmp_path, "fake:steady", "fake:fast").notes if "same work" in note]
+
+
+def test_shared_words_are_of_both_and_a_case_overrules_them(tmp_path: Path) -> None:
+    shared: dict[str, Any] = {"batch": 8, "precision": "fp16", "option": ["fake.latency=2", "fake.per_item=0"]}
+    duel = ab(tmp_path, "fake:steady", "fake:steady batch=4 latency=1", **shared)
+    assert duel.a.label == "fake:steady fp16 batch 8 cpu latency=2.0 per_item=0.0"
+    assert duel.b.label == "fake:steady fp16 batch 4 cpu latency=1.0 per_item=0.0"
+
+
+def test_a_live_module(tmp_path: Path) -> None:
+    sides = ("pytorch cpu threads=1", "pytorch cpu threads=1 channels_last=true")
+    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
+    words: dict[str, Any] = {"max_rounds": 3, "iterations": 10, "output": str(tmp_path), "warmup": 1}
+    duel = inferlens.ab(model.eval(), *sides, torch.randn(1, 3, 8, 8), **words)
+    assert duel.rounds == 3
+    assert duel.base.ok
+    assert duel.candidate.ok
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "words", "said"),
+    [
+        ("fake", "fake:steady", {}, "the same case"),
+        ("fake", "fake:fast", {"batch": "1,8"}, "A means 2 cases"),
+        ("fake", "fake:fast batch=1,2", {}, "B means 2 cases"),
+        ("fake", "fake:all", {}, "B means 3 cases"),
+        ("fake", "fake:quick", {}, "no variant 'quick'"),
+        ("fake", "fake:fast pace=3", {}, "no option 'pace'"),
+        ("fake", "fake:fast pytorch.tf32=true", {}, "leaves out"),
+        ("fake", "fake:fast", {"option": ["pytorch.tf32=true"]}, "backend of neither case"),
+        ("fake", "fake:fast", {"max_rounds": 2}, "2 rounds at most"),
+        ("fake", "fake:fast", {"max_rounds": 101}, "101 rounds at most"),
+        ("fake", "fake:fast", {"threshold": 0}, "threshold"),
+        ("fake", "fake:fast", {"threshold": "2"}, "no share"),
+        ("fake", "fake:fast", {"level": "100%"}, "level"),
+        ("fake", "fake:fast", {"metric": "speed"}, "cannot be compared"),
+        ("fake", "fake:fast", {"within": "soon"}, "no duration"),
+        ("fake", "fake:fast", {"colour": "red"}, "no 'colour'"),
+    ],
+)
+def test_bad_input_is_refused(tmp_path: Path, a: str, b: str, words: dict[str, Any], said: str) -> None:
+    with pytest.raises(InferlensError, match=said):
+        ab(tmp_path, a, b, **words)
+    assert not list(tmp_path.rglob("record.json"))
+
+
+def test_the_metric_may_be_spelled_as_a_person_would() -> None:
+    assert Rule.from_words("gpu-time", 0.02, 0.95, 20, 600).metric == "GPU time"

@@ -1,0 +1,223 @@
+"""Two processes in turns: who goes when, and that nothing is measured while the other one is."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import inferlens
+from inferlens import load_records
+from inferlens.backends.base import Preparation
+from inferlens.backends.fake import Fake
+from inferlens.execution import subprocess as launch
+from inferlens.execution.interleaver import MORE, OVER, Slot, Turns, both
+from inferlens.measure import series
+from inferlens.measure.stopping import FixedCount, FixedTime
+from inferlens.measure.turn import Turn
+from inferlens.models.model import Model
+from inferlens.record.record import Record
+from inferlens.spec.case import Case, TensorSpec
+
+QUICK: dict[str, Any] = {"warmup": 3, "seconds": 0.5, "max_rounds": 3}
+
+
+class Heard:
+    """A slot whose answers can be read."""
+
+    def __init__(self, slot: Slot) -> None:
+        self.slot = slot
+        self._answers, theirs = os.pipe()
+        os.set_blocking(self._answers, False)
+        slot.started(0, theirs)  # no process
+
+    def words(self) -> bytes:
+        try:
+            return os.read(self._answers, 100)
+        except BlockingIOError:
+            return b""
+
+    def waits(self, enough: bool = False) -> None:
+        self.slot.waits(enough)
+
+
+@pytest.fixture
+def seats() -> tuple[Heard, Heard]:
+    turns = Turns()
+    return Heard(turns.seats[0]), Heard(turns.seats[1])
+
+
+def test_the_first_goes_first_whoever_asks_first(seats: tuple[Heard, Heard]) -> None:
+    first, second = seats
+    second.waits()
+    assert second.words() == b""
+    first.waits()
+    assert (first.words(), second.words()) == (MORE, b"")
+    first.waits()
+    assert (first.words(), second.words()) == (b"", MORE)
+
+
+def test_they_alternate_until_both_have_enough(seats: tuple[Heard, Heard]) -> None:
+    first, second = seats
+    first.waits()
+    second.waits()
+    assert first.words() == MORE
+    for enough in (False, True):
+        first.waits(enough)
+        assert (first.words(), second.words()) == (b"", MORE)
+        second.waits()
+        assert (first.words(), second.words()) == (MORE, b"")
+    first.waits(True)
+    assert second.words() == MORE
+    second.waits(True)
+    assert first.words() == OVER
+
+
+def test_when_one_has_ended_the_other_goes_on_by_itself(seats: tuple[Heard, Heard]) -> None:
+    first, second = seats
+    first.waits()
+    second.waits()
+    first.words()
+    first.slot.end()
+    assert second.words() == OVER
+    second.waits()
+    assert second.words() == OVER
+
+
+class Scripted(Turn):
+    """Another one that takes ten seconds for each of its turns, and has enough after so many."""
+
+    def __init__(self, turns: int) -> None:
+        self.over, self.waited, self._left = False, 0.0, turns
+        self.asked: list[bool] = []
+        self.clock: Any = None
+
+    def wait(self, *, enough: bool = False) -> None:
+        self.asked.append(enough)
+        self.waited += 10.0
+        self.clock._now += 10.0
+        self._left -= 1
+        self.over = self._left <= 0
+
+
+def taken(tmp_path: Path, rule: Any, turn: Scripted) -> tuple[Any, ...]:
+    case = Case(model="fake:demo", backend="fake", variant="steady")
+    model = Model("fake:demo", "demo", "fake", (TensorSpec("x", (1, 3)),))
+    runner = Fake().prepare(model, case, Preparation(tmp_path, tmp_path))
+    turn.clock = runner.clock
+    return series.latency(runner, itertools.repeat({}), rule, lambda _: None, turn=turn)
+
+
+def test_who_has_enough_goes_on_until_the_other_one_has(tmp_path: Path) -> None:
+    turn = Scripted(9)
+    (latency,) = taken(tmp_path, FixedTime(0.1, 1, 10_000), turn)
+    assert turn.asked == [False] + [True] * 8  # one call to see how long it is, then chunks of 0.2 s
+    assert 1 + 8 * 49 <= len(latency.samples) <= 1 + 8 * 50
+
+
+def test_a_number_of_samples_that_was_asked_for_is_kept(tmp_path: Path) -> None:
+    turn = Scripted(30)
+    (latency,) = taken(tmp_path, FixedCount(20), turn)
+    assert len(latency.samples) == 20
+    assert len(turn.asked) == 30
+
+
+def test_waiting_is_not_time_spent(tmp_path: Path) -> None:
+    rule = FixedTime(1.0, 1, 10_000)
+    (latency,) = taken(tmp_path, rule, Scripted(1))
+    assert 250 <= len(latency.samples) <= 300
+    assert rule.spent == pytest.approx(len(latency.samples) * 0.004)
+
+
+def spans(record: Record) -> Iterator[tuple[float, float]]:
+    """When each latency was taken, in the clock of the whole machine."""
+    (latency,) = [one for one in record.measurements if one.metric == "latency"]
+    return ((begin, begin + taken) for begin, taken in zip(latency.begins, latency.values, strict=True))
+
+
+def test_calls_of_both_alternate_and_never_overlap(tmp_path: Path) -> None:
+    sides = ("fake:steady clock=host", "fake:fast clock=host")
+    inferlens.ab("fake:demo", *sides, output=str(tmp_path), threshold="50%", **QUICK)
+    rounds: dict[int, list[Record]] = {record.repeat: [] for record in load_records([tmp_path]).records}
+    for record in load_records([tmp_path]).records:
+        assert record.status == "ok"
+        rounds[record.repeat].append(record)
+    for pair in rounds.values():
+        calls = sorted((*span, place) for place, record in enumerate(pair) for span in spans(record))
+        assert all(before[1] <= after[0] + 2e-6 for before, after in itertools.pairwise(calls))
+        assert sum(a[2] != b[2] for a, b in itertools.pairwise(calls)) >= 8
+        assert [record.facts["in turns with"] for record in pair] == [other.case.label for other in reversed(pair)]
+        energy = [record.cpu_energy for record in pair]
+        assert all(one is None or "in turns" in one.reason for one in energy)
+
+
+def test_processes_may_come_one_after_the_other_instead(tmp_path: Path) -> None:
+    sides = ("fake:steady clock=host", "fake:fast clock=host")
+    inferlens.ab("fake:demo", *sides, output=str(tmp_path), interleave="processes", threshold="50%", **QUICK)
+    for one, other in itertools.pairwise(load_records([tmp_path]).records):
+        assert max(end for _, end in spans(one)) < min(begin for begin, _ in spans(other))
+
+
+def test_one_that_dies_does_not_hold_the_other_up(tmp_path: Path) -> None:
+    duel = inferlens.ab("fake:demo", "fake:steady trouble=kill", "fake:fast", output=str(tmp_path), **QUICK)
+    assert (duel.verdict, duel.exit_code) == ("DID NOT RUN", 4)
+    assert [record.status for record in load_records([tmp_path]).records] == ["crashed", "ok"]
+
+
+def test_one_that_hangs_when_it_leaves_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it has waited for longer than it is given to leave."""
+    monkeypatch.setattr(launch, "GOODBYE", 0.5)
+    sides = ("fake:steady trouble=hang when=exit clock=host", "fake:fast clock=host")
+    duel = inferlens.ab("fake:demo", *sides, output=str(tmp_path), **QUICK)
+    assert duel.rounds == 3
+
+
+def test_what_fails_before_it_has_a_process_ends_both(seats: tuple[Heard, Heard]) -> None:
+    def fails(_: Slot) -> None:
+        raise OSError("the disk is full")
+
+    def waits(slot: Slot) -> None:
+        heard = Heard(slot)
+        heard.waits()
+        heard.waits()
+
+    with pytest.raises(OSError, match="disk"):
+        both(waits, fails)
+
+
+def test_one_that_hangs_takes_none_of_the_others_time(tmp_path: Path) -> None:
+    sides = ("fake:steady trouble=hang", "fake:fast")
+    duel = inferlens.ab("fake:demo", *sides, output=str(tmp_path), timeout=5, **QUICK)
+    assert duel.verdict == "DID NOT RUN"
+    assert [record.status for record in load_records([tmp_path]).records] == ["timed out", "ok"]
+
+
+def test_what_ends_one_ends_the_other(tmp_path: Path) -> None:
+    sleeper = subprocess.Popen(["sleep", "600"], start_new_session=True)
+
+    def fails(_: Slot) -> None:
+        begun.wait()
+        raise KeyboardInterrupt
+
+    def waits(slot: Slot) -> int:
+        slot.started(sleeper.pid, -1)
+        begun.set()
+        return sleeper.wait()
+
+    begun = threading.Event()
+    with pytest.raises(KeyboardInterrupt):
+        both(fails, waits)
+    assert sleeper.returncode == -signal.SIGKILL
+
+
+@pytest.mark.parametrize(("word", "said"), [("layers", "calls and processes"), ("both", "calls and processes")])
+def test_what_cannot_be_interleaved_is_refused(tmp_path: Path, word: str, said: str) -> None:
+    with pytest.raises(inferlens.InferlensError, match=said):
+        inferlens.ab("fake:demo", "fake", "fake:fast", output=str(tmp_path), interleave=word)

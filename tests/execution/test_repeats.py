@@ -1,0 +1,248 @@
+"""The order of repeats, and a case that is measured once more because the machine was disturbed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import inferlens
+from inferlens.analysis.findings.warnings import of_record
+from inferlens.analysis.interference.samples import latencies
+from inferlens.backends import fake
+from inferlens.backends.fake import FakeClock
+from inferlens.errors import Unsupported
+from inferlens.execution import run as api
+from inferlens.execution import scheduler
+from inferlens.execution.expand import Planned
+from inferlens.execution.protocol import Answer, CaseJob
+from inferlens.execution.subprocess import Outcome
+from inferlens.models.model import ModelInfo
+from inferlens.record.machine import MachineLog
+from inferlens.record.record import Record
+from tests.analysis.interference.logs import cpu_log, during
+from tests.commands import launch
+from tests.views.samples import case
+
+FOUND = ModelInfo(spec="fake:demo", name="demo", format="fake")
+ABLE = [Planned(case(backend), FOUND, None) for backend in ("a", "b", "c", "d", "e")]
+UNABLE = Planned(case("none"), FOUND, Unsupported("Not here."))
+
+CALM = cpu_log(cpus=4)
+LOUD = cpu_log(cpus=4, others=during(0.0, 10.0, 3.9, 0.0), busy=4.0)
+
+
+def test_without_repeats_the_order_is_that_of_the_plan() -> None:
+    cases = [*ABLE, UNABLE]
+    assert api.in_turns(cases, 1, seed=0) == [(planned, 0) for planned in cases]
+
+
+@pytest.mark.parametrize("repeats", [2, 5])
+def test_each_case_runs_so_often_round_after_round(repeats: int) -> None:
+    turns = api.in_turns(ABLE, repeats, seed=0)
+    assert [repeat for _, repeat in turns] == [number for number in range(repeats) for _ in ABLE]
+    assert Counter(planned.case.backend for planned, _ in turns) == {planned.case.backend: repeats for planned in ABLE}
+
+
+def test_the_order_is_drawn_anew_for_each_round_and_from_the_seed() -> None:
+    def orders(seed: int) -> list[str]:
+        turns = api.in_turns(ABLE, 6, seed)
+        return ["".join(planned.case.backend for planned, repeat in turns if repeat == each) for each in range(6)]
+
+    assert orders(0) == orders(0)
+    assert orders(0) != orders(1)
+    assert len(set(orders(0))) > 3
+    assert len({order[0] for seed in range(20) for order in orders(seed)}) == len(ABLE)
+
+
+def test_what_cannot_run_here_is_said_once() -> None:
+    turns = api.in_turns([UNABLE, *ABLE], 3, seed=0)
+    assert [repeat for planned, repeat in turns if planned is UNABLE] == [0]
+    assert len(turns) == 3 * len(ABLE) + 1
+
+
+@pytest.mark.usefixtures("one_process")
+def test_repeats_are_records_of_one_run(tmp_path: Path) -> None:
+    records = inferlens.bench(
+        "fake:demo", backend="fake:steady,fake:fast", repeats=3, iterations=20, warmup=1, output=str(tmp_path)
+    )
+    assert len({record.run for record in records}) == 1
+    assert [record.repeat for record in records] == [0, 0, 1, 1, 2, 2]
+    assert {record.repeats for record in records} == {3}
+    assert len(list(tmp_path.rglob("record.json"))) == 6
+
+
+class Machine:
+    """Launches as in one process; the machine's log of each attempt is one of those given."""
+
+    def __init__(self, *logs: MachineLog, ending: str = "ok") -> None:
+        self.logs = list(logs)
+        self.ending = ending
+        self.attempts = 0
+
+    def launch(self, job: Any, **words: Any) -> Outcome:
+        outcome = launch(job, **words)
+        if not isinstance(job, CaseJob):
+            return outcome
+        self.attempts += 1
+        outcome.machine = self.logs.pop(0)
+        if not self.logs and self.ending == "interrupted":
+            raise KeyboardInterrupt
+        if not self.logs and self.ending != "ok":
+            return Outcome(status="crashed", reason="It fell.", machine=outcome.machine)
+        answer = msgspec.json.decode(outcome.answer, type=Answer)
+        facts = {**answer.facts, "attempt": self.attempts}
+        outcome.answer = msgspec.json.encode(msgspec.structs.replace(answer, facts=facts))
+        return outcome
+
+
+class Ear(api.Silent):
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.records: list[Record] = []
+
+    def doing(self, what: str) -> None:
+        self.told.append(what)
+
+    def done(self, record: Record, folder: Path) -> None:
+        self.records.append(record)
+        assert (folder / "record.json").exists()
+
+
+def measured(folder: Path, patch: pytest.MonkeyPatch, machine: Machine) -> tuple[Record, Ear]:
+    """A case of 400 samples from 0 s to 4 s of the fake's clock, which is the log's as well."""
+    patch.setattr(scheduler, "launch", machine.launch)
+    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "option": "fake.latency=10", "output": str(folder)}
+    ear = Ear()
+    (record,) = inferlens.bench("fake:demo", backend="fake:noisy", observer=ear, **words)
+    assert ear.records == [record]
+    assert len(list(folder.rglob("record.json"))) == 1
+    return record, ear
+
+
+def test_a_calm_case_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(CALM)
+    record, ear = measured(tmp_path, monkeypatch, machine)
+    assert machine.attempts == 1
+    assert not [what for what in ear.told if "disturbed" in what]
+    assert record.marks is not None
+    assert record.marks.disturbed == ()
+
+
+def test_a_disturbed_case_is_measured_once_more_and_the_second_time_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(LOUD, CALM)
+    record, ear = measured(tmp_path, monkeypatch, machine)
+    assert machine.attempts == 2
+    assert ear.told[-1] == f"disturbed, so once more: {record.case.label}"
+    assert record.facts["attempt"] == 2
+    assert record.marks is not None
+    assert (record.marks.disturbed, record.marks.repeat) == ((), False)
+
+
+def test_disturbed_twice_it_keeps_all_samples_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(LOUD, LOUD)
+    record, _ = measured(tmp_path, monkeypatch, machine)
+    assert machine.attempts == 2
+    assert record.marks is not None
+    assert len(record.marks.disturbed) == 400
+    assert (record.marks.discarded, record.marks.repeat) == ((), False)
+    assert "also when the case was measured again" in record.marks.why
+
+
+def test_disturbed_twice_in_its_second_half_alone_the_first_half_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slowing(FakeClock):
+        def __init__(self, cost: Any, *more: Any) -> None:
+            super().__init__(lambda index: cost(index) * (1.2 if self._now >= 2.5 else 1.0), *more)
+
+    monkeypatch.setattr(fake, "FakeClock", Slowing)
+    loud = cpu_log(cpus=4, others=during(3.0, 10.0, 3.9, 0.0), busy=during(3.0, 10.0, 4.0, 1.0))
+    record, _ = measured(tmp_path, monkeypatch, Machine(loud, loud))
+    counting = latencies(record)
+    assert counting.late > 100
+    assert max(counting.samples) < 0.02
+    assert sum(counting.samples) == pytest.approx(2.5, abs=0.1)
+    warning, *_ = of_record(record)
+    assert warning.code == "samples-left-out"
+    assert f"the last {counting.late} samples" in warning.message
+
+
+def test_a_second_time_that_fails_takes_nothing_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, _ = measured(tmp_path, monkeypatch, Machine(LOUD, CALM, ending="crashed"))
+    assert (record.status, record.facts["attempt"], len(record.samples("latency"))) == ("ok", 1, 400)
+    assert record.marks is not None
+    assert (record.marks.repeat, record.marks.discarded, bool(record.marks.disturbed)) == (False, (), True)
+
+
+def test_an_interrupted_second_time_takes_nothing_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        measured(tmp_path, monkeypatch, Machine(LOUD, CALM, ending="interrupted"))
+    (record,) = inferlens.load_records([tmp_path]).records
+    assert (record.status, len(record.samples("latency"))) == ("ok", 400)
+
+
+def test_after_two_futile_second_times_there_are_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(*[LOUD] * 6)
+    monkeypatch.setattr(scheduler, "launch", machine.launch)
+    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
+    options = [f"fake.latency={value}" for value in ("10,10.01,10.02,10.03",)]
+    records = inferlens.bench("fake:demo", backend="fake:noisy", option=options, **words)
+    assert [record.facts["attempt"] for record in records] == [5, 6, 3, 4]
+    assert {record.id for record in inferlens.load_records([tmp_path]).records} == {record.id for record in records}
+    said = [record.marks.why for record in records if record.marks]
+    assert ["measured again" in why for why in said] == [True, True, False, False]
+    assert all(why.endswith("all are kept") for why in said)
+
+
+def test_a_calm_second_time_gives_the_next_ones_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(LOUD, LOUD, LOUD, LOUD, LOUD, CALM, LOUD, LOUD)
+    monkeypatch.setattr(scheduler, "launch", machine.launch)
+    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
+    records = inferlens.bench("fake:demo", backend="fake:noisy", option=["fake.latency=10,10.01,10.02,10.03"], **words)
+    assert [record.facts["attempt"] for record in records] == [5, 6, 7, 8]
+    assert [bool(record.marks and record.marks.disturbed) for record in records] == [True, False, True, True]
+
+
+def test_the_second_time_comes_when_all_others_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(LOUD, CALM, CALM)
+    monkeypatch.setattr(scheduler, "launch", machine.launch)
+    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
+    ear = Ear()
+    option = ["fake.latency=10,10.01"]
+    records = inferlens.bench("fake:demo", backend="fake:noisy", option=option, observer=ear, **words)
+    assert [record.facts["attempt"] for record in records] == [3, 2]
+    assert [record.facts["attempt"] for record in ear.records] == [2, 3]
+    assert {record.id for record in inferlens.load_records([tmp_path]).records} == {record.id for record in records}
+
+
+@pytest.mark.parametrize("ending", ["interrupted", "crashed"])
+def test_a_late_second_time_that_fails_takes_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    monkeypatch.setattr(scheduler, "launch", Machine(LOUD, CALM, CALM, ending=ending).launch)
+    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path), "option": "fake.latency=10,10.01"}
+    with pytest.raises(KeyboardInterrupt) if ending == "interrupted" else nullcontext():
+        inferlens.bench("fake:demo", backend="fake:noisy", **words)
+    kept = inferlens.load_records([tmp_path]).records
+    assert [(record.status, len(record.samples("latency"))) for record in kept] == [("ok", 400)] * 2
+    assert sorted(record.facts["attempt"] for record in kept) == [1, 2]
+
+
+def test_what_is_measured_in_turns_has_its_second_time_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scheduler, "launch", Machine(LOUD, CALM, CALM).launch)
+    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path), "repeats": 2}
+    records = inferlens.bench("fake:demo", backend="fake:noisy", option="fake.latency=10", **words)
+    assert [record.facts["attempt"] for record in records] == [2, 3]
+
+
+def test_what_was_prepared_first_is_what_preparing_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record, _ = measured(tmp_path, monkeypatch, Machine(LOUD, CALM))
+    assert [phase.name for phase in record.phases] == ["load", "build", "first inference", "warm-up", "steady state"]
+    assert record.facts["attempt"] == 2

@@ -1,0 +1,139 @@
+"""The watch on a real GPU: what NVML tells while another process works. Uses the time it takes, some ten seconds."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from inferlens.analysis.interference.energy import energy_per_item  # noqa: E402
+from inferlens.analysis.interference.mark import mark  # noqa: E402
+from inferlens.measure.environment import collect  # noqa: E402
+from inferlens.measure.monitor.before import survey  # noqa: E402
+from inferlens.measure.monitor.monitor import Monitor  # noqa: E402
+from inferlens.record.machine import Before, MachineLog, peak_device_memory  # noqa: E402
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
+]
+
+MIB = 1 << 20
+# Holds 512 MiB, then works for the seconds that it reads, line by line, and prints begin and end of perf_counter.
+WORK = f"""
+import sys, time, torch
+held = torch.zeros({512 * MIB}, dtype=torch.uint8, device="cuda")
+x = torch.randn(4096, 4096, device="cuda", dtype=torch.float16)
+torch.cuda.synchronize()
+print("ready", flush=True)
+for line in sys.stdin:
+    begin = time.perf_counter()
+    calls = 0
+    while time.perf_counter() - begin < float(line):
+        x @ x
+        torch.cuda.synchronize()
+        calls += 1
+    print(begin, time.perf_counter(), calls, flush=True)
+"""
+
+
+@contextmanager
+def worker() -> Iterator[subprocess.Popen[str]]:
+    process = subprocess.Popen([sys.executable, "-c", WORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def line(process: subprocess.Popen[str]) -> list[str]:
+    assert process.stdout
+    return process.stdout.readline().split()
+
+
+def work(process: subprocess.Popen[str], seconds: float) -> tuple[float, float, int]:
+    assert process.stdin
+    process.stdin.write(f"{seconds}\n")
+    process.stdin.flush()
+    begin, end, calls = line(process)
+    return float(begin), float(end), int(calls)
+
+
+@pytest.fixture(scope="module")
+def run() -> tuple[Before, MachineLog, tuple[float, float, int]]:
+    """The GPU before, the log of three seconds of work, and when and how much was done."""
+    before = survey(1.0)
+    with worker() as process, Monitor(process.pid, gpu=True, before=before) as watch:
+        assert line(process) == ["ready"]
+        span = work(process, 3.0)
+    return before, watch.log(), span
+
+
+Run = tuple[Before, MachineLog, tuple[float, float, int]]
+
+
+def test_the_gpu_tells_power_clocks_and_reasons(run: Run) -> None:
+    _, log, (begin, end, _) = run
+    assert "watch" not in log.absent, log.absent
+    gpu = log.between(begin, end).gpu
+    assert gpu is not None, log.absent
+    assert len(gpu.times) >= 20
+    for name in ("power", "sm_clock", "memory_clock", "reasons", "utilisation", "temperature", "memory_used"):
+        column = getattr(gpu, name)
+        assert len(column) == len(gpu.times), (name, log.absent)
+        assert None not in column, name
+    assert max(gpu.utilisation) > 0.5  # type: ignore[type-var]
+    assert max(gpu.sm_clock) > 300_000_000  # type: ignore[type-var]
+    assert gpu.power_basis
+
+
+def test_times_line_up_with_those_of_the_child(run: Run) -> None:
+    """NVML's power and memory rise with the work of the other process, whose stamps are of the same clock."""
+    _, log, (begin, end, _) = run
+    assert log.gpu
+    assert log.gpu.times[0] < begin < end <= log.gpu.times[-1] + 0.2
+    assert mark([begin], [end - begin], log, least=1).unseen.keys() <= {"foreign process"}
+
+
+def test_memory_holds_what_the_process_holds(run: Run) -> None:
+    _, log, _ = run
+    peak = peak_device_memory(log)
+    assert peak, log.absent
+    assert 512 * MIB < peak.bytes < 8192 * MIB
+
+
+def test_energy_is_between_idle_power_and_the_largest_reading(run: Run) -> None:
+    before, log, (begin, end, calls) = run
+    found = energy_per_item(log, begin, end, calls)
+    assert found.joules is not None, found.reason
+    assert log.gpu
+    watts = found.joules * calls / (end - begin)
+    assert (before.idle_power or 1.0) < watts < 1.3 * max(value or 0.0 for value in log.gpu.power)
+
+
+def test_another_process_is_foreign_or_unknown_and_never_denied() -> None:
+    """On the system's own process numbers it is found; in a container it may be hidden, which has to be said."""
+    before = survey()
+    with worker() as process, Monitor(process.pid, gpu=True, before=before) as watch:
+        assert line(process) == ["ready"]
+        work(process, 1.5)
+        with worker() as other:
+            assert line(other) == ["ready"]
+            assert other.stdin
+            other.stdin.write("2.0\n")
+            other.stdin.flush()
+            begin, end, _ = work(process, 1.5)
+    marks = mark([begin], [end - begin], watch.log(), least=1)
+    assert "foreign process" in marks.touched or "foreign process" in marks.unseen, watch.log().processes
+
+
+def test_the_environment_has_the_power_limit() -> None:
+    limits = [gpu.power_limit for gpu in collect().gpus]
+    assert limits
+    assert all(limit and 20 < limit < 5000 for limit in limits)

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from inferlens.measure.monitor.cpu import Cpus, Packages, cpu_times
+from inferlens.measure.monitor.table import Table, Untold
+from inferlens.measure.monitor.tree import TICK, Tree
+
+STAT = """cpu  100 10 50 9000 20 5 5 30 40 0
+cpu0 60 5 25 4500 10 3 2 20 40 0
+cpu1 40 5 25 4500 10 2 3 10 0 0
+intr 12345 0 0
+"""
+
+
+def write(root: Path, name: str, text: str) -> None:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def process(root: Path, pid: int, ticks: tuple[int, int, int, int], children: str = "", name: str = "a) (b c") -> None:
+    user, system, waited_user, waited_system = ticks
+    fields = f"S 1 1 1 0 -1 0 0 0 0 0 {user} {system} {waited_user} {waited_system} 20 0 1 0 100"
+    write(root, f"proc/{pid}/stat", f"{pid} ({name}) {fields}")
+    write(root, f"proc/{pid}/task/{pid}/children", children)
+
+
+def stat(root: Path, user: int, steal: int = 0) -> None:
+    write(root, "proc/stat", f"cpu0 {user} 0 0 0 0 0 0 {steal} 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n")
+
+
+def test_times_of_the_cpus_asked_for() -> None:
+    assert cpu_times(STAT, [0]).busy == pytest.approx((60 + 5 + 25 + 3 + 2) * TICK)
+    assert cpu_times(STAT, [0, 1]).steal == pytest.approx(30 * TICK)
+    assert cpu_times("cpu0 1 2 3 4 5 6 7\n", [0]).steal == 0.0  # kernels that know of no stealing
+
+
+def test_load_is_told_apart_from_the_cases(tmp_path: Path) -> None:
+    stat(tmp_path, user=1000)
+    process(tmp_path, 7, (100, 0, 0, 0), children="8 ")
+    process(tmp_path, 8, (50, 0, 0, 0))
+    cpus = Cpus(7, usable=(0, 1), root=tmp_path)
+    assert set(cpus.load(10.0).values()) == {None}
+    stat(tmp_path, user=1150, steal=20)
+    process(tmp_path, 7, (120, 10, 0, 0), children="8 ")
+    process(tmp_path, 8, (70, 0, 0, 0))
+    load = cpus.load(11.0)
+    assert load == pytest.approx({"busy": 150 * TICK, "case": 50 * TICK, "others": 100 * TICK, "steal": 20 * TICK})
+
+
+def test_children_that_were_waited_for_still_count(tmp_path: Path) -> None:
+    process(tmp_path, 7, (100, 0, 0, 0), children="8 ")
+    process(tmp_path, 8, (30, 20, 0, 0))
+    before = Tree(7, tmp_path / "proc").seconds()
+    process(tmp_path, 7, (100, 0, 30, 20))
+    assert Tree(7, tmp_path / "proc").seconds() == before == pytest.approx(150 * TICK)
+
+
+def test_intervals_that_are_too_short_have_no_load(tmp_path: Path) -> None:
+    stat(tmp_path, user=1000)
+    process(tmp_path, 7, (0, 0, 0, 0))
+    cpus = Cpus(7, usable=(0, 1), root=tmp_path)
+    cpus.load(10.0)
+    stat(tmp_path, user=1010)
+    assert set(cpus.load(10.05).values()) == {None}
+    stat(tmp_path, user=1100)
+    assert cpus.load(11.0)["busy"] == pytest.approx(100 * TICK)
+
+
+def test_once_the_case_has_ended_others_are_not_known(tmp_path: Path) -> None:
+    stat(tmp_path, user=1000)
+    cpus = Cpus(7, usable=(0, 1), root=tmp_path)
+    cpus.load(10.0)
+    stat(tmp_path, user=1100)
+    load = cpus.load(11.0)
+    assert load["busy"] == pytest.approx(100 * TICK)
+    assert load["others"] is None
+
+
+def test_energy_counters_that_begin_again(tmp_path: Path) -> None:
+    for zone, used in (("intel-rapl:0", 900_000), ("intel-rapl:1", 0), ("intel-rapl:0:0", 5)):
+        write(tmp_path, f"{zone}/energy_uj", f"{used}\n")
+        write(tmp_path, f"{zone}/max_energy_range_uj", "1000000\n")
+    packages = Packages(tmp_path)
+    assert packages.read() == 0.0
+    write(tmp_path, "intel-rapl:0/energy_uj", "100000\n")
+    write(tmp_path, "intel-rapl:1/energy_uj", "300000\n")
+    assert packages.read() == pytest.approx(0.2 + 0.3)
+
+
+def test_frequencies_throttling_quota_and_pressure(tmp_path: Path) -> None:
+    for cpu, kilohertz in ((0, 3_000_000), (1, 2_000_000), (2, 1)):
+        folder = f"sys/devices/system/cpu/cpu{cpu}"
+        write(tmp_path, f"{folder}/cpufreq/scaling_cur_freq", f"{kilohertz}\n")
+        write(tmp_path, f"{folder}/cpufreq/scaling_governor", "performance\n")
+        write(tmp_path, f"{folder}/thermal_throttle/core_throttle_count", "3\n")
+        write(tmp_path, f"{folder}/thermal_throttle/package_throttle_count", "1\n")
+    write(tmp_path, "proc/7/cgroup", "0::/mine\n")
+    write(tmp_path, "sys/fs/cgroup/mine/cpu.stat", "usage_usec 1\nnr_throttled 2\nthrottled_usec 2500000\n")
+    write(tmp_path, "proc/pressure/memory", "some avg10=0.00 total=1500000\nfull avg10=0.00 total=7\n")
+    cpus = Cpus(7, usable=(0, 1), root=tmp_path)
+    answers = {name: value for read in list(cpus.readings().values())[2:] for name, value in read(0.0).items()}
+    assert answers == {
+        "frequency_mean": 2_500_000_000,
+        "frequency_min": 2_000_000_000,
+        "throttle_events": 8,
+        "quota_wait": 2.5,
+        "memory_wait": 1.5,
+    }
+    assert cpus.governor == "performance"
+
+
+def test_frequencies_come_from_cpuinfo_where_there_is_no_cpufreq(tmp_path: Path) -> None:
+    write(tmp_path, "proc/cpuinfo", "processor\t: 0\ncpu MHz\t\t: 2600.5\n\nprocessor\t: 1\ncpu MHz\t\t: 100.0\n")
+    assert Cpus(7, usable=(0,), root=tmp_path).frequencies()["frequency_mean"] == 2_600_500_000
+
+
+def test_a_bare_system_tells_nothing_and_says_so(tmp_path: Path) -> None:
+    cpus = Cpus(7, usable=(0,), root=tmp_path)
+    table = Table(cpus.readings(), lambda: 1.0)
+    table.take()
+    assert table.as_columns() == {"times": (1.0,)}
+    assert set(table.absent) == set(cpus.readings())
+    assert table.absent["memory_wait"].startswith("the system has no ")
+    with pytest.raises(Untold):
+        cpus.frequencies()
+
+
+def busy_process() -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "print(1, flush=True)\nwhile True: pass"], stdout=subprocess.PIPE)
+
+
+def cpu_seconds(pid: int) -> float:
+    return Tree(pid).seconds()
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs /proc")
+def test_a_busy_process_is_seen_as_the_load_of_others() -> None:
+    """Real time and real processes: ours does nothing, another one works until it has used half a second of CPU."""
+    idle = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    other = busy_process()
+    try:
+        assert other.stdout
+        other.stdout.readline()
+        cpus = Cpus(idle.pid)
+        begin = time.perf_counter()
+        cpus.load(begin)
+        used = cpu_seconds(other.pid)
+        while cpu_seconds(other.pid) - used < 0.5 or time.perf_counter() - begin < 0.5:
+            os.sched_yield()  # this test's own process works as well; it is one of the others
+        seconds = time.perf_counter() - begin
+        load = cpus.load(begin + seconds)
+    finally:
+        for each in (idle, other):
+            each.kill()
+            each.communicate()
+    assert load["others"] is not None
+    assert load["case"] is not None
+    assert load["others"] * seconds >= 0.4
+    assert load["case"] * seconds <= 0.2
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="needs /proc")
+def test_a_busy_case_is_not_called_others() -> None:
+    mine = busy_process()
+    try:
+        assert mine.stdout
+        mine.stdout.readline()
+        cpus = Cpus(mine.pid)
+        begin = time.perf_counter()
+        cpus.load(begin)
+        used = cpu_seconds(mine.pid)
+        while cpu_seconds(mine.pid) - used < 0.5:
+            os.sched_yield()
+        seconds = time.perf_counter() - begin
+        load = cpus.load(begin + seconds)
+    finally:
+        mine.kill()
+        mine.communicate()
+    assert load["case"] is not None
+    assert load["busy"] is not None
+    assert load["case"] * seconds >= 0.4
+    assert load["others"] is not None
+    assert load["others"] <= load["busy"] - load["case"] + 0.01

@@ -1,0 +1,264 @@
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from inferlens.analysis.interference.energy import energy_per_item
+from inferlens.analysis.interference.spans import all_spans
+from inferlens.measure.monitor.monitor import Monitor
+from inferlens.record.machine import NOT_USED, Before, MachineLog, peak_device_memory
+from tests.measure.monitor.fake_nvml import LOST, NOT_SUPPORTED, Device, FakeNvml
+from tests.measure.monitor.rig import PID, Crew, watched
+
+
+def kinds(log: MachineLog) -> dict[str, tuple[float, float]]:
+    return {span.kind: (span.begin, span.end) for span in all_spans(log, 100.0, 102.0)}
+
+
+def test_everything_a_gpu_tells_becomes_a_column(tmp_path: Path) -> None:
+    nvml = FakeNvml(Device(compute={PID: 700}, utilisation=90, reasons=2), instant=True)
+    log = watched(nvml, tmp_path)
+    assert log.gpu is not None
+    assert log.processes is not None
+    assert log.gpu.times[:3] == (100.0, 100.1, 100.2)
+    assert len(log.gpu.times) == 21 == len(log.gpu.power)
+    assert set(log.gpu.power) == {100.0}
+    assert "INSTANT" in log.gpu.power_basis
+    assert log.gpu.energy[:3] == (0.0, 10.0, 20.0)
+    assert set(log.gpu.sm_clock) == {1_980_000_000}
+    assert set(log.gpu.memory_clock) == {2_619_000_000}
+    assert (log.gpu.temperature[0], log.gpu.reasons[0], log.gpu.utilisation[0]) == (40, 2, 0.9)
+    assert set(log.processes.case_memory) == {700}
+    assert set(log.processes.foreign) == {0}
+    assert log.gpu_uuid == "GPU-11111111-aaaa"
+    assert kinds(log) == {}
+    assert nvml.open == 0
+    assert log.costs.keys() >= {"gpu energy", "gpu power", "processes processes"}
+    assert msgspec.json.decode(msgspec.json.encode(log), type=MachineLog) == log
+
+
+def test_without_the_instant_field_power_is_the_average(tmp_path: Path) -> None:
+    log = watched(FakeNvml(), tmp_path)
+    assert log.gpu
+    assert "averages" in log.gpu.power_basis
+    assert log.gpu.power_window == 1.0
+
+
+def test_what_is_not_supported_is_absent_with_its_reason_and_asked_once(tmp_path: Path) -> None:
+    nvml = FakeNvml()
+    nvml.refuse = {"nvmlDeviceGetTotalEnergyConsumption": NOT_SUPPORTED, "nvmlDeviceGetPowerUsage": NOT_SUPPORTED}
+    log = watched(nvml, tmp_path)
+    assert log.gpu
+    assert (log.gpu.energy, log.gpu.power) == ((), ())
+    assert "Not Supported" in log.absent["energy"]
+    assert "Not Supported" in log.absent["power"]
+    assert nvml.calls["nvmlDeviceGetTotalEnergyConsumption"] == 1
+    assert energy_per_item(log, 100.0, 102.0, 10).reason == log.absent["power"]
+
+
+def test_a_gpu_that_is_lost_leaves_holes_and_its_reason(tmp_path: Path) -> None:
+    nvml = FakeNvml()
+    log = watched(nvml, tmp_path, ticks=30, at={5: lambda: nvml.refuse.update({"nvmlDeviceGetPowerUsage": LOST})})
+    assert log.gpu
+    assert log.gpu.power[4] == 100.0
+    assert set(log.gpu.power[5:]) == {None}
+    assert len(log.gpu.power) == len(log.gpu.times)
+    assert "GPU is lost" in log.absent["power"]
+
+
+def test_throttling_is_found_where_it_was(tmp_path: Path) -> None:
+    device = Device(compute={PID: 1}, utilisation=99)
+    steps = {
+        5: lambda: setattr(device, "reasons", 0x40),
+        8: lambda: setattr(device, "reasons", 0x04),
+        10: lambda: setattr(device, "reasons", 0),
+    }
+    found = kinds(watched(FakeNvml(device), tmp_path, at=steps))
+    assert found == {"throttled": (100.4, 100.8), "power cap": (100.7, 101.0)}
+
+
+def test_a_clock_that_changes_while_busy_is_found(tmp_path: Path) -> None:
+    device = Device(utilisation=99, compute={PID: 1})
+    steps = {12: lambda: setattr(device, "sm_clock", 1500), 15: lambda: setattr(device, "sm_clock", 1950)}
+    assert kinds(watched(FakeNvml(device), tmp_path, at=steps)) == {"clock change": (101.1, 101.5)}
+
+
+def test_an_idle_clock_is_no_change(tmp_path: Path) -> None:
+    device = Device(utilisation=99, compute={PID: 1})
+
+    def idle() -> None:
+        device.sm_clock, device.reasons, device.utilisation = 345, 1, 0
+
+    assert kinds(watched(FakeNvml(device), tmp_path, at={15: idle})) == {}
+
+
+def test_a_newcomer_on_the_gpu_is_found(tmp_path: Path) -> None:
+    nvml = FakeNvml(Device(compute={PID: 1, 77: 5}))  # 77 was there and does nothing
+    nvml.refuse["nvmlDeviceGetProcessUtilization"] = NOT_SUPPORTED
+    log = watched(nvml, tmp_path, at={7: lambda: nvml.devices[0].graphics.update({78: 5})})
+    assert log.processes
+    assert log.processes.foreign == (1, 1, 2, 2, 2)
+    assert kinds(log) == {"foreign process": (100.5, 102.0)}
+    assert nvml.calls["nvmlDeviceGetProcessUtilization"] == 1
+
+
+def test_a_neighbour_that_wakes_up_is_found(tmp_path: Path) -> None:
+    device = Device(compute={PID: 1, 77: 5})
+    far = 10**18
+    steps = {
+        7: lambda: device.activity.append((77, far, 50)),
+        11: lambda: device.activity.append((PID, far + 1, 90)),
+    }
+    log = watched(FakeNvml(device), tmp_path, at=steps)
+    assert log.processes
+    assert log.processes.foreign_utilisation == (0.0, 0.0, 0.5, 0.0, 0.0)
+    assert kinds(log) == {"foreign process": (100.5, 101.5)}
+
+
+def test_processes_of_the_cases_tree_are_its_own(tmp_path: Path) -> None:
+    log = watched(FakeNvml(Device(compute={PID: 3, 4243: 4})), tmp_path, pids=(PID, 4243))
+    assert log.processes
+    assert set(log.processes.case_memory) == {7}
+    assert set(log.processes.foreign) == {0}
+
+
+def test_a_container_that_names_others_processes_says_nothing_false(tmp_path: Path) -> None:
+    before = Before(processes=(), memory_used=400)
+    nvml = FakeNvml(Device(compute={2_000_000: 600}, memory_used=1000))
+    log = watched(nvml, tmp_path, first_namespace=False, before=before)
+    assert log.processes
+    assert log.processes.foreign == ()
+    assert log.processes.case_memory == ()
+    assert "container" in log.absent["foreign"]
+    peak = peak_device_memory(log)
+    assert peak
+    assert peak.bytes == 600
+    assert "whole device" in peak.basis
+
+
+def test_in_a_container_what_was_there_before_is_still_foreign(tmp_path: Path) -> None:
+    nvml = FakeNvml(Device(compute={2_000_000: 600, 9: 5}))
+    log = watched(nvml, tmp_path, first_namespace=False, before=Before(processes=(9,)))
+    assert log.processes
+    assert set(log.processes.foreign) == {1}
+    assert log.processes.case_memory == ()
+
+
+def test_in_a_container_nobody_seen_is_not_nobody_there(tmp_path: Path) -> None:
+    log = watched(FakeNvml(Device(compute={PID: 600})), tmp_path, first_namespace=False)
+    assert log.processes
+    assert log.processes.foreign == ()
+    assert "hidden" in log.absent["foreign"]
+    peak = peak_device_memory(log)
+    assert peak
+    assert peak.bytes == 600
+    assert "case's process" in peak.basis
+
+
+def test_numbers_that_mean_no_process_here_are_not_called_foreign(tmp_path: Path) -> None:
+    log = watched(FakeNvml(Device(compute={2**30: 600})), tmp_path)
+    assert log.processes
+    assert log.processes.foreign == ()
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, "GPU-1"),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, "GPU-2"),
+        ({"CUDA_VISIBLE_DEVICES": "gpu-2,0"}, "GPU-2"),
+        ({"CUDA_VISIBLE_DEVICES": ""}, "no GPU is visible"),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, "no GPU is visible"),
+        ({"CUDA_VISIBLE_DEVICES": "7"}, "no GPU is visible"),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-9"}, "does not know"),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-1"}, "slice"),
+    ],
+)
+def test_the_gpu_is_the_one_that_cuda_calls_the_first(tmp_path: Path, environ: dict[str, str], expected: str) -> None:
+    nvml = FakeNvml(Device("GPU-1"), Device("GPU-2"))
+    log = watched(nvml, tmp_path, environ=environ or {"HOME": "/"})
+    assert expected in (log.gpu_uuid or log.absent["gpu"])
+    assert nvml.open == 0
+
+
+def test_gpus_of_different_kinds_need_an_order(tmp_path: Path) -> None:
+    nvml = FakeNvml(Device("GPU-1", name="Small"), Device("GPU-2", name="Large"))
+    assert "CUDA_DEVICE_ORDER" in watched(nvml, tmp_path, environ={"HOME": "/"}).absent["gpu"]
+    assert watched(nvml, tmp_path, environ={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}).gpu_uuid == "GPU-1"
+
+
+def test_a_sliced_gpu_is_not_watched(tmp_path: Path) -> None:
+    assert "MIG" in watched(FakeNvml(Device(mig=1)), tmp_path).absent["gpu"]
+    assert watched(FakeNvml(Device(mig=0)), tmp_path).gpu is not None
+
+
+def test_no_driver_is_an_answer(tmp_path: Path) -> None:
+    nvml = FakeNvml()
+    nvml.refuse["nvmlInit"] = 12
+    log = watched(nvml, tmp_path)
+    assert log.gpu is None
+    assert "error 12" in log.absent["gpu"]
+    assert nvml.open == 0
+
+
+def test_any_error_at_all_is_an_absence(tmp_path: Path) -> None:
+    class Broken:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("no such thing")
+
+    assert "no such thing" in watched(Broken(), tmp_path).absent["gpu"]
+
+
+def test_a_thread_that_hangs_does_not_hang_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inferlens.measure.monitor.monitor.PATIENCE", 0.05)
+    entered, released = threading.Event(), threading.Event()
+
+    def hang(seconds: float) -> bool:
+        entered.set()
+        return released.wait(60)
+
+    with Monitor(PID, gpu=True, nvml=FakeNvml(), environ={}, wait=hang) as watch:
+        entered.wait(60)
+    assert "hung" in watch.log().absent["watch"]
+    released.set()
+    watch._thread.join(10)
+    assert not watch._thread.is_alive()
+
+
+def test_without_a_gpu_there_is_less_to_wake_up_for(tmp_path: Path) -> None:
+    waits: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) >= 4
+
+    nvml = FakeNvml()
+    with Monitor(PID, nvml=nvml, cpus=Crew(tmp_path), wait=wait) as watch:
+        watch._thread.join(10)
+    log = watch.log()
+    assert waits == [0.5] * 4
+    assert nvml.calls == {}
+    assert log.absent["gpu"] == NOT_USED
+    assert log.cpus == 2
+
+
+def test_a_real_watch_ends_promptly_and_leaves_no_thread(tmp_path: Path) -> None:
+    before = threading.active_count()
+    with Monitor(os.getpid(), interval=60.0) as watch:
+        pass
+    assert threading.active_count() == before
+    log = watch.log()
+    assert "watch" not in log.absent
+    assert log.cpus == len(os.sched_getaffinity(0))
+
+
+def test_the_fake_has_no_function_that_nvml_lacks() -> None:
+    real = pytest.importorskip("pynvml")
+    for name in [*FakeNvml()._functions(), *(name for name in vars(FakeNvml) if name.startswith("NVML"))]:
+        assert hasattr(real, name), name
+    assert real.NVMLError(NOT_SUPPORTED).value == NOT_SUPPORTED

@@ -1,0 +1,126 @@
+"""The two files that scripts around TensorRT read, from a profile of an engine of AlexNet's first layers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from inferlens.record.engine_files import INFORMATION, LATENCY, engine_files
+from inferlens.record.layer_profile import Layer, Profile
+from inferlens.record.profile_store import save
+from tests.analysis.profile.samples import eager, failed, layer, profile
+from tests.views.samples import case
+
+CONVOLUTION = "[CONVOLUTION]-[aten_ops.convolution.default]-[/features/0/convolution] + [RELU]-[/features/1/relu]"
+REFORMAT = f"Reformatting CopyNode for Input Tensor 0 to {CONVOLUTION}"
+BINDINGS = ["x", "output0"]
+
+
+def tensor(name: str, *dimensions: int, format: str = "Row major linear FP16 format") -> dict[str, Any]:
+    return {"Name": name, "Location": "Device", "Dimensions": list(dimensions), "Format/Datatype": format}
+
+
+def inspected() -> list[dict[str, Any]]:
+    """What the inspector of TensorRT 10 tells of two layers, with detailed verbosity."""
+    packed = "Channel major FP16 format where channel % 8 == 0"
+    return [
+        {
+            "Name": REFORMAT,
+            "LayerType": "Reformat",
+            "Inputs": [tensor("x", 1, 3, 224, 224)],
+            "Outputs": [tensor("Reformatted Input", 1, 3, 224, 224, format=packed)],
+            "ParameterType": "Reformat",
+            "Origin": "REFORMAT",
+            "TacticValue": "0x00000000000003e8",
+            "StreamId": 0,
+            "Metadata": "",
+        },
+        {
+            "Name": CONVOLUTION,
+            "LayerType": "CaskConvolution",
+            "Inputs": [tensor("Reformatted Input", 1, 3, 224, 224, format=packed)],
+            "Outputs": [tensor("output0", 1, 64, 55, 55, format=packed)],
+            "ParameterType": "Convolution",
+            "Kernel": [11, 11],
+            "PrePadding": [2, 2],
+            "PostPadding": [2, 2],
+            "Stride": [4, 4],
+            "OutMaps": 64,
+            "Weights": {"Type": "Half", "Count": 23232},
+            "Bias": {"Type": "Half", "Count": 64},
+            "HasReLU": 1,
+            "TacticName": "sm80_xmma_fprop_implicit_gemm_f16f16_f16f16_f16_nhwckrsc_nhwc",
+            "StreamId": 0,
+            "Metadata": "",
+        },
+    ]
+
+
+def engine(*, details: bool = True) -> Profile:
+    """Three runs; beside the engine a layer that PyTorch runs."""
+    layers: list[Layer] = []
+    for told, times in zip(
+        inspected(), [(38.912e-6, 21.504e-6, 9.216e-6), (38.912e-6, 31.744e-6, 26.624e-6)], strict=True
+    ):
+        said = told if details else told["Name"]
+        layers.append(layer(told["Name"], None, times=times, kind="x", details={"inspector": said}))
+    layers.append(layer("aten::nonzero", None, times=(1e-3, 1e-3, 1e-3)))
+    return profile(case("tensorrt", device="cuda"), layers, timed="GPU", facts={"engine_bindings": BINDINGS})
+
+
+def read(folder: Path, name: str) -> Any:
+    return json.loads((folder / name).read_text())
+
+
+def test_latency_has_the_milliseconds_of_every_run(tmp_path: Path) -> None:
+    save(tmp_path, engine())
+    assert read(tmp_path, LATENCY) == {
+        REFORMAT: [0.038912, 0.021504, 0.009216],
+        CONVOLUTION: [0.038912, 0.031744, 0.026624],
+    }
+
+
+def test_information_is_what_the_inspector_told(tmp_path: Path) -> None:
+    save(tmp_path, engine())
+    assert read(tmp_path, INFORMATION) == {"Layers": inspected(), "Bindings": BINDINGS}
+
+
+def test_the_loops_of_such_scripts_work(tmp_path: Path) -> None:
+    """A table of name, dimensions and mean latency; and each layer's type by its name."""
+    save(tmp_path, engine())
+    latency, information = read(tmp_path, LATENCY), read(tmp_path, INFORMATION)
+    types = {each["Name"]: each["LayerType"] for each in information["Layers"]}
+    rows = [
+        (each["Name"], each["Inputs"][0]["Dimensions"], each["Outputs"][0]["Dimensions"],
+         sum(latency[each["Name"]]) / len(latency[each["Name"]]))
+        for each in information["Layers"]
+    ]  # fmt: skip
+    assert types[CONVOLUTION] == "CaskConvolution"
+    assert rows[1] == (CONVOLUTION, [1, 3, 224, 224], [1, 64, 55, 55], pytest.approx(0.03242667))
+
+
+def test_low_verbosity_leaves_names(tmp_path: Path) -> None:
+    save(tmp_path, engine(details=False))
+    assert read(tmp_path, INFORMATION) == {"Layers": [REFORMAT, CONVOLUTION], "Bindings": BINDINGS}
+
+
+def test_layers_of_one_name_keep_a_number_for_every_run() -> None:
+    made = engine()
+    assert made.layers
+    twins = tuple(msgspec.structs.replace(each, name='same "name"\n<b>') for each in made.layers.layers)
+    files = engine_files(msgspec.structs.replace(made, layers=msgspec.structs.replace(made.layers, layers=twins)))
+    assert {name: len(times) for name, times in json.loads(files[LATENCY]).items()} == {
+        'same "name"\n<b>': 3, 'same "name"\n<b> #2': 3,
+    }  # fmt: skip
+
+
+def test_what_is_no_engine_has_no_such_files_and_leaves_none_of_an_earlier_one(tmp_path: Path) -> None:
+    save(tmp_path, engine())
+    save(tmp_path, failed(case("tensorrt", device="cuda")))
+    save(tmp_path, eager())
+    assert [path.name for path in tmp_path.iterdir()] == ["profile-layer.json"]
+    assert engine_files(eager()) == {}

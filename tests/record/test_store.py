@@ -1,0 +1,108 @@
+"""Records on disk: whole or not at all, never overwritten, and what is broken is said."""
+
+from __future__ import annotations
+
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+
+from inferlens import InferlensError, load_records
+from inferlens.record.files import write_whole
+from inferlens.record.record import Environment, Measurement, ModelFacts, Record, decode, encode, json_schema
+from inferlens.record.store import Store
+from inferlens.spec.case import Budget, Case
+
+CASE = Case(model="fake:demo", backend="fake", variant="steady")
+RECORD = Record(
+    id="a", created="2026-01-01T00:00:00.000+00:00", case=CASE, budget=Budget(), status="ok",
+    model=ModelFacts(name="demo"), environment=Environment(cpu="a CPU"),
+    measurements=(Measurement(metric="latency", unit="s", clock="fake", samples=(0.1, 0.2)),),
+)  # fmt: skip
+
+
+def test_two_runs_of_a_case_never_share_a_folder(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        folders = list(pool.map(lambda _: Store(tmp_path).claim(CASE, "demo"), range(24)))
+    assert len(set(folders)) == 24
+    assert {folder.name for folder in folders} >= {CASE.folder, f"{CASE.folder}@2", f"{CASE.folder}@24"}
+
+
+def test_a_record_comes_back_as_it_went(tmp_path: Path) -> None:
+    folder = Store(tmp_path).claim(CASE, "demo")
+    Store.save(folder, RECORD)
+    assert load_records([tmp_path]).records == [RECORD]
+    assert load_records([folder / "record.json", tmp_path / "demo"]).records == [RECORD]
+
+
+def test_a_write_that_fails_leaves_the_old_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "record.json"
+    write_whole(path, b"old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_whole(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [file.name for file in tmp_path.iterdir()] == ["record.json"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"schema":"inferlens.record/9"}', b'{"schema":"inferlens.record/1"}',
+        b"[" * 100_000, encode(RECORD)[:-20], encode(RECORD).replace(b'"ok"', b'"great"'),
+    ],
+)  # fmt: skip
+def test_what_is_no_record_is_a_problem_beside_the_good_ones(tmp_path: Path, data: bytes) -> None:
+    Store.save(Store(tmp_path).claim(CASE, "demo"), RECORD)
+    (tmp_path / "demo" / "broken").mkdir()
+    (tmp_path / "demo" / "broken" / "record.json").write_bytes(data)
+    loaded = load_records([tmp_path])
+    assert loaded.records == [RECORD]
+    (problem,) = loaded.problems
+    assert "broken" in problem
+
+
+def test_a_folder_that_is_not_there_or_has_nothing_is_one_message(tmp_path: Path) -> None:
+    with pytest.raises(InferlensError, match="does not exist"):
+        load_records([tmp_path / "nowhere"])
+    with pytest.raises(InferlensError, match="no record"):
+        load_records([tmp_path])
+
+
+def test_an_output_folder_that_cannot_be_written_is_one_message(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(InferlensError, match="cannot be written"):
+        Store(tmp_path / "results").claim(CASE, "demo")
+
+
+def test_fields_of_a_later_version_are_ignored() -> None:
+    data = json.loads(encode(RECORD)) | {"mood": 3}
+    assert decode(json.dumps(data).encode()) == RECORD
+
+
+def test_records_keep_to_the_published_schema() -> None:
+    published = json.loads((Path(__file__).parents[2] / "docs" / "record.schema.json").read_text())
+    assert published == json_schema(), "regenerate it: make schema"
+    jsonschema.validate(json.loads(encode(RECORD)), published)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(json.loads(encode(RECORD)) | {"status": "great"}, published)
+
+
+def test_numbers_that_are_not_finite_stay_readable() -> None:
+    from inferlens.analysis.interference.samples import latencies
+    from inferlens.record.record import Agreement, Measurement
+
+    odd = Measurement(metric="latency", unit="s", clock="host", samples=(0.01, float("nan"), float("inf")))
+    kept = decode(encode(msgspec.structs.replace(RECORD, measurements=(odd,))))
+    assert kept.measurements[0].samples == (0.01, None, None)
+    assert latencies(kept).samples == (0.01,)
+    wrong = msgspec.structs.replace(RECORD, agreement=Agreement(reference="x", rel_l2=float("inf"), agrees=False))
+    assert decode(encode(wrong)).agreement == Agreement(reference="x", rel_l2=None, agrees=False)

@@ -1,0 +1,204 @@
+"""Cases: labels, folders, inputs."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferlens.errors import InferlensError, Unsupported
+from inferlens.record.store import safe_name
+from inferlens.spec.case import Case, TensorSpec, with_batch
+
+CASE = Case(model="torchvision:resnet18", backend="onnxruntime", variant="cpu")
+
+
+def test_the_usual_case_has_a_readable_folder() -> None:
+    assert CASE.folder == "onnxruntime-cpu-fp32-b1-cpu"
+    assert msgspec.structs.replace(CASE, batch=8, threads=2).folder == "onnxruntime-cpu-fp32-b8-cpu-t2"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"variant": "cuda"}, {"precision": "fp16"}, {"batch": 2}, {"batch": None}, {"device": "cuda"}, {"threads": 1},
+        {"options": {"a": 1}}, {"options": {"a": 2}}, {"inputs": (TensorSpec("x", (1, 3)),)}, {"weights": "x.pth"},
+        {"seed": 1}, {"io": "host"}, {"inputs": (TensorSpec.parse("x=1..4x3"),)},
+    ],
+)  # fmt: skip
+def test_whatever_differs_gives_another_folder(change: dict[str, object]) -> None:
+    assert msgspec.structs.replace(CASE, **change).folder != CASE.folder
+
+
+@given(st.dictionaries(st.text(max_size=8), st.one_of(st.text(max_size=20), st.integers(), st.booleans()), max_size=3))
+def test_a_folder_is_one_safe_name_whatever_the_options(options: dict[str, str | int]) -> None:
+    folder = msgspec.structs.replace(CASE, options=options).folder
+    assert "/" not in folder
+    assert "\x00" not in folder
+    assert len(folder) < 140
+
+
+@given(st.text())
+def test_a_models_folder_is_one_safe_name(name: str) -> None:
+    safe = safe_name(name)
+    assert safe
+    assert safe not in (".", "..")
+    assert "/" not in safe
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [
+        ("x=1x3x224x224:float32", TensorSpec("x", (1, 3, 224, 224))),
+        ("x=1x3x224x224", TensorSpec("x", (1, 3, 224, 224))),
+        ("ids=2x16:int64:0..30522", TensorSpec("ids", (2, 16), "int64", 0, 30522)),
+        ("t=scalar:float16", TensorSpec("t", (), "float16")),
+        ("t=-1:int64", None),
+    ],
+)
+def test_inputs_are_written_as_name_shape_type(text: str, spec: TensorSpec | None) -> None:
+    if spec is None:
+        with pytest.raises(Exception, match="does not describe"):
+            TensorSpec.parse(text)
+        return
+    assert TensorSpec.parse(text) == spec
+    assert TensorSpec.parse(str(spec)) == spec
+
+
+@pytest.mark.parametrize("name", ["x:0", "x=y", "x:0=1", "a=2x3", "a=b:opt", "x:opt", "serving/x:0", "two words", "="])
+def test_an_input_may_have_any_name(name: str) -> None:
+    fixed = TensorSpec.parse(f"{name}=2x16:int64:0..30522")
+    assert fixed == TensorSpec(name, (2, 16), "int64", 0, 30522)
+    ranged = TensorSpec.parse(f"{name}=1..16x3:float16:opt=2")
+    assert (ranged.name, ranged.dtype, ranged.profile) == (name, "float16", ((1, 3), (2, 3), (16, 3)))
+    assert TensorSpec.parse(f"{name}=scalar") == TensorSpec(name, ())
+
+
+@given(
+    st.text(min_size=1).filter(lambda name: not name[0].isspace()),
+    st.lists(st.integers(1, 999), max_size=4),
+    st.sampled_from(["float32", "int64"]),
+    st.none() | st.integers(-9, 9),
+)
+def test_the_text_of_an_input_is_read_as_that_input(name: str, shape: list[int], dtype: str, low: int | None) -> None:
+    spec = TensorSpec(name, tuple(shape), dtype, low, None if low is None else low + 5)
+    assert TensorSpec.parse(str(spec)) == spec
+
+
+def test_inputs_are_each_given_once() -> None:
+    assert TensorSpec.parse_all(["x=2x4", "x:0=3x4"]) == (TensorSpec("x", (2, 4)), TensorSpec("x:0", (3, 4)))
+    with pytest.raises(InferlensError, match="The input 'x' is given twice"):
+        TensorSpec.parse_all(["x=2x4", "y=1", "x=3x4"])
+
+
+def test_a_batch_goes_into_every_input_that_shares_it() -> None:
+    specs = (TensorSpec("ids", (1, 16)), TensorSpec("mask", (1, 16)), TensorSpec("table", (5, 2)), TensorSpec("t", ()))
+    assert [spec.shape for spec in with_batch(specs, 4)] == [(4, 16), (4, 16), (5, 2), ()]
+    assert with_batch(specs, None) == specs
+
+
+@pytest.mark.parametrize(
+    ("text", "shape", "profile"),
+    [
+        ("x=1..16x3x8", (16, 3, 8), ((1, 3, 8), (16, 3, 8), (16, 3, 8))),
+        ("x=1..16x3x8:opt=2", (2, 3, 8), ((1, 3, 8), (2, 3, 8), (16, 3, 8))),
+        ("x=1..16x3x8:opt=2x3x8", (2, 3, 8), ((1, 3, 8), (2, 3, 8), (16, 3, 8))),
+        ("x=1..16x3x8..32:opt=2x16", (2, 3, 16), ((1, 3, 8), (2, 3, 16), (16, 3, 32))),
+        ("x=1..16x3x8..32:opt=2x3x16", (2, 3, 16), ((1, 3, 8), (2, 3, 16), (16, 3, 32))),
+        ("x=4..4x3", (4, 3), ((4, 3), (4, 3), (4, 3))),
+        ("x=4x3", (4, 3), ((4, 3), (4, 3), (4, 3))),
+    ],
+)
+def test_a_range_gives_the_shapes_to_prepare_for(text: str, shape: tuple[int, ...], profile: object) -> None:
+    spec = TensorSpec.parse(text)
+    assert (spec.shape, spec.profile) == (shape, profile)
+    assert spec.dynamic == (profile[0] != profile[2])  # type: ignore[index]
+
+
+def test_a_range_of_sizes_and_one_of_values_stand_side_by_side() -> None:
+    spec = TensorSpec.parse("ids=1..8x16:int64:0..100:opt=4")
+    assert (spec.dtype, spec.low, spec.high, spec.best) == ("int64", 0, 100, (4, 16))
+    assert TensorSpec.parse(str(spec)) == TensorSpec("ids", (4, 16), "int64", 0, 100)  # what is measured
+
+
+def test_without_an_optimum_the_measured_batch_is_the_one_to_be_fastest_at() -> None:
+    free, fixed = TensorSpec.parse("x=1..16x3"), TensorSpec.parse("x=1..16x3:opt=2")
+    assert with_batch((free,), 4)[0].profile == ((1, 3), (4, 3), (16, 3))
+    assert with_batch((fixed,), 4)[0].profile == ((1, 3), (2, 3), (16, 3))
+    assert with_batch((fixed,), 4)[0].shape == (4, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("x=1..4x3:opt=5", "an optimum that is not in its range"),
+        ("x=2..4x3:opt=1", "an optimum that is not in its range"),
+        ("x=1..4x3:opt=2x4", "an optimum that is not in its range"),
+        ("x=1..4x3:opt=2x3x1", "an optimum that is not in its range"),
+        ("x=4x3:opt=4", "an optimum that is not in its range"),
+        ("x=scalar:opt=1", "an optimum that is not in its range"),
+        ("x=4..1x3", "a range whose least, 4, is above its most, 1"),
+        ("x=1x3x8..4", "a range whose least, 8, is above its most, 4"),
+        ("x=1x3:int64:9..5", "a range whose least, 9, is above its most, 5"),
+        ("x=1x3:int64:5..5", "empty input"),
+        ("x=0..4x3", "empty input"),
+        ("x=0x3", "empty input"),
+        ("x=1..x3", "does not describe"),
+        ("x=1...4x3:opt=2", "does not describe"),
+        ("x=1..axb:opt=2x3", "does not describe"),
+        ("x=1...4", "does not describe"),
+        ("x=1..4x3:opt=", "does not describe"),
+        ("x=1..4x3:opt=-1", "does not describe"),
+        ("x=\u0661x3", "does not describe"),
+        ("=1x3", "does not describe"),
+        ("", "does not describe"),
+        ("x=" + "9" * 5000, "does not describe"),
+        ("x=1.." + "9" * 5000, "does not describe"),
+        ("x=1..4:opt=" + "9" * 5000, "does not describe"),
+        ("x=1:int64:0.." + "9" * 5000, "does not describe"),
+        ("x=" + "1x" * 50_000, "does not describe"),
+    ],
+)
+def test_what_describes_no_input_is_one_short_message(text: str, words: str) -> None:
+    with pytest.raises(InferlensError, match=words) as raised:
+        TensorSpec.parse(text)
+    assert raised.value.expected
+    assert len(str(raised.value)) < 500
+
+
+RANGES = st.lists(st.tuples(st.integers(1, 99), st.integers(0, 99)).map(lambda pair: (pair[0], sum(pair))), min_size=1)
+
+
+@given(RANGES, st.data())
+def test_every_optimum_in_its_range_is_taken(sizes: list[tuple[int, int]], data: st.DataObject) -> None:
+    best = tuple(data.draw(st.integers(low, high)) for low, high in sizes)
+    shape = "x".join(f"{low}..{high}" for low, high in sizes)
+    if all(low == high for low, high in sizes):
+        assert not TensorSpec.parse(f"x={shape}").dynamic
+        return
+    spec = TensorSpec.parse(f"x={shape}:opt={'x'.join(map(str, best))}")
+    assert spec.profile == (tuple(low for low, _ in sizes), best, tuple(high for _, high in sizes))
+    assert spec.shape == best
+    assert msgspec.json.decode(msgspec.json.encode(spec), type=TensorSpec) == spec
+
+
+@given(st.text(alphabet="xopt=.:0123456789-int64 ", max_size=40))
+def test_any_text_is_a_spec_or_one_message(text: str) -> None:
+    try:
+        spec = TensorSpec.parse(f"x={text}")
+    except InferlensError:
+        return
+    assert all(a <= n <= b for a, n, b in zip(spec.profile[0], spec.shape, spec.profile[2], strict=True))
+
+
+@pytest.mark.parametrize("batch", [1, 5])
+def test_a_batch_outside_of_the_range_is_refused(batch: int) -> None:
+    with pytest.raises(Unsupported, match=f"Batch {batch} is outside of the range of the input 'x'") as raised:
+        with_batch((TensorSpec.parse("x=2..4x3"),), batch)
+    assert raised.value.expected == "2 to 4"
+
+
+def test_inputs_that_share_a_range_share_the_batch() -> None:
+    specs = (TensorSpec.parse("ids=1..8x16:opt=2"), TensorSpec.parse("mask=1..8x16"), TensorSpec.parse("t=1..9x2"))
+    assert [spec.shape for spec in with_batch(specs, 4)] == [(4, 16), (4, 16), (9, 2)]

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inferlens.stats.diagnostics import CODES, doubts
+from tests.stats.series import Array, autoregressive, lognormal, normal
+
+AT = np.arange(300) / 300
+
+
+def noise(seed: int, count: int = 300) -> Array:
+    return 0.02 * np.random.default_rng(seed).standard_normal(count)
+
+
+def codes(samples: object) -> set[str]:
+    return {doubt.code for doubt in doubts(list(samples))}  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("count", [50, 200])
+def test_series_too_slow_to_be_known_are_doubted(count):
+    found = [codes(1 + 0.05 * one) for one in autoregressive(2, 100, count, 0.9)]
+    assert sum("few-independent-samples" in one for one in found) >= 97
+
+
+@pytest.mark.parametrize("spread", [0.001, 0.05, 0.3])
+def test_ordinary_samples_raise_no_doubt(spread):
+    found = [codes(samples) for seed in range(40) for samples in (normal(seed, 100), lognormal(seed, 100, spread=0.05))]
+    assert sum(map(bool, found)) <= 4
+    assert not any(codes(lognormal(seed, 1000, spread=spread)) for seed in range(5))
+
+
+@pytest.mark.parametrize(
+    ("code", "samples"),
+    [
+        ("few-samples", normal(1, 19)),
+        ("few-independent-samples", 1 + 0.05 * autoregressive(1, 1, 200, 0.9)[0]),
+        ("warm-up", (1 + 0.3 * (AT < 0.2)) + noise(1)),
+        ("drifting", 1 + 0.2 * AT + noise(2)),
+        ("cycling", 1 + 0.1 * np.sin(15 * AT) + noise(3)),
+        ("never-steady", 1 + 0.2 * (AT > 0.8) + noise(4)),
+        ("two-modes", 1 + 0.2 * (np.random.default_rng(5).random(300) < 0.4) + noise(5)),
+        ("outliers", np.where(np.arange(300) % 40 == 7, 2.0, 1 + noise(6))),
+        ("outliers", np.where(np.arange(300) % 40 == 7, 0.5, 1 + noise(6))),
+        ("quantised", np.round(100 * (1 + noise(7))) / 100),
+        ("quantised", [1.0] * 100),
+    ],
+)
+def test_each_doubt_is_raised(code, samples):
+    found = {doubt.code: doubt for doubt in doubts(list(samples))}
+    assert code in found
+    assert found[code].message.endswith(".")
+    assert code in CODES
+
+
+@pytest.mark.parametrize(
+    ("code", "samples"),
+    [
+        ("few-samples", normal(1, 20)),
+        ("few-independent-samples", 1 + 0.05 * autoregressive(1, 1, 1000, 0.5)[0]),
+        ("warm-up", (1 + 0.001 * (AT < 0.2)) + noise(1) / 100),  # too little to matter
+        ("drifting", 1 + 0.05 * autoregressive(3, 1, 1000, 0.9)[0]),
+        ("cycling", 1 + 0.1 * np.sin(300 * AT) + noise(3)),  # 48 of them
+        ("never-steady", (1 + 0.2 * (AT > 0.4)) + noise(4)),
+        ("two-modes", 1 + np.random.default_rng(5).exponential(1, 1000)),
+        ("two-modes", 1 + 0.003 * (np.random.default_rng(5).random(300) < 0.4) + noise(5) / 100),
+        ("outliers", np.where(np.arange(300) == 7, 2.0, 1 + noise(6))),
+        ("outliers", lognormal(5, 1000, spread=0.3)),
+        ("quantised", np.round(1000 * (1 + noise(7)))),
+        ("quantised", [*normal(1, 100), *normal(1, 20)]),
+    ],
+)
+def test_each_doubt_stays_away(code, samples):
+    assert code not in codes(samples)
+
+
+def test_messages_have_the_numbers():
+    few, steps = doubts([1.0] * 5)
+    assert (few.value, few.against, steps.code) == (5, "interval", "quantised")
+    (modes,) = doubts(list(1 + 0.2 * (np.random.default_rng(5).random(300) < 0.4) + noise(5)))
+    assert modes.against == "median"
+    assert "1.20 times" in modes.message
+
+
+def test_numbers_that_are_none_are_left_out():
+    assert doubts([*normal(1, 100), float("nan"), float("inf")]) == doubts(normal(1, 100))
+    assert [doubt.code for doubt in doubts([])] == ["few-samples"]
+
+
+def test_a_thousand_samples_are_quick():
+    samples = normal(1, 1000)
+    doubts(samples)
+    begin = time.perf_counter()
+    doubts(samples)
+    assert time.perf_counter() - begin < 0.5  # about 4 ms on an idle machine
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(1e-6, 10), max_size=120), st.sampled_from([0.125, 8.0]))
+def test_the_unit_does_not_matter_and_codes_come_in_order(samples, factor):
+    found = [doubt.code for doubt in doubts(samples)]
+    assert found == sorted(found, key=CODES.index)
+    assert [doubt.code for doubt in doubts([factor * value for value in samples])] == found

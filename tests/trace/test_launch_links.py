@@ -1,0 +1,143 @@
+"""Launches, operators and scopes, against what looking at every pair finds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inferlens.trace import Category, LaunchLinks, Trace, read
+from inferlens.trace.intervals import Intervals
+from tests.trace.samples import H100, event, kernel, launch, of_torch, shared, step, text, training
+
+# Small numbers, so that events begin and end together, are empty, and overlap in every way.
+SPANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(0, 12)), max_size=25)
+
+
+def operators_of_kernels(trace: Trace) -> dict[str, str]:
+    launch_links = LaunchLinks(trace)
+    names = trace.names_of(trace.gpu.row)
+    scopes = trace.scopes.row
+    return {
+        name: trace.name_of(int(scopes[place])) if place >= 0 else ""
+        for name, place in zip(names, launch_links.operator.tolist(), strict=True)
+    }
+
+
+def test_kernels_belong_to_the_innermost_operator_around_their_launch() -> None:
+    trace = read(training())
+    assert operators_of_kernels(trace) == {
+        "s16816gemm": "aten::mm", "add": "aten::linear", "Memcpy DtoH (Device -> Pageable)": "aten::copy_",
+    }  # fmt: skip
+
+
+def test_without_a_launch_the_external_id_tells() -> None:
+    trace = read(
+        text(event("aten::mm", 1, 9, External__id=7), kernel(5, 3, 1, "a", External__id=7), kernel(6, 4, 1, "b"))
+    )
+    assert operators_of_kernels(trace) == {"a": "aten::mm", "b": ""}
+    assert LaunchLinks(trace).launch.tolist() == [-1, -1]
+
+
+def test_a_graph_launches_many_and_numbers_may_come_again() -> None:
+    events = [
+        event("first", 0, 20), launch(5, 2, name="cudaGraphLaunch"), kernel(5, 9, 1, "a"),
+        kernel(5, 11, 1, "b", stream=8),
+        event("second", 100, 20), launch(5, 102), kernel(5, 110, 1, "c"),
+    ]  # fmt: skip
+    assert operators_of_kernels(read(text(*events))) == {"a": "first", "b": "first", "c": "second"}
+
+
+def test_launches_of_other_threads_are_not_within() -> None:
+    trace = read(text(event("aten::mm", 0, 20, tid=1), launch(5, 2, tid=2), kernel(5, 9, 1, "a")))
+    assert operators_of_kernels(trace) == {"a": ""}
+
+
+def test_all_scopes_around_a_launch_outermost_first() -> None:
+    scopes = [
+        event(name, begin, 30 - 2 * begin, "user_annotation") for begin, name in enumerate(("model", "block", "conv"))
+    ]
+    inside = [event("aten::conv2d", 3, 10), launch(1, 5), launch(2, 28.5), launch(3, 40)]
+    trace = read(text(step(0, -5, 100), *scopes, *inside))
+    names = LaunchLinks(trace).annotations_of_calls()
+    assert names == [
+        ("ProfilerStep#0", "model", "block", "conv"),
+        ("ProfilerStep#0", "model", "block"),
+        ("ProfilerStep#0",),
+    ]
+
+
+@given(SPANS, st.lists(st.tuples(st.integers(0, 3), st.integers(0, 45)), max_size=12))
+def test_the_innermost_scope_is_the_last_that_has_begun(
+    spans: list[tuple[int, int, int]], moments: list[tuple[int, int]]
+) -> None:
+    trace = read(text(*[event(f"o{n}", begin, length, tid=tid) for n, (tid, begin, length) in enumerate(spans)]))
+    launch_links = LaunchLinks(trace)
+    numbers = {thread.tid: number for number, thread in enumerate(trace.threads)}
+    known = [(tid, at) for tid, at in moments if tid in numbers]
+    threads = np.array([numbers[tid] for tid, _ in known], dtype=np.int32)
+    times = np.array([at * 1000 for _, at in known], dtype=np.int64)
+    rows = trace.scopes.row
+    for place, thread, at in zip(launch_links.innermost(threads, times).tolist(), threads, times, strict=True):
+        around = [
+            each
+            for each in range(len(rows))
+            if trace.thread[rows[each]] == thread and trace.begin[rows[each]] <= at < trace.ends(rows[each])
+        ]
+        assert place == (around[-1] if around else -1)  # in the order of begins, outer ones first
+        assert launch_links.scopes_around(place, int(at)) == tuple(around)
+
+
+def test_every_event_of_a_public_trace_is_joined() -> None:
+    trace = read(shared(H100))
+    launch_links = LaunchLinks(trace)
+    assert (launch_links.launch >= 0).all()
+    assert (launch_links.operator >= 0).all()
+    scopes = trace.scopes
+    told = trace.gpu.external >= 0
+    # Kineto names the operator too, by its external id.
+    assert (scopes.external[launch_links.operator[told]] == trace.gpu.external[told]).mean() > 0.99
+
+
+def test_scopes_of_torch_contain_its_operators() -> None:
+    trace = read(of_torch())
+    launch_links, rows = LaunchLinks(trace), trace.scopes.row
+    names = trace.names_of(rows)
+    place = names.index("aten::addmm")
+    around = [names[each] for each in launch_links.scopes_around(place, int(trace.begin[rows[place]]))]
+    assert around[-3:] == ["forward", "aten::linear", "aten::addmm"]
+    assert trace.category[rows[names.index("forward")]] == Category.ANNOTATION
+
+
+@given(*[st.lists(st.tuples(st.integers(-20, 20), st.integers(0, 15)), max_size=12)] * 2)
+def test_sets_of_moments(first: list[tuple[int, int]], second: list[tuple[int, int]]) -> None:
+    def both_ways(spans: list[tuple[int, int]]) -> tuple[Intervals, set[int]]:
+        begin = np.array([begin for begin, _ in spans], dtype=np.int64)
+        end = np.array([begin + length for begin, length in spans], dtype=np.int64)
+        return Intervals.union(begin, end), {at for a, length in spans for at in range(a, a + length)}
+
+    def moments(intervals: Intervals) -> set[int]:
+        assert (intervals.end > intervals.begin).all()
+        assert (intervals.begin[1:] > intervals.end[:-1]).all() or len(intervals) < 2
+        return {at for a, b in zip(intervals.begin, intervals.end, strict=True) for at in range(a, b)}
+
+    (a, of_a), (b, of_b) = both_ways(first), both_ways(second)
+    assert moments(a) == of_a
+    assert a.total == len(of_a)
+    both, without = a.both(b), a.without(b)
+    assert (set(_all(both)), set(_all(without))) == (of_a & of_b, of_a - of_b)
+    low, high = np.array([-20, -3, 5]), np.array([40, 7, 5])
+    inside = [len(of_a & set(range(x, y))) for x, y in zip(low, high, strict=True)]
+    assert a.covered(low, high).tolist() == inside
+
+
+def _all(intervals: Intervals) -> list[int]:
+    found = [at for a, b in zip(intervals.begin, intervals.end, strict=True) for at in range(a, b)]
+    assert len(found) == len(set(found))
+    return found
+
+
+@pytest.mark.parametrize("name", ["launch", "operator", "parent"])
+def test_a_trace_without_events_has_empty_joins(name: str) -> None:
+    assert len(getattr(LaunchLinks(read(b"[]")), name)) == 0
