@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from inferlens.analysis.compare.ab_result import ABResult
     from inferlens.analysis.compare.cases import Compared, compare
     from inferlens.analysis.findings import Finding, findings
+    from inferlens.analysis.loaded_trace import load_trace
     from inferlens.errors import InferlensError
     from inferlens.execution.ab import ab
     from inferlens.execution.profiling import profile
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from inferlens.record.store import load_records
     from inferlens.spec.case import Budget, Case, TensorSpec
     from inferlens.spec.plan import Plan
-    from inferlens.trace.frames import load_trace
 
 __version__ = "0.1.0"
 __all__ = [
@@ -49,7 +49,7 @@ _HOMES = {
     "Budget": "spec.case", "Case": "spec.case", "TensorSpec": "spec.case", "InferlensError": "errors",
     "Plan": "spec.plan", "Record": "record.record", "load_records": "record.store", "profile": "execution.profiling",
     "Profile": "record.layer_profile", "load_profiles": "record.profile_store", "findings": "analysis.findings",
-    "Finding": "analysis.findings", "load_trace": "trace.frames",
+    "Finding": "analysis.findings", "load_trace": "analysis.loaded_trace",
 }  # fmt: skip
 
 

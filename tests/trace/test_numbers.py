@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from inferlens.errors import InferlensError
 from inferlens.trace import read
+from inferlens.trace.advice import advice_of
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.stepping import CUT_OFF, SLOW, stepping, trend
 from inferlens.trace.timeline import timeline
@@ -76,7 +77,8 @@ def test_one_step_alone() -> None:
 
 
 def test_the_overview_by_hand() -> None:
-    made = Analysis(read(training())).overview
+    analysis = Analysis(read(training()))
+    made = analysis.overview
     assert made.step_time == pytest.approx(600e-6)
     # Kernels 200-300 and 320-520, copy 530-570, host: loader 1-50, calls 160-170, 300-310, 460-465, 470-590.
     expected = {"kernel": 300, "copy": 40, "fill": 0, "communication": 0, "runtime": 50, "data loader": 49, "CPU": 100}
@@ -90,7 +92,8 @@ def test_the_overview_by_hand() -> None:
     assert gpu.utilization == pytest.approx(600 / 1600)
     assert gpu.sm_efficiency == pytest.approx((2 * 100 * 0.5 + 2 * 200) / 1600)
     assert (gpu.occupancy, gpu.tensor_share, gpu.name) == (0.0, pytest.approx(1 / 3), "Test GPU")
-    assert [advice.at_stake for advice in made.advice] == sorted((each.at_stake for each in made.advice), reverse=True)
+    at_stake = [advice.at_stake for advice in advice_of(analysis)]
+    assert at_stake == sorted(at_stake, reverse=True)
 
 
 @given(
@@ -198,7 +201,7 @@ def test_what_names_do_not_tell_of_tensor_cores_is_open() -> None:
     made = analysis.overview
     (gpu,) = made.gpus
     assert (gpu.tensor_share, gpu.tensor_untold) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
-    (advice,) = [each for each in made.advice if "tensor cores" in each.what]
+    (advice,) = [each for each in advice_of(analysis) if "tensor cores" in each.what]
     assert advice.at_stake == pytest.approx(80e-6)  # of the one whose name tells that it does not use them
 
 

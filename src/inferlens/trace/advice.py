@@ -6,18 +6,16 @@ The order is that of the time of a step that is at stake, which is not what will
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 from msgspec import Struct
 
+from inferlens.trace.analysis import Analysis
 from inferlens.trace.category import Category
 from inferlens.trace.idle import synchronising
+from inferlens.trace.overview import Overview
 from inferlens.trace.table import SECOND
 from inferlens.units import duration, percent, plural
-
-if TYPE_CHECKING:
-    from inferlens.trace.analysis import Analysis
 
 _LOADER, _SYNCHRONISING, _COPY, _COMMUNICATION, _ALLOCATING = 0.05, 0.05, 0.05, 0.1, 0.02
 _HOST, _TENSOR, _ELEMENTWISE, _ONE_KERNEL, _LOW_EFFICIENCY = 0.2, 0.2, 0.3, 0.3, 0.5
@@ -43,8 +41,9 @@ class Advice(Struct, frozen=True, kw_only=True):
 class _Look:
     """What the rules look at; times are seconds of one step."""
 
-    def __init__(self, analysis: Analysis, step: float, parts: dict[str, float], idle: dict[str, float]) -> None:
-        self.analysis, self.step, self.parts, self.idle = analysis, step, parts, idle
+    def __init__(self, analysis: Analysis, overview: Overview) -> None:
+        self.analysis, self.step = analysis, overview.step_time
+        self.parts, self.idle = overview.parts, overview.idle
         self.count = max(len(analysis.counted), 1)
         self.kernels = list(analysis.kernels().rows())
         # Tables are of all of the trace, or of the one step that was chosen.
@@ -59,23 +58,15 @@ class _Look:
         return found / self.tables_of
 
 
-def advice_of(
-    analysis: Analysis, step: float, parts: dict[str, float], idle: dict[str, float], bound: str
-) -> list[Advice]:
-    """Advice on a trace, what is about the most time first.
-
-    Args:
-        analysis: of the trace.
-        step: seconds of one step.
-        parts, idle: seconds of a step by what it went to, and by why the GPU was idle.
-        bound: of the overview.
-    """
-    if not step:
+def advice_of(analysis: Analysis) -> list[Advice]:
+    """Advice on a trace, what is about the most time first."""
+    overview = analysis.overview
+    if not overview.step_time:
         return []
-    look = _Look(analysis, step, parts, idle)
+    look = _Look(analysis, overview)
     rules = (_loader, _host, _synchronises, _tensor_cores, _copies, _communicates, _allocates, _fuses, _dominated)
     found = [advice for rule in rules for advice in rule(look)]
-    if bound == "GPU":
+    if overview.bound == "GPU":
         found += _fills_gpu(look)
     return sorted(found, key=lambda each: -each.at_stake)
 

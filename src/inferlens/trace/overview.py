@@ -1,4 +1,4 @@
-"""What a trace comes to: its steps, how its GPUs were used, where the time went, why GPUs were idle, what to try."""
+"""What a trace comes to: its steps, how its GPUs were used, where the time went and why GPUs were idle."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from inferlens.trace.advice import Advice, advice_of
 from inferlens.trace.gpu_use import GpuUse
 from inferlens.trace.idle import idle_of
 from inferlens.trace.shares import shares_of
@@ -40,7 +39,6 @@ class Overview(Struct, frozen=True, kw_only=True):
     idle: dict[str, float]
     bound: str
     gpus: tuple[GpuUse, ...]
-    advice: tuple[Advice, ...]
     notes: tuple[str, ...] = ()
 
 
@@ -63,7 +61,6 @@ def overview_of(analysis: Analysis) -> Overview:
         idle=idle,
         bound=bound,
         gpus=gpus,
-        advice=tuple(advice_of(analysis, length, parts, idle, bound)),
         notes=analysis.trace.notes,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inferlens.trace.advice import advice_of
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.overview import Overview
 from inferlens.trace.table import Table
@@ -42,25 +43,36 @@ def sheets(analysis: Analysis) -> list[Sheet]:
     left_out = f" · {plural(made.left_out, 'step')} cut off by the profiler not counted" if made.left_out else ""
     about = f"{milliseconds(made.step_time)} ms each, mean of {plural(made.steps, 'step')}{left_out}"
     idle = made.idle if made.gpus else {}
-    said = () if idle else sentences(made)
+    said = sentences(analysis)
     parts = _shares(made.parts, made.step_time)
-    found.append(Sheet("parts", "What a step's time goes to", ("what", "part"), _SHARES, parts, about, sentences=said))
+    found.append(
+        Sheet(
+            "parts",
+            "What a step's time goes to",
+            ("what", "part"),
+            _SHARES,
+            parts,
+            about,
+            sentences=() if idle else said,
+        )
+    )
     if idle:
         whole = milliseconds(sum(idle.values()))
         about = f"{whole} ms of a step"
         table = _shares(idle, made.step_time)
         title = "Why the GPU is idle"
-        found.append(Sheet("idle", title, ("what", "cause"), _SHARES, table, about, sentences=sentences(made)))
+        found.append(Sheet("idle", title, ("what", "cause"), _SHARES, table, about, sentences=said))
     return found
 
 
-def sentences(made: Overview) -> tuple[str, ...]:
+def sentences(analysis: Analysis) -> tuple[str, ...]:
     """What sets the pace, and the advice in order."""
+    made = analysis.overview
     step = made.step_time or 1.0
     host = made.idle["waiting for the host"] + made.idle["synchronising"]
     busy = percent(max(0.0, 1 - sum(made.idle.values()) / step))
     said = [_BOUND[made.bound].format(busy=busy, host=percent(host / step))]
-    for number, advice in enumerate(made.advice, 1):
+    for number, advice in enumerate(advice_of(analysis), 1):
         said.append(plain(f"{number}. {advice.what} {advice.evidence}"))
     return tuple(said)
 

@@ -9,9 +9,9 @@ from typing import Any
 from msgspec import structs
 
 from inferlens.errors import InferlensError, suggestion
+from inferlens.trace.advice import advice_of
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.cache import read_cached
-from inferlens.trace.overview import Overview
 from inferlens.trace.ranks import SUFFIXES, rank_of, traces_in
 from inferlens.trace.reading import read
 from inferlens.trace.runs import run_of, runs_in
@@ -87,7 +87,7 @@ def _part(
     path: Path, wanted: Wanted, views: tuple[str, ...], choice: Choice, format: str = ""
 ) -> tuple[Part, Analysis]:
     analysis = Analysis(_read(path, wanted), wanted.step)
-    more = {"overview": _plain(analysis.overview)} if "overview" in views and format == "json" else None
+    more = {"overview": _plain(analysis)} if "overview" in views and format == "json" else None
     sheets = [sheet for view in views for sheet in sheets_of(analysis, view, choice)]
     return Part(_name(path), sheets, _notes(path, analysis), more), analysis
 
@@ -147,13 +147,14 @@ def _of_folder(wanted: Wanted, views: tuple[str, ...], choice: Choice, format: s
     return [Part(_name(wanted.path), together, problems), *parts] if together or problems else parts
 
 
-def _plain(overview: Overview) -> dict[str, Any]:
-    """The overview under our names: those of a GPU's properties are Kineto's where they are read."""
+def _plain(analysis: Analysis) -> dict[str, Any]:
+    """The overview and the advice under our names: those of a GPU's properties are Kineto's where they are read."""
+    overview = analysis.overview
     gpus = [
         {**structs.asdict(gpu), "properties": structs.asdict(gpu.properties) if gpu.properties else None}
         for gpu in overview.gpus
     ]
-    return {**structs.asdict(overview), "gpus": gpus}
+    return {**structs.asdict(overview), "gpus": gpus, "advice": advice_of(analysis)}
 
 
 def _read(path: Path, wanted: Wanted) -> Trace:

@@ -13,6 +13,7 @@ from inferlens.trace.table import Table
 if TYPE_CHECKING:
     from polars import DataFrame
 
+    from inferlens.trace.advice import Advice
     from inferlens.trace.overview import Overview
 
 
@@ -29,8 +30,14 @@ class LoadedTrace:
         self.notes = analysis.trace.notes
 
     def overview(self) -> Overview:
-        """The numbers of the overview, and the advice."""
+        """The numbers of the overview."""
         return self.analysis.overview
+
+    def advice(self) -> list[Advice]:
+        """What to try, what is about the most time of a step first."""
+        from inferlens.trace.advice import advice_of
+
+        return advice_of(self.analysis)
 
     def operators(self, *by: str) -> DataFrame:
         """Operators by name, and by ``"shapes"`` or ``"stack"`` too where that is given."""
