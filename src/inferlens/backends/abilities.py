@@ -1,15 +1,63 @@
-"""What some runners can do beside running: asked for by type, never by a backend's name."""
+"""What some backends and runners can do beside running a model: asked for by type, never by a backend's name."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 from msgspec import Struct
 
+from inferlens.backends.base import Preparation
+from inferlens.models.model import Model
+from inferlens.record.build_report import BuildReport
 from inferlens.record.layer_profile import Layers
+from inferlens.record.partition import Partition
+from inferlens.spec.case import Case
+
+
+class Saver(ABC):
+    """An ability of a backend: it writes prepared models to files. ``saves`` has their suffixes, each with its kind."""
+
+    saves: ClassVar[dict[str, str]]
+
+    @abstractmethod
+    def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
+        """Writes ``model``, prepared for ``case``, to a new file whose suffix is one of ``saves``.
+
+        Raises:
+            Unsupported: if this model cannot be saved this way.
+        """
+
+
+class Builder(ABC):
+    """An ability of a backend: it builds engines, several times if need be, and says what each build took and chose."""
+
+    @abstractmethod
+    def build(self, model: Model, case: Case, preparation: Preparation, path: Path, builds: int = 1) -> BuildReport:
+        """Builds ``builds`` engines and writes the last to the new file ``path``.
+
+        Raises:
+            Unsupported: if no engine can be built of this model.
+        """
+
+
+class Partitioner(ABC):
+    """An ability of a backend: it says beforehand which operators its compiler would take, and why not the others."""
+
+    @abstractmethod
+    def partition(self, model: Model, case: Case, preparation: Preparation) -> Partition:
+        """Which operators would be compiled; compiles nothing.
+
+        Raises:
+            Unsupported: if this model cannot be exported, or this variant says nothing beforehand.
+        """
+
+
+ABILITIES: dict[str, type[ABC]] = {"save": Saver, "build": Builder, "partition": Partitioner}
+"""The abilities of backends, by the method that each consists of."""
 
 
 class LayerProfiler(ABC):

@@ -266,7 +266,6 @@ class Backend(Configured, ABC):
     summary: ClassVar[str]
     short: ClassVar[str] = ""  # its name where many stand side by side, if there is a shorter one
     variants: ClassVar[tuple[str, ...]] = ("",)
-    saves: ClassVar[dict[str, str]] = {}  # what a prepared model can be saved as: suffix of the file, and its kind
 
     @abstractmethod
     def capabilities(self) -> Capabilities:
@@ -279,14 +278,6 @@ class Backend(Configured, ABC):
         Raises:
             Unsupported: if this model cannot be run this way.
         """
-
-    def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:  # noqa: ARG002
-        """Writes ``model``, prepared for ``case``, to a new file whose suffix is one of ``saves``.
-
-        Raises:
-            Unsupported: if this model cannot be saved this way.
-        """
-        raise Unsupported(f"Models prepared for {case.backend_label} cannot be saved.", hint="inferlens backends")
 
     def tolerance(self, case: Case) -> float:
         """Largest relative L2 error against the fp32 reference that counts as right for this case."""

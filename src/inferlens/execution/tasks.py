@@ -16,6 +16,7 @@ import msgspec
 
 from inferlens.analysis.findings.hints import one_of
 from inferlens.backends import BACKENDS
+from inferlens.backends.abilities import ABILITIES, Saver
 from inferlens.errors import InferlensError, suggestion
 from inferlens.execution import run as api
 from inferlens.execution.expand import cases_on
@@ -110,8 +111,8 @@ def run(
     Raises:
         InferlensError: if the backend could not do it, with its reason; also if its process crashed or hung.
     """
-    if not hasattr(BACKENDS.get(case.backend), task):
-        able = [f"--backend {name}" for name in BACKENDS.names() if hasattr(BACKENDS.get(name), task)]
+    if not issubclass(BACKENDS.get(case.backend), ABILITIES[task]):
+        able = [f"--backend {name}" for name in BACKENDS.names() if issubclass(BACKENDS.get(name), ABILITIES[task])]
         raise InferlensError(f"The backend '{case.backend}' has no '{task}'.", hint=one_of(able))
 
     def on_event(event: Event) -> None:
@@ -169,7 +170,7 @@ def saver(path: Path, backend: str | None = None) -> str:
     """
     if backend:
         name = backend.partition(":")[0]
-        own = BACKENDS.get(name).saves
+        own = _saves(name)
         if path.suffix not in own:
             raise InferlensError(
                 f"The backend '{name}' writes no models to files named '{path.suffix or path.name}'.",
@@ -177,7 +178,7 @@ def saver(path: Path, backend: str | None = None) -> str:
                 hint=f"--to {path.stem}{next(iter(sorted(own)))}" if own else "inferlens export without --backend",
             )
         return backend
-    known = {suffix: name for name in reversed(BACKENDS.names()) for suffix in BACKENDS.get(name).saves}
+    known = {suffix: name for name in reversed(BACKENDS.names()) for suffix in _saves(name)}
     if path.suffix not in known:
         raise InferlensError(
             f"Nothing here writes models to files named '{path.suffix or path.name}'.",
@@ -185,6 +186,12 @@ def saver(path: Path, backend: str | None = None) -> str:
             hint=suggestion(path.suffix, known),
         )
     return known[path.suffix]
+
+
+def _saves(name: str) -> dict[str, str]:
+    """Suffixes of the files that a backend saves models to, each with its kind."""
+    kind = BACKENDS.get(name)
+    return kind.saves if issubclass(kind, Saver) else {}
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from msgspec import Meta, Struct
 
 from inferlens.analysis.findings.hints import Hint
+from inferlens.backends.abilities import Saver
 from inferlens.backends.availability import (
     cuda_absence,
     cuda_precisions,
@@ -56,7 +57,7 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
-class OnnxRuntime(Backend):
+class OnnxRuntime(Backend, Saver):
     """ONNX Runtime."""
 
     name = "onnxruntime"

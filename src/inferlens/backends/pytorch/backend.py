@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
-from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
+from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins, Saver
 from inferlens.backends.availability import first_lines, warn_no_effect
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.dynamic import example_feed, export_dimensions
@@ -45,7 +45,7 @@ class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
-class PyTorch(Backend):
+class PyTorch(Backend, Saver):
     """Eager PyTorch."""
 
     name = "pytorch"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from inferlens.analysis.findings.hints import Hint
+from inferlens.backends.abilities import Builder, Saver
 from inferlens.backends.availability import cuda_absence, imported, torch_versions, warn_no_effect
 from inferlens.backends.base import TOLERANCES, Absence, Backend, Capabilities, Preparation, Runner, Support
 from inferlens.backends.onnx.export import onnx_file
@@ -35,7 +36,7 @@ from inferlens.record.build_report import BuildReport
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option
 
 
-class TensorRT(Backend):
+class TensorRT(Backend, Saver, Builder):
     """TensorRT and TensorRT for RTX, each a variant."""
 
     name = "tensorrt"

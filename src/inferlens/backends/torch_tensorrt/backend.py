@@ -9,6 +9,7 @@ from typing import Any
 from msgspec import structs
 
 from inferlens.analysis.findings.hints import Hint
+from inferlens.backends.abilities import Partitioner, Saver
 from inferlens.backends.availability import cuda_precisions, torch_versions
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support
 from inferlens.backends.pytorch.runner import torch_tolerance
@@ -41,7 +42,7 @@ QUANTIZED = {
 }
 
 
-class TorchTensorRT(Backend):
+class TorchTensorRT(Backend, Saver, Partitioner):
     """Torch-TensorRT, through each of its front ends."""
 
     name = "torch_tensorrt"

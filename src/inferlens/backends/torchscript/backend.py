@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from inferlens.analysis.findings.hints import Hint
-from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
+from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins, Saver
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.flat_outputs import WRAPPED, flat_outputs
@@ -46,7 +46,7 @@ class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
-class TorchScript(Backend):
+class TorchScript(Backend, Saver):
     """TorchScript, traced or scripted."""
 
     name = "torchscript"
