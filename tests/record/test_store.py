@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import lzma
 import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import msgspec
 import pytest
 
 from inferlens import InferlensError, load_records
+from inferlens.record import files
 from inferlens.record.files import write_whole
 from inferlens.record.record import Environment, Measurement, ModelFacts, Record, decode, encode, json_schema
 from inferlens.record.store import Store
@@ -68,6 +72,21 @@ def test_what_is_no_record_is_a_problem_beside_the_good_ones(tmp_path: Path, dat
     assert loaded.records == [RECORD]
     (problem,) = loaded.problems
     assert "broken" in problem
+
+
+@pytest.mark.parametrize(("end", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress)])
+def test_packed_records_are_read_and_damaged_or_endless_ones_are_problems(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str, pack: Callable[[bytes], bytes]
+) -> None:
+    packed = pack(encode(RECORD))
+    monkeypatch.setattr(files, "MOST_UNPACKED", 1 << 20)
+    contents = {"whole": packed, "cut": packed[: len(packed) // 2], "other": b"no such packing", "bomb": pack(bytes(1 << 21))}
+    for name, data in contents.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"record.json{end}").write_bytes(data)
+    loaded = load_records([tmp_path])
+    assert (loaded.records, loaded.folders) == ([RECORD], {RECORD.id: tmp_path / "whole"})
+    assert len(loaded.problems) == 3
 
 
 def test_a_folder_that_is_not_there_or_has_nothing_is_one_message(tmp_path: Path) -> None:

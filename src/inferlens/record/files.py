@@ -1,11 +1,18 @@
-"""Files written whole, and told apart by their content."""
+"""Files written whole, read plain or packed, and told apart by their content."""
 
 from __future__ import annotations
 
 import hashlib
+import lzma
 import os
 import tempfile
+import zlib
 from pathlib import Path
+
+from inferlens.errors import InferlensError
+
+PACKED = ("", ".gz", ".xz")  # what may stand behind the name of a file that is read by read_unpacked
+MOST_UNPACKED = 1 << 30
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -21,6 +28,29 @@ def write_whole(path: Path, data: bytes) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def read_unpacked(path: Path) -> bytes:
+    """The content of a file, unpacked if its name ends in ``.gz`` or ``.xz``.
+
+    Raises:
+        InferlensError: if it is damaged, or unpacks to more than a GiB.
+        OSError: if it cannot be read.
+    """
+    data = path.read_bytes()
+    if path.suffix not in PACKED[1:]:
+        return data
+    try:
+        unpacked = (
+            lzma.LZMADecompressor().decompress(data, MOST_UNPACKED)
+            if path.suffix == ".xz"
+            else zlib.decompressobj(wbits=31).decompress(data, MOST_UNPACKED)
+        )
+    except (lzma.LZMAError, zlib.error, EOFError) as error:
+        raise InferlensError(f"It cannot be unpacked: {error}.") from error
+    if len(unpacked) >= MOST_UNPACKED:
+        raise InferlensError("It unpacks to more than a GiB.", hint="unpack it and look at what is in it")
+    return unpacked
 
 
 def sha256(*paths: Path) -> str:

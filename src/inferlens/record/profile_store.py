@@ -14,7 +14,7 @@ from pathlib import Path
 from inferlens.errors import InferlensError
 from inferlens.record import layer_profile, record
 from inferlens.record.engine_files import INFORMATION, LATENCY, engine_files
-from inferlens.record.files import write_whole
+from inferlens.record.files import PACKED, read_unpacked, write_whole
 from inferlens.record.layer_profile import Level, Profile
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import RECORD, files_under
@@ -84,7 +84,7 @@ def latest(profiles: Sequence[Profile]) -> list[Profile]:
 
 def _load(file: Path, loaded: LoadedProfiles) -> None:
     try:
-        made = layer_profile.decode(file.read_bytes())
+        made = layer_profile.decode(read_unpacked(file))
     except OSError as error:
         loaded.problems.append(f"{file} cannot be read: {error.strerror}.")
     except InferlensError as error:
@@ -93,13 +93,14 @@ def _load(file: Path, loaded: LoadedProfiles) -> None:
         if made.id not in loaded.folders:
             loaded.profiles.append(made)
             loaded.folders[made.id] = file.parent
-            _load_record(file.parent / RECORD, made, loaded)
+            for end in PACKED:
+                _load_record(file.with_name(RECORD + end), made, loaded)
 
 
 def _load_record(file: Path, made: Profile, loaded: LoadedProfiles) -> None:
     """The record beside a profile, if it is the one that the profile names."""
     try:
-        found = record.decode(file.read_bytes())
+        found = record.decode(read_unpacked(file))
     except FileNotFoundError:
         return
     except OSError as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from inferlens.errors import InferlensError
-from inferlens.record.files import write_whole
+from inferlens.record.files import PACKED, read_unpacked, write_whole
 from inferlens.record.record import Record, decode, encode
 from inferlens.spec.case import Case
 
@@ -113,7 +113,7 @@ def load_records(paths: Iterable[Path | str]) -> Loaded:
 
 
 def files_under(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> Iterator[Path]:
-    """Files that fit ``pattern`` at any depth under folders, in order, and what is no folder as it is.
+    """Files that fit ``pattern``, plain or packed, at any depth under folders, in order; what is no folder as it is.
 
     Raises:
         InferlensError: if a path does not exist; ``noun`` and ``hint`` say what was expected there.
@@ -122,12 +122,12 @@ def files_under(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> It
         if not path.exists():
             expected = f"a folder with {noun}s, such as results/resnet18"
             raise InferlensError(f"{path} does not exist.", expected=expected, hint=hint)
-        yield from sorted(path.rglob(pattern)) if path.is_dir() else [path]
+        yield from sorted(each for end in PACKED for each in path.rglob(pattern + end)) if path.is_dir() else [path]
 
 
 def _load(file: Path, loaded: Loaded) -> None:
     try:
-        record = decode(file.read_bytes())
+        record = decode(read_unpacked(file))
     except OSError as error:
         loaded.problems.append(f"{file} cannot be read: {error.strerror}.")
     except InferlensError as error:
