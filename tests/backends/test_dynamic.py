@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from inferlens.backends.base import Preparation
-from inferlens.backends.dynamic import example_feed, export_dimensions, free_sizes
+from inferlens.backends.pytorch.export import example_feed, export_dimensions, free_sizes
 from inferlens.execution.benchmark import STATIC, Flight, _tell_lower_precision, run_case
 from inferlens.execution.protocol import Answer, CaseJob, Reference
 from inferlens.record.record import Agreement

@@ -12,8 +12,7 @@ import torch
 from torch import nn
 
 from inferlens.backends.base import TOLERANCES, Absence, Capabilities, Preparation, Support
-from inferlens.backends.pytorch.runner import host_array
-from inferlens.backends.pytorch.settings import torch_settings
+from inferlens.backends.pytorch.runner import host_array, torch_settings
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.spec.case import TensorSpec

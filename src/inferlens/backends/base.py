@@ -21,13 +21,32 @@ from numpy.typing import NDArray
 
 from inferlens.backends.clocks import Clock, HostClock
 from inferlens.backends.configured import Configured
-from inferlens.errors import Unsupported
+from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.model import Array, Format, Model, ModelInfo
 from inferlens.record.record import Artefact, Phase, PhaseName, Warning
-from inferlens.spec.case import QUANTIZED, Case
+from inferlens.spec.case import QUANTIZED, Case, TensorSpec
 
 Inputs = dict[str, Array]
 Outputs = list[NDArray[np.generic]]
+
+
+def ordered(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array]:
+    """The arrays of ``inputs`` in the order of ``specs``.
+
+    Raises:
+        InferlensError: if an input is missing, or is none of the model's.
+    """
+    names = [spec.name for spec in specs]
+    unknown = sorted(set(inputs) - set(names))
+    missing = [name for name in names if name not in inputs]
+    if unknown or missing:
+        what = f"The model has no input '{unknown[0]}'." if unknown else f"The input '{missing[0]}' is missing."
+        raise InferlensError(
+            what,
+            expected=f"arrays named {', '.join(names)}",
+            hint=suggestion(unknown[0], names) if unknown else "",
+        )
+    return [inputs[name] for name in names]
 
 
 class Support(Struct, frozen=True):

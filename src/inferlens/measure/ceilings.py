@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from inferlens.backends.pytorch.settings import torch_settings
+from inferlens.backends.pytorch.runner import torch_settings
 from inferlens.errors import MissingLibrary, is_short_of_memory
 from inferlens.limits import memory_left
 from inferlens.record.work import Ceilings

@@ -70,7 +70,7 @@ def test_code_that_depends_on_values_is_named_with_its_line(
     said = exported(kind, preparation)
     assert "control flow or a size depends on values of a tensor: " in said
     assert line in said
-    assert "test_onnx_export.py, line " in said
+    assert "test_export.py, line " in said
 
 
 def test_what_both_exporters_stumble_over_is_the_models_own_error(preparation: Preparation) -> None:

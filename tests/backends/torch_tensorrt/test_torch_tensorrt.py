@@ -19,7 +19,7 @@ from torch import nn
 
 from inferlens.backends import dynamic
 from inferlens.backends.base import Preparation
-from inferlens.backends.flat_outputs import WRAPPED, flat_outputs
+from inferlens.backends.pytorch.export import WRAPPED, flat_outputs
 from inferlens.backends.torch_tensorrt import files, library, settings, shapes
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
 from inferlens.backends.torch_tensorrt.captured import told_reason

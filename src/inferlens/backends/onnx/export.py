@@ -14,10 +14,8 @@ from typing import Any
 
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Preparation
-from inferlens.backends.dynamic import example_feed, export_dimensions, free_sizes
-from inferlens.backends.flat_outputs import flat_outputs
 from inferlens.backends.pytorch.cast import cast
-from inferlens.backends.pytorch.fx_names import any_names
+from inferlens.backends.pytorch.export import any_names, example_feed, export_dimensions, flat_outputs, free_sizes
 from inferlens.errors import Unsupported, is_short_of_memory
 from inferlens.models.model import Model
 from inferlens.spec.case import Case

@@ -19,8 +19,7 @@ import psutil
 
 from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.availability import first_lines
-from inferlens.backends.base import Inputs, Outputs, Preparation, Runner
-from inferlens.backends.feeds import ordered
+from inferlens.backends.base import Inputs, Outputs, Preparation, Runner, ordered
 from inferlens.backends.onnx.graph import check_shapes
 from inferlens.backends.onnxruntime.providers import Provider, load_error, provider_list
 from inferlens.backends.profiling.layer_runs import check_level

@@ -14,8 +14,7 @@ from msgspec import Meta, Struct
 
 from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.availability import first_lines, imported
-from inferlens.backends.base import Backend, Capabilities, Inputs, Outputs, Preparation, Runner, Support
-from inferlens.backends.feeds import ordered
+from inferlens.backends.base import Backend, Capabilities, Inputs, Outputs, Preparation, Runner, Support, ordered
 from inferlens.backends.onnx.export import onnx_file
 from inferlens.backends.onnx.graph import check_precision, check_shapes
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions

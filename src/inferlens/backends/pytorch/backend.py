@@ -12,18 +12,18 @@ from msgspec import Meta
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins, Saver
 from inferlens.backends.availability import first_lines, warn_no_effect
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
-from inferlens.backends.dynamic import example_feed, export_dimensions
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.cast import DTYPES, cast
 from inferlens.backends.pytorch.cuda_graph import CudaGraph
+from inferlens.backends.pytorch.export import example_feed, export_dimensions
 from inferlens.backends.pytorch.runner import (
     Feed,
     TorchOptions,
     TorchRunner,
     torch_capabilities,
+    torch_settings,
     torch_tolerance,
 )
-from inferlens.backends.pytorch.settings import torch_settings
 from inferlens.errors import Unsupported
 from inferlens.models import input_notes
 from inferlens.models.model import Model

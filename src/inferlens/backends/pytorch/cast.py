@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from inferlens.backends.feeds import FLOATS
 from inferlens.errors import Unsupported
 from inferlens.models.model import Array
 from inferlens.spec.case import TensorSpec
 
+FLOATS = ("float32", "float16", "bfloat16", "float64")
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 

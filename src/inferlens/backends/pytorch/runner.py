@@ -6,8 +6,9 @@ in its precision. The module is moved and cast in place: a case has a process, a
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Annotated, Any, ClassVar
 
@@ -15,11 +16,19 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from inferlens.backends.availability import cuda_absence, cuda_precisions, imported, torch_versions, warn_no_effect
-from inferlens.backends.base import TOLERANCES, Absence, Capabilities, Inputs, Outputs, Preparation, Runner, Support
+from inferlens.backends.base import (
+    TOLERANCES,
+    Absence,
+    Capabilities,
+    Inputs,
+    Outputs,
+    Preparation,
+    Runner,
+    Support,
+    ordered,
+)
 from inferlens.backends.clocks import Clock, CudaClock, HostClock
-from inferlens.backends.feeds import ordered
 from inferlens.backends.pytorch.cast import cast, dtype_of, tensor_of
-from inferlens.backends.pytorch.settings import torch_settings
 from inferlens.errors import Unsupported
 from inferlens.models.model import Array, Format, Model
 from inferlens.spec.case import PRECISIONS, Case, TensorSpec
@@ -247,3 +256,42 @@ def host_array(tensor: Any) -> Array:
     if tensor.is_floating_point():
         tensor = tensor.to(torch.float32)
     return np.array(tensor.cpu().numpy(), order="C", copy=True)
+
+
+@contextmanager
+def torch_settings(*, threads: int | None, tf32: bool, cudnn_benchmark: bool = False) -> Iterator[None]:
+    """Sets CPU threads (``None`` leaves them), TF32 in matrix products and cuDNN alike, and cuDNN's benchmark mode.
+
+    PyTorch's own default is TF32 for convolutions and not for matrix products, so ``tf32=False`` is a change too.
+    """
+    import torch
+
+    before = torch.get_num_threads(), _tf32(), torch.backends.cudnn.benchmark
+    if threads is not None:
+        torch.set_num_threads(threads)
+    _set_tf32((tf32, tf32))
+    torch.backends.cudnn.benchmark = cudnn_benchmark
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        _set_tf32(before[1])
+        torch.backends.cudnn.benchmark = before[2]
+
+
+# These two attributes, not the `fp32_precision` ones that came beside them: after the new ones were set, reading the
+# old ones raises, and PyTorch's own compiler reads the old ones. Set through the old ones, both kinds can be read.
+def _tf32() -> tuple[bool, bool]:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*TF32", category=UserWarning)
+        return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+
+
+def _set_tf32(on: tuple[bool, bool]) -> None:
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*TF32", category=UserWarning)
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = on

@@ -12,9 +12,8 @@ import numpy as np
 
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import first_lines
-from inferlens.backends.base import Inputs, Outputs, Preparation, Runner
+from inferlens.backends.base import Inputs, Outputs, Preparation, Runner, ordered
 from inferlens.backends.clocks import Clock, Lane, LanesClock
-from inferlens.backends.feeds import ordered
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.runner import host_array
 from inferlens.backends.tensorrt.flavours import Flavour

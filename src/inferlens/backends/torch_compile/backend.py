@@ -20,9 +20,9 @@ from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import first_lines, found
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner
-from inferlens.backends.dynamic import free_sizes
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.matched_kernels import HINT, Twin
+from inferlens.backends.pytorch.export import free_sizes
 from inferlens.backends.pytorch.runner import (
     Feed,
     TorchOptions,

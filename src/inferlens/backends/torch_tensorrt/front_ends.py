@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from inferlens.backends import dynamic
 from inferlens.backends.availability import first_lines
-from inferlens.backends.flat_outputs import WRAPPED, flat_outputs
+from inferlens.backends.pytorch.export import WRAPPED, flat_outputs
 from inferlens.backends.torch_tensorrt import shapes
 from inferlens.backends.torch_tensorrt.captured import Captured
 from inferlens.backends.torch_tensorrt.library import TITLE, Library, quiet

@@ -11,9 +11,8 @@ from typing import Any
 
 from msgspec import structs
 
-from inferlens.backends.dynamic import free_sizes
-from inferlens.backends.feeds import FLOATS
-from inferlens.backends.pytorch.cast import dtype_of
+from inferlens.backends.pytorch.cast import FLOATS, dtype_of
+from inferlens.backends.pytorch.export import free_sizes
 from inferlens.spec.case import TensorSpec
 
 Specs = tuple[TensorSpec, ...]

@@ -19,10 +19,10 @@ from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins, Saver
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
-from inferlens.backends.flat_outputs import WRAPPED, flat_outputs
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.matched_kernels import HINT, Twin
 from inferlens.backends.pytorch.cast import DTYPES
+from inferlens.backends.pytorch.export import WRAPPED, flat_outputs
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities, torch_tolerance
 from inferlens.backends.torchscript.graph import Marks
 from inferlens.backends.torchscript.scopes import Modules
