@@ -80,7 +80,12 @@ def test_packed_records_are_read_and_damaged_or_endless_ones_are_problems(
 ) -> None:
     packed = pack(encode(RECORD))
     monkeypatch.setattr(files, "MOST_UNPACKED", 1 << 20)
-    contents = {"whole": packed, "cut": packed[: len(packed) // 2], "other": b"no such packing", "bomb": pack(bytes(1 << 21))}
+    contents = {
+        "whole": packed,
+        "cut": packed[: len(packed) // 2],
+        "other": b"no such packing",
+        "bomb": pack(bytes(1 << 21)),
+    }
     for name, data in contents.items():
         (tmp_path / name).mkdir()
         (tmp_path / name / f"record.json{end}").write_bytes(data)

@@ -1,12 +1,12 @@
 """Is the candidate faster or slower than the base, the same, or is that not known?
 
-Each process gives one number, the logarithm of its median: see ``levels``. With two processes or more on each side the
+Each process gives one number, the logarithm of its median: see ``between_process``. With two processes or more on each side the
 interval of the ratio is that of B. L. Welch, "The generalization of 'Student's' problem when several different
 population variances are involved", Biometrika 34 (1947). With processes in pairs, measured in turns, it is Student's
 over the pairs' differences: what drifts slowly cancels out. With one process on one side, variation between processes
 is taken to be that of the other side. With one on each it is not known at all: the interval is that within the
 processes, ``between`` is false, and the verdict asks for more than the interval, see :func:`unseen_on`. Where processes
-resemble those measured just before them, the interval is of as many as they are worth: see ``waves``.
+resemble those measured just before them, the interval is of as many as they are worth: see there.
 
 The verdict follows from the interval. Several comparisons at once share the error: each has the level 1 - (1 - level) /
 comparisons, after O. J. Dunn, "Multiple comparisons among means", JASA 56 (1961), so that all their intervals hold
@@ -22,10 +22,17 @@ from typing import Literal
 
 from msgspec import Struct
 
-from inferlens.stats.between_process import Centre, around, centres, mean_variance
+from inferlens.stats.between_process import (
+    Centre,
+    Spread,
+    around,
+    centres,
+    mean_variance,
+    process_autocorrelation,
+    spread,
+)
 from inferlens.stats.distributions import normal_quantile, student_quantile
 from inferlens.stats.intervals import Interval, ratio_interval
-from inferlens.stats.waves import Spread, resemblance, spread
 
 Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED"]
 
@@ -137,11 +144,11 @@ def interval_between(
     sides = [[centre.log for centre in side] for side in (below, above)]
     if paired:
         differences = [mine - theirs for theirs, mine in zip(*sides, strict=True)]
-        alike = resemblance([differences])
+        alike = process_autocorrelation([differences])
         found = spread(differences, alike)
         squared, freedom = found.of_mean, found.independent - 1
     else:
-        alike = resemblance(sides)
+        alike = process_autocorrelation(sides)
         squared, freedom = _welch([spread(side, alike) for side in sides if len(side) > 1], sides)
     margin = student_quantile((1 + level) / 2, freedom) * math.sqrt(squared)
     return around(_ratio(below, above), max(margin, _least_margin(below, above, level))), alike

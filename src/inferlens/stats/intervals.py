@@ -16,7 +16,7 @@ confidence limits about effect measures: a general approach", Statistics in Medi
 Nothing is drawn at random: the same samples always give the same interval.
 
 What no interval here covers: variation between processes. Samples of one process share its memory layout, its compiled
-code and the state the machine was in; another run may differ by more than the interval says. See ``levels``.
+code and the state the machine was in; another run may differ by more than the interval says. See ``between_process``.
 """
 
 from __future__ import annotations

@@ -216,11 +216,11 @@ def _misfit(rest: Array, parameters: int) -> float:
     count = rest.size
     if total <= count * 1e-24:  # rounding, on a logarithmic scale
         return count * math.log(1e-24)
-    resemblance = float(rest[1:] @ rest[:-1]) / total
-    resemblance += parameters * (1 + 3 * max(resemblance, 0.0)) / count
-    resemblance = min(max(resemblance, 0.0), 0.98)
-    news = rest[1:] - resemblance * rest[:-1]
-    variance = (float(news @ news) + (1 - resemblance**2) * float(rest[0]) ** 2) / count
+    correlation = float(rest[1:] @ rest[:-1]) / total
+    correlation += parameters * (1 + 3 * max(correlation, 0.0)) / count
+    correlation = min(max(correlation, 0.0), 0.98)
+    news = rest[1:] - correlation * rest[:-1]
+    variance = (float(news @ news) + (1 - correlation**2) * float(rest[0]) ** 2) / count
     return count * math.log(max(variance, 1e-24))
 
 

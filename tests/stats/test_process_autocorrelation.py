@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from inferlens.stats.between_process import LEAST_PROCESSES, process_autocorrelation, spread
 from inferlens.stats.compare import compare
 from inferlens.stats.sequential import Sequential
-from inferlens.stats.waves import LEAST_PROCESSES, resemblance, spread
 from tests.stats.series import autoregressive
 
 WAVE = [0.05 * math.sin(2 * math.pi * index / 12) for index in range(12)]
@@ -22,21 +22,21 @@ def processes(logs: list[float], times: float = 1.0) -> list[list[float]]:
 
 @pytest.mark.parametrize("number", [LEAST_PROCESSES, 10, 20])
 def test_independent_processes_are_seldom_said_to_resemble_each_other(number):
-    found = [resemblance([list(one)]) for one in autoregressive(3, 1000, number, 0.0)]
+    found = [process_autocorrelation([list(one)]) for one in autoregressive(3, 1000, number, 0.0)]
     assert sum(one > 0 for one in found) <= 70
     pairs = autoregressive(4, 1000, 2 * number, 0.0)
-    assert sum(resemblance([list(one[:number]), list(one[number:])]) > 0 for one in pairs) <= 70
+    assert sum(process_autocorrelation([list(one[:number]), list(one[number:])]) > 0 for one in pairs) <= 70
 
 
 def test_resemblance_is_found_and_not_far_off():
-    found = [resemblance([list(one)]) for one in autoregressive(3, 200, 40, 0.6)]
+    found = [process_autocorrelation([list(one)]) for one in autoregressive(3, 200, 40, 0.6)]
     assert sum(one > 0 for one in found) >= 190
     assert np.median(found) == pytest.approx(0.6, abs=0.06)
 
 
 @pytest.mark.parametrize("runs", [[], [[]], [[1.0, 2.0, 3.0, 4.0, 5.0]], [[2.0] * 9]])
 def test_nothing_is_said_of_few_or_of_equal_ones(runs):
-    assert resemblance(runs) == 0.0
+    assert process_autocorrelation(runs) == 0.0
 
 
 def test_the_variance_and_the_number_are_those_of_independent_ones():
