@@ -9,12 +9,12 @@ within the processes alone allow: few processes may agree by luck, or by a coars
 *Neighbours.* A machine that is slow for some minutes is slow for several processes in a row, and intervals over
 processes, which take these for independent, are then too short. The correlation of each process with the one before
 tells, where there are enough of them. It is believed if it is larger than that of independent ones by chance: at most
-one in twenty is, by its mean and variance after P. A. P. Moran, "Some theorems on time series II", Biometrika 35 (1948).
-Correlations of short series are too small; what is missing is added as in F. H. C. Marriott and J. A. Pope, "Bias in
-the estimation of autocorrelations", Biometrika 41 (1954). As many as ``count`` processes of which each resembles the one
-before by r are worth count (1 - r) / (1 + r) independent ones, and their variance is too small by a factor that follows
-from it: A. Zięba, "Effective number of observations and unbiased estimators of variance for autocorrelated data",
-Metrology and Measurement Systems 17 (2010). What it cannot tell: waves longer than the whole run.
+one in twenty is, by its mean and variance after P. A. P. Moran, "Some theorems on time series II", Biometrika 35
+(1948). Correlations of short series are too small; what is missing is added as in F. H. C. Marriott and J. A. Pope,
+"Bias in the estimation of autocorrelations", Biometrika 41 (1954). As many as ``count`` processes of which each
+resembles the one before by r are worth count (1 - r) / (1 + r) independent ones, and their variance is too small by a
+factor that follows from it: A. Zięba, "Effective number of observations and unbiased estimators of variance for
+autocorrelated data", Metrology and Measurement Systems 17 (2010). Waves longer than the whole run it cannot tell.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Is the candidate faster or slower than the base, the same, or is that not known?
 
-Each process gives one number, the logarithm of its median: see ``between_process``. With two processes or more on each side the
-interval of the ratio is that of B. L. Welch, "The generalization of 'Student's' problem when several different
+Each process gives one number, the logarithm of its median: see ``between_process``. With two processes or more on each
+side the interval of the ratio is that of B. L. Welch, "The generalization of 'Student's' problem when several different
 population variances are involved", Biometrika 34 (1947). With processes in pairs, measured in turns, it is Student's
 over the pairs' differences: what drifts slowly cancels out. With one process on one side, variation between processes
 is taken to be that of the other side. With one on each it is not known at all: the interval is that within the
 processes, ``between`` is false, and the verdict asks for more than the interval, see :func:`unseen_on`. Where processes
-resemble those measured just before them, the interval is of as many as they are worth: see there.
+resemble those measured just before them, the interval is of as many as they are worth.
 
 The verdict follows from the interval. Several comparisons at once share the error: each has the level 1 - (1 - level) /
 comparisons, after O. J. Dunn, "Multiple comparisons among means", JASA 56 (1961), so that all their intervals hold
