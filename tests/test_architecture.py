@@ -25,7 +25,7 @@ FRAMEWORKS = {
 }  # fmt: skip
 BELOW_VIEWS = ("inferlens.backends", "inferlens.models", "inferlens.measure")
 LONG_FUNCTION = 60
-LONG_FILE = 330
+LONG_FILE = 400
 
 
 def modules() -> list[Path]:

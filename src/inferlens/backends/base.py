@@ -24,7 +24,7 @@ from inferlens.backends.configured import Configured
 from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.model import Array, Format, Model, ModelInfo
 from inferlens.record.record import Artefact, Phase, PhaseName, Warning
-from inferlens.spec.case import QUANTIZED, Case, TensorSpec
+from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec
 
 Inputs = dict[str, Array]
 Outputs = list[NDArray[np.generic]]
@@ -285,6 +285,10 @@ class Backend(Configured, ABC):
     summary: ClassVar[str]
     short: ClassVar[str] = ""  # its name where many stand side by side, if there is a shorter one
     variants: ClassVar[tuple[str, ...]] = ("",)
+    # By the formats of models whose reference it computes, on the CPU: the variant and the options it does that with.
+    # Compiled models have the reference of what they were compiled from.
+    reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {}
+    distributions: ClassVar[tuple[str, ...]] = ()  # installed packages whose versions belong in a record
 
     @abstractmethod
     def capabilities(self) -> Capabilities:

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from msgspec import Meta, Struct
@@ -23,9 +23,9 @@ from msgspec import Meta, Struct
 from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.base import Backend, Capabilities, Inputs, Outputs, Preparation, Runner, Support
 from inferlens.backends.clocks import Clock, HostClock, Timings
-from inferlens.models.model import Model
+from inferlens.models.model import Format, Model
 from inferlens.record.layer_profile import Layer, Layers, Tensor
-from inferlens.spec.case import Case
+from inferlens.spec.case import Case, Option
 
 LAYERS = (
     ("stem", "Fake", ("stem",), 0.5),
@@ -97,6 +97,7 @@ class Fake(Backend):
     summary = "computes nothing, takes as long as it is told"
     variants = ("steady", "fast", "noisy")
     options = Options
+    reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {"fake": ("", {})}
 
     def capabilities(self) -> Capabilities:
         """Always available, on the CPU, in every precision."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from inferlens.backends import BACKENDS
+from inferlens.backends import BACKENDS, reference_of
 from inferlens.backends.base import Absence, Capabilities
 from inferlens.errors import InferlensError, Unsupported, suggestion
-from inferlens.models.model import REFERENCES, ModelInfo
+from inferlens.models.model import ModelInfo
 from inferlens.spec.case import IO, Case, Option, split_label
 from inferlens.spec.plan import Plan
 from inferlens.units import listing
@@ -43,10 +43,10 @@ class Planned:
                 case, model=origin.spec, weights=origin.weights, seed=origin.seed, inputs=case.inputs or origin.inputs
             )  # its own example, if it has one, is not in the compiled file
         format = origin.format if origin else self.found.format
-        if format not in REFERENCES:
+        backend = reference_of(format)
+        if not backend:
             return None
-        label, options = REFERENCES[format]
-        backend, _, variant = label.partition(":")
+        variant, options = BACKENDS.get(backend).reference_for[format]
         variant = variant or BACKENDS.get(backend).variants[0]
         precision = (origin or self.found).precision if format == "onnx" else "fp32"
         return msgspec.structs.replace(
@@ -142,7 +142,7 @@ def _backends(
     plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabilities], devices: tuple[str, ...]
 ) -> Iterator[tuple[str, str | None]]:
     """Backends and variants the plan means; a variant of ``None`` is the default one of the device."""
-    reference = REFERENCES.get(model.format, ("", {}))[0].partition(":")[0]
+    reference = reference_of(model.format)
     here = {
         name: [support.variant for support in can.takes(model.format) if support.device in devices]
         for name, can in capabilities.items()

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from inferlens.backends import BACKENDS
+from inferlens.backends import BACKENDS, reference_of
 from inferlens.backends.profiling.step_traces import Tracing
 from inferlens.errors import InferlensError
 from inferlens.execution import run as api
@@ -26,7 +26,7 @@ from inferlens.execution.expand import Planned, backends_named, expand
 from inferlens.execution.observer import Observer, Silent
 from inferlens.execution.protocol import Began, Event, Shown, TraceAnswer, TraceJob
 from inferlens.execution.subprocess import Outcome, launch
-from inferlens.models.model import REFERENCES, Format
+from inferlens.models.model import Format
 from inferlens.record.record import Status, Warning
 from inferlens.record.store import LOG, cache_in, claimed, safe_name
 from inferlens.spec.case import Case
@@ -183,7 +183,7 @@ def run_name(case: Case, format: Format) -> str:
     other than CUDA, threads, options. Of what a model of that format is compared with, fp32 is not said.
     """
     backend = BACKENDS.get(case.backend)
-    reference = REFERENCES.get(format, ("", {}))[0].partition(":")[0]
+    reference = reference_of(format)
     words = [backend.short or case.backend]
     words += [case.variant] if case.variant not in ("", backend.variants[0]) else []
     words += [] if case.backend == reference and case.precision == "fp32" else [case.precision]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import re
@@ -14,13 +15,10 @@ from typing import Any
 import psutil
 
 import inferlens
+from inferlens.backends import importable
 from inferlens.record.record import Environment, Gpu
 
-LIBRARIES = (
-    "torch", "torchvision", "timm", "transformers", "triton", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu",
-    "openvino", "tensorrt", "tensorrt-rtx", "torch-tensorrt", "torch-tensorrt-rtx", "numpy", "nvidia-cudnn-cu12",
-    "nvidia-cudnn-cu13",
-)  # fmt: skip
+LIBRARIES = ("numpy", "torchvision", "timm", "transformers")  # beside those that backends name
 VARIABLES = (
     "LD_PRELOAD", "CUDA_VISIBLE_DEVICES", "CUDA_LAUNCH_BLOCKING", "CUDA_MODULE_LOADING", "NVIDIA_TF32_OVERRIDE",
     "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "TORCH_BLAS_PREFER_HIPBLASLT", "TRITON_PTXAS_PATH",
@@ -126,7 +124,7 @@ def _variables() -> dict[str, str]:
 
 def _libraries() -> dict[str, str]:
     found = {}
-    for name in LIBRARIES:
+    for name in itertools.chain(LIBRARIES, *(backend.distributions for backend in importable())):
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     return found

@@ -20,17 +20,6 @@ if TYPE_CHECKING:
 Format = Literal["module", "torchscript", "exported", "onnx", "engine", "torch_tensorrt", "fake"]
 Array = NDArray[np.generic]
 
-# The backend, as a user writes it, whose fp32 outputs on the CPU are the reference for a model of each format, and the
-# options it runs with there. Compiled models (``engine``, ``torch_tensorrt``) have the reference of what they were
-# compiled from.
-REFERENCES: dict[Format, tuple[str, dict[str, str | bool]]] = {
-    "module": ("pytorch", {}),
-    "exported": ("pytorch", {}),
-    "torchscript": ("torchscript:script", {}),
-    "onnx": ("onnxruntime:cpu", {"graph_optimization": "disable"}),
-    "fake": ("fake", {}),
-}
-
 
 class Origin(Struct, frozen=True, kw_only=True):
     """What a compiled model was made from, and the precision that was in: enough to load that again.

@@ -64,6 +64,10 @@ class OnnxRuntime(Backend, Saver):
     summary = "ONNX Runtime, by provider"
     variants = ("cpu", "cuda", "tensorrt")
     options = Options
+    distributions = ("onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu")
+    reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {
+        "onnx": ("cpu", {"graph_optimization": "disable"})
+    }
     saves: ClassVar[dict[str, str]] = {".onnx": "ONNX graph"}
 
     def capabilities(self) -> Capabilities:

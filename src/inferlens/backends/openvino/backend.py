@@ -52,6 +52,7 @@ class OpenVino(Backend):
     summary = "OpenVINO on the CPU"
     variants = ("cpu",)
     options = Options
+    distributions = ("openvino",)
 
     def capabilities(self) -> Capabilities:
         """fp32, and those of the lower precisions that OpenVINO says this CPU has."""

@@ -26,9 +26,9 @@ from inferlens.backends.pytorch.runner import (
 )
 from inferlens.errors import Unsupported
 from inferlens.models import input_notes
-from inferlens.models.model import Model
+from inferlens.models.model import Format, Model
 from inferlens.record.layer_profile import Layers
-from inferlens.spec.case import Case
+from inferlens.spec.case import Case, Option
 
 
 class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
@@ -51,6 +51,8 @@ class PyTorch(Backend, Saver):
     name = "pytorch"
     summary = "PyTorch eager, operator by operator"
     options = Options
+    distributions = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
+    reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {"module": ("", {}), "exported": ("", {})}
     saves: ClassVar[dict[str, str]] = {".pt2": "exported program"}
 
     def capabilities(self) -> Capabilities:

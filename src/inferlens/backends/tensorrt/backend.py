@@ -43,6 +43,7 @@ class TensorRT(Backend, Saver, Builder):
     summary = "TensorRT from ONNX: TensorRT (trt), TensorRT for RTX (rtx)"
     variants = ("trt", "rtx")
     options = Options
+    distributions = ("tensorrt", "tensorrt-rtx")
     saves: ClassVar[dict[str, str]] = {".engine": KIND, ".plan": KIND}
 
     def capabilities(self) -> Capabilities:

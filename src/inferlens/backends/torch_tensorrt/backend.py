@@ -50,6 +50,7 @@ class TorchTensorRT(Backend, Saver, Partitioner):
     short = "ttrt"
     variants = (*FRONT_ENDS, LOADED)
     options = Options
+    distributions = ("torch-tensorrt", "torch-tensorrt-rtx")
     saves = files.KINDS
 
     def capabilities(self) -> Capabilities:

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from inferlens.backends import dynamic
 from inferlens.backends.availability import first_lines
-from inferlens.backends.pytorch.export import WRAPPED, flat_outputs
+from inferlens.backends.pytorch.export import WRAPPED, export_dimensions, flat_outputs
 from inferlens.backends.torch_tensorrt import shapes
 from inferlens.backends.torch_tensorrt.captured import Captured
 from inferlens.backends.torch_tensorrt.library import TITLE, Library, quiet
@@ -93,7 +92,7 @@ class Dynamo(FrontEnd):
         """An exported program."""
         import torch
 
-        dimensions = dynamic.export_dimensions(module, work.specs)
+        dimensions = export_dimensions(module, work.specs)
         return torch.export.export(module, work.example, dynamic_shapes=dimensions, strict=False)
 
     def compile(self, program: Any, work: Work) -> Callable[..., Any]:
@@ -107,7 +106,7 @@ class Dynamo(FrontEnd):
         """As an exported program (``.ep``) or as TorchScript (``.ts``), which is a trace."""
         kind = {"output_format": "torchscript" if path.suffix == ".ts" else "exported_program"}
         # Ranges are given as dimensions: from its own Inputs the library would make one for each input's batch.
-        dimensions = dynamic.export_dimensions(compiled, work.specs) if path.suffix == ".ep" else None
+        dimensions = export_dimensions(compiled, work.specs) if path.suffix == ".ep" else None
         more = {} if dimensions is None else {"dynamic_shapes": dimensions}
         with quiet(), quiet_script():
             work.library.module.save(compiled, str(path), arg_inputs=list(work.example), **kind, **more)

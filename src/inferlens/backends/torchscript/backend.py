@@ -29,7 +29,7 @@ from inferlens.backends.torchscript.scopes import Modules
 from inferlens.errors import Unsupported
 from inferlens.models import input_notes
 from inferlens.models.adapter import ByKeyword
-from inferlens.models.model import Model
+from inferlens.models.model import Format, Model
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case, Option
 
@@ -53,6 +53,7 @@ class TorchScript(Backend, Saver):
     summary = "TorchScript, traced or scripted"
     variants = ("trace", "script")
     options = Options
+    reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {"torchscript": ("script", {})}
     saves: ClassVar[dict[str, str]] = {".pt": "TorchScript"}
 
     def capabilities(self) -> Capabilities:
