@@ -17,7 +17,8 @@ from rich.terminal_theme import SVG_EXPORT_THEME
 
 from inferlens import Record, load_records
 from inferlens.views.chart import Chart
-from inferlens.views.table import Table
+from inferlens.views.records import document
+from inferlens.views.renderers.terminal import parts, render
 
 PICTURES = Path(__file__).parent / "pictures"
 FAVOURITE = "resnet18"
@@ -77,9 +78,10 @@ def records_of(folder: Path, model: str | None) -> list[Record]:
 
 def table_picture(records: Sequence[Record], title: str) -> str:
     """The table as a terminal shows it, dark on any page, at the least width that leaves no column out."""
-    width = next((w for w in WIDTHS if "Left out at this width" not in Table(width=w).render(records)), WIDTHS[-1])
+    made = document(records)
+    width = next((w for w in WIDTHS if "Left out at this width" not in render(made, w)), WIDTHS[-1])
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True, highlight=False, _environ={})
-    for part in Table(width=width).parts(records):
+    for part in parts(made, width):
         console.print(part, markup=False)
     svg = console.export_svg(title=title, theme=SVG_EXPORT_THEME, code_format=FRAME, unique_id="inferlens")
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"

@@ -30,12 +30,13 @@ from inferlens.stats.intervals import ends, median_interval
 from inferlens.units import change, change_range, listing, milliseconds, percent, rate, ratio, ratio_range, significant
 from inferlens.views.chart import Chart
 from inferlens.views.columns import headline, outcome
-from inferlens.views.markdown import Markdown
 from inferlens.views.profiled import findings, kernels, layers, markdown, modules
 from inferlens.views.profiled.cases import groups
 from inferlens.views.profiled.grid import Grid, Heading, Line
 from inferlens.views.profiled.module_columns import columns
+from inferlens.views.records import document
 from inferlens.views.rows import rows
+from inferlens.views.table import render as render_table
 from inferlens.views.traced.show import Wanted, render
 from inferlens.views.verdict import verdict
 
@@ -59,7 +60,7 @@ def drawn(kind: str, words: str) -> str:
 
 def table(folder: str, _picture: str = "") -> str:
     """The records under ``folder``, which is relative to the repository, as Markdown."""
-    return Markdown().render(load_records([ROOT / folder]).records)
+    return render_table(document(load_records([ROOT / folder]).records), "markdown")
 
 
 def against(folder: str, *references: str) -> str:

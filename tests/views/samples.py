@@ -20,6 +20,8 @@ from inferlens.record.record import (
     Warning,
 )
 from inferlens.spec.case import Budget, Case, TensorSpec
+from inferlens.views.records import document
+from inferlens.views.table import render
 
 CPU = "Intel(R) Xeon(R) Platinum 8480C"
 GPU = "NVIDIA H200"
@@ -184,3 +186,8 @@ def io_records() -> list[Record]:
 def sample_records() -> list[Record]:
     """A bit of everything: two machines, two batch sizes, right, wrong and failed cases."""
     return [*cpu_records(), *gpu_records((1, 8))]
+
+
+def shown(records: Any, format: str = "table", reference: str | None = None, **terminal: Any) -> str:
+    """Records as text of a format."""
+    return render(document(records, reference), format, **terminal)

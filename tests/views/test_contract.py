@@ -18,25 +18,18 @@ from inferlens.errors import InferlensError
 from inferlens.record.record import Memory
 from inferlens.views import VIEWS
 from inferlens.views.chart import Chart
-from inferlens.views.csv import Csv
-from inferlens.views.json import Json
-from inferlens.views.markdown import Markdown
-from inferlens.views.table import Table
+from inferlens.views.table import FORMATS
 
-from .samples import UNCHECKED, WRONG, case, cpu_records, failure, gpu_records, io_records, record
+from .samples import UNCHECKED, WRONG, case, cpu_records, failure, gpu_records, io_records, record, shown
 
-MEMBERS = {
-    "table": Table,
-    "table, narrow": lambda **options: Table(width=80, **options),
-    "table, coloured": lambda **options: Table(color=True, **options),
-    "markdown": Markdown,
-    "csv": Csv,
-    "json": Json,
+TERMINALS = {"table, narrow": {"width": 80}, "table, coloured": {"color": True}}
+PICTURES = {
     "chart, svg": Chart,
     "chart, png": lambda **options: Chart(format="png", **options),
     "chart, html": lambda **options: Chart(format="html", **options),
 }
-TEXTS = [name for name in MEMBERS if not name.startswith("chart")]
+TEXTS = [*FORMATS, *TERMINALS]
+MEMBERS = [*TEXTS, *PICTURES]
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>|\n| a | \x1b[31m ]]> =cmd()'\"@everyone"
 NUMBERS = (math.nan, math.inf, 0.01, 0.011, 0.0, 1e-12, 1e12) * 4
@@ -71,13 +64,19 @@ NOTHING_TO_DRAW = {
 }
 
 
+def drawn(name, records, reference=None):
+    if name in PICTURES:
+        return PICTURES[name](reference=reference).render(records)
+    return shown(records, name.partition(",")[0], reference, **TERMINALS.get(name, {}))
+
+
 @pytest.fixture(params=MEMBERS)
-def view(request):
-    return MEMBERS[request.param]
+def name(request):
+    return request.param
 
 
 def test_every_view_is_under_test():
-    assert {name.partition(",")[0] for name in MEMBERS} == set(VIEWS.names())
+    assert {name.partition(",")[0] for name in PICTURES} == set(VIEWS.names())
     for name in VIEWS.names():
         found = VIEWS.get(name)
         assert found.name == name
@@ -85,65 +84,69 @@ def test_every_view_is_under_test():
 
 
 @pytest.mark.parametrize("records", SETS.values(), ids=SETS)
-def test_renders(view, records):
-    drawn = view().render(records)
-    assert drawn
+def test_renders(name, records):
+    assert drawn(name, records)
 
 
 @pytest.mark.parametrize("records", NOTHING_TO_DRAW.values(), ids=NOTHING_TO_DRAW)
-@pytest.mark.parametrize("name", MEMBERS)
 def test_without_a_right_answer_there_is_text_but_no_chart(name, records):
     if name in TEXTS:
-        assert MEMBERS[name]().render(records)
+        assert drawn(name, records)
     else:
         with pytest.raises(InferlensError, match="nothing to draw"):
-            MEMBERS[name]().render(records)
+            drawn(name, records)
 
 
-def test_is_deterministic(view):
-    assert view().render(cpu_records()) == view().render(cpu_records())
+def test_is_deterministic_and_reads_nothing_from_its_surroundings(name, monkeypatch):
+    before = drawn(name, cpu_records())
+    for variable, value in (("COLUMNS", "40"), ("NO_COLOR", "1"), ("FORCE_COLOR", "1"), ("TERM", "dumb")):
+        monkeypatch.setenv(variable, value)
+    assert drawn(name, cpu_records()) == before
 
 
-def test_takes_a_reference(view):
-    assert view(reference="onnxruntime:cpu graph_level=basic").render(cpu_records())
+def test_takes_a_reference(name):
+    assert drawn(name, cpu_records(), "onnxruntime:cpu graph_level=basic")
     with pytest.raises(InferlensError, match="No case fits the reference 'tensorrt'"):
-        view(reference="tensorrt").render(cpu_records())
-
-
-def test_reads_nothing_from_its_surroundings(view, monkeypatch):
-    before = view().render(cpu_records())
-    for name, value in (("COLUMNS", "40"), ("NO_COLOR", "1"), ("FORCE_COLOR", "1"), ("TERM", "dumb")):
-        monkeypatch.setenv(name, value)
-    assert view().render(cpu_records()) == before
+        drawn(name, cpu_records(), "tensorrt")
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_failures_are_rows_with_their_reason(name):
-    drawn = re.sub(r"\s+", " ", MEMBERS[name]().render(SETS["failed beside ok"]).replace("\\", ""))
-    assert "timed out" in drawn
-    assert "Took longer than 90 s." in drawn
-    assert "--timeout 10m" in drawn
+    text = re.sub(r"\s+", " ", drawn(name, SETS["failed beside ok"]).replace("\\", ""))
+    for words in ("timed out", "Took longer than 90 s.", "--timeout 10m"):
+        assert words in text
 
 
-@pytest.mark.parametrize("name", ["table", "table, narrow", "markdown"])
+@pytest.mark.parametrize("name", ["table", "table, narrow", "markdown", "html"])
 def test_texts_for_people_have_no_control_characters(name):
-    drawn = MEMBERS[name]().render(SETS["hostile"])
-    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", drawn)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", drawn(name, SETS["hostile"]))
 
 
 @pytest.mark.parametrize("width", [80, 100, 120, 160, 200])
 @pytest.mark.parametrize("records", [cpu_records(), gpu_records((1, 8)), SETS["hostile"]])
 def test_tables_keep_to_their_width(width, records):
-    drawn = Table(width=width).render(records)
-    assert max(len(line) for line in drawn.splitlines()) <= width
-    assert "…" not in drawn
+    text = shown(records, width=width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
 
 
 def test_markdown_rows_stay_rows():
-    lines = [line for line in Markdown().render(SETS["hostile"]).splitlines() if line.startswith("| ")]
+    lines = [line for line in shown(SETS["hostile"], "markdown").splitlines() if line.startswith("| ")]
     assert len(lines) == 2 + 3
     assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
     assert "<" not in re.sub(r"\\<", "", "\n".join(lines))
+
+
+def test_a_page_of_tables_runs_nothing():
+    page = shown(SETS["hostile"], "html")
+    assert page.startswith("<!DOCTYPE html>")
+    assert not re.search(r"<(script|img)", page)
+
+
+def test_formats_that_there_are_not_are_refused():
+    with pytest.raises(InferlensError, match="There is no format 'tabel'") as caught:
+        shown(cpu_records(), "tabel")
+    assert "table" in caught.value.hint
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -156,16 +159,16 @@ def test_svg_is_valid_and_runs_nothing(theme):
 
 
 def test_html_is_one_file_that_loads_nothing():
-    drawn = Chart(format="html").render(SETS["hostile"])
-    assert drawn.count("<script>") == drawn.count("</script>") == 2
-    assert "<img" not in drawn[drawn.rindex("<script>") :]  # the libraries' own code stands before
-    policy = re.search(r'Security-Policy" content="([^"]*)"', drawn)
+    page = Chart(format="html").render(SETS["hostile"])
+    assert page.count("<script>") == page.count("</script>") == 2
+    assert "<img" not in page[page.rindex("<script>") :]  # the libraries' own code stands before
+    policy = re.search(r'Security-Policy" content="([^"]*)"', page)
     assert policy
     assert policy[1].startswith("default-src 'none';")
     assert "unsafe" not in policy[1].partition("script-src")[2]
-    for script in re.findall(r"<script>(.*?)</script>", drawn, re.DOTALL):
+    for script in re.findall(r"<script>(.*?)</script>", page, re.DOTALL):
         assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy[1]
-    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", drawn)
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", page)
 
 
 @pytest.mark.parametrize("option", [{"format": "pdf"}, {"theme": "pink"}])
@@ -179,6 +182,10 @@ import sys
 sys.path.insert(0, {folder!r})
 from samples import cpu_records
 from inferlens.views import VIEWS
+from inferlens.views.records import document
+from inferlens.views.table import FORMATS, render
+for name in FORMATS:
+    render(document(cpu_records()), name)
 for name in VIEWS.names():
     VIEWS.get(name)().render(cpu_records())
 frameworks = {{"torch", "torchvision", "onnx", "onnxruntime", "openvino", "tensorrt", "transformers", "timm"}}

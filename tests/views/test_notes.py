@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from inferlens.record.record import Warning
-from inferlens.views.markdown import Markdown
-from tests.views.samples import case, record
+from tests.views.samples import case, record, shown
 
 
 def notes(*messages: str) -> list[str]:
@@ -14,7 +13,7 @@ def notes(*messages: str) -> list[str]:
         record(case(precision=precision), warnings=(Warning("cycling", message),))
         for precision, message in zip(("fp32", "fp16", "bf16"), messages, strict=False)
     ]
-    return [line.strip() for line in Markdown().render(records).splitlines() if line.startswith(("¹", "²", "³"))]
+    return [line.strip() for line in shown(records, "markdown").splitlines() if line.startswith(("¹", "²", "³"))]
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,9 @@ from inferlens.record.record import Gpu, Measurement, Memory, Record
 from inferlens.units import half_width
 from inferlens.views.chart import Chart
 from inferlens.views.rows import of_comparisons, rows
-from inferlens.views.table import Table
 from inferlens.views.verdict import verdict
 
-from .samples import GPU, GPU_MACHINE, WRONG, case, failure, record, series
+from .samples import GPU, GPU_MACHINE, WRONG, case, failure, record, series, shown
 
 
 def processes(backend: str, *medians: float, **fields):
@@ -248,7 +247,7 @@ def test_energy_and_what_a_call_waits_for_are_columns():
                        "measurements": (*gpu.measurements, enqueue)})  # fmt: skip
     (row,) = rows([gpu])
     assert (row.energy, row.energy_low, row.energy_high, row.bound) == (0.25, 0.2, 0.3, "host")
-    text = Table(width=200).render([gpu])
+    text = shown([gpu], width=200)
     assert "250 ± 20.0 %" in text
     assert "mJ per item" in text
     assert "Bound by the host" in text

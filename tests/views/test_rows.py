@@ -10,13 +10,9 @@ from inferlens.errors import InferlensError
 from inferlens.record.record import Environment, Gpu, ModelFacts, Phase
 from inferlens.spec.case import TensorSpec, with_batch
 from inferlens.views.columns import headline
-from inferlens.views.csv import Csv
-from inferlens.views.json import Json
-from inferlens.views.markdown import Markdown
 from inferlens.views.rows import rows
-from inferlens.views.table import Table
 
-from .samples import CPU, UNCHECKED, WRONG, case, cpu_records, failure, gpu_records, io_records, record, series
+from .samples import CPU, UNCHECKED, WRONG, case, cpu_records, failure, gpu_records, io_records, record, series, shown
 
 
 def constant(backend: str, seconds: float, count: int = 100, **fields):
@@ -258,30 +254,30 @@ def test_a_batch_outside_of_the_range_is_a_row_and_not_the_end_of_the_table():
 
 
 def test_the_new_fields_are_in_csv_and_json():
-    lines = list(csv.DictReader(io.StringIO(Csv().render(io_records()))))
+    lines = list(csv.DictReader(io.StringIO(shown(io_records(), "csv"))))
     assert {line["io"] for line in lines} == {"device", "host"}
     assert {line["h2d"] for line in lines} == {"", "0.001"}
     assert {line["cached"] for line in lines} == {"false"}
-    data = json.loads(Json().render(io_records()))["rows"]
+    data = json.loads(shown(io_records(), "json"))["rows"]
     assert {(row["io"], row["h2d"], row["d2h"]) for row in data} == {("device", None, None), ("host", 0.001, 0.0005)}
 
 
-@pytest.mark.parametrize("view", [Table(width=160), Markdown()])
+@pytest.mark.parametrize("view", ["table", "markdown"])
 def test_parts_of_a_call_are_columns_only_where_something_was_copied(view):
-    assert "H2D" not in view.render(gpu_records((1,)))
-    drawn = view.render(io_records())
+    assert "H2D" not in shown(gpu_records((1,)), view, width=160)
+    drawn = shown(io_records(), view, width=160)
     assert all(word in drawn for word in ("H2D", "compute", "D2H", "host io"))
 
 
 def test_the_build_column_says_cached_instead_of_a_time():
     phases = (Phase("build", 0.2, "cached"),)
-    drawn = Table(width=160).render([record(), record(case("tensorrt:rtx"), phases=phases)])
+    drawn = shown([record(), record(case("tensorrt:rtx"), phases=phases)], width=160)
     line = next(line for line in drawn.splitlines() if line.startswith("tensorrt:rtx"))
     assert "cached" in line.split()
 
 
 def test_each_io_has_its_own_sentence():
-    text = " ".join(Table(width=160).render(io_records()).split())
+    text = " ".join(shown(io_records(), width=160).split())
     assert "tensorrt:rtx fp32 was fastest: 2.00x as fast as pytorch fp32 (" in text
     assert "tensorrt:rtx fp32 host io was fastest: 1.57x as fast as pytorch fp32 host io (" in text
     assert "at batch 1 and 1" not in text

@@ -84,7 +84,7 @@ def bench(
         check_records(model, {**words, "model": None, "reference": reference, "dry_run": dry_run}, format)
         return
     plan = read_plan(words)
-    screen.view(format, reference)  # a format that does not exist is told before hours of measuring
+    screen.check(format)  # a format that does not exist is told before hours of measuring
     if dry_run:
         list_cases(api.cases_of(plan), json)
         return

@@ -13,7 +13,7 @@ METRIC = "latency, throughput or 'GPU time'."
 THRESHOLD = "The smallest difference that matters."
 LEVEL = "How sure all verdicts together are to be."
 UNLIKE = "Compare although machines, drivers or inputs differ."
-FORMAT = "table, markdown, github (annotations of a workflow), junit or json."
+FORMAT = "table, markdown, html, github (annotations of a workflow), junit or json."
 OUTPUT = "A file for it; the table is printed all the same."
 
 
@@ -38,9 +38,10 @@ def compare(
     from inferlens.cli import screen
     from inferlens.cli.plot import write
     from inferlens.units import parse_share
-    from inferlens.views.compared import check, render
+    from inferlens.views.compared import FORMATS, render
+    from inferlens.views.table import check
 
-    check(format)
+    check("format", format, FORMATS)
     compared = compared_cases(
         base,
         candidate,

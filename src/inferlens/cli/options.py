@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from inferlens.views.table import FORMATS
+
 _MODEL = "What to measure: a name (resnet18, timm:NAME, transformers:NAME, hub:REPO:NAME, inferlens:resnet34), \
 package.module:factory, a .onnx, .pt, .pt2, .engine, .ts or .ep file; several of them; or one plan file (.toml)."
 _BACKENDS = (
@@ -51,5 +53,5 @@ BuildTimeout = Annotated[str, typer.Option(help="Time it may take in all, such a
 Records = Annotated[list[Path], typer.Argument(help="Folders with records, at any height, or record files.")]
 Profiles = Annotated[list[Path], typer.Argument(help="Folders with profiles, at any height, or profile files.")]
 Reference = Annotated[str | None, typer.Option(help=_REFERENCE)]
-Format = Annotated[str, typer.Option("--format", "-f", help="table, markdown, csv or json.")]
+Format = Annotated[str, typer.Option("--format", "-f", help=f"{', '.join(FORMATS)}.")]
 Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")]

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from inferlens.record.record import Record, Warning
     from inferlens.views.base import View
+    from inferlens.views.table import Document
 
 
 WIDTH_OF_A_PIPE = 160
@@ -66,29 +67,54 @@ def busy(what: str) -> Iterator[Callable[[str], None]]:
         yield lambda step: status.update(f"{what}: {step}")
 
 
-def view(format: str, reference: str | None) -> View:
-    """The view of that name, made for this terminal.
+def check(format: str) -> None:
+    """Refuses a format that records cannot be shown in, before hours of measuring.
 
     Raises:
-        InferlensError: if there is none, or it draws pictures.
+        InferlensError: if there is no such format or view, or it draws pictures.
     """
-    from inferlens.errors import InferlensError
-    from inferlens.views import VIEWS
+    from inferlens.views.table import FORMATS
 
-    chosen = VIEWS.get(format)
-    if not chosen.printable:
-        raise InferlensError(f"The view '{format}' draws pictures.", hint="inferlens plot")
-    if not chosen.fits_width:
-        return chosen(reference=reference)
-    console = output()
-    color = console.is_terminal and not console.no_color
-    return chosen(reference=reference, width=console.width, color=color)  # type: ignore[call-arg]
+    if format not in FORMATS:
+        _view(format)
 
 
 def show(records: Sequence[Record], format: str, reference: str | None) -> None:
-    """Prints records to standard output in that format."""
-    drawn = view(format, reference).render(records)
+    """Prints records to standard output in a format of every table, or by a view of that name."""
+    from inferlens.views.records import document as of_records
+    from inferlens.views.table import FORMATS
+
+    if format in FORMATS:
+        document(of_records(records, reference), format)
+        return
+    chosen = _view(format)
+    terminal: dict[str, Any] = _terminal() if chosen.fits_width else {}
+    drawn = chosen(reference=reference, **terminal).render(records)
     text(drawn.decode() if isinstance(drawn, bytes) else drawn)
+
+
+def document(shown: Document, format: str) -> None:
+    """Prints a document to standard output, made for this terminal."""
+    from inferlens.views.table import render
+
+    text(render(shown, format, **_terminal()))
+
+
+def _terminal() -> dict[str, Any]:
+    console = output()
+    return {"width": console.width, "color": console.is_terminal and not console.no_color}
+
+
+def _view(name: str) -> type[View]:
+    from inferlens.errors import InferlensError
+    from inferlens.views import VIEWS
+    from inferlens.views.table import FORMATS, check
+
+    check("format", name, (*FORMATS, *VIEWS.names()))
+    chosen = VIEWS.get(name)
+    if not chosen.printable:
+        raise InferlensError(f"The view '{name}' draws pictures.", hint="inferlens plot")
+    return chosen
 
 
 def text(drawn: str) -> None:

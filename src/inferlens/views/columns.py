@@ -1,14 +1,12 @@
-"""Columns of the tables for people: what each is called and how a row is written in it.
+"""Columns of the tables of records: what each is called and how a row is written in it.
 
-The text table and the Markdown table share them. Numbers become text through ``units`` alone, and names and reasons,
+Numbers become text through ``units`` alone, and names and reasons,
 which may come from anywhere, through :func:`~inferlens.views.plain.plain`.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from inferlens.units import (
     ABSENT,
@@ -25,49 +23,35 @@ from inferlens.units import (
 )
 from inferlens.views.plain import plain
 from inferlens.views.row import Row
+from inferlens.views.table import Column, text
 
-_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 FASTEST = "★"
-FIGURE = re.compile(r"(?<![\w.,])(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e-\d+)?(?!\w|[.,]\d)")
-# Figures, and what a backend may be asked for, in brackets: (tensorrt.tf32=true), (torch_compile:reduce-overhead).
-FILLED = re.compile(rf"{FIGURE.pattern}|(?<=\()[a-z]\w*(?:\.\w+=\w+|:[a-z-]+)(?=\))")
 
-
-@dataclass(frozen=True)
-class Column:
-    """One column: ``keep`` orders what stays on a narrow screen, lowest first."""
-
-    title: str
-    unit: str
-    text: Callable[[Row], str]
-    keep: int
-    numeric: bool = True
-
-
+# A metric of records is a field of ``row.Row`` and a line here: key, title, unit, how it is written, what stays first.
 COLUMNS = (
-    Column("precision", "", lambda row: row.precision, 1, numeric=False),
-    Column("batch", "", lambda row: ABSENT if row.batch is None else str(row.batch), 6),
-    Column("mean", "ms", lambda row: milliseconds(row.mean), 10),
-    Column("median", "ms", lambda row: milliseconds(row.median), 0),
-    Column("±", "95 %", lambda row: half_width(row.median, row.median_low, row.median_high), 3),
-    Column("p95", "ms", lambda row: milliseconds(row.p95), 7),
-    Column("p99", "ms", lambda row: milliseconds(row.p99), 11),
-    Column("GPU time", "ms", lambda row: milliseconds(row.gpu_time), 9),
-    Column("enqueue", "ms", lambda row: milliseconds(row.enqueue if row.io == "host" else None), 3),
-    Column("H2D", "ms", lambda row: milliseconds(row.h2d), 3),
-    Column("compute", "ms", lambda row: milliseconds(row.compute), 3),
-    Column("D2H", "ms", lambda row: milliseconds(row.d2h), 3),
-    Column("iterations", "per s", lambda row: rate(row.iterations_per_second), 8),
-    Column("items", "per s", lambda row: rate(row.items_per_second), 5),
-    Column("in flight", "", lambda row: _in_flight(row), 5),
-    Column("energy", "mJ per item", lambda row: _energy(row), 9),
-    Column("bound by", "", lambda row: row.bound or ABSENT, 12, numeric=False),
-    Column("speed-up", "", lambda row: outcome(row), 0),
-    Column("interval", "95 %", lambda row: ratio_range(row.speedup_low, row.speedup_high), 14),
-    Column("error", "rel. L2", lambda row: error(row), 4),
-    Column("build", "s", lambda row: bare_seconds(row.build) + (" cached" if row.cached else ""), 12),
-    Column("memory", "host MiB", lambda row: mebibytes(row.host_peak), 13),
-    Column("memory", "GPU MiB", lambda row: mebibytes(row.device_peak), 13),
+    Column("precision", "precision", keep=1, numeric=False),
+    Column("batch", "batch", "", text, 6),
+    Column("mean", "mean", "ms", milliseconds, 10, better="lower"),
+    Column("median", "median", "ms", milliseconds, 0, better="lower"),
+    Column("", "±", "95 %", lambda row: half_width(row.median, row.median_low, row.median_high), 3),
+    Column("p95", "p95", "ms", milliseconds, 7, better="lower"),
+    Column("p99", "p99", "ms", milliseconds, 11, better="lower"),
+    Column("gpu_time", "GPU time", "ms", milliseconds, 9, better="lower"),
+    Column("", "enqueue", "ms", lambda row: milliseconds(row.enqueue if row.io == "host" else None), 3, better="lower"),
+    Column("h2d", "H2D", "ms", milliseconds, 3, better="lower"),
+    Column("compute", "compute", "ms", milliseconds, 3, better="lower"),
+    Column("d2h", "D2H", "ms", milliseconds, 3, better="lower"),
+    Column("iterations_per_second", "iterations", "per s", rate, 8, better="higher"),
+    Column("items_per_second", "items", "per s", rate, 5, better="higher"),
+    Column("", "in flight", "", lambda row: _in_flight(row), 5),
+    Column("", "energy", "mJ per item", lambda row: _energy(row), 9, better="lower"),
+    Column("bound", "bound by", "", text, 12, numeric=False),
+    Column("", "speed-up", "", lambda row: outcome(row), 0, better="higher"),
+    Column("", "interval", "95 %", lambda row: ratio_range(row.speedup_low, row.speedup_high), 14),
+    Column("", "error", "rel. L2", lambda row: error(row), 4, better="lower"),
+    Column("", "build", "s", lambda row: bare_seconds(row.build) + (" cached" if row.cached else ""), 12),
+    Column("host_peak", "memory", "host MiB", mebibytes, 13, better="lower"),
+    Column("device_peak", "memory", "GPU MiB", mebibytes, 13, better="lower"),
 )
 
 
@@ -98,11 +82,6 @@ def error(row: Row) -> str:
     return "unchecked" if row.agrees is None else error_size(row.error)
 
 
-def used(rows: Sequence[Row], columns: Sequence[Column] = COLUMNS) -> list[Column]:
-    """Columns in which at least one row has something to say."""
-    return [column for column in columns if any(column.text(row) != ABSENT for row in rows)]
-
-
 def backend(row: Row, marks: str = "") -> str:
     """First column: backend, what tells the row from its like, the mark of the fastest, marks of notes."""
     words = row.name.replace(f"{row.backend} {row.precision}", row.backend, 1)
@@ -118,47 +97,6 @@ def headline(table_rows: Sequence[Row]) -> str:
     prepared = {row.prepared for row in table_rows}
     sizes = f"prepared for {min(prepared)}" if len(prepared) == 1 and any(prepared) else ""
     return " · ".join(plain(part) for part in (ran[0].model, devices, inputs, sizes) if part)
-
-
-class Notes:
-    """Numbered notes beneath a table; those that differ in figures, or in what to ask for, alone share a number.
-
-    Figures are given as ranges, and what the rows' backends may be asked for one after the other.
-    """
-
-    def __init__(self) -> None:
-        self._figures: dict[str, list[list[str]]] = {}  # by a note's words, what each row that has it fills in
-
-    def marks(self, row: Row) -> str:
-        """Numbers of a row's notes, adding those that are new."""
-        numbers = []
-        for text in notes_of(row):
-            text = text.replace("{", "(").replace("}", ")")
-            words = FILLED.sub("{}", text)
-            self._figures.setdefault(words, []).append(FILLED.findall(text))
-            numbers.append(list(self._figures).index(words) + 1)
-        return "˙".join(str(number).translate(_SUPERSCRIPTS) for number in dict.fromkeys(numbers))
-
-    @property
-    def texts(self) -> list[str]:
-        """Every note, once."""
-        return [words.format(*map(_range, zip(*figures, strict=True))) for words, figures in self._figures.items()]
-
-    def numbered(self) -> list[tuple[str, str]]:
-        """Mark and text of each note."""
-        return [(str(number).translate(_SUPERSCRIPTS), text) for number, text in enumerate(self.texts, 1)]
-
-
-def _range(figures: Sequence[str]) -> str:
-    """What several notes have in one place: a figure, or the least and the greatest; or all that may be asked for."""
-    if not all(map(FIGURE.fullmatch, figures)):
-        return ", ".join(dict.fromkeys(figures))
-    least, greatest = min(figures, key=_value), max(figures, key=_value)
-    return least if _value(least) == _value(greatest) else f"{least} to {greatest}"
-
-
-def _value(figure: str) -> float:
-    return float(figure.replace(",", ""))
 
 
 def notes_of(row: Row) -> list[str]:

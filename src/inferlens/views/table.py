@@ -1,118 +1,206 @@
-"""A table for the terminal: as many columns as fit, notes beneath, the verdict last.
+"""The one table of this tool, what a command shows of it, and the formats it is written in.
 
-The same rows give the same text on every terminal of the same width; nothing is read from the surroundings.
+A command makes a :class:`Document`; :func:`render` writes it. Nothing else in the tool knows a format::
+
+    COLUMNS = (
+        Column("calls", "calls", write=count, keep=2),                      # key in the row, title
+        Column("time.median", "p50", "ms", milliseconds, keep=0, better="lower"),
+        Column("kind", "kind", write=text, keep=3, numeric=False, most=20),
+        Column("", "layers", write=layers_of_row, numeric=False),           # no key: written from the whole row
+    )
+
+    def tables() -> list[Table | str]:
+        lines = [Line.of(row.name, COLUMNS, row, indent="  " * row.depth) for row in rows]
+        lines += [Line("whole run", ("", "12.3", "", ""), style="bold")]    # cells may be written by hand
+        table = Table("resnet18 · NVIDIA H200", "layer", COLUMNS, ruled(lines, sums), about="20 runs",
+                      notes=("±: of the mean",), sentences=("Most takes conv1.",))
+        return [table, "A sentence on all tables."]                         # drawn in this order
+
+    document = Document(tables, data=lambda: {"schema": "inferlens.layers/1", "rows": rows},
+                        csv=lambda: (("name", "calls"), [(row.name, row.calls) for row in rows]))
+    render(document, format, width=console.width, color=color)
+
+* ``blocks``, ``data`` and ``csv`` are called by the format that needs them, and not otherwise.
+* Cells are text. A column turns a value into it; numbers through ``units`` alone. ``–`` and empty cells are not there:
+  a column without any other is left out, and so are, on a narrow screen, those with the highest ``keep``.
+* ``Line.marks`` stand behind the cells (``12.3*``); numbers stay in line. ``Line.ends`` rules a line beneath it.
+* Names and cells are shortened in the middle where they do not fit; with ``fold`` (of a column, or of the table for its
+  names) they run on over several lines. Pages show ``Line.full``, the whole name of a row in a tree.
+* ``Line.style`` is one of rich's (``bold``, ``dim``, ``red``); bold is bold in Markdown and HTML too.
+* ``Column.better`` is the direction of a metric: ``lower`` or ``higher``.
+
+A new format is a file in ``renderers`` with ``render(document, width, color)`` and a line in :data:`FORMATS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, Literal
 
-from inferlens.record.record import Record
-from inferlens.units import listing
-from inferlens.views.base import View
-from inferlens.views.columns import COLUMNS, Column, Notes, backend, headline, used
-from inferlens.views.drawing import GAP, drawn, lined
+from inferlens.errors import InferlensError, suggestion
+from inferlens.units import ABSENT, listing, percent
 from inferlens.views.plain import plain
-from inferlens.views.row import Row
-from inferlens.views.rows import rows
-from inferlens.views.verdict import verdict
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.text import Text
-
-
-class Table(View):
-    """Rows side by side on a terminal."""
-
-    name: ClassVar[str] = "table"
-    summary: ClassVar[str] = "a table for the terminal, with notes and a verdict"
-    fits_width: ClassVar[bool] = True
-
-    def __init__(self, *, reference: str | None = None, width: int = 120, color: bool = False) -> None:
-        """
-        Args:
-            reference: words that name the row others are compared with; ``None`` is plain PyTorch.
-            width: columns of the terminal.
-            color: whether to use the terminal's colours.
-        """
-        super().__init__(reference=reference)
-        self.width = max(width, 60)
-        self.color = color
-
-    def render(self, records: Sequence[Record]) -> str:
-        """See :class:`View`."""
-        return drawn(self.parts(records), self.width, self.color)
-
-    def parts(self, records: Sequence[Record]) -> list[RenderableType]:
-        """What :meth:`render` prints, for a rich console of one's own."""
-        from rich.text import Text
-
-        shown = rows(records, self.reference)
-        if not shown:
-            return [Text("There are no records to show.")]
-        tables: dict[tuple[str, str, str], list[Row]] = {}
-        for row in shown:
-            tables.setdefault(row.table, []).append(row)
-        parts = [part for table in tables.values() for part in _table(table, self.width)]
-        return [*parts, *(Text(plain(sentence)) for sentence in verdict(shown))]
+# Names of formats, and the modules that write them.
+FORMATS = {
+    "table": "inferlens.views.renderers.terminal",
+    "markdown": "inferlens.views.renderers.markdown",
+    "csv": "inferlens.views.renderers.csv",
+    "json": "inferlens.views.renderers.json",
+    "html": "inferlens.views.renderers.html",
+}
+FOR_PROGRAMS = ("csv", "json")  # these get all rows where people get the first
 
 
-def _table(table_rows: Sequence[Row], width: int) -> list[RenderableType]:
-    """Title, table and notes of one model on one machine."""
-    from rich.text import Text
-
-    notes = Notes()
-    names = [backend(row, notes.marks(row)) for row in table_rows]
-    batches = [row.batch for row in table_rows]
-    columns = used(table_rows, COLUMNS if len(set(batches)) > 1 else [c for c in COLUMNS if c.title != "batch"])
-    first = first_width(names, width)
-    shown = fitting(columns, table_rows, width - first)
-    table = lined()
-    table.add_column("backend", overflow="fold", width=first)
-    for column in shown:
-        header = f"{column.title}\n{column.unit}" if column.unit else column.title
-        table.add_column(header, justify="right" if column.numeric else "left", no_wrap=True)
-    for index, (row, name) in enumerate(zip(table_rows, names, strict=True)):
-        last = index + 1 < len(table_rows) and table_rows[index + 1].comparison != row.comparison
-        table.add_row(Text(name), *(Text(column.text(row)) for column in shown), style=_style(row), end_section=last)
-    parts: list[RenderableType] = [Text(headline(table_rows), style="bold"), Text(""), table, Text("")]
-    parts += [_note(mark, text) for mark, text in notes.numbered()]
-    left_out = [column.title for column in columns if column not in shown]
-    if left_out:
-        text = f"Left out at this width: {listing(list(dict.fromkeys(left_out)))}."
-        parts.append(Text(text, style="dim"))
-    return [*parts, Text("")] if left_out or notes.texts else parts
+def text(value: Any) -> str:
+    """A name or a word; what is not there is a dash."""
+    return plain(str(value)) if value not in (None, "") else ABSENT
 
 
-def first_width(names: Sequence[str], width: int) -> int:
-    """Width of the first column: a third of the screen if it needs that, more only for a single long word."""
-    longest_word = max(len(word) for name in ["backend", *names] for word in name.split())
-    return min(max(longest_word, min(max(map(len, names)), width // 3)), width // 2)
+def count(value: float | None) -> str:
+    """A whole number."""
+    return ABSENT if value is None else f"{value:,.0f}"
 
 
-def fitting(columns: Sequence[Column], table_rows: Sequence[Row], width: int) -> list[Column]:
-    """The most important of ``columns`` that fit into ``width`` beside each other, in their own order."""
-    room, chosen = width, []
-    for column in sorted(columns, key=lambda column: column.keep):
-        cells = [column.title, column.unit, *(column.text(row) for row in table_rows)]
-        room -= max(map(len, cells)) + GAP
-        if room < 0:
-            break
-        chosen.append(column)
-    return [column for column in columns if column in chosen]
+def share(value: float | None) -> str:
+    """A share; below zero where parts overlap."""
+    return ABSENT if value is None else f"{'-' if value < 0 else ''}{percent(value)}"
 
 
-def _style(row: Row) -> str:
-    if not row.ok:
-        return "dim"
-    if row.agrees is False:
-        return "red"
-    return "bold green" if row.fastest else ""
+@dataclass(frozen=True)
+class Column:
+    """One column after the names.
+
+    Attributes:
+        key: the attribute or item of a row that it shows, dots between steps; empty: the whole row.
+        write: makes text of that; it has to take ``None`` where a row may lack it.
+        keep: orders what stays on a narrow screen, lowest first.
+        numeric: whether cells are flush right.
+        most: characters of a cell that a terminal shows at most.
+        fold: whether long cells run on over several lines rather than being shortened.
+        better: which direction is better, of a metric.
+    """
+
+    key: str
+    title: str
+    unit: str = ""
+    write: Callable[[Any], str] = text
+    keep: int = 0
+    numeric: bool = True
+    most: int = 28
+    fold: bool = False
+    better: Literal["", "lower", "higher"] = ""
+
+    @property
+    def heading(self) -> str:
+        """Title and unit on one line."""
+        return f"{self.title} ({self.unit})" if self.title and self.unit else self.title or self.unit
+
+    def text(self, row: Any) -> str:
+        """The cell of a row."""
+        for name in self.key.split(".") if self.key else ():
+            if row is not None:
+                row = row[name] if isinstance(row, Mapping) else getattr(row, name)
+        return self.write(row)
 
 
-def _note(mark: str, text: str) -> Text:
-    from rich.text import Text
+@dataclass(frozen=True)
+class Line:
+    """One row as text: a name, and a cell for each column."""
 
-    return Text(f"{mark} {text}", style="dim")
+    name: str
+    cells: Sequence[str]
+    marks: Sequence[str] = ()
+    indent: str = ""
+    full: str = ""
+    style: str = ""
+    ends: bool = False
+
+    @classmethod
+    def of(cls, name: str, columns: Sequence[Column], row: Any, **more: Any) -> Line:
+        """A row's line; ``more`` are fields of it."""
+        return cls(name, tuple(column.text(row) for column in columns), **more)
+
+    def mark(self, place: int) -> str:
+        """What stands behind a cell."""
+        return self.marks[place] if self.marks else ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Lines under a title; notes beneath them, and what they come to in sentences.
+
+    Attributes:
+        first: heading of the names.
+        fold: whether names run on over several lines rather than being shortened.
+    """
+
+    title: str
+    first: str
+    columns: Sequence[Column]
+    lines: Sequence[Line]
+    about: str = ""
+    notes: Sequence[str] = ()
+    sentences: Sequence[str] = ()
+    fold: bool = False
+
+    def used(self) -> list[int]:
+        """Places of the columns in which at least one line has something to say."""
+        return [
+            place
+            for place in range(len(self.columns))
+            if any(line.cells[place] not in (ABSENT, "") or line.mark(place) for line in self.lines)
+        ]
+
+
+@dataclass(frozen=True)
+class Document:
+    """What a command shows, for every format; each part is made when a format asks for it.
+
+    Attributes:
+        blocks: tables and sentences, in their order.
+        data: what JSON has: seconds and bytes, and a schema's name.
+        csv: names, and lines of values; ``None`` where there are none.
+        title: of a page.
+    """
+
+    blocks: Callable[[], Sequence[Table | str]]
+    data: Callable[[], Any]
+    csv: Callable[[], tuple[Sequence[str], Iterable[Sequence[object]]]] | None = None
+    title: str = "Inferlens"
+
+
+def ruled(lines: Sequence[Line], sums: Sequence[Line]) -> tuple[Line, ...]:
+    """The lines, and beneath a rule what they add up to."""
+    return (*lines[:-1], *(replace(line, ends=True) for line in lines[-1:]), *sums)
+
+
+def check(what: str, given: str, known: Iterable[str] = FORMATS) -> None:
+    """Refuses a word that is not among those known; ``what`` it would be is for the message, such as ``format``.
+
+    Raises:
+        InferlensError: if it is none of them.
+    """
+    names = list(known)
+    if given not in names:
+        hint = suggestion(given, names)
+        raise InferlensError(f"There is no {what} '{given}'.", expected=listing(names), hint=hint)
+
+
+def render(document: Document, format: str = "table", *, width: int = 120, color: bool = False) -> str:
+    """``document`` as text.
+
+    Args:
+        document: what is shown.
+        format: one of :data:`FORMATS`.
+        width: columns of the terminal.
+        color: whether to use the terminal's colours.
+
+    Raises:
+        InferlensError: if there is no such format, or the document cannot be written in it.
+    """
+    check("format", format)
+    written: str = import_module(FORMATS[format]).render(document, width, color)
+    return written

@@ -1,44 +1,87 @@
-"""Ways of looking at a comparison of two sets of records: for the terminal, pages, GitHub, test reports and programs.
-
-They draw a ``Compared``, not records, and so are no views of the registry. What holds
-for these holds here too: nothing is printed, and the same comparison gives the same text.
-"""
+"""A comparison of two sets of records as a document, as annotations of GitHub, and as a test report."""
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Iterator
+
+import msgspec
 
 from inferlens.analysis.compare.cases import Compared
-from inferlens.errors import InferlensError, suggestion
-from inferlens.units import listing
+from inferlens.analysis.compare.environment_diff import about
+from inferlens.units import percent
+from inferlens.views import table
+from inferlens.views.compared import github, junit
+from inferlens.views.compared.lines import full_names, groups, unit
+from inferlens.views.compared.sentences import sentences
+from inferlens.views.notes import Notes
+from inferlens.views.plain import plain
+from inferlens.views.table import Column, Document, Line, Table
 
-FORMATS = ("table", "markdown", "github", "junit", "json")
+SCHEMA = "inferlens.comparison/1"
+OWN = {"github": github.render, "junit": junit.render}
+FORMATS = (*(name for name in table.FORMATS if name != "csv"), *OWN)
+_STYLES = {"FASTER": "green", "SLOWER": "bold red", "UNDECIDED": "yellow", "DID NOT RUN": "bold magenta", "SAME": ""}
 
 
 def render(compared: Compared, format: str = "table", *, width: int = 120, color: bool = False) -> str:
-    """``compared`` as text.
-
-    Args:
-        compared: what ``inferlens.compare`` returns.
-        format: one of :data:`FORMATS`.
-        width: columns of the terminal, of ``table``.
-        color: whether to use the terminal's colours, in ``table``.
+    """``compared``, which is what ``inferlens.compare`` returns, as text; ``width`` and ``color`` are the terminal's.
 
     Raises:
         InferlensError: if there is no such format.
     """
-    check(format)
-    drawing = import_module(f"inferlens.views.compared.{format}")
-    text: str = drawing.render(compared, width, color) if format == "table" else drawing.render(compared)
-    return text
+    table.check("format", format, FORMATS)
+    if format in OWN:
+        return OWN[format](compared)
+    return table.render(document(compared), format, width=width, color=color)
 
 
-def check(format: str) -> None:
-    """Refuses a format that there is not.
+def document(compared: Compared) -> Document:
+    """A table for each model, the verdict, and what else differs."""
+    return Document(
+        blocks=lambda: [*_tables(compared), *sentences(compared), *_differences(compared)],
+        data=lambda: _data(compared),
+        title="Comparison – Inferlens",
+    )
 
-    Raises:
-        InferlensError: if there is no such format.
-    """
-    if format not in FORMATS:
-        hint = suggestion(format, FORMATS)
-        raise InferlensError(f"There is no format '{format}' of a comparison.", expected=listing(FORMATS), hint=hint)
+
+def _tables(compared: Compared) -> Iterator[Table]:
+    metric, notes, found = unit(compared.metric), Notes(), groups(compared)
+    columns = (
+        Column("base", "base", metric, keep=1),
+        Column("candidate", "candidate", metric, keep=1),
+        Column("change", "change"),
+        Column("interval", "interval", percent(compared.level), keep=2),
+        Column("verdict", "verdict", numeric=False),
+    )
+    for group in found:
+        lines = [
+            Line.of(line.name + notes.marks(line.notes), columns, line, style=_STYLES[line.verdict])
+            for line in group.lines
+        ]
+        numbered = notes.numbered() if group is found[-1] else ()
+        yield Table(group.headline, "case", columns, lines, notes=numbered, fold=True)
+
+
+def _differences(compared: Compared) -> Iterator[Table]:
+    columns = [Column(side, side, numeric=False, fold=True) for side in ("base", "candidate")]
+    lines = [
+        Line.of(plain(one.field) + about(one, compared.on_both), columns, one, style="bold red" if one.unlike else "")
+        for one in compared.differences
+    ]
+    if lines:
+        yield Table("", "what else differs", columns, lines, fold=True)
+
+
+def _data(compared: Compared) -> dict[str, object]:
+    """Every field of every case, the exit code, and the closing sentences."""
+    cases = [
+        {"name": name, "digest": line.of.case.digest, **msgspec.structs.asdict(line.of)}
+        for name, line in full_names(compared)
+    ]
+    return {
+        "schema": SCHEMA,
+        "exit_code": compared.exit_code,
+        "sentences": sentences(compared),
+        **msgspec.structs.asdict(compared),
+        "cases": cases,
+    }

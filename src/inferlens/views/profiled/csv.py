@@ -13,10 +13,10 @@ from inferlens.analysis.profile.layers import LayerRow, LayerTable
 from inferlens.analysis.profile.modules import ModuleTable
 from inferlens.analysis.profile.runs import Times
 from inferlens.record.layer_profile import Tensor
-from inferlens.views.csv_text import csv_text
 from inferlens.views.profiled.cases import Profiled
 from inferlens.views.profiled.module_columns import Column
 from inferlens.views.profiled.tables import Chosen
+from inferlens.views.renderers.csv import csv_text
 
 CASE = ("model", "case", "digest", "profile")
 TIMES = ("typical", "share", "mean", "median", "median_low", "median_high", "p95")

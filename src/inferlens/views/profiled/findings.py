@@ -12,9 +12,9 @@ from inferlens.analysis.findings import Finding, evidence_of, findings, unseen
 from inferlens.record.layer_profile import Profile
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.record.record import machine_name
-from inferlens.views.csv_text import csv_text
 from inferlens.views.profiled import check, findings_text, json
 from inferlens.views.profiled.cases import Profiled, groups
+from inferlens.views.renderers.csv import csv_text
 
 SCHEMA = "inferlens.findings/1"
 CASE = ("model", "case", "digest", "profile")

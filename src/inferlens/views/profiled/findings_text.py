@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from inferlens.units import duration, listing, percent
 from inferlens.views.drawing import drawn
-from inferlens.views.markdown import escape
 from inferlens.views.plain import plain
+from inferlens.views.renderers.markdown import escape
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

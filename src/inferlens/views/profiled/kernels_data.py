@@ -7,11 +7,11 @@ from typing import Any
 
 from inferlens.analysis.profile.kernels import KernelRow, KernelTable
 from inferlens.analysis.profile.runs import Times
-from inferlens.views.csv_text import csv_text
 from inferlens.views.profiled import csv as csv_of
 from inferlens.views.profiled import json as json_of
 from inferlens.views.profiled.kernels_sentences import of_kernels
 from inferlens.views.profiled.tables import Chosen
+from inferlens.views.renderers.csv import csv_text
 
 SCHEMA = "inferlens.kernels/1"
 PLAIN = ("shapes", "registers", "shared_memory", "occupancy", "achieved", "tensor_cores")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from inferlens.units import ABSENT
-from inferlens.views.markdown import escape
 from inferlens.views.profiled.grid import Grid, Heading, used
+from inferlens.views.renderers.markdown import escape
 
 # A name of thousands of characters would hide the numbers beside it; JSON and CSV have all of it.
 _LONGEST = 200

@@ -7,11 +7,11 @@ from typing import Any
 
 from inferlens.analysis.profile.roofline import Roofline
 from inferlens.analysis.profile.roofline_rows import Floor
-from inferlens.views.csv_text import csv_text
 from inferlens.views.profiled import csv as csv_of
 from inferlens.views.profiled import json as json_of
 from inferlens.views.profiled.roofline_sentences import notes, sentences
 from inferlens.views.profiled.tables import Chosen
+from inferlens.views.renderers.csv import csv_text
 
 SCHEMA = "inferlens.roofline/1"
 NUMBERS = ("time", "share", "flops", "bytes", "intensity", "floor", "bound", "distance", "won")

@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
-from inferlens.views.csv_text import csv_text
 from inferlens.views.profiled.grid import Grid
+from inferlens.views.renderers.csv import csv_text
 from inferlens.views.traced.sheet import Sheet
 
 SCHEMA = "inferlens.trace/1"

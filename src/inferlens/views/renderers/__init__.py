@@ -1,0 +1,1 @@
+"""Formats: each module writes a document, by ``render(document, width, color)``."""

@@ -1,0 +1,86 @@
+"""One HTML file that loads nothing and has no script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+
+from inferlens.views.plain import plain
+from inferlens.views.table import Column, Document, Line, Table
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+:root {{ --ink: #1f2328; --soft: #59636e; --line: #d1d9e0; --paper: #ffffff; }}
+@media (prefers-color-scheme: dark) {{
+  :root {{ --ink: #e6edf3; --soft: #9198a1; --line: #3d444d; --paper: #0d1117; }}
+}}
+body {{ margin: 2rem auto; max-width: 90rem; padding: 0 1rem; background: var(--paper); color: var(--ink);
+  font: 14px/1.45 system-ui, sans-serif; }}
+h1 {{ font-size: 1.5rem; }} h2 {{ font-size: 1.15rem; margin: 2rem 0 .2rem; }}
+p {{ margin: .3rem 0; }} .soft {{ color: var(--soft); }}
+.wide {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; margin: .6rem 0; }}
+th, td {{ padding: .25rem .7rem; text-align: left; border-bottom: 1px solid var(--line); white-space: pre; }}
+th {{ vertical-align: bottom; color: var(--soft); font-weight: 600; }}
+td.number, th.number {{ text-align: right; font-variant-numeric: tabular-nums; }}
+td.name {{ max-width: 34rem; overflow: hidden; text-overflow: ellipsis; }}
+tr.bold {{ font-weight: 600; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+{body}
+</body>
+</html>
+"""
+_LONGEST = 300
+
+
+def render(document: Document, width: int = 0, color: bool = False) -> str:  # noqa: ARG001 - as every format
+    """The page."""
+    blocks = (
+        block
+        for each in document.blocks()
+        for block in ([f"<p>{_text(each)}</p>"] if isinstance(each, str) else _table(each))
+    )
+    return _PAGE.format(title=_text(document.title), body="\n".join(blocks))
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield f"<h2>{_text(table.title)}</h2>"
+    if table.about:
+        yield f'<p class="soft">{_text(table.about)}</p>'
+    if table.lines:
+        shown = table.used()
+        columns = [table.columns[place] for place in shown]
+        head = "".join(f"<th{_kind(column)}>{_text(column.heading)}</th>" for column in columns)
+        rows = "\n".join(_line(line, shown, columns) for line in table.lines)
+        yield f'<div class="wide"><table>\n<tr><th>{_text(table.first)}</th>{head}</tr>\n{rows}\n</table></div>'
+    yield from (f'<p class="soft">{_text(note)}</p>' for note in table.notes)
+    yield from (f"<p>{_text(sentence)}</p>" for sentence in table.sentences)
+
+
+def _line(line: Line, shown: Sequence[int], columns: Sequence[Column]) -> str:
+    cells = "".join(
+        f"<td{_kind(column)}>{_text(line.cells[place] + line.mark(place))}</td>"
+        for place, column in zip(shown, columns, strict=True)
+    )
+    bold = ' class="bold"' if "bold" in line.style else ""
+    name = f'<td class="name" title="{_text(line.full or line.name)}">{escape(line.indent)}{_text(line.name)}</td>'
+    return f"<tr{bold}>{name}{cells}</tr>"
+
+
+def _kind(column: Column) -> str:
+    return ' class="number"' if column.numeric else ""
+
+
+def _text(value: str) -> str:
+    text = plain(value)
+    return escape(text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…")

@@ -1,0 +1,60 @@
+"""GitHub's Markdown, for a README, an issue or a comment: each table's sentences first, then it with full names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from inferlens.views.plain import plain
+from inferlens.views.table import Document, Line, Table
+
+# What GitHub would take for a table's edge, a tag, an entity, emphasis, code, a link, a formula or a mention.
+_SPECIAL = re.compile(r"([\\|<>&*_`\[\]~$#])")
+# A name of thousands of characters would hide the numbers beside it; JSON and CSV have all of it.
+_LONGEST = 200
+
+
+def render(document: Document, width: int = 0, color: bool = False) -> str:  # noqa: ARG001 - as every format
+    """The document's tables and sentences."""
+    blocks = (
+        block for each in document.blocks() for block in ([escape(each)] if isinstance(each, str) else _table(each))
+    )
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def escape(text: str) -> str:
+    """``text`` on one line, every character that means something to Markdown or HTML made harmless."""
+    return _SPECIAL.sub(r"\\\1", plain(text)).replace("@", "&#64;").replace("://", "&#58;//")
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield _bold(escape(table.title))
+    yield escape(table.about)
+    yield from map(escape, table.sentences)
+    if table.lines:
+        shown = table.used()
+        columns = [table.columns[place] for place in shown]
+        head = [_row([table.first, *(escape(column.heading) for column in columns)])]
+        head.append(_row(["---", *("---:" if column.numeric else "---" for column in columns)]))
+        yield "\n".join([*head, *(_line(line, shown) for line in table.lines)])
+    yield "  \n".join(map(escape, table.notes))
+
+
+def _line(line: Line, shown: Sequence[int]) -> str:
+    texts = [line.full or line.name]
+    texts += [line.cells[place] + line.mark(place) for place in shown]
+    cells = [escape(_short(text)) for text in texts]
+    return _row(map(_bold, cells) if "bold" in line.style else cells)
+
+
+def _short(text: str) -> str:
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]}…{text[-half:]}"
+
+
+def _bold(text: str) -> str:
+    return f"**{text}**" if text else ""
+
+
+def _row(cells: Sequence[str] | Iterator[str] | map[str]) -> str:
+    return f"| {' | '.join(cells)} |"
