@@ -75,3 +75,14 @@ def suggestion(name: str, known: Iterable[str], limit: int = 3) -> str:
 
     near = difflib.get_close_matches(name, list(known), n=limit, cutoff=0.6)
     return f"did you mean {', '.join(near)}?" if near else ""
+
+
+def check_choice(what: str, given: str, known: Iterable[str]) -> None:
+    """Refuses what is none of ``known``; ``what`` is the sentence that says so, with ``{}`` for what was given.
+
+    Raises:
+        InferlensError: if it is none of them.
+    """
+    choices = list(known)
+    if given not in choices:
+        raise InferlensError(what.format(given), expected=", ".join(choices), hint=suggestion(given, choices))

@@ -3,27 +3,41 @@
 The account says what the rows alone do not: what kernels add up to, how long the GPU was busy with at least one of
 them, how long it was idle within a run, and what profiling cost. Busy is less than the sum where kernels ran side by
 side, on several streams.
+
+Names are those that CUPTI gives, demangled; :func:`short_name` writes them in few words.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import asdict
 
-from inferlens.analysis.profile.layers import Reconciliation, reconciliation
-from inferlens.analysis.profile.runs import Array, Runs, Times, are_times, part_runs
-from inferlens.errors import InferlensError, suggestion
-from inferlens.record.kernel_profile import Gpu, Kernel, Kernels
+from inferlens.analysis.profile.layers import Array, ProfilingCost, Runs, Times, are_times, profiling_cost, runs_of
+from inferlens.errors import check_choice
+from inferlens.record.kernel_profile import Kernel, Kernels
 from inferlens.record.layer_profile import Profile
-from inferlens.units import listing
 
 By = Literal["name", "launch"]
 WAYS: tuple[By, ...] = get_args(By)
 NO_KERNELS = "It is of layers. inferlens profile MODEL --level kernel profiles kernels, on a GPU."
+
+_REPEATED = re.compile(r"(_[A-Za-z]{1,40})\1{1,99}(?![A-Za-z])")  # cuDNN names one pointwise step after the other
+_NOISE = re.compile(r"_0x[0-9a-f]{16,}|\(anonymous namespace\)::|\{lambda\([^()]*\)#\d+\}")
+_NAME = re.compile(r"(?<!\w)[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*")
+# In template arguments: data types and containers, which many kernels share, and wrappers of what tells them apart.
+_COMMON = re.compile(
+    r"^(?:void|const|int|unsigned|signed|long|short|float|double|bool|char|true|false|half|nv_bfloat16|__half2?"
+    r"|__nv_\w+|cudnn\w+_t|c10::\w+|std::\w+|at::TensorIteratorBase|at::Tensor|at::detail::\w+|\w*NumericTypeConverter"
+    r"|at::native::(?:ReduceOp|gpu_kernel_impl\w*|\w*TensorListMetadata|memory::\w+|TrivialOffset\w*|detail::\w+"
+    r"|OpaqueType|UnaryOpFunctor|BinaryFunctor|BUnaryFunctor|AUnaryFunctor)|TrivialOffset\w*|OffsetCalculator)$"
+)
+_ALONE = ("Kernel", "Kernel2", "device_kernel", "kernel")  # names that say nothing without their arguments
 
 
 class KernelRow(Struct, frozen=True, kw_only=True):
@@ -46,25 +60,24 @@ class KernelRow(Struct, frozen=True, kw_only=True):
     calls: int
     times: Times | None
     of_busy: float | None
-    layers: tuple[str, ...] = ()
-    modules: tuple[str, ...] = ()
-    operators: tuple[str, ...] = ()
-    shapes: int = 1
-    grid: tuple[int, ...] = ()
-    block: tuple[int, ...] = ()
-    registers: int | None = None
-    shared_memory: int | None = None
-    occupancy: float | None = None
-    achieved: float | None = None
-    tensor_cores: bool | None = None
-    streams: tuple[int, ...] = ()
+    layers: tuple[str, ...]
+    modules: tuple[str, ...]
+    operators: tuple[str, ...]
+    shapes: int
+    grid: tuple[int, ...]
+    block: tuple[int, ...]
+    registers: int | None
+    shared_memory: int | None
+    occupancy: float | None
+    achieved: float | None
+    tensor_cores: bool | None
+    streams: tuple[int, ...]
 
 
-class GpuAccount(Struct, frozen=True, kw_only=True):
+class GpuAccount(ProfilingCost, frozen=True, kw_only=True):
     """Where the GPU's time went in a run, in seconds.
 
     Attributes:
-        runs, whole, untouched, cost, cost_low, cost_high: as of layers, see :class:`.layers.Reconciliation`.
         kernels: what kernels, copies and fills add up to.
         busy: in which at least one of them ran.
         idle: the whole without ``busy``.
@@ -76,21 +89,15 @@ class GpuAccount(Struct, frozen=True, kw_only=True):
         without_tensor_cores: of those that say they do not, of copies and fills.
     """
 
-    runs: int
     kernels: Times
     busy: Times
     idle: Times
     overlap: Times
-    whole: Times
     calls: int
     launches: int
     attributed: float
     with_tensor_cores: float
     without_tensor_cores: float
-    untouched: float | None
-    cost: float | None
-    cost_low: float | None
-    cost_high: float | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,74 +106,55 @@ class KernelTable:
 
     Attributes:
         members: for each row the places, from 0, of its kernels in the profile.
-        reconciliation: the kernels' sum against the whole, as of layers.
     """
 
     by: By
     rows: tuple[KernelRow, ...]
     members: tuple[tuple[int, ...], ...]
     account: GpuAccount
-    reconciliation: Reconciliation
     runs: Runs
-    gpu: Gpu
-    clock: str
-    absent: dict[str, str]
 
     def sum_of(self, rows: Iterable[KernelRow]) -> Times:
         """What some of the rows add up to, run by run."""
         of = {row.place: members for row, members in zip(self.rows, self.members, strict=True)}
-        places = [place for row in rows for place in of[row.place]]
-        return self.runs.times(self.runs.layers[places].sum(axis=0))
+        return self.runs.of_layers(place for row in rows for place in of[row.place])
 
     def share_of_busy(self, times: Times) -> float | None:
         """A typical time over that in which the GPU was busy."""
         return times.typical / self.account.busy.typical if self.account.busy.typical > 0 else None
 
 
-def check_by(by: str) -> None:
-    """Refuses rows that there are not.
-
-    Raises:
-        InferlensError: if there is no such way.
-    """
-    if by not in WAYS:
-        raise InferlensError(f"There are no rows by '{by}'.", expected=listing(list(WAYS)), hint=suggestion(by, WAYS))
-
-
-def kernel_table(profile: Profile, untouched: Sequence[float] = (), by: By = "name") -> KernelTable | str:
+def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: By = "name") -> KernelTable | str:
     """The kernels of a profile, or the sentence that says why there are none.
 
     Args:
         profile: of one case.
-        untouched: latency samples of the same case without profiling, in seconds and in order; may be none.
+        unprofiled: latency samples of the same case without profiling, in seconds and in order; may be none.
         by: a row for each ``name``, or for each ``launch``.
 
     Raises:
         InferlensError: if there are no such rows.
     """
-    check_by(by)
+    check_choice("There are no rows by '{}'.", by, WAYS)
     kernels = profile.kernels
     if profile.status == "ok" and kernels is None:
         return NO_KERNELS
-    runs = part_runs(profile)
+    runs = runs_of(profile)
     if isinstance(runs, str) or kernels is None:
         return str(runs)
     busy = busy_of(kernels, runs)
     if busy is None:
         return "Its GPU was busy for times that are none, or not as many as there were runs."
-    members = _grouped(kernels.kernels, by)
-    fitted = reconciliation(runs, untouched)
+    groups: dict[Any, list[int]] = {}
+    for place, kernel in enumerate(kernels.kernels):
+        groups.setdefault((kernel.name, kernel.kind) if by == "name" else place, []).append(place)
     typical = [runs.typical(series) for series in runs.layers]
     return KernelTable(
         by=by,
-        rows=tuple(_row(each, kernels.kernels, runs, typical, runs.typical(busy)) for each in members),
-        members=members,
-        account=_account(kernels, runs, busy, typical, fitted),
-        reconciliation=fitted,
+        rows=tuple(_row(places, kernels.kernels, runs, typical, runs.typical(busy)) for places in groups.values()),
+        members=tuple(map(tuple, groups.values())),
+        account=_account(kernels, runs, busy, typical, profiling_cost(runs, unprofiled)),
         runs=runs,
-        gpu=kernels.gpu,
-        clock=kernels.clock,
-        absent=kernels.absent,
     )
 
 
@@ -176,14 +164,6 @@ def busy_of(kernels: Kernels, runs: Runs) -> Array | None:
     return busy if busy.shape == runs.whole.shape and are_times(busy) else None
 
 
-def _grouped(kernels: Sequence[Kernel], by: By) -> tuple[tuple[int, ...], ...]:
-    """Places of the kernels of each row."""
-    found: dict[Any, list[int]] = {}
-    for place, kernel in enumerate(kernels):
-        found.setdefault((kernel.name, kernel.kind) if by == "name" else place, []).append(place)
-    return tuple(map(tuple, found.values()))
-
-
 def _row(places: Sequence[int], kernels: Sequence[Kernel], runs: Runs, typical: list[float], busy: float) -> KernelRow:
     """One row; of different shapes the one that takes most time stands for all."""
     each = [kernels[place] for place in places]
@@ -191,25 +171,25 @@ def _row(places: Sequence[int], kernels: Sequence[Kernel], runs: Runs, typical: 
     for place, kernel in zip(places, each, strict=True):
         taken[_shape(kernel)] = taken.get(_shape(kernel), 0.0) + typical[place]
     most = max(taken, key=lambda shape: taken[shape])
-    of_most = next(kernel for kernel in each if _shape(kernel) == most)
+    shown = next(kernel for kernel in each if _shape(kernel) == most)
     timed = any(runs.was_timed[place] for place in places)
     return KernelRow(
         place=places[0] + 1,
-        name=each[0].name,
-        kind=each[0].kind,
+        name=shown.name,
+        kind=shown.kind,
         calls=sum(kernel.calls for kernel in each),
-        times=runs.times(runs.layers[list(places)].sum(axis=0)) if timed else None,
+        times=runs.of_layers(places) if timed else None,
         of_busy=sum(typical[place] for place in places) / busy if timed and busy > 0 else None,
-        layers=_once(kernel.layer for kernel in each if kernel.layer),
-        modules=_once(module for kernel in each for module in kernel.modules),
-        operators=_once(kernel.operator for kernel in each if kernel.operator),
+        layers=_once(kernel.layer for kernel in each),
+        modules=tuple(dict.fromkeys(module for kernel in each for module in kernel.modules)),
+        operators=_once(kernel.operator for kernel in each),
         shapes=len(taken),
-        grid=of_most.grid,
-        block=of_most.block,
-        registers=of_most.registers,
-        shared_memory=of_most.shared_memory,
-        occupancy=of_most.occupancy,
-        achieved=of_most.achieved,
+        grid=shown.grid,
+        block=shown.block,
+        registers=shown.registers,
+        shared_memory=shown.shared_memory,
+        occupancy=shown.occupancy,
+        achieved=shown.achieved,
         tensor_cores=each[0].tensor_cores,
         streams=tuple(sorted({kernel.stream for kernel in each if kernel.stream is not None})),
     )
@@ -220,10 +200,10 @@ def _shape(kernel: Kernel) -> tuple[Any, ...]:
 
 
 def _once(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(values))
+    return tuple(dict.fromkeys(filter(None, values)))
 
 
-def _account(kernels: Kernels, runs: Runs, busy: Array, typical: Sequence[float], fitted: Reconciliation) -> GpuAccount:
+def _account(kernels: Kernels, runs: Runs, busy: Array, typical: Sequence[float], cost: ProfilingCost) -> GpuAccount:
     total = sum(typical)
 
     def share(chosen: Iterable[bool]) -> float:
@@ -231,19 +211,44 @@ def _account(kernels: Kernels, runs: Runs, busy: Array, typical: Sequence[float]
         return part / total if total > 0 else 0.0
 
     return GpuAccount(
-        runs=runs.count,
-        kernels=fitted.layers,
+        **asdict(cost),
+        kernels=runs.times(runs.sums),
         busy=runs.times(busy),
         idle=runs.times(runs.whole - busy),
         overlap=runs.times(busy - runs.sums),
-        whole=fitted.whole,
         calls=sum(kernel.calls for kernel in kernels.kernels),
         launches=kernels.launches,
         attributed=share(bool(kernel.modules) for kernel in kernels.kernels),
         with_tensor_cores=share(kernel.tensor_cores is True for kernel in kernels.kernels),
         without_tensor_cores=share(kernel.tensor_cores is False for kernel in kernels.kernels),
-        untouched=fitted.untouched,
-        cost=fitted.cost,
-        cost_low=fitted.cost_low,
-        cost_high=fitted.cost_high,
     )
+
+
+def short_name(name: str) -> str:
+    """A kernel's name without return type, namespaces, arguments, hashes, and all but one template argument.
+
+    Of the template arguments the first stays that is no data type: the functor of an elementwise kernel, the kernel
+    within a wrapper. Different kernels may have the same short name.
+    """
+    plain = _NOISE.sub("", name).removeprefix("void ").strip().replace("cudnn_generated_fort_native_", "cudnn_…_")
+    plain = _REPEATED.sub(lambda each: f"{each[1]}×{len(each[0]) // len(each[1])}", plain)
+    found = _NAME.match(plain)
+    if not found or found.end() == len(plain):
+        return plain.rpartition("::")[2] or name
+    rest = plain[found.end() :]
+    own = found[0].rpartition("::")[2]
+    if not rest.startswith("<"):
+        return own if rest.startswith("(") else plain
+    names = (each[0] for each in _NAME.finditer(_arguments(rest)) if not _COMMON.match(each[0]))
+    inner = next(names, "").rpartition("::")[2]
+    return inner if inner and own in _ALONE else f"{own}<{inner or '…'}>"
+
+
+def _arguments(text: str) -> str:
+    """What stands between the first angle bracket and the one that closes it."""
+    depth = 0
+    for place, character in enumerate(text):
+        depth += (character == "<") - (character == ">" and text[place - 1] != "-")
+        if depth == 0:
+            return text[1:place]
+    return ""

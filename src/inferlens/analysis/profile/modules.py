@@ -1,35 +1,79 @@
 """Modules as rows, backends as columns, time in the cells: several profiles of one model become one tree.
 
+A module is a path, its names in a tuple; the model itself is the empty one. No backend says how much of a layer that
+was fused from several modules belongs to each of them, so every rule for that is a convention, and what is shown names
+it: ``whole`` leaves the layer in the deepest module that contains them all, ``split`` divides it by their FLOPs.
+
 What always holds: in every column the rows that have no rows below them add up to the whole, in typical times (see
-``runs``). For that, a module that is unfolded has a row ``itself`` where layers are its own, and what belongs to no
-module has rows of its own: layers of which no module is known, and time outside of all layers. The whole of a column is
-a run, or where its runs say so, all kernels, outside of which there is nothing.
+:mod:`.layers`). For that, a module that is unfolded has a row ``itself`` where layers are its own, and what belongs to
+no module has rows of its own: layers of which no module is known, and time outside of all layers. The whole of a column
+is a run, or where its runs say so, all kernels, outside of which there is nothing.
 
 A cell is marked only where the mark can be trusted. *Fastest* is a cell whose median's interval lies below those of all
 other columns, *slower* one whose interval lies above the reference's, by more than single processes are taken to
 differ. Cells of which a part is counted elsewhere, or a layer has no time, are neither, nor are those of a column of
-which much is of no known module. The whole is not marked: which backend is fastest is for untouched calls to say.
+which much is of no known module. The whole is not marked: which backend is fastest is for unprofiled calls to say.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.profile.attribution import Path, flops_of, rule_of
-from inferlens.analysis.profile.module_times import Tally, above, tally
-from inferlens.analysis.profile.runs import Array, Runs, Times, timed_of
+from inferlens.analysis.profile.layers import Array, Runs, Times, parts_of, timed_of
+from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Profile
+from inferlens.record.work import Work
 from inferlens.stats.compare import least_apart, unseen_on
 
 # A column with more than this in layers of no known module has too little in its modules to be compared.
 MOST_UNKNOWN = 0.1
+RULES = ("whole", "split")
+# Deeper names stay together: a tree of modules is not deeper, and a file that says so would take all memory.
+DEEPEST = 64
 
+Path = tuple[str, ...]
+Rule = Callable[[Sequence[Path]], dict[Path, float]]
 Kind = Literal["whole", "module", "itself", "not attributed", "unknown module", "outside layers"]
+
+
+def path_of(module: str) -> Path:
+    """The names in a module's path; PyTorch allows no dot within a name."""
+    return tuple(module.split(".", DEEPEST - 1)) if module else ()
+
+
+def ancestor(paths: Sequence[Path]) -> Path:
+    """The deepest module that contains all of ``paths``, of which there is at least one."""
+    first, last = min(paths), max(paths)  # in alphabetical order all others lie between these two
+    differing = (index for index, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
+    return first[: next(differing, min(len(first), len(last)))]
+
+
+def flops_of(work: Work | None) -> dict[Path, float]:
+    """Each module's own FLOPs, without those of modules in it; empty where they are not known."""
+    return {path_of(each.module): max(each.flops, 0.0) for each in work.modules} if work else {}
+
+
+def rule_of(name: str, flops: Mapping[Path, float] | None = None) -> Rule:
+    """What share of a layer goes to which of the modules that it was fused from; ``flops`` are those of the modules.
+
+    Raises:
+        InferlensError: if there is no rule of that name.
+    """
+    check_choice("There is no rule '{}' for fused layers.", name, RULES)
+
+    def split(paths: Sequence[Path]) -> dict[Path, float]:
+        known = {path: flops[path] for path in paths if flops and flops.get(path, 0.0) > 0}
+        total = sum(known.values())
+        return {path: own / total for path, own in known.items()} or {path: 1 / len(paths) for path in paths}
+
+    return split if name == "split" else lambda paths: {ancestor(paths): 1.0}
 
 
 class Cell(Struct, frozen=True, kw_only=True):
@@ -48,9 +92,12 @@ class Cell(Struct, frozen=True, kw_only=True):
     slower: bool = False
 
     @property
-    def comparable(self) -> bool:
-        """Whether its time is that of the module, all of it and nothing else."""
-        return self.times is not None and not self.shared and not self.untimed
+    def bounds(self) -> tuple[float, float] | None:
+        """The interval of its median, if its time is that of the module, all of it and nothing else."""
+        if self.times is None or self.shared or self.untimed:
+            return None
+        low, high = self.times.median_low, self.times.median_high
+        return None if low is None or high is None else (low, high)
 
 
 class ModuleRow(Struct, frozen=True, kw_only=True):
@@ -65,7 +112,7 @@ class ModuleRow(Struct, frozen=True, kw_only=True):
     """
 
     kind: Kind
-    path: Path
+    path: Path = ()
     depth: int
     cells: tuple[Cell | None, ...]
     folded: int = 0
@@ -91,6 +138,66 @@ class ModuleTable:
     by_flops: bool = False
 
 
+@dataclass(eq=False)
+class ModuleTimes:
+    """Times of one profile's modules in each run, in seconds.
+
+    Attributes:
+        unknown: of layers of which it is not known from which module they came.
+        own: of layers that count as a module's own; ``total``: of those, and of the ones of modules below it.
+        shared: modules of which a layer was fused with modules outside of them, so that their total is not theirs alone
+            or not all of theirs.
+        untimed: modules with, at any depth, a layer that has no time.
+        order: all modules that layers name, those above them too, in the order of execution.
+    """
+
+    runs: Runs
+    unknown: Array
+    own: dict[Path, Array] = field(default_factory=dict)
+    total: dict[Path, Array] = field(default_factory=dict)
+    shared: set[Path] = field(default_factory=set)
+    untimed: set[Path] = field(default_factory=set)
+    order: dict[Path, None] = field(default_factory=dict)
+
+    @property
+    def outside(self) -> Array:
+        """What is in no layer of each run, or nothing where the whole is all kernels."""
+        return self.runs.base - self.runs.sums
+
+    def cell(self, path: Path, *, own: bool) -> Cell | None:
+        """The cell of a module, or of what in it is its own."""
+        series = (self.own if own else self.total).get(path)
+        if path not in self.order or (own and series is None):
+            return None
+        times = None if series is None else self.runs.times(series)
+        return Cell(times=times, shared=not own and path in self.shared, untimed=not own and path in self.untimed)
+
+
+def module_times(profile: Profile, runs: Runs, rule: Rule) -> ModuleTimes:
+    """The times of a profile's modules, from its layers or its kernels; fused ones by ``rule``."""
+    found = ModuleTimes(runs, np.zeros(runs.count))
+    for part, seconds, timed in zip(parts_of(profile), runs.layers, runs.was_timed, strict=True):
+        paths = list(dict.fromkeys(map(path_of, part.modules)))
+        if not paths:
+            found.unknown = found.unknown + seconds
+            continue
+        top = len(ancestor(paths))
+        for path in paths:
+            found.order.update(dict.fromkeys(_down_to(path)))
+            found.shared.update(each for each in _down_to(path) if len(each) > top)
+            found.untimed.update(() if timed else _down_to(path))
+        for path, share in rule(paths).items() if timed else ():
+            found.own[path] = found.own.get(path, 0.0) + share * seconds
+            for each in _down_to(path):
+                found.total[each] = found.total.get(each, 0.0) + share * seconds
+    return found
+
+
+def _down_to(path: Path) -> Iterator[Path]:
+    """The model, the modules on the way down, and the module itself."""
+    return (path[:length] for length in range(len(path) + 1))
+
+
 def module_table(
     profiles: Sequence[tuple[Profile, Runs]],
     *,
@@ -103,7 +210,7 @@ def module_table(
 
     Args:
         profiles: with their runs, of the same inputs on the same machine; at least one.
-        rule: what becomes of fused layers, one of ``fused.RULES``.
+        rule: what becomes of fused layers, one of :data:`RULES`.
         depth: modules deeper than this, 1 or more, are folded into those above; ``None``: as ``most_rows`` says.
         most_rows: unfold only as deep as gives no more rows of modules than these, but the first level at least;
             ``None``: all.
@@ -112,134 +219,73 @@ def module_table(
     Raises:
         InferlensError: if there is no such rule.
     """
-    # What a model has to do is the same on every backend: one profile that tells it serves for all.
+    # What a model has to do is the same on every backend: one profile that says it serves for all.
     flops = next((found for profile, _ in profiles if (found := flops_of(profile.work))), {})
     chosen = rule_of(rule, flops)
-    tallies = [tally(profile, runs, chosen) for profile, runs in profiles]
-    paths = list(dict.fromkeys(path for one in tallies for path in one.order))
+    columns = [module_times(profile, runs, chosen) for profile, runs in profiles]
+    paths = list(dict.fromkeys(path for one in columns for path in one.order))
     deepest = max(map(len, paths), default=0)
-    shown = _depth(paths, deepest, depth, most_rows)
+    if depth is None and most_rows is not None:
+        fitting = (d for d in range(deepest, 1, -1) if sum(len(path) <= d for path in paths) <= most_rows)
+        depth = next(fitting, 1)
+    shown = deepest if depth is None else min(max(depth, 1), deepest)
     ways = {(timed_of(profile), runs.share_of) for profile, runs in profiles}
     marked = tuple(
         len(ways) == 1 and (not right or right[index]) and (one.runs.share(one.unknown) or 0.0) <= MOST_UNKNOWN
-        for index, one in enumerate(tallies)
+        for index, one in enumerate(columns)
     )
-    apart = _least_apart({way for way, _ in ways})
-    rows = [_marked(row, marked, apart) for row in _rows(tallies, paths, shown)]
+    unseen = unseen_on("cuda" if {timed for timed, _ in ways} == {"GPU"} else "cpu")
+    rows = [_marked(row, marked, least_apart(unseen, unseen)) for row in _rows(columns, paths, shown)]
     return ModuleTable(rows=tuple(rows), rule=rule, depth=shown, deepest=deepest, marked=marked, by_flops=bool(flops))
 
 
-def _depth(paths: Sequence[Path], deepest: int, depth: int | None, most_rows: int | None) -> int:
-    if depth is not None or most_rows is None:
-        return deepest if depth is None else min(max(depth, 1), deepest)
-    fitting = (d for d in range(deepest, 1, -1) if sum(len(path) <= d for path in paths) <= most_rows)
-    return next(fitting, min(1, deepest))
-
-
-def _rows(tallies: Sequence[Tally], paths: Sequence[Path], depth: int) -> Iterator[ModuleRow]:
+def _rows(columns: Sequence[ModuleTimes], paths: Sequence[Path], depth: int) -> Iterator[ModuleRow]:
     """The whole, the modules beneath it, and what belongs to none."""
     children: dict[Path, list[Path]] = {}
-    below: dict[Path, int] = {}
-    for path in paths:
-        if path:
-            children.setdefault(path[:-1], []).append(path)
-        for each in list(above(path))[:-1]:
-            below[each] = below.get(each, 0) + 1
-    yield ModuleRow(kind="whole", path=(), depth=0, cells=_cells(tallies, lambda one: one.runs.base))
-    # Not recursive: the names come from a file.
-    waiting: list[tuple[Kind, Path, tuple[bool, ...]]] = _beneath((), tallies, children, depth, (), rest=True)[::-1]
-    while waiting:
-        kind, path, last = waiting.pop()
-        own = kind == "itself"
-        cells = tuple(_cell(one, path, own) for one in tallies)
-        folded = below.get(path, 0) if len(path) == depth and not own else 0
-        yield ModuleRow(kind=kind, path=path, depth=len(last), cells=cells, folded=folded, last=last)
-        if not own:
-            waiting += _beneath(path, tallies, children, depth, last, rest=False)[::-1]
-    yield from _not_attributed(tallies)
+    for path in filter(None, paths):
+        children.setdefault(path[:-1], []).append(path)
+    below = Counter(each for path in paths for each in _down_to(path) if each != path)
 
+    def beneath(path: Path, above: tuple[bool, ...], *, rest: bool) -> Iterator[ModuleRow]:
+        """The module's own time if it has any, and the modules in it; ``rest``: other rows follow them."""
+        inner = children.get(path, []) if len(path) < depth else []
+        if path and not inner:
+            return
+        own: list[tuple[Kind, Path]] = [("itself", path)] if any(path in one.own for one in columns) else []
+        found = [*own, *(("module", each) for each in inner)]
+        for place, (kind, each) in enumerate(found, 1):
+            last = (*above, place == len(found) and not rest)
+            cells = tuple(one.cell(each, own=kind == "itself") for one in columns)
+            folded = below[each] if kind == "module" and len(each) == depth else 0
+            yield ModuleRow(kind=kind, path=each, depth=len(last), cells=cells, folded=folded, last=last)
+            if kind == "module":  # no deeper than DEEPEST
+                yield from beneath(each, last, rest=False)
 
-def _beneath(
-    path: Path,
-    tallies: Sequence[Tally],
-    children: dict[Path, list[Path]],
-    depth: int,
-    last: tuple[bool, ...],
-    rest: bool,
-) -> list[tuple[Kind, Path, tuple[bool, ...]]]:
-    """The rows right beneath a module: its own time if it has any, the modules in it; ``rest``: others follow them."""
-    inner = children.get(path, []) if len(path) < depth else []
-    if not inner and path:
-        return []
-    found: list[tuple[Kind, Path]] = [("module", each) for each in inner]
-    if any(path in one.own for one in tallies):
-        found.insert(0, ("itself", path))
-    end = len(found) - 1
-    return [(kind, each, (*last, index == end and not rest)) for index, (kind, each) in enumerate(found)]
+    def cells(series: Callable[[ModuleTimes], Array]) -> tuple[Cell, ...]:
+        return tuple(Cell(times=one.runs.times(series(one))) for one in columns)
 
-
-def _not_attributed(tallies: Sequence[Tally]) -> Iterator[ModuleRow]:
-    """What belongs to no module, and of what it consists if that is of two kinds."""
-    two = any(one.unknown.any() for one in tallies) and any(one.runs.share_of == "run" for one in tallies)
-    yield ModuleRow(
-        kind="not attributed",
-        path=(),
-        depth=1,
-        cells=_cells(tallies, lambda one: one.unknown + _outside(one)),
-        last=(True,),
-    )
-    if two:
-        unknown = _cells(tallies, lambda one: one.unknown)
-        outside = [cell if one.runs.share_of == "run" else None
-                   for one, cell in zip(tallies, _cells(tallies, _outside), strict=True)]  # fmt: skip
-        yield ModuleRow(kind="unknown module", path=(), depth=2, cells=unknown, last=(True, False))
-        yield ModuleRow(kind="outside layers", path=(), depth=2, cells=tuple(outside), last=(True, True))
-
-
-def _outside(one: Tally) -> Array:
-    """What is in no layer of each run, or nothing where the whole is all kernels."""
-    return one.runs.base - one.runs.sums
-
-
-def _cells(tallies: Sequence[Tally], series: Callable[[Tally], Array]) -> tuple[Cell, ...]:
-    return tuple(Cell(times=one.runs.times(series(one))) for one in tallies)
-
-
-def _cell(one: Tally, path: Path, own: bool) -> Cell | None:
-    if path not in one.order:
-        return None
-    series = (one.own if own else one.total).get(path)
-    times = None if series is None else one.runs.times(series)
-    if own:
-        return None if times is None else Cell(times=times)
-    return Cell(times=times, shared=path in one.shared, untimed=path in one.untimed)
-
-
-def _least_apart(ways: Collection[str | None]) -> float:
-    """The ratio that two columns have to be apart for being of one process each, timed in these ways."""
-    unseen = unseen_on("cuda" if ways == {"GPU"} else "cpu")
-    return least_apart(unseen, unseen)
+    yield ModuleRow(kind="whole", depth=0, cells=cells(lambda one: one.runs.base))
+    yield from beneath((), (), rest=True)
+    neither = cells(lambda one: one.unknown + one.outside)
+    yield ModuleRow(kind="not attributed", depth=1, cells=neither, last=(True,))
+    of_runs = [one.runs.share_of == "run" for one in columns]
+    if any(of_runs) and any(one.unknown.any() for one in columns):
+        yield ModuleRow(kind="unknown module", depth=2, cells=cells(lambda one: one.unknown), last=(True, False))
+        outside = zip(of_runs, cells(lambda one: one.outside), strict=True)
+        outside_cells = tuple(cell if of_run else None for of_run, cell in outside)
+        yield ModuleRow(kind="outside layers", depth=2, cells=outside_cells, last=(True, True))
 
 
 def _marked(row: ModuleRow, marked: Sequence[bool], apart: float) -> ModuleRow:
     """The row with its marks; rows that are no module have none: what is in them differs."""
     if row.kind != "module" or len(row.cells) < 2:
         return row
-    bounds = [_bounds(cell) if able else None for cell, able in zip(row.cells, marked, strict=True)]
+    bounds = [cell.bounds if cell and able else None for cell, able in zip(row.cells, marked, strict=True)]
     cells = list(row.cells)
     for index, (cell, mine) in enumerate(zip(row.cells, bounds, strict=True)):
-        if cell is None or mine is None:
-            continue
-        others = bounds[:index] + bounds[index + 1 :]
-        fastest = all(other is not None and mine[1] * apart < other[0] for other in others)
-        slower = bounds[0] is not None and mine[0] > bounds[0][1] * apart
-        cells[index] = replace(cell, fastest=fastest, slower=slower)
+        if cell and mine:
+            others = bounds[:index] + bounds[index + 1 :]
+            fastest = all(other is not None and mine[1] * apart < other[0] for other in others)
+            slower = bounds[0] is not None and mine[0] > bounds[0][1] * apart
+            cells[index] = replace(cell, fastest=fastest, slower=slower)
     return replace(row, cells=tuple(cells))
-
-
-def _bounds(cell: Cell | None) -> tuple[float, float] | None:
-    """The interval of a cell's median, if the cell can be compared with others."""
-    if cell is None or not cell.comparable or cell.times is None:
-        return None
-    low, high = cell.times.median_low, cell.times.median_high
-    return None if low is None or high is None else (low, high)

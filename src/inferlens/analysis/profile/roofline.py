@@ -5,32 +5,93 @@ precision that ran, and its bytes at the device's measured copy bandwidth (S. Wi
 "Roofline: an insightful visual performance model", CACM 52 (2009)). Its *distance* is its time over its floor. Floors
 are of data that come from memory: a layer whose data are still in a cache may be below its floor, and has then nothing
 to be won.
+
+Work is counted by module, and layers may be parts of a module, or several modules fused. A layer gets no more work than
+has to be done in it, so that what follows from it is a floor:
+
+- A module that several layers name is divided among them: if they are as many as its calls, in proportion to what they
+  make (a head of a detector is called on images of several sizes), weights equally; else in proportion to their times.
+  FLOPs and weights go to those that compute with matrices, if their kinds say which those are, or else their
+  operators: what only prepares the data of a convolution came from the same operator. If all of them only move data,
+  what computes is a layer of which no module is known.
+- A tensor that one module makes and a later one of the same layer reads does not go through memory, and is in neither's
+  bytes. What a layer reads of one module counts at most as often as it was written.
+- A module that no layer names is part of the layer that is the module around it, as in eager PyTorch, where a fast path
+  may not call what is inside. If it has no FLOPs it is else part of the layer that makes its input: what is left out,
+  such as a batch norm, was folded into something.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from inferlens.analysis.profile.attribution import flops_of, rule_of
-from inferlens.analysis.profile.roofline_rows import Floor, Part, by_module, measured
-from inferlens.analysis.profile.roofline_share import shares
-from inferlens.analysis.profile.runs import Runs, part_runs, parts_of
-from inferlens.errors import InferlensError, suggestion
+from inferlens.analysis.profile.layers import parts_of, runs_of
+from inferlens.analysis.profile.modules import Path, Rule, flops_of, path_of, rule_of
+from inferlens.errors import check_choice
 from inferlens.record.kernel_profile import Kernel
 from inferlens.record.layer_profile import Layer, Profile
 from inferlens.record.record import Record
-from inferlens.record.work import Ceilings, Work
-from inferlens.units import listing
+from inferlens.record.work import Ceilings, ModuleWork, Work
 
-By = Literal["layer", "module"]
-Timed = Literal["layer", "kernel"]
-BYS: tuple[By, ...] = get_args(By)
+RowsBy = Literal["layer", "module"]
+BYS: tuple[RowsBy, ...] = get_args(RowsBy)
 LOWERED = "lower-precision"  # the warning of a record whose fp32 was computed in TF32
 NAMED = "inference_precision"  # the fact of a backend that may compute in another precision than the case's
 PRECISIONS = {"f32": "fp32", "f16": "fp16", "bf16": "bf16"}
+
+_MATRIX = re.compile(
+    r"conv(?!er)|gemm|matmul|matrix_?multiply|addmm|bmm|\bmm\b|(?<!bi)(?<!tri)linear|gru|lstm|rnn|fully_?connected"
+    r"|inner_?product|attention|sdpa|flash|fprop|cutlass|xmma|nvjet|correlation",
+    re.IGNORECASE,
+)
+# Kinds of layers that move data and compute nothing.
+_MOVING = re.compile(
+    r"transpose|permute|re(?:order|format)\w*|reshape|(?:un)?squeeze|flatten|view|cast|convert|concat|cat|slice|split|zeros",
+    re.IGNORECASE,
+)
+# Operators that stand for all modules inside of one.
+_WHOLE = re.compile(r"transformer_encoder_layer_fwd|native_multi_head_attention", re.IGNORECASE)
+# What an operator that computes with matrices launches besides: changes of memory order, sums of partial products.
+_BESIDE = re.compile(r"nchwto|nhwcto|splitk_?reduce", re.IGNORECASE)
+
+
+class Floor(Struct, frozen=True, kw_only=True):
+    """One layer or module: what it has to do, the least time that takes, and the time it took; seconds and bytes.
+
+    Attributes:
+        place: of a layer, its place in the order of execution, from 1; of a module, that of its first layer.
+        name: of a layer as the backend names it, of a module its path.
+        modules: those that it came from; none where that is not known.
+        time: typical time of all its calls in a run.
+        share: that over the typical whole.
+        flops, bytes: what it has to do in a run; ``None`` where its modules are not known.
+        intensity: FLOPs for each byte.
+        floor: the least time for that; ``None`` where the work is not known.
+        bound: what the floor is made by: the rate (``compute``) or the bandwidth (``memory``); empty without a floor.
+        distance: time over floor; ``None`` where there is no floor, or nothing to do.
+        won: time less floor, never below zero: what there is to be won at most.
+    """
+
+    place: int = 0
+    name: str = ""
+    kind: str = ""
+    modules: tuple[str, ...] = ()
+    time: float
+    share: float | None = None
+    flops: float | None = None
+    bytes: float | None = None
+    intensity: float | None = None
+    floor: float | None = None
+    bound: Literal["compute", "memory", ""] = ""
+    distance: float | None = None
+    won: float | None = None
 
 
 class Roofline(Struct, frozen=True, kw_only=True):
@@ -50,7 +111,7 @@ class Roofline(Struct, frozen=True, kw_only=True):
 
     rows: tuple[Floor, ...]
     by: Literal["layer", "module", "kernel"]
-    timed: Timed
+    timed: Literal["layer", "kernel"]
     precision: str
     ceilings: Ceilings
     rate: float | None
@@ -59,23 +120,37 @@ class Roofline(Struct, frozen=True, kw_only=True):
     known: float
     floor: float
     won: float
-    least: float = 0.0
-    unplaced: tuple[str, ...] = ()
+    least: float
+    unplaced: tuple[str, ...]
 
     @property
     def ranked(self) -> list[Floor]:
         """All rows, those first in which there is most to be won; those without a floor last."""
         return sorted(self.rows, key=lambda row: -1.0 if row.won is None else row.won, reverse=True)
 
+    def sum_of(self, rows: Iterable[Floor]) -> Floor:
+        """What some of the rows add up to; the distance is that of those that have a floor."""
+        rows = list(rows)
+        total = _total(Floor(time=0.0), [(row, 1.0) for row in rows], self.time)
+        known = sum(row.time for row in rows if row.floor is not None)
+        return replace(total, bound="", distance=known / total.floor if total.floor else None)
+
+
+class LayerWork(Struct, frozen=True):
+    """What a layer has to do in one run: FLOPs, and bytes between it and the memory."""
+
+    flops: float
+    bytes: float
+
 
 def roofline(
-    profile: Profile, record: Record | None = None, *, by: By = "layer", depth: int | None = None
+    profile: Profile, record: Record | None = None, *, by: RowsBy = "layer", depth: int | None = None
 ) -> Roofline | str:
     """The floors of a profile's layers (or kernels) or modules, or the sentence that says why there are none.
 
     Args:
         profile: of one case, with its work and ceilings.
-        record: of the same case timed untouched; it may say that fp32 was computed in TF32.
+        record: of the same case timed without profiling; it may say that fp32 was computed in TF32.
         by: ``layer``, or the kernels of a profile that has those; ``module``: what was fused from several is divided
             among them by their FLOPs.
         depth: modules deeper than this, 1 or more, count to those above them; ``None``: none do.
@@ -83,51 +158,48 @@ def roofline(
     Raises:
         InferlensError: for anything else in ``by``.
     """
-    check_by(by)
-    runs = part_runs(profile)
+    check_choice("There is no roofline by '{}'.", by, BYS)
+    runs, work, ceilings = runs_of(profile), profile.work, profile.ceilings
     if isinstance(runs, str):
         return runs
-    if profile.work is None:
+    if work is None:
         return "Its work was not counted."
-    if not profile.work.modules:
-        return f"Its work is not known: {profile.work.note or 'nothing was counted'}."
-    if profile.ceilings is None or profile.ceilings.bandwidth <= 0:
-        why = f": {profile.ceilings.absent.get('all', '')}" if profile.ceilings else ""
+    if not work.modules:
+        return f"Its work is not known: {work.note or 'nothing was counted'}."
+    if ceilings is None or ceilings.bandwidth <= 0:
+        why = f": {ceilings.absent.get('all', '')}" if ceilings else ""
         return f"The ceilings of its device were not measured{why.rstrip('.: ')}."
-    parts, rate, unplaced = _parts(
-        parts_of(profile), runs, profile.work, profile.ceilings, precision_of(profile, record)
-    )
+    precision = precision_of(profile, record)
+    rate = max(ceilings.rates.get(precision, 0.0), 0.0) or None
+    layers, times = parts_of(profile), [runs.typical(series) for series in runs.layers]
+    works, unplaced = layer_work(layers, times, work)
+    whole = runs.typical(runs.whole)
+    rows = []
+    for place, (layer, time, done) in enumerate(zip(layers, times, works, strict=True), 1):
+        share = time / whole if whole else None
+        row = Floor(place=place, name=layer.name, kind=layer.kind, modules=layer.modules, time=time, share=share)
+        rows += [_row(row, done, rate, ceilings.bandwidth)] if runs.was_timed[place - 1] else []
     if by == "module":
-        kinds = {each.module: each.kind for each in profile.work.modules}
-        parts = by_module(parts, kinds, rule_of("split", flops_of(profile.work)), depth)
-    timed: Timed = "layer" if profile.layers else "kernel"
-    rows = tuple(part.row(runs.typical(runs.whole)) for part in parts)
+        kinds = {each.module: each.kind for each in work.modules}
+        rows = list(_by_module(rows, whole, kinds, rule_of("split", flops_of(work)), depth))
     known = [row for row in rows if row.floor is not None]
+    flops, weights = sum(each.flops for each in work.modules), sum(each.weights for each in work.modules)
+    timed_parts: Literal["layer", "kernel"] = "layer" if profile.layers else "kernel"
     return Roofline(
-        rows=rows,
-        by=timed if by == "layer" else by,
-        timed=timed,
-        precision=precision_of(profile, record),
-        ceilings=profile.ceilings,
+        rows=tuple(rows),
+        by=timed_parts if by == "layer" else by,
+        timed=timed_parts,
+        precision=precision,
+        ceilings=ceilings,
         rate=rate,
-        time=runs.typical(runs.whole),
+        time=whole,
         outside=runs.typical(runs.outside),
         known=sum(row.time for row in known),
         floor=sum(row.floor or 0.0 for row in known),
         won=sum(row.won or 0.0 for row in known),
-        least=_least(profile.work, rate, profile.ceilings.bandwidth),
+        least=max(flops / rate if rate else 0.0, weights / ceilings.bandwidth, 0.0),
         unplaced=unplaced,
     )
-
-
-def check_by(by: str) -> None:
-    """Refuses rows that there are not.
-
-    Raises:
-        InferlensError: if ``by`` is none of :data:`BYS`.
-    """
-    if by not in BYS:
-        raise InferlensError(f"There is no roofline by '{by}'.", expected=listing(BYS), hint=suggestion(by, BYS))
 
 
 def precision_of(profile: Profile, record: Record | None = None) -> str:
@@ -143,28 +215,209 @@ def precision_of(profile: Profile, record: Record | None = None) -> str:
     return "tf32" if case.precision == "fp32" and case.device != "cpu" and lowered else case.precision
 
 
-def _least(work: Work, rate: float | None, bandwidth: float) -> float:
-    """Seconds for all FLOPs, or for all weights, whichever is longer."""
-    flops, weights = sum(each.flops for each in work.modules), sum(each.weights for each in work.modules)
-    return max(flops / rate if rate else 0.0, weights / bandwidth, 0.0)
+def _row(layer: Floor, done: LayerWork | None, rate: float | None, bandwidth: float) -> Floor:
+    """A layer with its floor, if what is to be done is known; ``rate`` of nothing: the floor is that of memory."""
+    if done is None:
+        return layer
+    compute, memory = done.flops / rate if rate else 0.0, done.bytes / bandwidth
+    won = max(layer.time - max(compute, memory), 0.0)
+    compute, memory = (compute, 0.0) if compute > memory else (0.0, memory)
+    return _with_floor(layer, done.flops, done.bytes, compute, memory, won)
 
 
-def _parts(
-    layers: Sequence[Layer | Kernel], runs: Runs, work: Work, ceilings: Ceilings, precision: str
-) -> tuple[list[Part], float | None, tuple[str, ...]]:
-    """The layers that were timed with their floors, the rate that these are of, and the modules that are in none."""
-    times = [runs.typical(series) for series in runs.layers]
-    shared = shares(layers, times, work)
-    rate = ceilings.rates.get(precision, 0.0)
-    rate_or_none = rate if rate > 0 else None
-    parts = [
-        measured(
-            Part(index + 1, layer.name, layer.kind, layer.modules, times[index]),
-            shared.layers[index],
-            rate_or_none,
-            ceilings.bandwidth,
+def _with_floor(row: Floor, flops: float, size: float, compute: float, memory: float, won: float) -> Floor:
+    """``row`` with a floor of so many seconds that are made by each."""
+    floor = compute + memory
+    return replace(
+        row, flops=flops, bytes=size, floor=floor, won=won,
+        intensity=flops / size if size else None,
+        bound=("compute" if compute > memory else "memory") if floor else "",
+        distance=row.time / floor if floor else None,
+    )  # fmt: skip
+
+
+def _total(row: Floor, shares: Sequence[tuple[Floor, float]], whole: float) -> Floor:
+    """``row`` with what shares of others add up to; ``whole`` is the typical time of a run."""
+    time = sum(share * each.time for each, share in shares)
+    row = replace(row, time=time, share=time / whole if whole else None)
+    known = [(each, share) for each, share in shares if each.floor is not None]
+    flops, size, won = (sum(share * getattr(each, name) for each, share in known) for name in ("flops", "bytes", "won"))
+    made = (
+        sum(share * (each.floor or 0.0) for each, share in known if each.bound == bound)
+        for bound in ("compute", "memory")
+    )
+    return _with_floor(row, flops, size, *made, won) if known else row
+
+
+def _by_module(
+    layers: Iterable[Floor], whole: float, kinds: Mapping[str, str], rule: Rule, depth: int | None
+) -> Iterator[Floor]:
+    """Modules with their shares of the layers; layers of no known module are one row without a name."""
+    found: dict[Path | None, list[tuple[Floor, float]]] = {}
+    for layer in layers:
+        paths = list(dict.fromkeys(map(path_of, layer.modules)))
+        for path, share in rule(paths).items() if paths else [(None, 1.0)]:
+            found.setdefault(path if path is None else path[:depth], []).append((layer, share))
+    for path, shares in found.items():
+        row = Floor(place=shares[0][0].place, time=0.0)
+        if path is not None:
+            name = ".".join(path)
+            row = replace(row, name=name, kind=kinds.get(name, ""), modules=(name,))
+        yield _total(row, shares, whole)
+
+
+# The work of modules becomes the work of layers.
+
+
+def layer_work(
+    layers: Sequence[Layer | Kernel], times: Sequence[float], work: Work
+) -> tuple[list[LayerWork | None], tuple[str, ...]]:
+    """The work of layers, or of kernels, whose typical times in a run are ``times``, in seconds.
+
+    Returns:
+        The work of each, ``None`` where its modules are not known; and the modules with FLOPs that are in no layer.
+    """
+    known = {each.module: each for each in work.modules}
+    places = _placed(layers, known)
+    leaving = _leaving(work, places)
+    flops, sizes, given = [0.0] * len(layers), [0.0] * len(layers), [0.0] * len(layers)
+    reads: list[dict[str, float]] = [{} for _ in layers]
+    for path, users in places.users.items():
+        module = known[path]
+        sources = {source: size for source, size in module.sources.items() if not places.inside(source, path)}
+        of_model = module.inputs - sum(module.sources.values())
+        for layer, share in _divided(users, layers, times, module.calls):
+            sizes[layer] += share * leaving[path]
+            # Modules of one layer that read the model's inputs read the same ones, as far as can be told.
+            given[layer] = max(given[layer], share * of_model)
+            for source, size in sources.items():
+                reads[layer][source] = reads[layer].get(source, 0.0) + share * size
+        computing = _computing(users, layers) if module.flops else users
+        if not computing:
+            places.unplaced.append(path)
+        every = len(computing) == module.calls
+        for layer, share in _divided(computing, layers, times, module.calls):
+            flops[layer] += share * module.flops
+            sizes[layer] += (1 / module.calls if every else share) * module.weights
+    for layer, read in enumerate(reads):
+        made = (min(size, known[source].outputs) if source in known else size for source, size in read.items())
+        sizes[layer] += given[layer] + sum(made)
+    done = zip(flops, sizes, places.members, strict=True)
+    works = [LayerWork(max(count, 0.0), max(size, 0.0)) if members else None for count, size, members in done]
+    return works, tuple(places.unplaced)
+
+
+@dataclass
+class _Places:
+    """Which modules are in which layers.
+
+    Attributes:
+        members: of each layer its modules, in the order of execution.
+        users: of each module the layers that it is in.
+        unplaced: modules with FLOPs that are in no layer.
+    """
+
+    members: list[list[str]]
+    users: dict[str, list[int]]
+    unplaced: list[str]
+
+    def inside(self, source: str, reader: str) -> bool:
+        """Whether a tensor that ``source`` makes for ``reader`` stays within a layer that they share."""
+        if len(self.users.get(source, ())) == 1 and self.users[source] == self.users.get(reader):
+            return True
+        return any(
+            source == reader or self.members[layer].index(source) < self.members[layer].index(reader)
+            for layer in self.users.get(source, ())
+            if layer in self.users.get(reader, ())
         )
+
+
+def _leaving(work: Work, places: _Places) -> dict[str, float]:
+    """Of each module, the bytes of its outputs that leave its layers."""
+    leaving = {each.module: float(each.returned) for each in work.modules}
+    for reader in work.modules:
+        for source, size in reader.sources.items():
+            if source in leaving and not places.inside(source, reader.module):
+                leaving[source] += size
+    return {each.module: min(leaving[each.module], each.outputs) for each in work.modules}
+
+
+def _divided(
+    users: Sequence[int], layers: Sequence[Layer | Kernel], times: Sequence[float], calls: int
+) -> list[tuple[int, float]]:
+    """The share of each layer in a module that is in all of them."""
+    each = len(users) == calls
+    parts = [_made(layers[user]) for user in users] if each else [times[user] for user in users]
+    if not all(parts) if each else not sum(parts):
+        return [(user, 1 / len(users)) for user in users]
+    total = sum(parts)
+    return [(user, part / total) for user, part in zip(users, parts, strict=True)]
+
+
+def _made(layer: Layer | Kernel) -> float:
+    """Elements that a layer makes; 0 where that is not known."""
+    shape = layer.outputs[0].shape if isinstance(layer, Layer) and layer.outputs else (0,)
+    return float(math.prod(max(size, 0) for size in shape))
+
+
+def _computing(users: Sequence[int], layers: Sequence[Layer | Kernel]) -> list[int]:
+    """Those that compute with matrices: by kind, of a kernel by its name, which is a program's; else by operators.
+
+    If neither says so, all that do not only move data, none if they all do.
+    """
+    beside = {user for user in users if _BESIDE.search(_own(layers[user]))}
+    own = [user for user in users if _MATRIX.search(_own(layers[user])) and user not in beside]
+    if own:
+        return own
+    launched = [user for user in users if _MATRIX.search(_operators(layers[user]))]
+    computing = [user for user in launched if user not in beside] or launched
+    return computing or [user for user in users if not _MOVING.fullmatch(_own(layers[user]))]
+
+
+def _own(layer: Layer | Kernel) -> str:
+    return layer.kind if isinstance(layer, Layer) else layer.name[:1000]
+
+
+def _operators(layer: Layer | Kernel) -> str:
+    return " ".join(layer.operators) if isinstance(layer, Layer) else layer.operator
+
+
+def _placed(layers: Sequence[Layer | Kernel], known: Mapping[str, ModuleWork]) -> _Places:
+    """The layers' modules, and those that no layer names where they are part of one."""
+    places = _Places([[path for path in dict.fromkeys(layer.modules) if path in known] for layer in layers], {}, [])
+    for index, members in enumerate(places.members):
+        for path in members:
+            places.users.setdefault(path, []).append(index)
+    is_module = {
+        layer.name: index
         for index, layer in enumerate(layers)
-        if runs.was_timed[index]
-    ]
-    return parts, rate_or_none, shared.unplaced
+        if layer.modules == (layer.name,) and layer.name in known and known[layer.name].kind == layer.kind
+    }
+    for index, layer in enumerate(layers):
+        if len(layer.modules) == 1 and _WHOLE.search(f"{_own(layer)} {_operators(layer)}"):
+            is_module.setdefault(layer.modules[0], index)
+    for path, module in known.items():
+        if path not in places.users:
+            _place(module, places, is_module)
+    return places
+
+
+def _place(module: ModuleWork, places: _Places, is_module: Mapping[str, int]) -> None:
+    """Puts a module that no layer names where it belongs, if that can be told."""
+    path = module.module
+    names = path.split(".") if path else []
+    above = (".".join(names[:length]) for length in range(len(names) - 1, -1, -1))  # the nearest first, the model last
+    around = next((each for each in above if each in is_module), None)
+    if around is not None:
+        places.members[is_module[around]].append(path)
+        places.users[path] = [is_module[around]]
+        return
+    sources = [source for source in module.sources if source in places.users]
+    if module.flops or not sources:
+        places.unplaced += [path] if module.flops else []
+        return
+    source = max(sources, key=lambda each: module.sources[each])
+    for layer in places.users[source]:
+        members = places.members[layer]
+        members.insert(members.index(source) + 1, path)
+    places.users[path] = list(places.users[source])
