@@ -96,7 +96,7 @@ def attributed_of(folder: str) -> str:
     for group in groups(load_profiles([ROOT / folder]), "kernel"):
         tree = modules.tree(columns(group, "kernel", None), "whole", None, None)
         for place, one in enumerate(tree.columns.shown):
-            found, profile = kernel_table(one.case.profile, one.case.untouched, "launch"), one.case.profile
+            found, profile = kernel_table(one.case.profile, one.case.unprofiled, "launch"), one.case.profile
             if not isinstance(found, KernelTable) or tree.table is None:
                 raise ValueError(f"no kernels: {profile.case.label}")
             account, label = found.account, profile.case.backend_label

@@ -6,7 +6,7 @@ from math import prod
 
 import pytest
 
-from inferlens.record.kernel_profile import Gpu
+from inferlens.record.kernel_profile import GpuLimits
 from inferlens.trace.multiprocessors import achieved, blocks_that_fit, theoretical
 from tests.backends.profiling.kernel_samples import H200, NAMES, runs
 
@@ -59,7 +59,7 @@ NVIDIAS = [
 @pytest.mark.parametrize("row", NVIDIAS)
 def test_as_many_blocks_fit_as_nvidia_says(row: tuple[object, ...]) -> None:
     capability, threads, memory, block, registers, shared, expected = row
-    gpu = Gpu(
+    gpu = GpuLimits(
         threads_per_multiprocessor=threads,  # type: ignore[arg-type]
         registers_per_multiprocessor=65536,
         shared_memory_per_multiprocessor=memory,  # type: ignore[arg-type]
@@ -88,8 +88,8 @@ def test_what_is_not_told_has_no_occupancy() -> None:
     assert theoretical(H200, (128,), None, 0) is None
     assert theoretical(H200, (128,), 32, None) is None
     assert theoretical(H200, (128, 128, 128), 32, 0) is None, "no block has so many threads"
-    assert theoretical(Gpu(), (128,), 32, 0) is None
-    assert theoretical(Gpu(compute_capability="gfx90a"), (128,), 32, 0) is None
+    assert theoretical(GpuLimits(), (128,), 32, 0) is None
+    assert theoretical(GpuLimits(compute_capability="gfx90a"), (128,), 32, 0) is None
     assert achieved(H200, (), (128,), 32, 0) is None
 
 

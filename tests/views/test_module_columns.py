@@ -83,7 +83,7 @@ def test_shares_are_of_all_kernels_and_not_of_the_idle_run():
 
 def test_how_much_of_an_untouched_call_the_gpu_works():
     of = eager_kernels(unknown=0.5)
-    (median,) = [one.untouched for group in loaded(of) for one in group]
+    (median,) = [one.unprofiled for group in loaded(of) for one in group]
     middle = sorted(median)[len(median) // 2]
     text = drawn(of)
     share = f"{4e-3 / middle:.1%}".replace("%", " %")

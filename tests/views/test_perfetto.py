@@ -116,7 +116,7 @@ def test_what_is_told_of_a_layer_is_in_its_slice(tmp_path: Path) -> None:
 def test_layers_without_begins_are_laid_out_and_the_row_says_so(tmp_path: Path) -> None:
     made = profile(case(), [layer("a", None, "a", times=(1e-3, 2e-3)), layer("b", None, "b", times=(3e-3, 4e-3))])
     trace = traced(tmp_path, made)
-    row = "host · layers (laid out in order, when each began is not told)"
+    row = "host · layers (laid out in order, when each began is not known)"
     assert row in trace["rows"]
     assert drawn(trace, row, 2) == [("a", 4.2, 2), ("b", 6.2, 4)]
     assert [name for name in trace["rows"] if name.startswith("host · runs (how long it took from one run to the next")]

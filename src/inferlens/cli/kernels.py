@@ -24,8 +24,9 @@ def kernels(
 
     Beneath them is how long the GPU was busy and idle in a run, and what profiling cost.
     """
-    from inferlens.analysis.profile.kernels import check_by
+    from inferlens.analysis.profile.kernels import WAYS
     from inferlens.cli import screen
+    from inferlens.errors import check_choice
     from inferlens.record.profile_store import load_profiles
     from inferlens.views.profiled import check
     from inferlens.views.profiled.cases import groups
@@ -33,7 +34,7 @@ def kernels(
 
     check(format)
     check_sort(sort)
-    check_by(by)
+    check_choice("There are no rows by '{}'.", by, WAYS)
     loaded = load_profiles(paths)
     for problem in loaded.problems:
         screen.note(problem)

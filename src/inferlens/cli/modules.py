@@ -29,7 +29,7 @@ def modules(
     Profiles of one model, the same inputs and one machine share a table. What no module can be named for has a row of
     its own, so that every column adds up to its whole: of layers to a profiled run, of kernels to all kernels.
     """
-    from inferlens.analysis.profile.attribution import rule_of
+    from inferlens.analysis.profile.modules import rule_of
     from inferlens.cli import screen
     from inferlens.record.profile_store import load_profiles
     from inferlens.views.profiled import check

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Gpu(Struct, frozen=True, kw_only=True):
+class GpuLimits(Struct, frozen=True, kw_only=True):
     """What occupancy is computed from: a GPU's multiprocessors and what each of them holds."""
 
     name: str = ""
@@ -74,7 +74,7 @@ class Kernels(Struct, frozen=True, kw_only=True):
     whole: tuple[float, ...]
     busy: tuple[float, ...]
     launches: int
-    gpu: Gpu = Gpu()
+    gpu: GpuLimits = GpuLimits()
     clock: str = ""
     absent: dict[str, str] = {}
     begun: tuple[float, ...] = ()

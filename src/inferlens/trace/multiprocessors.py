@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from inferlens.record.kernel_profile import Gpu
+from inferlens.record.kernel_profile import GpuLimits
 
 WARP = 32
 REGISTER_UNIT = 256  # registers are given to warps in such units
@@ -27,7 +27,9 @@ SHARED_UNITS = {True: 128, False: 256}  # bytes, since 8.0 and before
 RESERVED = 1024  # bytes of shared memory that the driver takes of each block, since 8.0
 
 
-def blocks_that_fit(gpu: Gpu, block: Sequence[int], registers: int | None, shared_memory: int | None) -> int | None:
+def blocks_that_fit(
+    gpu: GpuLimits, block: Sequence[int], registers: int | None, shared_memory: int | None
+) -> int | None:
     """How many blocks one multiprocessor holds at a time; ``None`` where that cannot be known.
 
     Args:
@@ -54,14 +56,14 @@ def blocks_that_fit(gpu: Gpu, block: Sequence[int], registers: int | None, share
     return min(limits) or None  # it did run, so that none fits is no answer
 
 
-def theoretical(gpu: Gpu, block: Sequence[int], registers: int | None, shared_memory: int | None) -> float | None:
+def theoretical(gpu: GpuLimits, block: Sequence[int], registers: int | None, shared_memory: int | None) -> float | None:
     """Share of a multiprocessor's threads that are taken when as many blocks are on it as fit, 0 to 1."""
     fitting = blocks_that_fit(gpu, block, registers, shared_memory)
     return None if fitting is None else _share(gpu, fitting, block)
 
 
 def achieved(
-    gpu: Gpu, grid: Sequence[int], block: Sequence[int], registers: int | None, shared_memory: int | None
+    gpu: GpuLimits, grid: Sequence[int], block: Sequence[int], registers: int | None, shared_memory: int | None
 ) -> float | None:
     """The same with no more blocks than a multiprocessor's even share of the grid: an estimate."""
     fitting = blocks_that_fit(gpu, block, registers, shared_memory)
@@ -70,11 +72,11 @@ def achieved(
     return _share(gpu, min(prod(grid) / gpu.multiprocessors, fitting), block)
 
 
-def _share(gpu: Gpu, blocks: float, block: Sequence[int]) -> float:
+def _share(gpu: GpuLimits, blocks: float, block: Sequence[int]) -> float:
     return min(blocks * prod(block) / gpu.threads_per_multiprocessor, 1.0)
 
 
-def _capability(gpu: Gpu) -> tuple[int, int]:
+def _capability(gpu: GpuLimits) -> tuple[int, int]:
     major, _, minor = gpu.compute_capability.partition(".")
     return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else (0, 0)
 

@@ -37,12 +37,12 @@ def occupancy_of(trace: Trace) -> Floats:
 
 def _computed(device: DeviceProperties | None, registers: int, shared_memory: int, *threads: int) -> float:
     """In per cent; ``threads`` are the grid's blocks and then the block's threads, by dimension."""
-    from inferlens.record.kernel_profile import Gpu
+    from inferlens.record.kernel_profile import GpuLimits
     from inferlens.trace.multiprocessors import achieved
 
     if device is None:
         return np.nan
-    gpu = Gpu(
+    gpu = GpuLimits(
         name=device.name,
         multiprocessors=device.multiprocessors,
         threads_per_multiprocessor=device.threads_per_multiprocessor,

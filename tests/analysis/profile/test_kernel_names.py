@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from inferlens.analysis.profile.kernel_names import short_name, uses_tensor_cores
+from inferlens.analysis.profile.kernels import short_name
+from inferlens.trace import tensor_cores
 from tests.backends.profiling.kernel_samples import NAMES, runs
 
 CUTLASS = "cutlass_tensorop_f16_s16816fprop_optimized_f16_64x64_64x5_nhwc_align8"
@@ -41,11 +42,7 @@ RELU = (
     ],
 )
 def test_tensor_cores(name: str, uses: bool | None) -> None:
-    assert uses_tensor_cores(name) is uses
-
-
-def test_copies_use_none() -> None:
-    assert uses_tensor_cores("Memcpy HtoD (Pinned -> Device)", "copy") is False
+    assert tensor_cores.told(name) is uses
 
 
 @pytest.mark.parametrize(
@@ -99,4 +96,4 @@ def test_hostile_names_take_no_time() -> None:
         "_a" * 50_000,
     ):
         short_name(name)
-        uses_tensor_cores(name)
+        tensor_cores.told(name)

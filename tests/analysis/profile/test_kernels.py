@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.analysis.profile.kernels import KernelTable, kernel_table
+from inferlens.analysis.profile.layers import layer_runs, runs_of, times_kernels, unknown_share
 from inferlens.analysis.profile.modules import module_table
-from inferlens.analysis.profile.runs import part_runs, runs_of, times_kernels, unknown_share
 from inferlens.backends.profiling.operator_runs import GPU_CLOCK
 from inferlens.errors import InferlensError
 from inferlens.record.kernel_profile import Kernel
@@ -48,7 +48,7 @@ def test_a_row_for_each_name_or_each_launch():
 
 
 def test_the_account_of_a_real_trace():
-    account = table(traced(), untouched=[2e-3] * 20).account
+    account = table(traced(), unprofiled=[2e-3] * 20).account
     assert (account.calls, account.launches, account.attributed) == (162, 162, 1.0)
     assert account.with_tensor_cores + account.without_tensor_cores == pytest.approx(1)
     assert 0.2 < account.with_tensor_cores < 0.5
@@ -90,7 +90,7 @@ def test_times_that_cannot_be_right_are_refused(broken, reason):
 
 def test_profiles_of_another_level_say_so():
     assert "--level kernel" in kernel_table(eager())
-    assert "inferlens kernels" in runs_of(traced())
+    assert "inferlens kernels" in layer_runs(traced())
     assert kernel_table(of_kernels("pytorch", None, status="failed", reason="It broke.")) == "It broke."
     with pytest.raises(InferlensError, match="no rows by 'names'"):
         kernel_table(traced(), by="names")  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ def test_profiles_of_another_level_say_so():
 
 def test_modules_from_kernels():
     of = traced()
-    found = module_table([(of, part_runs(of).of_kernels())])
+    found = module_table([(of, runs_of(of).of_kernels())])
     times = {".".join(row.path): row.cells[0].times for row in found.rows if row.kind == "module"}
     rows = table(of, by="launch").rows
     for module in ("conv1", "layer4", "layer4.1", "layer4.1.conv2", "fc"):
@@ -112,14 +112,14 @@ def test_modules_from_kernels():
 
 def test_kernels_of_no_known_module_are_not_compared_though_most_of_a_run_is_idle():
     profiles = [traced(), traced(GRAPH)]
-    found = module_table([(each, part_runs(each).of_kernels()) for each in profiles])
+    found = module_table([(each, runs_of(each).of_kernels()) for each in profiles])
     assert found.marked == (True, False)
     assert found.rows[-1].cells[1].times.share == 1
 
 
 def test_layers_and_kernels_are_not_compared_with_each_other():
     layers = replace(eager(), layers=replace(eager().layers, timed="GPU"))
-    found = module_table([(layers, part_runs(layers)), (traced(), part_runs(traced()).of_kernels())])
+    found = module_table([(layers, runs_of(layers)), (traced(), runs_of(traced()).of_kernels())])
     assert found.marked == (False, False)
     assert [row.kind for row in found.rows[-2:]] == ["module", "not attributed"]
 
@@ -127,7 +127,7 @@ def test_layers_and_kernels_are_not_compared_with_each_other():
 def test_what_is_in_no_layer_is_nothing_to_kernels():
     layers = profile(case("fake"), [layer("a", 1e-3, "a"), layer("?", 1e-3)], timed="GPU")
     kernels = of_kernels("pytorch", made(kernel("k", 1e-3, "a"), kernel("?", 1e-3)))
-    found = module_table([(layers, part_runs(layers)), (kernels, part_runs(kernels).of_kernels())])
+    found = module_table([(layers, runs_of(layers)), (kernels, runs_of(kernels).of_kernels())])
     assert [row.kind for row in found.rows[-3:]] == ["not attributed", "unknown module", "outside layers"]
     assert found.rows[-1].cells[1] is None
     assert found.rows[-2].cells[1] == found.rows[-3].cells[1]
@@ -141,7 +141,7 @@ def test_times_are_of_kernels_where_cupti_timed_them():
     assert times_kernels(by_cupti)
     assert not times_kernels(replace(by_cupti, layers=replace(by_cupti.layers, clock="CUDA events")))
     assert not times_kernels(eager())
-    assert unknown_share(by_cupti, part_runs(by_cupti)) == pytest.approx(0.75, rel=0.01)
-    assert unknown_share(traced(), part_runs(traced())) == 0
+    assert unknown_share(by_cupti, runs_of(by_cupti)) == pytest.approx(0.75, rel=0.01)
+    assert unknown_share(traced(), runs_of(traced())) == 0
     nothing = of_kernels("pytorch", made(Kernel(name="k", modules=("a",), times=(0.0,) * 4)))
-    assert unknown_share(nothing, part_runs(nothing)) == 1
+    assert unknown_share(nothing, runs_of(nothing)) == 1

@@ -4,8 +4,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from inferlens.analysis.profile.layers import LayerTable, layer_table
-from inferlens.analysis.profile.runs import runs_of
+from inferlens.analysis.profile.layers import LayerTable, layer_runs, layer_table
 from tests.analysis.profile.samples import RUNS, eager, failed, fused, layer, profile, times
 from tests.views.samples import case
 
@@ -68,7 +67,7 @@ def test_what_profiling_cost():
     made = of_times((1.0,) * 40, whole=tuple(2.4 + 0.001 * (run % 5) for run in range(40)))
     calls = tuple(2.0 + 0.001 * (run % 7) for run in range(200))
     account = table(made, calls).reconciliation
-    assert account.untouched == pytest.approx(2.003)
+    assert account.unprofiled == pytest.approx(2.003)
     assert account.cost == pytest.approx(2.402 / 2.003)
     assert account.cost_low <= account.cost <= account.cost_high
     assert table(made).reconciliation.cost is None
@@ -109,7 +108,7 @@ def test_what_cannot_be_right_is_refused(made, why):
     found = layer_table(made)
     assert isinstance(found, str)
     assert why in found
-    assert runs_of(made) == found
+    assert layer_runs(made) == found
 
 
 def test_no_layers_and_no_time_are_no_error():

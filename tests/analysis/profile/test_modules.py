@@ -4,9 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from inferlens.analysis.profile.attribution import ancestor, path_of, rule_of
-from inferlens.analysis.profile.modules import ModuleTable, module_table
-from inferlens.analysis.profile.runs import Runs, runs_of
+from inferlens.analysis.profile.layers import Runs, layer_runs
+from inferlens.analysis.profile.modules import ModuleTable, ancestor, module_table, path_of, rule_of
 from inferlens.errors import InferlensError
 from tests.analysis.profile.samples import eager, fused, layer, nasty, other, profile
 from tests.views.samples import case
@@ -17,7 +16,7 @@ ALL = (eager(), fused(), other())
 def table(*profiles, **options) -> ModuleTable:
     pairs = []
     for each in profiles:
-        runs = runs_of(each)
+        runs = layer_runs(each)
         assert isinstance(runs, Runs)
         pairs.append((each, runs))
     return module_table(pairs, **options)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from inferlens.analysis.profile.attribution import flops_of, rule_of
-from inferlens.analysis.profile.modules import module_table
-from inferlens.analysis.profile.roofline import Roofline, precision_of, roofline
-from inferlens.analysis.profile.roofline_rows import Floor
-from inferlens.analysis.profile.runs import runs_of
+from inferlens.analysis.profile.layers import layer_runs
+from inferlens.analysis.profile.modules import flops_of, module_table, rule_of
+from inferlens.analysis.profile.roofline import Floor, Roofline, precision_of, roofline
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Layer, Profile, Tensor
 from inferlens.record.record import Warning
@@ -256,7 +254,7 @@ def test_the_tree_splits_by_the_flops_of_any_profile_that_knows_them() -> None:
     plain = worked([timed("conv+norm", 3e-3, "conv", "norm")], None)
     knowing = worked(EACH, of=case("openvino"))
     for profiles, share, by_flops in (((plain, knowing), 3e-3, True), ((plain,), 1.5e-3, False)):
-        runs = [(each, runs_of(each)) for each in profiles]
+        runs = [(each, layer_runs(each)) for each in profiles]
         table = module_table(runs, rule="split")  # type: ignore[arg-type]
         assert table.by_flops == by_flops
         (conv,) = [each for each in table.rows if each.path == ("conv",)]

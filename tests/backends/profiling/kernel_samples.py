@@ -13,14 +13,14 @@ from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, of_
 from inferlens.backends.profiling.kernel_runs import kernels_from
 from inferlens.backends.profiling.kernel_scopes import origins_of as module_origins
 from inferlens.backends.profiling.kernel_trace import TracedRun, traced_runs
-from inferlens.record.kernel_profile import Gpu, Kernels
+from inferlens.record.kernel_profile import GpuLimits, Kernels
 from inferlens.trace import read
 
 FOLDER = Path(__file__).parent / "traces"
 EAGER, GRAPH, ENGINE = "eager", "inductor-graph", "torch-tensorrt"
 ENGINES = (ENGINE, "torch-tensorrt-python", "torch-tensorrt-vit")
 NAMES = (EAGER, GRAPH, *ENGINES)
-H200 = Gpu(
+H200 = GpuLimits(
     name="NVIDIA H200",
     multiprocessors=132,
     threads_per_multiprocessor=2048,

@@ -116,9 +116,9 @@ def replace_correlation(trace):  # type: ignore[no-untyped-def]
 
 
 def test_a_gpu_that_is_not_known_has_no_occupancy() -> None:
-    from inferlens.record.kernel_profile import Gpu
+    from inferlens.record.kernel_profile import GpuLimits
 
-    found = kernels_from(runs(ENGINE), Gpu(name="a GPU of tomorrow", compute_capability="99.0"), None)
+    found = kernels_from(runs(ENGINE), GpuLimits(name="a GPU of tomorrow", compute_capability="99.0"), None)
     assert all(each.occupancy is None for each in found.kernels)
     assert found.kernels[1].achieved == 0.74, "the profiler's own estimate is left"
 

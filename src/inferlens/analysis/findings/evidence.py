@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,11 +21,9 @@ from inferlens.analysis.findings.families import Family
 from inferlens.analysis.findings.hints import Hint
 from inferlens.analysis.interference.samples import latencies, of
 from inferlens.analysis.profile.kernels import busy_of
-from inferlens.analysis.profile.layers import LayerRow, LayerTable, layer_table
-from inferlens.analysis.profile.roofline import Roofline, precision_of, roofline
-from inferlens.analysis.profile.roofline_rows import Floor
-from inferlens.analysis.profile.roofline_share import Done, shares
-from inferlens.analysis.profile.runs import Runs, part_runs
+from inferlens.analysis.profile.layer_work import LayerWork, layer_work
+from inferlens.analysis.profile.layers import LayerRow, LayerTable, Runs, layer_table, runs_of
+from inferlens.analysis.profile.roofline import Floor, Roofline, precision_of, roofline
 from inferlens.record.kernel_profile import Kernel, Kernels
 from inferlens.record.layer_profile import Layer, Profile
 from inferlens.record.record import Metric, Record
@@ -226,13 +225,13 @@ class Evidence:
         return {row.place: row for row in self.floors.rows if row.floor is not None} if self.floors else {}
 
     @cached_property
-    def _done(self) -> tuple[Done | None, ...]:
+    def _done(self) -> Sequence[LayerWork | None]:
         if self.work is None:
-            return (None,) * len(self.parts)
+            return [None] * len(self.parts)
         times = [each.seconds for each in self.parts]
-        return shares([each.layer for each in self.parts], times, self.work).layers
+        return layer_work([each.layer for each in self.parts], times, self.work)[0]
 
-    def done(self, part: Part) -> Done | None:
+    def done(self, part: Part) -> LayerWork | None:
         """What a layer has to do, of a module in several layers its share; ``None`` where that is not known."""
         return self._done[part.row.place - 1]
 
@@ -282,7 +281,7 @@ class Evidence:
     def _kernels(self) -> tuple[Kernels, Runs] | None:
         for profile in self.profiles:
             if profile.status == "ok" and profile.kernels and profile.layers is None:
-                runs = part_runs(profile)
+                runs = runs_of(profile)
                 if isinstance(runs, str) or not runs.was_timed or not all(runs.was_timed):
                     return None
                 return (profile.kernels, runs) if busy_of(profile.kernels, runs) is not None else None

@@ -10,8 +10,7 @@ from inferlens.analysis.findings.families import DENSE
 from inferlens.analysis.findings.finding import Finding, rule
 from inferlens.analysis.findings.hints import one_of
 from inferlens.analysis.findings.words import kinds, longest, of_run, part, verb, where
-from inferlens.analysis.profile.roofline import Roofline
-from inferlens.analysis.profile.roofline_rows import Floor
+from inferlens.analysis.profile.roofline import Floor, Roofline
 from inferlens.spec.case import QUANTIZED, Option
 from inferlens.units import byte_count, duration, percent, plural, significant
 

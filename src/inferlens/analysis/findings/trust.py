@@ -36,7 +36,7 @@ MACHINE = "Look for what else runs on the machine; more --runs."
 def doubtful_profile(seen: Evidence) -> Iterator[Finding]:
     """What was profiled is not quite what runs untouched."""
     account = seen.table.reconciliation if seen.table else None
-    if account and account.cost is not None and account.untouched:
+    if account and account.cost is not None and account.unprofiled:
         if account.cost >= COST and (account.cost_low or account.cost) >= COST:
             yield _doubtful(account, "Profiling takes time itself, or the machine was busier.")
         elif account.cost <= FASTER and (account.cost_high or account.cost) <= FASTER:
@@ -54,8 +54,8 @@ def _doubtful(account: Reconciliation, why: str) -> Finding:
     return Finding(
         subject="the layers",
         sentence=f"The layers' profile is doubtful: a profiled call takes {ratio(account.cost)} as long as an "
-        f"untouched one ({duration(account.whole.median)} and {duration(account.untouched)}). {why}",
-        evidence={"cost": account.cost, "profiled": account.whole.median, "untouched": account.untouched},
+        f"untouched one ({duration(account.whole.median)} and {duration(account.unprofiled)}). {why}",
+        evidence={"cost": account.cost, "profiled": account.whole.median, "untouched": account.unprofiled},
     )
 
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from inferlens.analysis.findings.evidence import Launched, Part
-from inferlens.analysis.profile.attribution import ancestor, path_of
-from inferlens.analysis.profile.kernel_names import short_name
+from inferlens.analysis.profile.kernels import short_name
+from inferlens.analysis.profile.modules import ancestor, path_of
 from inferlens.units import duration, listing, percent, plural
 
 _LONGEST = 60

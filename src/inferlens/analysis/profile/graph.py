@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from inferlens.analysis.profile.attribution import Path
-from inferlens.analysis.profile.runs import runs_of
+from inferlens.analysis.profile.layers import layer_runs
+from inferlens.analysis.profile.modules import Path
 from inferlens.record.layer_profile import Layer, Profile, Tensor
 
 SCHEMA = "inferlens.graph/1"
@@ -126,7 +126,7 @@ class Source(Struct, frozen=True, kw_only=True):
 
 def source_of(profile: Profile, title: str, about: str = "") -> Source | str:
     """The layers of a profile with their typical times, or the sentence that says why there are none."""
-    runs = runs_of(profile)
+    runs = layer_runs(profile)
     if isinstance(runs, str) or profile.layers is None:
         return str(runs)
     whole = runs.typical(runs.whole)

@@ -15,9 +15,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from inferlens.analysis.profile.attribution import Path, ancestor, path_of
 from inferlens.analysis.profile.graph import Edge, Graph, Node, Region, Source, flow_of, lasting
 from inferlens.analysis.profile.graph_precision import precision_of
+from inferlens.analysis.profile.modules import Path, ancestor, path_of
 from inferlens.errors import InferlensError, suggestion
 from inferlens.record.layer_profile import Layer, Tensor
 from inferlens.units import listing, plural

@@ -15,15 +15,14 @@ from statistics import median_high
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from inferlens.analysis.profile.kernel_names import uses_tensor_cores
 from inferlens.backends.abilities import KernelOrigins, Launched, Origin, Origins
 from inferlens.backends.base import Runner
 from inferlens.backends.profiling.kernel_trace import TracedEvent, TracedRun, traced_runs
 from inferlens.backends.profiling.layer_runs import Runs
 from inferlens.backends.profiling.operator_runs import GPU_CLOCK, Spanned, profiler
 from inferlens.errors import Unsupported
-from inferlens.record.kernel_profile import Gpu, Kernel, Kernels
-from inferlens.trace import multiprocessors, read
+from inferlens.record.kernel_profile import GpuLimits, Kernel, Kernels
+from inferlens.trace import multiprocessors, read, tensor_cores
 
 AT_ONCE = 10  # runs in one trace
 NO_ORIGINS = "which layers and modules kernels came from: {} does not tell."
@@ -81,16 +80,16 @@ def check() -> None:
         )
 
 
-def gpu() -> Gpu:
+def gpu() -> GpuLimits:
     """The current CUDA device."""
     import torch
 
     return gpu_from(torch.cuda.get_device_properties(torch.cuda.current_device()))
 
 
-def gpu_from(properties: Any) -> Gpu:
+def gpu_from(properties: Any) -> GpuLimits:
     """A GPU from the properties that PyTorch gives."""
-    return Gpu(
+    return GpuLimits(
         name=properties.name,
         multiprocessors=properties.multi_processor_count,
         threads_per_multiprocessor=getattr(properties, "max_threads_per_multi_processor", 0),
@@ -101,7 +100,12 @@ def gpu_from(properties: Any) -> Gpu:
 
 
 def kernels_from(
-    runs: Sequence[TracedRun], gpu: Gpu, teller: KernelOrigins | None, *, label: str = "the backend", started: str = ""
+    runs: Sequence[TracedRun],
+    gpu: GpuLimits,
+    teller: KernelOrigins | None,
+    *,
+    label: str = "the backend",
+    started: str = "",
 ) -> Kernels:
     """Kernels of traced runs: one for each place where all runs launched the same, else one for each that is alike."""
     origins, absent = _origins(runs, teller)
@@ -169,14 +173,14 @@ def _origins(
     return found, absent
 
 
-def _by_place(runs: Sequence[TracedRun], origins: Sequence[tuple[Origin, ...]], gpu: Gpu) -> Iterator[Kernel]:
+def _by_place(runs: Sequence[TracedRun], origins: Sequence[tuple[Origin, ...]], gpu: GpuLimits) -> Iterator[Kernel]:
     """All runs launched the same: a kernel for each place, with its time in every run."""
     for place in range(len(runs[0].events)):
         each = [[run.events[place]] for run in runs]
         yield _kernel(each, [run.begin for run in runs], origins[0][place], gpu)
 
 
-def _by_likeness(runs: Sequence[TracedRun], origins: Sequence[tuple[Origin, ...]], gpu: Gpu) -> list[Kernel]:
+def _by_likeness(runs: Sequence[TracedRun], origins: Sequence[tuple[Origin, ...]], gpu: GpuLimits) -> list[Kernel]:
     """Runs differ: kernels of one name, shape and origin together, in the order of their first begins."""
     alike: dict[Any, list[list[TracedEvent]]] = {}
     for number, run in enumerate(runs):
@@ -193,7 +197,7 @@ def _by_likeness(runs: Sequence[TracedRun], origins: Sequence[tuple[Origin, ...]
     return [_kernel(each, starts, key[-1], gpu) for key, each in ordered]
 
 
-def _kernel(each: Sequence[Sequence[TracedEvent]], starts: Sequence[int], origin: Origin, gpu: Gpu) -> Kernel:
+def _kernel(each: Sequence[Sequence[TracedEvent]], starts: Sequence[int], origin: Origin, gpu: GpuLimits) -> Kernel:
     """One kernel from its events in every run; the first of them stands for its shape."""
     event = next(events[0] for events in each if events)
     launched = event.launched
@@ -215,7 +219,7 @@ def _kernel(each: Sequence[Sequence[TracedEvent]], starts: Sequence[int], origin
         shared_memory=event.shared_memory,
         occupancy=multiprocessors.theoretical(gpu, *shape) if is_kernel else None,
         achieved=event.occupancy if known is None else known,
-        tensor_cores=uses_tensor_cores(launched.name, launched.kind),
+        tensor_cores=tensor_cores.told(launched.name) if launched.kind == "kernel" else False,
         stream=launched.stream,
     )
 

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Container
 from dataclasses import dataclass
 
-from inferlens.analysis.profile.attribution import Path
 from inferlens.analysis.profile.graph import Graph, Node
+from inferlens.analysis.profile.modules import Path
 from inferlens.record.layer_profile import Tensor
 from inferlens.units import duration, plural
 from inferlens.views.graph.words import begun, clean, fitted, named, part, shape, width

@@ -9,7 +9,7 @@ import html
 import unicodedata
 from collections.abc import Sequence
 
-from inferlens.analysis.profile.attribution import Path, ancestor, path_of
+from inferlens.analysis.profile.modules import Path, ancestor, path_of
 from inferlens.record.layer_profile import Tensor
 from inferlens.units import percent
 from inferlens.views.plain import plain

@@ -23,7 +23,7 @@ class Profiled:
     name: str = ""
 
     @property
-    def untouched(self) -> tuple[float, ...]:
+    def unprofiled(self) -> tuple[float, ...]:
         """Latency samples without profiling, in seconds; none where they are not known."""
         return latencies(self.record).samples if self.record else ()
 

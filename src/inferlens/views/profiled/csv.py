@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from inferlens.analysis.profile.layers import LayerRow, LayerTable
+from inferlens.analysis.profile.layers import LayerRow, LayerTable, Times
 from inferlens.analysis.profile.modules import ModuleTable
-from inferlens.analysis.profile.runs import Times
 from inferlens.record.layer_profile import Tensor
 from inferlens.views.profiled.cases import Profiled
 from inferlens.views.profiled.module_columns import Column

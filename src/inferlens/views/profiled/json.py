@@ -7,9 +7,8 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.profile.layers import LayerRow, LayerTable
+from inferlens.analysis.profile.layers import LayerRow, LayerTable, clock_of, timed_of
 from inferlens.analysis.profile.modules import ModuleTable
-from inferlens.analysis.profile.runs import clock_of, timed_of
 from inferlens.views.profiled.cases import Profiled
 from inferlens.views.profiled.module_columns import Column, Columns
 from inferlens.views.profiled.sentences import of_layers

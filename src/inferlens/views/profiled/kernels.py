@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlens.analysis.profile.attribution import ancestor, path_of
-from inferlens.analysis.profile.kernel_names import short_name
-from inferlens.analysis.profile.kernels import By, KernelRow, KernelTable, kernel_table
-from inferlens.analysis.profile.runs import Times
+from inferlens.analysis.profile.kernels import By, KernelRow, KernelTable, kernel_table, short_name
+from inferlens.analysis.profile.layers import Times, clock_of
+from inferlens.analysis.profile.modules import ancestor, path_of
 from inferlens.units import ABSENT, half_width, kibibytes, microseconds, percent, plural
 from inferlens.views.plain import plain
 from inferlens.views.profiled import check, check_order, kernels_data
@@ -99,12 +98,12 @@ def grid(of: Kerneled) -> Grid:
     sums = [_sum("all kernels", table, account.kernels), _sum("GPU busy", table, account.busy)]
     sums += [_sum("GPU idle", None, account.idle), _sum("whole run", None, account.whole, style="bold")]
     about = f"{account.calls:,} kernels, copies and fills a run · a row for each {table.by} · "
-    about += f"{plural(account.runs, 'run')} · times by {table.clock}"
-    notes, sentences = _notes(of.case, table, of.rows), of_kernels(table)
+    about += f"{plural(account.runs, 'run')} · times by {clock_of(of.case.profile)}"
+    notes, sentences = _notes(of.case, of.rows), of_kernels(table)
     return Grid(of.headline, plain(about), "kernel", HEADINGS, ruled(lines, sums), tuple(notes), tuple(sentences))
 
 
-def _notes(case: Profiled, table: KernelTable, rows: Sequence[KernelRow]) -> list[str]:
+def _notes(case: Profiled, rows: Sequence[KernelRow]) -> list[str]:
     """What marks mean that are there, what is not known, and what the process warned of."""
     notes = ["achieved: an estimate from grid and occupancy; nothing was counted."] if any(
         row.achieved is not None for row in rows
@@ -113,13 +112,15 @@ def _notes(case: Profiled, table: KernelTable, rows: Sequence[KernelRow]) -> lis
         notes.append(f"{UNTOLD}: the kernel's name does not tell whether it uses tensor cores.")
     if any(row.shapes > 1 for row in rows):
         notes.append("+N: launched in N other ways too; what is shown is of the one that takes most time.")
-    notes += [plain(f"{what}: {why}") for what, why in table.absent.items()]
+    notes += [
+        plain(f"{what}: {why}") for what, why in (case.profile.kernels.absent if case.profile.kernels else {}).items()
+    ]
     return notes + [plain(f"{warning.message} {warning.advice}") for warning in case.profile.warnings]
 
 
 def _chosen(case: Profiled, by: By, sort: str, top: int | None) -> Kerneled:
     """The rows to show, in the order asked for."""
-    table = kernel_table(case.profile, case.untouched, by)
+    table = kernel_table(case.profile, case.unprofiled, by)
     if isinstance(table, str):
         return Chosen(case, table)
     if sort == "calls":

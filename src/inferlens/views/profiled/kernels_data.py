@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from inferlens.analysis.profile.kernels import KernelRow, KernelTable
-from inferlens.analysis.profile.runs import Times
+from inferlens.analysis.profile.layers import Times
 from inferlens.views.profiled import csv as csv_of
 from inferlens.views.profiled import json as json_of
 from inferlens.views.profiled.kernels_sentences import of_kernels
@@ -62,15 +62,15 @@ def _own(row: KernelRow) -> list[object]:
 def _case(of: Kerneled) -> dict[str, Any]:
     made, table = of.case.profile, of.table
     about: dict[str, Any] = {**json_of.case(of.case), "status": made.status, "warnings": made.warnings}
-    if isinstance(table, str):
+    if isinstance(table, str) or made.kernels is None:
         return {**about, "reason": table, "rows": []}
     return {
         **about,
         "reason": "",
         "by": table.by,
-        "gpu": table.gpu,
-        "clock": table.clock,
-        "absent": table.absent,
+        "gpu": made.kernels.gpu,
+        "clock": made.kernels.clock,
+        "absent": made.kernels.absent,
         "rows": of.rows,
         "account": table.account,
         "sentences": of_kernels(table),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlens.analysis.profile.kernel_names import short_name
-from inferlens.analysis.profile.kernels import GpuAccount, KernelRow, KernelTable
+from inferlens.analysis.profile.kernels import GpuAccount, KernelRow, KernelTable, short_name
 from inferlens.units import duration, milliseconds, percent, plural
 from inferlens.views.profiled.sentences import cost, short
 
@@ -16,7 +15,7 @@ _OVERLAP = 0.005  # of the busy time: less comes from the clock's rounding
 def of_kernels(table: KernelTable) -> list[str]:
     """Which kernels take most, how busy the GPU was, who used tensor cores, what is traced, what profiling cost."""
     account = table.account
-    return [*_most(table), _busy(account), _tensor_cores(account), _traced(account), cost(table.reconciliation)]
+    return [*_most(table), _busy(account), _tensor_cores(account), _traced(account), cost(account)]
 
 
 def by_time(rows: Sequence[KernelRow]) -> list[KernelRow]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlens.analysis.profile.layers import LayerRow, LayerTable, layer_table
-from inferlens.analysis.profile.runs import Times
+from inferlens.analysis.profile.layers import LayerRow, LayerTable, Times, layer_table
 from inferlens.record.layer_profile import Tensor
 from inferlens.units import ABSENT, half_width, milliseconds, percent, plural
 from inferlens.views.plain import plain
@@ -90,7 +89,7 @@ def grid(of: Chosen[LayerTable, LayerRow]) -> Grid:
 
 def _chosen(case: Profiled, sort: str, top: int | None) -> Chosen[LayerTable, LayerRow]:
     """The rows that take most, in the order asked for."""
-    table = layer_table(case.profile, case.untouched)
+    table = layer_table(case.profile, case.unprofiled)
     if isinstance(table, str):
         return Chosen(case, table)
     rows = by_time(table.rows)[:top]

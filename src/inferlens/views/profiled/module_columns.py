@@ -16,9 +16,16 @@ from functools import cached_property
 from typing import get_args
 
 from inferlens.analysis.profile.kernels import busy_of
-from inferlens.analysis.profile.layers import Reconciliation, reconciliation
+from inferlens.analysis.profile.layers import (
+    Reconciliation,
+    Runs,
+    Times,
+    reconciliation,
+    runs_of,
+    times_kernels,
+    unknown_share,
+)
 from inferlens.analysis.profile.modules import MOST_UNKNOWN
-from inferlens.analysis.profile.runs import Runs, Times, part_runs, times_kernels, unknown_share
 from inferlens.errors import InferlensError, suggestion
 from inferlens.record.layer_profile import Level
 from inferlens.units import listing
@@ -43,7 +50,7 @@ class Column:
     @cached_property
     def account(self) -> Reconciliation:
         """How its layers or kernels and the whole run fit together; shares are of the run."""
-        return reconciliation(replace(self.runs, share_of="run"), self.case.untouched)
+        return reconciliation(replace(self.runs, share_of="run"), self.case.unprofiled)
 
     @cached_property
     def busy(self) -> Times | None:
@@ -171,7 +178,7 @@ class _Case:
             return column
         for each in order:
             if case := profiles[each]:
-                return Missing(case, each, str(part_runs(case.profile)), case.profile.hint)
+                return Missing(case, each, str(runs_of(case.profile)), case.profile.hint)
         other = next(case for case in profiles.values() if case)
         why = f"It was not profiled at that level; inferlens profile MODEL --level {level} does that."
         return Missing(other, level, why, hint="")
@@ -186,7 +193,7 @@ def _cases(group: Sequence[Profiled]) -> list[_Case]:
 
 
 def _column(case: Profiled | None) -> Column | None:
-    runs = part_runs(case.profile) if case else "There is none."
+    runs = runs_of(case.profile) if case else "There is none."
     return None if case is None or isinstance(runs, str) else Column(case, runs)
 
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlens.analysis.profile.attribution import SAID
+from inferlens.analysis.profile.layers import timed_of
 from inferlens.analysis.profile.modules import MOST_UNKNOWN, ModuleTable
-from inferlens.analysis.profile.runs import timed_of
 from inferlens.units import listing, percent, ratio
 from inferlens.views.columns import FASTEST
 from inferlens.views.profiled.module_columns import Column, Columns
 
 SLOWER = "▼"
 SHARED = {"whole": "↑", "split": "≈"}
+SAID = {
+    "whole": "↑: fused with modules outside of this row; that time is in the deepest module that contains all of them.",
+    "split": "≈: a layer fused from several modules, split among them by their FLOPs, equally where none of them has "
+    "any: a convention, no measurement.",
+    "split equally": "≈: a layer fused from several modules, split equally among them, because their FLOPs are not "
+    "known: a convention, no measurement.",
+}
 
 
 def notes(of: Columns, table: ModuleTable) -> list[str]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inferlens.analysis.profile.attribution import rule_of
-from inferlens.analysis.profile.modules import Cell, ModuleRow, ModuleTable, module_table
-from inferlens.analysis.profile.runs import timed_of
+from inferlens.analysis.profile.layers import timed_of
+from inferlens.analysis.profile.modules import Cell, ModuleRow, ModuleTable, module_table, rule_of
 from inferlens.record.layer_profile import Level
 from inferlens.units import ABSENT, listing, milliseconds, plural
 from inferlens.views.columns import FASTEST
@@ -152,7 +151,7 @@ def _line(row: ModuleRow, table: ModuleTable, words: dict[str, str]) -> Line:
 def _beneath(shown: Sequence[Column]) -> list[Line]:
     """How long the GPU was busy, where kernels overlap, and how long a call takes that is not profiled, if known."""
     busy = [one.busy.typical if one.busy else None for one in shown]
-    untouched = [one.account.untouched for one in shown]
+    untouched = [one.account.unprofiled for one in shown]
     rows = [("GPU busy", busy, any(overlaps(one) for one in shown))]
     rows += [("untouched call", untouched, any(time is not None for time in untouched))]
     return [

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.profile.timeline import Row, Slice, Timeline, timelines
+from inferlens.analysis.profile.timeline import RUNS_KNOWN, Slice, Timeline, TimelineRow, timeline
 from inferlens.errors import InferlensError
 from inferlens.record.kernel_profile import Kernel
 from inferlens.record.layer_profile import Layer
@@ -65,24 +65,23 @@ def render(cases: Sequence[Profiled], *, compressed: bool = False) -> bytes:
     Raises:
         InferlensError: if there is nothing to draw.
     """
-    drawn = [(case, each) for case in cases for each in _timelines(case)]
+    drawn = [(case, each) for case in cases if not isinstance(each := timeline(case.profile), str)]
     if not drawn:
         reasons = " ".join(not_drawn(cases))
         raise InferlensError(f"There is nothing to trace. {reasons}".strip(), hint="inferlens profile MODEL")
     events: list[bytes] = []
     threads = 0
-    for process, (case, timeline) in enumerate(drawn, start=1):
-        events += _named(
-            "process", process, 0, f"{case.headline[:200]} · {case.name[:200]} · {timeline.level}s", process
-        )
-        for number, row in enumerate(timeline.rows, start=1):
+    for process, (case, made) in enumerate(drawn, start=1):
+        name = f"{case.headline[:200]} · {case.name[:200]} · {made.level}s"
+        events += _named("process", process, 0, name, process)
+        for number, row in enumerate(made.rows, start=1):
             threads += 1
             thread = 1000 + threads  # never a process's number: viewers take such a thread for the main one
-            events += _named("thread", process, thread, _title(row, timeline), number)
-            events += _slices(row, timeline, process, thread)
-    about = msgspec.json.encode([_about(case, timeline) for case, timeline in drawn])
+            events += _named("thread", process, thread, _title(row, made), number)
+            events += _slices(row, made, process, thread)
+    about = msgspec.json.encode([_about(case, made) for case, made in drawn])
     whole = (
-        b'{"displayTimeUnit":"ns","otherData":{"schema":"inferlens.trace/1","profiles":'
+        b'{"displayTimeUnit":"ns","otherData":{"schema":"inferlens.perfetto/1","profiles":'
         + about
         + b'},"traceEvents":[\n'
         + b",\n".join(events)
@@ -93,13 +92,8 @@ def render(cases: Sequence[Profiled], *, compressed: bool = False) -> bytes:
 
 def not_drawn(cases: Sequence[Profiled]) -> list[str]:
     """A sentence for each case that is not in the trace, and why."""
-    found = ((case, timelines(case.profile)) for case in cases)
+    found = ((case, timeline(case.profile)) for case in cases)
     return [plain(f"Not drawn: {case.name}. {why}") for case, why in found if isinstance(why, str)]
-
-
-def _timelines(case: Profiled) -> list[Timeline]:
-    found = timelines(case.profile)
-    return [] if isinstance(found, str) else found
 
 
 def _named(what: str, process: int, thread: int, name: str, place: int) -> Iterator[bytes]:
@@ -109,39 +103,39 @@ def _named(what: str, process: int, thread: int, name: str, place: int) -> Itera
         yield msgspec.json.encode(event)
 
 
-def _title(row: Row, timeline: Timeline) -> str:
+def _title(row: TimelineRow, made: Timeline) -> str:
     """The name of a row: whose times they are, of what, and how they were laid out if not as they were."""
-    said = row.said or ("" if row.what != "runs" or timeline.runs_told else timeline.gaps)
+    said = row.note or ("" if row.what != "runs" or made.gaps == RUNS_KNOWN else made.gaps)
     words = " · ".join(word for word in (row.where, row.what) if word)
     return f"{words} ({said})" if said else words
 
 
-def _slices(row: Row, timeline: Timeline, process: int, thread: int) -> Iterator[bytes]:
+def _slices(row: TimelineRow, made: Timeline, process: int, thread: int) -> Iterator[bytes]:
     """The slices of a row."""
     head = f'{{"ph":"X","pid":{process},"tid":{thread},"cat":"{row.what}",'.encode()
     fixed: dict[tuple[object, bool], bytes] = {}
     for each in row.slices:
         first = each.run == 0
-        span = each.span
-        key = (span.path if span else each.run if each.of is None else each.of, first)
+        is_module = each.path is not None
+        key = (each.path if is_module else each.run if each.of is None else each.of, first)
         if key not in fixed:
-            fixed[key] = _fixed(each, timeline, full=first)
-        inside = f',"layers":{span.layers},"in layers, ms":{_micro(span.time // 1000)}' if span else ""
+            fixed[key] = _fixed(each, made, full=first)
+        inside = f',"layers":{each.layers},"in layers, ms":{_micro(each.time // 1000)}' if is_module else ""
         stamp = f'"ts":{_micro(each.begin)},"dur":{_micro(each.end - each.begin)},"args":{{"run":{each.run + 1}{inside}'
         yield head + stamp.encode() + fixed[key]
 
 
-def _fixed(each: Slice, timeline: Timeline, *, full: bool) -> bytes:
+def _fixed(each: Slice, made: Timeline, *, full: bool) -> bytes:
     """What of an event is the same in every run: the rest of the arguments, and the name."""
     arguments: Json
-    if each.span:
-        name = each.span.path[-1] if each.span.path else "the model"
-        arguments = {"module": ".".join(each.span.path)}
+    if each.path is not None:
+        name = each.path[-1] if each.path else "the model"
+        arguments = {"module": ".".join(each.path)}
     elif each.of is None:
         name = f"run {each.run + 1}"
-        arguments = {"clock of the layers": timeline.clock, "runs": timeline.gaps}
+        arguments = {"clock of the layers": made.clock, "runs": made.gaps}
     else:
-        part = timeline.of[each.of]
+        part = made.parts[each.of]
         name = part.name
         arguments = {"place": each.of + 1, **(_layer(part) if isinstance(part, Layer) else _kernel(part))}
     shown = _short(name_of(name))
@@ -182,21 +176,21 @@ def _kernel(kernel: Kernel) -> Json:
     }
 
 
-def _about(case: Profiled, timeline: Timeline) -> Json:
+def _about(case: Profiled, made: Timeline) -> Json:
     """Where a process of the trace comes from, and how its time stamps came about."""
     profile = case.profile
-    told = {row.said for row in timeline.rows if row.said}
+    told = {row.note for row in made.rows if row.note}
     return {
         "case": profile.case.label,
-        "level": timeline.level,
+        "level": made.level,
         "model": profile.case.model,
         "profile": profile.id,
         "created": profile.created,
-        "first run began": timeline.started,
-        "clock": timeline.clock,
-        "runs": timeline.gaps,
+        "first run began": made.started,
+        "clock": made.clock,
+        "runs": made.gaps,
         "rows": sorted(told),
-        "without a time": timeline.undrawn,
+        "without a time": made.undrawn,
     }
 
 

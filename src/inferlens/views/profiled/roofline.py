@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inferlens.analysis.profile.layers import reconciliation
-from inferlens.analysis.profile.roofline import By, Roofline, check_by, roofline
-from inferlens.analysis.profile.roofline_rows import Floor
-from inferlens.analysis.profile.runs import part_runs
+from inferlens.analysis.profile.layers import reconciliation, runs_of
+from inferlens.analysis.profile.roofline import BYS, Floor, Roofline, RowsBy, roofline
+from inferlens.errors import check_choice
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.units import ABSENT, mebibytes, megaflops, milliseconds, plural, ratio, significant
 from inferlens.views.plain import plain
@@ -47,13 +46,13 @@ class Roofed:
     found: Roofline | str
 
 
-def roofed(loaded: LoadedProfiles, by: By = "layer", depth: int | None = None) -> list[Roofed]:
+def roofed(loaded: LoadedProfiles, by: RowsBy = "layer", depth: int | None = None) -> list[Roofed]:
     """The floors of the latest profile of each case, at each level.
 
     Raises:
         InferlensError: if there are no such rows.
     """
-    check_by(by)
+    check_choice("There is no roofline by '{}'.", by, BYS)
     cases = [case for group in groups(loaded) for case in group]
     return [Roofed(case, roofline(case.profile, case.record, by=by, depth=depth)) for case in cases]
 
@@ -120,8 +119,8 @@ def grid(of: Floored) -> Grid:
 
 def _cost(of: Profiled) -> list[str]:
     """What profiling cost, where that is known: times, and so what there is to be won, are of the profiled run."""
-    runs = part_runs(of.profile)
-    account = None if isinstance(runs, str) else reconciliation(runs, of.untouched)
+    runs = runs_of(of.profile)
+    account = None if isinstance(runs, str) else reconciliation(runs, of.unprofiled)
     return [cost(account)] if account and account.cost is not None else []
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from inferlens.analysis.profile.roofline import Roofline
-from inferlens.analysis.profile.roofline_rows import Floor
+from inferlens.analysis.profile.roofline import Floor, Roofline
 from inferlens.views.profiled import csv as csv_of
 from inferlens.views.profiled import json as json_of
 from inferlens.views.profiled.roofline_sentences import notes, sentences

@@ -11,8 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from inferlens.analysis.profile.roofline import Roofline
-from inferlens.analysis.profile.roofline_rows import Floor
+from inferlens.analysis.profile.roofline import Floor, Roofline
 from inferlens.errors import InferlensError
 from inferlens.units import bandwidth, flop_rate, milliseconds, percent, plural, ratio
 from inferlens.views.chart import _converter, _renumbered

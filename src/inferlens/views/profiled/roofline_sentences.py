@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from inferlens.analysis.profile.kernel_names import short_name
-from inferlens.analysis.profile.roofline import Roofline
-from inferlens.analysis.profile.roofline_rows import Floor
+from inferlens.analysis.profile.kernels import short_name
+from inferlens.analysis.profile.roofline import Floor, Roofline
 from inferlens.record.layer_profile import Profile
 from inferlens.units import bandwidth, flop_rate, listing, milliseconds, percent, plural, ratio
 from inferlens.views.plain import plain

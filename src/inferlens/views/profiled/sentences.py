@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlens.analysis.profile.layers import LayerRow, LayerTable, Reconciliation
+from inferlens.analysis.profile.layers import LayerRow, LayerTable, ProfilingCost, Reconciliation
 from inferlens.units import milliseconds, percent, plural, ratio, ratio_range
 from inferlens.views.plain import plain
 
@@ -53,12 +53,12 @@ def added_up(account: Reconciliation) -> str:
     return f"Layers add up to {layers} ms of {whole} ms (medians); {left} ms{share} were in no layer."
 
 
-def cost(account: Reconciliation) -> str:
+def cost(account: ProfilingCost) -> str:
     """What profiling cost."""
     if account.cost is None:
         return "What profiling cost is not known: there is no record of untouched calls beside the profile."
     interval = f" ({ratio_range(account.cost_low, account.cost_high)})" if account.cost_low is not None else ""
-    whole, before = milliseconds(account.whole.median), milliseconds(account.untouched)
+    whole, before = milliseconds(account.whole.median), milliseconds(account.unprofiled)
     sentence = f"Profiling made a call {ratio(account.cost)}{interval} as long: {whole} ms instead of {before} ms."
     return sentence if account.cost >= 1 else f"{sentence} {FASTER_WHEN_PROFILED}"
 

@@ -71,7 +71,7 @@ def _busy(columns: Sequence[Column]) -> str:
     """How much of an untouched call the GPU works: that it was idle while profiled is mostly the profiler's doing."""
     said, above = [], False
     for column in columns:
-        untouched, busy = column.account.untouched, column.busy
+        untouched, busy = column.account.unprofiled, column.busy
         if busy and untouched:
             share = busy.median / untouched
             of = f"{milliseconds(busy.median)} ms of an untouched call's {milliseconds(untouched)} ms"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from inferlens.analysis.profile.kernel_names import short_name
+from inferlens.analysis.profile.kernels import short_name
 from inferlens.trace import memory
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.module_tree import module_tree
