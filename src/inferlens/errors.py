@@ -78,11 +78,13 @@ def suggestion(name: str, known: Iterable[str], limit: int = 3) -> str:
 
 
 def check_choice(what: str, given: str, known: Iterable[str]) -> None:
-    """Refuses what is none of ``known``; ``what`` is the sentence that says so, with ``{}`` for what was given.
+    """Refuses a word that is not among those known; ``what`` it would be is for the message, such as ``format``.
 
     Raises:
         InferlensError: if it is none of them.
     """
     choices = list(known)
     if given not in choices:
-        raise InferlensError(what.format(given), expected=", ".join(choices), hint=suggestion(given, choices))
+        raise InferlensError(
+            f"There is no {what} '{given}'.", expected=", ".join(choices), hint=suggestion(given, choices)
+        )

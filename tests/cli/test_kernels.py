@@ -56,7 +56,7 @@ def test_a_trace_has_the_streams(results: Path):
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        (["results", "--by", "modul"], "no rows by 'modul'"),
+        (["results", "--by", "modul"], "no way to group kernels 'modul'"),
         (["results", "--sort", "tim"], "cannot be sorted by 'tim'"),
         (["results", "--format", "html"], "no format 'html'"),
         (["nowhere"], "does not exist"),

@@ -86,7 +86,7 @@ def test_fused_layers_are_split_by_flops(results: Path) -> None:
     ("arguments", "why"),
     [
         (["--depth", "1"], "Layers have no depth."),
-        (["--by", "modul"], "There is no roofline by 'modul'."),
+        (["--by", "modul"], "There is no kind of row 'modul'."),
         (["--sort", "wun"], "sorted by 'wun'"),
         (["--format", "cvs"], "no format 'cvs'"),
         (["--plot", "floors.gif"], "cannot be written as 'gif'"),

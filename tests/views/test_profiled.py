@@ -133,7 +133,7 @@ def test_the_rule_for_fused_layers_is_said():
     assert "split equally among them" in trees(*ALL, fused="split")
     assert "0.755 ≈" in trees(*ALL, fused="split", width=160)
     assert json.loads(trees(*ALL, fused="split", format="json"))["models"][0]["rule"] == "split"
-    with pytest.raises(InferlensError, match="no rule 'half'"):
+    with pytest.raises(InferlensError, match="no rule for fused layers 'half'"):
         trees(eager(), fused="half")
 
 

@@ -34,7 +34,7 @@ def kernels(
 
     check(format)
     check_sort(sort)
-    check_choice("There are no rows by '{}'.", by, WAYS)
+    check_choice("way to group kernels", by, WAYS)
     loaded = load_profiles(paths)
     for problem in loaded.problems:
         screen.note(problem)

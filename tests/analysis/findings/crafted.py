@@ -9,8 +9,7 @@ import msgspec
 from inferlens.analysis.findings import Finding, findings
 from inferlens.record.kernel_profile import GpuLimits, Kernel, Kernels
 from inferlens.record.layer_profile import Layer, Layers, Profile, Tensor
-from inferlens.record.record import Environment, Measurement, Record
-from inferlens.record.record import GpuLimits as Card
+from inferlens.record.record import Environment, Gpu, Measurement, Record
 from inferlens.record.work import Ceilings, ModuleWork, Work
 from inferlens.spec.case import Case
 from tests.views.samples import case, facts, record
@@ -18,7 +17,7 @@ from tests.views.samples import case, facts, record
 RUNS = 40
 MS = 1e-3
 ON_GPU = case(device="cuda", precision="fp16")
-H200 = Environment(gpus=(Card(name="NVIDIA H200", compute_capability="9.0"),))
+H200 = Environment(gpus=(Gpu(name="NVIDIA H200", compute_capability="9.0"),))
 PROCESSORS = GpuLimits(name="NVIDIA H200", multiprocessors=132, compute_capability="9.0")
 
 

@@ -92,7 +92,7 @@ def test_profiles_of_another_level_say_so():
     assert "--level kernel" in kernel_table(eager())
     assert "inferlens kernels" in layer_runs(traced())
     assert kernel_table(of_kernels("pytorch", None, status="failed", reason="It broke.")) == "It broke."
-    with pytest.raises(InferlensError, match="no rows by 'names'"):
+    with pytest.raises(InferlensError, match="no way to group kernels 'names'"):
         kernel_table(traced(), by="names")  # type: ignore[arg-type]
 
 

@@ -186,7 +186,7 @@ def test_paths():
     assert ancestor([("a",), ("b",)]) == ancestor([(), ("b",)]) == ()
     assert ancestor([("ab",), ("ac",)]) == ()
     assert ancestor([("a", "b")]) == ("a", "b")
-    with pytest.raises(InferlensError, match="no rule 'spilt'"):
+    with pytest.raises(InferlensError, match="no rule for fused layers 'spilt'"):
         rule_of("spilt")
 
 

@@ -219,7 +219,7 @@ def test_why_there_are_no_floors() -> None:
     assert roofline(worked(EACH, ceilings=none)) == (
         "The ceilings of its device were not measured: PyTorch is missing."
     )
-    with pytest.raises(InferlensError, match="no roofline by 'modul'"):
+    with pytest.raises(InferlensError, match="no kind of row 'modul'"):
         roofline(worked(EACH), by="modul")  # type: ignore[arg-type]
 
 

@@ -135,7 +135,7 @@ def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: By = "n
     Raises:
         InferlensError: if there are no such rows.
     """
-    check_choice("There are no rows by '{}'.", by, WAYS)
+    check_choice("way to group kernels", by, WAYS)
     kernels = profile.kernels
     if profile.status == "ok" and kernels is None:
         return NO_KERNELS

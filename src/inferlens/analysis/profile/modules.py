@@ -66,7 +66,7 @@ def rule_of(name: str, flops: Mapping[Path, float] | None = None) -> Rule:
     Raises:
         InferlensError: if there is no rule of that name.
     """
-    check_choice("There is no rule '{}' for fused layers.", name, RULES)
+    check_choice("rule for fused layers", name, RULES)
 
     def split(paths: Sequence[Path]) -> dict[Path, float]:
         known = {path: flops[path] for path in paths if flops and flops.get(path, 0.0) > 0}

@@ -119,7 +119,7 @@ def roofline(
     Raises:
         InferlensError: for anything else in ``by``.
     """
-    check_choice("There is no roofline by '{}'.", by, BYS)
+    check_choice("kind of row", by, BYS)
     runs, work, ceilings = runs_of(profile), profile.work, profile.ceilings
     if isinstance(runs, str):
         return runs
@@ -203,11 +203,11 @@ def _total(row: Floor, shares: Sequence[tuple[Floor, float]], whole: float) -> F
     row = replace(row, time=time, share=time / whole if whole else None)
     known = [(each, share) for each, share in shares if each.floor is not None]
     flops, size, won = (sum(share * getattr(each, name) for each, share in known) for name in ("flops", "bytes", "won"))
-    made = (
-        sum(share * (each.floor or 0.0) for each, share in known if each.bound == bound)
-        for bound in ("compute", "memory")
-    )
-    return _with_floor(row, flops, size, *made, won) if known else row
+
+    def made_by(bound: str) -> float:
+        return sum(share * (each.floor or 0.0) for each, share in known if each.bound == bound)
+
+    return _with_floor(row, flops, size, made_by("compute"), made_by("memory"), won) if known else row
 
 
 def _by_module(

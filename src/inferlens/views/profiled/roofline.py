@@ -52,7 +52,7 @@ def roofed(loaded: LoadedProfiles, by: RowsBy = "layer", depth: int | None = Non
     Raises:
         InferlensError: if there are no such rows.
     """
-    check_choice("There is no roofline by '{}'.", by, BYS)
+    check_choice("kind of row", by, BYS)
     cases = [case for group in groups(loaded) for case in group]
     return [Roofed(case, roofline(case.profile, case.record, by=by, depth=depth)) for case in cases]
 
