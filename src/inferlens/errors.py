@@ -7,6 +7,8 @@ to try; the command line prints it without a traceback and exits with code 2.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from importlib import import_module
+from types import ModuleType
 
 
 def printable(text: str) -> str:
@@ -52,6 +54,18 @@ class MissingLibrary(Unsupported):
 
     def __init__(self, library: str, *, extra: str) -> None:
         super().__init__(f"{library} is not installed.", hint=f"pip install 'inferlens[{extra}]'")
+
+
+def library(name: str, *, extra: str) -> ModuleType:
+    """The library of that name, imported.
+
+    Raises:
+        MissingLibrary: if it is not installed; ``extra`` is ours that installs it.
+    """
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise MissingLibrary(name.partition(".")[0], extra=extra) from error
 
 
 SHORT_OF_MEMORY = (

@@ -19,7 +19,7 @@ from inferlens.backends.onnxruntime.providers import PROVIDERS, provider_list
 from inferlens.backends.onnxruntime.runner import CpuRunner
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
-from inferlens.models.onnx_precision import file_precision
+from inferlens.models.precision import onnx_file_precision
 from inferlens.spec.case import TensorSpec, with_batch
 from tests.backends import small
 
@@ -91,7 +91,7 @@ def test_an_onnx_file_runs_as_it_is(file: Path, preparation: Preparation) -> Non
 
 def test_an_onnx_file_is_not_run_under_another_precision(file: Path, tmp_path: Path) -> None:
     half = _exported(tmp_path, "fp16")
-    assert (file_precision(file), file_precision(half)) == ("fp32", "fp16")
+    assert (onnx_file_precision(file), onnx_file_precision(half)) == ("fp32", "fp16")
     preparation = small.preparation(tmp_path)
     with pytest.raises(Unsupported, match="is in fp32, and"):
         small.backend(CPU).prepare(_onnx(file), small.case(CPU, precision="fp16"), preparation)

@@ -156,8 +156,8 @@ def test_a_module_that_is_more_than_its_class_is_a_submodule(change: Callable[[n
 
 def test_models_of_transformers_have_their_own_paths() -> None:
     pytest.importorskip("transformers")
-    from inferlens.models.sources.base import Wish
+    from inferlens.models.sources.base import LoadRequest
     from inferlens.models.sources.transformers import Transformers
 
-    module = Transformers().open("electra", Wish()).module
+    module = Transformers().open("electra", LoadRequest()).module
     assert {"", "embeddings", "encoder.layer.0.attention.self"} <= {path for path, _ in module.named_modules()}

@@ -15,8 +15,7 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from inferlens.errors import InferlensError
-from inferlens.models import torch_precision
-from inferlens.models.onnx_precision import file_precision, graph_precision
+from inferlens.models.precision import graph_precision, onnx_file_precision, torch_file_precision
 from inferlens.models.resolve import find
 from tests.backends.quantized import quantized_file
 
@@ -95,7 +94,7 @@ def test_integer_operators_are_int8() -> None:
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
 def test_a_file_that_onnx_runtime_quantized(tmp_path: Path, kind: str) -> None:
     path = quantized_file(tmp_path, kind, "linear")
-    assert file_precision(path) == kind
+    assert onnx_file_precision(path) == kind
     assert find(str(path)).precision == kind
     assert find(str(tmp_path / "float.onnx")).precision == "fp32"
 
@@ -105,7 +104,7 @@ def test_weights_in_another_file_need_not_be_there(tmp_path: Path) -> None:
     model.graph.initializer.append(numpy_helper.from_array(np.zeros((1, 4), np.float16), "w"))
     onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
     (tmp_path / "m.data").unlink()
-    assert file_precision(tmp_path / "m.onnx") == "fp16"
+    assert onnx_file_precision(tmp_path / "m.onnx") == "fp16"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
@@ -148,7 +147,7 @@ def test_a_broken_description_of_weights_is_told_when_it_is_opened_not_before(tm
     with zipfile.ZipFile(tmp_path / "m.pt2", "w") as archive:
         archive.writestr("m/archive_format", "pt2")
         archive.writestr("m/data/weights/model_weights_config.json", config)
-    assert torch_precision.file_precision(tmp_path / "m.pt2") == "fp32"
+    assert torch_file_precision(tmp_path / "m.pt2") == "fp32"
 
 
 def test_a_graph_that_is_none_is_one_message(tmp_path: Path) -> None:

@@ -7,20 +7,18 @@ from pathlib import Path
 
 import msgspec
 
-from inferlens.errors import InferlensError, MissingLibrary, Unsupported, suggestion
+from inferlens.errors import InferlensError, MissingLibrary, Unsupported, library, suggestion
 from inferlens.models.model import Model, ModelInfo
-from inferlens.models.sources.base import Opened, Source, Wish
+from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.compiled import EngineFile, TorchTensorRtFile
 from inferlens.models.sources.factory import Factory
 from inferlens.models.sources.fake import Fake
 from inferlens.models.sources.files import SUFFIXES, TorchFile, is_plain_script
 from inferlens.models.sources.hub import Hub
+from inferlens.models.sources.libraries import Timm, Torchvision, Zoo
 from inferlens.models.sources.live import Live
 from inferlens.models.sources.onnx import OnnxFile
-from inferlens.models.sources.timm import Timm
-from inferlens.models.sources.torchvision import Torchvision
 from inferlens.models.sources.transformers import Transformers
-from inferlens.models.sources.zoo import Zoo
 from inferlens.spec.case import Case, TensorSpec, with_batch
 
 # A bare name is looked up in the sources that list their names, in this order.
@@ -77,10 +75,10 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
     source = BY_PREFIX.get(prefix)
     if source is None:  # a name from a file, such as the origin of an engine
         raise InferlensError(f"There is no source of models '{prefix}'.", expected=f"one of {', '.join(BY_PREFIX)}")
-    with_seed = Wish(seed=case.seed, weights=case.weights, trust=trust, live=live)
+    request = LoadRequest(seed=case.seed, weights=case.weights, trust=trust, live=live)
     if source.format == "module":
-        _seed(case.seed)
-    opened = source.open(name, with_seed)
+        library("torch", extra="torch").manual_seed(case.seed)
+    opened = source.open(name, request)
     if opened.module is not None and opened.format == "module":  # stored programs are what they are
         opened.module.eval().requires_grad_(False)
     weights = _weights(opened, case)
@@ -123,14 +121,6 @@ def _bare(name: str) -> ModelInfo:
         expected="a name of torchvision, timm, transformers or inferlens, a model file, or package.module:factory",
         hint=suggestion(name, known) or "torchvision:resnet18",
     )
-
-
-def _seed(seed: int) -> None:
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingLibrary("torch", extra="torch") from error
-    torch.manual_seed(seed)
 
 
 def _weights(opened: Opened, case: Case) -> str:

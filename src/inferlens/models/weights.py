@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferlens.errors import InferlensError, MissingLibrary
+from inferlens.errors import InferlensError, MissingLibrary, library
 
 if TYPE_CHECKING:
     import torch
@@ -249,7 +249,7 @@ def _read_state(file: Path) -> Mapping[str, torch.Tensor]:
         raise InferlensError(f"There is no file {file}.")
     try:
         if file.suffix == ".safetensors":
-            state = _read_safetensors(file)
+            state = library("safetensors.torch", extra="models").load_file(file)
         else:
             # weights_only: a pickle can hold code, and weights come from strangers.
             state = torch.load(file, map_location="cpu", weights_only=True)
@@ -273,14 +273,6 @@ def _read_state(file: Path) -> Mapping[str, torch.Tensor]:
             hint="save it again with torch.save(model.state_dict(), file)",
         )
     return state
-
-
-def _read_safetensors(file: Path) -> Any:
-    try:
-        from safetensors.torch import load_file
-    except ImportError as error:
-        raise MissingLibrary("safetensors", extra="models") from error
-    return load_file(file)
 
 
 def _shape(tensor: torch.Tensor) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from inferlens.errors import Unsupported
-from inferlens.models.onnx_precision import file_precision
+from inferlens.models.precision import onnx_file_precision
 from inferlens.spec.case import TensorSpec
 
 
@@ -17,7 +17,7 @@ def check_precision(path: Path, precision: str) -> None:
     Raises:
         Unsupported: if the file is in another precision.
     """
-    own = file_precision(path)
+    own = onnx_file_precision(path)
     if own != precision:
         raise Unsupported(
             f"The file {path.name} is in {own}, and it is run as it is.",

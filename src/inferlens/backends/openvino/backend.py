@@ -22,7 +22,7 @@ from inferlens.backends.onnxruntime.runner import as_output
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
-from inferlens.models.onnx_precision import file_precision
+from inferlens.models.precision import onnx_file_precision
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case
 
@@ -76,7 +76,7 @@ class OpenVino(Backend):
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """Exports if the model is no ONNX file; a runner that compiles it when it is entered."""
         options: Options = self.parse_options(case)
-        if model.format == "onnx" and model.path is not None and file_precision(model.path) in QUANTIZED:
+        if model.format == "onnx" and model.path is not None and onnx_file_precision(model.path) in QUANTIZED:
             check_precision(model.path, case.precision)
         return OpenVinoRunner(onnx_file(model, case, preparation, "fp32"), model, case, preparation, options)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Wish:
+class LoadRequest:
     """How a model is to be opened.
 
     Attributes:
@@ -74,16 +74,16 @@ class Source(ABC):
     runs_code: ClassVar[bool] = False  # whether a name alone makes it import and call what is written there
     format: ClassVar[Format] = "module"
 
-    @abstractmethod
     def names(self) -> Sequence[str]:
         """Every name it knows; empty if they cannot be listed.
 
         Raises:
             MissingLibrary: if the library behind it is not installed.
         """
+        return ()
 
     @abstractmethod
-    def open(self, name: str, wish: Wish) -> Opened:
+    def open(self, name: str, request: LoadRequest) -> Opened:
         """The model called ``name``.
 
         Raises:

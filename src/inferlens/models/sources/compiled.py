@@ -6,7 +6,6 @@ the file itself. An engine that something else built has no provenance: its inpu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
@@ -18,7 +17,7 @@ from inferlens.models import engine_header as plan_file
 from inferlens.models import provenance
 from inferlens.models.model import TRUST, Format, ModelInfo, Origin, Problem
 from inferlens.models.provenance import Provenance
-from inferlens.models.sources.base import Opened, Source, Wish
+from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.files import existing
 from inferlens.models.sources.onnx import OnnxFile
 from inferlens.record.files import sha256
@@ -31,10 +30,6 @@ class Compiled(Source):
     suffixes: ClassVar[tuple[str, ...]]
     title: ClassVar[str]
     danger: ClassVar[str] = ""  # of every file of this kind, as of ``ModelInfo``
-
-    def names(self) -> Sequence[str]:
-        """Files are not listed."""
-        return ()
 
     def find(self, name: str) -> ModelInfo:
         """See :class:`Source`."""
@@ -51,10 +46,10 @@ class Compiled(Source):
             origin=_origin(made), danger=danger,
         )  # fmt: skip
 
-    def open(self, name: str, wish: Wish) -> Opened:
+    def open(self, name: str, request: LoadRequest) -> Opened:
         """See :class:`Source`."""
         path = existing(name)
-        if self.danger and not wish.trust:
+        if self.danger and not request.trust:
             raise InferlensError(self.danger.format(path=path), hint=TRUST)
         made = provenance.read(path)
         source = f"{self.title}, sha256 {made.file_sha256 if made else sha256(path)}"

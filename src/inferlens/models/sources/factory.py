@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from inferlens.errors import InferlensError, suggestion
 from inferlens.models.examples import with_example
 from inferlens.models.model import ModelInfo
-from inferlens.models.sources.base import Opened, Source, Wish
+from inferlens.models.sources.base import LoadRequest, Opened, Source
 
 MOST_NAMED = 10  # of what is in a module, where it lacks what was asked for
 
@@ -25,10 +24,6 @@ class Factory(Source):
 
     prefix = "factory"
     runs_code = True
-
-    def names(self) -> Sequence[str]:
-        """Factories are not listed."""
-        return ()
 
     def find(self, name: str) -> ModelInfo:
         """See :class:`Source`."""
@@ -46,7 +41,7 @@ class Factory(Source):
             )
         return ModelInfo(spec=f"factory:{name}", name=factory, format="module", batch=None)
 
-    def open(self, name: str, wish: Wish) -> Opened:  # noqa: ARG002 - the factory makes its own weights
+    def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - the factory makes its own weights
         """See :class:`Source`."""
         import torch
 

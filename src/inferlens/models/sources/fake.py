@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from inferlens.models.model import ModelInfo
-from inferlens.models.sources.base import Opened, Source, Wish
+from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.spec.case import TensorSpec
 
 
@@ -15,14 +13,10 @@ class Fake(Source):
     prefix = "fake"
     format = "fake"
 
-    def names(self) -> Sequence[str]:
-        """Any name will do, so none is listed."""
-        return ()
-
     def find(self, name: str) -> ModelInfo:
         """See :class:`Source`."""
         return ModelInfo(spec=f"fake:{name}", name=name or "fake", format="fake")
 
-    def open(self, name: str, wish: Wish) -> Opened:  # noqa: ARG002 - nothing is opened
+    def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - nothing is opened
         """See :class:`Source`."""
         return Opened(format="fake", inputs=(TensorSpec("x", (1, 3, 8, 8)),), weights="none")

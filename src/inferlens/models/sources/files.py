@@ -8,20 +8,20 @@ from __future__ import annotations
 import os
 import pickle
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from inferlens.errors import InferlensError, MissingLibrary
+from inferlens.errors import InferlensError, library
 from inferlens.models import input_notes
 from inferlens.models.examples import spec_of, with_example
 from inferlens.models.model import TRUST, Format, ModelInfo
-from inferlens.models.sources.base import Opened, Source, Wish
+from inferlens.models.precision import torch_file_precision
+from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.program_check import code_in
-from inferlens.models.torch_precision import file_precision
 from inferlens.record.files import sha256
 from inferlens.spec.case import TensorSpec
 
@@ -40,10 +40,6 @@ class TorchFile(Source):
 
     prefix = "file"
 
-    def names(self) -> Sequence[str]:
-        """Files are not listed."""
-        return ()
-
     def find(self, name: str) -> ModelInfo:
         """See :class:`Source`."""
         path = existing(name)
@@ -59,24 +55,21 @@ class TorchFile(Source):
             name=path.stem,
             format=FORMATS[kind],
             batch=None,
-            precision="fp32" if kind == "pickle" else file_precision(path),
+            precision="fp32" if kind == "pickle" else torch_file_precision(path),
             danger=_danger(path, kind),
         )
 
-    def open(self, name: str, wish: Wish) -> Opened:
+    def open(self, name: str, request: LoadRequest) -> Opened:
         """See :class:`Source`."""
         path = existing(name)
-        try:
-            import torch  # noqa: F401 - only to say clearly that it is missing
-        except ImportError as error:
-            raise MissingLibrary("torch", extra="torch") from error
-        with broken_file(path), only_weights(not wish.trust):
+        library("torch", extra="torch")
+        with broken_file(path), only_weights(not request.trust):
             kind = kind_of(path)
             if kind == "torchscript":
                 return _script(path)
             if kind == "exported":
-                return _exported(path, wish.trust)
-            return _pickled(path, wish.trust)
+                return _exported(path, request.trust)
+            return _pickled(path, request.trust)
 
 
 def _danger(path: Path, kind: Kind) -> str:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from inferlens.errors import InferlensError, MissingLibrary, suggestion
+from inferlens.errors import InferlensError, library, suggestion
 from inferlens.models.model import ModelInfo
-from inferlens.models.sources.base import Opened, Source, Wish
+from inferlens.models.sources.base import LoadRequest, Opened, Source
 
 
 class Hub(Source):
@@ -18,17 +17,13 @@ class Hub(Source):
     prefix = "hub"
     runs_code = True
 
-    def names(self) -> Sequence[str]:
-        """Repositories are not listed."""
-        return ()
-
     def find(self, name: str) -> ModelInfo:
         """See :class:`Source`."""
         folder, entry = _split(name)
         _check(folder)
         return ModelInfo(spec=f"hub:{name}", name=entry, format="module")
 
-    def open(self, name: str, wish: Wish) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
+    def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
         """See :class:`Source`."""
         import torch
 
@@ -62,10 +57,7 @@ def _check(repository: str) -> Path:
     Raises:
         InferlensError: if it would have to be fetched.
     """
-    try:
-        import torch
-    except ImportError as error:
-        raise MissingLibrary("torch", extra="torch") from error
+    torch = library("torch", extra="torch")
     if Path(repository, "hubconf.py").exists():
         return Path(repository)
     owner_and_name, _, branch = repository.partition(":")

@@ -5,24 +5,19 @@ The file is our own and lives as long as the run. cloudpickle takes classes of `
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from inferlens.errors import InferlensError, MissingLibrary
+from inferlens.errors import InferlensError, library
 from inferlens.models.examples import format_of, named_tensors, with_example
 from inferlens.models.model import ModelInfo
-from inferlens.models.sources.base import Opened, Source, Wish
+from inferlens.models.sources.base import LoadRequest, Opened, Source
 
 
 class Live(Source):
     """The module that the parent process has in hand."""
 
     prefix = "live"
-
-    def names(self) -> Sequence[str]:
-        """There is only one."""
-        return ()
 
     def find(self, name: str) -> ModelInfo:
         """See :class:`Source`; a live module is handed over, never looked up."""
@@ -32,12 +27,12 @@ class Live(Source):
             hint="inferlens.bench(module, example_inputs) in Python",
         )
 
-    def open(self, name: str, wish: Wish) -> Opened:
+    def open(self, name: str, request: LoadRequest) -> Opened:
         """See :class:`Source`."""
         import cloudpickle
 
-        assert wish.live
-        module, script, example = cloudpickle.loads(wish.live.read_bytes())
+        assert request.live
+        module, script, example = cloudpickle.loads(request.live.read_bytes())
         if script is not None:
             import io
 
@@ -53,11 +48,7 @@ def save(module: Any, example: Any, path: Path) -> ModelInfo:
     Raises:
         InferlensError: if it is no module, or cannot be written, or the example inputs are missing or of another form.
     """
-    try:
-        import cloudpickle
-        import torch
-    except ImportError as error:
-        raise MissingLibrary("torch or cloudpickle", extra="torch") from error
+    torch, cloudpickle = library("torch", extra="torch"), library("cloudpickle", extra="torch")
     if not isinstance(module, torch.nn.Module):
         raise InferlensError(f"A model cannot be a {type(module).__name__}.", expected="a name, a file or an nn.Module")
     if example is None:

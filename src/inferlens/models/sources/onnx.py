@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from inferlens.errors import InferlensError, MissingLibrary
+from inferlens.errors import InferlensError, library
 from inferlens.models.model import ModelInfo
-from inferlens.models.onnx_precision import graph_precision
-from inferlens.models.sources.base import Opened, Source, Wish
+from inferlens.models.precision import graph_precision
+from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.files import AGAIN, broken_file, existing
 from inferlens.record.files import sha256
 from inferlens.spec.case import DTYPES, Shape, TensorSpec
 
-FLOATS = (
-    1,
-    10,
-    11,
-    16,
-)  # of onnx.TensorProto.DataType: the types that parameters have; integers are shapes and indices
+FLOATS = (1, 10, 11, 16)  # of onnx.TensorProto.DataType: types of parameters; integers are shapes and indices
 
 
 class OnnxFile(Source):
@@ -29,10 +23,6 @@ class OnnxFile(Source):
 
     prefix = "onnx"
     format = "onnx"
-
-    def names(self) -> Sequence[str]:
-        """Files are not listed."""
-        return ()
 
     def find(self, name: str) -> ModelInfo:
         """See :class:`Source`."""
@@ -47,7 +37,7 @@ class OnnxFile(Source):
             precision=graph_precision(model),
         )
 
-    def open(self, name: str, wish: Wish) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
+    def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
         """See :class:`Source`."""
         path = existing(name)
         model = onnx_graph(path)
@@ -75,10 +65,7 @@ def onnx_graph(path: Path) -> Any:
         MissingLibrary: if the package onnx is not there.
         InferlensError: if the file is no ONNX graph.
     """
-    try:
-        import onnx
-    except ImportError as error:
-        raise MissingLibrary("onnx", extra="onnx") from error
+    onnx = library("onnx", extra="onnx")
     with broken_file(path):
         model = onnx.load(str(path), load_external_data=False)
         if not model.graph.node:

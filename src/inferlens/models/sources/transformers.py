@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from inferlens.errors import InferlensError, MissingLibrary, suggestion
+from inferlens.errors import InferlensError, library, suggestion
 from inferlens.models.adapter import ByKeyword
 from inferlens.models.model import ModelInfo
-from inferlens.models.sources.base import Opened, Source, Wish
+from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.spec.case import TensorSpec
 
 TOKENS = 128
@@ -48,12 +48,13 @@ class Transformers(Source):
             ) from None
         return ModelInfo(spec=f"{self.prefix}:{name}", name=Path(name).name, format="module")
 
-    def open(self, name: str, wish: Wish) -> Opened:
+    def open(self, name: str, request: LoadRequest) -> Opened:
         """See :class:`Source`."""
         transformers = _library()
-        if wish.weights and not Path(wish.weights).suffix:
+        if request.weights and not Path(request.weights).suffix:
             raise InferlensError(
-                f"transformers would fetch the weights '{wish.weights}' from the network.", hint="--weights with a file"
+                f"transformers would fetch the weights '{request.weights}' from the network.",
+                hint="--weights with a file",
             )
         config = _config(name)
         try:
@@ -73,12 +74,8 @@ class Transformers(Source):
 def _library() -> Any:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    try:
-        import torch  # noqa: F401 - transformers imports without it, and then builds nothing
-        import transformers
-    except ImportError as error:
-        raise MissingLibrary("transformers", extra="models") from error
-    return transformers
+    library("torch", extra="torch")  # transformers imports without it, and then builds nothing
+    return library("transformers", extra="models")
 
 
 def _config_names() -> list[str]:

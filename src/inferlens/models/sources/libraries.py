@@ -1,13 +1,17 @@
-"""``torchvision:NAME``: every model that ``torchvision.models.list_models()`` names."""
+"""Models of libraries by name: ``torchvision:``, ``timm:`` and our own, ``inferlens:``. Nothing is fetched."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from inferlens.errors import InferlensError, MissingLibrary
-from inferlens.models.sources.base import Opened, Source, Wish
+import inferlens
+from inferlens.errors import InferlensError, library
+from inferlens.models.sources.base import LoadRequest, Opened, Source
+from inferlens.models.zoo import ZOO
 from inferlens.spec.case import TensorSpec
 
 CLIPS = {"r3d_18": 112, "mc3_18": 112, "r2plus1d_18": 112}  # frames of these video models are this wide, of others 224
@@ -20,14 +24,14 @@ class Torchvision(Source):
 
     def names(self) -> Sequence[str]:
         """See :class:`Source`."""
-        names: list[str] = _library().models.list_models()
+        names: list[str] = library("torchvision", extra="models").models.list_models()
         return names
 
-    def open(self, name: str, wish: Wish) -> Opened:
+    def open(self, name: str, request: LoadRequest) -> Opened:
         """See :class:`Source`."""
-        torchvision = _library()
+        torchvision = library("torchvision", extra="models")
         builder = torchvision.models.get_model_builder(name)
-        arguments: dict[str, Any] = {"weights": _cached(torchvision, name, wish.weights)}
+        arguments: dict[str, Any] = {"weights": _cached(torchvision, name, request.weights)}
         parameters = inspect.signature(builder).parameters
         if "weights_backbone" in parameters:
             arguments["weights_backbone"] = None
@@ -36,7 +40,7 @@ class Torchvision(Source):
         return Opened(
             format="module",
             module=builder(**arguments),
-            inputs=_inputs(torchvision, name),
+            inputs=_image_inputs(torchvision, name),
             fresh=arguments["weights"] is None,
             named_weights=arguments["weights"] is not None,
             weights=str(arguments["weights"] or ""),
@@ -44,18 +48,55 @@ class Torchvision(Source):
         )
 
 
-def _library() -> Any:
-    try:
-        import torchvision
-    except ImportError as error:
-        raise MissingLibrary("torchvision", extra="models") from error
-    return torchvision
+class Timm(Source):
+    """Models of timm."""
+
+    prefix = "timm"
+
+    def names(self) -> Sequence[str]:
+        """See :class:`Source`."""
+        names: list[str] = library("timm", extra="models").list_models()
+        return names
+
+    def open(self, name: str, request: LoadRequest) -> Opened:
+        """See :class:`Source`."""
+        if request.weights and not Path(request.weights).suffix:
+            raise InferlensError(
+                f"timm would fetch the weights '{request.weights}' from the network.", hint="--weights with a file"
+            )
+        timm = library("timm", extra="models")
+        module = timm.create_model(name, pretrained=False)
+        shape = tuple(module.pretrained_cfg.get("input_size", (3, 224, 224)))
+        return Opened(
+            format="module",
+            module=module,
+            inputs=(TensorSpec("x", (1, *shape)),),
+            fresh=True,
+            source=f"timm {timm.__version__}",
+        )
+
+
+class Zoo(Source):
+    """The models in ``inferlens.models.zoo``."""
+
+    prefix = "inferlens"
+
+    def names(self) -> Sequence[str]:
+        """See :class:`Source`."""
+        return list(ZOO)
+
+    def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
+        """See :class:`Source`."""
+        module, _, factory = ZOO[name].partition(":")
+        library("torch", extra="torch")
+        built = getattr(import_module(module), factory)()
+        inputs = (TensorSpec("x", (1, 3, 224, 224)),)
+        source = f"inferlens {inferlens.__version__}"
+        return Opened(format="module", module=built, inputs=inputs, fresh=True, source=source)
 
 
 def _cached(torchvision: Any, name: str, wanted: str | None) -> Any:
     """The weights of that name, if torch's hub folder has their file: nothing is fetched."""
-    from pathlib import Path
-
     import torch
 
     if wanted is None or Path(wanted).suffix:  # a file is loaded afterwards, whatever the source
@@ -75,7 +116,7 @@ def _cached(torchvision: Any, name: str, wanted: str | None) -> Any:
     return weights
 
 
-def _inputs(torchvision: Any, name: str) -> tuple[TensorSpec, ...]:
+def _image_inputs(torchvision: Any, name: str) -> tuple[TensorSpec, ...]:
     module = torchvision.models.get_model_builder(name).__module__
     if ".video" in module:
         width = CLIPS.get(name, 224)
