@@ -21,7 +21,7 @@ from inferlens.backends.profiling import kernel_runs  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
 from inferlens.record.kernel_profile import Kernels  # noqa: E402
 from inferlens.spec.case import TensorSpec  # noqa: E402
-from inferlens.trace import multiprocessors  # noqa: E402
+from inferlens.trace import occupancy  # noqa: E402
 from tests.backends import small  # noqa: E402
 from tests.backends.profiling.layered import ODD, Fused  # noqa: E402
 from tests.backends.profiling.layered import model as layered  # noqa: E402
@@ -289,7 +289,7 @@ def test_the_estimate_is_the_profilers(tmp_path: Path) -> None:
             launched = event.launched
             if launched.kind != "kernel" or event.shared_memory is None or event.shared_memory > LATER:
                 continue
-            own = multiprocessors.achieved(gpu, launched.grid, launched.block, event.registers, event.shared_memory)
+            own = occupancy.achieved(gpu, launched.grid, launched.block, event.registers, event.shared_memory)
             assert event.occupancy == pytest.approx(own, abs=0.00501)
             compared += 1
     assert compared > 50

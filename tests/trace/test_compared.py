@@ -8,8 +8,8 @@ import pytest
 
 from inferlens.trace import read
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.diff import execution, kernels_compared, modules_compared, operators_compared
-from inferlens.trace.ranks import traces_in
+from inferlens.trace.diff import execution, rows_compared
+from inferlens.trace.folders import traces_in
 from tests.commands import inferlens
 from tests.trace.samples import event, kernel, launch, of_torch, step, text, training
 
@@ -32,7 +32,7 @@ def analyses() -> tuple[Analysis, Analysis]:
 
 
 def test_kernels_of_one_step_are_compared() -> None:
-    table = list(kernels_compared(*analyses()).rows())
+    table = list(rows_compared("kernels", *analyses()).rows())
     assert [(row["name"], round(row["change"] * 1e6), row["state"]) for row in table] == [
         ("add", -200, "gone"), ("relu", 80, "new"), ("s16816gemm", -50, ""),
         ("Memcpy DtoH (Device -> Pageable)", -40, "gone"),
@@ -42,12 +42,12 @@ def test_kernels_of_one_step_are_compared() -> None:
 
 
 def test_operators_are_matched_by_shapes_and_modules_by_path() -> None:
-    rows = {(row["name"], row["shapes"]): row for row in operators_compared(*analyses()).rows()}
+    rows = {(row["name"], row["shapes"]): row for row in rows_compared("operators", *analyses()).rows()}
     assert round(rows["aten::mm", "[[8,4],[4,4]]"]["change"] * 1e6) == -50
     assert round(rows["aten::linear", "[[8,4],[4,4]]"]["change"] * 1e6) == -120
     assert rows["aten::copy_", ""]["state"] == "gone"
     same = Analysis(read(of_torch()))
-    assert {row["change"] for row in modules_compared(same, same).rows()} == {0.0}
+    assert {row["change"] for row in rows_compared("modules", same, same).rows()} == {0.0}
 
 
 def test_execution_side_by_side_keeps_what_is_new_and_gone() -> None:
@@ -60,7 +60,7 @@ def test_execution_side_by_side_keeps_what_is_new_and_gone() -> None:
 def test_a_trace_is_no_different_from_itself() -> None:
     for data in (training(), of_torch()):
         one = Analysis(read(data))
-        for table in (kernels_compared(one, one), operators_compared(one, one), execution(one, one)):
+        for table in (rows_compared("kernels", one, one), rows_compared("operators", one, one), execution(one, one)):
             assert all(row["change"] == 0 and row["state"] == "" for row in table.rows())
 
 

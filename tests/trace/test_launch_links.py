@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from inferlens.trace import Category, LaunchLinks, Trace, read
 from inferlens.trace.intervals import Intervals
-from tests.trace.samples import H100, event, kernel, launch, of_torch, shared, step, text, training
+from tests.trace.samples import H100, event, kernel, launch, of_torch, shared, text, training
 
 # Small numbers, so that events begin and end together, are empty, and overlap in every way.
 SPANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(0, 12)), max_size=25)
@@ -52,20 +52,6 @@ def test_a_graph_launches_many_and_numbers_may_come_again() -> None:
 def test_launches_of_other_threads_are_not_within() -> None:
     trace = read(text(event("aten::mm", 0, 20, tid=1), launch(5, 2, tid=2), kernel(5, 9, 1, "a")))
     assert operators_of_kernels(trace) == {"a": ""}
-
-
-def test_all_scopes_around_a_launch_outermost_first() -> None:
-    scopes = [
-        event(name, begin, 30 - 2 * begin, "user_annotation") for begin, name in enumerate(("model", "block", "conv"))
-    ]
-    inside = [event("aten::conv2d", 3, 10), launch(1, 5), launch(2, 28.5), launch(3, 40)]
-    trace = read(text(step(0, -5, 100), *scopes, *inside))
-    names = LaunchLinks(trace).annotations_of_calls()
-    assert names == [
-        ("ProfilerStep#0", "model", "block", "conv"),
-        ("ProfilerStep#0", "model", "block"),
-        ("ProfilerStep#0",),
-    ]
 
 
 @given(SPANS, st.lists(st.tuples(st.integers(0, 3), st.integers(0, 45)), max_size=12))

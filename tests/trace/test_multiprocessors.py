@@ -7,7 +7,7 @@ from math import prod
 import pytest
 
 from inferlens.record.kernel_profile import GpuLimits
-from inferlens.trace.multiprocessors import achieved, blocks_that_fit, theoretical
+from inferlens.trace.occupancy import achieved, blocks_that_fit, theoretical
 from tests.backends.profiling.kernel_samples import H200, NAMES, runs
 
 # Of cudaOccMaxActiveBlocksPerMultiprocessor in cuda_occupancy.h, CUDA 13.0: compute capability, threads and shared

@@ -15,8 +15,7 @@ from inferlens.errors import InferlensError
 from inferlens.trace import read
 from inferlens.trace.advice import advice_of
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.stepping import CUT_OFF, SLOW, stepping, trend
-from inferlens.trace.timeline import timeline
+from inferlens.trace.timeline import CUT_OFF, SLOW, stepping, timeline, trend
 from tests.trace.samples import GPU, H100, V100, event, kernel, launch, of_torch, shared, step, text, training
 
 
@@ -240,7 +239,7 @@ def test_public_traces_have_the_numbers_of_the_plugin(path: Path) -> None:
 
 def test_modules_and_memory_of_torch() -> None:
     from inferlens.trace.memory import holders, peaks
-    from inferlens.trace.module_tree import module_tree
+    from inferlens.trace.modules import module_tree
 
     analysis = Analysis(read(of_torch()))
     tree = list(module_tree(analysis).rows())

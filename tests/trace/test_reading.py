@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferlens.errors import InferlensError
-from inferlens.trace import Category, Trace, pieces, read, source
+from inferlens.trace import Category, Trace, read
+from inferlens.trace.reading import source
 from tests.trace.samples import H100, V100, event, kernel, launch, of_torch, shared, text, training
 
 
@@ -33,13 +34,12 @@ def test_a_trace_of_torch_is_read_as_json_reads_it() -> None:
     assert len(trace.allocations) == sum(each["name"] == "[memory]" for each in json.loads(of_torch())["traceEvents"])
 
 
-def test_shapes_and_types_are_there_when_asked_for() -> None:
+def test_shapes_are_there_when_asked_for() -> None:
     trace = read(of_torch())
     names = trace.names_of(trace.scopes.row)
     place = names.index("aten::addmm")
-    shapes, types = (json.loads(trace.texts[codes[place]]) for codes in (trace.scopes.shapes, trace.scopes.types))
+    shapes = json.loads(trace.texts[trace.scopes.shapes[place]])
     assert shapes[:3] == [[16], [2, 8], [8, 16]]
-    assert types[:3] == ["float"] * 3
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_public_traces_of_old_and_new_writers(path: Path, events: int, gpu: int,
 
 def test_gpu_events_have_what_the_profiler_tells_of_them() -> None:
     told = {
-        "External id": 5, "registers per thread": 40, "shared memory": 1024, "blocks per SM": 0.5, "warps per SM": 4.0,
+        "External id": 5, "registers per thread": 40, "shared memory": 1024, "blocks per SM": 0.5,
         "est. achieved occupancy %": 31, "grid": [7, 2, 1], "block": [128, 1, 1],
     }  # fmt: skip
     gpu = read(text(launch(3, 1), kernel(3, 4, 2, **told), kernel(4, 9, 1, "Memset", "gpu_memset"))).gpu
@@ -68,7 +68,7 @@ def test_gpu_events_have_what_the_profiler_tells_of_them() -> None:
         0,
         5,
     )
-    assert (gpu.blocks_per_sm[0], gpu.warps_per_sm[0], gpu.occupancy[0]) == (0.5, 4.0, 31)
+    assert (gpu.blocks_per_sm[0], gpu.occupancy[0]) == (0.5, 31)
     assert gpu.registers[1] == -1
     assert gpu.blocks_per_sm[1] != gpu.blocks_per_sm[1]
 
@@ -166,4 +166,3 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
 def test_training_sample_is_as_it_is_meant() -> None:
     trace = read(training())
     assert (len(trace.gpu), len(trace.calls), len(trace.scopes)) == (6, 8, 10)
-    assert pieces.MOST_HELD > source.BLOCK

@@ -9,7 +9,7 @@ import pytest
 
 from inferlens.trace import read
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.runs import run_of, runs_in
+from inferlens.trace.folders import run_of, runs_in
 from tests.commands import inferlens
 from tests.trace.samples import event, kernel, launch, step, text, training
 

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.cache import read_cached
-from inferlens.trace.reading import read
-from inferlens.trace.table import Table
+from inferlens.trace.columns import Columns
+from inferlens.trace.reading.cache import read_cached
+from inferlens.trace.reading.read import read
 
 if TYPE_CHECKING:
     from polars import DataFrame
 
     from inferlens.trace.advice import Advice
-    from inferlens.trace.overview import Overview
+    from inferlens.trace.analysis import Overview
 
 
 class LoadedTrace:
@@ -49,7 +49,7 @@ class LoadedTrace:
 
     def modules(self) -> DataFrame:
         """Modules in the order of a walk through their tree."""
-        from inferlens.trace.module_tree import module_tree
+        from inferlens.trace.modules import module_tree
 
         return _frame(module_tree(self.analysis))
 
@@ -61,7 +61,7 @@ class LoadedTrace:
 
     def steps(self) -> DataFrame:
         """Every step, and what its time went to."""
-        from inferlens.trace.stepping import stepping
+        from inferlens.trace.timeline import stepping
 
         return _frame(stepping(self.analysis))
 
@@ -73,7 +73,7 @@ class LoadedTrace:
 
     def events(self) -> DataFrame:
         """All complete events, in the order of the file; begin and duration in nanoseconds."""
-        from inferlens.trace.category import Category
+        from inferlens.trace.trace import Category
 
         trace = self.analysis.trace
         names = {int(category): category.name.lower() for category in Category}
@@ -85,7 +85,7 @@ class LoadedTrace:
             "begin": trace.begin,
             "duration": trace.duration,
         }
-        return _frame(Table(columns))
+        return _frame(Columns(columns))
 
 
 def load_trace(path: Path | str, step: int | str | None = None, *, cache: bool = True) -> LoadedTrace:
@@ -103,6 +103,6 @@ def load_trace(path: Path | str, step: int | str | None = None, *, cache: bool =
     return LoadedTrace(Analysis(read_cached(file) if cache else read(file), step))
 
 
-def _frame(table: Table) -> DataFrame:
+def _frame(table: Columns) -> DataFrame:
     made: DataFrame = table.frame()
     return made

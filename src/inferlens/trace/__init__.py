@@ -7,40 +7,19 @@
     trace.about.devices                           # the GPUs' properties
 
 ``Trace`` has all complete events in the order of the file. ``trace.gpu``, ``trace.calls`` (of the CUDA runtime and
-driver), ``trace.scopes`` (operators and annotations) and ``trace.allocations`` are tables of their own, whose ``row``
-is an event's place among all; a *place* is one in such a table.
+driver), ``trace.scopes`` (operators and annotations) and ``trace.allocations`` have columns of their own, whose ``row``
+is an event's place among all; a *place* is one in such columns.
 
     links = LaunchLinks(trace)
     links.launch                                  # for each GPU event the place in trace.calls of what launched it
     links.operator                                # and the place in trace.scopes of the innermost operator around that
-    links.annotations_of_calls()                  # for each call the names of all record_function scopes around it
     links.parent                                  # for each scope the place of the one around it
 
 Reading is lenient: what was skipped, mended or missing stands in ``trace.notes``, a sentence each.
 """
 
-from inferlens.trace.category import CALLS, GPU, SCOPES, Category
-from inferlens.trace.forms import About, DeviceProperties, Distributed
 from inferlens.trace.launch_links import NONE, LaunchLinks
-from inferlens.trace.reading import read
-from inferlens.trace.trace import UNKNOWN, Allocations, Calls, GpuEvents, Scopes, Thread, Trace
+from inferlens.trace.reading.read import read
+from inferlens.trace.trace import UNKNOWN, Category, Trace
 
-__all__ = [
-    "CALLS",
-    "GPU",
-    "NONE",
-    "SCOPES",
-    "UNKNOWN",
-    "About",
-    "Allocations",
-    "Calls",
-    "Category",
-    "DeviceProperties",
-    "Distributed",
-    "GpuEvents",
-    "LaunchLinks",
-    "Scopes",
-    "Thread",
-    "Trace",
-    "read",
-]
+__all__ = ["NONE", "UNKNOWN", "Category", "LaunchLinks", "Trace", "read"]

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 import numpy as np
 from msgspec import Struct
 
-from inferlens.trace.analysis import Analysis
-from inferlens.trace.category import Category
-from inferlens.trace.idle import synchronising
-from inferlens.trace.overview import Overview
-from inferlens.trace.table import SECOND
+from inferlens.trace.analysis import Analysis, Overview
+from inferlens.trace.columns import SECOND
+from inferlens.trace.shares import synchronising
+from inferlens.trace.trace import Category
 from inferlens.units import duration, percent, plural
 
 _LOADER, _SYNCHRONISING, _COPY, _COMMUNICATION, _ALLOCATING = 0.05, 0.05, 0.05, 0.1, 0.02

@@ -5,18 +5,48 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
 
+from inferlens.trace.columns import SECOND, Columns
 from inferlens.trace.costs import Costs
 from inferlens.trace.gpu_use import GpuUse, gpu_use
 from inferlens.trace.intervals import Intervals
-from inferlens.trace.kernels import kernels
 from inferlens.trace.launch_links import LaunchLinks
-from inferlens.trace.operators import operators
-from inferlens.trace.overview import Overview, overview_of
-from inferlens.trace.shares import parts_of
+from inferlens.trace.shares import HOST, SYNCHRONISING, idle_of, parts_of, shares_of
 from inferlens.trace.steps import Steps, steps_of
-from inferlens.trace.table import Table
+from inferlens.trace.tables import kernels, operators
 from inferlens.trace.trace import Bools, Trace
+
+# From this share of the step's time on one side decides; between the two, both do.
+GPU_BOUND, HOST_BOUND = 0.8, 0.3
+
+
+class Overview(Struct, frozen=True, kw_only=True):
+    """Means over the steps that count; seconds.
+
+    Attributes:
+        steps: those that count; ``left_out`` were cut off by the profiler's end.
+        step_time: of one step.
+        parts: of one step, by what it went to; they add up to it.
+        idle: of one step, by cause; the mean over GPUs.
+        bound: ``GPU``, ``host``, ``both`` or ``CPU only``.
+        gpus: each that ran a kernel.
+        notes: what was skipped while reading.
+    """
+
+    steps: int
+    left_out: int
+    step_time: float
+    parts: dict[str, float]
+    idle: dict[str, float]
+    bound: str
+    gpus: tuple[GpuUse, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def waiting(self) -> float:
+        """Seconds of one step in which the GPU waited for the host, synchronising included."""
+        return self.idle[HOST] + self.idle[SYNCHRONISING]
 
 
 class Analysis:
@@ -64,13 +94,27 @@ class Analysis:
     @cached_property
     def overview(self) -> Overview:
         """What the trace, or the step that was chosen, comes to."""
-        return overview_of(self)
+        steps = self.counted
+        count = max(len(steps), 1)
+        length = float((steps.end - steps.begin).sum()) / count / SECOND
+        parts = {name: float(np.sum(times)) / count / SECOND for name, times in shares_of(self.parts, steps).items()}
+        idle = {why: time / count / SECOND for why, time in idle_of(self.trace, self.launch_links, steps).items()}
+        return Overview(
+            steps=len(steps),
+            left_out=len(self.steps) - len(steps) if self.step is None else 0,
+            step_time=length,
+            parts=parts,
+            idle=idle,
+            bound=_bound(length, idle) if self.gpu_use and length else "CPU only",
+            gpus=self.gpu_use,
+            notes=self.trace.notes,
+        )
 
-    def operators(self, *by: str) -> Table:
+    def operators(self, *by: str) -> Columns:
         """Operators, told apart by name, and by ``shapes`` or ``stack`` too where that is asked for."""
         return operators(self.costs, by=by, within=self.scopes_within)
 
-    def kernels(self, *, by_operator: bool = False) -> Table:
+    def kernels(self, *, by_operator: bool = False) -> Columns:
         """Kernels, copies and fills, told apart by name, or by what launched them too."""
         return kernels(self.costs, by_operator=by_operator, within=self.gpu_within)
 
@@ -96,3 +140,9 @@ class Analysis:
         high = np.where(known, self.counted.host_end[0], self.counted.end[0])
         within: Bools = (moment >= low) & (moment < high)
         return within
+
+
+def _bound(length: float, idle: dict[str, float]) -> str:
+    if 1 - sum(idle.values()) / length >= GPU_BOUND:
+        return "GPU"
+    return "host" if (idle[HOST] + idle[SYNCHRONISING]) / length >= HOST_BOUND else "both"

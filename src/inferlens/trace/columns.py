@@ -1,247 +1,139 @@
-"""Events become columns, some thousands at a time, so that no more of them than that exist at once."""
+"""Rows of an analysis as named columns of equal length; seconds and bytes, ``None`` or NaN for what is not known."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import fields
-from operator import attrgetter
-from typing import Any, TypeVar
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
 
-from inferlens.trace.category import CALLS, GPU, SCOPES, Category, category_of, is_annotation
-from inferlens.trace.forms import NO_ARGUMENTS, NOTHING, About, Arguments, Event, text_of
-from inferlens.trace.notes import Notes
-from inferlens.trace.room import Parts, Room
-from inferlens.trace.spans import Spans
-from inferlens.trace.times import nanoseconds, usable
-from inferlens.trace.trace import UNKNOWN, Allocations, Calls, Codes, GpuEvents, Ints, Scopes, Thread, Trace
-
-Table = TypeVar("Table")
-_MEMORY = "[memory]"
-_LARGEST = 2**63 - 1
-# Which of the tables beside that of all events one of a category is in, by the category's number.
-_TABLE = np.array([next((n for n, of in enumerate((GPU, CALLS, SCOPES)) if each in of), -1) for each in Category])
+# Nanoseconds. They are divided by it: times a billionth is not the same number.
+SECOND = 1e9
+# Numbers that may be missing for each value where values are told apart by their size.
+_SPARSE = 4
+_Column = Sequence[Any] | NDArray[Any]
 
 
-class _Codes(dict[Any, int]):
-    """Numbers whatever is looked up, in the order in which it comes up."""
-
-    def codes(self, keys: Iterable[Any], form: Any = np.int32, *, count: int = -1) -> Any:
-        """The numbers of many, ``count`` if that is known."""
-        return np.fromiter(map(self.__getitem__, keys), form, count)
-
-    def __missing__(self, key: Any) -> int:
-        self[key] = number = len(self)
-        return number
-
-
-class _Threads(_Codes):
-    """The same for pairs of process and thread, of which a trace may write the numbers as texts."""
-
-    def __missing__(self, key: Any) -> int:
-        normal = (_number(key[0]), _number(key[1]))
-        number = dict.get(self, normal)
-        if number is None:
-            number = len(set(self.values()))
-            self[normal] = number
-        self[key] = number
-        return number
-
-
-class _Categories(_Codes):
-    def __missing__(self, key: str) -> int:
-        self[key] = number = int(category_of(key))
-        return number
-
-
+@dataclass(frozen=True, eq=False)
 class Columns:
-    """Takes events and gives the trace that they make."""
+    """Columns by name: lists, or arrays of numbers or truths."""
 
-    def __init__(self, notes: Notes, room: Room) -> None:
-        self._notes, self._room = notes, room
-        self._names, self._texts, self._threads = _Codes(), _Codes(), _Threads()
-        self._categories = _Categories()
-        self._texts[b""]  # the first: none
-        self._main = Parts(room, ("name", "category", "thread", "begin", "duration"))
-        self._gpu, self._calls = _parts(room, GpuEvents), _parts(room, Calls)
-        self._scopes, self._memory = _parts(room, Scopes), _parts(room, Allocations)
-        self._spans = Spans()
-        self._thread_names: dict[int, str] = {}
-        self._count = 0
+    columns: Mapping[str, _Column]
 
-    def add(self, events: Sequence[Event]) -> None:
-        """Some more events, in any order."""
-        self._add([event for event in events if event.ph == "X"])
-        others = [event for event in events if event.ph != "X"]
-        memory = [event for event in others if event.name == _MEMORY and event.args and event.ts is not None]
-        self._add_memory([event for event in memory if event.args.change is not None])  # type: ignore[union-attr]
-        for event in others:
-            if event.ph in ("B", "E"):
-                self._spans.add(self._threads[event.pid, event.tid], event)
-            elif event.ph == "M" and event.name == "thread_name" and event.args:
-                self._thread_names[self._threads[event.pid, event.tid]] = text_of(event.args.name)
+    @classmethod
+    def of(cls, rows: Sequence[Struct]) -> Columns:
+        """A column for each field of some structs, of which there is one at least."""
+        return cls({name: [getattr(row, name) for row in rows] for name in rows[0].__struct_fields__})
 
-    def trace(self, about: About) -> Trace:
-        """Everything that was added, as a trace."""
-        self._add(self._spans.complete(self._notes))
-        main: dict[str, Any] = self._main.joined()
-        annotations = np.array([is_annotation(name) for name in self._names], dtype=bool)
-        operators = main["category"] == Category.OPERATOR
-        main["category"][operators & annotations[main["name"]]] = Category.ANNOTATION
-        pairs: dict[int, tuple[int | str, int | str]] = {}
-        for pair, number in self._threads.items():
-            pairs.setdefault(number, pair)
-        gpu, calls = GpuEvents(**self._gpu.joined()), Calls(**self._calls.joined())
-        scopes, memory = Scopes(**self._scopes.joined()), Allocations(**self._memory.joined())
-        begin, thread, duration = main["begin"], main["thread"], main["duration"]
-        inner_last = (-duration[scopes.row], begin[scopes.row], thread[scopes.row])
-        return Trace(
-            strings=tuple(self._names),
-            texts=tuple(text.decode(errors="replace") for text in self._texts),
-            threads=tuple(Thread(*pair, self._thread_names.get(number, "")) for number, pair in sorted(pairs.items())),
-            **main,
-            gpu=self._ordered(gpu, np.argsort(begin[gpu.row], kind="stable")),
-            calls=self._ordered(calls, np.argsort(begin[calls.row], kind="stable")),
-            scopes=self._ordered(scopes, np.lexsort(inner_last)),
-            allocations=self._ordered(memory, np.argsort(memory.time, kind="stable")),
-            about=about,
-            notes=self._notes.sentences(),
-            room=self._room,
-        )
+    @classmethod
+    def named(cls, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Columns:
+        """Rows of values in the order of the names."""
+        return cls({name: [row[place] for row in rows] for place, name in enumerate(names)})
 
-    def _ordered(self, table: Table, order: Ints) -> Table:
-        columns = {each.name: self._room.kept(getattr(table, each.name)[order]) for each in fields(table)}  # type: ignore[arg-type]
-        return type(table)(**columns)
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
 
-    def _add(self, events: Sequence[Event]) -> None:
-        timed, begin = _timed(events)
-        self._notes.count("have no time and were skipped", len(events) - len(timed))
-        lengths = np.array([event.dur for event in timed])
-        odd = ~usable(lengths, least=0)
-        lengths[odd] = 0
-        self._notes.count("have no duration, or one below zero; it was taken as zero", int(odd.sum()))
-        categories = self._categories.codes([event.cat for event in timed], np.int8)
-        self._main.add(
-            {
-                "name": self._names.codes([event.name for event in timed]),
-                "category": categories,
-                "thread": self._threads_of(timed),
-                "begin": nanoseconds(begin),
-                "duration": nanoseconds(lengths),
-            }
-        )
-        tables = _TABLE[categories]
-        for table, add in enumerate((self._add_gpu, self._add_calls, self._add_scopes)):
-            places = np.flatnonzero(tables == table)
-            add(places + self._count, [timed[place] for place in places.tolist()])
-        self._count += len(timed)
+    def rows(self, top: int | None = None) -> Iterator[dict[str, Any]]:
+        """Each row by the columns' names, in plain Python; what is not known is ``None``."""
+        lists = [_plain(column)[:top] for column in self.columns.values()]
+        for values in zip(*lists, strict=True):
+            yield dict(zip(self.columns, values, strict=True))
 
-    def _threads_of(self, events: Sequence[Event]) -> Codes:
-        pairs = zip([event.pid for event in events], [event.tid for event in events], strict=True)
-        codes: Codes = self._threads.codes(pairs, count=len(events))
-        return codes
+    def sorted_by(self, column: str) -> Columns:
+        """The rows with the largest first; equal ones stay in their order."""
+        order = np.argsort(-np.asarray(self.columns[column], dtype=np.float64), kind="stable")
+        return self.taken(order)
 
-    def _add_gpu(self, rows: Ints, events: Sequence[Event]) -> None:
-        args = [event.args or NO_ARGUMENTS for event in events]
-        device = [_else(each.device, event.pid) for each, event in zip(args, events, strict=True)]
-        stream = [_else(each.stream, event.tid) for each, event in zip(args, events, strict=True)]
-        self._gpu.add(
-            {
-                "row": rows,
-                "device": _whole(device),
-                "stream": _whole(stream),
-                "correlation": _whole([each.correlation for each in args]),
-                "external": _external(args),
-                "grid": _triples([each.grid for each in args]),
-                "block": _triples([each.block for each in args]),
-                "registers": _whole([each.registers for each in args]),
-                "shared_memory": _whole([each.shared_memory for each in args]),
-                "blocks_per_sm": _floats([each.blocks_per_sm for each in args]),
-                "warps_per_sm": _floats([each.warps_per_sm for each in args]),
-                "occupancy": _floats([each.occupancy for each in args]),
-                "bytes": _whole([each.bytes for each in args]),
-            }
-        )
+    def taken(self, places: NDArray[np.int64]) -> Columns:
+        """Some of the rows, in that order."""
+        return Columns({name: _take(column, places) for name, column in self.columns.items()})
 
-    def _add_calls(self, rows: Ints, events: Sequence[Event]) -> None:
-        args = [event.args or NO_ARGUMENTS for event in events]
-        correlation = _whole([each.correlation for each in args])
-        self._calls.add({"row": rows, "correlation": correlation, "external": _external(args)})
+    def frame(self) -> Any:
+        """The same as a polars data frame.
 
-    def _add_scopes(self, rows: Ints, events: Sequence[Event]) -> None:
-        args = [event.args or NO_ARGUMENTS for event in events]
-        columns: dict[str, Any] = {"row": rows, "external": _external(args)}
-        for name in ("shapes", "types", "stack"):
-            raws = map(attrgetter(name), args)
-            # The raw text points into its whole block, which must not live on.
-            columns[name] = self._texts.codes([b"" if raw is NOTHING else bytes(raw) for raw in raws])
-        self._scopes.add(columns)
+        Raises:
+            MissingLibrary: if polars is not installed.
+        """
+        from inferlens.errors import MissingLibrary
 
-    def _add_memory(self, events: Sequence[Event]) -> None:
-        events, times = _timed(events)
-        args = [event.args or NO_ARGUMENTS for event in events]
-        self._memory.add(
-            {
-                "time": nanoseconds(times),
-                "thread": self._threads_of(events),
-                "device_type": _whole([each.device_type for each in args]),
-                "device": _whole([each.device_id for each in args]),
-                "change": _whole([each.change for each in args]),
-                "address": _whole([each.address for each in args]),
-                "allocated": _whole([each.allocated for each in args]),
-                "reserved": _whole([each.reserved for each in args]),
-            }
-        )
+        try:
+            import polars
+        except ImportError as error:
+            raise MissingLibrary("polars", extra="traces") from error
+        return polars.DataFrame({name: _plain(column) for name, column in self.columns.items()}, strict=False)
 
 
-def _number(value: Any) -> int | str:
-    """A process or thread as a number where it is one, also where it is written as a text."""
-    if isinstance(value, float):
-        return int(value)
-    text = str(value)
-    digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else text
+def _take(column: _Column, places: NDArray[np.int64]) -> _Column:
+    return column[places] if isinstance(column, np.ndarray) else [column[place] for place in places.tolist()]
 
 
-def _else(value: Any, other: Any) -> Any:
-    """What an argument tells, or else the process or thread of the event, if that is a number."""
-    number = value if value is not None else _number(other)
-    return None if isinstance(number, str) else number
+def _plain(column: _Column) -> list[Any]:
+    values = column.tolist() if isinstance(column, np.ndarray) else list(column)
+    if values and isinstance(values[0], float):
+        return [None if isinstance(value, float) and not math.isfinite(value) else value for value in values]
+    return values
 
 
-def _timed(events: Sequence[Event]) -> tuple[Sequence[Event], Any]:
-    """The events that have a time, and their times in microseconds."""
-    times = np.array([event.ts for event in events])
-    known = usable(times)
-    if known.all():
-        return events, times
-    return [event for event, has in zip(events, known.tolist(), strict=True) if has], times[known]
+@dataclass(frozen=True, eq=False)
+class Groups:
+    """Events that share a key.
+
+    Attributes:
+        first: for each group the index of its first member, in the order of first members.
+        of: for each event its group.
+        count: members of each group.
+    """
+
+    first: NDArray[np.int64]
+    of: NDArray[np.int64]
+    count: NDArray[np.int64]
+
+    @classmethod
+    def by(cls, *keys: NDArray[Any]) -> Groups:
+        """Groups by one or several whole numbers of each event."""
+        combined = _dense(keys[0])
+        for key in keys[1:]:
+            codes = _dense(key)
+            combined = _dense(combined * (int(codes.max(initial=0)) + 1) + codes)
+        count = np.bincount(combined)
+        first = np.full(len(count), len(combined))
+        np.minimum.at(first, combined, np.arange(len(combined)))
+        order = np.flatnonzero(count)
+        order = order[np.argsort(first[order], kind="stable")]
+        place = np.zeros(len(count), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        return cls(first[order].astype(np.int64), place[combined], count[order].astype(np.int64))
+
+    def sum(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """The sum of each group's values."""
+        sums: NDArray[np.float64] = np.bincount(self.of, weights=values, minlength=len(self.first)).astype(np.float64)
+        return sums
+
+    def extreme(self, values: NDArray[Any], of: np.ufunc) -> NDArray[np.float64]:
+        """The least or the largest of each group's values, by ``np.minimum`` or ``np.maximum``."""
+        found = np.empty(len(self.first))
+        found[self.of] = values  # any of its own to begin with
+        of.at(found, self.of, values)
+        return found
+
+    def weighted(self, values: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.float64]:
+        """Each group's mean, weighted, of the values that are known; NaN where none is, or no weight."""
+        known = np.isfinite(values)
+        total = self.sum(np.where(known, weights, 0))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return np.where(total > 0, self.sum(np.where(known, values, 0.0) * weights) / total, np.nan)
 
 
-def _external(args: Sequence[Arguments]) -> Ints:
-    return _whole([each.external if each.external is not None else each.external_before for each in args])
-
-
-def _whole(values: Sequence[Any]) -> Ints:
-    try:
-        return np.array(values, dtype=np.int64)
-    except (TypeError, OverflowError):  # most have neither what is not told nor what does not fit
-        known = [UNKNOWN if value is None else value for value in values]
-    try:
-        return np.array(known, dtype=np.int64)
-    except OverflowError:
-        return np.array([min(max(int(value), -_LARGEST), _LARGEST) for value in known], dtype=np.int64)
-
-
-def _floats(values: list[Any]) -> Any:
-    return np.array([np.nan if value is None or abs(value) > _LARGEST else value for value in values], dtype=np.float64)
-
-
-def _triples(values: list[list[int] | None]) -> Ints:
-    right = [value if value and len(value) == 3 else (0, 0, 0) for value in values]
-    return _whole([number for value in right for number in value]).reshape(-1, 3)
-
-
-def _parts(room: Room, form: type[Any]) -> Parts:
-    return Parts(room, [each.name for each in fields(form)])
+def _dense(values: NDArray[Any]) -> NDArray[np.int64]:
+    """Whole numbers from zero, equal where the values are, and not many more than there are values."""
+    if not len(values):
+        return values.astype(np.int64)
+    low, high = int(values.min()), int(values.max())
+    if high - low <= _SPARSE * len(values):  # most are; they need no sorting
+        return values.astype(np.int64) - low
+    codes: NDArray[np.int64] = np.unique(values, return_inverse=True)[1].astype(np.int64)
+    return codes

@@ -10,14 +10,11 @@ from __future__ import annotations
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from inferlens.trace.category import Category
 from inferlens.trace.launch_links import NONE, LaunchLinks, nested
 from inferlens.trace.occupancy import occupancy_of
-from inferlens.trace.room import in_parts, kept
-from inferlens.trace.tensor_cores import eligible, told, uses
-from inferlens.trace.trace import Bools, Floats, Ints, Trace
+from inferlens.trace.tensor_cores import eligible, told
+from inferlens.trace.trace import Bools, Category, Floats, Ints, Trace
 
 
 class Costs:
@@ -26,13 +23,13 @@ class Costs:
     def __init__(self, trace: Trace, launch_links: LaunchLinks) -> None:
         self.trace, self.launch_links = trace, launch_links
 
-    @kept
+    @cached_property
     def is_operator(self) -> Bools:
         """Which scopes are calls of operators; those merged into the one around them are none."""
         found: Bools = self._operators & ~self._merged
         return found
 
-    @kept
+    @cached_property
     def parent(self) -> Ints:
         """The operator around each scope, merged ones left out; -1 without one."""
         parent = self.launch_links.parent.copy()
@@ -41,20 +38,20 @@ class Costs:
             parent[others] = parent[parent[others]]
         return parent
 
-    @kept
+    @cached_property
     def host_total(self) -> Ints:
         """From begin to end."""
         duration: Ints = self.trace.duration[self.trace.scopes.row]
         return duration
 
-    @kept
+    @cached_property
     def host_self(self) -> Ints:
         """Without operators that it called and calls of the runtime."""
         nest, own = self.launch_links.nest, self.host_total.copy()
-        for child in in_parts(np.flatnonzero(self._called)):
-            above = self.parent[child]
-            # What only overlaps the operator around its begin is in it for that long.
-            np.subtract.at(own, above, np.minimum(nest.end[child], nest.end[above]) - nest.begin[child])
+        child = np.flatnonzero(self._called)
+        above = self.parent[child]
+        # What only overlaps the operator around its begin is in it for that long.
+        np.subtract.at(own, above, np.minimum(nest.end[child], nest.end[above]) - nest.begin[child])
         calls = self._outer_calls
         around = self.launch_links.around_calls(Category.OPERATOR)[calls]
         known = around >= 0
@@ -63,49 +60,49 @@ class Costs:
         least_zero: Ints = np.maximum(own, 0)
         return least_zero
 
-    @kept
+    @cached_property
     def device_self(self) -> Ints:
         """Of GPU events that it launched itself."""
         return self._launched(np.ones(len(self.trace.gpu), bool))
 
-    @kept
+    @cached_property
     def device_total(self) -> Ints:
         """Of GPU events that it or what it called launched."""
         return self._given_on(self.device_self, self._called)
 
-    @kept
+    @cached_property
     def tensor_self(self) -> Ints:
         """Of kernels with tensor cores among ``device_self``."""
         return self._launched(self.uses_tensor_cores)
 
-    @kept
+    @cached_property
     def tensor_total(self) -> Ints:
         """Likewise among ``device_total``."""
         return self._given_on(self.tensor_self, self._called)
 
-    @kept
+    @cached_property
     def uses_tensor_cores(self) -> Bools:
         """For each GPU event, as far as its name tells."""
-        return _by_name(self.trace, self.trace.gpu.row, uses)
+        return self.trace.named(self.trace.gpu.row, lambda name: told(name) is True)
 
-    @kept
+    @cached_property
     def occupancy(self) -> Floats:
         """For each GPU event, estimated, in per cent."""
         return occupancy_of(self.trace)
 
-    @kept
+    @cached_property
     def tells_tensor_cores(self) -> Bools:
         """For each GPU event whether its name tells if it uses tensor cores."""
-        return _by_name(self.trace, self.trace.gpu.row, lambda name: told(name) is not None)
+        return self.trace.named(self.trace.gpu.row, lambda name: told(name) is not None)
 
-    @kept
+    @cached_property
     def eligible(self) -> Bools:
         """Which operators could use tensor cores, or call one that could."""
-        own = _by_name(self.trace, self.trace.scopes.row, eligible) & self._operators
+        own = self.trace.named(self.trace.scopes.row, eligible) & self._operators
         found: Bools = self._given_on((own | (self.tensor_self > 0)).astype(np.int64), self._called) > 0
         return found
 
-    @kept
+    @cached_property
     def operator(self) -> Ints:
         """For each GPU event the operator that launched it, merged ones counted to the one around; -1 without one."""
         found = self.launch_links.operator.copy()
@@ -115,18 +112,18 @@ class Costs:
             found[merged] = self.parent[found[merged]]
         return found
 
-    @kept
+    @cached_property
     def _operators(self) -> Bools:
         found: Bools = self.trace.category[self.trace.scopes.row] == Category.OPERATOR
         return found
 
-    @kept
+    @cached_property
     def _called(self) -> Bools:
         """Operators that another one called."""
         found: Bools = self._operators & (self.parent >= 0)
         return found
 
-    @kept
+    @cached_property
     def _merged(self) -> Bools:
         """Operators that are all that an operator of the same name calls."""
         children = np.bincount(self.parent[self._called], minlength=len(self.parent))
@@ -147,14 +144,10 @@ class Costs:
         return outer
 
     def _launched(self, which: Bools) -> Ints:
-        durations = np.where(which, self.trace.duration[self.trace.gpu.row], 0)
-        return self._sums(self.operator, durations)
-
-    def _sums(self, places: Ints, values: NDArray[np.int64]) -> Ints:
-        """Whole numbers added up by scope; those of no scope are left out."""
+        """Durations of some GPU events, added up by the operator that launched them."""
         sums = np.zeros(len(self.trace.scopes), dtype=np.int64)
-        known = places >= 0
-        np.add.at(sums, places[known], values[known])
+        known = which & (self.operator >= 0)
+        np.add.at(sums, self.operator[known], self.trace.duration[self.trace.gpu.row[known]])
         return sums
 
     def _given_on(self, own: Ints, which: Bools) -> Ints:
@@ -164,12 +157,3 @@ class Costs:
             given = level[which[level]]
             np.add.at(total, self.parent[given], total[given])
         return total
-
-
-def _by_name(trace: Trace, rows: Ints, holds: object) -> Bools:
-    """What holds of names, asked once for each name."""
-    told = np.zeros(len(trace.strings), dtype=bool)
-    codes = np.unique(trace.name[rows])
-    told[codes] = [holds(trace.strings[code]) for code in codes.tolist()]  # type: ignore[operator]
-    found: Bools = told[trace.name[rows]]
-    return found

@@ -6,70 +6,54 @@ kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.module_tree import module_tree
-from inferlens.trace.table import SECOND, Table
+from inferlens.trace.columns import SECOND, Columns
+from inferlens.trace.modules import module_tree
 
 BOTH, NEW, GONE = "", "new", "gone"
+_Event = tuple[tuple[str, int], float, float]
+_VIEWS: dict[str, tuple[Callable[[Analysis], Columns], tuple[str, ...]]] = {
+    "operators": (lambda one: one.operators("shapes"), ("name", "shapes")),
+    "kernels": (lambda one: one.kernels(), ("name",)),
+    "modules": (module_tree, ("path",)),
+}
 
 
-def operators_compared(before: Analysis, after: Analysis) -> Table:
-    """Operators by name and shapes: time on the GPU by itself, or on the host where one trace has no GPU events."""
-    value = "device_self" if _gpus(before, after) else "host_self"
-    return compared(_each(before, after, lambda one: one.operators("shapes")), ("name", "shapes"), value)
-
-
-def kernels_compared(before: Analysis, after: Analysis) -> Table:
-    """Kernels, copies and fills by name."""
-    return compared(_each(before, after, lambda one: one.kernels()), ("name",), "total")
-
-
-def modules_compared(before: Analysis, after: Analysis) -> Table:
-    """Modules by path: time of their own on the GPU, or on the host where one trace has no GPU events."""
-    value = "device_self" if _gpus(before, after) else "host_self"
-    return compared(_each(before, after, module_tree), ("path",), value)
-
-
-def parts_compared(before: Mapping[str, float], after: Mapping[str, float]) -> Table:
-    """Seconds of a step by what they went to, of both."""
-    names = list(dict.fromkeys([*before, *after]))
-    first, second = ([times.get(name, 0.0) for name in names] for times in (before, after))
-    change = [b - a for a, b in zip(first, second, strict=True)]
-    return Table({"name": names, "before": first, "after": second, "change": change})
-
-
-def compared(tables: Sequence[tuple[Table, float]], keys: Sequence[str], value: str) -> Table:
-    """Two tables row by row.
-
-    Args:
-        tables: each with the number of steps that it is of.
-        keys: columns by which rows are matched; several alike are matched in their order.
-        value: the column that is compared.
+def rows_compared(view: str, before: Analysis, after: Analysis) -> Columns:
+    """``operators`` by name and shapes, ``kernels`` by name or ``modules`` by path; several alike in their order.
 
     Returns:
         The keys, then for each row calls and seconds of one step before and after, the ``change``, the sum of the
         changes so far, and whether the row is ``new`` or ``gone``. The largest change comes first, in either direction.
+        Seconds are of the GPU, of operators and modules by themselves, or of the host where a trace has no GPU events.
     """
-    first, second = (_rows(table, steps, keys, value) for table, steps in tables)
+    table, keys = _VIEWS[view]
+    value = "total" if view == "kernels" else "device_self" if _gpus(before, after) else "host_self"
+    first, second = (_rows(table(one), _steps(one), keys, value) for one in (before, after))
     found = []
     for key in dict.fromkeys([*first, *second]):
         (calls_a, a), (calls_b, b) = first.get(key, (0.0, 0.0)), second.get(key, (0.0, 0.0))
         state = BOTH if key in first and key in second else NEW if key in second else GONE
-        found.append((key, calls_a, calls_b, a, b, b - a, state))
-    found.sort(key=lambda row: -abs(row[5]))
-    sums = np.cumsum([row[5] for row in found]) if found else np.empty(0)
-    columns: dict[str, Any] = {name: [row[0][place] for row in found] for place, name in enumerate(keys)}
-    for place, name in enumerate(("calls_before", "calls_after", "before", "after", "change"), 1):
-        columns[name] = [row[place] for row in found]
-    return Table({**columns, "accumulated": sums, "state": [row[6] for row in found]})
+        found.append((*key[:-1], calls_a, calls_b, a, b, b - a, state))
+    found.sort(key=lambda row: -abs(row[-2]))
+    sums = np.cumsum([row[-2] for row in found]).tolist()
+    names = (*keys, "calls_before", "calls_after", "before", "after", "change", "accumulated", "state")
+    return Columns.named(names, [(*row[:-1], so_far, row[-1]) for row, so_far in zip(found, sums, strict=True)])
 
 
-def execution(before: Analysis, after: Analysis) -> Table:
+def parts_compared(before: Mapping[str, float], after: Mapping[str, float]) -> Columns:
+    """Seconds of a step by what they went to, of both."""
+    pairs = [(name, before.get(name, 0.0), after.get(name, 0.0)) for name in dict.fromkeys([*before, *after])]
+    return Columns.named(("name", "before", "after", "change"), [(name, a, b, b - a) for name, a, b in pairs])
+
+
+def execution(before: Analysis, after: Analysis) -> Columns:
     """One step of each, event by event, in the order of the first; the n-th of a name is matched with the n-th there.
 
     Events are those of the GPU, or the outermost operators where one trace has no GPU events. What is new stands where
@@ -78,32 +62,25 @@ def execution(before: Analysis, after: Analysis) -> Table:
     gpu = _gpus(before, after)
     first, second = _sequence(before, gpu), _sequence(after, gpu)
     places = {key: place for place, (key, _, _) in enumerate(second)}
-    rows: list[dict[str, Any]] = []
-    reached = 0
     matched = {key for key, _, _ in first}
+    rows: list[tuple[Any, ...]] = []
+    reached = 0
+
+    def new(until: int) -> list[tuple[Any, ...]]:
+        some = second[reached:until]
+        return [(key[0], None, None, begin, length, None, NEW) for key, begin, length in some if key not in matched]
+
     for key, begin, length in first:
         place = places.get(key)
-        if place is not None:
-            rows += [_event(second[at], NEW) for at in range(reached, place) if second[at][0] not in matched]
-            reached = max(reached, place + 1)
-        row: dict[str, Any] = {"name": key[0], "begin_before": begin, "before": length, "state": GONE}
-        row |= {"begin_after": None, "after": None, "change": None}
-        if place is not None:
-            _, begins, takes = second[place]
-            row |= {"begin_after": begins, "after": takes, "change": takes - length, "state": BOTH}
-        rows.append(row)
-    rows += [_event(each, NEW) for each in second[reached:] if each[0] not in matched]
+        if place is None:
+            rows.append((key[0], begin, length, None, None, None, GONE))
+            continue
+        rows += new(place)
+        reached = max(reached, place + 1)
+        _, begins, takes = second[place]
+        rows.append((key[0], begin, length, begins, takes, takes - length, BOTH))
     names = ("name", "begin_before", "before", "begin_after", "after", "change", "state")
-    return Table({name: [row[name] for row in rows] for name in names})
-
-
-_Event = tuple[tuple[str, int], float, float]
-
-
-def _event(event: _Event, state: str) -> dict[str, Any]:
-    key, begin, length = event
-    row = {"name": key[0], "begin_before": None, "before": None, "begin_after": begin, "after": length}
-    return {**row, "change": None, "state": state}
+    return Columns.named(names, [*rows, *new(len(second))])
 
 
 def _sequence(analysis: Analysis, gpu: bool) -> list[_Event]:
@@ -118,12 +95,18 @@ def _sequence(analysis: Analysis, gpu: bool) -> list[_Event]:
         outer = one.costs.is_operator & (one.costs.parent < 0)
         rows = trace.scopes.row[outer if one.scopes_within is None else outer & one.scopes_within]
     rows = rows[np.argsort(trace.begin[rows], kind="stable")]
-    counts: dict[str, int] = {}
-    found: list[_Event] = []
-    start = int(steps.begin[0])
-    for name, begin, length in zip(trace.names_of(rows), trace.begin[rows], trace.duration[rows], strict=True):
-        counts[name] = number = counts.get(name, -1) + 1
-        found.append(((name, number), float(begin - start) / SECOND, float(length) / SECOND))
+    begins, lengths = (trace.begin[rows] - steps.begin[0]) / SECOND, trace.duration[rows] / SECOND
+    keys = _numbered([(name,) for name in trace.names_of(rows)])
+    return list(zip(keys, begins.tolist(), lengths.tolist(), strict=True))
+
+
+def _numbered(keys: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """Each key with how many there were before that are equal."""
+    counts: Counter[tuple[Any, ...]] = Counter()
+    found = []
+    for key in keys:
+        found.append((*key, counts[key]))
+        counts[key] += 1
     return found
 
 
@@ -131,16 +114,13 @@ def _gpus(before: Analysis, after: Analysis) -> bool:
     return len(before.trace.gpu) > 0 and len(after.trace.gpu) > 0
 
 
-def _each(before: Analysis, after: Analysis, of: Any) -> list[tuple[Table, float]]:
-    """A table of both, with the steps that it is of: all in the trace, or the one that was chosen."""
-    return [(of(one), float(max(len(one.steps), 1)) if one.step is None else 1.0) for one in (before, after)]
+def _steps(analysis: Analysis) -> float:
+    """The steps that tables are of: all in the trace, or the one that was chosen."""
+    return float(max(len(analysis.steps), 1)) if analysis.step is None else 1.0
 
 
-def _rows(table: Table, steps: float, keys: Sequence[str], value: str) -> dict[tuple[Any, ...], tuple[float, float]]:
-    found: dict[tuple[Any, ...], tuple[float, float]] = {}
-    counts: dict[tuple[Any, ...], int] = {}
-    for row in table.rows():
-        key = tuple(row[name] for name in keys)
-        counts[key] = number = counts.get(key, -1) + 1
-        found[(*key, number)] = ((row["calls"] or 0) / steps, (row[value] or 0.0) / steps)
-    return found
+def _rows(table: Columns, steps: float, keys: Sequence[str], value: str) -> dict[tuple[Any, ...], tuple[float, float]]:
+    rows = list(table.rows())
+    numbered = _numbered([tuple(row[name] for name in keys) for row in rows])
+    times = [((row["calls"] or 0) / steps, (row[value] or 0.0) / steps) for row in rows]
+    return dict(zip(numbered, times, strict=True))

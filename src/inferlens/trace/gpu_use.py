@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from inferlens.trace.category import Category
 from inferlens.trace.costs import Costs
-from inferlens.trace.forms import DeviceProperties
 from inferlens.trace.intervals import Intervals
+from inferlens.trace.reading.forms import DeviceProperties
 from inferlens.trace.steps import Steps
-from inferlens.trace.trace import Floats, Ints, Trace
+from inferlens.trace.trace import Category, Floats, Ints, Trace
 
 
 class GpuUse(Struct, frozen=True, kw_only=True):

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from inferlens.trace.room import in_parts
 from inferlens.trace.trace import Ints, Trace
 
 
@@ -33,11 +32,7 @@ class Intervals:
     @classmethod
     def of(cls, trace: Trace, rows: Ints) -> Intervals:
         """Every moment in which at least one of some events ran."""
-        some = [cls.union(trace.begin[part], trace.ends(part)) for part in in_parts(rows)]
-        none = np.empty(0, dtype=np.int64)
-        return cls.union(
-            np.concatenate([none, *(each.begin for each in some)]), np.concatenate([none, *(each.end for each in some)])
-        )
+        return cls.union(trace.begin[rows], trace.ends(rows))
 
     @classmethod
     def one(cls, begin: int, end: int) -> Intervals:

@@ -11,18 +11,16 @@ from functools import cached_property
 
 import numpy as np
 
-from inferlens.trace.category import Category
-from inferlens.trace.room import Room, kept
-from inferlens.trace.trace import Bools, Codes, Ints, Trace
+from inferlens.trace.trace import Bools, Category, Codes, Ints, Trace
 
 NONE = -1
 _NEVER = 2**63 - 1
 # Intervals that are Python's numbers at a time: these take five times the memory.
-_PART = 2**16
+_AT_ONCE = 2**16
 
 
 class LaunchLinks:
-    """The launch_links of one trace, each made when first asked for."""
+    """What belongs together in one trace, each made when first asked for."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -37,7 +35,7 @@ class LaunchLinks:
         """The scopes, as intervals in each other."""
         return Nest.of(self.trace, self.trace.scopes.row)
 
-    @kept
+    @cached_property
     def launch(self) -> Ints:
         """For each GPU event the place, in ``trace.calls``, of the call that launched it; -1 where it is not known.
 
@@ -59,7 +57,7 @@ class LaunchLinks:
             place[index] = several[max(int(before) - 1, 0)]
         return place
 
-    @kept
+    @cached_property
     def operator(self) -> Ints:
         """For each GPU event the place, in ``trace.scopes``, of the innermost operator around its launch.
 
@@ -70,7 +68,7 @@ class LaunchLinks:
         found[launched] = self.around_calls(Category.OPERATOR)[self.launch[launched]]
         return np.where(launched, found, self._by_external)
 
-    @kept
+    @cached_property
     def _by_external(self) -> Ints:
         scopes, external = self.trace.scopes, self.trace.gpu.external
         if not len(scopes):
@@ -99,17 +97,6 @@ class LaunchLinks:
             place = int(self.parent[place])
         return tuple(reversed(found))
 
-    def annotations_of_calls(self) -> list[tuple[str, ...]]:
-        """For each of ``trace.calls`` the names of the ``record_function`` scopes around it, outermost first."""
-        times = self.trace.begin[self.trace.calls.row].tolist()
-        rows = self.trace.scopes.row
-        is_annotation = self.trace.category[rows] == Category.ANNOTATION
-        names: list[tuple[str, ...]] = []
-        for place, time in zip(self.around_calls(Category.ANNOTATION).tolist(), times, strict=True):
-            around = [each for each in self.scopes_around(place, time) if is_annotation[each]]
-            names.append(tuple(self.trace.name_of(int(rows[each])) for each in around))
-        return names
-
 
 @dataclass(frozen=True, eq=False)
 class Nest:
@@ -118,18 +105,15 @@ class Nest:
     thread: Codes
     begin: Ints
     end: Ints
-    room: Room
 
     @classmethod
     def of(cls, trace: Trace, rows: Ints) -> Nest:
         """Some events of a trace, which are in order already."""
-        room = trace.room
-        return cls(room.kept(trace.thread[rows]), room.kept(trace.begin[rows]), room.kept(trace.ends(rows)), room)
+        return cls(trace.thread[rows], trace.begin[rows], trace.ends(rows))
 
     @cached_property
     def _nested(self) -> tuple[Ints, Codes]:
-        parent, depth = nested(self.thread, self.begin, self.end)
-        return self.room.kept(parent), self.room.kept(depth)
+        return nested(self.thread, self.begin, self.end)
 
     @property
     def parent(self) -> Ints:
@@ -140,7 +124,7 @@ class Nest:
     def levels(self) -> list[Ints]:
         """The intervals' places by how many are around them, those without any first."""
         depth = self._nested[1]
-        order = self.room.kept(np.argsort(depth, kind="stable"))
+        order = np.argsort(depth, kind="stable")
         return np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(depth) else []
 
     def innermost(self, thread: Codes, time: Ints, wanted: Bools | None = None) -> Ints:
@@ -175,8 +159,8 @@ def nested(thread: Codes, begin: Ints, end: Ints) -> tuple[Ints, Codes]:
     parent, depth = np.empty(len(begin), dtype=np.int64), np.empty(len(begin), dtype=np.int32)
     # The last one and all around it, outermost first: what has ended by a begin has ended for all that come later.
     places, ends, now = [NONE], [_NEVER], None
-    for low in range(0, len(begin), _PART):
-        part = slice(low, low + _PART)
+    for low in range(0, len(begin), _AT_ONCE):
+        part = slice(low, low + _AT_ONCE)
         above, around = [], []
         intervals = zip(thread[part].tolist(), begin[part].tolist(), end[part].tolist(), strict=True)
         for place, (of, start, stop) in enumerate(intervals, low):

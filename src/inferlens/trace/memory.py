@@ -8,9 +8,8 @@ import numpy as np
 from msgspec import Struct
 
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.category import Category
-from inferlens.trace.table import SECOND, Groups, Table
-from inferlens.trace.trace import UNKNOWN, Ints
+from inferlens.trace.columns import SECOND, Columns, Groups
+from inferlens.trace.trace import UNKNOWN, Category, Ints
 
 SLICES = 200
 NO_OPERATOR, BEFORE = "(no operator)", "(before the trace)"
@@ -84,22 +83,21 @@ def peaks(analysis: Analysis) -> list[Peak]:
     return found
 
 
-def holders(analysis: Analysis) -> Table:
+def holders(analysis: Analysis) -> Columns:
     """Who held memory at each device's peak, by operator: bytes, and how many allocations; most first.
 
     Only what was allocated in the trace has an operator, that which needed it. Without addresses it is what an operator
     took in all until then less what it gave back.
     """
-    tables = []
+    rows: list[tuple[Any, ...]] = []
     for name, places in devices_of(analysis):
         level, absolute = curve(analysis, places)
         top = int(level.argmax())
-        tables.append(_holders(analysis, name, places[: top + 1], int(level[top]) if absolute else 0))
-    columns = ("device", "operator", "held", "allocations")
-    return Table({column: [value for table in tables for value in table[column]] for column in columns})
+        rows += _holders(analysis, name, places[: top + 1], int(level[top]) if absolute else 0)
+    return Columns.named(("device", "operator", "held", "allocations"), rows)
 
 
-def _holders(analysis: Analysis, device: str, places: Ints, peak: int) -> dict[str, list[Any]]:
+def _holders(analysis: Analysis, device: str, places: Ints, peak: int) -> list[tuple[Any, ...]]:
     trace, memory = analysis.trace, analysis.trace.allocations
     alive = places
     if (memory.address[places] != UNKNOWN).all():
@@ -110,19 +108,12 @@ def _holders(analysis: Analysis, device: str, places: Ints, peak: int) -> dict[s
     held = groups.sum(memory.change[alive])
     given = groups.sum(memory.change[alive] > 0)
     order = np.argsort(-held, kind="stable")
-    names = [trace.strings[code] if code >= 0 else NO_OPERATOR for code in named[groups.first][order].tolist()]
-    kept = [place for place, size in enumerate(held[order].tolist()) if size > 0]
-    rows: list[tuple[str, int, int | None]] = [
-        (names[place], int(held[order][place]), int(given[order][place])) for place in kept
+    names = [trace.strings[code] if code >= 0 else NO_OPERATOR for code in named[groups.first].tolist()]
+    rows: list[tuple[Any, ...]] = [
+        (device, names[place], int(held[place]), int(given[place])) for place in order.tolist() if held[place] > 0
     ]
     before = peak - int(held.sum())
-    rows += [(BEFORE, before, None)] if before > 0 else []
-    return {
-        "device": [device] * len(rows),
-        "operator": [row[0] for row in rows],
-        "held": [row[1] for row in rows],
-        "allocations": [row[2] for row in rows],
-    }
+    return [*rows, (device, BEFORE, before, None)] if before > 0 else rows
 
 
 def _asking(analysis: Analysis, places: Ints) -> Ints:
@@ -131,10 +122,10 @@ def _asking(analysis: Analysis, places: Ints) -> Ints:
     around = analysis.launch_links.innermost(memory.thread[places], memory.time[places], Category.OPERATOR)
     if not len(trace.scopes):
         return around
-    asks = np.array([name in _ASKING for name in trace.strings], dtype=bool)
+    asks = trace.named(trace.scopes.row, _ASKING.__contains__)
     while True:
         above = analysis.costs.parent[around]
-        climbs = (around >= 0) & (above >= 0) & asks[trace.name[trace.scopes.row[around]]]
+        climbs = (around >= 0) & (above >= 0) & asks[around]
         if not climbs.any():
             return around
         around = np.where(climbs, above, around)
@@ -151,10 +142,10 @@ def _alive(addresses: list[int], changes: list[int], places: Ints) -> Ints:
     return np.array(sorted(alive.values()), dtype=np.int64)
 
 
-def curves(analysis: Analysis) -> Table:
+def curves(analysis: Analysis) -> Columns:
     """The curve of each device: the most that was given out in each of 200 equal slices of the time."""
     memory = analysis.trace.allocations
-    columns: dict[str, list[Any]] = {"device": [], "time": [], "allocated": []}
+    rows: list[tuple[Any, ...]] = []
     for name, places in devices_of(analysis):
         level, _ = curve(analysis, places)
         times = memory.time[places]
@@ -164,7 +155,6 @@ def curves(analysis: Analysis) -> Table:
         before = np.searchsorted(times, edges[:-1], "right") - 1
         most = level[np.maximum(before, 0)]
         np.maximum.at(most, slices, level)
-        columns["device"] += [name] * SLICES
-        columns["time"] += ((edges[:-1] - memory.time[0]) / SECOND).tolist()
-        columns["allocated"] += most.tolist()
-    return Table(columns)
+        at = (edges[:-1] - memory.time[0]) / SECOND
+        rows += zip([name] * SLICES, at.tolist(), most.tolist(), strict=True)
+    return Columns.named(("device", "time", "allocated"), rows)

@@ -1,27 +1,116 @@
-"""How full the multiprocessors were while each kernel ran: the profiler's estimate, and ours where it has none.
+"""Occupancy: how many of a multiprocessor's threads a kernel's blocks take, as NVIDIA's calculator computes it.
 
-Kineto writes 0 for kernels with more than 48 KiB of shared memory a block, which is what a block may have without
-asking for more: it computes as if no block could run. Most kernels that use Hopper's tensor cores have more.
+The *theoretical* occupancy says how many blocks fit into one multiprocessor at a time; what limits it is the number of
+blocks, of warps, registers or shared memory. The *achieved* one is an estimate, for nothing was counted while the
+kernel ran: no more blocks are on a multiprocessor than its even share of the grid. That is Kineto's estimate as well
+("est. achieved occupancy %"), in whole per cents. But Kineto writes 0 for kernels with more than 48 KiB of shared
+memory a block, which is what a block may have without asking for more: it computes as if no block could run. Most
+kernels that use Hopper's tensor cores have more.
+
+Source of the formula and of its constants: ``cuda_occupancy.h`` of the CUDA Toolkit 13.0
+(``cudaOccMaxActiveBlocksPerMultiprocessor``), and the CUDA C++ Programming Guide, technical specifications by compute
+capability.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from inferlens.trace.forms import DeviceProperties
+from inferlens.trace.reading.forms import DeviceProperties
 from inferlens.trace.trace import Floats, Trace
 
-UNASKED = 48 * 1024  # bytes
+if TYPE_CHECKING:
+    from inferlens.record.kernel_profile import GpuLimits
+
+    _Multiprocessors = GpuLimits | DeviceProperties
+
+WARP = 32
+REGISTER_UNIT = 256  # registers are given to warps in such units
+# Multiprocessors by compute capability: the most blocks of one, 32 where it is not named here.
+MOST_BLOCKS = {"7.5": 16, "8.0": 32, "8.9": 24, "10.1": 24, "11.0": 24}
+MOST_BLOCKS_OF_MAJOR = {3: 16, 8: 16, 12: 24}
+KNOWN = range(5, 13)  # major numbers
+SHARED_UNITS = {True: 128, False: 256}  # bytes, since 8.0 and before
+RESERVED = 1024  # bytes of shared memory that the driver takes of each block, since 8.0
+_UNASKED = 48 * 1024  # bytes of shared memory that a block may have without asking
+
+
+def blocks_that_fit(
+    gpu: _Multiprocessors, block: Sequence[int], registers: int | None, shared_memory: int | None
+) -> int | None:
+    """How many blocks one multiprocessor holds at a time; ``None`` where that cannot be known.
+
+    Args:
+        gpu: what it runs on.
+        block: threads of a block, by dimension.
+        registers: of each thread.
+        shared_memory: of each block, static and dynamic, in bytes.
+    """
+    major, minor = _capability(gpu)
+    if major not in KNOWN or not gpu.threads_per_multiprocessor or registers is None or shared_memory is None:
+        return None
+    warps = -(-prod(block) // WARP)
+    if not block or warps < 1:
+        return None
+    most = MOST_BLOCKS.get(f"{major}.{minor}", MOST_BLOCKS_OF_MAJOR.get(major, 32))
+    limits = [most, gpu.threads_per_multiprocessor // WARP // warps]
+    if registers:
+        parts = 2 if (major, minor) == (6, 0) else 4
+        of_warp = _rounded(registers * WARP, REGISTER_UNIT)
+        limits.append(gpu.registers_per_multiprocessor // parts // of_warp * parts // warps)
+    taken = _rounded(shared_memory + (RESERVED if major >= 8 else 0), SHARED_UNITS[major >= 8])
+    if taken:
+        limits.append(gpu.shared_memory_per_multiprocessor // taken)
+    return min(limits) or None  # it did run, so that none fits is no answer
+
+
+def theoretical(
+    gpu: _Multiprocessors, block: Sequence[int], registers: int | None, shared_memory: int | None
+) -> float | None:
+    """Share of a multiprocessor's threads that are taken when as many blocks are on it as fit, 0 to 1."""
+    fitting = blocks_that_fit(gpu, block, registers, shared_memory)
+    return None if fitting is None else _share(gpu, fitting, block)
+
+
+def achieved(
+    gpu: _Multiprocessors,
+    grid: Sequence[int],
+    block: Sequence[int],
+    registers: int | None,
+    shared_memory: int | None,
+) -> float | None:
+    """The same with no more blocks than a multiprocessor's even share of the grid: an estimate."""
+    fitting = blocks_that_fit(gpu, block, registers, shared_memory)
+    if fitting is None or not grid or not gpu.multiprocessors:
+        return None
+    return _share(gpu, min(prod(grid) / gpu.multiprocessors, fitting), block)
+
+
+def _share(gpu: _Multiprocessors, blocks: float, block: Sequence[int]) -> float:
+    return min(blocks * prod(block) / gpu.threads_per_multiprocessor, 1.0)
+
+
+def _capability(gpu: _Multiprocessors) -> tuple[int, int]:
+    major, _, minor = gpu.compute_capability.partition(".")
+    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else (0, 0)
+
+
+def _rounded(value: int, unit: int) -> int:
+    """``value``, rounded up to a multiple of ``unit``."""
+    return -(-value // unit) * unit
 
 
 def occupancy_of(trace: Trace) -> Floats:
     """For each GPU event the estimated achieved occupancy in per cent; NaN where it is not known.
 
-    Where the profiler has none it is computed as of :func:`inferlens.trace.multiprocessors.achieved`, from the launch
-    and the properties of the GPU, as far as the trace tells both.
+    It is the profiler's, or ours where the profiler has none, as far as the trace tells the launch and the GPU.
     """
     gpu = trace.gpu
-    lost = np.flatnonzero((gpu.occupancy == 0) & (gpu.shared_memory > UNASKED))
+    lost = np.flatnonzero((gpu.occupancy == 0) & (gpu.shared_memory > _UNASKED))
     if not len(lost):
         return gpu.occupancy
     launches = np.column_stack(
@@ -37,18 +126,7 @@ def occupancy_of(trace: Trace) -> Floats:
 
 def _computed(device: DeviceProperties | None, registers: int, shared_memory: int, *threads: int) -> float:
     """In per cent; ``threads`` are the grid's blocks and then the block's threads, by dimension."""
-    from inferlens.record.kernel_profile import GpuLimits
-    from inferlens.trace.multiprocessors import achieved
-
     if device is None:
         return np.nan
-    gpu = GpuLimits(
-        name=device.name,
-        multiprocessors=device.multiprocessors,
-        threads_per_multiprocessor=device.threads_per_multiprocessor,
-        registers_per_multiprocessor=device.registers_per_multiprocessor,
-        shared_memory_per_multiprocessor=device.shared_memory_per_multiprocessor,
-        compute_capability=device.compute_capability,
-    )
-    share = achieved(gpu, threads[:3], threads[3:], None if registers < 0 else registers, shared_memory)
+    share = achieved(device, threads[:3], threads[3:], None if registers < 0 else registers, shared_memory)
     return np.nan if share is None else 100 * share

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from inferlens.errors import InferlensError
-from inferlens.trace.category import Category
 from inferlens.trace.launch_links import LaunchLinks
-from inferlens.trace.trace import Bools, Ints, Trace
+from inferlens.trace.trace import Bools, Category, Ints, Trace
 
 PREFIX = "ProfilerStep#"
 WHOLE = "whole trace"
@@ -95,8 +94,7 @@ def steps_of(trace: Trace, launch_links: LaunchLinks) -> Steps:
 
 def _on_the_host(trace: Trace) -> tuple[tuple[str, ...], Ints, Ints]:
     rows = trace.scopes.row[trace.category[trace.scopes.row] == Category.ANNOTATION]
-    is_step = np.array([name.startswith(PREFIX) for name in trace.strings], dtype=bool)
-    rows = rows[is_step[trace.name[rows]]] if len(rows) else rows
+    rows = rows[trace.named(rows, lambda name: name.startswith(PREFIX))]
     if len(rows):
         # A trace of several processes has each step several times; those of the first thread are the steps.
         rows = rows[trace.thread[rows] == trace.thread[rows[0]]]

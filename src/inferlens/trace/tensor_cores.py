@@ -60,11 +60,6 @@ def told(kernel: str) -> bool | None:
     return True if _USES.search(kernel) and not _SAYS_NOTHING.search(kernel) else None
 
 
-def uses(kernel: str) -> bool:
-    """Whether a kernel's name tells that it uses tensor cores."""
-    return told(kernel) is True
-
-
 def _named(kernel: str) -> bool:
     """Whether a name is of those in the lists."""
     if any(part in kernel for part in _NOT):

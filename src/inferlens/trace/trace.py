@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferlens.trace.category import Category
-from inferlens.trace.forms import About
-from inferlens.trace.room import Room
+from inferlens.trace.reading.forms import About
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
@@ -19,6 +18,68 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 # What stands in a column of whole numbers where the event does not tell; in a column of floats it is NaN.
 UNKNOWN = -1
+
+
+class Category(IntEnum):
+    """Category of an event; ``OTHER`` is any that is not known here."""
+
+    OTHER = 0
+    OPERATOR = 1
+    ANNOTATION = 2
+    PYTHON = 3
+    RUNTIME = 4
+    DRIVER = 5
+    KERNEL = 6
+    MEMCPY = 7
+    MEMSET = 8
+    GPU_ANNOTATION = 9
+    SPAN = 10
+    OVERHEAD = 11
+    SYNCHRONISATION = 12
+
+
+GPU = (Category.KERNEL, Category.MEMCPY, Category.MEMSET)
+CALLS = (Category.RUNTIME, Category.DRIVER)
+SCOPES = (Category.OPERATOR, Category.ANNOTATION)
+
+# Kineto's names of today, then those of before PyTorch 1.12; of CUDA, ROCm (which uses CUDA's) and XPU.
+_NAMES = {
+    "cpu_op": Category.OPERATOR,
+    "user_annotation": Category.ANNOTATION,
+    "python_function": Category.PYTHON,
+    "cuda_runtime": Category.RUNTIME,
+    "xpu_runtime": Category.RUNTIME,
+    "cuda_driver": Category.DRIVER,
+    "xpu_driver": Category.DRIVER,
+    "kernel": Category.KERNEL,
+    "gpu_memcpy": Category.MEMCPY,
+    "gpu_memset": Category.MEMSET,
+    "gpu_user_annotation": Category.GPU_ANNOTATION,
+    "trace": Category.SPAN,
+    "overhead": Category.OVERHEAD,
+    "cuda_sync": Category.SYNCHRONISATION,
+    "operator": Category.OPERATOR,
+    "runtime": Category.RUNTIME,
+    "memcpy": Category.MEMCPY,
+    "memset": Category.MEMSET,
+    "python": Category.PYTHON,
+    "pythonfunction": Category.PYTHON,
+    "cpu_instant_event": Category.OTHER,
+}
+
+
+# What was in the category of operators before there was one of annotations.
+_ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
+
+
+def is_annotation(name: str) -> bool:
+    """Whether an event among the operators is an annotation by its name."""
+    return name.startswith(_ANNOTATIONS)
+
+
+def category_of(name: str) -> Category:
+    """The category that a trace calls ``name``."""
+    return _NAMES.get(name.lower(), Category.OTHER)
 
 
 @dataclass(frozen=True)
@@ -42,7 +103,7 @@ class GpuEvents:
         grid, block: of shape (events, 3); zeros where it is no kernel.
         registers: of each thread.
         shared_memory: of each block, in bytes.
-        blocks_per_sm, warps_per_sm: NaN where not told.
+        blocks_per_sm: NaN where not told.
         occupancy: estimated, achieved, in per cent.
         bytes: that a copy or a fill moved.
     """
@@ -57,7 +118,6 @@ class GpuEvents:
     registers: Ints
     shared_memory: Ints
     blocks_per_sm: Floats
-    warps_per_sm: Floats
     occupancy: Floats
     bytes: Ints
 
@@ -84,13 +144,12 @@ class Scopes:
     Attributes:
         row: place in the trace.
         external: ``External id``.
-        shapes, types, stack: places in the trace's ``texts``: JSON as the trace has it, empty where it has none.
+        shapes, stack: places in the trace's ``texts``: JSON as the trace has it, empty where it has none.
     """
 
     row: Ints
     external: Ints
     shapes: Codes
-    types: Codes
     stack: Codes
 
     def __len__(self) -> int:
@@ -128,12 +187,11 @@ class Trace:
 
     Attributes:
         strings: names; ``name`` holds places in it.
-        texts: shapes, types and stacks.
+        texts: shapes and stacks.
         threads: ``thread`` holds places in it.
         begin, duration: whole nanoseconds; the clock's zero is the writer's.
         about: devices and what else stands beside the events.
         notes: sentences on what was skipped, mended or missing.
-        room: where the arrays are held, and what is derived from them.
     """
 
     strings: Sequence[str]
@@ -150,7 +208,6 @@ class Trace:
     allocations: Allocations
     about: About = field(default_factory=About)
     notes: tuple[str, ...] = ()
-    room: Room = field(default_factory=Room)
 
     def __len__(self) -> int:
         return len(self.name)
@@ -181,3 +238,11 @@ class Trace:
     def names_of(self, rows: Ints) -> list[str]:
         """The events' names."""
         return [self.strings[code] for code in self.name[rows].tolist()]
+
+    def named(self, rows: Ints, holds: Callable[[str], bool]) -> Bools:
+        """Which of these events have a name of which that holds; it is asked once of each name."""
+        told = np.zeros(len(self.strings), dtype=bool)
+        codes = np.unique(self.name[rows])
+        told[codes] = [holds(self.strings[code]) for code in codes.tolist()]
+        found: Bools = told[self.name[rows]]
+        return found

@@ -22,7 +22,7 @@ from inferlens.backends.profiling.layer_runs import Runs
 from inferlens.backends.profiling.operator_runs import GPU_CLOCK, Spanned, profiler
 from inferlens.errors import Unsupported
 from inferlens.record.kernel_profile import GpuLimits, Kernel, Kernels
-from inferlens.trace import multiprocessors, read, tensor_cores
+from inferlens.trace import occupancy, read, tensor_cores
 
 AT_ONCE = 10  # runs in one trace
 NO_ORIGINS = "which layers and modules kernels came from: {} does not tell."
@@ -203,7 +203,7 @@ def _kernel(each: Sequence[Sequence[TracedEvent]], starts: Sequence[int], origin
     launched = event.launched
     is_kernel = launched.kind == "kernel"
     shape = (launched.block, event.registers, event.shared_memory)
-    known = multiprocessors.achieved(gpu, launched.grid, *shape) if is_kernel else None
+    known = occupancy.achieved(gpu, launched.grid, *shape) if is_kernel else None
     return Kernel(
         name=launched.name,
         kind=launched.kind,
@@ -217,7 +217,7 @@ def _kernel(each: Sequence[Sequence[TracedEvent]], starts: Sequence[int], origin
         block=launched.block,
         registers=event.registers,
         shared_memory=event.shared_memory,
-        occupancy=multiprocessors.theoretical(gpu, *shape) if is_kernel else None,
+        occupancy=occupancy.theoretical(gpu, *shape) if is_kernel else None,
         achieved=event.occupancy if known is None else known,
         tensor_cores=tensor_cores.told(launched.name) if launched.kind == "kernel" else False,
         stream=launched.stream,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from inferlens.errors import InferlensError
 from inferlens.trace import diff
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.table import Table
+from inferlens.trace.columns import Columns
 from inferlens.units import ABSENT, milliseconds, percent, ratio, significant
 from inferlens.views.traced.sheet import Column, Sheet, microseconds, shapes, text, time
 from inferlens.views.traced.sheets import Choice, short
@@ -61,12 +61,12 @@ def sheets_of(before: Analysis, after: Analysis, view: str, choice: Choice) -> l
         title = "One step of each, side by side"
         return [Sheet("execution", title, ("name", "event"), _EVENTS, table, top=choice.top)]
     makers = {
-        "operators": (diff.operators_compared, "name", (Column("shapes", "shapes", "", shapes, 4, 36),)),
-        "kernels": (diff.kernels_compared, "name", ()),
-        "modules": (diff.modules_compared, "path", ()),
+        "operators": ("name", (Column("shapes", "shapes", "", shapes, 4, 36),)),
+        "kernels": ("name", ()),
+        "modules": ("path", ()),
     }
-    maker, first, more = makers[view]
-    table = maker(before, after)
+    first, more = makers[view]
+    table = diff.rows_compared(view, before, after)
     sheet = Sheet(
         view,
         f"{view.capitalize()}: what changed most first, per step",
@@ -98,7 +98,7 @@ def _overview(before: Analysis, after: Analysis) -> list[Sheet]:
     return sheets
 
 
-def _sentences(table: Table) -> list[str]:
+def _sentences(table: Columns) -> list[str]:
     """What was gained and lost."""
     rows = list(table.rows())
     gained = sum(row["change"] for row in rows if row["change"] < 0)

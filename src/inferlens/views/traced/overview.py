@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from inferlens.trace.advice import advice_of
-from inferlens.trace.analysis import Analysis
-from inferlens.trace.overview import Overview
-from inferlens.trace.table import Table
+from inferlens.trace.analysis import Analysis, Overview
+from inferlens.trace.columns import Columns
 from inferlens.units import ABSENT, byte_count, milliseconds, percent, plural
 from inferlens.views.plain import plain
 from inferlens.views.traced.sheet import Column, Sheet, bar, count, share, span, span_notes, text, time
@@ -77,10 +76,10 @@ def sentences(analysis: Analysis) -> tuple[str, ...]:
     return tuple(said)
 
 
-def _gpus(made: Overview) -> Table:
+def _gpus(made: Overview) -> Columns:
     known = [gpu.properties for gpu in made.gpus]
     capabilities = [each.compute_capability if each and each.major else ABSENT for each in known]
-    return Table(
+    return Columns(
         {
             "name": [f"{gpu.device}: {gpu.name}" if gpu.name else f"GPU {gpu.device}" for gpu in made.gpus],
             "utilization": [gpu.utilization for gpu in made.gpus],
@@ -96,6 +95,6 @@ def _gpus(made: Overview) -> Table:
     )
 
 
-def _shares(parts: dict[str, float], step: float) -> Table:
+def _shares(parts: dict[str, float], step: float) -> Columns:
     shares = [seconds / step if step else 0.0 for seconds in parts.values()]
-    return Table({"what": list(parts), "time": list(parts.values()), "share": shares, "drawn": shares})
+    return Columns({"what": list(parts), "time": list(parts.values()), "share": shares, "drawn": shares})

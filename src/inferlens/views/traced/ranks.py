@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlens.trace.ranks import Rank
-from inferlens.trace.table import Table
+from inferlens.trace.columns import Columns
+from inferlens.trace.folders import Rank
 from inferlens.units import milliseconds, percent
 from inferlens.views.plain import plain
 from inferlens.views.traced.sheet import Column, Sheet, count, share, time
@@ -38,4 +38,4 @@ def sheet(ranks: Sequence[Rank]) -> Sheet:
             f"Communication takes {milliseconds(least.communicating)} to {milliseconds(most.communicating)} ms of a "
             "step; the rank that communicates least is the one that the others wait for."
         )
-    return Sheet("ranks", "Ranks", ("name", "trace"), _RANKS, Table.of(ranks), f"{len(ranks)} traces", sentences=said)
+    return Sheet("ranks", "Ranks", ("name", "trace"), _RANKS, Columns.of(ranks), f"{len(ranks)} traces", sentences=said)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from inferlens.trace.runs import Run
-from inferlens.trace.table import Table
+from inferlens.trace.columns import Columns
+from inferlens.trace.folders import Run
 from inferlens.units import listing, milliseconds
 from inferlens.views.plain import plain
 from inferlens.views.traced.sheet import Column, Sheet, share, span, span_notes, text, time
@@ -28,7 +28,7 @@ _RUNS = (
 def sheet(runs: Sequence[Run]) -> Sheet:
     """All runs, and which took the longest and the shortest steps."""
     spans = [(run.tensor_share, run.tensor_untold) for run in runs]
-    table = Table({**Table.of(runs).columns, "tensor_span": spans})
+    table = Columns({**Columns.of(runs).columns, "tensor_span": spans})
     return Sheet("runs", "Runs", ("name", "run"), _RUNS, table, f"{len(runs)} traces", span_notes(spans), _said(runs))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from inferlens.trace.table import Table
+from inferlens.trace.columns import Columns
 from inferlens.units import ABSENT, byte_count, milliseconds, percent, plural, significant
 from inferlens.views.plain import plain
 from inferlens.views.profiled.grid import Grid, Heading, Line
@@ -139,7 +139,7 @@ class Sheet:
     title: str
     first: tuple[str, str]
     columns: Sequence[Column]
-    table: Table
+    table: Columns
     about: str = ""
     notes: Sequence[str] = ()
     sentences: Sequence[str] = ()

@@ -9,10 +9,9 @@ from typing import Any
 from inferlens.analysis.profile.kernels import short_name
 from inferlens.trace import memory
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.module_tree import module_tree
-from inferlens.trace.stepping import stepping, trend
-from inferlens.trace.table import Table
-from inferlens.trace.timeline import timeline
+from inferlens.trace.columns import Columns
+from inferlens.trace.modules import module_tree
+from inferlens.trace.timeline import stepping, timeline, trend
 from inferlens.units import byte_count, duration, milliseconds, plural
 from inferlens.views.traced.overview import sheets as overview
 from inferlens.views.traced.sheet import (
@@ -196,11 +195,11 @@ def _memory(analysis: Analysis, choice: Choice) -> list[Sheet]:
         f"{device}, {milliseconds(at)} ms" for device, at in zip(columns["device"], columns["time"], strict=True)
     ]
     drawn = (Column("allocated", "allocated", "", size, 0), Column("of_peak", "", "", bar, 1))
-    curve = Sheet("curve", titles[1], ("at", "time"), drawn, _thinned(Table(columns), choice.top), sentences=said)
+    curve = Sheet("curve", titles[1], ("at", "time"), drawn, _thinned(Columns(columns), choice.top), sentences=said)
     return [held, curve]
 
 
-def _thinned(table: Table, top: int | None) -> Table:
+def _thinned(table: Columns, top: int | None) -> Columns:
     """Every so many of the points where only some are wanted, of each device alike."""
     if top is None or len(table) <= 2 * top:
         return table
@@ -234,7 +233,7 @@ def _timeline(analysis: Analysis, _: Choice) -> list[Sheet]:
     columns["drawn"] = columns.get("kernel", [])
     columns["at"] = [milliseconds(float(at)) for at in columns["begin"]]
     about = f"{plural(len(table), 'slice')} of {duration(float(columns['length'][0]))}" if len(table) else "nothing ran"
-    return [Sheet("timeline", "What ran when", ("at", "from (ms)"), _TIMELINE, Table(columns), about)]
+    return [Sheet("timeline", "What ran when", ("at", "from (ms)"), _TIMELINE, Columns(columns), about)]
 
 
 _Maker = Callable[[Analysis, Choice], list[Sheet]]

@@ -11,10 +11,9 @@ from msgspec import structs
 from inferlens.errors import InferlensError, suggestion
 from inferlens.trace.advice import advice_of
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.cache import read_cached
-from inferlens.trace.ranks import SUFFIXES, rank_of, traces_in
-from inferlens.trace.reading import read
-from inferlens.trace.runs import run_of, runs_in
+from inferlens.trace.folders import SUFFIXES, rank_of, run_of, runs_in, traces_in
+from inferlens.trace.reading.cache import read_cached
+from inferlens.trace.reading.read import read
 from inferlens.trace.trace import Trace
 from inferlens.units import listing
 from inferlens.views.plain import plain

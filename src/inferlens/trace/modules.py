@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.category import Category
+from inferlens.trace.columns import SECOND, Columns
 from inferlens.trace.launch_links import Nest
 from inferlens.trace.steps import PREFIX
-from inferlens.trace.table import SECOND, Table
-from inferlens.trace.trace import Ints
+from inferlens.trace.trace import Category, Ints
 
 _MODULE = "nn.Module: "
 _NOT_MODULES = (
@@ -42,7 +41,7 @@ class _Calls:
     above: list[int]
 
 
-def module_tree(analysis: Analysis, *, depth: int | None = None, most_rows: int | None = None) -> Table:
+def module_tree(analysis: Analysis, *, depth: int | None = None, most_rows: int | None = None) -> Columns:
     """A row for each module, in the order of a walk through the tree; the last is for what belongs to none.
 
     Args:
@@ -62,16 +61,15 @@ def module_tree(analysis: Analysis, *, depth: int | None = None, most_rows: int 
     own = host.copy()
     inner = calls.nest.parent >= 0
     np.subtract.at(own, calls.path[calls.nest.parent[inner]], duration[inner])
-    device = np.zeros(count + 1)
-    np.add.at(device, _of_events(analysis, calls), _durations(analysis))
+    launched = trace.duration[trace.gpu.row] * (True if analysis.gpu_within is None else analysis.gpu_within)
+    device = np.bincount(_of_events(analysis, calls), weights=launched, minlength=count + 1)
     total = device.copy()
     for path in range(count - 1, -1, -1):
         if calls.above[path] >= 0:
             total[calls.above[path]] += total[path]
-    order, levels = _walk(calls.above)
+    order, levels, paths = _walk(calls)
     deepest = _depth(levels, depth, most_rows)
     order = [path for path in order if levels[path] < deepest]
-    paths = _paths(calls)
     times = np.bincount(calls.path, minlength=count)
     columns: dict[str, list[Any]] = {
         "path": [paths[each] for each in order],
@@ -88,7 +86,7 @@ def module_tree(analysis: Analysis, *, depth: int | None = None, most_rows: int 
         rest = (NO_MODULE, NO_MODULE, 0, None, None, None, left, left)
         for column, value in zip(columns.values(), rest, strict=True):
             column.append(value)
-    return Table(columns)
+    return Columns(columns)
 
 
 def _depth(levels: list[int], depth: int | None, most_rows: int | None) -> int:
@@ -120,18 +118,11 @@ def _calls(analysis: Analysis) -> _Calls:
 def _module_rows(analysis: Analysis) -> Ints:
     trace = analysis.trace
     python = trace.rows(Category.PYTHON)
-    is_module = np.array([name.startswith(_MODULE) for name in trace.strings], dtype=bool)
-    rows = python[is_module[trace.name[python]]] if len(python) else python
+    rows = python[trace.named(python, lambda name: name.startswith(_MODULE))]
     if len(rows):
         return rows
     annotations = trace.rows(Category.ANNOTATION)
-    others = np.array([not name.startswith(_NOT_MODULES) for name in trace.strings], dtype=bool)
-    return annotations[others[trace.name[annotations]]] if len(annotations) else annotations
-
-
-def _durations(analysis: Analysis) -> Any:
-    durations = analysis.trace.duration[analysis.trace.gpu.row].astype(np.float64)
-    return durations if analysis.gpu_within is None else np.where(analysis.gpu_within, durations, 0.0)
+    return annotations[~trace.named(annotations, lambda name: name.startswith(_NOT_MODULES))]
 
 
 def _of_events(analysis: Analysis, calls: _Calls) -> Ints:
@@ -146,24 +137,19 @@ def _of_events(analysis: Analysis, calls: _Calls) -> Ints:
     return found
 
 
-def _walk(above: list[int]) -> tuple[list[int], list[int]]:
-    """Paths in the order of a walk, those first called first; and how deep each is."""
+def _walk(calls: _Calls) -> tuple[list[int], list[int], list[str]]:
+    """Paths in the order of a walk, those first called first; how deep each is, and its names with dots."""
     below: dict[int, list[int]] = {}
     depth: list[int] = []
-    for path, parent in enumerate(above):
+    paths: list[str] = []
+    for path, (name, parent) in enumerate(zip(calls.names, calls.above, strict=True)):
         below.setdefault(parent, []).append(path)
         depth.append(depth[parent] + 1 if parent >= 0 else 0)
+        paths.append(f"{paths[parent]}.{name}" if parent >= 0 else name)
     order: list[int] = []
     waiting = below.get(-1, [])[::-1]
     while waiting:
         path = waiting.pop()
         order.append(path)
         waiting += below.get(path, [])[::-1]
-    return order, depth
-
-
-def _paths(calls: _Calls) -> list[str]:
-    paths: list[str] = []
-    for name, parent in zip(calls.names, calls.above, strict=True):
-        paths.append(f"{paths[parent]}.{name}" if parent >= 0 else name)
-    return paths
+    return order, depth, paths

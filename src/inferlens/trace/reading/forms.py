@@ -1,17 +1,26 @@
-"""The JSON forms of a trace: only the fields that are used, so that decoding makes nothing of all the others.
+"""The JSON forms of a trace, decoded and, where the text is no JSON, mended.
 
-Metadata is not among them: traces carry their writer's environment, and nothing of that is read.
+Only the fields that are used are here, so that decoding makes nothing of all the others. Metadata is not among them:
+traces carry their writer's environment, and nothing of that is read.
 """
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
 from decimal import Decimal
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
+from inferlens.units import plural
+
 NOTHING = Raw(b"")
+PROBLEMS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 Number = int | float | None
 
@@ -25,10 +34,8 @@ class Arguments(
         "registers": "registers per thread",
         "shared_memory": "shared memory",
         "blocks_per_sm": "blocks per SM",
-        "warps_per_sm": "warps per SM",
         "occupancy": "est. achieved occupancy %",
         "shapes": "Input Dims",
-        "types": "Input type",
         "stack": "Call stack",
         "device_type": "Device Type",
         "device_id": "Device Id",
@@ -50,11 +57,9 @@ class Arguments(
     registers: Number = None
     shared_memory: Number = None
     blocks_per_sm: Number = None
-    warps_per_sm: Number = None
     occupancy: Number = None
     bytes: Number = None
     shapes: Raw = NOTHING
-    types: Raw = NOTHING
     stack: Raw = NOTHING
     device_type: Number = None
     device_id: Number = None
@@ -63,7 +68,6 @@ class Arguments(
     allocated: Number = None
     reserved: Number = None
     name: Raw = NOTHING
-    labels: Raw = NOTHING
 
 
 NO_ARGUMENTS = Arguments()
@@ -93,19 +97,6 @@ class ExactEvent(Struct, gc=False):
     ts: Decimal | None = None
     dur: Decimal | None = None
     args: Arguments | None = None
-
-
-class LooseEvent(Struct, gc=False):
-    """An event of which a field has a form that it should not have; what can be used of it is taken apart by hand."""
-
-    ph: Raw = NOTHING
-    name: Raw = NOTHING
-    cat: Raw = NOTHING
-    pid: Raw = NOTHING
-    tid: Raw = NOTHING
-    ts: Raw = NOTHING
-    dur: Raw = NOTHING
-    args: Raw = NOTHING
 
 
 class DeviceProperties(
@@ -146,7 +137,6 @@ class Distributed(Struct, frozen=True):
 
     rank: int | None = None
     world_size: int | None = None
-    backend: str = ""
 
 
 class About(
@@ -157,9 +147,6 @@ class About(
     devices: list[DeviceProperties] = []
     distributed: Distributed | None = None
     base: int = 0
-    with_stack: int = 0
-    profile_memory: int = 0
-    record_shapes: int = 0
 
 
 _EVENTS = msgspec.json.Decoder(list[Event], strict=False)
@@ -181,15 +168,69 @@ def decode_events(text: bytes) -> list[Event]:
     return events
 
 
-LOOSE = msgspec.json.Decoder(list[LooseEvent], strict=False)
-ARGUMENTS = msgspec.json.Decoder(Arguments, strict=False)
-ABOUT = msgspec.json.Decoder(About, strict=False)
+Form = TypeVar("Form", About, Arguments, Event)
+
+
+def lenient(form: type[Form], raws: Mapping[str, Raw]) -> Form:
+    """A struct with those of its fields whose JSON has the form that it should have."""
+    made = form()
+    for key, raw in raws.items():
+        name, decode = _decoders(form).get(key, ("", None))
+        if decode is not None:
+            with suppress(*PROBLEMS):
+                setattr(made, name, decode(raw))
+    if isinstance(made, Event) and made.args is None:
+        with suppress(*PROBLEMS, KeyError):
+            made.args = lenient(Arguments, msgspec.json.decode(raws["args"], type=dict[str, Raw]))
+    return made
+
+
+@cache
+def _decoders(form: type[Struct]) -> dict[str, tuple[str, Any]]:
+    """For each key the field's name, and what decodes its JSON."""
+    fields = msgspec.structs.fields(form)
+    return {each.encode_name: (each.name, msgspec.json.Decoder(each.type, strict=False).decode) for each in fields}
+
+
+# Between what may stand around a value; a text in which it stands just so is changed too, which is the price of speed.
+_NUMBERS = re.compile(rb"(?<=[:\[,\s])[-+]?(?:NaN|nan|Infinity|infinity|inf|Inf)(?=\s*[,}\]])")
+_ESCAPES = re.compile(rb'(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\')
+_SURROGATES = re.compile(rb"(\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_CONTROLS = bytes(32 if byte < 32 else byte for byte in range(256))
+
+
+def mended(text: bytes) -> bytes:
+    """``text`` with numbers that JSON does not know as ``null``, and strings with what they may hold."""
+    text = text.translate(_CONTROLS).decode(errors="replace").encode()
+    text = _NUMBERS.sub(b"null", text)
+    text = _SURROGATES.sub(lambda match: match[1] or b"\\ufffd", text)
+    return _ESCAPES.sub(lambda match: match[1] or b"\\\\", text)
 
 
 def text_of(raw: Raw) -> str:
     """A JSON string's text; empty if it is none."""
-    try:
-        value = msgspec.json.decode(raw or b'""')
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return ""
-    return value if isinstance(value, str) else ""
+    with suppress(*PROBLEMS):
+        return msgspec.json.decode(raw, type=str)
+    return ""
+
+
+class Remarks:
+    """What was not as it should be: counts of events that were skipped or mended, by reason, and single sentences."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self._sentences: dict[str, None] = {}
+
+    def count(self, reason: str, number: int = 1) -> None:
+        """``number`` more events to which ``reason`` happened, such as ``were skipped: no time``."""
+        if number:
+            self.counts[reason] += number
+
+    def remark(self, sentence: str) -> None:
+        """One more sentence, once."""
+        self._sentences[sentence] = None
+
+    def sentences(self) -> tuple[str, ...]:
+        """The sentences, and one for each reason."""
+        counted = (f"{plural(number, 'event')} {reason}." for reason, number in self.counts.items())
+        return (*self._sentences, *counted)

@@ -1,0 +1,319 @@
+"""Events become columns, some thousands at a time, so that no more of them than that exist at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from decimal import Decimal
+from operator import attrgetter
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferlens.errors import InferlensError
+from inferlens.limits import memory_left
+from inferlens.trace.reading.forms import NO_ARGUMENTS, NOTHING, About, Arguments, Event, Remarks, text_of
+from inferlens.trace.trace import (
+    CALLS,
+    GPU,
+    SCOPES,
+    UNKNOWN,
+    Allocations,
+    Bools,
+    Calls,
+    Category,
+    Codes,
+    GpuEvents,
+    Ints,
+    Scopes,
+    Thread,
+    Trace,
+    category_of,
+    is_annotation,
+)
+
+Part = TypeVar("Part", GpuEvents, Calls, Scopes, Allocations)
+_MEMORY = "[memory]"
+_LARGEST = 2**63 - 1
+# Microseconds that still fit, as nanoseconds and added to each other, into 64 bits.
+_LATEST = 2**62 // 1000
+# Bytes of columns that need no question: small traces are read in less time than the question takes.
+_UNASKED = 2**25
+# What is derived from columns takes about three times their memory.
+_SHARE = 4
+# Which of the parts beside all events one of a category is in, by the category's number.
+_PART = np.array([next((n for n, of in enumerate((GPU, CALLS, SCOPES)) if each in of), -1) for each in Category])
+
+
+class _Codes(dict[Any, int]):
+    """Numbers whatever is looked up, in the order in which it comes up."""
+
+    def codes(self, keys: Iterable[Any], form: Any = np.int32, *, count: int = -1) -> Any:
+        """The numbers of many, ``count`` if that is known."""
+        return np.fromiter(map(self.__getitem__, keys), form, count)
+
+    def __missing__(self, key: Any) -> int:
+        self[key] = number = len(self)
+        return number
+
+
+class _Threads(_Codes):
+    """The same for pairs of process and thread, of which a trace may write the numbers as texts."""
+
+    def __missing__(self, key: Any) -> int:
+        normal = (_number(key[0]), _number(key[1]))
+        number = dict.get(self, normal)
+        if number is None:
+            number = len(set(self.values()))
+            self[normal] = number
+        self[key] = number
+        return number
+
+
+class _Categories(_Codes):
+    def __missing__(self, key: str) -> int:
+        self[key] = number = int(category_of(key))
+        return number
+
+
+class TraceBuilder:
+    """Takes events and gives the trace that they make."""
+
+    def __init__(self, remarks: Remarks) -> None:
+        self._remarks = remarks
+        self._names, self._texts, self._threads = _Codes(), _Codes(), _Threads()
+        self._categories = _Categories()
+        self._texts[b""]  # the first: none
+        self._columns: dict[type[Any], list[dict[str, NDArray[Any]]]] = {}
+        self._halves: dict[int, list[Event]] = {}
+        self._thread_names: dict[int, str] = {}
+        self._count = self._bytes = 0
+        self._most: int | None = None
+
+    def add(self, events: Sequence[Event]) -> None:
+        """Some more events, in any order.
+
+        Raises:
+            InferlensError: if memory has no room for them.
+        """
+        self._add([event for event in events if event.ph == "X"])
+        others = [event for event in events if event.ph != "X"]
+        memory = [event for event in others if event.name == _MEMORY and event.args and event.ts is not None]
+        self._add_memory([event for event in memory if event.args.change is not None])  # type: ignore[union-attr]
+        for event in others:
+            if event.ph in ("B", "E"):
+                self._halves.setdefault(self._threads[event.pid, event.tid], []).append(event)
+            elif event.ph == "M" and event.name == "thread_name" and event.args:
+                self._thread_names[self._threads[event.pid, event.tid]] = text_of(event.args.name)
+
+    def trace(self, about: About) -> Trace:
+        """Everything that was added, as a trace."""
+        self._add(self._joined_halves())
+        self._add_memory([])
+        main = self._joined(Trace)
+        annotations = np.array([is_annotation(name) for name in self._names], dtype=bool)
+        operators = main["category"] == Category.OPERATOR
+        main["category"][operators & annotations[main["name"]]] = Category.ANNOTATION
+        pairs: dict[int, tuple[int | str, int | str]] = {}
+        for pair, number in self._threads.items():
+            pairs.setdefault(number, pair)
+        begin, thread, duration = main["begin"], main["thread"], main["duration"]
+        gpu, calls = GpuEvents(**self._joined(GpuEvents)), Calls(**self._joined(Calls))
+        scopes, memory = Scopes(**self._joined(Scopes)), Allocations(**self._joined(Allocations))
+        inner_last = (-duration[scopes.row], begin[scopes.row], thread[scopes.row])
+        return Trace(
+            strings=tuple(self._names),
+            texts=tuple(text.decode(errors="replace") for text in self._texts),
+            threads=tuple(Thread(*pair, self._thread_names.get(number, "")) for number, pair in sorted(pairs.items())),
+            **main,
+            gpu=_ordered(gpu, np.argsort(begin[gpu.row], kind="stable")),
+            calls=_ordered(calls, np.argsort(begin[calls.row], kind="stable")),
+            scopes=_ordered(scopes, np.lexsort(inner_last)),
+            allocations=_ordered(memory, np.argsort(memory.time, kind="stable")),
+            about=about,
+            notes=self._remarks.sentences(),
+        )
+
+    def _keep(self, form: type[Any], columns: dict[str, Any]) -> None:
+        self._columns.setdefault(form, []).append(columns)
+        self._bytes += sum(column.nbytes for column in columns.values())
+        if self._bytes > _UNASKED and self._most is None:
+            self._most = memory_left() // _SHARE
+        if self._most is not None and self._bytes > self._most:
+            raise InferlensError(
+                f"The trace is larger than memory: there is no room for more than {self._count:,} of its events.",
+                hint="fewer steps in a trace, or a machine with more memory",
+            )
+
+    def _joined(self, form: type[Any]) -> dict[str, Any]:
+        """Each column in one piece; one after the other, so that only one is there twice."""
+        parts = self._columns.pop(form)
+        return {name: np.concatenate([part.pop(name) for part in parts]) for name in tuple(parts[0])}
+
+    def _joined_halves(self) -> list[Event]:
+        """Complete events of begins (``B``) and ends (``E``): what ends is what began last on the same thread."""
+        made: list[Event] = []
+        unpaired = 0
+        for halves in self._halves.values():
+            timed = [event for event in halves if event.ts is not None]
+            open_ones: list[Event] = []
+            before = len(made)
+            for event in sorted(timed, key=lambda each: each.ts or 0):  # equal times stay in the order of the file
+                if event.ph == "B":
+                    open_ones.append(event)
+                elif open_ones:
+                    begin = open_ones.pop()
+                    made.append(Event("X", begin.name, begin.cat, begin.pid, begin.tid, begin.ts, args=begin.args))
+                    made[-1].dur = _difference(event.ts, begin.ts)
+            unpaired += len(halves) - 2 * (len(made) - before)
+        self._remarks.count("begin without an end, or end without a begin, and were skipped", unpaired)
+        return made
+
+    def _add(self, events: Sequence[Event]) -> None:
+        timed, begin = _timed(events)
+        self._remarks.count("have no time and were skipped", len(events) - len(timed))
+        lengths = np.array([event.dur for event in timed])
+        odd = ~_usable(lengths, least=0)
+        lengths[odd] = 0
+        self._remarks.count("have no duration, or one below zero; it was taken as zero", int(odd.sum()))
+        categories = self._categories.codes([event.cat for event in timed], np.int8)
+        self._keep(
+            Trace,
+            {
+                "name": self._names.codes([event.name for event in timed]),
+                "category": categories,
+                "thread": self._threads_of(timed),
+                "begin": _nanoseconds(begin),
+                "duration": _nanoseconds(lengths),
+            },
+        )
+        parts = _PART[categories]
+        for part, add in enumerate((self._add_gpu, self._add_calls, self._add_scopes)):
+            places = np.flatnonzero(parts == part)
+            some = [timed[place] for place in places.tolist()]
+            add(places + self._count, some, [event.args or NO_ARGUMENTS for event in some])
+        self._count += len(timed)
+
+    def _threads_of(self, events: Sequence[Event]) -> Codes:
+        pairs = zip([event.pid for event in events], [event.tid for event in events], strict=True)
+        codes: Codes = self._threads.codes(pairs, count=len(events))
+        return codes
+
+    def _add_gpu(self, rows: Ints, events: Sequence[Event], args: Sequence[Arguments]) -> None:
+        told = zip(args, events, strict=True)
+        places = [(_else(each.device, event.pid), _else(each.stream, event.tid)) for each, event in told]
+        columns = {
+            "row": rows,
+            "device": _whole([device for device, _ in places]),
+            "stream": _whole([stream for _, stream in places]),
+            "external": _external(args),
+            "grid": _triples([each.grid for each in args]),
+            "block": _triples([each.block for each in args]),
+            "blocks_per_sm": _floats([each.blocks_per_sm for each in args]),
+            "occupancy": _floats([each.occupancy for each in args]),
+        }
+        self._keep(GpuEvents, {**columns, **_wholes(args, "correlation", "registers", "shared_memory", "bytes")})
+
+    def _add_calls(self, rows: Ints, _: Sequence[Event], args: Sequence[Arguments]) -> None:
+        self._keep(Calls, {"row": rows, "external": _external(args), **_wholes(args, "correlation")})
+
+    def _add_scopes(self, rows: Ints, _: Sequence[Event], args: Sequence[Arguments]) -> None:
+        columns: dict[str, Any] = {"row": rows, "external": _external(args)}
+        for name in ("shapes", "stack"):
+            raws = map(attrgetter(name), args)
+            # The raw text points into its whole block, which must not live on.
+            columns[name] = self._texts.codes([b"" if raw is NOTHING else bytes(raw) for raw in raws])
+        self._keep(Scopes, columns)
+
+    def _add_memory(self, events: Sequence[Event]) -> None:
+        events, times = _timed(events)
+        columns = {"time": _nanoseconds(times), "thread": self._threads_of(events)}
+        names = ("device_type", "device_id", "change", "address", "allocated", "reserved")
+        columns |= _wholes([event.args or NO_ARGUMENTS for event in events], *names)
+        columns["device"] = columns.pop("device_id")
+        self._keep(Allocations, columns)
+
+
+def _ordered(part: Part, order: Ints) -> Part:
+    return type(part)(**{each.name: getattr(part, each.name)[order] for each in fields(part)})
+
+
+def _number(value: Any) -> int | str:
+    """A process or thread as a number where it is one, also where it is written as a text."""
+    if isinstance(value, float):
+        return int(value)
+    text = str(value)
+    digits = text.removeprefix("-")
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else text
+
+
+def _else(value: Any, other: Any) -> Any:
+    """What an argument tells, or else the process or thread of the event, if that is a number."""
+    number = value if value is not None else _number(other)
+    return None if isinstance(number, str) else number
+
+
+def _difference(end: Any, begin: Any) -> Any:
+    """Of two times, of which one may come of a part of the text whose times floats hold."""
+    return Decimal(end) - Decimal(begin) if Decimal in (type(end), type(begin)) else end - begin
+
+
+def _timed(events: Sequence[Event]) -> tuple[Sequence[Event], Any]:
+    """The events that have a time, and their times in microseconds."""
+    times = np.array([event.ts for event in events])
+    known = _usable(times)
+    if known.all():
+        return events, times
+    return [event for event, has in zip(events, known.tolist(), strict=True) if has], times[known]
+
+
+def _usable(microseconds: NDArray[Any], least: int = -_LATEST + 1) -> Bools:
+    """Which of some times, of which any may be missing, are told and can be reckoned with."""
+    if microseconds.dtype == object:
+        return np.array([each is not None and least <= each < _LATEST for each in microseconds.tolist()], dtype=bool)
+    fits: Bools = (microseconds >= least) & (microseconds < _LATEST)
+    return fits
+
+
+def _nanoseconds(microseconds: NDArray[Any]) -> Ints:
+    """Microseconds, as int, float or Decimal, in whole nanoseconds, none lost on the way.
+
+    A float holds thousandths exactly enough up to 2^43 microseconds, 101 days; times a thousand it would not.
+    """
+    if microseconds.dtype == object:
+        microseconds = np.array(microseconds.tolist())  # without those that were missing it may be of floats
+    if microseconds.dtype == object:
+        return np.array([round(Decimal(value) * 1000) for value in microseconds.tolist()], dtype=np.int64)
+    floor = np.floor(microseconds)
+    found: Ints = floor.astype(np.int64) * 1000
+    found += np.rint((microseconds - floor) * 1000).astype(np.int64)
+    return found
+
+
+def _external(args: Sequence[Arguments]) -> Ints:
+    return _whole([each.external if each.external is not None else each.external_before for each in args])
+
+
+def _wholes(args: Sequence[Arguments], *names: str) -> dict[str, Ints]:
+    return {name: _whole(list(map(attrgetter(name), args))) for name in names}
+
+
+def _whole(values: Sequence[Any]) -> Ints:
+    try:
+        return np.array(values, dtype=np.int64)
+    except (TypeError, OverflowError):  # most have neither what is not told nor what does not fit
+        known = [UNKNOWN if value is None else value for value in values]
+    try:
+        return np.array(known, dtype=np.int64)
+    except OverflowError:
+        return np.array([min(max(int(value), -_LARGEST), _LARGEST) for value in known], dtype=np.int64)
+
+
+def _floats(values: list[Any]) -> Any:
+    return np.array([np.nan if value is None or abs(value) > _LARGEST else value for value in values], dtype=np.float64)
+
+
+def _triples(values: list[list[int] | None]) -> Ints:
+    right = [value if value and len(value) == 3 else (0, 0, 0) for value in values]
+    return _whole([number for value in right for number in value]).reshape(-1, 3)
