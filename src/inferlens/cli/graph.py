@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-PATHS = "Folders with profiles, at any height, profile files, .onnx files, or a TensorRT engine's information as .json."
+PATHS = "Folders with profiles, at any height, profile files, .onnx files, or trt_engine_info.json of an engine."
 OUTPUT = "The file to write; .svg, .png, .html or .json decides its format."
 REGIONS = "module (regions around modules), fused (what each layer was fused from, inside of it) or none."
 DEPTH = "How deep modules are unfolded; deeper layers become one node. [dim]Default: to about 90 nodes.[/dim]"
@@ -33,12 +33,12 @@ def graph(
     format = output.suffix.lower().removeprefix(".")
     check_format(format)
     check_regions(regions)
-    found = sources_of(paths)
-    for problem in found.problems:
+    title, sources, problems = sources_of(paths)
+    for problem in problems:
         screen.note(problem)
-    graphs = [graph_of(source, regions=regions, depth=depth) for source in found.sources]
+    graphs = [graph_of(source, regions=regions, depth=depth) for source in sources]
     with screen.busy("Drawing"):
-        drawn = render(graphs, format, title=found.title, fused=regions == "fused")
+        drawn = render(graphs, format, title=title, fused=regions == "fused")
     write(output, drawn)
     for note in dict.fromkeys(note for one in graphs for note in one.notes):
         screen.note(note)

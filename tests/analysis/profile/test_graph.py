@@ -7,10 +7,9 @@ import time
 
 import pytest
 
-from inferlens.analysis.profile.graph import ORDER_ONLY, TOO_MANY_EDGES, Graph, source_of
+from inferlens.analysis.profile.graph import ORDER_ONLY, TOO_MANY_EDGES, Graph, precision_in, precision_of, source_of
 from inferlens.analysis.profile.graph_engine import ONLY_NAMES, engine_source, is_engine_information, origins_in
 from inferlens.analysis.profile.graph_fold import MOST, READABLE, graph_of, owners_of
-from inferlens.analysis.profile.graph_precision import named, precision_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Layer, Tensor
 from tests.analysis.profile.graphs import long, reads, residual, source
@@ -160,7 +159,7 @@ def test_a_profile_that_failed_says_why():
     ],
 )  # fmt: skip
 def test_precisions_by_whatever_name(text, word):
-    assert named(text) == word
+    assert precision_in(text) == word
 
 
 def test_a_backend_knows_better_than_the_type_of_a_tensor():

@@ -1,4 +1,4 @@
-"""The layers of one case as a graph: nodes in the order of execution, edges where a tensor leads from one to another.
+"""The layers of one case as a graph: nodes in the order of execution, edges from one to another where a tensor leads.
 
 Edges come from the names of tensors: a layer that reads a name follows every earlier layer that writes it. What nobody
 writes is an input of the model or, if it is none, a weight, which is no edge. Where layers tell no names at all, the
@@ -7,6 +7,7 @@ only thing known is the order in which they ran; they are then a chain, and the 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Literal
@@ -26,6 +27,22 @@ ORDER_ONLY = (
 )
 ORDER_IN_PART = "{} say nothing of their inputs; a dashed line leads to each from the layer that ran before."
 TOO_MANY_EDGES = f"Only the first {MOST_EDGES:,} edges are drawn."
+INSPECTED = ("Name", "LayerType", "Inputs", "Outputs", "Metadata")  # of an engine's inspector: told elsewhere
+# The first that is found in a text counts. Backends write "channel major FP16 format", or "f16".
+_WORDS = (
+    (r"bfloat16|bf16", "bf16"),
+    (r"float8|fp8|f8", "fp8"),
+    (r"float4|fp4|f4", "fp4"),
+    (r"float16|fp16|half|f16", "fp16"),
+    (r"tf32", "tf32"),
+    (r"float64|fp64|double|f64", "fp64"),
+    (r"float32|fp32|float|f32", "fp32"),
+    (r"u?int8|[iu]8", "int8"),
+    (r"u?int4|[iu]4", "int4"),
+    (r"u?int(16|32|64)?|[iu](16|32|64)", "int"),
+    (r"bool(ean)?", "bool"),
+)
+_FLOATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
 
 Role = Literal["layer", "folded", "input", "output"]
 
@@ -143,22 +160,20 @@ def source_of(profile: Profile, title: str, about: str = "") -> Source | str:
     )
 
 
-class Flow(Struct, frozen=True, kw_only=True):
-    """Which layer reads what from which, by index; -1 is the model's input."""
-
-    edges: tuple[Edge, ...]
-    ends: tuple[tuple[int, Tensor], ...] = ()
-    notes: tuple[str, ...] = ()
+Ends = tuple[tuple[int, Tensor], ...]
 
 
-def flow_of(source: Source) -> Flow:
-    """Edges between layers, from the model's inputs (tail -1), and the layers that write what leaves the model."""
+def flow_of(source: Source) -> tuple[list[Edge], Ends, list[str]]:
+    """Which layer reads what from which, by index; the layers that write what leaves the model; what is not known.
+
+    The tail of what the model is given is -1.
+    """
     edges = list(islice(_by_name(source), MOST_EDGES + 1))
     notes = [TOO_MANY_EDGES] if len(edges) > MOST_EDGES else []
     edges = edges[:MOST_EDGES]
     if not any(edge.tail >= 0 for edge in edges) and len(source.layers) > 1:
-        chain = (Edge(tail=index, head=index + 1, known=False) for index in range(len(source.layers) - 1))
-        return Flow(edges=tuple(chain), notes=(*notes, ORDER_ONLY))
+        chain = [Edge(tail=index, head=index + 1, known=False) for index in range(len(source.layers) - 1)]
+        return chain, (), [*notes, ORDER_ONLY]
     joined = {edge.head for edge in edges}
     silent = [
         index for index, layer in enumerate(source.layers)
@@ -168,7 +183,7 @@ def flow_of(source: Source) -> Flow:
     edges += [Edge(tail=index - 1, head=index, known=False) for index in silent]
     if silent:
         notes.append(ORDER_IN_PART.format("1 layer" if len(silent) == 1 else f"{len(silent)} layers"))
-    return Flow(edges=tuple(edges), ends=tuple(_ends(source, {edge.tail for edge in edges})), notes=tuple(notes))
+    return edges, tuple(_ends(source, {edge.tail for edge in edges})), notes
 
 
 def _by_name(source: Source) -> Iterator[Edge]:
@@ -205,3 +220,27 @@ def lasting(seconds: Sequence[float | None]) -> float | None:
     """The sum of the times that are known; ``None`` if there is none."""
     known = [time for time in seconds if time is not None]
     return sum(known) if known else None
+
+
+# Precision
+
+
+def precision_of(layer: Layer) -> str:
+    """What a layer computes in: what the backend says of it, or else the type of its first output; empty if not known.
+
+    A layer that only turns out indices or truth values is ``int`` or ``bool``.
+    """
+    told = precision_in(str(layer.details.get("precision", "")))
+    written = [precision_in(f"{tensor.dtype} {tensor.format}") for tensor in (*layer.outputs, *layer.inputs)]
+    if told in _FLOATS:
+        return told
+    return next((word for word in (told, *written) if word), "")
+
+
+def precision_in(text: str) -> str:
+    """The precision in a text, such as ``float16`` or ``Row major linear FP16 format``; empty if there is none."""
+    words = re.findall(r"[a-z]+\d*", text[:300].lower())
+    for pattern, name in _WORDS:
+        if any(re.fullmatch(pattern, word) for word in words):
+            return name
+    return ""

@@ -1,4 +1,4 @@
-"""What TensorRT's engine inspector writes, ``trt_engine_info.json``, as layers without times.
+"""What an engine's inspector writes, ``trt_engine_info.json``, as layers without times.
 
 The file comes from anywhere: what has another form than expected is left out, and layers that are nothing but names
 (an engine built with less than detailed profiling verbosity) stay, with a sentence on what is missing.
@@ -11,13 +11,11 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.profile.graph import Source
-from inferlens.analysis.profile.graph_fold import INSPECTED
-from inferlens.analysis.profile.graph_precision import named
+from inferlens.analysis.profile.graph import INSPECTED, Source, precision_in
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Layer, Tensor
 
-FORM = 'JSON of TensorRT\'s engine inspector: {"Layers": [...], "Bindings": [...]}'
+FORM = 'JSON of an engine\'s inspector: {"Layers": [...], "Bindings": [...]}'
 ONLY_NAMES = (
     "The engine tells only the names of its layers: it was built with less than detailed profiling verbosity "
     "(ProfilingVerbosity.DETAILED tells their tensors too)."
@@ -52,7 +50,7 @@ def engine_source(data: bytes, title: str) -> Source:
     written = {tensor.name for layer in layers for tensor in layer.outputs}
     return Source(
         title=title,
-        about="TensorRT engine",
+        about="engine · no times",
         layers=layers,
         inputs=_bound(names - written, (layer.inputs for layer in layers)),
         outputs=_bound(names & written, (layer.outputs for layer in layers)),
@@ -87,7 +85,7 @@ def _tensor(told: dict[str, Any]) -> Tensor:
     sizes = told.get("Dimensions")
     numbers = [size for size in sizes[:_DIMENSIONS] if isinstance(size, int)] if isinstance(sizes, list) else []
     written = str(told.get("Format/Datatype") or told.get("Datatype") or told.get("Format") or "")
-    return Tensor(name=str(told.get("Name", "")), shape=tuple(numbers), dtype=named(written), format=written)
+    return Tensor(name=str(told.get("Name", "")), shape=tuple(numbers), dtype=precision_in(written), format=written)
 
 
 def _bound(names: set[str], tensors: Iterable[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:

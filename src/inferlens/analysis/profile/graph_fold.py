@@ -1,30 +1,39 @@
 """A graph that people can look at: layers folded into modules, and modules as regions around what is left.
 
-Only layers that follow each other in the order of execution are folded into one node. That order is one in which every
-layer comes after those that it reads from, so no fold makes a cycle of a graph that had none; a module that is called
-twice is two nodes. A layer of no known module counts to the deepest module that contains both of its neighbours.
+Only layers that follow each other in the
+order of execution are folded into one node. That order is one in which every layer comes after those that it reads
+from, so no fold makes a cycle of a graph that had none; a module that is called twice is two nodes. A layer of no known
+module counts to the deepest module that contains both of its neighbours.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 
-from inferlens.analysis.profile.graph import Edge, Graph, Node, Region, Source, flow_of, lasting
-from inferlens.analysis.profile.graph_precision import precision_of
-from inferlens.analysis.profile.modules import Path, ancestor, path_of
+from inferlens.analysis.profile.attribution import Path, ancestor, path_of
+from inferlens.analysis.profile.graph import (
+    INSPECTED,
+    Edge,
+    Graph,
+    Node,
+    Region,
+    Source,
+    flow_of,
+    lasting,
+    precision_of,
+)
 from inferlens.errors import InferlensError, suggestion
 from inferlens.record.layer_profile import Layer, Tensor
 from inferlens.units import listing, plural
 
 REGIONS = ("module", "fused", "none")
 READABLE = 90  # nodes that are drawn where no depth is asked for
-INSPECTED = ("Name", "LayerType", "Inputs", "Outputs", "Metadata")  # of TensorRT's inspector: told elsewhere
 MOST = 2_000  # nodes that are drawn at all
 
 Groups = list[range]
@@ -46,18 +55,17 @@ def graph_of(source: Source, *, regions: str = "module", depth: int | None = Non
     owners = owners_of(source.layers)
     deepest = max((len(owner) for owner in owners if owner), default=0)
     shown, groups, thinned = _groups(source, owners, deepest, depth)
-    flow = flow_of(source)
+    edges, ends, told = flow_of(source)
     nodes = [_node(source, owners, group, shown) for group in groups]
     place = {index: number for number, group in enumerate(groups) for index in group}
-    edges = _between(flow.edges, place)
-    nodes, edges = _with_ends(source, nodes, edges, flow.ends, place)
-    notes = (*source.notes, *flow.notes, *_folded(len(source.layers), len(groups), shown, deepest, thinned))
+    nodes, drawn = _with_ends(source, nodes, _between(edges, place), ends, place)
+    notes = (*source.notes, *told, *_folded(len(source.layers), len(groups), shown, deepest, thinned))
     found = _regions([_region_path(owners, group, shown) for group in groups], nodes) if regions == "module" else ()
     return Graph(
         title=source.title,
         about=source.about,
         nodes=tuple(nodes),
-        edges=tuple(edges),
+        edges=tuple(drawn),
         regions=tuple(found),
         whole=source.whole,
         layers=len(source.layers),
@@ -81,18 +89,15 @@ def check_regions(regions: str) -> None:
 def owners_of(layers: Sequence[Layer]) -> list[Path | None]:
     """The deepest module that contains all that a layer came from; for layers of no known module, its neighbours'."""
     known = [ancestor([path_of(path) for path in layer.modules]) if layer.modules else None for layer in layers]
-    found, before = list(known), None
-    after: list[Path | None] = [None] * len(known)
-    coming: Path | None = None
-    for index in reversed(range(len(known))):
-        after[index] = coming
-        coming = known[index] if known[index] is not None else coming
-    for index, own in enumerate(known):
-        behind = after[index]
-        if own is None and before is not None and behind is not None:
-            found[index] = ancestor([before, behind])
-        before = own if own is not None else before
-    return found
+
+    def last(paths: Sequence[Path | None]) -> list[Path | None]:
+        return list(accumulate(paths, lambda before, own: before if own is None else own))
+
+    before, after = last(known), last(known[::-1])[::-1]
+    return [
+        ancestor([left, right]) if own is None and left is not None and right is not None else own
+        for own, left, right in zip(known, before, after, strict=True)
+    ]
 
 
 def _groups(source: Source, owners: Sequence[Path | None], deepest: int, depth: int | None) -> tuple[int, Groups, bool]:
@@ -120,65 +125,37 @@ def _runs(owners: Sequence[Path | None], depth: int) -> Groups:
 def _thinned(source: Source, groups: Groups, most: int) -> Groups:
     """``most`` groups, made by joining, again and again, the two neighbours that take least together."""
     times = [lasting([source.seconds[index] for index in group]) or 0.0 if source.seconds else 0.0 for group in groups]
-    cost = [(time, len(group)) for time, group in zip(times, groups, strict=True)]  # without times, layers count
-    found: dict[int, range] = dict(enumerate(groups))
-    after = {number: number + 1 for number in range(len(groups) - 1)}
-    before = {behind: number for number, behind in after.items()}
-    waiting = [(_sum(cost[number], cost[number + 1]), number, number + 1) for number in after]
-    heapify(waiting)
-    while len(found) > most:
-        together, left, right = heappop(waiting)
-        if left not in found or after.get(left) != right or together != _sum(cost[left], cost[right]):
-            continue  # one of the two has been joined to another since
-        found[left] = range(found[left][0], found.pop(right)[-1] + 1)
-        cost[left] = together
-        behind = after.pop(right, None)
-        del after[left]
-        if behind is not None:
-            after[left], before[behind] = behind, left
-            heappush(waiting, (_sum(together, cost[behind]), left, behind))
-        if left in before:
-            heappush(waiting, (_sum(cost[before[left]], together), before[left], left))
-    return [found[number] for number in sorted(found)]
-
-
-def _sum(one: tuple[float, int], other: tuple[float, int]) -> tuple[float, int]:
-    return one[0] + other[0], one[1] + other[1]
+    # Of equal times, and where there are none, the number of layers counts.
+    cost = np.array([time + 1e-15 * len(group) for time, group in zip(times, groups, strict=True)])
+    while len(groups) > most:
+        left = int(np.argmin(cost[:-1] + cost[1:]))
+        groups[left : left + 2] = [range(groups[left][0], groups[left + 1][-1] + 1)]
+        cost[left] += cost[left + 1]
+        cost = np.delete(cost, left + 1)
+    return groups
 
 
 def _node(source: Source, owners: Sequence[Path | None], group: range, depth: int) -> Node:
     layers = [source.layers[index] for index in group]
     times = [source.seconds[index] for index in group] if source.seconds else []
     seconds = lasting(times)
-    common = {
-        "places": tuple(index + 1 for index in group),
-        "seconds": seconds,
-        "share": seconds / source.whole if seconds is not None and source.whole else None,
-        "modules": tuple(dict.fromkeys(path for layer in layers for path in layer.modules)),
-        "operators": tuple(name for layer in layers for name in layer.operators),
-    }
-    if len(layers) == 1:
-        (layer,) = layers
-        return Node(
-            name=layer.name,
-            kind=layer.kind,
-            module=owners[group[0]],
-            inputs=layer.inputs,
-            outputs=layer.outputs,
-            precision=precision_of(layer),
-            details=details_of(layer),
-            **common,  # type: ignore[arg-type]
-        )
-    known = [owner for index in group if (owner := owners[index]) is not None]
-    module = ancestor([owner[:depth] for owner in known]) if known else None
+    folded = len(layers) > 1
+    known = [owner[:depth] if folded else owner for index in group if (owner := owners[index]) is not None]
+    module = ancestor(known) if known else None
     return Node(
-        name=".".join(module or ()),
-        role="folded",
+        name=".".join(module or ()) if folded else layers[0].name,
+        role="folded" if folded else "layer",
+        kind="" if folded else layers[0].kind,
+        places=tuple(index + 1 for index in group),
         module=module,
-        inputs=_outer([layer.inputs for layer in layers], [layer.outputs for layer in layers]),
-        outputs=_outer([layer.outputs for layer in layers], [layer.inputs for layer in layers]),
+        modules=tuple(dict.fromkeys(path for layer in layers for path in layer.modules)),
+        operators=tuple(name for layer in layers for name in layer.operators),
+        inputs=_outer([layer.inputs for layer in layers], [layer.outputs for layer in layers], folded),
+        outputs=_outer([layer.outputs for layer in layers], [layer.inputs for layer in layers], folded),
+        seconds=seconds,
+        share=seconds / source.whole if seconds is not None and source.whole else None,
         precision=_mostly(layers, times),
-        **common,  # type: ignore[arg-type]
+        details={} if folded else details_of(layers[0]),
     )
 
 
@@ -192,8 +169,10 @@ def details_of(layer: Layer) -> dict[str, str]:
     }
 
 
-def _outer(of: Sequence[tuple[Tensor, ...]], others: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    """Tensors with a name that are not among the others, each once."""
+def _outer(of: Sequence[tuple[Tensor, ...]], others: Sequence[tuple[Tensor, ...]], folded: bool) -> tuple[Tensor, ...]:
+    """A layer's tensors; of folded ones those with a name that are not among the others, each once."""
+    if not folded:
+        return of[0]
     inside = {tensor.name for tensors in others for tensor in tensors}
     return tuple({t.name: t for tensors in of for t in tensors if t.name and t.name not in inside}.values())
 
@@ -279,12 +258,6 @@ def _region(paths: Sequence[Path], nodes: Sequence[Node], first: int, level: int
 
 def _folded(layers: int, nodes: int, depth: int, deepest: int, thinned: bool) -> list[str]:
     """What is folded, and what unfolds it."""
-    if nodes == layers:
-        return []
-    ways = (
-        [f"modules are unfolded {depth} of {deepest} deep, --depth {depth + 1} unfolds more"]
-        if depth <= deepest
-        else []
-    )
-    ways += ["those that take least are folded with the ones next to them in the order of execution"] if thinned else []
-    return [f"{plural(layers, 'layer')} are drawn as {plural(nodes, 'node')}: {'; '.join(ways)}."]
+    ways = [f"modules are unfolded {depth} of {deepest} deep, --depth {depth + 1} unfolds more"] * (depth <= deepest)
+    ways += ["those that take least are folded with the ones next to them in the order of execution"] * thinned
+    return [f"{plural(layers, 'layer')} are drawn as {plural(nodes, 'node')}: {'; '.join(ways)}."] * (nodes < layers)
