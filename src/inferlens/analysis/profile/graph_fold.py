@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate, groupby
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,10 @@ def owners_of(layers: Sequence[Layer]) -> list[Path | None]:
     known = [ancestor([path_of(path) for path in layer.modules]) if layer.modules else None for layer in layers]
 
     def last(paths: Sequence[Path | None]) -> list[Path | None]:
-        return list(accumulate(paths, lambda before, own: before if own is None else own))
+        found: list[Path | None] = []
+        for path in paths:
+            found.append(path if path is not None or not found else found[-1])
+        return found
 
     before, after = last(known), last(known[::-1])[::-1]
     return [
