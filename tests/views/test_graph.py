@@ -14,9 +14,9 @@ from xml.etree import ElementTree
 import pytest
 from msgspec.structs import replace
 
-from inferlens.analysis.profile.attribution import Path
 from inferlens.analysis.profile.graph import Graph
 from inferlens.analysis.profile.graph_fold import graph_of
+from inferlens.analysis.profile.modules import Path
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.record.layer_profile import Tensor
 from inferlens.views import graph as view

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from inferlens.analysis.profile.attribution import Path, ancestor, path_of
 from inferlens.analysis.profile.graph import (
     INSPECTED,
     Edge,
@@ -28,6 +27,7 @@ from inferlens.analysis.profile.graph import (
     lasting,
     precision_of,
 )
+from inferlens.analysis.profile.modules import Path, ancestor, path_of
 from inferlens.errors import InferlensError, suggestion
 from inferlens.record.layer_profile import Layer, Tensor
 from inferlens.units import listing, plural

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from itertools import pairwise
 
-from inferlens.analysis.profile.attribution import Path, ancestor, path_of
 from inferlens.analysis.profile.graph import Graph, Node, Region
+from inferlens.analysis.profile.modules import Path, ancestor, path_of
 from inferlens.record.layer_profile import Tensor
 from inferlens.units import duration, percent, plural
 from inferlens.views.chart_theme import FONT, PALETTE, THEMES
