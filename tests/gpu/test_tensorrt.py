@@ -17,8 +17,7 @@ from inferlens.backends.base import TOLERANCES, Preparation, Runner  # noqa: E40
 from inferlens.backends.host_io import HostIo  # noqa: E402
 from inferlens.backends.onnx.export import onnx_file  # noqa: E402
 from inferlens.backends.tensorrt.engine import Job, built  # noqa: E402
-from inferlens.backends.tensorrt.flavours import find  # noqa: E402
-from inferlens.backends.tensorrt.gpu import current_gpu  # noqa: E402
+from inferlens.backends.tensorrt.flavours import current_gpu, find  # noqa: E402
 from inferlens.backends.tensorrt.options import Options  # noqa: E402
 from inferlens.backends.tensorrt.runtime import Call, Engine  # noqa: E402
 from inferlens.errors import InferlensError, Unsupported  # noqa: E402
@@ -128,10 +127,10 @@ def test_outputs_get_memory_while_they_are_made(label: str, preparation: Prepara
     model = at(small.model(), 2)
     case = small.case(label, device="cuda", batch=None)
     graph = onnx_file(model, case, preparation, "fp32")
-    plan = built(Job(graph, model, case, flavour, Options(), current_gpu()), preparation).plan
+    content = built(Job(graph, model, case, flavour, Options(), current_gpu()), preparation).content
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        call = Call(Engine(plan, flavour), stream, {})
+        call = Call(Engine(content, flavour), stream, {})
         assert call.grows
         for batch in (2, 16, 1):
             inputs = small.arrays(at(small.model(), batch))

@@ -9,14 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from inferlens.backends.base import Preparation
-from inferlens.backends.onnx.export import onnx_file
 from inferlens.backends.tensorrt.engine import Built, Job, built
 from inferlens.backends.tensorrt.flavours import Flavour, flavour
 from inferlens.backends.tensorrt.options import Options
 from inferlens.models.model import Model
-from inferlens.models.resolve import load
-from inferlens.spec.case import Case, TensorSpec
+from inferlens.spec.case import Case
 from tests.backends import small
 
 TARGETS = "8.0+8.9"
@@ -56,34 +53,7 @@ def job(rtx: Flavour, graph: Path) -> Making:
     return made
 
 
-Real = tuple[Job, Built, Preparation]
-
-
 @pytest.fixture
-def real(tmp_path: Path, rtx: Flavour) -> Callable[[str], Real]:
-    """A real model's engine by the model's name, as a case makes it: exported, built, in the cache."""
-
-    def make(name: str, precision: str = "fp16") -> Real:
-        preparation = small.preparation(tmp_path)
-        model, case = transformer(precision) if name == "transformer" else image_model(name, precision)
-        path = onnx_file(model, case, preparation, precision)
-        job = Job(path, model, case, rtx, Options(compute_capability=TARGETS), None)
-        return job, built(job, preparation), preparation
-
-    return make
-
-
-def image_model(name: str, precision: str) -> tuple[Model, Case]:
-    size = 224 if name == "torchvision:vit_b_16" else 64
-    inputs = (TensorSpec("x", (1, 3, size, size)),)
-    case = Case(model=name, backend="tensorrt", variant="rtx", device="cuda", precision=precision, inputs=inputs)
-    return load(case), case
-
-
-def transformer(precision: str) -> tuple[Model, Case]:
-    torch.manual_seed(0)
-    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
-    module = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
-    inputs = (TensorSpec("tokens", (1, 16, 64)),)
-    case = Case(model="factory:encoder", backend="tensorrt", variant="rtx", device="cuda", precision=precision)
-    return Model(case.model, "encoder", "module", inputs, module=module), case
+def made(job: Making, tmp_path: Path) -> Built:
+    """The small model's engine."""
+    return built(job(), small.preparation(tmp_path))

@@ -1,28 +1,42 @@
-"""Engines of real models, their files, and the cache."""
+"""Engines of real models, their files, the cache, what the builder says when it fails, and how far builds differ."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import onnx
 import pytest
+import torch
 
 from inferlens.backends.base import Preparation
+from inferlens.backends.onnx.export import onnx_file
 from inferlens.backends.tensorrt import engine
-from inferlens.backends.tensorrt.builds import write_engine
+from inferlens.backends.tensorrt.builds import build_to, tactics
 from inferlens.backends.tensorrt.configuration import configuration
-from inferlens.backends.tensorrt.engine import Job, built
-from inferlens.backends.tensorrt.engine_check import check_plan
+from inferlens.backends.tensorrt.engine import Built, Job, built, explained, write_engine
+from inferlens.backends.tensorrt.engine_check import check_engine
 from inferlens.backends.tensorrt.network import network
+from inferlens.backends.tensorrt.options import Options
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
 from inferlens.models.engine_header import read_header
+from inferlens.models.model import Model
+from inferlens.models.resolve import load
 from inferlens.record.files import sha256
 from inferlens.record.record import Gpu
+from inferlens.spec.case import Case, TensorSpec
+from tests.backends import small
+from tests.backends.tensorrt.conftest import TARGETS
 
+PAGE = Path(__file__).parents[3] / "docs" / "tensorrt.md"
 OUTPUTS = {
     "torchvision:resnet18": (1, 1000),
     "torchvision:mobilenet_v2": (1, 1000),
@@ -31,189 +45,214 @@ OUTPUTS = {
 }
 
 
+def real(name: str) -> tuple[Model, Case]:
+    case = Case(model=name, backend="tensorrt", variant="rtx", device="cuda", precision="fp16")
+    if name != "transformer":
+        size = 224 if name == "torchvision:vit_b_16" else 64
+        case = msgspec.structs.replace(case, inputs=(TensorSpec("x", (1, 3, size, size)),))
+        return load(case), case
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
+    module = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).eval()
+    return Model(case.model, "encoder", "module", (TensorSpec("tokens", (1, 16, 64)),), module=module), case
+
+
 @pytest.mark.parametrize("name", OUTPUTS)
-def test_real_models_become_engines_without_a_gpu(name: str, real: Any) -> None:
-    job, made, preparation = real(name)
-    header = read_header(made.plan[:64])
+def test_real_models_become_engines_without_a_gpu(name: str, tmp_path: Path, rtx: Any) -> None:
+    preparation = small.preparation(tmp_path)
+    model, case = real(name)
+    path = onnx_file(model, case, preparation, "fp16")
+    job = Job(path, model, case, rtx, Options(compute_capability=TARGETS), None)
+    made = built(job, preparation)
+    header = read_header(made.content[:64])
     assert header is not None
-    assert header.variant == "rtx"
-    assert header.size == len(made.plan)
-    assert header.version == job.flavour.version
+    assert (header.variant, header.size, header.version) == ("rtx", len(made.content), rtx.version)
     assert [phase.name for phase in preparation.phases].count("build") == 1
-    parsed = network(job.path, job.flavour)
+    parsed = network(path, rtx)
     assert [(spec.name, spec.shape, spec.dtype) for spec in parsed.inputs] == [
-        (spec.name, spec.shape, "float16") for spec in job.model.inputs
+        (spec.name, spec.shape, "float16") for spec in model.inputs
     ]
-    told = provenance.read(made.path)
-    assert told == made.provenance
-    graph = onnx.load(job.path).graph
-    assert [spec.name for spec in told.outputs] == [value.name for value in graph.output]
-    assert [spec.name for spec in told.inputs] == [value.name for value in graph.input]
-    assert [spec.name for spec in parsed.outputs] == [spec.name for spec in told.outputs]
-    assert [(spec.shape, spec.dtype) for spec in told.outputs] == [(OUTPUTS[name], "float16")]
-    assert told.inputs == job.model.inputs
-    assert told.model.weights_sha256 == job.model.weights_sha256
-    assert told.onnx_sha256 == sha256(job.path)
-    assert (told.flavour, told.version) == (job.flavour.name, job.flavour.version)
-    assert told.targets == ("8.0", "8.9")
-    assert told.gpu == ""
-    assert told.options["optimization_level"] == 3
-    assert told.profiles == ({spec.name: (spec.shape,) * 3 for spec in job.model.inputs},)
-    assert told.build_seconds
-    check_plan(made.path, told, job.flavour, None)
+    read = provenance.read(made.path)
+    assert read == made.provenance
+    graph = onnx.load(path).graph
+    assert [spec.name for spec in read.outputs] == [value.name for value in graph.output]
+    assert [(spec.shape, spec.dtype) for spec in read.outputs] == [(OUTPUTS[name], "float16")]
+    assert read.inputs == model.inputs
+    assert read.model.weights_sha256 == model.weights_sha256
+    assert read.onnx_sha256 == sha256(path)
+    assert (read.flavour, read.version, read.targets, read.gpu) == (rtx.name, rtx.version, ("8.0", "8.9"), "")
+    assert read.options["optimization_level"] == 3
+    assert read.profiles == ({spec.name: (spec.shape,) * 3 for spec in model.inputs},)
+    assert read.build_seconds
+    check_engine(made.path, read, rtx, None)
 
 
-def test_the_second_time_it_is_cached(job: Any, preparation: Preparation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_steps_of_the_page(rtx: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What ``docs/tensorrt.md`` says to do in Python is done."""
+    monkeypatch.chdir(tmp_path)
+    torch.onnx.export(
+        torch.nn.Conv2d(3, 8, 3).eval(), (torch.ones(2, 3, 64, 64),), "model.onnx", input_names=["x"], dynamo=True,
+        verbose=False, dynamic_shapes=({0: "batch"},),
+    )  # fmt: skip
+    (steps,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
+    exec(compile(steps, str(PAGE), "exec"), {})
+    header = read_header(Path("model.engine").read_bytes())
+    assert header is not None
+    assert header.version == rtx.version
+
+
+# The cache
+
+
+def test_the_second_time_it_is_cached_and_rebuild_builds(
+    job: Any, preparation: Preparation, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = built(job(), preparation)
     with monkeypatch.context() as patch:
         patch.setattr(engine, "build", lambda *_: pytest.fail("it built"))
         second = built(job(), preparation)
-    assert [phase.note for phase in preparation.phases] == ["", "cached"]
+        other = dataclasses.replace(job(), model=dataclasses.replace(job().model, name="renamed"))
+        assert built(other, preparation).provenance.model.name == "renamed", "equal engines of two models"
+    assert [phase.note for phase in preparation.phases] == ["", "cached", "cached"]
     assert second.cached
-    assert second.plan == first.plan
-    assert second.provenance == first.provenance
-
-
-def test_an_option_that_times_tactics_does_nothing_where_none_are_timed(job: Any, preparation: Preparation) -> None:
-    built(job(avg_timing_iterations=4), preparation)
-    (warning,) = preparation.warnings
-    assert (warning.code, "times no tactics" in warning.message) == ("no-effect", True)
+    assert (second.content, second.provenance) == (first.content, first.provenance)
+    assert not built(job(), Preparation(preparation.folder, preparation.cache, rebuild=True)).cached
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("options", "same"),
     [
-        ("optimization_level", 0), ("optimization_level", 5), ("max_num_tactics", 1), ("tactic_sources", "none"),
-        ("sparsity", True), ("avg_timing_iterations", 8),
+        ({"optimization_level": 0}, True), ({"optimization_level": 5}, True), ({"max_num_tactics": 1}, True),
+        ({"tactic_sources": "none"}, True), ({"sparsity": True}, True), ({"avg_timing_iterations": 8}, True),
+        ({"tf32": True}, False), ({"workspace": 256}, False), ({"profiling_verbosity": "none"}, False),
     ],
+    ids=str,
 )  # fmt: skip
-def test_options_that_tensorrt_for_rtx_does_not_act_on_say_so(
-    name: str, value: Any, job: Any, preparation: Preparation
+def test_options_that_tensorrt_for_rtx_does_not_act_on_are_warned_of(
+    options: dict[str, Any], same: bool, job: Any, preparation: Preparation
 ) -> None:
-    """The plans are the same, so a row of such a sweep would differ by noise alone."""
-    usual, other = built(job(), preparation), built(job(**{name: value}), preparation)
-    assert other.plan == usual.plan
-    assert [(warning.code, warning.message.split()[0]) for warning in preparation.warnings] == [("no-effect", name)]
-
-
-@pytest.mark.parametrize("options", [{"tf32": True}, {"workspace": 256}, {"profiling_verbosity": "none"}], ids=str)
-def test_options_that_it_acts_on_are_not_complained_of(
-    options: dict[str, Any], job: Any, preparation: Preparation
-) -> None:
-    assert built(job(**options), preparation).plan != built(job(), preparation).plan
-    assert preparation.warnings == []
-
-
-def test_a_build_for_rtx_says_that_it_leaves_the_file_of_kernels_alone(
-    job: Any, preparation: Preparation, tmp_path: Path
-) -> None:
-    write_engine(job(timing_cache=str(tmp_path / "kernels")), preparation, tmp_path / "a.engine")
-    assert [warning.code for warning in preparation.warnings] == ["no-effect"]
-    assert "timing_cache does nothing in a build" in preparation.warnings[0].message
-    assert not (tmp_path / "kernels").exists()
-
-
-def test_rebuild_builds(job: Any, preparation: Preparation) -> None:
-    built(job(), preparation)
-    again = Preparation(preparation.folder, preparation.cache, rebuild=True)
-    assert not built(job(), again).cached
+    """The engines are the same, so a row of such a sweep would differ by noise alone."""
+    usual, other = built(job(), preparation), built(job(**options), preparation)
+    assert (other.content == usual.content) == same
+    assert [warning.code for warning in preparation.warnings] == ["no-effect"] * same
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "no provenance"])
-def test_a_damaged_plan_in_the_cache_is_built_again(damage: str, job: Any, preparation: Preparation) -> None:
+def test_a_damaged_engine_in_the_cache_is_built_again(damage: str, job: Any, preparation: Preparation) -> None:
     first = built(job(), preparation)
     if damage == "no provenance":
         provenance.beside(first.path).write_text("{}")
     else:
-        first.path.write_bytes(first.plan[:-100] if damage == "cut" else first.plan[:-1] + b"\0")
+        first.path.write_bytes(first.content[:-100] if damage == "cut" else first.content[:-1] + b"\0")
     second = built(job(), preparation)
     assert not second.cached
-    assert second.plan == first.plan
+    assert second.content == first.content
     assert built(job(), preparation).cached
 
 
-def test_what_changes_a_plan_changes_its_key(job: Any, graph: Path, tmp_path: Path) -> None:
-    other = tmp_path / "other.onnx"
-    model = onnx.load(graph)
+def test_what_changes_an_engine_changes_its_key(job: Any, graph: Path, tmp_path: Path) -> None:
+    model, other, plugin, split = onnx.load(graph), tmp_path / "other.onnx", tmp_path / "lib.so", tmp_path / "s.onnx"
+    onnx.save_model(onnx.load(graph), split, save_as_external_data=True, size_threshold=0, location="s.data")
     model.doc_string = "another graph"
     onnx.save(model, other)
-    plugin = tmp_path / "plugin.so"
     plugin.write_bytes(b"a library")
-    keys = [
-        job().recipe.key,
-        job(path=other).recipe.key,
-        job(precision="fp16").recipe.key,
-        job(batch=2).recipe.key,
-        job(optimization_level=5).recipe.key,
-        job(tf32=True).recipe.key,
-        job(compute_capability="8.9").recipe.key,
-        job(profiles="1x3x16x16/1x3x16x16/8x3x16x16").recipe.key,
-        job(plugins=str(plugin)).recipe.key,
-    ]
-    assert len(set(keys)) == len(keys)
-    assert job(cuda_graph=True, streams=2, timing_cache="file").recipe.key == keys[0]
-    assert job(compute_capability="8.9+8.0").recipe.key == keys[0]
+    changes: list[dict[str, Any]] = [
+        {}, {"path": other}, {"precision": "fp16"}, {"batch": 2}, {"optimization_level": 5}, {"tf32": True},
+        {"compute_capability": "8.9"}, {"profiles": "1x3x16x16/1x3x16x16/8x3x16x16"}, {"plugins": str(plugin)},
+        {"path": split},
+    ]  # fmt: skip
+    keys = [job(**each).key for each in changes]
+    (tmp_path / "s.data").write_bytes((tmp_path / "s.data").read_bytes()[::-1])
+    assert len({*keys, job(path=split).key}) == len(keys) + 1, "weights in another file count too"
+    assert job(cuda_graph=True, streams=2, timing_cache="file", compute_capability="8.9+8.0").key == keys[0]
 
 
-def test_weights_in_another_file_are_part_of_the_key(job: Any, graph: Path, tmp_path: Path) -> None:
-    path = tmp_path / "split.onnx"
-    onnx.save_model(onnx.load(graph), path, save_as_external_data=True, size_threshold=0, location="split.data")
-    before = job(path=path).recipe.key
-    data = (tmp_path / "split.data").read_bytes()
-    (tmp_path / "split.data").write_bytes(data[::-1])
-    assert job(path=path).recipe.key != before
+def test_jobs_with_several_profiles_build(job: Any, preparation: Preparation) -> None:
+    text = "1x3x16x16/2x3x16x16/8x3x16x16;16x3x16x16"
+    second = built(job(batch=16, profiles=text, profile=1), preparation).provenance
+    assert second.profiles[0]["image"] == ((1, 3, 16, 16), (2, 3, 16, 16), (8, 3, 16, 16))
+    assert second.profiles[1]["image"] == ((16, 3, 16, 16),) * 3
+    assert second.inputs[0].profile == ((1, 3, 16, 16), (16, 3, 16, 16), (16, 3, 16, 16))  # best: of the one that runs
+    first = built(job(batch=2, profiles=text), preparation).provenance
+    assert first.inputs[0].profile == ((1, 3, 16, 16), (2, 3, 16, 16), (16, 3, 16, 16))
+    assert second.outputs[0].shape == (-1, 10)
 
 
-def test_equal_plans_of_two_models_are_told_apart(job: Any, preparation: Preparation) -> None:
-    built(job(), preparation)
-    one = job()
-    other = built(dataclasses.replace(one, model=dataclasses.replace(one.model, name="renamed")), preparation)
-    assert other.cached
-    assert other.provenance.model.name == "renamed"
+# Files
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Every file in a folder, hidden ones too."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file can grow beyond ``size`` bytes, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_an_engine_is_written_with_its_provenance(job: Any, preparation: Preparation, tmp_path: Path) -> None:
     path = tmp_path / "model.engine"
-    report = write_engine(job(), preparation, path)
-    told = provenance.read(path)
-    assert told is not None
-    assert (report.sha256, report.size) == (told.file_sha256, path.stat().st_size)
+    report = build_to(path, job(timing_cache=str(tmp_path / "kernels")), preparation)
+    read = provenance.read(path)
+    assert read is not None
+    assert (report.sha256, report.size) == (read.file_sha256, path.stat().st_size)
     assert report.targets == ("8.0", "8.9")
     assert not report.cached
-    assert write_engine(job(), preparation, path).cached
-    assert sorted(file.name for file in tmp_path.iterdir() if file.is_file()) == ["model.engine", "model.engine.json"]
+    assert [warning.code for warning in preparation.warnings] == ["no-effect"], "a build compiles no kernels to keep"
+    assert build_to(path, job(), preparation).cached
+    assert sorted(content(tmp_path)) == ["model.engine", "model.engine.json"]
 
 
-def test_a_build_that_fails_leaves_the_old_file(job: Any, preparation: Preparation, tmp_path: Path) -> None:
-    path = tmp_path / "model.engine"
-    write_engine(job(), preparation, path)
-    before = path.read_bytes()
-    broken = tmp_path / "broken.onnx"
+def test_what_fails_leaves_the_old_file(job: Any, made: Built, preparation: Preparation, tmp_path: Path) -> None:
+    path, broken = tmp_path / "model.engine", tmp_path / "broken.onnx"
     broken.write_bytes(b"no graph")
+    build_to(path, job(), preparation)
+    other = built(job(compute_capability="8.9"), preparation)
+    before = content(tmp_path)
     with pytest.raises(InferlensError, match="cannot be read"):
-        write_engine(dataclasses.replace(job(), path=broken), preparation, path)
-    assert path.read_bytes() == before
-    assert provenance.read(path) is not None
+        build_to(path, dataclasses.replace(job(), path=broken), preparation)
+    with largest_file(1000), pytest.raises(InferlensError, match=f"{path} cannot be written: File too large"):
+        write_engine(path, other.content, other.provenance)
+    assert content(tmp_path) == before
+    for name, in_the_way in (("a.engine", "a.engine.json"), ("b.engine", "b.engine"), ("nowhere/c.engine", "")):
+        if in_the_way:
+            (tmp_path / in_the_way).mkdir()
+        with pytest.raises(InferlensError, match="cannot be written"):
+            write_engine(tmp_path / name, made.content, made.provenance)
+    assert content(tmp_path) == before
 
 
-def test_without_a_gpu_targets_must_be_named(job: Any, preparation: Preparation) -> None:
-    with pytest.raises(Unsupported, match="no GPU here") as raised:
-        built(job(compute_capability=""), preparation)
-    assert "compute_capability=7.5+8.0+8.6+8.9" in raised.value.hint
-    with pytest.raises(Unsupported, match=r"cannot build for compute capability 9\.0") as raised:
-        built(job(compute_capability="8.9+9.0"), preparation)
-    assert "8.6" in raised.value.expected
+# What the builder says
 
 
-def test_what_needs_a_gpu_says_so(job: Any, preparation: Preparation) -> None:
-    with pytest.raises(Unsupported, match="with the option refittable it builds on a GPU alone") as raised:
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("Myelin (cudnn_impl.cpp:89: CHECK(dtype == myelinTypeFP8E4M3) failed", "no INT8 convolutions"),
+        ("Myelin (kernel_gen.cpp:1212: CHECK(sm_vers_.size() == 1) failed.", "one compute capability at a time"),
+        ("Error Code 1: Cuda Runtime (In generateForCurrent at /_src/x.cpp:186)", "on a GPU alone"),
+    ],
+)
+def test_known_errors_of_the_builder_are_explained(error: str, reason: str) -> None:
+    found, hint = explained([error], has_gpu=False)
+    assert reason in found
+    assert hint
+    own = explained(["Error Code 9: Internal Error (no tactic In x at /y.cpp:1)"], has_gpu=True)
+    assert own == ("Internal Error: no tactic", "")
+
+
+def test_what_needs_a_gpu_says_so(job: Any, preparation: Preparation, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unsupported, match="on a GPU alone"):
         built(job(refittable=True, compute_capability="8.9"), preparation)
-    assert raised.value.hint == "no refittable, or a machine with a GPU"
-
-
-def test_the_builders_own_error_is_one_sentence(
-    job: Any, preparation: Preparation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    with pytest.raises(Unsupported, match="no GPU here"):
+        built(job(compute_capability=""), preparation)
     monkeypatch.setattr(engine, "current_gpu", lambda: Gpu(name="a GPU"))
     with pytest.raises(Unsupported, match=r"cannot build the engine: .+") as raised:
         built(job(refittable=True, compute_capability="8.9"), preparation)
@@ -221,23 +260,49 @@ def test_the_builders_own_error_is_one_sentence(
     assert "/_src/" not in raised.value.what
 
 
-def test_jobs_with_several_profiles_build(job: Any, preparation: Preparation) -> None:
-    text = "1x3x16x16/2x3x16x16/8x3x16x16;16x3x16x16"
-    made: Job = job(batch=16, profiles=text, profile=1)
-    told = built(made, preparation).provenance
-    assert told.profiles[0]["image"] == ((1, 3, 16, 16), (2, 3, 16, 16), (8, 3, 16, 16))
-    assert told.profiles[1]["image"] == ((16, 3, 16, 16),) * 3
-    assert told.inputs[0].profile == ((1, 3, 16, 16), (16, 3, 16, 16), (16, 3, 16, 16))  # best: of the one that runs
-    first = built(job(batch=2, profiles=text), preparation).provenance
-    assert first.inputs[0].profile == ((1, 3, 16, 16), (2, 3, 16, 16), (16, 3, 16, 16))
-    assert told.outputs[0].shape == (-1, 10)
+def test_memory_that_runs_out_is_no_refusal_unless_it_was_limited(job: Any, graph: Path) -> None:
+    for options, error in (({}, MemoryError), ({"workspace": 8}, Unsupported)):
+        parsed = network(graph, job().flavour)
+        config = configuration(parsed, job(**options).options, job().profiles)
+        usual = parsed.builder
+        parsed.builder = SimpleNamespace(
+            build_serialized_network=lambda *_: parsed.log.errors.append("Error Code 2: OutOfMemory (no 5 GiB)"),  # noqa: B023
+            create_builder_config=usual.create_builder_config,
+        )
+        with pytest.raises(error):
+            engine.build_engine(parsed, config)
 
 
-def test_running_out_of_memory_is_no_refusal(job: Any, preparation: Preparation, graph: Path) -> None:
-    parsed = network(graph, job().flavour)
-    config = configuration(parsed, job().options, job().profiles, job().targets)
-    parsed.builder = SimpleNamespace(
-        build_serialized_network=lambda *_: parsed.log.errors.append("Error Code 2: OutOfMemory (no 5 GiB)")
-    )
-    with pytest.raises(MemoryError, match="5 GiB"):
-        engine.build_plan(parsed, config)
+# Repeated builds
+
+
+def test_builds_without_a_gpu_are_compared_by_content(job: Any, preparation: Preparation, tmp_path: Path) -> None:
+    path = tmp_path / "model.engine"
+    report = build_to(path, job(), preparation, builds=3)
+    assert len(report.builds) == 3
+    assert all(build.layers is None and build.seconds > 0 for build in report.builds)
+    assert len({build.sha256 for build in report.builds}) == 1
+    assert report.findings[0].startswith("3 builds are the same, byte for byte; they took ")
+    read = provenance.read(path)
+    assert read is not None
+    assert read.file_sha256 == report.sha256
+    assert not (preparation.cache / "tensorrt").exists()
+
+
+def test_layers_that_differ_are_named(job: Any, preparation: Preparation, tmp_path: Path) -> None:
+    chosen = iter(("sm80_a", "sm80_b", "sm80_a"))
+    times = iter((0.0010, 0.0011, 0.0010))
+
+    def examine(engine: bytes) -> tuple[list[dict[str, Any]], float]:
+        assert engine[:4] == b"vtrt"
+        layers = [{"Name": "conv", "TacticName": next(chosen)}, {"Name": "relu", "LayerType": "PointWise"}]
+        return layers, next(times)
+
+    report = build_to(tmp_path / "model.engine", job(), preparation, builds=3, examine=examine)
+    (difference,) = report.differences
+    assert (difference.name, difference.tactics) == ("conv", ("sm80_a", "sm80_b", "sm80_a"))
+    assert "1 of 2 layers differ." in report.findings
+    assert "GPU time: 1.00 ms to 1.10 ms, 10 % apart." in report.findings
+    assert report.builds[0].layers == 2
+    layers = [{"Name": "a", "TacticName": "t"}, {"Name": "b", "TacticValue": "0x1"}, {"LayerType": "NoOp"}]
+    assert tactics(layers) == {"a": "t", "b": "0x1", "layer 2": "NoOp"}

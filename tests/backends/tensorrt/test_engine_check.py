@@ -1,86 +1,82 @@
-"""Plans that cannot run here are refused in one sentence, before TensorRT sees them."""
+"""Engines from files: what cannot run here is refused in one sentence, before TensorRT sees it; what needs asking."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from inferlens.backends.base import Preparation
+from inferlens.backends.base import Capabilities, Preparation, Support
 from inferlens.backends.tensorrt.backend import TensorRT
-from inferlens.backends.tensorrt.engine import Built, built
-from inferlens.backends.tensorrt.engine_check import check_plan
+from inferlens.backends.tensorrt.builds import build_to
+from inferlens.backends.tensorrt.engine import Built
+from inferlens.backends.tensorrt.engine_check import check_engine
 from inferlens.backends.tensorrt.flavours import Flavour
+from inferlens.backends.tensorrt.runtime import Engine
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.models.engine_header import read_header
+from inferlens.execution import worker
+from inferlens.execution.expand import expand
+from inferlens.execution.protocol import TaskJob
+from inferlens.models import engine_header, provenance
+from inferlens.models.resolve import find, load
 from inferlens.record.record import Gpu
+from inferlens.spec.case import Case
+from inferlens.spec.plan import Plan
 
 H200 = Gpu(name="NVIDIA H200", compute_capability="9.0")
 A100 = Gpu(name="NVIDIA A100-SXM4-80GB", compute_capability="8.0")
+PCIE = Gpu(name="NVIDIA A100-PCIE-40GB", compute_capability="8.0")
+PROFILES = "1x3x16x16/2x3x16x16/3x3x16x16;4x3x16x16"
+Opened = Callable[..., Any]
 
 
-@pytest.fixture
-def made(job: Any, preparation: Preparation) -> Built:
-    return built(job(), preparation)
+def flavour_of(version: str = "10.13.0.35", **module: Any) -> Flavour:
+    """TensorRT itself cannot be had here: a stand-in."""
+    return Flavour("trt", "stand_in", "TensorRT", version, type("Module", (), {"Runtime": object, **module}))
 
 
-def test_a_whole_plan_passes(made: Built, rtx: Flavour) -> None:
-    check_plan(made.path, made.provenance, rtx, None)
-    check_plan(made.plan, None, rtx, None)
+def of_trt(engine: bytes) -> bytes:
+    """An engine whose header is that of TensorRT 10.13."""
+    return b"ftrt" + engine[4:24] + bytes((10, 13, 0, 35)) + engine[28:]
 
 
-@pytest.mark.parametrize("size", [0, 3, 20, 63, 1000, -1])
-def test_a_truncated_plan(size: int, made: Built, rtx: Flavour, tmp_path: Path) -> None:
+@pytest.mark.parametrize("size", [0, 3, 20, 63, 1000, -1, None])
+def test_a_truncated_or_foreign_file(size: int | None, made: Built, rtx: Flavour, tmp_path: Path) -> None:
     path = tmp_path / "model.engine"
-    path.write_bytes(made.plan[:size])
+    path.write_bytes(b"PK\x03\x04" + b"0" * 500 if size is None else made.content[:size])
+    check_engine(made.path, made.provenance, rtx, None)
+    check_engine(made.content, None, rtx, None)
     with pytest.raises(Unsupported, match=r"is damaged|is no TensorRT engine|is empty") as raised:
-        check_plan(path, None, rtx, None)
+        check_engine(path, None, rtx, None)
     assert str(path) in raised.value.what
     assert "build" in raised.value.hint
 
 
-@pytest.mark.parametrize("content", [b"PK\x03\x04" + b"0" * 500, b"\x08\x0a\x12\x07pytorch" * 50])
-def test_a_foreign_file(content: bytes, rtx: Flavour) -> None:
-    with pytest.raises(Unsupported, match="is no TensorRT engine"):
-        check_plan(content, None, rtx, None, name="model.engine")
-
-
-def test_a_plan_of_the_other_flavour(made: Built, rtx: Flavour) -> None:
-    """As the header of a plan of TensorRT 10.13 begins."""
-    other = b"ftrt" + made.plan[4:24] + bytes((10, 13, 0, 35)) + made.plan[28:]
+def test_an_engine_of_the_other_flavour(made: Built, rtx: Flavour) -> None:
     with pytest.raises(Unsupported, match=r"was built by TensorRT 10\.13\.0\.35; TensorRT for RTX .* cannot") as raised:
-        check_plan(other, None, rtx, None, name="model.engine")
+        check_engine(of_trt(made.content), None, rtx, None, name="model.engine")
     assert raised.value.hint == "--backend tensorrt:trt"
 
 
-@pytest.mark.parametrize(("version", "fits"), [((1, 6, 1, 121), True), ((1, 5, 0, 9), False), ((2, 0, 0, 1), False)])
-def test_a_plan_of_another_version(version: tuple[int, ...], fits: bool, made: Built, rtx: Flavour) -> None:
+@pytest.mark.parametrize(("version", "fits"), [((0, 0, 0, 121), True), ((1, 5, 0, 9), False), ((2, 0, 0, 1), False)])
+def test_an_engine_of_another_version(version: tuple[int, ...], fits: bool, made: Built, rtx: Flavour) -> None:
     here = tuple(int(part) for part in rtx.version.split("."))
-    version = (*here[:3], version[3]) if fits else version
-    other = made.plan[:24] + bytes(version) + made.plan[28:]
+    other = made.content[:24] + bytes((*here[:3], version[3]) if fits else version) + made.content[28:]
     if fits:
-        check_plan(other, None, rtx, None)
+        check_engine(other, None, rtx, None)
         return
     with pytest.raises(Unsupported, match=r"was built by TensorRT for RTX \d\.\d\.0\.\d; .* cannot run it"):
-        check_plan(other, None, rtx, None)
-
-
-def test_a_plan_that_is_not_what_its_provenance_tells_of(
-    made: Built, job: Any, rtx: Flavour, preparation: Preparation
-) -> None:
-    """Nothing but a hash tells; it is taken where the provenance is read."""
-    made.path.write_bytes(made.plan[:-1] + b"\x07")
-    check_plan(made.path, None, rtx, None)
-    model = dataclasses.replace(job().model, format="engine", path=made.path)
-    with pytest.raises(InferlensError, match=r"not the file that .* tells of"):
-        TensorRT().prepare(model, job().case, preparation)
+        check_engine(other, None, rtx, None)
 
 
 class Runtime:
-    """A runtime that finds every plan invalid, for the causes it is told."""
+    """A runtime that finds every engine invalid, for the causes it is given."""
 
     causes = 0
 
@@ -92,70 +88,228 @@ class Runtime:
 
 
 def test_the_runtime_has_the_last_word(made: Built, rtx: Flavour, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a GPU it cannot tell, and is not asked."""
+    """Without a GPU it does not know, and is not asked."""
     with pytest.raises(Unsupported, match=r"cannot run here, on NVIDIA H200 with .*Error reading CUDA GPU properties"):
-        check_plan(made.path, made.provenance, rtx, H200)
+        check_engine(made.path, made.provenance, rtx, H200)
     monkeypatch.setattr(rtx.module, "Runtime", Runtime)
     monkeypatch.setattr(rtx.module.EngineValidity, "INVALID", "invalid")
     known = rtx.module.EngineInvalidityDiagnostics
     monkeypatch.setattr(Runtime, "causes", int(known.UNSUPPORTED_CC))
-    check_plan(made.path, made.provenance, rtx, H200)
+    check_engine(made.path, made.provenance, rtx, H200)
     monkeypatch.setattr(Runtime, "causes", int(known.UNSUPPORTED_CC) | int(known.OLD_CUDA_DRIVER))
     with pytest.raises(Unsupported, match=r"on NVIDIA H200 with .*: unsupported cc, old cuda driver"):
-        check_plan(made.path, made.provenance, rtx, H200)
+        check_engine(made.path, made.provenance, rtx, H200)
 
 
 @pytest.mark.parametrize(
-    ("level", "gpu", "fits"),
+    ("level", "built_on", "gpu", "fits"),
     [
-        ("none", A100, True),
-        ("none", Gpu(name="NVIDIA A100-PCIE-40GB", compute_capability="8.0"), False),
-        ("same_compute_capability", Gpu(name="NVIDIA A100-PCIE-40GB", compute_capability="8.0"), True),
-        ("same_compute_capability", H200, False),
-        ("ampere_plus", H200, True),
-        ("ampere_plus", Gpu(name="Tesla T4", compute_capability="7.5"), False),
+        ("none", A100, A100, True),
+        ("none", A100, PCIE, False),
+        ("same_compute_capability", A100, PCIE, True),
+        ("same_compute_capability", A100, H200, False),
+        ("ampere_plus", A100, H200, True),
+        ("ampere_plus", A100, Gpu(name="Tesla T4", compute_capability="7.5"), False),
+        ("none", Gpu(name="a GPU\nError: fake", compute_capability="8.0"), A100, False),
     ],
 )
-def test_engines_of_tensorrt_belong_to_a_gpu(level: str, gpu: Gpu, fits: bool, made: Built) -> None:
-    """TensorRT itself cannot be had here: a stand-in, of which only the name and version are asked."""
-    trt = Flavour("trt", "tensorrt", "TensorRT", "10.13.0.35", module=type("Module", (), {"Runtime": object}))
-    plan = b"ftrt" + made.plan[4:24] + bytes((10, 13, 0, 35)) + made.plan[28:]
-    told = msgspec.structs.replace(
-        made.provenance, flavour=trt.name, version=trt.version, gpu=A100.name, compute_capability="8.0",
+def test_engines_of_tensorrt_belong_to_a_gpu(level: str, built_on: Gpu, gpu: Gpu, fits: bool, made: Built) -> None:
+    trt = flavour_of()
+    read = msgspec.structs.replace(
+        made.provenance, flavour=trt.name, version=trt.version, gpu=built_on.name, compute_capability="8.0",
         options={"hardware_compatible": level},
     )  # fmt: skip
     if fits:
-        check_plan(plan, told, trt, gpu)
+        check_engine(of_trt(made.content), read, trt, gpu)
         return
-    with pytest.raises(Unsupported, match=r"was built on NVIDIA A100-SXM4-80GB .* here is"):
-        check_plan(plan, told, trt, gpu)
-
-
-def test_the_gpu_in_a_description_makes_no_line_of_ours(made: Built) -> None:
-    trt = Flavour("trt", "tensorrt", "TensorRT", "10.13.0.35", module=type("Module", (), {"Runtime": object}))
-    plan = b"ftrt" + made.plan[4:24] + bytes((10, 13, 0, 35)) + made.plan[28:]
-    told = msgspec.structs.replace(
-        made.provenance, flavour=trt.name, version=trt.version, gpu="a GPU\nError: fake", compute_capability="8.0"
-    )
-    with pytest.raises(Unsupported, match=r"was built on a GPU Error: fake \(compute capability 8\.0\)") as raised:
-        check_plan(plan, told, trt, A100)
+    with pytest.raises(Unsupported, match=gpu.name) as raised:
+        check_engine(of_trt(made.content), read, trt, gpu)
     assert "\n" not in str(raised.value)
 
 
 def test_version_compatible_engines_run_on_later_versions(made: Built) -> None:
-    later = Flavour("trt", "tensorrt", "TensorRT", "10.14.1.48", module=None)
-    earlier = Flavour("trt", "tensorrt", "TensorRT", "10.9.0.34", module=None)
-    plan = b"ftrt" + made.plan[4:24] + bytes((10, 13, 0, 35)) + made.plan[28:]
-    told = msgspec.structs.replace(made.provenance, version="10.13.0.35", options={"version_compatible": True})
-    check_plan(plan, told, later, None)
-    for flavour, provenance in ((earlier, told), (later, None)):
+    engine = of_trt(made.content)
+    read = msgspec.structs.replace(made.provenance, version="10.13.0.35", options={"version_compatible": True})
+    check_engine(engine, read, flavour_of("10.14.1.48"), None)
+    for version, known in (("10.9.0.34", read), ("10.14.1.48", None)):
         with pytest.raises(Unsupported, match="cannot run it"):
-            check_plan(plan, provenance, flavour, None)
+            check_engine(engine, known, flavour_of(version), None)
 
 
-def test_headers() -> None:
-    assert read_header(b"") is None
-    assert read_header(b"PK\x03\x04" * 16) is None
-    old = read_header(b"ptrt" + bytes(60))
-    assert old is not None
-    assert (old.variant, old.version, old.size) == ("trt", "", None)
+# Files
+
+
+@pytest.fixture
+def two(job: Any, preparation: Preparation, tmp_path: Path) -> Path:
+    """An engine with two profiles, built to run the second."""
+    path = tmp_path / "two.engine"
+    build_to(path, job(batch=4, profiles=PROFILES, profile=1), preparation)
+    return path
+
+
+@pytest.fixture
+def opened(preparation: Preparation) -> Opened:
+    """The runner of an engine from a file, for a case with some options and a batch."""
+
+    def prepared(path: Path, batch: int | None = None, trust: bool = False, **options: Any) -> Any:
+        found = find(str(path))
+        batch = batch or found.batch
+        case = Case(model=found.spec, backend="tensorrt", variant="rtx", device="cuda", batch=batch, options=options)
+        preparation.trust = trust
+        return TensorRT().prepare(load(case), case, preparation)
+
+    return prepared
+
+
+def described(path: Path, **options: Any) -> None:
+    """Has the JSON beside an engine name other options."""
+    made = provenance.read(path)
+    assert made is not None
+    provenance.write(path, msgspec.structs.replace(made, options={**made.options, **options}))
+
+
+def test_the_profile_that_it_was_built_to_run_runs(two: Path, opened: Opened) -> None:
+    assert opened(two)._options.profile == 1
+    assert opened(two, batch=2, profile=0)._options.profile == 0
+    with pytest.raises(Unsupported, match="Profile 1 takes image from 4x3x16x16 to 4x3x16x16, not 2x3x16x16") as raised:
+        opened(two, batch=2)
+    assert raised.value.hint == "--option tensorrt.profile=0"
+    with pytest.raises(Unsupported, match="There is no profile 2"):
+        opened(two, profile=2)
+
+
+def test_an_engine_that_is_not_what_its_provenance_describes(two: Path, opened: Opened) -> None:
+    """Nothing but a hash shows that."""
+    two.write_bytes(two.read_bytes()[:-1] + b"\x07")
+    with pytest.raises(InferlensError, match="cut short, or replaced"):
+        opened(two)
+
+
+def test_an_engine_that_holds_code_needs_trust(two: Path, opened: Opened) -> None:
+    described(two, version_compatible=True)
+    with pytest.raises(InferlensError, match=str(two)) as raised:
+        opened(two)
+    assert raised.value.hint.startswith("--trust")
+    assert opened(two, trust=True)._hint == ""
+    provenance.beside(two).unlink()
+    case = Case(model=f"engine:{two}", backend="tensorrt", variant="rtx", device="cuda", batch=4)
+    model = dataclasses.replace(load(msgspec.structs.replace(case, model="inferlens:resnet34")), format="engine")
+    for trust in (True, False):
+        preparation = Preparation(two.parent, two.parent, trust=trust)
+        runner: Any = TensorRT().prepare(dataclasses.replace(model, path=two), case, preparation)
+        assert ("--trust" in runner._hint) == (not trust), "nothing describes it: that is what may help"
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_trust_reaches_the_runner(trust: bool, two: Path, tmp_path: Path) -> None:
+    case = Case(model=find(str(two)).spec, backend="tensorrt", variant="rtx", device="cuda", batch=4)
+    job = TaskJob(task="build", case=case, folder=str(tmp_path), cache=str(tmp_path), trust=trust)
+    runner: Any = TensorRT().prepare(load(case), case, worker._preparation(job, worker.Pipe(os.open(os.devnull, 1))))
+    assert runner._host_code is trust
+
+
+class Opening:
+    """A runtime that opens nothing, and keeps what it was allowed."""
+
+    last: Any = None
+
+    def __init__(self, _: Any) -> None:
+        self.engine_host_code_allowed = False
+        Opening.last = self
+
+    def deserialize_cuda_engine(self, _: bytes) -> None:
+        return None
+
+
+@pytest.mark.parametrize("trust", [True, False])
+def test_host_code_is_allowed_where_it_was_asked_for(trust: bool) -> None:
+    log = type("Log", (), {})
+    trt = flavour_of(Runtime=Opening, ILogger=log, init_libnvinfer_plugins=lambda *_: True)
+    with pytest.raises(Unsupported, match="cannot open the engine") as raised:
+        Engine(b"", trt, host_code=trust, hint="" if trust else "--trust")
+    assert Opening.last.engine_host_code_allowed is trust
+    assert raised.value.hint == ("" if trust else "--trust")
+
+
+def test_plugins_are_loaded_only_if_they_are_named_again(two: Path, opened: Opened) -> None:
+    described(two, plugins="a.so\nError: fake")
+    with pytest.raises(InferlensError, match=r"plugins of a\.so Error: fake, which") as raised:
+        opened(two)
+    assert raised.value.hint.startswith("--option tensorrt.plugins=")
+    assert "\n" not in str(raised.value)
+    assert opened(two, plugins="")._options.plugins == ""
+    with pytest.raises(InferlensError, match=r"The plugin library .* does not exist"):
+        opened(two, plugins="/none.so")
+
+
+def test_options_of_the_builder_do_nothing_for_it(two: Path, opened: Opened, preparation: Preparation) -> None:
+    opened(two, tf32=False, cuda_graph=True, profile=1)  # as it was built, and options of a run
+    assert preparation.warnings == []
+    opened(two, tf32=True)
+    assert [warning.code for warning in preparation.warnings] == ["no-effect"]
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda whole: whole[:5000], r"is damaged: it has 5000 of \d+ bytes"),
+        (lambda _: b"", "is empty"),
+        (lambda _: b"GIF89a" * 99, r"is no TensorRT engine \(594 bytes\)"),
+        (lambda whole: whole[:24] + bytes((0, 9, 0, 1)) + whole[28:], r"was built by TensorRT for RTX 0\.9\.0\.1"),
+    ],
+    ids=["truncated", "empty", "foreign", "other version"],
+)
+def test_what_is_wrong_with_a_file_is_said_when_it_is_found(
+    damage: Callable[[bytes], bytes], message: str, two: Path
+) -> None:
+    """So before anybody asks for a GPU; and beside other models it is a row."""
+    provenance.beside(two).unlink()
+    assert find(str(two)).origin is None
+    two.write_bytes(damage(two.read_bytes()))
+    with pytest.raises(Unsupported, match=message) as raised:
+        find(str(two)).check(trusted=False)
+    assert str(two) in raised.value.what
+    assert "inferlens build" in raised.value.hint
+    found = [find(str(two)), find("inferlens:resnet34")]
+    able = {"tensorrt": Capabilities(formats=("module", "engine"), supports=(Support("rtx", "cuda", ("fp32",)),))}
+    plan = Plan.from_words({"model": [each.spec for each in found], "backend": "tensorrt", "device": "cuda"})
+    engine, module = expand(plan, found, able)
+    assert engine.refusal is not None
+    assert module.refusal is None
+
+
+@pytest.mark.parametrize("version", ["0.9.0.1", "\u00b2.6.1", "9" * 5000])
+def test_a_description_of_another_version_is_one_sentence(two: Path, version: str, rtx: Flavour) -> None:
+    assert engine_header.installed("rtx") == (rtx.name, rtx.version)
+    made = provenance.read(two)
+    assert made is not None
+    provenance.write(two, msgspec.structs.replace(made, version=version))
+    with pytest.raises(Unsupported, match="was built by TensorRT for RTX"):
+        find(str(two)).check(trusted=False)
+
+
+# Kernels of TensorRT for RTX are kept where an engine runs, which takes a GPU; a stand-in shows what is done with them.
+
+
+class Kernels:
+    """A cache of kernels that takes what begins with ``good``."""
+
+    def deserialize(self, content: bytes) -> bool:
+        return content.startswith(b"good")
+
+    def serialize(self) -> bytes:
+        return b"good and more"
+
+
+@pytest.mark.parametrize(("content", "kept"), [(b"good", True), (b"", True), (b"a photograph", False)])
+def test_a_file_of_kernels_that_is_none_is_passed_over_and_stays(content: bytes, kept: bool, tmp_path: Path) -> None:
+    path = tmp_path / "kernels"
+    path.write_bytes(content)
+    engine: Any = object.__new__(Engine)
+    config = SimpleNamespace(create_runtime_cache=Kernels, set_runtime_cache=lambda _: None)
+    engine.opened = SimpleNamespace(create_runtime_config=lambda: config)
+    engine.passed_over, engine._cache = False, path
+    engine._use_cache(path)
+    engine.keep_kernels()
+    assert engine.passed_over is not kept
+    assert path.read_bytes() == (b"good and more" if kept else content)

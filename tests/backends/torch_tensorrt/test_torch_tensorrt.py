@@ -17,8 +17,8 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.backends import dynamic
 from inferlens.backends.base import Preparation
+from inferlens.backends.pytorch import export as dynamic
 from inferlens.backends.pytorch.export import WRAPPED, flat_outputs
 from inferlens.backends.torch_tensorrt import files, library, settings, shapes
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import Builder, Saver
@@ -15,25 +15,23 @@ from inferlens.backends.onnx.export import onnx_file
 from inferlens.backends.onnx.graph import check_precision
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.pytorch.runner import torch_tolerance
-from inferlens.backends.tensorrt import quantized
-from inferlens.backends.tensorrt.builds import write_engine
+from inferlens.backends.tensorrt.builds import build_to, examiner
+from inferlens.backends.tensorrt.configuration import check_timing_cache
 from inferlens.backends.tensorrt.engine import KIND, Job, built
-from inferlens.backends.tensorrt.examine import examiner
-from inferlens.backends.tensorrt.flavours import find, flavour
-from inferlens.backends.tensorrt.from_file import engine_file
-from inferlens.backends.tensorrt.gpu import current_gpu
-from inferlens.backends.tensorrt.ignored_options import OF_TACTICS, heeded
+from inferlens.backends.tensorrt.engine_check import TRUST, check_engine, checked_file
+from inferlens.backends.tensorrt.flavours import Flavour, current_gpu, find, flavour
 from inferlens.backends.tensorrt.network import warn_of_float64
-from inferlens.backends.tensorrt.options import Options
+from inferlens.backends.tensorrt.options import OF_TACTICS, Options, heeded
 from inferlens.backends.tensorrt.plugins import plugin_files, registered_plugins
 from inferlens.backends.tensorrt.profiles import profiles, spread
 from inferlens.backends.tensorrt.runner import EngineRunner
-from inferlens.backends.tensorrt.timing_cache import check_timing_cache
 from inferlens.errors import Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.record.build_report import BuildReport
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option
+
+QDQ = "as an ONNX file with QuantizeLinear and DequantizeLinear nodes"
 
 
 class TensorRT(Backend, Saver, Builder):
@@ -60,7 +58,7 @@ class TensorRT(Backend, Saver, Builder):
             formats=formats,
             supports=tuple(Support(each.variant, "cuda", (*PRECISIONS, *QUANTIZED)) for each in here if not no_gpu),
             absent=tuple(absent),
-            limits={key: text for each in here for key, text in quantized.limits(each).items()},
+            limits={key: text for each in here for key, text in limits(each).items()},
             libraries={
                 **{each.key: each.version for each in here},
                 **onnx_versions(),
@@ -72,56 +70,43 @@ class TensorRT(Backend, Saver, Builder):
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """Exports if the model is neither an ONNX file nor an engine; a runner that builds when it is entered."""
-        options: Options = self.parse_options(case)
-        found = flavour(case.variant)
+        options, found = self._checked(case)
         if options.streams > 1 and case.io == "host":
             warn_no_effect(preparation, "streams", "calls with --io host")
-        check_timing_cache(options.timing_cache)
-        plugin_files(options.plugins)
         if model.format == "engine":
-            file = engine_file(model, case, options, found, preparation)
-            return EngineRunner(
-                file.plan, model, case, preparation, found, file.options,
-                host_code=preparation.trust, hint=file.hint(preparation.trust),
-            )  # fmt: skip
+            return self._of_file(model, case, preparation, options, found)
         path = self._onnx(model, case, preparation, options)
 
-        def plan() -> bytes:
-            job = Job(path, model, case, found, options, current_gpu())
-            made = built(job, preparation)
-            preparation.facts |= {
-                "engine": {
-                    "bytes": len(made.plan),
-                    "sha256": made.provenance.file_sha256,
-                    "build_seconds": made.provenance.build_seconds,
-                    "cached": made.cached,
-                }
+        def content() -> bytes:
+            made = built(Job(path, model, case, found, options, current_gpu()), preparation)
+            preparation.facts["engine"] = {
+                "bytes": len(made.content),
+                "sha256": made.provenance.file_sha256,
+                "build_seconds": made.provenance.build_seconds,
+                "cached": made.cached,
             }
-            return made.plan
+            return made.content
 
-        return EngineRunner(plan, model, case, preparation, found, options, path, host_code=options.version_compatible)
+        return EngineRunner(
+            content, model, case, preparation, found, options, path, host_code=options.version_compatible
+        )
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Writes an engine, and its provenance beside it."""
         self.build(model, case, preparation, path)
 
     def build(self, model: Model, case: Case, preparation: Preparation, path: Path, builds: int = 1) -> BuildReport:
-        """Writes an engine, its provenance beside it; several ``builds`` tell how far builds differ.
+        """Writes an engine, its provenance beside it; several ``builds`` show how far builds differ.
 
         Raises:
             Unsupported: if it cannot be built, with the reason.
         """
         if model.format == "engine":
             raise Unsupported(f"'{model.name}' is an engine already.", expected="a model or an ONNX file")
-        options: Options = self.parse_options(case)
-        found = flavour(case.variant)
-        check_timing_cache(options.timing_cache)
-        plugin_files(options.plugins)
-        gpu = current_gpu()
-        onnx = self._onnx(model, case, preparation, options)
-        examine = examiner(model, case, found, options) if gpu and not options.compute_capability else None
-        job = Job(onnx, model, case, found, options, gpu)
-        return write_engine(job, preparation, Path(path), builds=builds, examine=examine)
+        options, found = self._checked(case)
+        job = Job(self._onnx(model, case, preparation, options), model, case, found, options, current_gpu())
+        examine = examiner(job, preparation) if job.gpu and not options.compute_capability else None
+        return build_to(Path(path), job, preparation, builds=builds, examine=examine)
 
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on; TensorRT for RTX computes fp32 in TF32 whatever the option says."""
@@ -142,6 +127,28 @@ class TensorRT(Backend, Saver, Builder):
         return super().hint(case, option, value, facts)
 
     @staticmethod
+    def _of_file(
+        model: Model, case: Case, preparation: Preparation, options: Options, flavour: Flavour
+    ) -> EngineRunner:
+        path = cast("Path", model.path)
+        made, options = checked_file(path, model.inputs, case, options, flavour, preparation)
+
+        def content() -> bytes:
+            check_engine(path, made, flavour, current_gpu())
+            return path.read_bytes()
+
+        # Only the runtime knows whether a file that nothing describes holds code.
+        hint = "" if made or preparation.trust else f"if it is version-compatible, {TRUST}"
+        return EngineRunner(content, model, case, preparation, flavour, options, host_code=preparation.trust, hint=hint)
+
+    def _checked(self, case: Case) -> tuple[Options, Flavour]:
+        """Options and flavour of a case; files that options name are looked at before any work."""
+        options: Options = self.parse_options(case)
+        check_timing_cache(options.timing_cache)
+        plugin_files(options.plugins)
+        return options, flavour(case.variant)
+
+    @staticmethod
     def _onnx(model: Model, case: Case, preparation: Preparation, options: Options) -> Path:
         """The graph, in the case's precision and for all shapes of the profiles; weakly typed: in fp32.
 
@@ -155,3 +162,16 @@ class TensorRT(Backend, Saver, Builder):
             return model.path
         wide = replace(model, inputs=spread(model.inputs, profiles(options.profiles, model.inputs)))
         return onnx_file(wide, case, preparation, precision)
+
+
+def limits(flavour: Flavour) -> dict[str, str]:
+    """What INT8 and FP8 can and cannot do, by the keys of :attr:`Capabilities.limits`."""
+    if flavour.jit:
+        int8 = f"{QDQ}: matrix products, and convolutions from version 1.7 on ({flavour.title})"
+        fp8 = f"{QDQ}: matrix products run in FP8; convolutions too, but with wrong outputs on compute capability 9.0"
+        fp8 += f" ({flavour.name})"
+    else:
+        calibrated = "" if flavour.strongly_typed_only else ", or weakly_typed with a range for every tensor"
+        int8 = f"{QDQ}{calibrated}: matrix products and convolutions"
+        fp8 = f"{QDQ}: matrix products, and convolutions, from compute capability 8.9"
+    return {f"{flavour.variant}/cuda/int8": int8, f"{flavour.variant}/cuda/fp8": fp8}

@@ -7,6 +7,7 @@ should not.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,16 +15,19 @@ from typing import Any
 
 from inferlens import units
 from inferlens.backends.base import Preparation
-from inferlens.backends.tensorrt.engine import Job, build, built, provenance_of
-from inferlens.backends.tensorrt.ignored_options import warn_of_kernels, warn_of_tactics
-from inferlens.backends.tensorrt.plugins import use_plugins
-from inferlens.backends.tensorrt.written import write_plan
+from inferlens.backends.clocks import CudaClock
+from inferlens.backends.tensorrt.engine import Job, build, built, write_engine
+from inferlens.backends.tensorrt.options import warn_of_tactics
+from inferlens.backends.tensorrt.runner import EngineRunner
+from inferlens.models.inputs import make_inputs
 from inferlens.models.provenance import Provenance
 from inferlens.record.build_report import Build, BuildReport, LayerDifference
+from inferlens.stats.quantiles import median
 
-# From a plan to its layers, as the inspector tells them, and the median GPU time of a call in seconds.
+# From an engine to its layers, as the inspector has them, and the median GPU time of a call in seconds.
 Examine = Callable[[bytes], tuple[list[dict[str, Any]], float | None]]
-TACTIC = ("TacticName", "TacticValue", "LayerType")  # the first that a layer tells is what was chosen for it
+TACTIC = ("TacticName", "TacticValue", "LayerType")  # the first that a layer has is what was chosen for it
+WARMUP, CALLS = 20, 200
 
 
 @dataclass
@@ -41,62 +45,68 @@ class Series:
         return tuple(each for each in found if len(set(each.tactics)) > 1)
 
 
-def write_engine(
-    job: Job, preparation: Preparation, path: Path, *, builds: int = 1, examine: Examine | None = None
+def build_to(
+    path: Path, job: Job, preparation: Preparation, *, builds: int = 1, examine: Examine | None = None
 ) -> BuildReport:
     """Builds the engine of ``job`` and writes it to ``path``, its provenance beside it.
 
     One build may come from the cache. Several never do: they are made one after the other, then as many again with
-    timings that they share, where the flavour has such. ``examine`` opens a plan on the GPU; ``None`` without one.
+    timings that they share, where the flavour has such. ``examine`` opens an engine on the GPU; ``None`` without one.
 
     Raises:
         Unsupported: if it cannot be built, with the reason; then nothing is written.
     """
-    use_plugins(job.flavour, job.options.plugins, preparation)
     warn_of_tactics(job.options, job.flavour, preparation)
-    warn_of_kernels(job.options, job.flavour, preparation)
+    if job.flavour.jit and job.options.timing_cache:
+        preparation.warn(
+            "no-effect",
+            f"timing_cache does nothing in a build: {job.flavour.name} compiles its kernels when an engine runs.",
+            "Leave it out here, and give it to what runs the engine.",
+        )
+    alone, shared, cached = Series(), Series(), False
     if builds <= 1:
         made = built(job, preparation)
-        write_plan(path, made.plan, made.provenance)
-        return _report(path, made.provenance, len(made.plan), cached=made.cached)
-    with preparation.phase("build"):
-        alone, plan, provenance = _series(job, builds, None, examine)
-        shared = Series()
-        if not job.flavour.jit:
-            timings = Path(job.options.timing_cache or preparation.folder / "timings.cache")
-            timings.parent.mkdir(parents=True, exist_ok=True)
-            shared, of_shared, provenance_of_shared = _series(job, builds, timings, examine)
-            if job.options.timing_cache:
-                plan, provenance = of_shared, provenance_of_shared
-    write_plan(path, plan, provenance)
-    return _report(path, provenance, len(plan), alone=alone, shared=shared, times_tactics=not job.flavour.jit)
+        content, provenance, cached = made.content, made.provenance, made.cached
+    else:
+        with preparation.phase("build"):
+            alone, content, provenance = _series(job, builds, None, examine)
+            if not job.flavour.jit:
+                timings = job.timings or preparation.folder / "timings.cache"
+                timings.parent.mkdir(parents=True, exist_ok=True)
+                shared, of_shared, provenance_of_shared = _series(job, builds, timings, examine)
+                if job.timings:
+                    content, provenance = of_shared, provenance_of_shared
+    write_engine(path, content, provenance)
+    return BuildReport(
+        path=str(path), size=len(content), sha256=provenance.file_sha256, flavour=provenance.flavour,
+        version=provenance.version, gpu=provenance.gpu, compute_capability=provenance.compute_capability,
+        targets=provenance.targets, seconds=provenance.build_seconds, cached=cached,
+        builds=(*alone.builds, *shared.builds), differences=alone.differences, shared_differences=shared.differences,
+        findings=(*_findings(alone, ""), *_findings(shared, " with shared timings")),
+    )  # fmt: skip
 
 
-def _series(job: Job, count: int, timings: Path | None, examine: Examine | None) -> tuple[Series, bytes, Provenance]:
-    """``count`` builds, and the first plan with its provenance."""
-    series, first = Series(), None
-    for _ in range(count):
-        plan, seconds, outputs = build(job, timings)
-        layers, gpu_seconds = examine(plan) if examine else ([], None)
-        series.builds.append(
-            Build(
-                seconds=seconds,
-                size=len(plan),
-                sha256=hashlib.sha256(plan).hexdigest(),
-                shared_timings=timings is not None,
-                layers=len(layers) if examine else None,
-                gpu_seconds=gpu_seconds,
-            )
-        )
-        if examine:
-            series.layers.append(tactics(layers))
-        first = first or (plan, provenance_of(job, plan, seconds, outputs))
-    assert first is not None
-    return series, *first
+def examiner(job: Job, preparation: Preparation) -> Examine:
+    """What opens engines of ``job`` on the GPU: their layers, and the median GPU time of a call in seconds."""
+
+    def examine(content: bytes) -> tuple[list[dict[str, Any]], float | None]:
+        scratch = Preparation(preparation.folder, preparation.cache)  # what it notes is of no one build
+        host_code = job.options.version_compatible
+        with EngineRunner(
+            lambda: content, job.model, job.case, scratch, job.flavour, job.options, host_code=host_code
+        ) as runner:
+            feed = runner.place(make_inputs(job.model, job.case.seed))
+            for _ in range(WARMUP):
+                runner.infer(feed)
+            times = CudaClock().time(runner.infer, itertools.repeat(feed), CALLS).gpu
+            layers, _ = runner.engine.information()
+        return [layer if isinstance(layer, dict) else {"Name": str(layer)} for layer in layers], median(times)
+
+    return examine
 
 
 def tactics(layers: list[dict[str, Any]]) -> dict[str, str]:
-    """The tactic of each layer by its name; a layer that tells none has its type."""
+    """The tactic of each layer by its name; a layer that has none has its type."""
     found: dict[str, str] = {}
     for index, layer in enumerate(layers):
         name = str(layer.get("Name", f"layer {index}"))
@@ -104,55 +114,43 @@ def tactics(layers: list[dict[str, Any]]) -> dict[str, str]:
     return found
 
 
-def _report(
-    path: Path,
-    made: Provenance,
-    size: int,
-    *,
-    cached: bool = False,
-    alone: Series | None = None,
-    shared: Series | None = None,
-    times_tactics: bool = True,
-) -> BuildReport:
-    alone, shared = alone or Series(), shared or Series()
-    findings = [*_findings(alone, "")]
-    if alone.builds and not times_tactics:
-        findings.append(
-            f"{made.flavour} times no tactics while it builds: it chooses when the engine first runs, and its builds "
-            "share no timings."
+def _series(job: Job, count: int, timings: Path | None, examine: Examine | None) -> tuple[Series, bytes, Provenance]:
+    """``count`` builds, and the first engine with its provenance."""
+    series = Series()
+    made = []
+    for _ in range(count):
+        content, provenance = build(job, timings)
+        layers, gpu_seconds = examine(content) if examine else ([], None)
+        series.builds.append(
+            Build(
+                seconds=provenance.build_seconds or 0.0,
+                size=len(content),
+                sha256=hashlib.sha256(content).hexdigest(),
+                shared_timings=timings is not None,
+                layers=len(layers) if examine else None,
+                gpu_seconds=gpu_seconds,
+            )
         )
-    return BuildReport(
-        path=str(path), size=size, sha256=made.file_sha256, flavour=made.flavour, version=made.version, gpu=made.gpu,
-        compute_capability=made.compute_capability, targets=made.targets, seconds=made.build_seconds, cached=cached,
-        builds=(*alone.builds, *shared.builds), differences=alone.differences, shared_differences=shared.differences,
-        findings=(*findings, *_findings(shared, " with shared timings")),
-    )  # fmt: skip
+        series.layers += [tactics(layers)] if examine else []
+        made.append((content, provenance))
+    return series, *made[0]
 
 
 def _findings(series: Series, how: str) -> list[str]:
     """How far the builds of a series differ, in sentences."""
     if len(series.builds) < 2:
         return []
-    seconds = sorted(build.seconds for build in series.builds)
-    sizes = sorted(build.size for build in series.builds)
+    seconds, sizes = ([getattr(each, name) for each in series.builds] for name in ("seconds", "size"))
     kinds = len({build.sha256 for build in series.builds})
-    count = units.plural(len(series.builds), "build")
-    same = "are the same, byte for byte" if kinds == 1 else f"gave {kinds} different plans"
-    spread = "" if sizes[0] == sizes[-1] else f", from {units.byte_count(sizes[0])} to {units.byte_count(sizes[-1])}"
-    found = [f"{count}{how} {same}{spread}; they took {units.duration(seconds[0])} to {units.duration(seconds[-1])}."]
+    same = "are the same, byte for byte" if kinds == 1 else f"gave {kinds} different engines"
+    spread = f", from {units.byte_count(min(sizes))} to {units.byte_count(max(sizes))}" * (len(set(sizes)) > 1)
+    took = f"{units.duration(min(seconds))} to {units.duration(max(seconds))}"
+    found = [f"{units.plural(len(series.builds), 'build')}{how} {same}{spread}; they took {took}."]
     if series.layers:
         most = max(len(layers) for layers in series.layers)
-        told = any(tactic for layers in series.layers for tactic in layers.values())
-        found.append(
-            f"{len(series.differences)} of {units.plural(most, 'layer')} differ{how}."
-            if told
-            else "Which tactics were chosen is not told: that takes profiling_verbosity=detailed."
-        )
-    times = sorted(build.gpu_seconds for build in series.builds if build.gpu_seconds is not None)
+        found.append(f"{len(series.differences)} of {units.plural(most, 'layer')} differ{how}.")
+    times = [build.gpu_seconds for build in series.builds if build.gpu_seconds is not None]
     if len(times) > 1:
-        apart = (times[-1] / times[0] - 1) * 100
-        found.append(
-            f"GPU time{how}: {units.duration(times[0])} to {units.duration(times[-1])}, "
-            f"{units.significant(apart, 2)} % apart."
-        )
+        apart = units.significant((max(times) / min(times) - 1) * 100, 2)
+        found.append(f"GPU time{how}: {units.duration(min(times))} to {units.duration(max(times))}, {apart} % apart.")
     return found

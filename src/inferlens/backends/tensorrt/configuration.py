@@ -1,38 +1,38 @@
-"""The second step of a build: the builder's configuration, from the options of a case."""
+"""The second step of a build: the builder's configuration, from the options of a case; and its file of timings.
+
+TensorRT keeps its timings of tactics there, so that builds repeat: they are loaded, used, and merged back. TensorRT for
+RTX compiles its kernels when an engine runs and times none here; its cache is the runtime's.
+"""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
-from inferlens.backends.tensorrt.gpu import current_gpu
+from inferlens.backends.tensorrt.flavours import current_gpu, targets
 from inferlens.backends.tensorrt.network import Network
 from inferlens.backends.tensorrt.options import Options, words
-from inferlens.backends.tensorrt.profiles import Profile, Shape, free
-from inferlens.backends.tensorrt.targets import targets as checked
+from inferlens.backends.tensorrt.profiles import Profile, Shape, shape_text
 from inferlens.errors import InferlensError, Unsupported, one_line, suggestion
+from inferlens.record.files import write_whole
 
 LOWERED = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8"}  # flags of a weakly typed network, by precision
 
 
-def configuration(
-    network: Network,
-    options: Options,
-    profiles: tuple[Profile, ...],
-    targets: tuple[str, ...] = (),
-    precision: str = "fp32",
-) -> Any:
+def configuration(network: Network, options: Options, profiles: tuple[Profile, ...], precision: str = "fp32") -> Any:
     """An ``IBuilderConfig`` for ``network``.
 
-    ``profiles`` are as of :func:`~inferlens.backends.tensorrt.profiles.profiles`, ``targets`` as of
-    :func:`~inferlens.backends.tensorrt.targets.targets` (empty: the GPU here). ``precision`` is what a weakly typed
+    ``profiles`` are as of :func:`~inferlens.backends.tensorrt.profiles.profiles`. ``precision`` is what a weakly typed
     network may be lowered to; others have their own.
 
     Raises:
         Unsupported: for an option or a target that this flavour does not have, a profile that does not fit the network,
             or no target where there is no GPU.
     """
-    check(network, options)
-    targets = checked("+".join(targets), network.flavour, None if targets else current_gpu())
+    _check(network, options)
+    named = words(options.compute_capability)
+    goals = targets(named, network.flavour, None if named else current_gpu())
     trt, config = network.flavour.module, network.builder.create_builder_config()
     config.builder_optimization_level = options.optimization_level
     config.avg_timing_iterations = options.avg_timing_iterations
@@ -47,9 +47,9 @@ def configuration(
         level = getattr(trt.HardwareCompatibilityLevel, options.hardware_compatible.upper())
         config.hardware_compatibility_level = level
     _set_flags(network, config, options, precision)
-    if targets:
-        config.num_compute_capabilities = len(targets)
-        for index, target in enumerate(targets):
+    if goals:
+        config.num_compute_capabilities = len(goals)
+        for index, target in enumerate(goals):
             config.set_compute_capability(network.flavour.targets[target], index)
     for index, profile in enumerate(profiles):
         _add_profile(network, config, profile)
@@ -57,22 +57,61 @@ def configuration(
     return config
 
 
-def check(network: Network, options: Options) -> None:
-    """Refuses what the flavour does not have.
+def check_timing_cache(file: str) -> None:
+    """Refuses a file that could not be read or written, before any work is done; one that is not there yet is made.
 
     Raises:
-        Unsupported: with the reason.
+        InferlensError: if it is no such file.
     """
-    flavour = network.flavour
-    if options.hardware_compatible != "none" and flavour.jit:
-        raise Unsupported(
-            f"{flavour.name} has no levels of hardware compatibility.",
-            hint=f"--option tensorrt.compute_capability={'+'.join(flavour.targets)}, or some of these",
+    path = Path(file).absolute()
+    at = next(each for each in (path, *path.parents) if each.exists())
+    able = path.is_file() if at == path else at.is_dir()
+    if file and not (able and os.access(at, os.R_OK | os.W_OK)):
+        raise InferlensError(
+            f"The timing_cache {file} is no file that can be read and written.", expected="a file, there or to be made"
         )
-    if options.hardware_compatible != "none":
-        level = options.hardware_compatible.upper()
-        if not hasattr(getattr(flavour.module, "HardwareCompatibilityLevel", None), level):
-            raise Unsupported(f"{flavour.title} has no hardware compatibility '{options.hardware_compatible}'.")
+
+
+def use_timing_cache(network: Network, config: Any, path: Path) -> Any:
+    """Gives ``config`` the timings in ``path``, none if there is no such file; returns them.
+
+    ``None`` for a flavour that times nothing when it builds.
+
+    Raises:
+        InferlensError: if the file holds no timings, or those of another GPU or version.
+    """
+    if network.flavour.jit:
+        return None
+    cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
+    if cache is None or not config.set_timing_cache(cache, False):  # False: of another GPU is an error
+        raise InferlensError(
+            f"{path} holds no timings of {network.flavour.title} on this GPU.", hint="another file as timing_cache"
+        )
+    return cache
+
+
+def keep_timing_cache(config: Any, path: Path) -> None:
+    """Writes the timings of a build to ``path``, with those another process put there meanwhile."""
+    cache = config.get_timing_cache()
+    if path.is_file():
+        other = config.create_timing_cache(path.read_bytes())
+        if other is not None:
+            cache.combine(other, False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, bytes(cache.serialize()))
+
+
+def _check(network: Network, options: Options) -> None:
+    """Refuses what the flavour does not have."""
+    flavour, level = network.flavour, options.hardware_compatible
+    known = getattr(flavour.module, "HardwareCompatibilityLevel", None)
+    if level != "none" and (flavour.jit or not hasattr(known, level.upper())):
+        raise Unsupported(
+            f"{flavour.title} has no hardware compatibility '{level}'.",
+            hint=f"--option tensorrt.compute_capability={'+'.join(flavour.targets)}, or some of these"
+            if flavour.jit
+            else "",
+        )
     if options.version_compatible and flavour.jit:
         raise Unsupported(
             f"{flavour.name} has no lean runtime, which runs the engines of other versions.",
@@ -115,8 +154,7 @@ def _sources(known: Any, text: str) -> int:
 
 def _add_profile(network: Network, config: Any, profile: Profile) -> None:
     made = network.builder.create_optimization_profile()
-    for index in range(network.definition.num_inputs):
-        tensor = network.definition.get_input(index)
+    for tensor in network.tensors:
         if tensor.name not in profile:
             given = ", ".join(profile)
             raise Unsupported(
@@ -124,81 +162,52 @@ def _add_profile(network: Network, config: Any, profile: Profile) -> None:
             )
         if tensor.is_shape_tensor:
             raise Unsupported(
-                f"The values of the input '{one_line(tensor.name)}' decide shapes inside the graph, so they would be "
-                "part of a profile.",
+                one_line(f"The values of the input '{tensor.name}' decide shapes inside the graph."),
                 hint="export the model with that input as a constant",
             )
         _check_fixed(tensor, profile[tensor.name])
         made.set_shape(tensor.name, *profile[tensor.name])
-    added = config.add_optimization_profile(made)
-    if added < 0:
+    if config.add_optimization_profile(made) < 0:
         shapes = "; ".join(f"{name} {triple}" for name, triple in profile.items())
         raise Unsupported(one_line(f"{network.flavour.name} does not take the profile {shapes}."))
 
 
 def _check_fixed(tensor: Any, shapes: tuple[Shape, Shape, Shape]) -> None:
-    """Compares a profile with the sizes that the graph fixes.
-
-    Raises:
-        Unsupported: if they differ, or the profile is no range of sizes.
-    """
+    """Refuses a profile that is no range of sizes, or differs from the sizes that the graph fixes."""
     fixed = tuple(tensor.shape)
     for shape in shapes:
-        fits = len(shape) == len(fixed) and all(a in (-1, b) for a, b in zip(fixed, shape, strict=True))
-        if not fits and not fixed:
+        if len(shape) != len(fixed) or not all(a in (-1, b) for a, b in zip(fixed, shape, strict=True)):
+            own = shape_text(fixed) if fixed else "a scalar (so TensorRT takes an input whose shape the file lacks)"
             raise Unsupported(
-                f"The ONNX graph tells no shape of its input '{one_line(tensor.name)}', and TensorRT takes that for a "
-                "scalar.",
-                hint="--backend onnxruntime, or a file that tells it",
-            )
-        if not fits:
-            raise Unsupported(
-                f"The ONNX graph was made for {one_line(tensor.name)}={free(fixed)}, not for {free(shape)}.",
+                one_line(f"The ONNX graph was made for {tensor.name}={own}, not for {shape_text(shape)}."),
                 hint="its own shape, or a file exported with dynamic shapes",
             )
     if not all(0 <= least <= best <= most for least, best, most in zip(*shapes, strict=True)):
         raise Unsupported(
-            f"The profile of {one_line(tensor.name)}, {'/'.join(map(free, shapes))}, is no range of sizes.",
+            one_line(f"The profile of {tensor.name}, {'/'.join(map(shape_text, shapes))}, is no range of sizes."),
             expected="whole numbers that grow from min over opt to max",
         )
 
 
 def _check_shared(network: Network, profile: Profile, index: int) -> None:
-    """Sizes of one name are one size, in all inputs.
-
-    Raises:
-        Unsupported: if a profile has several ranges for it: the engine would run where they meet alone.
-    """
-    shared: dict[str, list[tuple[str, int]]] = {}  # input and place, by the name of the size
-    for number in range(network.definition.num_inputs):
-        tensor = network.definition.get_input(number)
-        for place, fixed in enumerate(tensor.shape):
-            if fixed == -1 and tensor.get_dimension_name(place):
-                shared.setdefault(tensor.get_dimension_name(place), []).append((tensor.name, place))
-    for name, uses in shared.items():
-        ranges = [tuple(shape[place] for shape in profile[tensor]) for tensor, place in uses]
-        unlike = next((number for number, sizes in enumerate(ranges) if sizes != ranges[0]), 0)
-        if unlike:
-            widest = max(ranges, key=lambda sizes: sizes[2] - sizes[0])
-            raise Unsupported(
-                one_line(
-                    f"In profile {index} the size '{name}' is {_text(ranges[0])} in the input '{uses[0][0]}' and "
-                    f"{_text(ranges[unlike])} in '{uses[unlike][0]}': in the ONNX graph they are one."
-                ),
-                expected="the same MIN/OPT/MAX for both",
-                hint=one_line(f"{_alike(profile, uses, widest)} as that profile of --option tensorrt.profiles"),
-            )
+    """Refuses several ranges for a size that inputs share by its name: the engine would run where they meet alone."""
+    ranges: dict[str, tuple[str, Shape]] = {}  # the first input and its range, by the name of the size
+    for tensor in network.tensors:
+        for place, size in enumerate(tensor.shape):
+            name = tensor.get_dimension_name(place) if size == -1 else ""
+            own = tuple(shape[place] for shape in profile[tensor.name])
+            first, known = ranges.setdefault(name, (tensor.name, own)) if name else ("", own)
+            if own != known:
+                raise Unsupported(
+                    one_line(
+                        f"In profile {index} the size '{name}' is {_range(known)} in the input '{first}' and "
+                        f"{_range(own)} in '{tensor.name}': in the ONNX graph they are one."
+                    ),
+                    expected="the same MIN/OPT/MAX for both",
+                    hint="--option tensorrt.profiles",
+                )
 
 
-def _text(sizes: tuple[int, ...]) -> str:
-    """A range of one size, such as ``1/2/8``; a fixed one as its number."""
-    return str(sizes[0]) if len(set(sizes)) == 1 else "/".join(map(str, sizes))
-
-
-def _alike(profile: Profile, uses: list[tuple[str, int]], sizes: tuple[int, ...]) -> str:
-    """The shapes of inputs in a profile, as the option takes them, with the same range in the given places."""
-    shapes = {tensor: [list(shape) for shape in profile[tensor]] for tensor, _ in uses}
-    for tensor, place in uses:
-        for shape, size in zip(shapes[tensor], sizes, strict=True):
-            shape[place] = size
-    return "+".join(f"{tensor}={'/'.join(free(tuple(shape)) for shape in triple)}" for tensor, triple in shapes.items())
+def _range(sizes: Shape) -> str:
+    """A range of one size, such as ``1/2/8``."""
+    return "/".join(map(str, sizes))

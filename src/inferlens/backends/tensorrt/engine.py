@@ -1,10 +1,15 @@
-"""From a network and its configuration to a plan, and from a case to a plan: built, or taken from the cache.
+"""From a network and its configuration to an engine, and from a case to an engine: built, or taken from the cache.
 
-A plan in the cache is named by everything it depends on (see ``recipe``); one that is damaged is built again.
+An engine in the cache is named by everything it depends on; one that is damaged is built again. A file and its
+provenance beside it are both written, or neither.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
+import tempfile
 import time
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,30 +19,43 @@ from typing import Any
 import msgspec
 
 from inferlens.backends.base import Preparation
-from inferlens.backends.tensorrt import log
-from inferlens.backends.tensorrt.build_errors import beyond_workspace, explained, refittable
-from inferlens.backends.tensorrt.configuration import configuration
-from inferlens.backends.tensorrt.flavours import Flavour
-from inferlens.backends.tensorrt.gpu import current_gpu
-from inferlens.backends.tensorrt.ignored_options import warn_of_tactics
+from inferlens.backends.tensorrt.configuration import configuration, keep_timing_cache, use_timing_cache
+from inferlens.backends.tensorrt.flavours import Flavour, condensed, current_gpu, targets
 from inferlens.backends.tensorrt.network import Network, network
-from inferlens.backends.tensorrt.options import Options
-from inferlens.backends.tensorrt.plugins import load_plugins
+from inferlens.backends.tensorrt.options import Options, warn_of_tactics, words
+from inferlens.backends.tensorrt.plugins import load_plugins, plugin_files
 from inferlens.backends.tensorrt.profiles import Profile, check_shapes, profiles, spread
-from inferlens.backends.tensorrt.recipe import Recipe, recipe
-from inferlens.backends.tensorrt.targets import targets
-from inferlens.backends.tensorrt.timing_cache import keep_timing_cache, use_timing_cache
-from inferlens.backends.tensorrt.written import write_plan
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.models.provenance import Provenance
+from inferlens.models.sources.files import broken_file
+from inferlens.record.files import sha256, write_whole
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case, TensorSpec
+from inferlens.units import byte_count
 
 KIND = "TensorRT plan"
 FOLDER = "tensorrt"  # inside the cache
+# Options that change how an engine is run, not what is built, or that stand in the key by themselves.
+OF_THE_RUN = ("profile", "cuda_graph", "streams", "timing_cache", "plugins", "compute_capability", "profiles")
 NO_MEMORY = ("out of memory", "OutOfMemory", "cudaErrorMemoryAllocation")
+LARGER = "a larger --option tensorrt.workspace, or none, which is all memory of the GPU"
+# What the builder says, where its own words are no reason: the reason, and what to try.
+KNOWN = (
+    (
+        re.compile(r"cudnn_impl\.cpp.*myelinTypeFP8E4M3", re.S),
+        "TensorRT for RTX has no INT8 convolutions before version 1.7: its compiler takes fp32, fp16, bf16 and FP8",
+        "TensorRT for RTX 1.7, or quantize the convolutions to FP8, or only the matrix products to INT8",
+    ),
+    (
+        re.compile(r"sm_vers_\.size\(\) == 1"),
+        "with these options it builds for one compute capability at a time",
+        "--option tensorrt.compute_capability with one of them",
+    ),
+)
+# The builder looked for a GPU, as for some networks and options it does also where targets are named.
+LOOKED_FOR_GPU = re.compile("generateForCurrent|status == CUDA_SUCCESS")
 
 
 @dataclass(frozen=True)
@@ -64,25 +82,49 @@ class Job:
     @cached_property
     def targets(self) -> tuple[str, ...]:
         """Compute capabilities to build for; empty is the GPU here."""
-        return targets(self.options.compute_capability, self.flavour, self.gpu)
+        return targets(words(self.options.compute_capability), self.flavour, self.gpu)
 
     @cached_property
-    def recipe(self) -> Recipe:
-        """Everything the plan depends on."""
-        return recipe(self.path, self.flavour, self.options, self.profiles, self.targets, self.gpu, self.case.precision)
+    def onnx_sha256(self) -> str:
+        """Hash of the ONNX file and of the files beside it that hold its larger weights."""
+        import onnx
+        from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
+        with broken_file(self.path):
+            graph = onnx.load(str(self.path), load_external_data=False).graph
+            beside = {ExternalDataInfo(tensor).location for tensor in graph.initializer if uses_external_data(tensor)}
+            return sha256(self.path, *(self.path.parent / name for name in sorted(beside)))
+
+    @property
+    def timings(self) -> Path | None:
+        """The file of timings, if tactics are chosen by one."""
+        return Path(self.options.timing_cache) if self.options.timing_cache and not self.flavour.jit else None
+
+    @cached_property
+    def key(self) -> str:
+        """Hexadecimal SHA-256 of everything the engine depends on."""
+        gpu = None if self.targets or self.gpu is None else (self.gpu.name, self.gpu.compute_capability)
+        options = msgspec.structs.asdict(self.options)
+        parts = (
+            self.onnx_sha256, self.flavour.key, self.flavour.version, gpu, self.targets, self.case.precision,
+            {name: value for name, value in options.items() if name not in OF_THE_RUN}, self.profiles,
+            [sha256(library) for library in plugin_files(self.options.plugins)],
+            sha256(self.timings) if self.timings and self.timings.is_file() else "",
+        )  # fmt: skip
+        return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).hexdigest()
 
 
 @dataclass(frozen=True)
 class Built:
-    """A plan: its content, its provenance, its file in the cache, and whether it was there before."""
+    """An engine: its content, its provenance, its file in the cache, and whether it was there before."""
 
-    plan: bytes
+    content: bytes
     provenance: Provenance
     path: Path
     cached: bool
 
 
-def build_plan(network: Network, config: Any) -> bytes:
+def build_engine(network: Network, config: Any) -> bytes:
     """The serialized engine.
 
     Raises:
@@ -94,68 +136,104 @@ def build_plan(network: Network, config: Any) -> bytes:
     serialized = network.builder.build_serialized_network(network.definition, config)
     if serialized is not None:
         return bytes(serialized)
-    beyond = beyond_workspace(network, config, errors)
-    if beyond is None and any(words in error for error in errors for words in NO_MEMORY):
-        raise MemoryError(f"{network.flavour.name}: {log.condensed(errors)}")
-    has_gpu = current_gpu() is not None
-    reason, hint = beyond or explained(errors, has_gpu=has_gpu, refittable=refittable(network, config))
-    raise Unsupported(f"{network.flavour.title} cannot build the engine: {reason}.", hint=hint)
+    title = network.flavour.title
+    if any(words in error for error in errors for words in NO_MEMORY):
+        pool = network.flavour.module.MemoryPoolType.WORKSPACE
+        limit = int(config.get_memory_pool_limit(pool))
+        if limit >= int(network.builder.create_builder_config().get_memory_pool_limit(pool)):
+            raise MemoryError(f"{title}: {condensed(errors)}")
+        raise Unsupported(f"{title} cannot build the engine with a workspace of {byte_count(limit)}.", hint=LARGER)
+    reason, hint = explained(errors, has_gpu=current_gpu() is not None)
+    raise Unsupported(f"{title} cannot build the engine: {reason}.", hint=hint)
 
 
-def build(job: Job, timing_cache: Path | None) -> tuple[bytes, float, tuple[TensorSpec, ...]]:
-    """Parses, configures and builds: the plan, the seconds the builder took, and the engine's outputs."""
+def explained(errors: list[str], *, has_gpu: bool) -> tuple[str, str]:
+    """Reason and hint (which may be empty) of a build that failed with ``errors``."""
+    for error in errors:
+        for pattern, reason, hint in KNOWN:
+            if pattern.search(error):
+                return reason, hint
+        if not has_gpu and LOOKED_FOR_GPU.search(error):
+            return "this network, with these options, it builds on a GPU alone", "a machine with a GPU; no refittable"
+    return condensed(errors), ""
+
+
+def build(job: Job, timing_cache: Path | None) -> tuple[bytes, Provenance]:
+    """Parses, configures and builds: the engine, and its provenance with the seconds that the builder took."""
     load_plugins(job.flavour, job.options.plugins)
     parsed = network(job.path, job.flavour, weakly_typed=job.options.weakly_typed)
-    config = configuration(parsed, job.options, job.profiles, job.targets, job.case.precision)
+    config = configuration(parsed, job.options, job.profiles, job.case.precision)
     timings = use_timing_cache(parsed, config, timing_cache) if timing_cache else None
     begin = time.perf_counter()
-    plan = build_plan(parsed, config)
+    content = build_engine(parsed, config)
     seconds = time.perf_counter() - begin
     if timing_cache and timings is not None:
         keep_timing_cache(config, timing_cache)
-    return plan, seconds, parsed.outputs
+    return content, _provenance(job, content, seconds, parsed.outputs)
 
 
 def built(job: Job, preparation: Preparation) -> Built:
-    """The plan of ``job`` from the cache, or built and put there; timed as the phase ``build``, noted if ``cached``.
+    """The engine of ``job`` from the cache, or built and put there; timed as the phase ``build``, noted if ``cached``.
 
     Raises:
         Unsupported: if it cannot be built, with the reason.
     """
     warn_of_tactics(job.options, job.flavour, preparation)
     with preparation.phase("build") as phase:
-        wanted = job.recipe
-        path = preparation.cache / FOLDER / f"{wanted.key}.engine"
-        fresh = preparation.rebuild or wanted.timings == "none yet"  # a build writes the file of timings
+        path = preparation.cache / FOLDER / f"{job.key}.engine"
+        fresh = preparation.rebuild or (job.timings and not job.timings.is_file())  # a build writes that file
         kept = None if fresh else _kept(path)
         if kept is not None:
             phase.note = "cached"
-            return Built(kept[0], told_of(kept[1], job), path, cached=True)
-        timings = Path(job.options.timing_cache) if job.options.timing_cache else None
-        plan, seconds, outputs = build(job, timings)
+            return Built(kept[0], _of_job(kept[1], job), path, cached=True)
+        content, made = build(job, job.timings)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise InferlensError(f"The cache {path.parent} cannot be made: {error.strerror}.") from error
-        made = provenance_of(job, plan, seconds, outputs)
-        write_plan(path, plan, made)
-        return Built(plan, made, path, cached=False)
+        write_engine(path, content, made)
+        return Built(content, made, path, cached=False)
 
 
-def provenance_of(job: Job, plan: bytes, seconds: float, outputs: tuple[TensorSpec, ...]) -> Provenance:
-    """What a plan just built from ``job`` is; inputs are the model's own, outputs the engine's (-1: a free size)."""
+def write_engine(path: Path, content: bytes, made: Provenance) -> None:
+    """Writes an engine and its provenance beside it; if that fails, what was there before stays.
+
+    Should the process end between the two, the hash in the provenance tells that it is of another engine.
+
+    Raises:
+        InferlensError: if they cannot be written, with the reason.
+    """
+    beside = provenance.beside(path)
+    for each in (path, beside):
+        if each.is_dir():
+            raise InferlensError(f"{each} is a folder, so {path} cannot be written.", hint="another name")
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".inferlens-") as folder:
+            new = Path(folder) / path.name
+            write_whole(new, content)
+            provenance.write(new, made)
+            os.replace(provenance.beside(new), beside)
+            os.replace(new, path)
+    except OSError as error:
+        raise InferlensError(
+            f"{path} cannot be written: {error.strerror or error}.", hint="a folder with room that you may write to"
+        ) from error
+
+
+def _provenance(job: Job, content: bytes, seconds: float, outputs: tuple[TensorSpec, ...]) -> Provenance:
+    """What an engine just built from ``job`` is; inputs are the model's own, outputs the engine's (-1: a free size)."""
     made = provenance.of(
-        plan, KIND, job.model, job.case,
-        onnx_sha256=job.recipe.onnx_sha256, flavour=job.flavour.name, version=job.flavour.version,
+        content, KIND, job.model, job.case,
+        onnx_sha256=job.onnx_sha256, flavour=job.flavour.name, version=job.flavour.version,
         libraries={job.flavour.key: job.flavour.version}, gpu=job.gpu.name if job.gpu else "",
         compute_capability=job.gpu.compute_capability if job.gpu else "", targets=job.targets, outputs=outputs,
         profiles=job.profiles, build_seconds=seconds,
     )  # fmt: skip
-    return told_of(made, job)
+    return _of_job(made, job)
 
 
-def told_of(made: Provenance, job: Job) -> Provenance:
-    """``made``, of an equal plan, told of the case and model of ``job``."""
+def _of_job(made: Provenance, job: Job) -> Provenance:
+    """``made``, of an equal engine, with the case and model of ``job``."""
     running = job.profiles[job.options.profile]
     return msgspec.structs.replace(
         made,
@@ -163,20 +241,18 @@ def told_of(made: Provenance, job: Job) -> Provenance:
         model=job.model.facts,
         format=job.model.format,
         options=msgspec.structs.asdict(job.options),
-        inputs=tuple(_best(spec, running) for spec in spread(job.model.inputs, job.profiles)),
+        inputs=tuple(
+            msgspec.structs.replace(spec, best=running[spec.name][1]) if spec.dynamic else spec
+            for spec in spread(job.model.inputs, job.profiles)
+        ),
     )
 
 
-def _best(spec: TensorSpec, running: Profile) -> TensorSpec:
-    """An input whose best shape is that of the profile that runs."""
-    return msgspec.structs.replace(spec, best=running[spec.name][1]) if spec.dynamic else spec
-
-
 def _kept(path: Path) -> tuple[bytes, Provenance] | None:
-    """A plan in the cache and its provenance; ``None`` if it is not there, damaged, or just being replaced."""
+    """An engine in the cache and its provenance; ``None`` if it is not there, damaged, or just being replaced."""
     try:
-        plan = path.read_bytes()
-        made = provenance.read(path, plan)
+        content = path.read_bytes()
+        made = provenance.read(path, content)
     except (InferlensError, OSError):
         return None
-    return None if made is None else (plan, made)
+    return None if made is None else (content, made)

@@ -1,7 +1,9 @@
-"""Whether a plan can run here, told before TensorRT opens it: a plan that does not fit can take the process down.
+"""Whether an engine can run here, told before TensorRT opens it: one that does not fit can take the process down.
 
-What is known of a plan is its header and, where Inferlens built it, its provenance; the last word has the runtime's own
-check, in flavours that have one.
+What is known of an engine is its header and, where Inferlens built it, its provenance; the last word has the runtime's
+own check, in flavours that have one. What would run code is refused unless the user asks for it: the host code of a
+version-compatible engine needs trust, and libraries of plugins are loaded only if an option of this run names them.
+What the JSON beside the file names is not enough: nobody knows who wrote it.
 """
 
 from __future__ import annotations
@@ -9,27 +11,85 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from inferlens.backends.tensorrt import log
-from inferlens.backends.tensorrt.flavours import KINDS, Flavour
-from inferlens.errors import Unsupported, one_line
+import msgspec
+
+from inferlens.backends.base import Preparation
+from inferlens.backends.tensorrt.flavours import KINDS, Flavour, condensed, log
+from inferlens.backends.tensorrt.options import Options, warn_of_built
+from inferlens.backends.tensorrt.profiles import check_shapes
+from inferlens.errors import InferlensError, Unsupported, one_line
+from inferlens.models import provenance
 from inferlens.models.engine_header import AGAIN, Library, check_version, start_of, whole
 from inferlens.models.provenance import Provenance
 from inferlens.record.record import Gpu
+from inferlens.spec.case import Case, TensorSpec
 
-AMPERE = (8, 0)
+TRUST = "--trust, if you trust who built it"
 
 
-def check_plan(plan: Path | bytes, made: Provenance | None, flavour: Flavour, gpu: Gpu | None, name: str = "") -> None:
-    """Checks that ``plan``, a file or its content, is whole and for this flavour, version and GPU.
+def checked_file(
+    path: Path,
+    inputs: tuple[TensorSpec, ...],
+    case: Case,
+    options: Options,
+    flavour: Flavour,
+    preparation: Preparation,
+) -> tuple[Provenance | None, Options]:
+    """Checks the engine in the file ``path`` for ``inputs``, as far as that goes without a GPU.
+
+    Returns its provenance, if there is one, and the case's ``options``: where they name no profile, with that which the
+    engine was built to run.
+
+    Raises:
+        InferlensError: if it would run code that was not asked for, has no such profile, or takes other shapes.
+        Unsupported: if it is damaged, or was built by another flavour or version.
+    """
+    made = provenance.read(path)
+    check_engine(path, made, flavour, None)
+    warn_of_built(case, made, flavour, preparation)
+    if made is None:
+        preparation.warn(
+            "unknown-origin",
+            "What this engine was built from is not known: its precision is not, and its outputs are not checked.",
+            "Build engines with inferlens build, which writes that beside them.",
+        )
+        return None, options
+    if made.options.get("version_compatible") and not preparation.trust:
+        raise InferlensError(
+            f"{path} was built for later versions as well, so it holds code of its own, which runs when it is opened.",
+            hint=TRUST,
+        )
+    libraries = one_line(str(made.options.get("plugins") or ""))
+    if libraries and "plugins" not in case.options:
+        raise InferlensError(
+            f"{path} was built with plugins of {libraries}, which are code and loaded only if they are named.",
+            hint=f"--option tensorrt.plugins={libraries}",
+        )
+    own = made.options.get("profile")
+    if "profile" not in case.options and isinstance(own, int) and 0 <= own < len(made.profiles):
+        options = msgspec.structs.replace(options, profile=own)
+    if all(spec.name in profile for spec in inputs for profile in made.profiles) and made.profiles:
+        check_shapes(made.profiles, options.profile, inputs)
+    preparation.facts["built"] = {
+        "flavour": made.flavour, "version": made.version, "gpu": made.gpu, "seconds": made.build_seconds,
+        "options": made.options, "model": made.case.model,
+    }  # fmt: skip
+    return made, options
+
+
+def check_engine(
+    engine: Path | bytes, made: Provenance | None, flavour: Flavour, gpu: Gpu | None, name: str = ""
+) -> None:
+    """Checks that ``engine``, a file or its content, is whole and for this flavour, version and GPU.
 
     ``made`` is its provenance, if there is one: reading that told whether the file is the one it was made for. ``gpu``
-    is ``None`` where only flavour and wholeness matter; ``name`` is what messages call a plan that is no file.
+    is ``None`` where only flavour and wholeness matter; ``name`` is what messages call an engine that is no file.
 
     Raises:
         Unsupported: saying what it is, what would run here, and what to do.
     """
-    name = name or (str(plan) if isinstance(plan, Path) else "The plan")
-    header = whole(plan, name)
+    name = name or (str(engine) if isinstance(engine, Path) else "The engine")
+    header = whole(engine, name)
     if header.variant != flavour.variant:
         other = f"{KINDS[header.variant].name} {header.version}".strip()
         raise Unsupported(
@@ -38,51 +98,45 @@ def check_plan(plan: Path | bytes, made: Provenance | None, flavour: Flavour, gp
     check_version(name, header, made, Library(flavour.name, flavour.version))
     if gpu is not None:
         _check_gpu(name, made, flavour, gpu)
-        _ask_runtime(name, start_of(plan)[0], flavour, gpu)
+        _ask_runtime(name, start_of(engine)[0], flavour, gpu)
 
 
 def _check_gpu(name: str, made: Provenance | None, flavour: Flavour, gpu: Gpu) -> None:
     """An engine built for one GPU runs on that model alone, unless it was built to be compatible."""
     if made is None or flavour.jit or not made.gpu:  # kernels compiled when it runs: the runtime knows
         return
-    level = made.options.get("hardware_compatible", "none")
     same = made.compute_capability == gpu.compute_capability
     fits = {
         "none": made.gpu == gpu.name and same,
         "same_compute_capability": same,
-        "ampere_plus": _capability(gpu.compute_capability) >= AMPERE,
+        "ampere_plus": int(gpu.compute_capability.partition(".")[0] or 0) >= 8,
     }
-    if not fits.get(str(level), False):
+    if not fits.get(str(made.options.get("hardware_compatible", "none")), False):
         raise Unsupported(
-            f"{name} was built on {one_line(f'{made.gpu} (compute capability {made.compute_capability})')} and for it; "
-            f"here is {gpu.name} ({gpu.compute_capability}).",
+            one_line(
+                f"{name} was built on and for {made.gpu} (compute capability {made.compute_capability}); here is "
+                f"{gpu.name} ({gpu.compute_capability})."
+            ),
             hint=AGAIN,
         )
-
-
-def _capability(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(".") if part.isdigit())
 
 
 def _ask_runtime(name: str, start: bytes, flavour: Flavour, gpu: Gpu) -> None:
     """The runtime's own check of a header, where the flavour has one.
 
     What it says of the compute capability alone is not taken for an answer: TensorRT for RTX has names for some only,
-    and plans for 8.0 were seen to run on 9.0. Opening such a plan tells, with an error and no crash.
+    and engines for 8.0 were seen to run on 9.0. Opening such an engine tells, with an error and no crash.
     """
     trt: Any = flavour.module
     if not hasattr(trt.Runtime, "get_engine_validity"):
         return
-    heard = log.log(flavour)
+    heard = log(flavour)
     validity, causes = trt.Runtime(heard).get_engine_validity(start)
-    if validity != trt.EngineValidity.INVALID:
-        return
     members = trt.EngineInvalidityDiagnostics.__members__
     named = [name.lower().replace("_", " ") for name, word in members.items() if int(causes) & int(word)]
-    if named == ["unsupported cc"]:
-        return
-    raise Unsupported(
-        f"{name} cannot run here, on {gpu.name} with {flavour.title}: "
-        f"{', '.join(named) or log.condensed(heard.errors)}.",
-        hint=AGAIN,
-    )
+    if validity == trt.EngineValidity.INVALID and named != ["unsupported cc"]:
+        raise Unsupported(
+            f"{name} cannot run here, on {gpu.name} with {flavour.title}: "
+            f"{', '.join(named) or condensed(heard.errors)}.",
+            hint=AGAIN,
+        )

@@ -1,21 +1,25 @@
 """The two flavours of TensorRT behind one seam: TensorRT itself, and TensorRT for RTX, which has the same interface.
 
 What a flavour can do is asked of its module (``hasattr``), not of its version number. Every other file of this package
-takes a :class:`Flavour` and never imports either library.
+takes a :class:`Flavour` and never imports either library. Beside it stand what a flavour builds for, the GPU here or
+compute capabilities that are named, and its log.
 """
 
 from __future__ import annotations
 
-import importlib
+import functools
+import re
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, cast
 
 from inferlens.backends.availability import imported
 from inferlens.backends.base import Absence
-from inferlens.errors import InferlensError, MissingLibrary
+from inferlens.errors import InferlensError, MissingLibrary, Unsupported, one_line
+from inferlens.record.record import Gpu
 
 
 class _Kind(NamedTuple):
@@ -28,6 +32,16 @@ KINDS = {
     "trt": _Kind("tensorrt", "TensorRT", "tensorrt"),
     "rtx": _Kind("tensorrt_rtx", "TensorRT for RTX", "tensorrt-rtx"),
 }
+OTHERS = "a machine with a GPU, or --backend tensorrt:rtx"
+SEVERITIES = ("internal error", "error", "warning")
+# Logged after every other error on a machine without a driver; not a cause.
+ECHO = re.compile(r"\[checkMacros\.cpp::catchCudaError::\d+\]")
+# Places in TensorRT's own source, and the function that was called.
+PLACES = re.compile(
+    r"\s*In \w+ at [^\s)]+|^\s*\[\d+\]\s*|^\S+\.cpp:\d+:\s*|\[\S+\.\w+:\d+: \w+\]\s*|^I[A-Z]\w+::\w+:\s*"
+)
+CODE = re.compile(r"^Error Code \d+: ([\w ]+?) [( ]+(.*?)[) ]*$")
+LONGEST = 600
 
 
 @dataclass(frozen=True)
@@ -78,10 +92,8 @@ def flavour(variant: str) -> Flavour:
 
     Raises:
         MissingLibrary: if it is not installed.
-        InferlensError: if it cannot be loaded, or the variant is unknown.
+        InferlensError: if it cannot be loaded.
     """
-    if variant not in KINDS:
-        raise InferlensError(f"There is no flavour '{variant}' of TensorRT.", expected=f"one of {', '.join(KINDS)}")
     found, absence = find(variant)
     if found is not None:
         return found
@@ -93,26 +105,98 @@ def flavour(variant: str) -> Flavour:
 def find(variant: str) -> tuple[Flavour | None, Absence | None]:
     """The flavour of a variant, or why it is not here, with the hint; never raises for a missing library."""
     kind = KINDS[variant]
-    module, absence = _imported(kind)
+    other = sys.modules.get(kind.module)
+    alias = Path(getattr(other, "__file__", None) or kind.module).parent.name == "tensorrt_rtx" != kind.module
+    if alias:  # Torch-TensorRT for RTX puts TensorRT for RTX under the name ``tensorrt`` as well
+        del sys.modules[kind.module]
+    try:
+        module, absence = imported(kind.module, kind.name, kind.extra)
+    finally:
+        if alias:
+            sys.modules[kind.module] = cast("ModuleType", other)
     if absence is not None or module is None:
         return None, Absence(variant, absence.reason if absence else "", absence.hint if absence else "")
     return Flavour(variant, kind.module, kind.name, str(module.__version__), module), None
 
 
-def _imported(kind: _Kind) -> tuple[ModuleType | None, Absence | None]:
-    """The library itself: Torch-TensorRT for RTX puts TensorRT for RTX under the name ``tensorrt`` as well."""
-    alias = sys.modules.get(kind.module)
-    if alias is None or not is_alias(kind.module, alias):
-        return imported(kind.module, kind.name, kind.extra)
-    del sys.modules[kind.module]
-    importlib.invalidate_caches()
+def current_gpu() -> Gpu | None:
+    """The GPU in use, as PyTorch describes it; ``None`` where there is none, or no PyTorch to ask."""
     try:
-        return imported(kind.module, kind.name, kind.extra)
-    finally:
-        sys.modules[kind.module] = alias
+        import torch
+    except ImportError:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch's words about a driver that is missing
+        if not torch.cuda.is_available():
+            return None
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return Gpu(
+        name=str(properties.name),
+        memory=int(properties.total_memory),
+        compute_capability=f"{properties.major}.{properties.minor}",
+    )
 
 
-def is_alias(name: str, module: ModuleType) -> bool:
-    """Whether a module that goes by the name ``tensorrt`` is TensorRT for RTX in truth."""
-    file = getattr(module, "__file__", None)
-    return name == "tensorrt" and file is not None and Path(file).parent.name == "tensorrt_rtx"
+def targets(named: tuple[str, ...], flavour: Flavour, gpu: Gpu | None) -> tuple[str, ...]:
+    """The named compute capabilities to build for, in ascending order; empty is the GPU here.
+
+    Raises:
+        Unsupported: if the flavour cannot build for them, or there is no GPU and none is named.
+    """
+    known = flavour.targets
+    if not named and gpu is None:
+        raise Unsupported(
+            f"There is no GPU here that {flavour.name} could build an engine for.",
+            hint=f"--option tensorrt.compute_capability={'+'.join(known)}, or some of these" if known else OTHERS,
+        )
+    if unknown := [name for name in named if name not in known]:
+        raise Unsupported(
+            f"{flavour.title} cannot build for compute capability {', '.join(unknown)}.",
+            expected=f"some of {', '.join(known)}" if known else "the GPU of the machine",
+            hint="leave the option out on a machine with such a GPU: it builds for the GPU there",
+        )
+    return tuple(name for name in known if name in named)
+
+
+class Log(Protocol):
+    """A logger of a flavour; ``errors`` are its errors' texts in order."""
+
+    errors: list[str]
+
+
+def log(flavour: Flavour) -> Log:
+    """A new logger, which writes to the case's log. It must outlive what it is given to: builder, parser, runtime."""
+    return cast("Log", _log_class(flavour.module)())
+
+
+@functools.lru_cache(maxsize=2)
+def _log_class(module: Any) -> Any:
+    """The class of a module's loggers, which must be a subclass of the module's own."""
+
+    class _Log(module.ILogger):  # type: ignore[misc]
+        def __init__(self) -> None:
+            module.ILogger.__init__(self)
+            self.errors: list[str] = []
+
+        def log(self, severity: Any, message: str) -> None:
+            """Called from TensorRT's threads, which an exception would take down; so nothing here raises."""
+            try:
+                number = int(severity)
+                if number < len(SEVERITIES):
+                    sys.stdout.write(f"{SEVERITIES[number]}: {message}\n")
+                if number <= 1:
+                    self.errors.append(message)
+            except Exception:
+                return
+
+    return _Log
+
+
+def condensed(errors: list[str], otherwise: str = "no reason given") -> str:
+    """What the errors say, in one line: each once, without the places in TensorRT's own source."""
+    texts: dict[str, None] = {}
+    for error in errors:
+        lines = [PLACES.sub("", line).strip() for line in error.splitlines() if not ECHO.search(line)]
+        text = one_line(CODE.sub(r"\1: \2", " ".join(filter(None, lines))).strip(" .:()"))
+        texts[text + ")" * (text.count("(") - text.count(")"))] = None  # of those at its end, the ones that it opened
+    return "; ".join(filter(None, texts))[:LONGEST] or otherwise

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from inferlens.backends.base import Preparation
-from inferlens.backends.tensorrt import log
-from inferlens.backends.tensorrt.flavours import Flavour
-from inferlens.backends.tensorrt.parse_errors import refusal
-from inferlens.errors import InferlensError, Unsupported
+from inferlens.backends.onnx.modules import scopes_of
+from inferlens.backends.tensorrt.flavours import Flavour, Log, condensed, current_gpu, log
+from inferlens.errors import InferlensError, Unsupported, one_line
 from inferlens.models.sources.files import broken_file
 from inferlens.spec.case import TensorSpec
 
@@ -19,6 +19,13 @@ DTYPES = {
     "FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT8": "int8", "INT32": "int32", "INT64": "int64",
     "UINT8": "uint8", "BOOL": "bool", "FP8": "float8", "FP4": "float4", "INT4": "int4", "E8M0": "e8m0",
 }  # fmt: skip
+UNREADABLE = ("ParseFromCodedStream", "Failed to parse the ONNX model")
+# The last is of operators that its parser hands to a plugin which the library does not have.
+NO_OPERATOR = re.compile(
+    r"^false$|^Op type \S+ is not supported|No importer registered for op|Plugin not found"
+    r"|getPluginCreatorVersion\(creator\)"
+)
+NO_PLUGIN = "plugin was not found in the plugin registry"  # it is there, and cannot be made without a GPU
 
 
 @dataclass
@@ -34,16 +41,21 @@ class Network:
     """
 
     flavour: Flavour
-    log: log.Log
+    log: Log
     builder: Any
     definition: Any
     parser: Any
     weakly_typed: bool = False
 
     @property
+    def tensors(self) -> list[Any]:
+        """The library's own input tensors, in order."""
+        return [self.definition.get_input(index) for index in range(self.definition.num_inputs)]
+
+    @property
     def inputs(self) -> tuple[TensorSpec, ...]:
         """Inputs in order; a size that is free is -1."""
-        return tuple(_spec(self.definition.get_input(index)) for index in range(self.definition.num_inputs))
+        return tuple(map(_spec, self.tensors))
 
     @property
     def outputs(self) -> tuple[TensorSpec, ...]:
@@ -71,22 +83,22 @@ def network(path: Path, flavour: Flavour, *, weakly_typed: bool = False) -> Netw
             f"Networks of {flavour.title} are strongly typed: precisions are those of the graph.",
             hint="no weakly_typed; --precision fp16 exports the graph in fp16",
         )
-    trt, heard = flavour.module, log.log(flavour)
+    trt, heard = flavour.module, log(flavour)
     builder = trt.Builder(heard)
     if builder is None:
-        raise Unsupported(f"{flavour.title} does not start: {log.condensed(heard.errors)}")
+        raise Unsupported(f"{flavour.title} does not start: {condensed(heard.errors)}")
     typed = getattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
     definition = builder.create_network(0 if weakly_typed or typed is None else 1 << int(typed))
     parser = trt.OnnxParser(definition, heard)
     if not parser.parse_from_file(str(path)):
-        raise refusal(path, parser, flavour)
+        raise _refusal(path, parser, flavour)
     if not definition.num_layers or not definition.num_outputs:  # the parser takes an empty file for an empty graph
         raise Unsupported(f"{path} is no ONNX graph, or an empty one.", expected="an ONNX file with nodes and outputs")
     return Network(flavour, heard, builder, definition, parser, weakly_typed)
 
 
 def warn_of_float64(path: Path, flavour: Flavour, preparation: Preparation) -> None:
-    """Says of an ONNX file with inputs or outputs of float64 that it is computed in fp32: TensorRT has no float64."""
+    """Warns of an ONNX file with inputs or outputs of float64: TensorRT has no float64 and computes them in fp32."""
     import onnx
 
     with broken_file(path):
@@ -101,3 +113,45 @@ def warn_of_float64(path: Path, flavour: Flavour, preparation: Preparation) -> N
 
 def _spec(tensor: Any) -> TensorSpec:
     return TensorSpec(str(tensor.name), tuple(int(size) for size in tensor.shape), DTYPES[tensor.dtype.name])
+
+
+def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
+    """The error for a file that the parser refused: the node, its operator, its module, the reason, what to try."""
+    try:
+        errors = [parser.get_error(index) for index in range(parser.num_errors)]
+        found = [(each.desc().strip(), each.node_name(), each.node_operator()) for each in errors]
+    except UnicodeDecodeError:  # names that are no text
+        found = []
+    if not found or any(words in text for text, *_ in found for words in UNREADABLE):
+        return Unsupported(
+            f"{flavour.name} cannot read {path}: it is no ONNX file, or cut short or damaged.", hint="export it again"
+        )
+    text, name, operator = found[0]
+    hint = "another operator in the model, or --backend onnxruntime:cuda"
+    if NO_PLUGIN in text and current_gpu() is None:
+        reason, hint = "it takes this operator on a machine with a GPU alone", "a machine with a GPU"
+    elif NO_OPERATOR.search(text):
+        reason = "it has no such operator"
+    else:
+        reason = condensed([text.replace(f"Invalid Node - {name}", "", 1)], "the parser gives no reason")
+    if any(hasattr(flavour.module.INetworkDefinition, each) for each in ("add_plugin_v3", "add_plugin_v2")):
+        hint = f"a plugin (option plugins), or {hint}"
+    module = _module_of(path, name)
+    where = f"the ONNX node '{name}' ({operator}{f', in the module {module}' if module else ''})"
+    more = sorted({each for *_, each in found if each} - {operator})
+    others = f" Nor can it take {', '.join(more)}." if more else ""
+    return Unsupported(
+        one_line(f"{flavour.title} cannot take {where if operator else 'the graph'}: {reason}.{others}"), hint=hint
+    )
+
+
+def _module_of(path: Path, name: str) -> str:
+    """The path of the ``nn.Module`` that a node came from; empty where the file does not say."""
+    try:
+        import onnx
+
+        nodes = onnx.load(str(path), load_external_data=False).graph.node
+    except Exception:  # this only adds to a message
+        return ""
+    scopes = next((scopes_of(node) for node in nodes if node.name == name), [])
+    return scopes[-2] if len(scopes) > 1 else ""

@@ -7,15 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from inferlens.backends.availability import first_lines
-from inferlens.backends.base import Preparation
-from inferlens.backends.tensorrt import log
-from inferlens.backends.tensorrt.flavours import Flavour
+from inferlens.backends.tensorrt.flavours import Flavour, log
 from inferlens.backends.tensorrt.options import words
 from inferlens.errors import InferlensError, Unsupported
 
-_OWN = Path()  # stands for TensorRT's own plugins
-# How many plugins a library registered, by flavour and path: it does so once for the whole process.
-_loaded: dict[tuple[str, Path], int] = {}
+# What was loaded, by flavour and path: once for the whole process. An empty path stands for TensorRT's own plugins.
+_loaded: set[tuple[str, Path]] = set()
 
 
 def plugin_files(libraries: str) -> tuple[Path, ...]:
@@ -32,52 +29,29 @@ def plugin_files(libraries: str) -> tuple[Path, ...]:
     return paths
 
 
-def load_plugins(flavour: Flavour, libraries: str) -> list[Path]:
+def load_plugins(flavour: Flavour, libraries: str) -> None:
     """Loads libraries of plugins, paths joined by ``+``, and TensorRT's own plugins; each once for the process.
-
-    Returns those that registered none.
 
     Raises:
         InferlensError: if a library does not exist or cannot be loaded.
     """
-    _own(flavour)
-    paths = plugin_files(libraries)
-    for path in paths:
+    for path in (Path(), *plugin_files(libraries)):
         if (flavour.key, path) not in _loaded:
-            _loaded[flavour.key, path] = _load(flavour, path)
-    return [path for path in paths if not _loaded[flavour.key, path]]
-
-
-def use_plugins(flavour: Flavour, libraries: str, preparation: Preparation) -> None:
-    """The same, with a warning of libraries that registered none."""
-    for path in load_plugins(flavour, libraries):
-        preparation.warn(
-            "no-effect",
-            f"The library {path} was loaded and registered no plugin with {flavour.title}.",
-            f"Leave it out of the option plugins, or name a library that was built against {flavour.name}.",
-        )
+            if path == Path():
+                flavour.module.init_libnvinfer_plugins(log(flavour), "")
+            else:
+                _load(flavour, path)
+            _loaded.add((flavour.key, path))
 
 
 def registered_plugins(flavour: Flavour) -> list[str]:
     """Plugins that are registered, TensorRT's own among them, as ``name 1`` or ``namespace::name 1`` (the version)."""
-    _own(flavour)
-    registry = flavour.module.get_plugin_registry()
-    for attribute in ("all_creators", "plugin_creator_list"):  # the second alone in older versions of TensorRT
-        if hasattr(registry, attribute):
-            return sorted({_title(creator) for creator in getattr(registry, attribute)})
-    return []
+    load_plugins(flavour, "")
+    return sorted({_title(creator) for creator in flavour.module.get_plugin_registry().all_creators})
 
 
-def _own(flavour: Flavour) -> None:
-    if (flavour.key, _OWN) not in _loaded:
-        flavour.module.init_libnvinfer_plugins(log.log(flavour), "")
-        _loaded[flavour.key, _OWN] = 1
-
-
-def _load(flavour: Flavour, path: Path) -> int:
-    """Loads a library; how many plugins it registered."""
-    registry: Any = flavour.module.get_plugin_registry()
-    before = len(registered_plugins(flavour))
+def _load(flavour: Flavour, path: Path) -> None:
+    before = registered_plugins(flavour)
     try:
         ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # says why it cannot be loaded, which the registry does not
     except OSError as error:
@@ -86,9 +60,8 @@ def _load(flavour: Flavour, path: Path) -> int:
             expected="a shared library for this machine, with all that it needs",
             hint=f"ldd {path} says what it lacks; or leave it out of the option plugins",
         ) from error
-    if len(registered_plugins(flavour)) == before and hasattr(registry, "load_library"):
-        registry.load_library(str(path))
-    return len(registered_plugins(flavour)) - before
+    if registered_plugins(flavour) == before:  # it registers its plugins when it is asked to
+        flavour.module.get_plugin_registry().load_library(str(path))
 
 
 def _title(creator: Any) -> str:

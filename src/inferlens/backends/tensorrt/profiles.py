@@ -36,19 +36,17 @@ def profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, ...]:
     if not all(part.strip() for part in parts):
         raise InferlensError(f"A profile in '{text.strip()}' is empty.", expected=FORM)
     found = tuple({**own, **_profile(part, specs)} for part in parts) or (own,)
-    for profile in found:
-        for name, (least, _, most) in profile.items():
-            if min(least, default=0) < 0:
-                raise InferlensError(
-                    f"Sizes of the input '{one_line(name)}' are free ({free(least)}), and no profile says what they "
-                    "are.",
-                    expected=FORM,
-                )
-            if max(most, default=0) > LARGEST or math.prod(most) >= MOST:
-                raise InferlensError(
-                    f"The profile of the input '{one_line(name)}' goes up to {_text(most)}, which is too large.",
-                    expected=f"sizes up to {LARGEST}, fewer than 2^60 values in all",
-                )
+    for name, (least, _, most) in [each for profile in found for each in profile.items()]:
+        if min(least, default=0) < 0:
+            raise InferlensError(
+                one_line(f"Sizes of the input '{name}' are free ({shape_text(least)}), and no profile gives them."),
+                expected=FORM,
+            )
+        if max(most, default=0) > LARGEST or math.prod(most) >= MOST:
+            raise InferlensError(
+                one_line(f"The profile of the input '{name}' goes up to {shape_text(most)}, which is too large."),
+                expected=f"sizes up to {LARGEST}, fewer than 2^60 values in all",
+            )
     return found
 
 
@@ -68,18 +66,24 @@ def check_shapes(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorS
         if not _within(least, spec.shape, most):
             triples = enumerate(profile[spec.name] for profile in profiles)
             fits = [number for number, (low, _, high) in triples if _within(low, spec.shape, high)]
+            own = (
+                f"--option tensorrt.profile={fits[0]}" if fits else "a profile that takes this shape, or another batch"
+            )
             raise Unsupported(
-                f"Profile {index} takes {one_line(spec.name)} from {_text(least)} to {_text(most)}, not "
-                f"{_text(spec.shape)}.",
-                hint=f"--option tensorrt.profile={fits[0]}"
-                if fits
-                else "a profile that takes this shape, or another batch",
+                f"Profile {index} takes {one_line(spec.name)} from {shape_text(least)} to {shape_text(most)}, not "
+                f"{shape_text(spec.shape)}.",
+                hint=own,
             )
 
 
 def spread(specs: tuple[TensorSpec, ...], profiles: tuple[Profile, ...]) -> tuple[TensorSpec, ...]:
     """The inputs with the range of sizes that all the profiles take together: what the graph is exported for."""
     return tuple(_spread(spec, [profile[spec.name] for profile in profiles]) for spec in specs)
+
+
+def shape_text(shape: Shape) -> str:
+    """A shape as text, ``?`` where a size is free, such as ``?x3x224x224``."""
+    return "x".join("?" if size < 0 else str(size) for size in shape) or "scalar"
 
 
 def _spread(spec: TensorSpec, triples: list[tuple[Shape, Shape, Shape]]) -> TensorSpec:
@@ -117,9 +121,9 @@ def _shapes(text: str, spec: TensorSpec) -> tuple[Shape, Shape, Shape]:
     if any(len(shape) != len(spec.shape) for shape in (least, best, most)):
         raise InferlensError(
             f"'{text}' has another number of dimensions than the input '{one_line(spec.name)}', which is "
-            f"{_text(spec.shape)}."
+            f"{shape_text(spec.shape)}."
         )
-    if not (_within(least, best, most)):
+    if not _within(least, best, most):
         raise InferlensError(f"In '{text}' the sizes do not grow from min over opt to max.", expected=FORM)
     return least, best, most
 
@@ -128,12 +132,3 @@ def _within(least: Shape, shape: Shape, most: Shape) -> bool:
     return len(least) == len(shape) == len(most) and all(
         low <= size <= high for low, size, high in zip(least, shape, most, strict=True)
     )
-
-
-def _text(shape: Shape) -> str:
-    return "x".join(map(str, shape)) or "scalar"
-
-
-def free(shape: Shape) -> str:
-    """A shape as text, ``?`` where a size is free, such as ``?x3x224x224``."""
-    return "x".join("?" if size < 0 else str(size) for size in shape) or "scalar"

@@ -17,10 +17,13 @@ from inferlens.backends.clocks import Clock, Lane, LanesClock
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.runner import host_array
 from inferlens.backends.tensorrt.flavours import Flavour
+from inferlens.backends.tensorrt.inspector import absences, inspected_layers, onnx_lookup
+from inferlens.backends.tensorrt.layers import kernel_origins, profiled_engine
 from inferlens.backends.tensorrt.options import Options
-from inferlens.backends.tensorrt.plugins import use_plugins
+from inferlens.backends.tensorrt.profiles import shape_text
 from inferlens.backends.tensorrt.runtime import Call, Engine
 from inferlens.errors import Unsupported, one_line
+from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case, TensorSpec
@@ -29,7 +32,7 @@ Feed = dict[str, Any]
 
 
 class EngineRunner(Runner, LayerProfiler, KernelOrigins):
-    """Opens a plan when it is entered and calls it; the plan itself is made by ``build``, inside of the entry.
+    """Opens an engine when it is entered and calls it; the engine is made by ``build``, inside of the entry.
 
     With a CUDA graph a call is a replay, which reads the captured inputs: feeds are copied into those. Without, the
     engine reads the feed's own tensors.
@@ -48,11 +51,8 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         host_code: bool = False,
         hint: str = "",
     ) -> None:
-        """``onnx`` is the file that the plan is built from, where there is one.
-
-        ``host_code`` and ``hint`` are as of :class:`Engine`.
-        """
-        self._host_code, self._cure = host_code, hint
+        """``onnx`` is the file that the engine is built from; ``host_code`` and ``hint`` are as of :class:`Engine`."""
+        self._host_code, self._hint = host_code, hint
         self._build = build
         self._onnx = onnx
         self._model = model
@@ -70,16 +70,16 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
     def __enter__(self) -> EngineRunner:
         import torch
 
-        plan = self._build()
+        content = self._build()
         with ExitStack() as entered:
             stream = torch.cuda.Stream()
             entered.enter_context(torch.cuda.stream(stream))
             with self._preparation.phase("build"):
-                self._engine = self._opened(plan)
-                self.calls = [
-                    Call(self._engine, lane, self._shapes(), self._options.profile) for lane in self._streams(stream)
-                ]
-                self._own = self._seeded_feed()
+                self.engine = self._opened(content)
+                shapes = {spec.name: spec.shape for spec in self._model.inputs if spec.name in self.engine.inputs}
+                streams = [stream, *(torch.cuda.Stream() for _ in range(self._options.streams - 1))]
+                self.calls = [Call(self.engine, each, shapes, self._options.profile) for each in streams]
+                self._own = self.place(make_inputs(self._model, self._case.seed))
                 if self._case.io == "host" and self.calls[0].grows:
                     raise Unsupported("The shape of an output depends on the data: no room on the host can be kept.")
                 for call in self.calls:
@@ -91,14 +91,14 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
             self._entered = entered.pop_all()
         self._outputs = self.calls[0] if self.calls[0].grows else self.calls[0].outputs
         self.clock = LanesClock(self._lanes())
-        self._tell()
+        self._note_facts()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if kind is None:
-            self._engine.keep_kernels()
+            self.engine.keep_kernels()
             self._graphs = []
             for call in self.calls:
                 call.close()
@@ -109,7 +109,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         """Tensors on the GPU, in the types that the engine takes, by name."""
         specs = self._model.inputs
         arrays = zip(specs, ordered(inputs, specs), strict=True)
-        return {spec.name: self._tensor(array, spec) for spec, array in arrays if spec.name in self._engine.inputs}
+        return {spec.name: self._tensor(array, spec) for spec, array in arrays if spec.name in self.engine.inputs}
 
     def infer(self, feed: Feed) -> Any:
         """Enqueues one call; a feed that is not the last one is bound first, or copied where a graph is replayed."""
@@ -135,30 +135,26 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         Raises:
             Unsupported: if calls are replayed from a CUDA graph, or the runtime reports no times.
         """
-        from inferlens.backends.tensorrt.layer_profiling import layers_of
-
         check_level(self._preparation)
         if self._graphs:
             raise Unsupported("A CUDA graph replays kernels and tells no layers.", hint="without cuda_graph")
         self.infer(feed)  # with the feed bound
-        layers, bindings = layers_of(self, self.calls[0], feed, runs, self._onnx)
+        layers, bindings = profiled_engine(self, self.calls[0], feed, runs, self._onnx)
         self._preparation.facts["engine_bindings"] = bindings
         return layers
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
         """The engine's layers, and their modules; a CUDA graph replays kernels in their order too."""
-        from inferlens.backends.tensorrt.kernel_origins import kernel_origins
-        from inferlens.backends.tensorrt.layer_profiling import told_of
-
-        layers, absent = told_of(self._engine, self._onnx)
-        return kernel_origins(launched, layers, absent)
+        entries, _ = self.engine.information()
+        lookup, missing = onnx_lookup(self._onnx)
+        return kernel_origins(launched, inspected_layers(entries, lookup), absences(entries, (), missing))
 
     def memory_parts(self) -> dict[str, int]:
-        """The contexts' memory for activations, and the engine's weights where this TensorRT tells them."""
-        opened = self._engine.opened
+        """The contexts' memory for activations, and the engine's weights where this TensorRT has them."""
+        opened = self.engine.opened
         names = {"activations": ("device_memory_size_v2", len(self.calls)), "weights": ("streamable_weights_size", 1)}
-        told = {part: getattr(opened, name, 0) * times for part, (name, times) in names.items()}
-        return {part: size for part, size in told.items() if size > 0}
+        sizes = {part: getattr(opened, name, 0) * times for part, (name, times) in names.items()}
+        return {part: size for part, size in sizes.items() if size > 0}
 
     def collect(self, outputs: Any) -> Outputs:
         """See :class:`Runner`."""
@@ -175,17 +171,13 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
                 call.bind(feed)
         self._bound = feed
 
-    def _opened(self, plan: bytes) -> Engine:
-        """The engine, checked to have the case's inputs.
-
-        Raises:
-            Unsupported: if it has others.
-        """
+    def _opened(self, content: bytes) -> Engine:
+        """The engine, checked to have the case's inputs and profile."""
         cache = Path(self._options.timing_cache) if self._options.timing_cache and self._flavour.jit else None
-        use_plugins(self._flavour, self._options.plugins, self._preparation)
         engine = Engine(
-            plan, self._flavour, plugins=self._options.plugins, cache=cache, host_code=self._host_code, hint=self._cure
-        )
+            content, self._flavour, plugins=self._options.plugins, cache=cache, host_code=self._host_code,
+            hint=self._hint,
+        )  # fmt: skip
         if engine.passed_over:
             self._preparation.warn(
                 "no-effect",
@@ -194,47 +186,30 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
             )
         known = {spec.name for spec in self._model.inputs}
         if not set(engine.inputs) <= known:
-            wanted = ", ".join(f"{name}={_shape(engine, name)}" for name in engine.inputs)
+            shapes = {name: shape_text(tuple(engine.opened.get_tensor_shape(name))) for name in engine.inputs}
+            wanted = ", ".join(f"{name}={shape}" for name, shape in shapes.items())
             raise Unsupported(
                 one_line(f"The engine takes {wanted}, not {', '.join(sorted(known))}."), hint="--input for each"
             )
-        if self._options.profile >= engine.opened.num_optimization_profiles:
-            count = engine.opened.num_optimization_profiles
+        count = engine.opened.num_optimization_profiles
+        if self._options.profile >= count:
             raise Unsupported(f"There is no profile {self._options.profile}: the engine has {count}, counted from 0.")
         return engine
 
-    def _shapes(self) -> dict[str, tuple[int, ...]]:
-        return {spec.name: spec.shape for spec in self._model.inputs if spec.name in self._engine.inputs}
-
     def _lanes(self) -> list[Lane]:
         """What enqueues a call on each of the streams, reading what is bound."""
+        calls = self.calls
         if not self._graphs:
-            return [Lane(_enqueuing(call), call.stream) for call in self.calls]
-        return [
-            Lane(_replay(graph, call.stream), call.stream) for graph, call in zip(self._graphs, self.calls, strict=True)
-        ]
-
-    def _streams(self, first: Any) -> list[Any]:
-        import torch
-
-        return [first, *(torch.cuda.Stream() for _ in range(self._options.streams - 1))]
-
-    def _seeded_feed(self) -> Feed:
-        from inferlens.models.inputs import make_inputs
-
-        return self.place(make_inputs(self._model, self._case.seed))
+            return [Lane(lambda _, call=call: call.enqueue(), call.stream) for call in calls]  # type: ignore[misc]
+        return [Lane(_replay(graph, call.stream), call.stream) for graph, call in zip(self._graphs, calls, strict=True)]
 
     def _tensor(self, array: Any, spec: TensorSpec) -> Any:
         import torch
 
-        return torch.from_numpy(np.array(array, order="C", copy=True)).to("cuda", self._engine.dtype(spec.name))
+        return torch.from_numpy(np.array(array, order="C", copy=True)).to("cuda", self.engine.dtype(spec.name))
 
     def _captured(self, call: Call) -> Any:
-        """The call as a CUDA graph.
-
-        Raises:
-            Unsupported: if it cannot be captured.
-        """
+        """The call as a CUDA graph."""
         import torch
 
         if call.grows:
@@ -253,19 +228,14 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
             ) from error
         return graph
 
-    def _tell(self) -> None:
-        opened, facts = self._engine.opened, self._preparation.facts
+    def _note_facts(self) -> None:
+        opened, facts = self.engine.opened, self._preparation.facts
         facts["flavour"] = self._flavour.title
         facts["layers"] = opened.num_layers
         facts["profiles"] = opened.num_optimization_profiles
         facts["streams"] = len(self.calls)
         if hasattr(opened, "device_memory_size_v2"):
             facts["activation_bytes"] = opened.device_memory_size_v2
-
-
-def _enqueuing(call: Call) -> Callable[[Feed], None]:
-    """Enqueues ``call`` on its stream."""
-    return lambda _: call.enqueue()
 
 
 def _replay(graph: Any, stream: Any) -> Callable[[Feed], None]:
@@ -277,7 +247,3 @@ def _replay(graph: Any, stream: Any) -> Callable[[Feed], None]:
             graph.replay()
 
     return replay
-
-
-def _shape(engine: Engine, name: str) -> str:
-    return "x".join("N" if size < 0 else str(size) for size in engine.opened.get_tensor_shape(name)) or "scalar"

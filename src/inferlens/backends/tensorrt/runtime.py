@@ -7,16 +7,17 @@ as long as the context lives: memory that is freed too early is an illegal acces
 from __future__ import annotations
 
 import functools
+import math
 from pathlib import Path
 from typing import Any
 
-from inferlens.backends.tensorrt import log
-from inferlens.backends.tensorrt.flavours import Flavour
+from inferlens.backends.tensorrt.flavours import Flavour, condensed, log
+from inferlens.backends.tensorrt.inspector import layers_and_bindings
 from inferlens.backends.tensorrt.plugins import load_plugins
+from inferlens.backends.tensorrt.profiles import Shape, shape_text
 from inferlens.errors import Unsupported, one_line
 from inferlens.record.files import write_whole
 
-Shape = tuple[int, ...]
 # PyTorch's types by the names of TensorRT's.
 TYPES = {
     "FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT64": "int64", "INT32": "int32", "INT8": "int8",
@@ -25,7 +26,7 @@ TYPES = {
 
 
 class Engine:
-    """A plan, opened on the GPU.
+    """An engine, opened on the GPU.
 
     ``inputs`` and ``outputs`` are the names of its tensors in order. The cache file, in flavours that compile kernels
     when an engine runs, keeps those from one run to the next; ``passed_over`` says that what the file holds was of no
@@ -34,7 +35,7 @@ class Engine:
 
     def __init__(
         self,
-        plan: bytes,
+        content: bytes,
         flavour: Flavour,
         *,
         plugins: str = "",
@@ -42,9 +43,9 @@ class Engine:
         host_code: bool = False,
         hint: str = "",
     ) -> None:
-        """Opens ``plan``, which was checked to be for this flavour and GPU (``check_plan``).
+        """Opens ``content``, which was checked to be for this flavour and GPU (``check_engine``).
 
-        ``host_code`` lets it run the code that a version-compatible plan brings along: only for plans that
+        ``host_code`` lets it run the code that a version-compatible engine brings along: only for engines that
         were built here or are trusted. ``hint`` is what to try if it cannot be opened.
 
         Raises:
@@ -54,13 +55,13 @@ class Engine:
         load_plugins(flavour, plugins)
         trt: Any = flavour.module
         self.flavour = flavour
-        self.log = log.log(flavour)
+        self.log = log(flavour)
         self._runtime = trt.Runtime(self.log)
-        if host_code and not flavour.jit:  # TensorRT for RTX has no plans with code
+        if host_code and not flavour.jit:  # TensorRT for RTX has no engines with code
             self._runtime.engine_host_code_allowed = True
-        self.opened: Any = self._runtime.deserialize_cuda_engine(plan)
+        self.opened: Any = self._runtime.deserialize_cuda_engine(content)
         if self.opened is None:
-            reason = f"{flavour.title} cannot open the engine: {log.condensed(self.log.errors)}"
+            reason = f"{flavour.title} cannot open the engine: {condensed(self.log.errors)}"
             raise MemoryError(reason) if "memory" in reason.lower() else Unsupported(f"{reason}.", hint=hint)
         names = [self.opened.get_tensor_name(index) for index in range(self.opened.num_io_tensors)]
         modes = {name: self.opened.get_tensor_mode(name) for name in names}
@@ -96,13 +97,10 @@ class Engine:
             MemoryError: if there is no room for its activations.
             Unsupported: if it cannot be created for another reason, such as kernels that do not compile.
         """
-        made = (
-            self.opened.create_execution_context(self._config)
-            if self._config is not None
-            else self.opened.create_execution_context()
-        )
+        create = self.opened.create_execution_context
+        made = create() if self._config is None else create(self._config)
         if made is None:
-            reason = f"{self.flavour.title} created no context: {log.condensed(self.log.errors)}"
+            reason = f"{self.flavour.title} created no context: {condensed(self.log.errors)}"
             raise MemoryError(reason) if "memory" in reason.lower() else Unsupported(f"{reason}.")
         return made
 
@@ -112,17 +110,10 @@ class Engine:
             self._cache.parent.mkdir(parents=True, exist_ok=True)
             write_whole(self._cache, bytes(self._kernels.serialize()))
 
-    def layers(self) -> list[Any]:
-        """What the engine tells of its layers, as decoded JSON: a mapping for each, or its name alone."""
-        return self.information()[0]
-
     def information(self) -> tuple[list[Any], list[str]]:
-        """The same, and the names of the engine's inputs and outputs."""
-        import msgspec
-
+        """What the inspector has of the layers, a mapping for each or its name alone; names of inputs and outputs."""
         inspector = self.opened.create_engine_inspector()
-        told = msgspec.json.decode(inspector.get_engine_information(self.flavour.module.LayerInformationFormat.JSON))
-        return list(told.get("Layers", [])), list(map(str, told.get("Bindings", [])))
+        return layers_and_bindings(inspector.get_engine_information(self.flavour.module.LayerInformationFormat.JSON))
 
     def _use_cache(self, path: Path) -> None:
         self._config = self.opened.create_runtime_config()
@@ -168,9 +159,8 @@ class Call:
         for name, shape in shapes.items():
             if not self.context.set_input_shape(name, shape):
                 least, _, most = self.engine.profile_shapes(name, self._profile)
-                raise Unsupported(
-                    f"The engine takes {one_line(name)} from {_text(least)} to {_text(most)}, not {_text(shape)}."
-                )
+                range_ = f"from {shape_text(least)} to {shape_text(most)}"
+                raise Unsupported(f"The engine takes {one_line(name)} {range_}, not {shape_text(shape)}.")
 
     def bind(self, tensors: dict[str, Any]) -> None:
         """Reads the inputs from ``tensors``, by name: contiguous, on the GPU, of the engine's types; no copies."""
@@ -185,7 +175,7 @@ class Call:
             RuntimeError: if TensorRT could not enqueue it.
         """
         if not self.context.execute_async_v3(self._handle):
-            raise RuntimeError(f"{self.engine.flavour.name} did not run: {log.condensed(self.engine.log.errors)}")
+            raise RuntimeError(f"{self.engine.flavour.name} did not run: {condensed(self.engine.log.errors)}")
 
     def close(self) -> None:
         """Lets go of the context first, then of what it had the addresses of."""
@@ -239,10 +229,7 @@ def _growing(module: Any) -> Any:
 
         def tensor(self) -> Any:
             """The output of the last call."""
-            count = 1
-            for size in self._shape:
-                count *= size
-            return self._memory.view(self._dtype)[:count].reshape(self._shape)
+            return self._memory.view(self._dtype)[: math.prod(self._shape)].reshape(self._shape)
 
         def _room(self, size: int) -> int:
             import torch
@@ -252,7 +239,3 @@ def _growing(module: Any) -> Any:
             return int(self._memory.data_ptr())
 
     return _Growing
-
-
-def _text(shape: Shape) -> str:
-    return "x".join(map(str, shape)) or "scalar"

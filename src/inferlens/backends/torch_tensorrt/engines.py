@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from inferlens.backends.tensorrt.layer_times import CLOCK, Report, Reporting, numbered
+from inferlens.backends.tensorrt.layers import CLOCK, Report, Reporting, numbered
 
 NATIVE_CLOCK = "Torch-TensorRT's runtime in C++, which has TensorRT's IProfiler put CUDA events around every layer"
 ENGINE_TYPE = "tensorrt.Engine"

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from inferlens.backends.tensorrt.inspector import Origin
+from inferlens.backends.tensorrt.inspector import Lookup as Origin
 from inferlens.backends.torch_tensorrt.library import Library
 from inferlens.backends.torch_tensorrt.operators import clean_path
 

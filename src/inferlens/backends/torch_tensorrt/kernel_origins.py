@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from inferlens.backends.abilities import Launched, Origin, Origins
-from inferlens.backends.tensorrt.kernel_origins import kernel_origins
+from inferlens.backends.tensorrt.layers import kernel_origins
 from inferlens.record.layer_profile import Layer
 
 SCOPE = "inferlens part "

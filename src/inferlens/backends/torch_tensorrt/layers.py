@@ -17,8 +17,12 @@ from msgspec.structs import replace
 
 from inferlens.backends.profiling.layer_runs import clocked_runs
 from inferlens.backends.profiling.module_hooks import GpuMoments
-from inferlens.backends.tensorrt.inspector import Origin, is_detailed, named_layer, told_layers
-from inferlens.backends.tensorrt.layer_times import Report, as_told, timed_layers
+from inferlens.backends.tensorrt.inspector import Lookup as Origin
+from inferlens.backends.tensorrt.inspector import inspected_layers as told_layers
+from inferlens.backends.tensorrt.inspector import named_layer
+from inferlens.backends.tensorrt.layers import Report
+from inferlens.backends.tensorrt.layers import inspectors_names as as_told
+from inferlens.backends.tensorrt.layers import with_times as timed_layers
 from inferlens.backends.torch_tensorrt.engines import Inside, engines_in
 from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer, Layers
@@ -171,7 +175,7 @@ def told_by(engines: Sequence[Inside], origin: Origin) -> Told:
     for engine in engines:
         entries, names = engine.information()
         bindings += names
-        absent |= {} if is_detailed(entries) else {"details": NAMES_ONLY}
+        absent |= {} if any(isinstance(each, dict) for each in entries) else {"details": NAMES_ONLY}
         before = _before(engine, engines)
         layers[engine.name] = [replace(layer, name=before + layer.name) for layer in told_layers(entries, origin)]
     return Told(layers, bindings, absent)

@@ -1,0 +1,278 @@
+"""Layers of engines: what inspector and profiler gave of real ones, and the kernels that belong to them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from onnx import TensorProto, helper
+
+from inferlens.backends.abilities import Launched
+from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, of_engine
+from inferlens.backends.tensorrt.inspector import NO_ONNX, absences, inspected_layers, named_layer, onnx_lookup
+from inferlens.backends.tensorrt.layers import (
+    KERNEL,
+    MULTIPLY,
+    Reporting,
+    engine_layers,
+    inspectors_names,
+    kernel_origins,
+    narrowed,
+    with_times,
+)
+from inferlens.backends.torch_tensorrt.inspector import origin_among
+from inferlens.errors import Unsupported
+from inferlens.record.layer_profile import Layer
+from tests.backends.profiling.kernel_samples import ENGINES, engine, runs
+
+SAMPLES = Path(__file__).parent / "samples"
+PATHS = frozenset({"", "conv1", "maxpool", "layer1", "layer1.0", "layer1.0.conv1", "layer4.1.conv2", "avgpool", "fc"})
+REWRITTEN = 52  # the convolution of features.18.0, which became a matrix product
+CONV, SPLIT, PRODUCT = (
+    "cudnn_generated_fort_native_sm90_convFwd_knob_39_128x16x32_12_1_0",
+    "splitKreduce_kernel",
+    "matMul",
+)
+
+
+def sample(name: str) -> Any:
+    return json.loads((SAMPLES / name).read_text())
+
+
+def nowhere(_: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    return (), ()
+
+
+def test_reports_of_an_engine_meet_what_its_inspector_has() -> None:
+    layers = inspected_layers(sample("resnet18-dynamo-engine.json")["Layers"], origin_among(PATHS))
+    reports = [[(name, ms) for name, ms in run] for run in sample("resnet18-dynamo-reports.json")]
+    timed = with_times(layers, reports, named_layer(nowhere))
+    assert [layer.name for layer in timed] == [name for name, _ in reports[0]]
+    assert all(len(layer.times) == 5 for layer in timed)
+    assert sum(layer.times[-1] for layer in timed) == pytest.approx(0.0004095, rel=1e-3)
+    stem = timed[1]
+    assert stem.kind == "runtime_fusion"
+    assert (stem.inputs[0].shape, stem.inputs[0].dtype) == ((1, 4, 224, 224), "float16")
+    assert stem.details["inspector"]["LayerType"] == "runtime_fusion"
+    by_name = {module: layer for layer in timed for module in layer.modules}
+    assert by_name["layer4.1.conv2"].kind == "correlation"
+    assert by_name["layer4.1.conv2"].operators == ("aten.convolution.default",)
+    script = inspected_layers(sample("resnet18-script-engine.json")["Layers"], origin_among(PATHS))
+    assert {("layer1.0.conv1",), ("maxpool",)} <= {layer.modules for layer in script}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"Name": "fused", "Metadata": "[ONNX Layer: node_Conv_1]\x1f[ONNX Layer: node_relu]"},
+        {"Name": "node_Conv_1 + node_relu", "LayerType": "CaskConvolution"},
+    ],
+)
+def test_layers_of_an_onnx_graph_have_its_modules(entry: dict[str, Any], tmp_path: Path) -> None:
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["a"], name="node_Conv_1"),
+        helper.make_node("Relu", ["a"], ["b"], name="node_relu"),
+    ]
+    for node, module in zip(nodes, ("layer1.0.conv1", "layer1.0"), strict=True):
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value=f"['', '{module}', 'x']")
+    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1, 1, 4, 4]) for name in ("x", "b")]
+    onnx.save(helper.make_model(helper.make_graph(nodes, "graph", ends[:1], ends[1:])), tmp_path / "x.onnx")
+    lookup, missing = onnx_lookup(tmp_path / "x.onnx")
+    assert missing == ""
+    (layer,) = inspected_layers([entry], lookup)
+    assert (layer.modules, layer.operators) == (("layer1.0.conv1", "layer1.0"), ("Conv", "Relu"))
+    (written,) = inspected_layers([{"Name": "__myl_x", "Outputs": [{"Name": "b_myl0_1"}]}], lookup)
+    assert written.modules == ("layer1.0",)
+
+
+def test_what_an_engine_does_not_keep_is_said() -> None:
+    layers = inspected_layers(["node_Conv_1", "node_relu"], onnx_lookup(None)[0])
+    assert [layer.name for layer in layers] == ["node_Conv_1", "node_relu"]
+    assert absences(["node_Conv_1"], layers, NO_ONNX)["modules"] == NO_ONNX
+    for entries in (["node_Conv_1"], []):
+        assert "profiling_verbosity=detailed" in absences(entries, layers)["details"]
+    timed = [replace(layer, times=(1e-6,)) for layer in layers]
+    assert list(absences([{}], timed)) == ["modules"]
+
+
+class FakeRecorder:
+    def __init__(self) -> None: ...
+
+
+class FakeContext:
+    """Reports when asked, or, if ``stubborn``, from within its calls alone."""
+
+    enqueue_emits_profile = True
+
+    def __init__(self, stubborn: bool) -> None:
+        self.stubborn = stubborn
+        self.profiler: Any = None
+
+    def execute_async_v3(self, _: int) -> bool:
+        if self.enqueue_emits_profile:
+            self.profiler.report_layer_time("conv", 2.0)
+        return True
+
+    def report_to_profiler(self) -> bool:
+        if not self.stubborn:
+            self.profiler.report_layer_time("conv", 1.0)
+        return not self.stubborn
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_contexts_report_when_asked_or_from_within_their_calls(stubborn: bool) -> None:
+    context, module = FakeContext(stubborn), ModuleType("fake")
+    module.IProfiler = FakeRecorder  # type: ignore[attr-defined]
+    with Reporting(context, module) as reporting:
+        context.execute_async_v3(0)
+        assert reporting.take() == ([] if stubborn else [("conv", 1.0)])
+        reporting.emit()
+        context.execute_async_v3(0)
+        assert reporting.take() == [("conv", 2.0)]
+    assert context.enqueue_emits_profile
+
+
+def test_layers_of_one_name_are_told_apart_by_their_order() -> None:
+    layers = [Layer(name="a"), Layer(name="b"), Layer(name="a", kind="second"), Layer(name="never")]
+    reports = [[("a", 1.0), ("b", 2.0), ("a", 3.0)], [("a", 4.0), ("b", 5.0), ("a", 6.0), ("new", 7.0)]]
+    timed = with_times(layers, reports, named_layer(nowhere))
+    assert [(layer.name, layer.kind, layer.times) for layer in timed] == [
+        ("a", "", (0.001, 0.004)),
+        ("b", "", (0.002, 0.005)),
+        ("a", "second", (0.003, 0.006)),
+        ("never", "", ()),
+        ("new", "", (0.0, 0.007)),
+    ]
+    name = "%8 : Tensor = aten::relu(%7), scope: __module.layer1/__module.layer1.0 # f.py:1:0_myl0_3"
+    (reported,) = with_times([], [[(name, 1.0)]], named_layer(origin_among(PATHS)))
+    assert (reported.modules, reported.times) == (("layer1.0",), (0.001,))
+    with pytest.raises(Unsupported, match="reports no times of layers"):
+        with_times([Layer(name="a")], [[], []], named_layer(nowhere))
+
+
+def test_reports_under_other_names_go_by_their_order() -> None:
+    layers = [Layer(name="a"), Layer(name="b")]
+    assert inspectors_names([("a'", 1.0), ("b'", 2.0)], layers) == [("a", 1.0), ("b", 2.0)]
+    for other in ([("a", 1.0), ("c", 2.0)], [("c", 1.0)]):
+        assert inspectors_names(other, layers) == other
+
+
+# Kernels
+
+
+@cache
+def mobilenet() -> tuple[list[Layer], list[str]]:
+    """The layers, and the kernels of a run."""
+    models = pytest.importorskip("torchvision.models")
+    paths = frozenset(name for name, _ in models.mobilenet_v2().named_modules())
+    found = json.loads(gzip.decompress((SAMPLES / "mobilenet_v2-dynamo.json.gz").read_bytes()))
+    return inspected_layers(found["Layers"], origin_among(paths)), found["kernels"]
+
+
+def launched(names: list[str]) -> list[Launched]:
+    return [Launched(name=name, operator="tensorrt::execute_engine") for name in names]
+
+
+def test_every_kernel_of_a_real_engine_has_its_layer() -> None:
+    layers, kernels = mobilenet()
+    own = [layer.name for layer in layers]
+    found = kernel_origins(launched(kernels), layers, {})
+    assert found.absent == {}
+    assert [each.layer for each in found.of] == own
+    assert found.of[REWRITTEN].modules == ("features.18.0",)
+    assert found.of[1].modules == ("features.0.0", "features.0.1", "features.0.2")
+    assert found.of[-1].modules == ("classifier.1",)
+    assert all(("convFwd" in kernel) == ("Corr" in each.layer) for kernel, each in zip(kernels, found.of, strict=True))
+    more = kernel_origins(launched([*kernels[:20], SPLIT, *kernels[20:]]), layers, {})
+    assert [each.layer for each in more.of] == [*own[:20], f"{own[19]} + {own[20]}", *own[20:]]
+    assert more.absent["layers"].startswith("1 of 56 kernels")
+    fewer = kernel_origins(launched(kernels), [*layers[:REWRITTEN], *layers[REWRITTEN + 1 :]], {})
+    assert fewer.absent["layers"].startswith("52 of 55 kernels"), "a layer that is missing leaves its stretch shared"
+
+
+@pytest.mark.parametrize("before", ["", "_run_on_acc_0/"])
+@pytest.mark.parametrize(
+    ("entry", "launches"),
+    [
+        ({"Name": "__mye70916_myl0_52", "LayerType": "gemm", "TacticName": "__myelin_CASK_STUB"}, True),
+        ({"Name": "__mye6723_unroll0", "LayerType": "gemm", "TacticName": "sm80_xmma_gemm_f16f16"}, True),
+        ({"Name": "__mye35665_myl0_7", "LayerType": "signal", "TacticName": ""}, False),
+        ({"Name": "__mye35667_myl0_8", "LayerType": "wait", "TacticName": ""}, False),
+        ({"Name": "__myl_CorrMulAddRelu_myl0_5", "LayerType": "runtime_fusion", "TacticName": ""}, True),
+        ("__mye35665_myl0_7", False),
+        ("node_Conv_1", True),
+    ],
+)
+def test_what_computes_launches_and_what_only_orders_does_not(entry: Any, launches: bool, before: str) -> None:
+    layers = [replace(layer, name=before + layer.name) for layer in inspected_layers([entry], nowhere)]
+    assert [layer.launches for layer in engine_layers(layers)] == [launches]
+    timed = [replace(layer, times=(1e-6,)) for layer in layers]
+    assert ("modules" in absences([{}], timed)) == launches, "what launches and names no module is said to be lost"
+
+
+def layer(text: str) -> EngineLayer:
+    """``c1`` convolves, ``g1`` multiplies, ``m1`` is a pooling, ``k1`` the compiler's own, ``d1`` of another type."""
+    kinds = {"c": "correlation", "g": "gemm", "m": "maxpool", "k": "kgen", "d": "deconvolution"}
+    return EngineLayer(name=text, kind=kinds[text[0]])
+
+
+@pytest.mark.parametrize(
+    ("kernels", "layers", "expected"),
+    [
+        ("c c s c", "c1 c2 c3", "c1 c2 c2+c3 c3"),  # one of them adds up what it had split
+        ("c m s g", "c1 m1 g1", "c1 c1+m1+g1 c1+m1+g1 g1"),
+        ("s c g", "c1 g1", "c1 c1 g1"),
+        ("c g s s", "c1 g1", "c1 g1 g1 g1"),
+        ("c c g", "c1 k1 c2 g1", "c1 c2 g1"),  # one launches nothing
+        ("c m c s g", "c1 m1 c2 g1", "c1 m1 c2 c2+g1 g1"),
+        ("c c s", "c1 d1", "c1+d1 c1+d1 c1+d1"),  # nobody knows what the other type launches
+        ("c g g", "c1 g1", "c1+g1 c1+g1 c1+g1"),
+        ("c g", "c1 k1 g1 g2", "c1+k1+g1+g2 c1+k1+g1+g2"),
+        ("s s", "", "- -"),
+    ],
+)
+def test_products_tell_apart_what_shares_a_stretch(kernels: str, layers: str, expected: str) -> None:
+    names = [{"c": CONV, "g": PRODUCT, "m": "resampleFwd", "s": SPLIT}[word] for word in kernels.split()]
+    found = narrowed(names, aligned(names, [layer(word) for word in layers.split()]))
+    assert ["+".join(each.name for each in of) or "-" for of in found] == expected.split()
+
+
+@settings(deadline=None)  # the first example reads a trace
+@given(st.data())
+def test_kernels_more_or_fewer_never_give_another_its_layer(data: st.DataObject) -> None:
+    """Of what happened really: some products launch kernels more, or some of the other layers launch none."""
+    layers, names = real(data.draw(st.sampled_from([*ENGINES, "mobilenet_v2"])))
+    true = list(zip(names, layers, strict=True))
+    product = [each for each in true if each[1].kind in MULTIPLY]
+    if data.draw(st.booleans()):
+        chosen = data.draw(st.lists(st.sampled_from(product), min_size=1, max_size=5))
+        true = [each for pair in true for each in [pair, *[(SPLIT, pair[1])] * chosen.count(pair)]]
+    else:
+        lost = data.draw(st.lists(st.sampled_from([each for each in true if each not in product]), max_size=5))
+        true = [pair for pair in true if pair not in lost]
+    kernels = [name for name, _ in true]
+    wide = aligned(kernels, layers)
+    found = narrowed(kernels, wide)
+    for (kernel, owner), few, many in zip(true, found, wide, strict=True):
+        assert owner in few
+        assert set(few) <= set(many)
+        assert not KERNEL.search(kernel) or few == (owner,)
+
+
+@cache
+def real(name: str) -> tuple[list[EngineLayer], list[str]]:
+    """The layers of an engine that launch, and the kernels of a run, one for each."""
+    if name == "mobilenet_v2":
+        found, kernels = mobilenet()
+        return engine_layers(found), kernels
+    events = [event.launched for event in runs(name)[0].events]
+    return [each for each in engine(name) if each.launches], [events[place].name for place in of_engine(events)]
