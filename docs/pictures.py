@@ -14,11 +14,12 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.terminal_theme import SVG_EXPORT_THEME
+from rich.text import Text
 
 from inferlens import Record, load_records
 from inferlens.views.chart import Chart
 from inferlens.views.records import document
-from inferlens.views.renderers.terminal import parts, render
+from inferlens.views.renderers.terminal import render
 
 PICTURES = Path(__file__).parent / "pictures"
 FAVOURITE = "resnet18"
@@ -81,8 +82,7 @@ def table_picture(records: Sequence[Record], title: str) -> str:
     made = document(records)
     width = next((w for w in WIDTHS if "Left out at this width" not in render(made, w)), WIDTHS[-1])
     console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True, highlight=False, _environ={})
-    for part in parts(made, width):
-        console.print(part, markup=False)
+    console.print(Text.from_ansi(render(made, width, color=True)))
     svg = console.export_svg(title=title, theme=SVG_EXPORT_THEME, code_format=FRAME, unique_id="inferlens")
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
 

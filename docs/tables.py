@@ -20,11 +20,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+from typer.testing import CliRunner
 
 from inferlens import load_records
 from inferlens.analysis.profile.kernels import KernelTable, kernel_table
 from inferlens.analysis.profile.modules import ModuleTable
-from inferlens.cli import trace_words
+from inferlens.cli.commands import app
 from inferlens.record.profile_store import load_profiles
 from inferlens.stats.intervals import ends, median_interval
 from inferlens.units import change, change_range, listing, milliseconds, percent, rate, ratio, ratio_range, significant
@@ -36,8 +37,7 @@ from inferlens.views.profiled.grid import Grid, Heading, Line
 from inferlens.views.profiled.module_columns import columns
 from inferlens.views.records import document
 from inferlens.views.rows import rows
-from inferlens.views.table import render as render_table
-from inferlens.views.traced.show import Wanted, render
+from inferlens.views.table import render
 from inferlens.views.verdict import verdict
 
 ROOT = Path(__file__).parent.parent
@@ -60,7 +60,7 @@ def drawn(kind: str, words: str) -> str:
 
 def table(folder: str, _picture: str = "") -> str:
     """The records under ``folder``, which is relative to the repository, as Markdown."""
-    return render_table(document(load_records([ROOT / folder]).records), "markdown")
+    return render(document(load_records([ROOT / folder]).records), "markdown")
 
 
 def against(folder: str, *references: str) -> str:
@@ -151,11 +151,8 @@ def kernels_of(folder: str) -> str:
 
 def trace_of(*words: str) -> str:
     """What a trace shows, or two of them."""
-    found = trace_words.told([str(TRACES / word) if (TRACES / word).exists() else word for word in words])
-    if found is None:
-        raise ValueError(f"no words of inferlens trace: {words}")
-    shown, notes = render(Wanted(**found, cache=False), "markdown")
-    return "\n\n".join((*notes, shown))
+    paths = [str(TRACES / word) if (TRACES / word).exists() else word for word in words]
+    return CliRunner().invoke(app, ["trace", *paths, "--format", "markdown", "--no-cache"]).stdout
 
 
 def loops(file: str) -> str:

@@ -35,17 +35,14 @@ def main() -> None:
 
 
 def _run(words: list[str]) -> None:
-    from inferlens.cli import trace_words
-
-    told = trace_words.told(words[1:]) if words[:1] == ["trace"] else None
-    if told is None:
-        from inferlens.cli.commands import app
-
-        app()
-    else:
+    if words[:1] == ["trace"]:
         from inferlens.cli import trace_shown
 
-        trace_shown.show(**told)
+        if plain := trace_shown.parsed(words[1:]):
+            return trace_shown.show(**plain)
+    from inferlens.cli.commands import app
+
+    return app()  # type: ignore[no-any-return]
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:

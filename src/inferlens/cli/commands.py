@@ -1,39 +1,48 @@
-"""The commands as one program: each is a function with its options, and its docstring is its help."""
+"""The commands as one program: each is a module with a function of its name, whose docstring is its help.
+
+A command's module is imported when it is called, or when the help of all is printed.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import typer
+from typer.core import TyperGroup
 
 import inferlens
-from inferlens.cli.ab import ab
-from inferlens.cli.backends import backends
-from inferlens.cli.bench import bench
-from inferlens.cli.build import build
-from inferlens.cli.compare import compare
-from inferlens.cli.doctor import doctor
-from inferlens.cli.export import export
-from inferlens.cli.findings import findings
-from inferlens.cli.graph import graph
-from inferlens.cli.kernels import kernels
-from inferlens.cli.layers import layers
-from inferlens.cli.modules import modules
-from inferlens.cli.partition import partition
-from inferlens.cli.plot import plot
-from inferlens.cli.profile import profile
-from inferlens.cli.roofline import roofline
-from inferlens.cli.show import show
-from inferlens.cli.trace import trace
+
+COMMANDS = (
+    "bench", "ab", "show", "compare", "plot", "profile", "findings", "modules", "layers", "kernels", "trace",
+    "roofline", "graph", "build", "export", "partition", "doctor", "backends",
+)  # fmt: skip
+
+
+class Commands(TyperGroup):
+    """The commands by their names."""
+
+    def list_commands(self, _: Any) -> list[str]:
+        """Their names, in the order of the help."""
+        return list(COMMANDS)
+
+    def get_command(self, _: Any, cmd_name: str) -> Any:
+        """A command, from the module of its name."""
+        if cmd_name not in COMMANDS:
+            return None
+        alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
+        alone.command(cmd_name)(getattr(import_module(f"inferlens.cli.{cmd_name}"), cmd_name))
+        return typer.main.get_command(alone)
+
 
 app = typer.Typer(
+    cls=Commands,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (bench, ab, show, compare, plot, profile, findings, modules, layers, kernels, trace, roofline, graph,
-                build, export, partition, doctor, backends):  # fmt: skip
-    app.command()(command)
 
 
 def _version(asked: bool) -> None:

@@ -55,7 +55,5 @@ def compare(
     if output:
         write(output, render(compared, format))
         screen.note(f"Wrote {output}.")
-    console = screen.output()
-    color = console.is_terminal and not console.no_color
-    screen.text(render(compared, "table" if output else format, width=console.width, color=color))
+    screen.text(render(compared, "table" if output else format, **screen.terminal()))
     raise typer.Exit(compared.exit_code)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -88,8 +89,8 @@ def show(records: Sequence[Record], format: str, reference: str | None) -> None:
         document(of_records(records, reference), format)
         return
     chosen = _view(format)
-    terminal: dict[str, Any] = _terminal() if chosen.fits_width else {}
-    drawn = chosen(reference=reference, **terminal).render(records)
+    fit = terminal() if chosen.fits_width else {}
+    drawn = chosen(reference=reference, **fit).render(records)
     text(drawn.decode() if isinstance(drawn, bytes) else drawn)
 
 
@@ -97,12 +98,14 @@ def document(shown: Document, format: str) -> None:
     """Prints a document to standard output, made for this terminal."""
     from inferlens.views.table import render
 
-    text(render(shown, format, **_terminal()))
+    text(render(shown, format, **terminal()))
 
 
-def _terminal() -> dict[str, Any]:
-    console = output()
-    return {"width": console.width, "color": console.is_terminal and not console.no_color}
+def terminal() -> dict[str, Any]:
+    """How wide what is printed may be, and whether in colours, as :func:`inferlens.views.table.render` takes it."""
+    shows = sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
+    colors = shows and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
+    return {"width": shutil.get_terminal_size((80 if shows else WIDTH_OF_A_PIPE, 24)).columns, "color": colors}
 
 
 def _view(name: str) -> type[View]:

@@ -1,10 +1,40 @@
-"""What ``inferlens trace`` prints: the trace to standard output, remarks on how it was read to standard error."""
+"""What ``inferlens trace`` prints: the trace to standard output, remarks on how it was read to standard error.
+
+Typer, and what it imports, takes as long as reading a trace of 100,000 events does. Where the words are right it is not
+needed: ``argparse`` reads these, and the command says what is wrong with others.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NoReturn
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def parsed(words: Sequence[str]) -> dict[str, Any] | None:
+    """What the command would be called with; ``None`` if it has to say something: help, or what is wrong."""
+    parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    parser.add_argument("path", type=Path)
+    for name in ("--view", "--step", "--by"):
+        parser.add_argument(name)
+    parser.add_argument("--format", "-f")
+    parser.add_argument("--against", type=Path)
+    for name in ("--top", "--depth"):
+        parser.add_argument(name, type=int)
+    parser.add_argument("--no-cache", action="store_true")
+    try:
+        found = vars(parser.parse_args(words))
+    except ValueError:
+        return None
+    return None if min(found.get("top", 1), found.get("depth", 1)) < 1 else found
 
 
 def show(
@@ -31,11 +61,9 @@ def show(
     from inferlens.views.traced.show import Wanted, render
 
     check(format)
-    console = screen.output()
-    color = console.is_terminal and not console.no_color
     wanted = Wanted(path=path, against=against, view=view, step=step, by=by, top=top, depth=depth, cache=not no_cache)
     try:
-        drawn, notes = render(wanted, format, width=console.width, color=color)
+        drawn, notes = render(wanted, format, **screen.terminal())
     except MemoryError as error:
         what = f"There is not enough memory for {path}, even with its columns in files."
         raise InferlensError(

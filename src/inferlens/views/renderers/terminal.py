@@ -5,164 +5,161 @@ The same document gives the same text on every terminal of the same width; nothi
 
 from __future__ import annotations
 
-import io
-import textwrap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len, set_cell_size
 
 from inferlens.units import listing
 from inferlens.views.plain import plain
 from inferlens.views.table import Document, Line, Table
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.table import Table as RichTable
-
 LEAST_WIDTH = 60
 GAP = 2
 ELLIPSIS = "…"
-# A line under the header and between sections, none around.
-_LINES = "    \n    \n ── \n    \n ── \n ── \n    \n    \n"
 _NARROWEST = 24  # of names, and of cells that fold
+_STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "magenta": "35"}
 
 
 def render(document: Document, width: int = 120, color: bool = False) -> str:
     """The document's tables and sentences, ``width`` columns wide."""
-    console = _console(max(width, LEAST_WIDTH), color)
-    for part in parts(document, console.width):
-        console.print(part)
-    text = console.file.getvalue()  # type: ignore[attr-defined]
-    return "\n".join(line.rstrip() for line in text.splitlines()) + "\n"
-
-
-def parts(document: Document, width: int) -> list[RenderableType]:
-    """What :func:`render` prints, for a rich console of one's own."""
-    from rich.text import Text
-
-    paragraphs: list[list[RenderableType]] = []
-    sentences: list[RenderableType] = []
+    width = max(width, LEAST_WIDTH)
+    paragraphs: list[list[str]] = [[]]
     for block in document.blocks():
         if isinstance(block, str):
-            sentences.append(Text(plain(block)))
+            paragraphs[-1] += wrap(plain(block), width)
         else:
-            paragraphs += [sentences, *_paragraphs(block, width)]
-            sentences = []
-    told = [paragraph for paragraph in (*paragraphs, sentences) if paragraph]
-    return [part for place, each in enumerate(told) for part in ([Text("")] if place else []) + each]
+            paragraphs += [*_paragraphs(block, width, color), []]
+    return "\n\n".join("\n".join(lines) for lines in paragraphs if lines) + "\n"
 
 
-def _paragraphs(table: Table, width: int) -> list[list[RenderableType]]:
-    from rich.text import Text
-
-    title = [Text(plain(table.title), style="bold")] if table.title else []
-    about = [Text(plain(table.about), style="dim")] if table.about else []
-    lines: list[RenderableType] = []
+def _paragraphs(table: Table, width: int, color: bool) -> Iterator[list[str]]:
+    titles = ((table.title, "bold"), (table.about, "dim"))
+    yield [_styled(line, style, color) for text, style in titles if text for line in wrap(plain(text), width)]
     left_out: list[str] = []
     if table.lines:
-        shown, first = _fitting(table, width)
-        lines = [_grid(table, shown, first)]
+        shown, widths = _fitting(table, width)
+        yield list(_grid(table, shown, widths, color))
         others = (table.columns[place] for place in table.used() if place not in shown)
         left_out = list(dict.fromkeys(column.title or column.unit for column in others))
     notes = [*table.notes, *([f"Left out at this width: {listing(left_out)}."] if left_out else [])]
-    return [
-        [*title, *about],
-        lines,
-        [Text(plain(note), style="dim") for note in notes],
-        [Text(plain(each)) for each in table.sentences],
-    ]
+    yield [_styled(line, "dim", color) for note in notes for line in wrap(plain(note), width)]
+    yield [line for each in table.sentences for line in wrap(plain(each), width)]
 
 
-def _fitting(table: Table, width: int) -> tuple[list[int], int]:
-    """The most important columns that fit beside the names, in their own order, and the names' width."""
+def _fitting(table: Table, width: int) -> tuple[list[int], list[int]]:
+    """The most important columns that fit beside the names, in their own order; widths of the names and of each."""
     names = [table.first, *(line.indent + line.name for line in table.lines)]
     natural = widest(names)
     least = max(width * 2 // 5, _NARROWEST)
     if table.fold:
         least = min(max(width // 3, widest([word for name in names for word in name.split()])), width // 2)
     room = width - min(natural, least)
-    chosen: list[int] = []
+    chosen: dict[int, int] = {}
     for place in sorted(table.used(), key=lambda place: table.columns[place].keep):
-        needed = _least_width(table, place) + GAP
-        if needed > room:
+        full = _width(table, place)
+        needed = min(full, _NARROWEST) if table.columns[place].fold else full
+        if needed + GAP > room:
             break
-        room -= needed
-        chosen.append(place)
-    return sorted(chosen), min(natural, width - sum(_least_width(table, place) + GAP for place in chosen))
-
-
-def _least_width(table: Table, place: int) -> int:
-    return min(_width(table, place), _NARROWEST) if table.columns[place].fold else _width(table, place)
+        room -= needed + GAP
+        chosen[place] = needed
+    first = min(natural, width - sum(needed + GAP for needed in chosen.values()))
+    spare = width - first - sum(needed + GAP for needed in chosen.values())
+    folding = sorted((place for place in chosen if table.columns[place].fold), key=lambda place: _width(table, place))
+    for count, place in enumerate(folding):  # the narrowest first: what it does not need is the others'
+        more = min(_width(table, place) - chosen[place], spare // (len(folding) - count))
+        chosen[place], spare = chosen[place] + more, spare - more
+    return sorted(chosen), [first, *(chosen[place] for place in sorted(chosen))]
 
 
 def _width(table: Table, place: int) -> int:
     """How wide a column becomes: its widest cell, or the widest line of its heading."""
-    column = table.columns[place]
-    return max(_cells_width(table, place), widest([*_title(table, place), column.unit]))
+    return max(_cells_width(table, place), widest([*_title(table, place), table.columns[place].unit]))
 
 
 def _cells_width(table: Table, place: int) -> int:
-    column, cells = table.columns[place], widest([text + mark for text, mark in _padded(table, place)])
+    column, cells = table.columns[place], widest(_cells(table, place))
     return cells if column.fold else min(cells, column.most)
 
 
 def _title(table: Table, place: int) -> list[str]:
     """A title on as many lines as keep the column narrow."""
     words = [shorten(word, table.columns[place].most) for word in table.columns[place].title.split()]
-    return textwrap.wrap(" ".join(words), max(_cells_width(table, place), widest(words), 1), break_long_words=False)
+    return wrap(" ".join(words), max(_cells_width(table, place), widest(words), 1))
 
 
-def _padded(table: Table, place: int) -> list[tuple[str, str]]:
+def _cells(table: Table, place: int) -> list[str]:
     """The cells of a column; behind numbers there is room for the longest mark, so that they stand in line."""
-    cells = [(line.cells[place], line.mark(place)) for line in table.lines]
-    longest = max(len(mark) for _, mark in cells)
-    return [(text, mark.ljust(longest)) for text, mark in cells] if table.columns[place].numeric else cells
+    longest = max(len(line.mark(place)) for line in table.lines) if table.columns[place].numeric else 0
+    return [line.cells[place] + line.mark(place).ljust(longest) for line in table.lines]
 
 
-def _grid(table: Table, shown: Sequence[int], first: int) -> RichTable:
-    from rich.box import Box
-    from rich.table import Table as RichTable
-    from rich.text import Text
-
-    headed = any([table.first, *(table.columns[place].heading for place in shown)])
-    grid = RichTable(box=Box(_LINES), show_edge=False, pad_edge=False, padding=(0, GAP - 1, 0, 0), show_header=headed)
-    columns = [_aligned(table, place) for place in shown]
-    height = max((len(heads) for heads, _ in columns), default=1)
-    grid.add_column("\n" * (height - 1) + table.first, width=first, no_wrap=not table.fold, overflow="fold")
-    for place, (heads, _) in zip(shown, columns, strict=True):
-        fold, head = table.columns[place].fold, Text("\n".join([""] * (height - len(heads)) + heads))
-        grid.add_column(head, no_wrap=not fold, overflow="fold", width=None if fold else _width(table, place))
+def _grid(table: Table, shown: Sequence[int], widths: Sequence[int], color: bool) -> Iterator[str]:
+    columns = [table.columns[place] for place in shown]
+    rule = "─" * (sum(widths) + GAP * len(shown))
+    heads = [[table.first]]
+    for place, column in zip(shown, columns, strict=True):
+        room = max(len(line.mark(place)) for line in table.lines) if column.numeric else 0
+        lines = [*_title(table, place), *([column.unit] if column.unit else [])]
+        width = widths[shown.index(place) + 1]
+        heads.append([line + " " * min(room, width - cell_len(line)) for line in lines])
+    numeric = [False, *(column.numeric for column in columns)]
+    height = max(map(len, heads))
+    if any(any(head) for head in heads):
+        padded = [[""] * (height - len(head)) + head for head in heads]
+        yield from (_styled(line, "bold", color) for line in _beside(padded, widths, numeric))
+        yield rule
+    cells = [_cells(table, place) for place in shown]
     for number, line in enumerate(table.lines):
-        cells = (Text(column[number]) for _, column in columns)
-        grid.add_row(_name(line, first, table.fold), *cells, style=line.style, end_section=line.ends)
-    return grid
+        row = [_name(line, widths[0], table.fold)]
+        for column, width, texts in zip(columns, widths[1:], cells, strict=True):
+            text = plain(texts[number]) if not column.numeric else texts[number]
+            row.append(wrap(text, width) if column.fold else [shorten(text, width)])
+        yield from (_styled(each, line.style, color) for each in _beside(row, widths, numeric))
+        if line.ends:
+            yield rule
 
 
-def _aligned(table: Table, place: int) -> tuple[list[str], list[str]]:
-    """Heading and cells of a column; numbers flush right by spaces, for rich would drop those that stand for marks."""
-    column, width = table.columns[place], _width(table, place)
-    heads = [*_title(table, place), *([column.unit] if column.unit else [])]
-    padded = _padded(table, place)
-    cells = [text + mark if column.fold else shorten(text + mark, width) for text, mark in padded]
-    if not column.numeric:
-        return heads, cells
-    room = max(len(mark) for _, mark in padded)
-    heads = [(head + " " * room if len(head) + room <= width else head).rjust(width) for head in heads]
-    return heads, [cell.rjust(width) for cell in cells]
+def _beside(cells: Sequence[Sequence[str]], widths: Sequence[int], numeric: Sequence[bool]) -> Iterator[str]:
+    """Cells of several lines each, as lines."""
+    for place in range(max(map(len, cells))):
+        texts = [each[place] if place < len(each) else "" for each in cells]
+        padded = (
+            " " * (width - cell_len(text)) + text if right else text + " " * (width - cell_len(text))
+            for text, width, right in zip(texts, widths, numeric, strict=True)
+        )
+        yield (" " * GAP).join(padded).rstrip()
 
 
-def _name(line: Line, width: int, fold: bool) -> RenderableType:
-    from rich.text import Text
+def _name(line: Line, width: int, fold: bool) -> list[str]:
+    name, room = plain(line.name), width - cell_len(line.indent)
+    if fold:
+        return [line.indent + part for part in wrap(name, room)] or [""]
+    if room < 4:  # an indentation that leaves no room for the name
+        return [shorten(f"{line.indent.strip()} {name}", width)]
+    return [line.indent + shorten(name, room)]
 
-    name, room = plain(line.name), width - widest([line.indent])
-    if room < 4 and not fold:  # an indentation that leaves no room for the name
-        return Text(shorten(f"{line.indent.strip()} {name}", width))
-    return Text.assemble((line.indent, "dim"), name if fold else shorten(name, room))
+
+def _styled(text: str, style: str, color: bool) -> str:
+    codes = ";".join(_STYLES[word] for word in style.split())
+    return f"\x1b[{codes}m{text}\x1b[0m" if color and codes else text
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """``text`` on lines of at most ``width`` columns, broken between words, or within one that is longer."""
+    lines = [""]
+    for word in text.split():
+        if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) <= width:
+            lines[-1] += f" {word}"
+            continue
+        lines.append(word)
+        while cell_len(lines[-1]) > width:
+            start = set_cell_size(lines[-1], width).rstrip() or lines[-1][0]
+            lines[-1:] = [start, lines[-1][len(start) :]]
+    return lines[1:]
 
 
 def shorten(text: str, width: int) -> str:
     """``text`` in at most ``width`` columns of a terminal, its middle left out: ends of names differ the most."""
-    from rich.cells import cell_len, set_cell_size
-
     if cell_len(text) <= width:
         return text
     tail = max((width - 1) * 3 // 5, 0)
@@ -172,22 +169,4 @@ def shorten(text: str, width: int) -> str:
 
 def widest(texts: Sequence[str]) -> int:
     """Columns that the widest of some texts takes."""
-    from rich.cells import cell_len
-
     return max(map(cell_len, texts), default=0)
-
-
-def _console(width: int, color: bool) -> Console:
-    from rich.console import Console
-
-    return Console(
-        file=io.StringIO(),
-        width=width,
-        force_terminal=color,
-        color_system="standard" if color else None,
-        highlight=False,
-        markup=False,
-        emoji=False,
-        legacy_windows=False,
-        _environ={},
-    )
