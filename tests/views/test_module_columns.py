@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from inferlens.backends.profiling.operator_runs import GPU_CLOCK
+from inferlens.backends.profiling.traced_runs import GPU_CLOCK
 from inferlens.errors import InferlensError
 from inferlens.record.kernel_profile import Kernel, Kernels
 from inferlens.record.layer_profile import Layer, Profile

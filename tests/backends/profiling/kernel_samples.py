@@ -8,11 +8,12 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+from inferlens.backends.profiling.kernel_scopes import origins_of as module_origins
+from inferlens.backends.profiling.kernel_trace import TracedRun, traced_runs
+
 from inferlens.backends.abilities import KernelOrigins, Launched, Origins
 from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, of_engine, origins_of
 from inferlens.backends.profiling.kernel_runs import kernels_from
-from inferlens.backends.profiling.kernel_scopes import origins_of as module_origins
-from inferlens.backends.profiling.kernel_trace import TracedRun, traced_runs
 from inferlens.record.kernel_profile import GpuLimits, Kernels
 from inferlens.trace import read
 

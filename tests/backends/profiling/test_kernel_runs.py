@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from inferlens.backends.profiling.kernel_trace import traced_runs
 from msgspec.structs import replace
 
 from inferlens.backends.profiling.kernel_runs import kernels_from
-from inferlens.backends.profiling.kernel_trace import traced_runs
 from inferlens.trace import read
 from tests.backends.profiling import kernel_samples as samples
 from tests.backends.profiling.kernel_samples import EAGER, ENGINE, FOLDER, GRAPH, H200, NAMES, Scoped, kernels, runs

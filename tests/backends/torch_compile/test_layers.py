@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.backends.profiling.operator_runs import Operator, Taken
-from inferlens.backends.torch_compile.layers import calls_of, chosen, layers
-from inferlens.backends.torch_compile.provenance import GRAPH, Compiler, Made, path_of, short_name
-from inferlens.backends.torch_compile.steps import Step, narrow, own, since, step_of
+from inferlens.backends.profiling.operator_layers import Taken
+from inferlens.backends.profiling.traced_runs import Operator
+from inferlens.backends.torch_compile.layers import InductorNames
+from inferlens.backends.torch_compile.provenance import GRAPH, Compiler, Made, computed, is_product, path_of, short_name
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
@@ -137,76 +137,44 @@ def graph_node(name: str, *before: Any, path: str | None = "") -> Any:
     return made
 
 
-def test_nodes_before_a_library_are_not_a_later_kernels() -> None:
-    """relu, then a convolution by a library, then its bias: Inductor names all of them for the last."""
-    relu = graph_node("relu")
-    convolution = graph_node("convolution", relu)
-    add = graph_node("add", convolution)
-    origins = [relu, convolution, add]
-    assert own(origins, "convolution", set()) == [convolution]
-    assert since(origins, {convolution}) == [convolution, add]
-    assert since(origins, set()) == origins
+TEMPLATE, KERNEL, LIBRARY = "triton_tem_fused_convolution_0", "triton_poi_fused_add_1", "extern_kernels.convolution"
 
 
-def test_a_template_computes_its_product_and_what_is_fused_with_it() -> None:
-    """Costs were of modules that a template only reads from: Inductor names what lies before it, as of a library's."""
-    first = graph_node("convolution")
-    sigmoid = graph_node("sigmoid", first)
-    second = graph_node("convolution", sigmoid)
-    add = graph_node("add", second)
-    relu = graph_node("relu", add)
-    every = [first, sigmoid, second, add, relu]
-
-    def steps(*calls: tuple[str, list[Any]]) -> list[list[Any]]:
-        computed: set[Any] = set()
-        done: set[Any] = set()
-        found = []
-        for name, origins in calls:
-            step = step_of(*short_name(name), origins, computed, done)
-            computed |= set(step.origins) if step.product else set()
-            done |= set(step.origins)
-            found.append(step.origins)
-        return found
-
-    tem, poi, library = "triton_tem_fused_convolution_0", "triton_poi_fused_add_1", "extern_kernels.convolution"
-    apart = steps((tem, [first]), (poi, [first, sigmoid]), (tem, every[:3]), (poi, every))
-    assert apart == [[first], [first, sigmoid], [second], [second, add, relu]]
-    behind = steps((tem, [first, sigmoid]), (tem, every))
-    assert behind == [[first, sigmoid], [second, add, relu]], "epilogues"
-    ahead = steps((library, [first]), (tem, every[:3]))
-    assert ahead == [[first], [sigmoid, second]], "a prologue"
-    order = steps((library, [first]), (poi, [second]), (tem, [second]), (poi, [second, add]))
-    assert order == [[first], [second], [second], [second, add]], "what puts weights in another order is no product"
+def chain(*targets: str) -> list[Any]:
+    """Nodes each of which reads the one before it."""
+    found: list[Any] = []
+    for target in targets:
+        found.append(graph_node(target, *found[-1:]))
+    return found
 
 
-def test_a_kernel_is_not_of_a_product_that_only_reads_what_it_makes() -> None:
-    """Inductor names a convolution for the kernel that makes its input, and for the one that orders its weights."""
-    first = graph_node("convolution")
-    relu = graph_node("relu", first)
-    second = graph_node("convolution", relu)
-    every = [first, relu, second]
-
-    def steps(*origins: list[Any]) -> list[list[Any]]:
-        found = [Step("triton_poi", False, False, list(each)) for each in origins]
-        products = [Step("convolution", True, True, [each]) for each in (first, second)]
-        made = [found[0], products[0], *found[1:], products[1]]
-        narrow(made)
-        return [step.origins for step in found]
-
-    assert steps([first], every) == [[first], [first, relu]], "what the second reads"
-    assert steps([first], [first, relu], every) == [[first], [first, relu], [second]], "its weights"
-    assert steps(every, every) == [[second], [first, relu]], "its weights, before there was anything to compute from"
-    assert steps([first], every, every) == [[first], every, every], "either may be either"
-
-
-def test_a_convolution_may_be_a_product() -> None:
-    """Of 1x1; a product before it is another's."""
-    mm = graph_node("mm")
-    convolution = graph_node("convolution", graph_node("relu", mm))
-    origins = [mm, *convolution.all_input_nodes, convolution]
-    assert own(origins, "mm", {mm}) == [convolution]
-    assert own(origins, short_name("extern_kernels.conv1x1_via_mm")[0], {mm}) == [convolution]
-    assert own(origins, "addmm", {mm}) == [convolution]
+@pytest.mark.parametrize(
+    ("targets", "calls", "expected"),
+    [
+        ("relu convolution add", f"{LIBRARY}:012 {KERNEL}:012", "1 02"),  # a library computes one node
+        ("convolution sigmoid convolution add relu",
+         f"{TEMPLATE}:0 {KERNEL}:01 {TEMPLATE}:012 {KERNEL}:01234", "0 1 2 34"),
+        ("convolution sigmoid convolution add relu", f"{TEMPLATE}:01 {TEMPLATE}:01234", "01 234"),  # epilogues
+        ("convolution sigmoid convolution", f"{LIBRARY}:0 {TEMPLATE}:012", "0 12"),  # a prologue
+        ("convolution relu convolution", f"{LIBRARY}:0 {KERNEL}:01 {LIBRARY}:012", "0 1 2"),
+        ("convolution relu convolution", f"{LIBRARY}:0 {KERNEL}:012 {LIBRARY}:012", "0 1 2"),  # what the second reads
+        ("convolution relu convolution", f"{KERNEL}:012 {LIBRARY}:0 {KERNEL}:012 {LIBRARY}:012", "2 0 1 2"),  # weights
+        ("mm relu convolution", "extern_kernels.mm:0 extern_kernels.conv1x1_via_mm:012", "0 2"),  # a product may be one
+        ("convolution relu relu", f"{LIBRARY}:0 {KERNEL}:01 {KERNEL}:012 {KERNEL}:01", "0 1 2 1"),  # computed again
+    ],
+)  # fmt: skip
+def test_nodes_are_of_the_call_that_computes_them(targets: str, calls: str, expected: str) -> None:
+    """Inductor names what lies before them as well, and the product that a kernel makes something ready for."""
+    nodes = chain(*targets.split())
+    done: set[Any] = set()
+    found = []
+    for call in calls.split():
+        name, _, places = call.rpartition(":")
+        called, extern = short_name(name)
+        own = computed(called, extern, [nodes[int(place)] for place in places], done)
+        done |= {node for node in own if extern or called == TEMPLATE or not is_product(node)}
+        found.append("".join(str(nodes.index(node)) for node in own))
+    assert found == expected.split()
 
 
 def test_the_code_that_was_saved_last_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -244,13 +212,26 @@ def test_names_of_calls() -> None:
     assert short_name("triton_poi_fused_relu_0") == ("triton_poi_fused_relu_0", False)
 
 
+def named(graphs: list[list[Made]], run: Operator) -> tuple[list[tuple[str, tuple[str, ...], int]], dict[str, str]]:
+    """Of each layer its name, modules and calls; and what is not known."""
+    compiler: Any = SimpleNamespace(graphs=graphs, knows=True)
+    names = InductorNames(compiler)
+    taken: dict[Any, Taken] = {}
+    for place, (call, operator) in enumerate(names.calls(run)):
+        operator.begin = place
+        taken.setdefault(call, Taken()).add(0, operator, on_gpu=False)
+    return [
+        (each.name, each.modules, taken[call].calls[0]) for call, each in names.named(taken).items()
+    ], names.absent()
+
+
 def test_calls_are_told_apart_by_graph_and_order() -> None:
     """A kernel that is called twice, a graph that runs twice, and an operator of which too many are seen."""
     kernel, product = "triton_poi_fused_relu_0", "mm"
-    expected = calls_of([
-        [Made(kernel, "k", modules=("a",)), Made(product, "p", True, ("b",)), Made(kernel, "k", modules=("c",))],
-        [Made(product, "p", True, ("d",)), Made(product, "p", True, ("e",))],
-    ])  # fmt: skip
+    graphs = [
+        [Made(kernel, "k", ("a",)), Made(product, "p", ("b",)), Made(kernel, "k", ("c",))],
+        [Made(product, "p", ("d",)), Made(product, "p", ("e",))],
+    ]
 
     def graph(number: int, *names: str) -> Operator:
         return Operator(f"{GRAPH}{number}", inside=[Operator("## Call ##", inside=[Operator(name) for name in names])])
@@ -259,13 +240,9 @@ def test_calls_are_told_apart_by_graph_and_order() -> None:
         graph(0, kernel, "aten::mm", kernel), graph(0, kernel, "aten::mm", kernel),
         Operator("aten::cos"), graph(1, "aten::mm", "aten::mm", "aten::mm"),
     ])  # fmt: skip
-    times: dict[Any, Taken] = {}
-    for place, (call, operator) in enumerate(chosen(run, expected)):
-        operator.begin = place
-        times.setdefault(call, Taken()).add(0, operator, on_gpu=False)
-    found, unseen = layers(expected, times, 1)
-    assert [(layer.name, layer.modules, layer.calls) for layer in found] == [
+    found, absent = named(graphs, run)
+    assert found == [
         (f"0/{kernel}", ("a",), 2), ("0/mm", ("b",), 2), (f"0/{kernel} #2", ("c",), 2),
         ("mm", (), 1), ("mm #2", (), 1), ("mm #3", (), 1), ("aten::cos", (), 1),
     ]  # fmt: skip
-    assert unseen == 2
+    assert absent["calls"].startswith("2 of 5")

@@ -257,7 +257,7 @@ def test_paths_from_texts() -> None:
         "0(Block)": "",
         "": None,
     }.items():
-        assert modules.of_stack(text) == path, text
+        assert modules.of_instances(text) == path, text
     assert modules.of_scope("__module.up/__module.up.0") == "up.0"
     assert modules.of_scope("nothing of ours") is None
     assert Modules(types, wrapped="module").of_scope("__module.module/__module.module.head") == "head"

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from inferlens.backends.profiling.layer_runs import Runs
-from inferlens.backends.profiling.operator_runs import OURS, profiler
+from inferlens.backends.profiling.traced_runs import OURS, profiler
 
 SPAN = f"{OURS}step "
 SUFFIX = ".pt.trace.json.gz"  # by which TensorBoard's plugin knows a trace

@@ -12,6 +12,12 @@ from msgspec import Meta
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins, Saver
 from inferlens.backends.availability import first_lines, warn_no_effect
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
+from inferlens.backends.profiling.kernel_origins import (
+    eager_kernels,
+    module_scopes,
+    origins_by_eager_call,
+    origins_by_scope,
+)
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.cast import DTYPES, cast
 from inferlens.backends.pytorch.cuda_graph import CudaGraph
@@ -118,16 +124,15 @@ class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
     def scopes(self) -> AbstractContextManager[Any]:
         """Has every module's call be a scope."""
-        from inferlens.backends.profiling.kernel_scopes import module_scopes
-
         return module_scopes(self.model.module)
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
         """The innermost module around each launch."""
-        from inferlens.backends.profiling.kernel_scopes import origins_of
+        return origins_by_scope(launched, self._count_modules())
 
+    def _count_modules(self) -> int:
         assert self.model.module is not None
-        return origins_of(launched, modules=sum(1 for _ in self.model.module.modules()))
+        return sum(1 for _ in self.model.module.modules())
 
 
 class GraphRunner(EagerRunner):
@@ -159,13 +164,10 @@ class GraphRunner(EagerRunner):
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
         """The modules of the same kernels in one eager call, if it launches the same in the same order."""
-        from inferlens.backends.profiling.kernel_scopes import origins_by_twin, twin_of
-
-        module = self.model.module
-        assert module is not None
         assert isinstance(self._call, CudaGraph)
-        twin = twin_of(module, self.forward(module), self._call.inputs)
-        return origins_by_twin(launched, twin, modules=sum(1 for _ in module.modules()))
+        module = self.model.module
+        eager = eager_kernels(module, self.forward(module), self._call.inputs)
+        return origins_by_eager_call(launched, eager, self._count_modules())
 
     def bind(self, feed: Feed) -> None:
         """Copies ``feed`` into the captured inputs."""

@@ -20,8 +20,8 @@ from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import first_lines, found
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner
+from inferlens.backends.profiling.kernel_origins import HINT, Called, MatchedKernel, origins_by_match
 from inferlens.backends.profiling.layer_runs import check_level
-from inferlens.backends.profiling.matched_kernels import HINT, Twin
 from inferlens.backends.pytorch.export import free_sizes
 from inferlens.backends.pytorch.runner import (
     Feed,
@@ -37,7 +37,7 @@ from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case, Option
 
-NOT_TOLD = "not known: the call that tells where kernels came from failed ({}). {}"
+NOT_KNOWN = "not known: the call that tells where kernels came from failed ({}). {}"
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # these use CUDA graphs
 MODES_FOR = {"cuda_graph": GRAPH_MODES, "max_autotune": ("max-autotune",)}  # what other backends have an option for
 
@@ -124,7 +124,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         self._fullgraph = options.fullgraph
         self._graphs = case.device == "cuda" and case.variant in GRAPH_MODES  # CUDA's
         self._compiler: Compiler | None = None  # where layers or kernels are to be told
-        self._twins: tuple[list[Twin], dict[str, str]] | None = None
+        self._matched: tuple[list[MatchedKernel], dict[str, str]] | None = None
 
     def build(self, module: Any) -> Callable[..., Any]:
         """Compiles, by calling once; where CUDA graphs are used, until they are recorded.
@@ -179,38 +179,38 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         Raises:
             Unsupported: if it was not compiled for that.
         """
-        from inferlens.backends.torch_compile.layers import layers_of
+        from inferlens.backends.profiling.operator_layers import layers_of
+        from inferlens.backends.torch_compile.layers import InductorNames
 
         check_level(self.preparation)
         if self.preparation.level != "layer" or self._compiler is None:
             raise Unsupported("The runner was prepared for another level.", expected="the level 'layer'")
         on_gpu = self.case.device == "cuda"
-        return layers_of(self, self._compiler, feed, runs, on_gpu=on_gpu, graphs=self._graphs)
+        names = InductorNames(self._compiler, graphs=self._graphs)
+        return layers_of(self, names, feed, runs, on_gpu=on_gpu)
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
         """The layers and modules of the same kernels in one call that is looked at.
 
         A replayed CUDA graph tells nothing; there the model is compiled once more, without.
         """
-        from inferlens.backends.profiling.matched_kernels import origins_by_twins
-
-        if self._twins is None:
+        if self._matched is None:
             try:
-                self._twins = self._looked_at()
+                self._matched = self._matched_kernels()
             except RuntimeError as error:  # Dynamo's and Inductor's errors are such, and a lack of memory
-                self._twins = [], {"modules": NOT_TOLD.format(first_lines(error, 1), HINT)}
-        return origins_by_twins(launched, *self._twins, HINT)
+                self._matched = [], {"modules": NOT_KNOWN.format(first_lines(error, 1), HINT)}
+        return origins_by_match(launched, *self._matched, HINT)
 
-    def _looked_at(self) -> tuple[list[Twin], dict[str, str]]:
+    def _matched_kernels(self) -> tuple[list[MatchedKernel], dict[str, str]]:
         """What one call launches, and what is not known of it."""
-        from inferlens.backends.profiling.matched_kernels import Called
-        from inferlens.backends.torch_compile.layers import twins
+        from inferlens.backends.profiling.operator_layers import matched_kernels
+        from inferlens.backends.torch_compile.layers import InductorNames
 
         call = self._call
         if self._compiler is None:
             self._compiler = self._telling(self.model.module)
             call = self._compiled(self.model.module)
-        return twins(Called(call), self._compiler, self.seeded_feed())
+        return matched_kernels(Called(call), InductorNames(self._compiler), self.seeded_feed())
 
     def __exit__(self, *error: Any) -> None:
         import torch

@@ -2,8 +2,7 @@
 
 Inductor notes, where it is asked to, before each call in its code a number, and for each number the nodes that it was
 made from. A node has the stack of modules that Dynamo saw it in; one that replaced others, as a pattern does, has lost
-it, and belongs to the module that lies before it as well as behind it. Inductor names too many nodes of a convolution
-or a matrix product, and after it; which of them each call computes, ``inductor_steps`` tells.
+it, and belongs to the module that lies before it as well as behind it.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from inferlens.backends.profiling.operator_runs import OURS
-from inferlens.backends.torch_compile.steps import Step, narrow, step_of
+from inferlens.backends.profiling.traced_runs import OURS
 from inferlens.record.layer_profile import Tensor
 
 HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+):(\d+)")
@@ -28,6 +26,11 @@ KINDS = {
 ALIASES = {  # Inductor's own, which call another
     "bias_addmm": "addmm", "conv1x1_via_mm": "matmul", "mm_dtype": "mm", "bmm_dtype": "bmm",
 }  # fmt: skip
+PRODUCTS = frozenset({  # what libraries and templates compute, and no other kernel
+    "convolution", "mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm",
+    "flex_attention",
+})  # fmt: skip
+TEMPLATE = "triton_tem"
 
 
 class Made(Struct):
@@ -35,12 +38,10 @@ class Made(Struct):
 
     Attributes:
         name: of the kernel, or of the library's operator without its namespace.
-        extern: whether it is the operator of a library.
     """
 
     name: str
     kind: str
-    extern: bool = False
     modules: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
     inputs: tuple[Tensor, ...] = ()
@@ -52,7 +53,7 @@ class Compiler:
 
     Attributes:
         graphs: what the code of each graph calls, in the order in which the graphs were compiled.
-        told: whether this PyTorch has Inductor note what its calls were made from.
+        knows: whether this PyTorch has Inductor note what all its calls were made from.
     """
 
     def __init__(self, module: Any, mode: str, *, on_gpu: bool) -> None:
@@ -61,14 +62,15 @@ class Compiler:
             module: what is compiled, as its parts are named.
             mode: of ``torch.compile``; a mode's CUDA graphs are left out, because a replay tells no operators.
         """
+        import torch
         from torch import _inductor as inductor
 
         settings: dict[str, Any] = dict(inductor.list_mode_options(mode))
         settings |= {"triton.cudagraphs": False, "fx_graph_cache": False}
         if not on_gpu:
             settings["cpp.enable_kernel_profile"] = True
-        self.told = hasattr(inductor.config.trace, "provenance_tracking_level")
-        if self.told:
+        self.knows = torch.__version__ >= (2, 10)
+        if self.knows:
             settings["trace.provenance_tracking_level"] = 1
         self._settings = settings
         self._paths = {id(part): path for path, part in module.named_modules()}
@@ -88,8 +90,6 @@ class Compiler:
         with ExitStack() as entered:
             if hasattr(config, "enable_autograd_cache"):  # what comes from a cache is not made, and says nothing
                 entered.enter_context(config.patch(enable_autograd_cache=False))
-            if torch.__version__ < (2, 10):
-                note_library_calls(entered)
             entered.callback(setattr, GraphLowering, "save_output_code", before)
             # A choice of autotuning may be a graph of its own, which is compiled before: the last one is what runs.
             GraphLowering.save_output_code = staticmethod(lambda code: made.__setitem__(slice(None), self._calls(code)))
@@ -109,64 +109,78 @@ class Compiler:
         known = getattr(debug, "_inductor_triton_kernel_to_post_grad_node_info", {})
         nodes = {node.name: node for node in V.graph.module.graph.nodes}
         place = {name: index for index, name in enumerate(nodes)}
-        steps: list[Step] = []
-        computed: set[Any] = set()  # by products so far, and with them
-        done: set[Any] = set()  # by all calls so far
+        done: set[Any] = set()
+        found = []
         for name, number in HANDLE.findall(code):
             names = (each for each in known.get(f"{name}:{number}", ()) if each in nodes)
             origins = [nodes[each] for each in sorted(names, key=place.__getitem__)]
-            steps.append(step := step_of(*short_name(name), origins, computed, done))
-            computed |= set(step.origins) if step.product else set()
-            done |= set(step.origins)
-        narrow(steps)
-        before: set[Any] = set()
-        found = []
-        for step in steps:
-            inner = step.origins if step.product else [node for node in step.origins if node not in computed]
-            after = [node for node in step.origins if node in before and not step.product]  # whose outcome it works on
-            found.append(self._made(step, inner, after))
-            before |= set(step.origins) if step.product else set()
+            called, extern = short_name(name)
+            own = computed(called, extern, origins, done)
+            found.append(self._made(called, extern, own, done))
+            done |= {node for node in own if extern or called.startswith(TEMPLATE) or not is_product(node)}
         return found
 
-    def _made(self, step: Step, inner: list[Any], after: list[Any]) -> Made:
-        """One call; ``inner`` are the nodes that it computes itself, ``after`` those that a product did before it."""
-        name = step.name
-        paths = (path_of(node, self._paths) for node in step.origins)
+    def _made(self, name: str, extern: bool, own: list[Any], done: set[Any]) -> Made:
+        """One call, of the nodes that it computes; those that are ``done`` already it only works on."""
+        paths = (path_of(node, self._paths) for node in own)
+        inner = [node for node in own if node not in done]
+        after = [] if inner else own
         inside = set(inner)
         reads = [each for node in inner for each in node.all_input_nodes if each not in inside]
         writes = [node for node in inner if any(user not in inside for user in node.users)]
         kind = next((KINDS[start] for start in sorted(KINDS, key=len, reverse=True) if name.startswith(start)), name)
         return Made(
             name=name,
-            kind=name if step.extern else kind,
-            extern=step.extern,
+            kind=name if extern else kind,
             modules=tuple(dict.fromkeys(path for path in paths if path is not None)),
-            operators=tuple(dict.fromkeys(filter(None, map(operator_of, step.origins)))),
+            operators=tuple(dict.fromkeys(filter(None, map(operator_of, own)))),
             inputs=tensors(dict.fromkeys(reads or after)),
             outputs=tensors(writes or after),
         )
 
 
-def note_library_calls(entered: ExitStack) -> None:
-    """Has PyTorch 2.9 note what operators of libraries were made from that return a new tensor, such as convolutions.
+def computed(name: str, extern: bool, origins: list[Any], done: set[Any]) -> list[Any]:
+    """Those of the nodes that Inductor names for a call that it computes, or works on: it also names what lies before.
 
-    It notes all other calls; newer ones note these, too.
+    Convolutions and matrix products are computed by libraries and Triton templates, and by no other kernel; what comes
+    after a product cannot be computed before it. A kernel that computes nothing works on the last node that is named:
+    it gives its weights or its outcome another memory order, or computes it again.
+
+    Args:
+        done: what calls before it have computed.
     """
-    from torch._inductor.codegen.wrapper import PythonWrapperCodegen
-    from torch._inductor.debug import set_kernel_post_grad_provenance_tracing as note
+    products = [node for node in origins if is_product(node) and node not in done]
+    if extern:
+        alike = [node for node in origins if target_of(node) == name]
+        return [node for node in alike if node not in done] or products or alike or origins
+    if name.startswith(TEMPLATE) and products:
+        return [node for node in origins if node not in done]
+    new = [node for node in origins if node not in done and not is_product(node) and not waits(node, done)]
+    return new or [node for node in origins if not set(origins).intersection(node.users)]
 
-    def noting(generate: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        def generated(wrapper: Any, node: Any) -> Any:
-            if name := node.python_kernel_name:
-                wrapper.write_provenance_debug_handle(name, note(node, name, is_extern=True))
-            return generate(wrapper, node)
 
-        return generated
+def waits(node: Any, done: set[Any]) -> bool:
+    """Whether a node needs a product that is yet to come."""
+    waiting, seen = list(node.all_input_nodes), set()
+    while waiting:
+        each = waiting.pop()
+        if each in seen or each in done:
+            continue
+        if is_product(each):
+            return True
+        seen.add(each)
+        waiting += each.all_input_nodes
+    return False
 
-    for name in ("generate_extern_kernel_alloc", "generate_fallback_kernel"):
-        before = getattr(PythonWrapperCodegen, name)
-        entered.callback(setattr, PythonWrapperCodegen, name, before)
-        setattr(PythonWrapperCodegen, name, noting(before))
+
+def is_product(node: Any) -> bool:
+    """Whether libraries and templates compute it."""
+    return target_of(node) in PRODUCTS
+
+
+def target_of(node: Any) -> str:
+    """The name of what a node calls, without namespace and overload."""
+    return str(getattr(node.target, "_opname", "") or getattr(node.target, "__name__", node.target))
 
 
 def short_name(name: str) -> tuple[str, bool]:

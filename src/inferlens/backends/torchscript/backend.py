@@ -19,12 +19,13 @@ from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins, Saver
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
+from inferlens.backends.profiling.kernel_origins import HINT, MatchedKernel, origins_by_match
 from inferlens.backends.profiling.layer_runs import check_level
-from inferlens.backends.profiling.matched_kernels import HINT, Twin
+from inferlens.backends.profiling.operator_layers import OperatorNames
 from inferlens.backends.pytorch.cast import DTYPES
 from inferlens.backends.pytorch.export import WRAPPED, flat_outputs
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities, torch_tolerance
-from inferlens.backends.torchscript.graph import Marks
+from inferlens.backends.torchscript.graph import Marks, optimised
 from inferlens.backends.torchscript.scopes import Modules
 from inferlens.errors import Unsupported
 from inferlens.models import input_notes
@@ -97,7 +98,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
         self._options = options
         self._wrapped = ""  # the path of the model in what was traced or scripted
         self._marks = Marks()
-        self._twins: tuple[list[Twin], dict[str, str]] | None = None
+        self._matched: tuple[list[MatchedKernel], dict[str, str]] | None = None
 
     @property
     def script(self) -> Any:
@@ -114,8 +115,8 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
         with quiet(), unsupported(self.case.variant, self.model.name):
             script = self._script(module)
-            if self.preparation.level in ("layer", "kernel"):
-                script = self._marked(script)
+            if self._options.optimize_for_inference and self.preparation.level in ("layer", "kernel"):
+                script, self._marks = optimised(script, on_gpu=self.case.device == "cuda")
             elif self._options.optimize_for_inference:
                 script = torch.jit.optimize_for_inference(script)
             elif self._options.freeze and hasattr(script, "training"):  # frozen before it was saved, it has lost that
@@ -125,39 +126,31 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
         """Times the operators by torch.profiler."""
-        from inferlens.backends.torchscript.layers import layers_of
+        from inferlens.backends.profiling.operator_layers import layers_of
 
         check_level(self.preparation)
-        on_gpu = self.case.device == "cuda"
-        return layers_of(self, self._modules(), self._marks, feed, runs, on_gpu=on_gpu, frozen=self._frozen)
+        return layers_of(self, self._names(feed), feed, runs, on_gpu=self.case.device == "cuda")
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
         """The operators and modules of the same kernels in one call that is looked at."""
-        from inferlens.backends.profiling.matched_kernels import origins_by_twins
-        from inferlens.backends.torchscript.layers import twins
+        from inferlens.backends.profiling.operator_layers import matched_kernels
 
-        if self._twins is None:
-            self._twins = twins(self, self._modules(), self._marks, self.seeded_feed(), frozen=self._frozen)
-        return origins_by_twins(launched, *self._twins, HINT)
+        if self._matched is None:
+            feed = self.seeded_feed()
+            self._matched = matched_kernels(self, self._names(feed), feed)
+        return origins_by_match(launched, *self._matched, HINT)
 
-    def _modules(self) -> Modules:
-        """Those of the model, as they are called in what was traced."""
-        return Modules.of(self.model.module, wrapped=self._wrapped)
+    def _names(self, feed: Feed) -> OperatorNames:
+        """What the operators of what was traced are."""
+        from inferlens.backends.torchscript.layers import ScriptNames
+
+        modules = Modules.of(self.model.module, wrapped=self._wrapped)
+        on_gpu = self.case.device == "cuda"
+        return ScriptNames(self, modules, self._marks, feed, on_gpu=on_gpu, frozen=self._frozen)
 
     @property
     def _frozen(self) -> bool:
         return not hasattr(self.script, "training")
-
-    def _marked(self, script: Any) -> Any:
-        """As asked frozen or optimised, with marks around what the profiler could not tell without."""
-        from inferlens.backends.torchscript.graph import frozen, optimised
-
-        on_gpu = self.case.device == "cuda"
-        if self._options.optimize_for_inference:
-            script, self._marks = optimised(script, on_gpu=on_gpu)
-        elif self._options.freeze and hasattr(script, "training"):
-            script, self._marks = frozen(script, on_gpu=on_gpu)
-        return script
 
     def _script(self, module: Any) -> Any:
         import torch

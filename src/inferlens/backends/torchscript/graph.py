@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from inferlens.backends.profiling.operator_runs import OURS
+from inferlens.backends.profiling.traced_runs import OURS
 from inferlens.backends.torchscript.scopes import Modules
 
 MARK = f"{OURS}mark "
@@ -27,7 +27,11 @@ CONVOLUTIONS = frozenset({
 PRODUCTS = frozenset({"aten::linear", "aten::matmul", "aten::mm", "aten::bmm", "aten::addmm"})
 UNSEEN = ("prim::mkldnn", "prim::MKLDNN", "prim::BroadcastMKLDNN")  # by the profiler
 INSERTED = frozenset({"aten::to_mkldnn", "aten::to_dense", "prim::BroadcastMKLDNNTensors"})
-BRANCHES = ("prim::If", "prim::Loop")
+LOOP = "prim::Loop"
+MOST_WAYS = 64  # that are followed through a graph with branches
+
+# By how many calls it explains: how many nodes a way passes over, and what it takes, each with what it took before.
+Ways = dict[int, tuple[int, Any]]
 
 
 class Place(Struct, frozen=True):
@@ -46,7 +50,7 @@ class Place(Struct, frozen=True):
     def path(self, modules: Modules) -> str | None:
         """The module that it came from; ``None`` if the texts name none."""
         path = modules.of_scope(self.scope) if self.scope else None
-        return modules.of_stack(self.instances) if path is None and self.instances else path
+        return modules.of_instances(self.instances) if path is None and self.instances else path
 
     @property
     def told(self) -> bool:
@@ -71,6 +75,7 @@ class Step(Struct):
 
     name: str
     places: tuple[Place, ...]
+    blocks: list[list[Step]] = []
 
 
 def nodes_of(block: Any) -> Iterator[Any]:
@@ -86,14 +91,6 @@ def place_of(node: Any) -> Place:
     return Place(node.kind(), node.scopeName(), node.getModuleHierarchy())
 
 
-def frozen(script: Any, *, on_gpu: bool) -> tuple[Any, Marks]:
-    """The module frozen, with marks where it has branches."""
-    import torch
-
-    made = torch.jit.freeze(script.eval())
-    return made, Marks(put_marks(made.graph, {}, on_gpu=on_gpu))
-
-
 def optimised(script: Any, *, on_gpu: bool) -> tuple[Any, Marks]:
     """The module optimised for inference, with marks around the nodes that need them."""
     import torch
@@ -106,7 +103,7 @@ def optimised(script: Any, *, on_gpu: bool) -> tuple[Any, Marks]:
     untold = Counter(plain(place.kind) for place in before if not place.told)
     now = Counter(plain(node.kind()) for node in nodes if not place_of(node).told and id(node) not in places)
     lost = frozenset(kind for kind, count in now.items() if count > untold[kind])
-    return made, Marks(put_marks(made.graph, places, on_gpu=on_gpu), lost)
+    return made, Marks(put_marks(made.graph, places), lost)
 
 
 def plain(kind: str) -> str:
@@ -114,17 +111,11 @@ def plain(kind: str) -> str:
     return kind.removesuffix("_")
 
 
-def put_marks(graph: Any, places: dict[int, Place], *, on_gpu: bool) -> dict[str, Place]:
-    """Puts marks around the nodes that have ``places``, that are not seen, and with branches around all but on a GPU.
-
-    On a GPU they would keep TorchScript from fusing what is in them.
-    """
-    nodes = list(nodes_of(graph))
-    everywhere = not on_gpu and any(node.kind() in BRANCHES for node in nodes)
+def put_marks(graph: Any, places: dict[int, Place]) -> dict[str, Place]:
+    """Puts marks around the nodes that have ``places``, and those that the profiler does not see."""
     marks: dict[str, Place] = {}
-    for node in nodes:
-        computes = node.kind().startswith("aten::") and any("Tensor" in str(out.type()) for out in node.outputs())
-        if id(node) in places or node.kind().startswith(UNSEEN) or (everywhere and computes):
+    for node in list(nodes_of(graph)):
+        if id(node) in places or node.kind().startswith(UNSEEN):
             name = f"{MARK}{len(marks)}"
             marks[name] = places.get(id(node)) or place_of(node)
             put_mark(graph, node, name)
@@ -173,44 +164,92 @@ def put_mark(graph: Any, node: Any, name: str) -> None:
     left.insertAfter(node)
 
 
-def steps_of(graph: Any) -> list[Step]:
-    """The nodes of the executed graph in order, without those in marks."""
+def steps_of(block: Any) -> list[Step]:
+    """The nodes of the executed graph or of a block in it, in order, without those in marks."""
     found: list[Step] = []
     marked = False
+    for node in block.nodes():
+        kind = node.kind()
+        marked = kind == ENTER or (marked and kind != EXIT)
+        blocks = [steps_of(each) for each in node.blocks()]
+        if kind == GROUP:
+            inner = [each for each in node.g("Subgraph").nodes() if each.kind() != "prim::Constant"]
+            found.append(Step(GROUP, tuple(place_of(each) for each in inner)))
+        elif blocks or not marked:
+            found.append(Step(kind, (place_of(node),), blocks))
+    return found
 
-    def walk(block: Any) -> None:
-        nonlocal marked
-        for node in block.nodes():
-            kind = node.kind()
-            marked = kind == ENTER or (marked and kind != EXIT)
-            if kind == GROUP:
-                inner = [each for each in node.g("Subgraph").nodes() if each.kind() != "prim::Constant"]
-                found.append(Step(GROUP, tuple(place_of(each) for each in inner)))
-            elif not marked:
-                found.append(Step(kind, (place_of(node),)))
-            for inner_block in node.blocks():
-                walk(inner_block)
 
-    walk(graph)
+def every(steps: list[Step]) -> Iterator[Step]:
+    """All nodes, with those in the blocks of nodes."""
+    for step in steps:
+        yield step
+        for block in step.blocks:
+            yield from every(block)
+
+
+def within(steps: list[Step], words: set[str]) -> list[Step]:
+    """The nodes of some names, and those that hold such."""
+    found = []
+    for step in steps:
+        blocks = [within(block, words) for block in step.blocks]
+        if any(blocks) or step.name in words:
+            found.append(Step(step.name, step.places, blocks if any(blocks) else []))
     return found
 
 
 def matched(names: list[str], steps: list[Step]) -> list[Step | None]:
     """For each operator that was called, by name, the node that it was; ``None`` where that cannot be told.
 
-    That is by order where there are as many nodes of that name as calls; else where all nodes are in the same place.
+    Without branches there are as many nodes of a name as calls, and they are told apart by order. Else what was called
+    is followed through the graph.
     """
-    alike: defaultdict[str, list[Step]] = defaultdict(list)
-    for step in steps:
-        alike[step.name].append(step)
     words = [GROUP if "::" not in name else name for name in names]
+    alike: defaultdict[str, list[Step]] = defaultdict(list)
+    for step in every(steps):
+        alike[step.name].append(step)
     count, done = Counter(words), Counter[str]()
+    followed: dict[int, Step] = {}
+    if any(len(alike[word]) != count[word] for word in count):
+        seen = [place for place, word in enumerate(words) if alike[word]]
+        ways = follow(within(steps, set(words)), [words[place] for place in seen], {0: (0, None)})
+        _, way = ways.get(len(seen), (0, None))
+        for place in reversed(seen if way else []):
+            way, followed[place] = way
     found: list[Step | None] = []
-    for word in words:
-        there = alike[word]
-        if len(there) == count[word]:
-            found.append(there[done[word]])
-        else:
-            found.append(there[0] if len({step.places for step in there}) == 1 else None)
+    for place, word in enumerate(words):
+        found.append(alike[word][done[word]] if len(alike[word]) == count[word] else followed.get(place))
         done[word] += 1
     return found
+
+
+def follow(steps: list[Step], words: list[str], ways: Ways) -> Ways:
+    """Ways through some nodes that explain calls, by how many calls they explain: nodes passed over, and nodes taken.
+
+    A branch takes the nodes of one of its blocks, a loop its own any number of times. Of ways that explain as many
+    calls the one that passes over fewest nodes is kept, and of all ways only the best.
+    """
+    for step in steps:
+        after: Ways = {}
+        if step.blocks:
+            after = dict(ways) if step.name == LOOP else {}
+            turn = ways
+            while turn:
+                better = [
+                    each for block in step.blocks for each in follow(block, words, turn).items() if _keep(after, *each)
+                ]
+                turn = dict(better) if step.name == LOOP else {}
+        else:
+            for at, (passed, taken) in ways.items():
+                _keep(after, at, (passed + 1, taken))
+                if at < len(words) and words[at] == step.name:
+                    _keep(after, at + 1, (passed, (taken, step)))
+        ways = dict(sorted(after.items(), key=lambda way: way[1][0])[:MOST_WAYS])
+    return ways
+
+
+def _keep(ways: Ways, at: int, way: tuple[int, Any]) -> bool:
+    better = at not in ways or way[0] < ways[at][0]
+    if better:
+        ways[at] = way
+    return better

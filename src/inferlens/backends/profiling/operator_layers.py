@@ -1,0 +1,190 @@
+"""Layers of compiled code that runs inside PyTorch: those operators, of all that the profiler saw, that are layers.
+
+Which they are, and what they came from, each compiler's :class:`OperatorNames` says. A layer's time is the host's for
+the whole call, on a GPU that of the kernels which it launched. The same names tell where the kernels of a run come
+from.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from inferlens.backends.abilities import Origin
+from inferlens.backends.profiling.kernel_origins import MatchedKernel
+from inferlens.backends.profiling.layer_runs import NO_RUNS, Runs
+from inferlens.backends.profiling.traced_runs import GPU_CLOCK, HOST_CLOCK, Operator, one_run, trace_runs
+from inferlens.record.layer_profile import Layer, Layers, Tensor
+
+UNKNOWN = "not known for {} {}: {}"
+
+# What is called in a run: its name, and how many of that name were called before it in the same run.
+Call = tuple[str, int]
+
+
+class Named(Struct, frozen=True):
+    """What a layer is, beside its times.
+
+    Attributes:
+        inserted: by whom and why, where it came from no module because the compiler put it there for itself.
+    """
+
+    name: str
+    kind: str
+    modules: tuple[str, ...] = ()
+    operators: tuple[str, ...] = ()
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    inserted: str = ""
+
+
+class Taken(Struct):
+    """What a layer took in each run: seconds, when it first began, how many calls; and the names of its kernels."""
+
+    times: dict[int, float] = {}
+    begins: dict[int, float] = {}
+    calls: dict[int, int] = {}
+    kernels: dict[str, None] = {}
+
+    def add(self, run: int, operator: Operator, *, on_gpu: bool) -> None:
+        """One call in one run; on a GPU its time is that of its kernels."""
+        kernels = list(operator.launched()) if on_gpu else []
+        begin = max(min((each.begin for each in kernels), default=0), 0) / 1e9 if on_gpu else operator.begin
+        time = sum(each.time for each in kernels) / 1e9 if on_gpu else operator.time
+        self._add(run, time, begin, 1)
+        self.kernels.update(dict.fromkeys(each.launched.name for each in kernels))
+
+    def join(self, other: Taken) -> None:
+        """What another call, later in each run, took."""
+        for run, time in other.times.items():
+            self._add(run, time, other.begins[run], other.calls[run])
+        self.kernels.update(other.kernels)
+
+    def _add(self, run: int, time: float, begin: float, calls: int) -> None:
+        self.times[run] = self.times.get(run, 0.0) + time
+        self.begins.setdefault(run, begin)
+        self.calls[run] = self.calls.get(run, 0) + calls
+
+
+class OperatorNames(ABC):
+    """What a compiler tells of its code.
+
+    Attributes:
+        why_unknown: why some operators have no module.
+    """
+
+    why_unknown: str
+
+    @abstractmethod
+    def calls(self, root: Operator) -> list[tuple[Call, Operator]]:
+        """The operators of a run that are layers."""
+
+    @abstractmethod
+    def named(self, taken: Mapping[Call, Taken]) -> dict[Call, Named]:
+        """What each call is, in the order of execution; calls of one name are one layer."""
+
+    def absent(self) -> dict[str, str]:
+        """What else is not known, and why; asked after :meth:`named`."""
+        return {}
+
+
+def layers_of(runner: Runs, names: OperatorNames, feed: Any, runs: int, *, on_gpu: bool) -> Layers:
+    """Times the layers in ``runs`` calls of ``runner.infer(feed)``; on a GPU only what launches kernels."""
+    clocked = NO_RUNS
+    taken: dict[Call, Taken] = {}
+    for several, traced in trace_runs(runner, feed, runs, on_gpu=on_gpu):
+        for number, run in enumerate(traced, start=len(clocked.whole)):
+            _take(taken, names, run.root, number, on_gpu=on_gpu)
+        clocked += several
+    together: dict[str, tuple[Named, Taken]] = {}
+    for call, known in names.named(taken).items():
+        if known.name in together:
+            together[known.name][1].join(taken[call])
+        else:
+            together[known.name] = known, taken[call]
+    unknown = sum(not (known.modules or known.inserted) for known, _ in together.values())
+    return Layers(
+        layers=tuple(_layer(known, each, runs) for known, each in together.values()),
+        whole=clocked.whole,
+        timed="GPU" if on_gpu else "host",
+        clock=GPU_CLOCK if on_gpu else HOST_CLOCK,
+        absent=({"modules": UNKNOWN.format(unknown, "operators", names.why_unknown)} if unknown else {})
+        | names.absent(),
+        begun=clocked.begun,
+        started=clocked.started,
+    )
+
+
+def matched_kernels(runner: Runs, names: OperatorNames, feed: Any) -> tuple[list[MatchedKernel], dict[str, str]]:
+    """What one call launches on a GPU, in the order in which that ran it, with its layers; and what is not known."""
+    return kernels_beneath(one_run(runner, feed, on_gpu=True).root, names)
+
+
+def kernels_beneath(root: Operator, names: OperatorNames) -> tuple[list[MatchedKernel], dict[str, str]]:
+    """As :func:`matched_kernels`, of a run that was traced."""
+    taken: dict[Call, Taken] = {}
+    operators = _take(taken, names, root, 0, on_gpu=True)
+    known = names.named(taken)
+    found = [(event, known[call]) for call, operator in operators for event in operator.launched()]
+    found.sort(key=lambda each: each[0].begin)
+    unknown = sum(not (each.modules or each.inserted) for _, each in found)
+    what = f"of {len(found)} kernels, copies and fills"
+    return (
+        [
+            MatchedKernel(event.launched.name, event.launched.kind, Origin(each.name, each.modules))
+            for event, each in found
+        ],
+        ({"modules": UNKNOWN.format(unknown, what, names.why_unknown)} if unknown else {}) | names.absent(),
+    )
+
+
+def _take(
+    taken: dict[Call, Taken], names: OperatorNames, root: Operator, run: int, *, on_gpu: bool
+) -> list[tuple[Call, Operator]]:
+    """Adds what the layers of a run took; on a GPU they are those that launch kernels."""
+    calls = [each for each in names.calls(root) if not on_gpu or any(each[1].launched())]
+    for call, operator in calls:
+        taken.setdefault(call, Taken()).add(run, operator, on_gpu=on_gpu)
+    return calls
+
+
+def _layer(known: Named, taken: Taken, runs: int) -> Layer:
+    details: dict[str, Any] = {"kernels": list(taken.kernels)} if taken.kernels else {}
+    return Layer(
+        name=known.name,
+        kind=known.kind,
+        modules=known.modules,
+        operators=known.operators,
+        inputs=known.inputs,
+        outputs=known.outputs,
+        details=details | ({"inserted": known.inserted} if known.inserted else {}),
+        times=tuple(taken.times.get(run, 0.0) for run in range(runs)),
+        begins=tuple(taken.begins.get(run, 0.0) for run in range(runs)),
+        calls=max(taken.calls.values()),
+    )
+
+
+def outermost(root: Operator, is_layer: Callable[[Operator], bool]) -> list[Operator]:
+    """The outermost operators beneath ``root`` that are layers.
+
+    Kernels that no layer launched, such as those of a CUDA graph, are each as an operator that did nothing else.
+    """
+    found = [Operator(event.launched.name, kernels=[event]) for event in root.kernels]
+    for operator in root.inside:
+        found += [operator] if is_layer(operator) else outermost(operator, is_layer)
+    return found
+
+
+def numbered(operators: Iterable[Operator], name: Callable[[str], str] = str) -> list[tuple[Call, Operator]]:
+    """Each operator with its call: its name, as ``name`` changes it, and how many of that name are before it."""
+    count: Counter[str] = Counter()
+    found = []
+    for operator in operators:
+        called = name(operator.name)
+        found.append(((called, count[called]), operator))
+        count[called] += 1
+    return found

@@ -1,0 +1,301 @@
+"""The one reader of torch.profiler: runs that it traced, with what the host called in each, and what a GPU ran.
+
+Each run, from the call to its outputs being ready, is a span of the trace, by which runs are told apart; what a GPU ran
+is of the run in which it was launched. It does not matter which library launched it, as CUPTI sees the whole process.
+Runs are traced a few at a time, so that memory does not grow with their number, and each time after a call that is not
+looked at, in which the profiler sets itself up.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from inferlens.backends.abilities import Launched
+from inferlens.backends.profiling.layer_runs import Clocked, Runs, clocked_runs
+from inferlens.errors import Unsupported
+from inferlens.trace import NONE, UNKNOWN, Category, LaunchLinks, Trace, read
+from inferlens.trace.intervals import Intervals
+
+HOST_CLOCK = "torch.profiler, operators on the host"
+GPU_CLOCK = "torch.profiler (CUPTI), kernels on the GPU"
+OURS = "inferlens "  # how the names of all our spans begin
+SPAN = f"{OURS}run"
+AT_ONCE = 10  # runs in one trace
+LOST = "torch.profiler kept {} of {} runs."
+KERNEL = "kernel"
+KINDS = {Category.KERNEL: KERNEL, Category.MEMCPY: "copy", Category.MEMSET: "fill"}
+
+
+class TracedEvent(Struct, frozen=True, kw_only=True):
+    """A kernel, a copy or a fill, once; times in nanoseconds.
+
+    Attributes:
+        begin: since the run began; the GPU's clock is fitted to the host's, so it may be a little less than nothing.
+        registers: of each thread; ``None`` where that is not known, as what follows.
+        shared_memory: of each block, static and dynamic, in bytes.
+        occupancy: estimated by the profiler, 0 to 1.
+    """
+
+    launched: Launched
+    begin: int
+    time: int
+    registers: int | None = None
+    shared_memory: int | None = None
+    occupancy: float | None = None
+
+
+class Operator(Struct):
+    """What the host called; seconds since the run began.
+
+    Attributes:
+        kernels: what it launched itself.
+        inside: what it called.
+    """
+
+    name: str
+    begin: float = 0.0
+    time: float = 0.0
+    kernels: list[TracedEvent] = []
+    inside: list[Operator] = []
+
+    def launched(self) -> Iterator[TracedEvent]:
+        """The kernels of it and of all that it called."""
+        yield from self.kernels
+        for operator in self.inside:
+            yield from operator.launched()
+
+    def every(self) -> Iterator[Operator]:
+        """It and all that it called, in the order of their begins."""
+        yield self
+        for operator in self.inside:
+            yield from operator.every()
+
+
+class TracedRun(Struct, frozen=True, kw_only=True):
+    """One run.
+
+    Attributes:
+        begin: in nanoseconds of the trace's clock, the host's.
+        whole: seconds from the call to its outputs being ready.
+        busy: seconds in which the GPU ran at least one of its events.
+        launches: calls of the runtime that launched something; a CUDA graph is one.
+        events: what the GPU ran, in the order of the launches; what one call launched, in the order of the begins.
+        root: the run itself, which holds what the host called; kernels that no operator launched are its own.
+    """
+
+    begin: int
+    whole: float
+    busy: float
+    launches: int
+    events: tuple[TracedEvent, ...]
+    root: Operator
+
+
+class Spanned:
+    """A runner each of whose runs, from the call to its outputs, is in a span."""
+
+    def __init__(self, runner: Runs) -> None:
+        self._runner = runner
+        self._span: Any = None
+
+    def infer(self, feed: Any) -> Any:
+        """One call."""
+        import torch
+
+        self._span = torch.profiler.record_function(SPAN)
+        self._span.__enter__()
+        return self._runner.infer(feed)
+
+    def synchronize(self) -> None:
+        """Returns when its outputs are ready."""
+        self._runner.synchronize()
+        self._span.__exit__(None, None, None)
+
+
+@contextmanager
+def profiler(*, on_gpu: bool, **more: Any) -> Iterator[Any]:
+    """torch.profiler for the host and, where asked, the GPU; without its notices on what is done here on purpose."""
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*Profiler clears events at the end of each cycle")
+        with profile(activities=activities, **more) as made:
+            yield made
+
+
+def trace_runs(
+    runner: Runs,
+    feed: Any,
+    runs: int,
+    *,
+    on_gpu: bool,
+    scopes: AbstractContextManager[Any] | None = None,
+    **more: Any,
+) -> Iterator[tuple[Clocked, list[TracedRun]]]:
+    """Traces ``runs`` calls of ``runner.infer(feed)``, one after the other, some at a time; the runner is warm.
+
+    Args:
+        scopes: entered around all of them.
+        more: what else torch.profiler is asked for.
+
+    Raises:
+        Unsupported: if the profiler lost some.
+    """
+    with TemporaryDirectory(prefix="inferlens-") as folder, scopes or nullcontext():
+        file = Path(folder, "trace.json")
+        while runs > 0:
+            with profiler(on_gpu=on_gpu, **more) as profile:
+                runner.infer(feed)
+                runner.synchronize()
+                clocked = clocked_runs(Spanned(runner), feed, min(AT_ONCE, runs))
+            profile.export_chrome_trace(str(file))
+            del profile
+            found = traced_runs(read(file))
+            if len(found) != len(clocked.whole):
+                raise Unsupported(LOST.format(len(found), len(clocked.whole)), hint="fewer --runs")
+            runs -= len(found)
+            yield clocked, found
+
+
+def one_run(runner: Runs, feed: Any, *, on_gpu: bool, **more: Any) -> TracedRun:
+    """One run that is looked at and not timed."""
+    ((_, (run,)),) = trace_runs(runner, feed, 1, on_gpu=on_gpu, **more)
+    return run
+
+
+def traced_runs(trace: Trace) -> list[TracedRun]:
+    """The runs of a trace, in order: its spans of that name, each with what was called and launched while it was open.
+
+    What was launched by nobody that is known belongs to the run in which it began.
+    """
+    links = LaunchLinks(trace)
+    launch = links.launch
+    moment = trace.begin[trace.gpu.row]
+    moment[launch != NONE] = trace.begin[trace.calls.row[launch[launch != NONE]]]
+    order = np.lexsort((trace.begin[trace.gpu.row], moment))
+    scope_begin = trace.begin[trace.scopes.row]
+    scope_order = np.argsort(scope_begin, kind="stable")  # of those that begin together the outer ones are first
+    launchers = _Launchers(trace, links)
+    found = []
+    for span in _spans(trace):
+        begin, end = int(trace.begin[span]), int(trace.begin[span] + trace.duration[span])
+        places = order[(moment[order] >= begin) & (moment[order] < end)]
+        calls = launch[places]
+        scopes = scope_order[(scope_begin[scope_order] >= begin) & (scope_begin[scope_order] <= end)]
+        operators = _tree(trace, links, scopes[trace.scopes.row[scopes] != span].tolist(), begin)
+        root = operators[NONE]
+        events = []
+        for place in places.tolist():
+            events.append(_event(trace, place, launchers, begin))
+            operators.get(launchers.innermost(place), root).kernels.append(events[-1])
+        found.append(
+            TracedRun(
+                begin=trace.about.base + begin,
+                whole=(end - begin) / 1e9,
+                busy=Intervals.of(trace, trace.gpu.row[places]).total / 1e9,
+                launches=len(np.unique(calls[calls != NONE])),
+                events=tuple(events),
+                root=root,
+            )
+        )
+    return found
+
+
+def _spans(trace: Trace) -> list[int]:
+    """Rows of the runs' spans, in order."""
+    rows = [int(row) for row in trace.rows(Category.ANNOTATION) if trace.name_of(row).split(" ")[:2] == SPAN.split()]
+    return sorted(rows, key=lambda row: int(trace.begin[row]))
+
+
+def _tree(trace: Trace, links: LaunchLinks, places: list[int], begin: int) -> dict[int, Operator]:
+    """What the host called in a run, by its place among the scopes; what nothing else called is inside of the root.
+
+    Args:
+        places: of what was called, in the order of the begins.
+        begin: of the run.
+    """
+    found = {NONE: Operator(SPAN)}
+    for place in places:
+        row = int(trace.scopes.row[place])
+        operator = Operator(trace.name_of(row), (int(trace.begin[row]) - begin) / 1e9, int(trace.duration[row]) / 1e9)
+        found.get(int(links.parent[place]), found[NONE]).inside.append(operator)
+        found[place] = operator
+    return found
+
+
+class _Launchers:
+    """What was around launches, each call looked at once: a CUDA graph launches all of its kernels in one."""
+
+    def __init__(self, trace: Trace, links: LaunchLinks) -> None:
+        self._trace, self._links, self._launch = trace, links, links.launch
+        self._around_calls = links.around_calls()
+        self._known: dict[int, tuple[str, str, tuple[str, ...]]] = {}
+
+    def innermost(self, place: int) -> int:
+        """The place, among the scopes, of the innermost one around the launch of a GPU event; -1 without one."""
+        call = int(self._launch[place])
+        return int(self._links.operator[place] if call == NONE else self._around_calls[call])
+
+    def of(self, place: int) -> tuple[str, str, tuple[str, ...]]:
+        """Launching call, innermost operator, and all scopes around it within the run, of a GPU event."""
+        call = int(self._launch[place])
+        if call == NONE:
+            return "", self._operator([self.innermost(place)]), ()
+        if call not in self._known:
+            row = int(self._trace.calls.row[call])
+            scopes = self._links.scopes_around(int(self._around_calls[call]), int(self._trace.begin[row]))
+            names = (self._trace.name_of(int(self._trace.scopes.row[each])) for each in scopes)
+            inside = tuple(name for name in names if not name.startswith(SPAN))
+            self._known[call] = self._trace.name_of(row), self._operator(list(scopes)), inside
+        return self._known[call]
+
+    def _operator(self, scopes: list[int]) -> str:
+        """The innermost operator, ``aten::add``; what compilers call by other names are none."""
+        for row in (int(self._trace.scopes.row[each]) for each in reversed(scopes) if each != NONE):
+            name = self._trace.name_of(row)
+            if self._trace.category[row] == Category.OPERATOR and "::" in name and not name.startswith("#"):
+                return name
+        return ""
+
+
+def _event(trace: Trace, place: int, launchers: _Launchers, begin: int) -> TracedEvent:
+    gpu = trace.gpu
+    row = int(gpu.row[place])
+    kind = KINDS[Category(int(trace.category[row]))]
+    launch, operator, around = launchers.of(place)
+    estimate = float(gpu.occupancy[place])
+    return TracedEvent(
+        launched=Launched(
+            name=trace.name_of(row),
+            kind=kind,
+            operator=operator,
+            around=around,
+            launch=launch,
+            grid=_sizes(gpu.grid[place]),
+            block=_sizes(gpu.block[place]),
+            stream=_known(gpu.stream[place]),
+        ),
+        begin=int(trace.begin[row]) - begin,
+        time=int(trace.duration[row]),
+        registers=_known(gpu.registers[place]) if kind == KERNEL else None,
+        shared_memory=_known(gpu.shared_memory[place]) if kind == KERNEL else None,
+        occupancy=min(max(estimate / 100, 0.0), 1.0) if np.isfinite(estimate) and kind == KERNEL else None,
+    )
+
+
+def _sizes(values: Any) -> tuple[int, ...]:
+    sizes = tuple(int(value) for value in values)
+    return sizes if any(sizes) else ()
+
+
+def _known(value: Any) -> int | None:
+    return None if int(value) == UNKNOWN else int(value)
