@@ -18,6 +18,7 @@ from inferlens.analysis.profile.kernels import KernelTable, kernel_table  # noqa
 from inferlens.backends.abilities import KernelOrigins, LayerProfiler  # noqa: E402
 from inferlens.backends.base import Preparation, Runner  # noqa: E402
 from inferlens.backends.profiling import kernel_runs  # noqa: E402
+from inferlens.backends.profiling.traced_runs import trace_runs  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
 from inferlens.record.kernel_profile import Kernels  # noqa: E402
 from inferlens.spec.case import TensorSpec  # noqa: E402
@@ -281,7 +282,7 @@ def test_the_estimate_is_the_profilers(tmp_path: Path) -> None:
         feed = runner.place(small.arrays(resnet18()))
         for _ in range(3):
             runner.infer(feed)
-        _, traced = kernel_runs.traced(runner, None, feed, 2, tmp_path)
+        ((_, traced),) = trace_runs(runner, feed, 2, on_gpu=True)
     gpu = kernel_runs.gpu()
     compared = 0
     for run in traced:

@@ -8,12 +8,7 @@ from msgspec.structs import replace
 from inferlens.analysis.profile.kernels import KernelTable, kernel_table
 from inferlens.analysis.profile.layers import layer_runs, runs_of, times_kernels, unknown_share
 from inferlens.analysis.profile.modules import module_table
-<<<<<<< HEAD
-from inferlens.backends.profiling.operator_runs import GPU_CLOCK
-=======
-from inferlens.analysis.profile.runs import part_runs, runs_of, times_kernels, unknown_share
 from inferlens.backends.profiling.traced_runs import GPU_CLOCK
->>>>>>> d8caa65 (wip)
 from inferlens.errors import InferlensError
 from inferlens.record.kernel_profile import Kernel
 from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels, traced

@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from inferlens.backends.profiling.kernel_scopes import origins_of as module_origins
-from inferlens.backends.profiling.kernel_trace import TracedRun, traced_runs
-
 from inferlens.backends.abilities import KernelOrigins, Launched, Origins
 from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, of_engine, origins_of
+from inferlens.backends.profiling.kernel_origins import origins_by_scope
 from inferlens.backends.profiling.kernel_runs import kernels_from
+from inferlens.backends.profiling.traced_runs import TracedRun, traced_runs
 from inferlens.record.kernel_profile import GpuLimits, Kernels
 from inferlens.trace import read
 
@@ -35,7 +34,7 @@ class Scoped(KernelOrigins):
     """Tells modules by the scopes of a trace."""
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
-        return module_origins(launched, modules=68)
+        return origins_by_scope(launched, modules=68)
 
 
 class OfEngine(KernelOrigins):

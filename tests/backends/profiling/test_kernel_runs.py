@@ -6,10 +6,10 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from inferlens.backends.profiling.kernel_trace import traced_runs
 from msgspec.structs import replace
 
 from inferlens.backends.profiling.kernel_runs import kernels_from
+from inferlens.backends.profiling.traced_runs import traced_runs
 from inferlens.trace import read
 from tests.backends.profiling import kernel_samples as samples
 from tests.backends.profiling.kernel_samples import EAGER, ENGINE, FOLDER, GRAPH, H200, NAMES, Scoped, kernels, runs
@@ -130,20 +130,21 @@ def test_samples_are_small() -> None:
 def test_a_profiler_that_sees_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All the way through torch.profiler, here on the CPU: runs are found, and no kernels in them."""
     torch = pytest.importorskip("torch")
-    from inferlens.backends.profiling import kernel_runs, operator_runs
+    from inferlens.backends.profiling import kernel_runs, traced_runs
     from inferlens.errors import Unsupported
     from tests.backends import small
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(Unsupported, match="sees no GPU"):
         kernel_runs.check()
-    model = small.model()
-    monkeypatch.setattr(kernel_runs, "profiler", lambda **_: operator_runs.profiler(on_gpu=False))
+    model, real = small.model(), traced_runs.profiler
+    for module in (kernel_runs, traced_runs):
+        monkeypatch.setattr(module, "profiler", lambda **_: real(on_gpu=False))
     monkeypatch.setattr(kernel_runs, "check", lambda: None)
     with small.backend("pytorch").prepare(model, small.case("pytorch"), small.preparation(tmp_path)) as runner:
         feed = runner.place(small.arrays(model))
-        moment, traced = kernel_runs.traced(runner, None, feed, 3, tmp_path)
-        assert moment.endswith("+00:00")
+        ((clocked, traced),) = traced_runs.trace_runs(runner, feed, 3, on_gpu=True)
+        assert clocked.started.endswith("+00:00")
         assert [run.events for run in traced] == [()] * 3
         assert all(run.whole > 0 for run in traced)
         with pytest.raises(Unsupported, match="saw nothing run on the GPU in 12 runs"):

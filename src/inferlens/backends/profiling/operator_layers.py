@@ -133,12 +133,13 @@ def kernels_beneath(root: Operator, names: OperatorNames) -> tuple[list[MatchedK
     found.sort(key=lambda each: each[0].begin)
     unknown = sum(not (each.modules or each.inserted) for _, each in found)
     what = f"of {len(found)} kernels, copies and fills"
+    absent = {about: why for about, why in names.absent().items() if about != "tensors"}  # of which kernels have none
     return (
         [
             MatchedKernel(event.launched.name, event.launched.kind, Origin(each.name, each.modules))
             for event, each in found
         ],
-        ({"modules": UNKNOWN.format(unknown, what, names.why_unknown)} if unknown else {}) | names.absent(),
+        ({"modules": UNKNOWN.format(unknown, what, names.why_unknown)} if unknown else {}) | absent,
     )
 
 
