@@ -23,10 +23,9 @@ from msgspec import Struct
 
 from inferlens.analysis.interference.samples import in_turns, latencies
 from inferlens.execution.expand import Planned, backends_named, expand
-from inferlens.execution.observer import Silent
-from inferlens.execution.run import find, probe
+from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
-from inferlens.measure import environment
+from inferlens.execution.survey import find, probe
 from inferlens.spec.plan import Plan
 
 SEED = 20260
@@ -104,13 +103,13 @@ class Process(Struct, frozen=True, kw_only=True):
 Round = dict[str, Process]
 
 
-class Ear(Silent):
+class Ear(Observer):
     """Hears whether a process was measured twice."""
 
     again = False
 
     def doing(self, what: str) -> None:
-        """See :class:`~inferlens.execution.observer.Observer`."""
+        """See :class:`~inferlens.execution.protocol.Observer`."""
         self.again |= what.startswith("disturbed")
 
 
@@ -193,14 +192,14 @@ def _cases(setting: Setting, folder: str) -> list[Planned]:
 
 def _scheduler(setting: Setting, folder: str) -> Scheduler:
     scratch = Path(tempfile.mkdtemp(dir=folder))
-    return Scheduler(setting.plan(str(scratch / "records")), Ear(), scratch, None, environment.collect())
+    return Scheduler(setting.plan(str(scratch / "records")), Ear(), scratch)
 
 
 def _measured(scheduler: Scheduler, planned: Sequence[Planned], number: int, kinds: Sequence[str]) -> Iterator[Process]:
     ear = scheduler.observer = Ear()
     begin, tick, load = time.time(), time.perf_counter(), os.getloadavg()[0]
     alone = len(planned) == 1
-    records = [scheduler.measure(planned[0], number)] if alone else scheduler.measure_in_turns(planned, number)
+    records = [scheduler.measure(planned[0], number)[0]] if alone else scheduler.measure_in_turns(planned, number)
     seconds = (time.perf_counter() - tick) / len(records)
     found = [latencies(record) for record in records]
     samples = [kept.samples for kept in found] if alone else in_turns(records, "latency")

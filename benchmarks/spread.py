@@ -40,10 +40,9 @@ from rich.table import Table
 from benchmarks.planted import installed
 from inferlens.analysis.interference import samples
 from inferlens.execution.expand import Planned, backends_named, expand
-from inferlens.execution.observer import Silent
-from inferlens.execution.run import find, probe
+from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
-from inferlens.measure import environment
+from inferlens.execution.survey import find, probe
 from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
 from inferlens.stats.compare import compare
@@ -127,7 +126,7 @@ class Ours:
         })  # fmt: skip
         cases = expand(plan, find(plan.model), probe(backends_named(plan)))
         self._cases = sorted(cases, key=lambda planned: planned.case.backend.startswith("slowed"))
-        self._voyage = Scheduler(plan, Silent(), Path(folder), None, environment.collect())
+        self._scheduler = Scheduler(plan, Observer(), Path(folder))
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -143,7 +142,7 @@ class Ours:
                 yield from _ours(record)
 
     def _measured(self, planned: Planned) -> Record:
-        record = self._voyage.measure(planned, len(self.series))
+        record = self._scheduler.measure(planned, len(self.series))[0]
         if record.status != "ok":
             raise RuntimeError(record.reason)
         return record

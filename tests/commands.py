@@ -15,16 +15,17 @@ import traceback
 from collections.abc import Callable
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from inferlens import cli
-from inferlens.execution import run as api
-from inferlens.execution import scheduler, tasks
-from inferlens.execution.protocol import Answered, Event, Job
+from inferlens.execution import scheduler, worker
+from inferlens.execution import subprocess as processes
+from inferlens.execution.protocol import Answered, Event, Job, Order, Task, TaskResult, result_of
 from inferlens.execution.subprocess import Outcome
-from inferlens.execution.worker import DOING, Pipe
+from inferlens.record.record import Status
 
 
 def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -34,43 +35,45 @@ def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment, timeout=300, check=False)
 
 
-class Straight(Pipe):
-    """The way back to the parent, which is here; what goes through it is JSON all the same."""
-
-    def __init__(self, heard: Callable[[Event], None]) -> None:
-        self.answered = b""
-        self._heard = heard
-
-    def send(self, event: Event) -> None:
-        event = msgspec.json.decode(msgspec.json.encode(event), type=Event)
-        if isinstance(event, Answered):
-            self.answered = bytes(event.answer)
-        self._heard(event)
-
-
 def launch(
+    task: Task[Any, Any],
     job: Job,
     *,
     timeout: float,
     log: Path | None = None,
     on_event: Callable[[Event], None] = lambda _: None,
-    watch: object = None,
+    monitor: object = None,
     slot: object = None,
-) -> Outcome:
-    """Does what a worker does, here, unwatched and without a deadline; what it prints is kept apart."""
-    pipe, printed = Straight(on_event), io.StringIO()
-    job = msgspec.json.decode(msgspec.json.encode(job), type=Job)
+) -> Outcome[Any]:
+    """Does what a worker does, here, unwatched and without a deadline; what it prints is kept apart.
+
+    What would go through pipes is JSON all the same.
+    """
+    answered, printed = [], io.StringIO()
+
+    def send(event: Event) -> None:
+        event = msgspec.json.decode(msgspec.json.encode(event), type=Event)
+        if isinstance(event, Answered):
+            answered.append(bytes(event.result))
+        on_event(event)
+
+    order = msgspec.json.decode(msgspec.json.encode(Order.of(task, job)), type=Order)
     with redirect_stdout(printed), redirect_stderr(printed):
-        DOING[type(job)](job, pipe)
+        worker.do(order, send)
     if log and printed.getvalue():
         log.write_text(printed.getvalue())
-    return Outcome(answer=pipe.answered, tail=tuple(printed.getvalue().splitlines()))
+    result = result_of(task, answered[0])
+    return Outcome(result, tail=() if result.status == "ok" else tuple(printed.getvalue().splitlines()))
+
+
+def ended(status: Status, reason: str = "", tail: tuple[str, ...] = ()) -> Outcome[Any]:
+    """How a process ended that did not answer."""
+    return Outcome(TaskResult(status=status, reason=reason), answered=False, tail=tail)
 
 
 def stay(patch: pytest.MonkeyPatch) -> None:
     """Has everything that would be done in a process of its own done here."""
-    for module in (api, scheduler, tasks):
-        patch.setattr(module, "launch", launch)
+    patch.setattr(processes, "launch", launch)
     patch.setattr(scheduler, "both", lambda first, second: (first(None), second(None)))
 
 

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from inferlens.analysis.loaded_trace import load_trace
     from inferlens.errors import InferlensError
     from inferlens.execution.ab import ab
-    from inferlens.execution.profiling import profile
-    from inferlens.execution.run import bench
+    from inferlens.execution.bench import bench
+    from inferlens.execution.profile import profile
     from inferlens.record.layer_profile import Profile
     from inferlens.record.profile_store import load_profiles
     from inferlens.record.record import Record
@@ -44,10 +44,10 @@ __all__ = [
 ]  # fmt: skip
 
 _HOMES = {
-    "ab": "execution.ab", "ABResult": "analysis.compare.ab_result", "bench": "execution.run",
+    "ab": "execution.ab", "ABResult": "analysis.compare.ab_result", "bench": "execution.bench",
     "compare": "analysis.compare.cases", "Compared": "analysis.compare.cases",
     "Budget": "spec.case", "Case": "spec.case", "TensorSpec": "spec.case", "InferlensError": "errors",
-    "Plan": "spec.plan", "Record": "record.record", "load_records": "record.store", "profile": "execution.profiling",
+    "Plan": "spec.plan", "Record": "record.record", "load_records": "record.store", "profile": "execution.profile",
     "Profile": "record.layer_profile", "load_profiles": "record.profile_store", "findings": "analysis.findings",
     "Finding": "analysis.findings", "load_trace": "analysis.loaded_trace",
 }  # fmt: skip

@@ -36,13 +36,13 @@ class InferlensError(Exception):
         self.expected = printable(expected)
         self.hint = printable(hint)
 
+    @property
+    def sentence(self) -> str:
+        """What happened and what was expected, without what to try."""
+        return f"{self.what} Expected: {self.expected}." if self.expected else self.what
+
     def __str__(self) -> str:
-        parts = [self.what]
-        if self.expected:
-            parts.append(f"Expected: {self.expected}.")
-        if self.hint:
-            parts.append(f"Try: {self.hint}")
-        return " ".join(parts)
+        return f"{self.sentence} Try: {self.hint}" if self.hint else self.sentence
 
 
 class Unsupported(InferlensError):

@@ -12,11 +12,19 @@ import torch
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.export import example_feed, export_dimensions, free_sizes
-from inferlens.execution.benchmark import STATIC, Flight, _tell_lower_precision, run_case
-from inferlens.execution.protocol import Answer, CaseJob, Reference
+from inferlens.execution.benchmark import (
+    STATIC,
+    BenchmarkJob,
+    Measured,
+    Reference,
+    _warn_of_lower_precision,
+    benchmark,
+)
+from inferlens.execution.protocol import TaskResult
 from inferlens.record.record import Agreement
 from inferlens.spec.case import Budget, Case, TensorSpec, with_batch
 from tests.backends import small
+from tests.commands import launch
 
 IMAGE = TensorSpec.parse("image=1..4x3x16x16:opt=2")
 
@@ -73,16 +81,13 @@ def factory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "factory:dynamic_models:net"
 
 
-def measured(case: Case, folder: Path) -> Answer:
+def measured(case: Case, folder: Path) -> TaskResult[Measured]:
     """What the worker would answer, without a process of its own."""
-    answers: list[Answer] = []
-    job = CaseJob(
+    job = BenchmarkJob(
         case=case, budget=Budget(warmup=1, iterations=2), folder=str(folder), cache=str(folder),
         reference=Reference(name="none", missing="no reference"),
     )  # fmt: skip
-    run_case(Flight(job, Preparation(folder, folder), lambda _: None, answers.append))
-    (answer,) = answers
-    return answer
+    return launch(benchmark, job, timeout=0.0).result
 
 
 @pytest.mark.parametrize(
@@ -127,7 +132,7 @@ def agreement(error: float | None, agrees: bool | None = True) -> Agreement:
 def test_fp32_that_is_none_is_told(
     found: Agreement, fields: dict[str, Any], told: bool, preparation: Preparation
 ) -> None:
-    _tell_lower_precision(found, small.case("tensorrt:rtx", device="cuda", **fields), preparation)
+    _warn_of_lower_precision(found, small.case("tensorrt:rtx", device="cuda", **fields), preparation)
     assert [warning.code for warning in preparation.warnings] == ["lower-precision"] * told
     if told:
         assert "0.0005" in preparation.warnings[0].message

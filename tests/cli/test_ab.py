@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from inferlens import load_records
-from inferlens.execution import run as api
-from inferlens.execution import scheduler
+from inferlens.execution import subprocess as processes
 from tests.commands import inferlens, launch, started
 from tests.commands import stay as here
 
@@ -72,16 +71,15 @@ def test_an_interrupted_one_says_how_it_stands(tmp_path: Path, monkeypatch: pyte
     """In the first round, and in the third: the model, the backends and the reference are three calls of their own."""
     begun: list[object] = []
 
-    def interrupted(job: object, **words: object) -> object:
-        begun.append(job)
+    def interrupted(*given: object, **words: object) -> object:
+        begun.append(given)
         if len(begun) == calls:
             raise KeyboardInterrupt
-        return launch(job, **words)  # type: ignore[arg-type]
+        return launch(*given, **words)  # type: ignore[arg-type]
 
     def stay(patch: pytest.MonkeyPatch) -> None:
         here(patch)
-        for module in (api, scheduler):
-            patch.setattr(module, "launch", interrupted)
+        patch.setattr(processes, "launch", interrupted)
 
     monkeypatch.setattr("tests.commands.stay", stay)
     done = inferlens("ab", "fake:demo", "fake", "fake:fast", *QUICK, cwd=tmp_path)

@@ -16,16 +16,16 @@ from inferlens.backends import BACKENDS
 from inferlens.backends.base import TOLERANCES, Capabilities, Outputs, Preparation
 from inferlens.backends.onnx import export as onnx_export
 from inferlens.errors import Unsupported
-from inferlens.execution.benchmark import Flight, reference_outputs, run_case
+from inferlens.execution.benchmark import BenchmarkJob, Measured, Reference, ReferenceJob, benchmark, reference
+from inferlens.execution.build import saver
 from inferlens.execution.expand import expand
-from inferlens.execution.protocol import Answer, CaseJob, Reference
-from inferlens.execution.tasks import saver
+from inferlens.execution.protocol import TaskResult
 from inferlens.measure.agreement import compare
 from inferlens.models import resolve
 from inferlens.models.model import Model
 from inferlens.spec.case import Budget, Case, TensorSpec
 from inferlens.spec.plan import Plan
-from tests.commands import inferlens, started
+from tests.commands import inferlens, launch, started
 
 NET = "tests.backends.small:Convolution"
 X = "image=1x3x32x32"
@@ -65,31 +65,38 @@ def exported(path: Path, backend: str = "", input: str = X, **fields: Any) -> tu
     return resolve.load(planned.case), planned.case
 
 
-def measured(path: Path, machine: dict[str, Capabilities], folder: Path, **words: Any) -> list[tuple[Case, Answer]]:
+def measured(
+    path: Path, machine: dict[str, Capabilities], folder: Path, **words: Any
+) -> list[tuple[Case, TaskResult[Measured]]]:
     """What ``inferlens bench`` measures of a file, and whether that agrees, without processes of their own."""
     plan = Plan.from_words({"model": str(path), "threads": 1, **words})
-    answers: list[tuple[Case, Answer]] = []
+    answers = []
     for planned in expand(plan, [resolve.find(str(path))], machine):
         if planned.refusal:
             continue
         assert planned.reference is not None
-        outputs, weights = reference_outputs(planned.reference, trust=False, live=None, folder=folder / "reference")
-        np.savez(folder / "reference.npz", **{f"output{index}": each for index, each in enumerate(outputs)})
-        job = CaseJob(
+        _, weights = outputs_of(planned.reference, folder)
+        job = BenchmarkJob(
             case=planned.case, budget=Budget(warmup=1, iterations=2), folder=str(folder / "run"), cache=str(folder),
             reference=Reference(name="r", path=str(folder / "reference.npz"), weights_sha256=weights),
         )  # fmt: skip
-        flight = Flight(
-            job, Preparation(folder / "run", folder), lambda _: None,
-            lambda answer, case=planned.case: answers.append((case, answer)),
-        )  # fmt: skip
-        run_case(flight)
+        answers.append((planned.case, launch(benchmark, job, timeout=0.0).result))
     return answers
 
 
-def outputs_of(case: Case, model: str, folder: Path) -> Outputs:
-    """What a case gives for the inputs of its seed."""
-    return reference_outputs(msgspec.structs.replace(case, model=model), trust=False, live=None, folder=folder)[0]
+def agrees(result: TaskResult[Measured]) -> bool:
+    """Whether the outputs were right."""
+    return bool(result.found and result.found.agreement and result.found.agreement.agrees)
+
+
+def outputs_of(case: Case, folder: Path) -> tuple[Outputs, str]:
+    """What a case gives for the inputs of its seed, and the hash of its weights."""
+    path = folder / "reference.npz"
+    job = ReferenceJob(case=case, folder=str(folder), cache=str(folder), path=str(path), inputs_seed=case.seed)
+    result = launch(reference, job, timeout=0.0).result
+    assert result.found, result.reason
+    with np.load(path) as file:
+        return [file[f"output{index}"] for index in range(len(file.files))], result.found
 
 
 KINDS = {".onnx": "", ".pt": "torchscript:trace", "script.pt": "torchscript:script", ".pt2": ""}
@@ -106,17 +113,14 @@ def test_what_is_written_runs_in_its_own_precision_with_the_models_outputs(
     _, case = exported(path, KINDS[kind], precision=precision)
     ran = measured(path, machine, here)
     assert ran
-    own = reference_outputs(
-        Case(model=case.model, backend="pytorch", inputs=case.inputs), trust=False, live=None, folder=here / "own"
-    )[0]
+    own, _ = outputs_of(Case(model=case.model, backend="pytorch", inputs=case.inputs), here)
     for measured_case, answer in ran:
         assert measured_case.precision == precision
         assert answer.model is not None
         assert [(spec.name, spec.shape) for spec in answer.model.inputs] == [("image", (1, 3, 32, 32))]
         assert answer.status == "ok"
-        assert answer.agreement is not None
-        assert answer.agreement.agrees, answer.agreement
-        again = outputs_of(measured_case, measured_case.model, here / "again")
+        assert agrees(answer), answer.found
+        again, _ = outputs_of(measured_case, here)
         found = compare(again, own, TOLERANCES[precision], "the model it came from")
         assert found.agrees, found
 
@@ -137,8 +141,8 @@ def test_an_exported_program_is_written_in_another_precision(here: Path, machine
     ((case, answer),) = measured(to_onnx(here / "net.pt2", "fp16"), machine, here)
     assert (case.precision, answer.status) == ("fp16", "ok")
     found = compare(
-        outputs_of(case, case.model, here / "again"),
-        outputs_of(Case(model="", backend="pytorch"), f"file:{here / 'net.pt2'}", here / "own"),
+        outputs_of(case, here)[0],
+        outputs_of(Case(model=f"file:{here / 'net.pt2'}", backend="pytorch"), here)[0],
         TOLERANCES["fp16"],
         "the program",
     )
@@ -163,8 +167,7 @@ def test_a_range_of_sizes_is_in_the_file(suffix: str, here: Path, machine: dict[
     ran = measured(path, {**others, **tracing}, here, batch="1,4")
     assert {case.batch for case, _ in ran} == {1, 4}
     for _, answer in ran:
-        assert answer.agreement is not None
-        assert answer.agreement.agrees
+        assert agrees(answer)
         assert answer.model is not None
     if suffix == ".onnx":
         import onnx
@@ -202,8 +205,7 @@ def test_weights_above_the_limit_lie_beside_the_graph_and_move_with_it(
     for name in ("big.onnx", "big.onnx.data"):
         (here / name).rename(moved / name)
     ((_, answer),) = measured(moved / "big.onnx", machine, here)
-    assert answer.agreement is not None
-    assert answer.agreement.agrees
+    assert agrees(answer)
 
 
 def test_on_the_command_line_there_and_back(here: Path) -> None:

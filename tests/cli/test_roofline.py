@@ -10,10 +10,8 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 
-from inferlens.execution import ceilings, profiling
 from inferlens.measure import ceilings as measuring
 from inferlens.record.profile_store import load_profiles
-from tests import commands
 from tests.commands import inferlens
 
 MODEL = "tests.backends.small:Convolution"
@@ -25,8 +23,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small network, profiled on two backends; the ceilings are measured on sizes of a moment."""
     folder = tmp_path_factory.mktemp("roofline")
     with pytest.MonkeyPatch.context() as patch:
-        for module in (profiling, ceilings):
-            patch.setattr(module, "launch", commands.launch)
         patch.setattr(measuring, "ROUNDS", 1)
         patch.setattr(measuring, "SECONDS", 0.01)
         patch.setattr(measuring, "MATRICES", {"cpu": (128,)})

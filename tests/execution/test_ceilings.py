@@ -7,13 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from inferlens.execution import ceilings
-from inferlens.execution.ceilings import Kept
-from inferlens.execution.protocol import CeilingsAnswer, CeilingsJob
+from inferlens.execution import subprocess as processes
+from inferlens.execution.profile import CeilingsCache, CeilingsJob
+from inferlens.execution.protocol import TaskResult
 from inferlens.execution.subprocess import Outcome
 from inferlens.record.record import Environment, Gpu
 from inferlens.record.work import Ceilings
 from inferlens.spec.case import Case
+from tests.commands import ended
 
 MACHINE = Environment(cpu="a processor", cpu_threads=4, gpus=(Gpu(name="a GPU"),), libraries={"torch": "2.14"})
 CPU, GPU = Case(model="x:y", backend="pytorch"), Case(model="x:y", backend="tensorrt", device="cuda", threads=2)
@@ -25,43 +26,43 @@ class Launched:
     def __init__(self, disturbed: str = "") -> None:
         self.jobs: list[CeilingsJob] = []
         self.disturbed = disturbed
-        self.outcome: Outcome | None = None
+        self.outcome: Outcome[Ceilings] | None = None
 
-    def __call__(self, job: CeilingsJob, *, timeout: float) -> Outcome:
+    def __call__(self, task: object, job: CeilingsJob, *, timeout: float) -> Outcome[Ceilings]:
         self.jobs.append(job)
         made = Ceilings(device=job.name, bandwidth=1e9, rates={"fp32": 1e9}, disturbed=self.disturbed)
-        return self.outcome or Outcome(answer=msgspec.json.encode(CeilingsAnswer(ceilings=made)))
+        return self.outcome or Outcome(TaskResult(found=made))
 
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> Launched:
     made = Launched()
-    monkeypatch.setattr(ceilings, "launch", made)
+    monkeypatch.setattr(processes, "launch", made)
     return made
 
 
 def test_they_are_measured_once_for_each_device_and_number_of_threads(tmp_path: Path, launched: Launched) -> None:
-    kept = Kept(tmp_path, MACHINE)
+    kept = CeilingsCache(tmp_path, MACHINE)
     assert kept.of(CPU) == kept.of(CPU)
     assert kept.of(CPU).device == "a processor"
     assert kept.of(GPU).device == "a GPU"
-    assert Kept(tmp_path, MACHINE).of(CPU).bandwidth == 1e9
+    assert CeilingsCache(tmp_path, MACHINE).of(CPU).bandwidth == 1e9
     assert [(job.device, job.threads) for job in launched.jobs] == [("cpu", None), ("cuda", None)]
     kept.of(msgspec.structs.replace(CPU, threads=2))
     assert launched.jobs[-1].threads == 2
 
 
 def test_another_machine_or_library_has_its_own(tmp_path: Path, launched: Launched) -> None:
-    Kept(tmp_path, MACHINE).of(CPU)
+    CeilingsCache(tmp_path, MACHINE).of(CPU)
     others = ({"cpu": "another"}, {"libraries": {"torch": "2.15"}}, {"variables": {"OMP_NUM_THREADS": "1"}})
     for fields in others:
-        Kept(tmp_path, msgspec.structs.replace(MACHINE, **fields)).of(CPU)
+        CeilingsCache(tmp_path, msgspec.structs.replace(MACHINE, **fields)).of(CPU)
     assert len(launched.jobs) == 4
 
 
 def test_a_rebuild_measures_again_once(tmp_path: Path, launched: Launched) -> None:
-    Kept(tmp_path, MACHINE).of(CPU)
-    kept = Kept(tmp_path, MACHINE, rebuild=True)
+    CeilingsCache(tmp_path, MACHINE).of(CPU)
+    kept = CeilingsCache(tmp_path, MACHINE, rebuild=True)
     kept.of(CPU)
     kept.of(CPU)
     assert len(launched.jobs) == 2
@@ -69,31 +70,31 @@ def test_a_rebuild_measures_again_once(tmp_path: Path, launched: Launched) -> No
 
 def test_disturbed_ones_are_used_and_not_kept(tmp_path: Path, launched: Launched) -> None:
     launched.disturbed = "Somebody interrupted."
-    kept = Kept(tmp_path, MACHINE)
+    kept = CeilingsCache(tmp_path, MACHINE)
     assert kept.of(CPU).disturbed == kept.of(CPU).disturbed == "Somebody interrupted."
     assert len(launched.jobs) == 1
-    Kept(tmp_path, MACHINE).of(CPU)
+    CeilingsCache(tmp_path, MACHINE).of(CPU)
     assert len(launched.jobs) == 2
 
 
 def test_a_broken_file_is_measured_anew(tmp_path: Path, launched: Launched) -> None:
-    Kept(tmp_path, MACHINE).of(CPU)
+    CeilingsCache(tmp_path, MACHINE).of(CPU)
     (file,) = tmp_path.iterdir()
     for content in (b"", b"{", b'{"device": 3}', b"[" * 100_000):
         file.write_bytes(content)
-        assert Kept(tmp_path, MACHINE).of(CPU).bandwidth == 1e9
+        assert CeilingsCache(tmp_path, MACHINE).of(CPU).bandwidth == 1e9
     assert len(launched.jobs) == 5
 
 
 @pytest.mark.parametrize(
     ("outcome", "why"),
     [
-        (Outcome("crashed", "killed by SIGSEGV"), "killed by SIGSEGV"),
-        (Outcome(answer=msgspec.json.encode(CeilingsAnswer(reason="There is no PyTorch."))), "There is no PyTorch."),
+        (ended("crashed", "killed by SIGSEGV"), "killed by SIGSEGV"),
+        (Outcome(TaskResult(status="failed", reason="There is no PyTorch.")), "There is no PyTorch."),
     ],
 )
-def test_a_failure_is_a_reason(tmp_path: Path, launched: Launched, outcome: Outcome, why: str) -> None:
+def test_a_failure_is_a_reason(tmp_path: Path, launched: Launched, outcome: Outcome[Ceilings], why: str) -> None:
     launched.outcome = outcome
-    found = Kept(tmp_path, MACHINE).of(CPU)
+    found = CeilingsCache(tmp_path, MACHINE).of(CPU)
     assert (found.bandwidth, found.absent) == (0.0, {"all": why})
     assert not list(tmp_path.iterdir())

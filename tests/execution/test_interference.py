@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from inferlens.execution.interference import conditions
-from inferlens.execution.protocol import Answer
+from inferlens.execution.benchmark import Measured
+from inferlens.execution.interference import interference
+from inferlens.execution.protocol import TaskResult
 from inferlens.record.machine import LEAST_KEPT, Before
 from inferlens.record.record import Measurement, Memory
 from tests.analysis.interference.logs import cpu_log, during, gpu_log
@@ -41,12 +42,12 @@ def windows(count: int = 10) -> Measurement:
     )
 
 
-def answer(*measurements: Measurement, **fields: Any) -> Answer:
-    return Answer(status="ok", model=facts(ON_GPU), measurements=measurements or (latencies(),), **fields)
+def answer(*measurements: Measurement, **fields: Any) -> TaskResult[Measured]:
+    return TaskResult(model=facts(ON_GPU), found=Measured(measurements=measurements or (latencies(),)), **fields)
 
 
 def test_a_calm_machine_leaves_all_samples() -> None:
-    found = conditions(ON_CPU, answer(latencies(), windows()), cpu_log())
+    found = interference(ON_CPU, answer(latencies(), windows()), cpu_log())
     assert found.marks is not None
     assert found.window_marks is not None
     assert (found.marks.count, found.marks.disturbed, found.marks.unseen) == (COUNT, (), {})
@@ -56,7 +57,7 @@ def test_a_calm_machine_leaves_all_samples() -> None:
 
 def test_of_two_in_turns_neither_energy_nor_memory_of_the_gpu_is_told() -> None:
     log = msgspec.structs.replace(gpu_log(), peak_case_memory=700)
-    alone, beside = (conditions(ON_GPU, answer(), log, in_turns=turns) for turns in (False, True))
+    alone, beside = (interference(ON_GPU, answer(), log, in_turns=turns) for turns in (False, True))
     assert alone.memory.device_peak == 700
     assert beside.memory.device_peak is None
     assert beside.energy is not None
@@ -66,23 +67,23 @@ def test_of_two_in_turns_neither_energy_nor_memory_of_the_gpu_is_told() -> None:
 def test_a_short_disturbance_leaves_samples_out() -> None:
     """A mean of half a second stands for the interval before it: from 2.5 s to 3.5 s, of windows three of ten."""
     log = cpu_log(others=BUSY, busy=during(3.0, 3.5, 4.0, 1.0))
-    marks = conditions(ON_CPU, answer(), log).marks
+    marks = interference(ON_CPU, answer(), log).marks
     assert marks is not None
     first, last = (latencies().begins[place] for place in (marks.discarded[0], marks.discarded[-1]))
     assert (first, last) == (pytest.approx(2.495, abs=0.01), pytest.approx(3.495, abs=0.01))
     assert marks.touched == {"cpu busy": len(marks.discarded)}
     assert (marks.clean, marks.repeat) == (True, False)
-    found = conditions(ON_CPU, answer(latencies(), windows()), log)
+    found = interference(ON_CPU, answer(latencies(), windows()), log)
     assert found.window_marks is not None
     assert (found.window_marks.disturbed, found.window_marks.discarded, found.repeat) == ((1, 2, 3), (), False)
-    alone = conditions(ON_CPU, answer(windows()), log)
+    alone = interference(ON_CPU, answer(windows()), log)
     assert alone.repeat, "rates alone are measured again for their own sake"
 
 
 def test_too_much_is_measured_again_once() -> None:
     log = cpu_log(others=during(3.0, 8.0, 3.9, 0.0), busy=during(3.0, 8.0, 4.0, 1.0))
-    assert conditions(ON_CPU, answer(), log).repeat
-    again = conditions(ON_CPU, answer(), log, repeated=True)
+    assert interference(ON_CPU, answer(), log).repeat
+    again = interference(ON_CPU, answer(), log, repeated=True)
     assert not again.repeat
     assert again.marks is not None
     assert again.marks.disturbed
@@ -93,7 +94,7 @@ def test_too_much_is_measured_again_once() -> None:
 def test_windows_of_throughput_may_ask_for_it_too(windows_disturbed: bool, repeat: bool) -> None:
     """Five of them have to remain; of calls :data:`LEAST_KEPT`."""
     wave = during(3.0, 5.0, 3.9, 0.0) if windows_disturbed else 0.0
-    found = conditions(ON_CPU, answer(windows(6)), cpu_log(others=wave, busy=during(3.0, 5.0, 4.0, 1.0)))
+    found = interference(ON_CPU, answer(windows(6)), cpu_log(others=wave, busy=during(3.0, 5.0, 4.0, 1.0)))
     assert found.marks is None
     assert found.window_marks is not None
     assert found.repeat is repeat
@@ -101,8 +102,8 @@ def test_windows_of_throughput_may_ask_for_it_too(windows_disturbed: bool, repea
 
 
 def test_a_case_that_nobody_watched_or_that_measured_nothing() -> None:
-    for told, log in ((answer(), None), (Answer(status="failed"), cpu_log())):
-        found = conditions(ON_CPU, told, log)
+    for told, log in ((answer(), None), (TaskResult(status="failed"), cpu_log())):
+        found = interference(ON_CPU, told, log)
         assert (found.machine, found.marks, found.energy, found.cpu_energy, found.repeat) == (
             None,
             None,
@@ -114,12 +115,12 @@ def test_a_case_that_nobody_watched_or_that_measured_nothing() -> None:
 
 def test_samples_of_which_nobody_knows_when_have_no_marks() -> None:
     old = msgspec.structs.replace(latencies(), begins=())
-    assert conditions(ON_CPU, answer(old), cpu_log()).marks is None
+    assert interference(ON_CPU, answer(old), cpu_log()).marks is None
 
 
 def test_the_log_is_kept_for_the_time_of_the_samples() -> None:
     short = msgspec.structs.replace(latencies(), samples=(0.01,) * 100, begins=tuple(3 + i / 100 for i in range(100)))
-    found = conditions(ON_CPU, answer(short), cpu_log())
+    found = interference(ON_CPU, answer(short), cpu_log())
     assert found.machine is not None
     assert found.machine.cpu is not None
     assert found.machine.cpu.times == (2.5, 3.0, 3.5, 4.0, 4.5)
@@ -127,19 +128,19 @@ def test_the_log_is_kept_for_the_time_of_the_samples() -> None:
 
 def test_energy_is_of_an_item_and_of_the_device() -> None:
     """300 W for 8 s over 800 calls of 8 items each."""
-    found = conditions(ON_GPU, answer(), gpu_log(energy=lambda time: 300 * time))
+    found = interference(ON_GPU, answer(), gpu_log(energy=lambda time: 300 * time))
     assert found.energy is not None
     assert found.energy.joules == pytest.approx(300 * 8 / (COUNT * 8))
     assert found.energy.items == COUNT * 8
     assert found.cpu_energy is None
-    other = conditions(ON_CPU, answer(), cpu_log(energy=lambda time: 40 * time))
+    other = interference(ON_CPU, answer(), cpu_log(energy=lambda time: 40 * time))
     assert other.cpu_energy is not None
     assert other.cpu_energy.joules == pytest.approx(40 * 8 / (COUNT * 8))
     assert other.energy is None
 
 
 def test_energy_of_throughput_alone_counts_the_calls_of_its_windows() -> None:
-    found = conditions(ON_GPU, answer(windows()), gpu_log(energy=lambda time: 300 * time)).energy
+    found = interference(ON_GPU, answer(windows()), gpu_log(energy=lambda time: 300 * time)).energy
     assert found is not None
     assert found.items == 10 * 100 * 8
 
@@ -147,7 +148,7 @@ def test_energy_of_throughput_alone_counts_the_calls_of_its_windows() -> None:
 @pytest.mark.parametrize(("on", "log"), [(ON_GPU, gpu_log(energy=lambda time: 300 * time)), (ON_CPU, cpu_log())])
 def test_there_is_no_energy_with_cold_caches(on: Any, log: Any) -> None:
     cold = msgspec.structs.replace(on, cold=True)
-    found = conditions(cold, answer(), log)
+    found = interference(cold, answer(), log)
     energy = found.energy or found.cpu_energy
     assert energy is not None
     assert energy.joules is None
@@ -157,24 +158,24 @@ def test_there_is_no_energy_with_cold_caches(on: Any, log: Any) -> None:
 def test_device_memory_is_that_of_the_watch_with_its_basis() -> None:
     own = Memory(host_peak=10, host_basis="ru_maxrss", library_peak=5, library_basis="PyTorch")
     log = msgspec.structs.replace(gpu_log(), peak_case_memory=700)
-    found = conditions(ON_GPU, answer(memory=own), log).memory
+    found = interference(ON_GPU, answer(memory=own), log).memory
     assert (found.device_peak, found.host_peak, found.library_peak) == (700, 10, 5)
     assert found.device_basis.startswith("NVML: memory of the case's processes")
     whole = msgspec.structs.replace(gpu_log(), peak_memory_used=900, before=Before(memory_used=300))
-    found = conditions(ON_GPU, answer(memory=own), whole).memory
+    found = interference(ON_GPU, answer(memory=own), whole).memory
     assert (found.device_peak, "whole device" in found.device_basis) == (600, True)
 
 
 def test_memory_of_a_case_on_the_cpu_is_its_own() -> None:
     own = Memory(host_peak=10, host_basis="ru_maxrss")
     log = msgspec.structs.replace(gpu_log(), peak_case_memory=700)
-    assert conditions(ON_CPU, answer(memory=own), log).memory == own
-    assert conditions(ON_GPU, answer(memory=own), gpu_log()).memory == own
+    assert interference(ON_CPU, answer(memory=own), log).memory == own
+    assert interference(ON_GPU, answer(memory=own), gpu_log()).memory == own
 
 
 def test_memory_is_known_of_a_case_that_failed() -> None:
     log = msgspec.structs.replace(gpu_log(), peak_case_memory=700)
-    assert conditions(ON_GPU, Answer(status="out of memory"), log).memory.device_peak == 700
+    assert interference(ON_GPU, TaskResult(status="out of memory"), log).memory.device_peak == 700
 
 
 FLUSH, ROTATING = {"flushed_bytes": 64 << 20}, {"rotating inputs": {"feeds": 8, "bytes": 32 << 20, "cache_bytes": 1}}
@@ -191,11 +192,11 @@ PEAKS = Memory(host_peak=1, host_basis="host", device_peak=1, device_basis="devi
 )
 def test_what_measuring_itself_took_is_said_of_the_peaks(words: Any, host: str, device: str) -> None:
     taken = answer(memory=PEAKS, facts={**FLUSH, **ROTATING})
-    found = conditions(msgspec.structs.replace(ON_CPU, **words), taken, None).memory
+    found = interference(msgspec.structs.replace(ON_CPU, **words), taken, None).memory
     bases = found.host_basis, found.device_basis, found.library_basis
     for basis, name, size in zip(bases, ("host", "device", "library"), (host, device, device), strict=True):
         assert basis == (f"{name}; up to {size} MiB of it are the buffers of --cold and --rotate" if size else name)
 
 
 def test_without_such_buffers_nothing_is_said_of_them() -> None:
-    assert conditions(ON_CPU, answer(memory=PEAKS), None).memory == PEAKS
+    assert interference(ON_CPU, answer(memory=PEAKS), None).memory == PEAKS

@@ -18,7 +18,7 @@ from inferlens import load_records
 from inferlens.backends.base import Preparation
 from inferlens.backends.fake import Fake
 from inferlens.execution import subprocess as launch
-from inferlens.execution.interleaver import MORE, OVER, Slot, Turns, both
+from inferlens.execution.interleaver import MORE, OVER, Interleaver, Slot, both
 from inferlens.measure import series
 from inferlens.measure.stopping import FixedCount, FixedTime
 from inferlens.measure.turn import Turn
@@ -49,13 +49,13 @@ class Heard:
 
 
 @pytest.fixture
-def seats() -> tuple[Heard, Heard]:
-    turns = Turns()
-    return Heard(turns.seats[0]), Heard(turns.seats[1])
+def slots() -> tuple[Heard, Heard]:
+    interleaver = Interleaver()
+    return Heard(interleaver.slots[0]), Heard(interleaver.slots[1])
 
 
-def test_the_first_goes_first_whoever_asks_first(seats: tuple[Heard, Heard]) -> None:
-    first, second = seats
+def test_the_first_goes_first_whoever_asks_first(slots: tuple[Heard, Heard]) -> None:
+    first, second = slots
     second.waits()
     assert second.words() == b""
     first.waits()
@@ -64,8 +64,8 @@ def test_the_first_goes_first_whoever_asks_first(seats: tuple[Heard, Heard]) -> 
     assert (first.words(), second.words()) == (b"", MORE)
 
 
-def test_they_alternate_until_both_have_enough(seats: tuple[Heard, Heard]) -> None:
-    first, second = seats
+def test_they_alternate_until_both_have_enough(slots: tuple[Heard, Heard]) -> None:
+    first, second = slots
     first.waits()
     second.waits()
     assert first.words() == MORE
@@ -80,8 +80,8 @@ def test_they_alternate_until_both_have_enough(seats: tuple[Heard, Heard]) -> No
     assert first.words() == OVER
 
 
-def test_when_one_has_ended_the_other_goes_on_by_itself(seats: tuple[Heard, Heard]) -> None:
-    first, second = seats
+def test_when_one_has_ended_the_other_goes_on_by_itself(slots: tuple[Heard, Heard]) -> None:
+    first, second = slots
     first.waits()
     second.waits()
     first.words()
@@ -179,7 +179,7 @@ def test_one_that_hangs_when_it_leaves_is_ended(tmp_path: Path, monkeypatch: pyt
     assert duel.rounds == 3
 
 
-def test_what_fails_before_it_has_a_process_ends_both(seats: tuple[Heard, Heard]) -> None:
+def test_what_fails_before_it_has_a_process_ends_both(slots: tuple[Heard, Heard]) -> None:
     def fails(_: Slot) -> None:
         raise OSError("the disk is full")
 

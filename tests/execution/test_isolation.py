@@ -14,8 +14,9 @@ import psutil
 import pytest
 
 import inferlens
-from inferlens.execution import run as api
-from inferlens.execution.protocol import Began, CaseJob, Reference
+from inferlens.execution import survey
+from inferlens.execution.benchmark import BenchmarkJob, Measured, Reference, benchmark
+from inferlens.execution.protocol import Began
 from inferlens.execution.subprocess import launch, oom_kills
 from inferlens.record.store import load_records
 from inferlens.views.rows import rows
@@ -34,8 +35,8 @@ TROUBLES = {
 @pytest.fixture(autouse=True)
 def quick_survey(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asks none of the backends that import a framework what it can do here: a second or two before every run."""
-    ask = api.probe
-    monkeypatch.setattr(api, "probe", lambda _: ask(["fake"]))
+    ask = survey.probe
+    monkeypatch.setattr(survey, "probe", lambda _: ask(["fake"]))
 
 
 def bench_fake(tmp_path: Path, option: list[str] | None = None, **words: object) -> list[inferlens.Record]:
@@ -148,20 +149,22 @@ def test_a_wrong_answer_is_seen_and_not_ranked(tmp_path: Path) -> None:
 
 
 def test_a_missing_reference_is_said_and_counts_as_unchecked(tmp_path: Path) -> None:
-    job = CaseJob(
+    job = BenchmarkJob(
         case=inferlens.Case(model="fake:demo", backend="fake", variant="steady"),
         budget=inferlens.Budget(iterations=5, warmup=1),
         folder=str(tmp_path),
         cache=str(tmp_path),
         reference=Reference(name="fake", missing="the reference failed: no memory"),
     )
-    outcome = launch(job, timeout=60)
-    assert b"no memory" in outcome.answer
-    assert b'"agrees":null' in outcome.answer
+    outcome = launch(benchmark, job, timeout=60)
+    assert isinstance(outcome.result.found, Measured)
+    found = outcome.result.found.agreement
+    assert found
+    assert (found.agrees, "no memory" in found.reason) == (None, True)
 
 
 def test_a_process_killed_from_outside_becomes_a_row(tmp_path: Path) -> None:
-    job = CaseJob(
+    job = BenchmarkJob(
         case=inferlens.Case(model="fake:demo", backend="fake", variant="steady", options={"trouble": "hang"}),
         budget=inferlens.Budget(iterations=5, warmup=1),
         folder=str(tmp_path),
@@ -174,9 +177,9 @@ def test_a_process_killed_from_outside_becomes_a_row(tmp_path: Path) -> None:
             (child,) = psutil.Process().children()
             child.kill()
 
-    outcome = launch(job, timeout=60, on_event=kill)
-    assert outcome.status == "crashed"
-    assert outcome.reason == "killed by SIGKILL, during first inference"
+    outcome = launch(benchmark, job, timeout=60, on_event=kill)
+    assert outcome.result.status == "crashed"
+    assert outcome.result.reason == "killed by SIGKILL, during first inference"
 
 
 COMMAND = [

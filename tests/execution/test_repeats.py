@@ -16,10 +16,11 @@ from inferlens.analysis.interference.samples import latencies
 from inferlens.backends import fake
 from inferlens.backends.fake import FakeClock
 from inferlens.errors import Unsupported
-from inferlens.execution import run as api
-from inferlens.execution import scheduler
+from inferlens.execution import subprocess as processes
+from inferlens.execution.bench import in_rounds
+from inferlens.execution.benchmark import BenchmarkJob
 from inferlens.execution.expand import Planned
-from inferlens.execution.protocol import Answer, CaseJob
+from inferlens.execution.protocol import Observer, TaskResult
 from inferlens.execution.subprocess import Outcome
 from inferlens.models.model import ModelInfo
 from inferlens.record.machine import MachineLog
@@ -38,19 +39,19 @@ LOUD = cpu_log(cpus=4, others=during(0.0, 10.0, 3.9, 0.0), busy=4.0)
 
 def test_without_repeats_the_order_is_that_of_the_plan() -> None:
     cases = [*ABLE, UNABLE]
-    assert api.in_turns(cases, 1, seed=0) == [(planned, 0) for planned in cases]
+    assert in_rounds(cases, 1, seed=0) == [(planned, 0) for planned in cases]
 
 
 @pytest.mark.parametrize("repeats", [2, 5])
 def test_each_case_runs_so_often_round_after_round(repeats: int) -> None:
-    turns = api.in_turns(ABLE, repeats, seed=0)
+    turns = in_rounds(ABLE, repeats, seed=0)
     assert [repeat for _, repeat in turns] == [number for number in range(repeats) for _ in ABLE]
     assert Counter(planned.case.backend for planned, _ in turns) == {planned.case.backend: repeats for planned in ABLE}
 
 
 def test_the_order_is_drawn_anew_for_each_round_and_from_the_seed() -> None:
     def orders(seed: int) -> list[str]:
-        turns = api.in_turns(ABLE, 6, seed)
+        turns = in_rounds(ABLE, 6, seed)
         return ["".join(planned.case.backend for planned, repeat in turns if repeat == each) for each in range(6)]
 
     assert orders(0) == orders(0)
@@ -60,7 +61,7 @@ def test_the_order_is_drawn_anew_for_each_round_and_from_the_seed() -> None:
 
 
 def test_what_cannot_run_here_is_said_once() -> None:
-    turns = api.in_turns([UNABLE, *ABLE], 3, seed=0)
+    turns = in_rounds([UNABLE, *ABLE], 3, seed=0)
     assert [repeat for planned, repeat in turns if planned is UNABLE] == [0]
     assert len(turns) == 3 * len(ABLE) + 1
 
@@ -84,23 +85,23 @@ class Machine:
         self.ending = ending
         self.attempts = 0
 
-    def launch(self, job: Any, **words: Any) -> Outcome:
-        outcome = launch(job, **words)
-        if not isinstance(job, CaseJob):
+    def launch(self, task: Any, job: Any, **words: Any) -> Outcome[Any]:
+        outcome = launch(task, job, **words)
+        if not isinstance(job, BenchmarkJob):
             return outcome
         self.attempts += 1
         outcome.machine = self.logs.pop(0)
         if not self.logs and self.ending == "interrupted":
             raise KeyboardInterrupt
         if not self.logs and self.ending != "ok":
-            return Outcome(status="crashed", reason="It fell.", machine=outcome.machine)
-        answer = msgspec.json.decode(outcome.answer, type=Answer)
-        facts = {**answer.facts, "attempt": self.attempts}
-        outcome.answer = msgspec.json.encode(msgspec.structs.replace(answer, facts=facts))
+            crashed: TaskResult[Any] = TaskResult(status="crashed", reason="It fell.")
+            return Outcome(crashed, answered=False, machine=outcome.machine)
+        facts = {**outcome.result.facts, "attempt": self.attempts}
+        outcome.result = msgspec.structs.replace(outcome.result, facts=facts)
         return outcome
 
 
-class Ear(api.Silent):
+class Ear(Observer):
     def __init__(self) -> None:
         self.told: list[str] = []
         self.records: list[Record] = []
@@ -115,7 +116,7 @@ class Ear(api.Silent):
 
 def measured(folder: Path, patch: pytest.MonkeyPatch, machine: Machine) -> tuple[Record, Ear]:
     """A case of 400 samples from 0 s to 4 s of the fake's clock, which is the log's as well."""
-    patch.setattr(scheduler, "launch", machine.launch)
+    patch.setattr(processes, "launch", machine.launch)
     words: dict[str, Any] = {"warmup": 1, "iterations": 400, "option": "fake.latency=10", "output": str(folder)}
     ear = Ear()
     (record,) = inferlens.bench("fake:demo", backend="fake:noisy", observer=ear, **words)
@@ -190,7 +191,7 @@ def test_an_interrupted_second_time_takes_nothing_away(tmp_path: Path, monkeypat
 
 def test_after_two_futile_second_times_there_are_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(*[LOUD] * 6)
-    monkeypatch.setattr(scheduler, "launch", machine.launch)
+    monkeypatch.setattr(processes, "launch", machine.launch)
     words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
     options = [f"fake.latency={value}" for value in ("10,10.01,10.02,10.03",)]
     records = inferlens.bench("fake:demo", backend="fake:noisy", option=options, **words)
@@ -203,7 +204,7 @@ def test_after_two_futile_second_times_there_are_no_more(tmp_path: Path, monkeyp
 
 def test_a_calm_second_time_gives_the_next_ones_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(LOUD, LOUD, LOUD, LOUD, LOUD, CALM, LOUD, LOUD)
-    monkeypatch.setattr(scheduler, "launch", machine.launch)
+    monkeypatch.setattr(processes, "launch", machine.launch)
     words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
     records = inferlens.bench("fake:demo", backend="fake:noisy", option=["fake.latency=10,10.01,10.02,10.03"], **words)
     assert [record.facts["attempt"] for record in records] == [5, 6, 7, 8]
@@ -212,7 +213,7 @@ def test_a_calm_second_time_gives_the_next_ones_theirs(tmp_path: Path, monkeypat
 
 def test_the_second_time_comes_when_all_others_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(LOUD, CALM, CALM)
-    monkeypatch.setattr(scheduler, "launch", machine.launch)
+    monkeypatch.setattr(processes, "launch", machine.launch)
     words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
     ear = Ear()
     option = ["fake.latency=10,10.01"]
@@ -226,7 +227,7 @@ def test_the_second_time_comes_when_all_others_are_done(tmp_path: Path, monkeypa
 def test_a_late_second_time_that_fails_takes_nothing_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
 ) -> None:
-    monkeypatch.setattr(scheduler, "launch", Machine(LOUD, CALM, CALM, ending=ending).launch)
+    monkeypatch.setattr(processes, "launch", Machine(LOUD, CALM, CALM, ending=ending).launch)
     words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path), "option": "fake.latency=10,10.01"}
     with pytest.raises(KeyboardInterrupt) if ending == "interrupted" else nullcontext():
         inferlens.bench("fake:demo", backend="fake:noisy", **words)
@@ -236,7 +237,7 @@ def test_a_late_second_time_that_fails_takes_nothing_away(
 
 
 def test_what_is_measured_in_turns_has_its_second_time_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scheduler, "launch", Machine(LOUD, CALM, CALM).launch)
+    monkeypatch.setattr(processes, "launch", Machine(LOUD, CALM, CALM).launch)
     words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path), "repeats": 2}
     records = inferlens.bench("fake:demo", backend="fake:noisy", option="fake.latency=10", **words)
     assert [record.facts["attempt"] for record in records] == [2, 3]

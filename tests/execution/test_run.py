@@ -11,11 +11,11 @@ import torch
 import inferlens
 from inferlens import InferlensError
 from inferlens.execution import scheduler
+from inferlens.execution import subprocess as processes
 from inferlens.execution.expand import Planned
-from inferlens.execution.observer import Silent
+from inferlens.execution.protocol import Observer, TaskResult
 from inferlens.execution.subprocess import Outcome
 from inferlens.models.model import ModelInfo, Origin
-from inferlens.record.record import Environment
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
 
@@ -108,8 +108,10 @@ def test_example_inputs_with_a_name_are_refused(tmp_path: Path) -> None:
 def test_the_observer_is_told_everything_in_order(tmp_path: Path) -> None:
     told: list[str] = []
 
-    class Ear:
-        def __getattr__(self, name: str) -> Any:
+    class Ear(Observer):
+        def __getattribute__(self, name: str) -> Any:
+            if name == "heard":
+                return super().__getattribute__(name)
             return lambda *_: told.append(name) if not told or told[-1] != name else None
 
     inferlens.bench("fake:demo", backend="fake:steady", iterations=5, output=str(tmp_path), observer=Ear())
@@ -122,8 +124,8 @@ def test_a_file_that_names_code_as_its_source_runs_it_only_with_trust(trust: boo
     origin = Origin(spec="factory:nowhere_to_be_found:build", format="module")
     found = ModelInfo(spec="engine:net.engine", name="net", format="engine", origin=origin)
     case = Case(model=found.spec, backend="tensorrt", variant="rtx", device="cuda")
-    plan = Plan(model=("net.engine",), trust=trust)
-    run = scheduler.Scheduler(plan, Silent(), tmp_path, None, Environment())
+    plan = Plan(model=("net.engine",), trust=trust, output=str(tmp_path))
+    run = scheduler.Scheduler(plan, Observer(), tmp_path)
     missing = run._reference(Planned(case, found, None)).missing
     assert ("--trust" in missing) is not trust
     assert trust is ("nowhere_to_be_found" in missing and "failed" in missing)
@@ -142,16 +144,16 @@ def test_what_a_file_was_compiled_from_keeps_its_seed_and_is_fed_with_the_cases(
 ) -> None:
     heard: list[Any] = []
 
-    def launched(job: Any, **_: Any) -> Any:
+    def launched(_: Any, job: Any, **__: Any) -> Any:
         heard.append(job)
-        return Outcome(status="crashed")
+        return Outcome(TaskResult(status="crashed"))
 
-    monkeypatch.setattr(scheduler, "launch", launched)
+    monkeypatch.setattr(processes, "launch", launched)
     found = ModelInfo(
         spec="engine:net.engine", name="net", format="engine", origin=Origin(spec="fake:net", format="fake", seed=3)
     )
     for seed in (0, 1, 1):
         case = Case(model=found.spec, backend="tensorrt", variant="rtx", device="cuda", seed=seed)
-        run = scheduler.Scheduler(Plan(model=("net.engine",)), Silent(), tmp_path, None, Environment())
+        run = scheduler.Scheduler(Plan(model=("net.engine",), output=str(tmp_path)), Observer(), tmp_path)
         run._reference(Planned(case, found, None))
         assert (heard[-1].case.seed, heard[-1].inputs_seed) == (3, seed)

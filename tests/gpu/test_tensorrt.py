@@ -21,7 +21,7 @@ from inferlens.backends.tensorrt.flavours import current_gpu, find  # noqa: E402
 from inferlens.backends.tensorrt.options import Options  # noqa: E402
 from inferlens.backends.tensorrt.runtime import Call, Engine  # noqa: E402
 from inferlens.errors import InferlensError, Unsupported  # noqa: E402
-from inferlens.execution import run as api  # noqa: E402
+from inferlens.execution import bench as api  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
 from inferlens.record.record import Record  # noqa: E402
 from inferlens.spec.case import TensorSpec  # noqa: E402
@@ -247,10 +247,10 @@ def engine(label: str, tmp_path: Path) -> Path:
         model.module, (torch.zeros(4, 3, 16, 16),), tmp_path / "model.onnx", input_names=["image"], dynamo=True,
         verbose=False, external_data=False,
     )  # fmt: skip
-    from inferlens.execution import tasks
+    from inferlens.execution.build import save, single
 
-    case = tasks.single({"model": str(tmp_path / "model.onnx")}, label)
-    tasks.save(path, case, cache=tmp_path / "cache")
+    case = single({"model": str(tmp_path / "model.onnx")}, label)
+    save(path, case, cache=tmp_path / "cache")
     return path
 
 

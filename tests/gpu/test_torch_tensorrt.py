@@ -20,8 +20,8 @@ from inferlens.backends.torch_tensorrt.backend import TorchTensorRT  # noqa: E40
 from inferlens.backends.torch_tensorrt.library import find  # noqa: E402
 from inferlens.backends.torch_tensorrt.runner import TensorRtRunner  # noqa: E402
 from inferlens.errors import InferlensError, Unsupported  # noqa: E402
-from inferlens.execution import run as api  # noqa: E402
-from inferlens.execution import tasks  # noqa: E402
+from inferlens.execution import bench as api  # noqa: E402
+from inferlens.execution.build import save, single  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
 from inferlens.spec.case import TensorSpec  # noqa: E402
 from tests.backends import small  # noqa: E402
@@ -417,9 +417,9 @@ def test_a_saved_module_runs_from_its_file_and_is_checked_against_its_source(
 ) -> None:
     label = f"torch_tensorrt:{variant}"
     options = ["torch_tensorrt.min_block_size=1"]
-    case = tasks.single({"model": "tests.gpu.crash:good", "option": options}, label)
+    case = single({"model": "tests.gpu.crash:good", "option": options}, label)
     file = tmp_path / f"model{suffix}"
-    tasks.save(file, case, cache=tmp_path / "cache")
+    save(file, case, cache=tmp_path / "cache")
     words = {"output": str(tmp_path / "out"), "iterations": 20, "warmup": 5}
     (record,) = api.bench(str(file), trust=True, **words)
     assert (record.status, record.reason) == ("ok", "")

@@ -13,8 +13,8 @@ pytest.importorskip("torchvision")
 
 import inferlens  # noqa: E402
 from inferlens.backends.tensorrt.flavours import find  # noqa: E402
-from inferlens.execution import tracing  # noqa: E402
-from inferlens.execution.tracing import Traced  # noqa: E402
+from inferlens.execution import trace as tracing  # noqa: E402
+from inferlens.execution.trace import Traced  # noqa: E402
 from inferlens.trace import Category, read  # noqa: E402
 from inferlens.trace.analysis import Analysis  # noqa: E402
 

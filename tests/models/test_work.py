@@ -347,7 +347,7 @@ def test_an_exported_program_tells_its_modules() -> None:
 
 def test_an_onnx_file_is_counted_from_its_shapes(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
-    from inferlens.execution.profile_child import makers
+    from inferlens.execution.profile import makers
 
     class Net(nn.Module):
         def __init__(self) -> None:

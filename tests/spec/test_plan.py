@@ -11,12 +11,12 @@ from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, Support
 from inferlens.errors import InferlensError
 from inferlens.execution import scheduler
+from inferlens.execution import subprocess as processes
+from inferlens.execution.benchmark import BenchmarkJob
 from inferlens.execution.expand import Planned, cases_on, expand
-from inferlens.execution.observer import Silent
-from inferlens.execution.protocol import CaseJob
+from inferlens.execution.protocol import Observer, TaskResult
 from inferlens.execution.subprocess import Outcome
 from inferlens.models.model import ModelInfo, Origin
-from inferlens.record.record import Environment
 from inferlens.spec.case import TensorSpec
 from inferlens.spec.plan import Plan
 
@@ -232,12 +232,13 @@ def test_on_the_cpu_there_is_no_way_to_and_from_the_host() -> None:
 @pytest.mark.parametrize("rebuild", [True, False])
 def test_rebuild_reaches_the_job(rebuild: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jobs: list[Any] = []
-    monkeypatch.setattr(scheduler, "launch", lambda job, **_: jobs.append(job) or Outcome("crashed", "as planned"))
+    crashed: TaskResult[Any] = TaskResult(status="crashed")
+    monkeypatch.setattr(processes, "launch", lambda _, job, **__: jobs.append(job) or Outcome(crashed))
     plan = Plan.from_words({"model": "fake:demo", "rebuild": rebuild, "output": str(tmp_path)})
     (planned,) = cases(found=ModelInfo(spec="fake:demo", name="demo", format="fake"), backend="fake")
-    run = scheduler.Scheduler(plan, Silent(), tmp_path, None, Environment())
-    assert run.measure(planned).status == "crashed"
-    assert [job.rebuild for job in jobs if isinstance(job, CaseJob)] == [rebuild]
+    run = scheduler.Scheduler(plan, Observer(), tmp_path)
+    assert run.measure(planned)[0].status == "crashed"
+    assert [job.rebuild for job in jobs if isinstance(job, BenchmarkJob)] == [rebuild]
 
 
 def test_an_empty_axis_is_its_default() -> None:

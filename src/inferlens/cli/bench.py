@@ -70,7 +70,7 @@ def bench(
     """
     from inferlens.cli import screen
     from inferlens.cli.check import check as check_records
-    from inferlens.execution import run as api
+    from inferlens.execution.survey import cases_of
 
     words = {
         "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
@@ -86,7 +86,7 @@ def bench(
     plan = read_plan(words)
     screen.check(format)  # a format that does not exist is told before hours of measuring
     if dry_run:
-        list_cases(api.cases_of(plan), json)
+        list_cases(cases_of(plan), json)
         return
     report(plan, *measure(plan, reference), format, reference)
 
@@ -113,15 +113,14 @@ def measure(plan: Plan, reference: str | None = None) -> tuple[list[Record], boo
     """
     from inferlens.cli import screen
     from inferlens.cli.progress import Bar
-    from inferlens.execution import run as api
+    from inferlens.execution.bench import run
 
-    with Bar(screen.errors()) as bar:
-        collected = Collecting(bar, reference)
+    with Bar(screen.errors(), reference) as bar:
         try:
-            api.run(plan, collected)
+            run(plan, bar)
         except KeyboardInterrupt:
-            return collected.records, True
-    return collected.records, False
+            return bar.records, True
+    return bar.records, False
 
 
 def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, reference: str | None) -> None:
@@ -142,30 +141,6 @@ def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str
         raise typer.Exit(130)
     if not any(record.status == "ok" for record in records):
         raise typer.Exit(1)
-
-
-class Collecting:
-    """An observer that keeps the records, so that those of an interrupted plan are not lost, and passes all on."""
-
-    def __init__(self, bar: Any, reference: str | None = None) -> None:
-        self.records: list[Record] = []
-        self._bar = bar
-        self._reference = reference
-
-    def planned(self, cases: Sequence[Planned]) -> None:
-        """Refuses a reference that none of them can fit."""
-        from inferlens.views.reference import refuse_unknown
-
-        refuse_unknown([planned.case for planned in cases], self._reference)
-        self._bar.planned(cases)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._bar, name)
-
-    def done(self, record: Record, folder: Path) -> None:
-        """See :class:`inferlens.execution.observer.Observer`."""
-        self.records.append(record)
-        self._bar.done(record, folder)
 
 
 def list_cases(cases: Sequence[Planned], as_json: bool) -> None:

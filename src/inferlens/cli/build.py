@@ -82,18 +82,20 @@ def with_capability(given: list[str], capability: str, backend: str) -> list[str
 def run(words: dict[str, Any], backend: str, output: Path, builds: int, rebuild: bool, timeout: str) -> BuildReport:
     """Builds in a process of its own."""
     from inferlens.cli import screen
-    from inferlens.execution import tasks
+    from inferlens.execution.build import build as build_file
+    from inferlens.execution.build import single
     from inferlens.units import parse_duration
 
     check_output(output)
     seconds = parse_duration(timeout)
-    case = tasks.single(words, backend)
+    case = single(words, backend)
     with screen.busy(f"{words['model']}: {case.backend_label}") as phase:
-        done = tasks.build(
+        done = build_file(
             output, case, builds, trust=bool(words["trust"]), rebuild=rebuild, timeout=seconds, phase=phase
         )
     screen.warnings(done.warnings)
-    return done.result
+    assert done.found
+    return done.found
 
 
 def check_output(path: Path) -> None:

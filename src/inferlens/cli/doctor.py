@@ -21,11 +21,11 @@ def doctor(
 
     from inferlens.backends import BACKENDS
     from inferlens.cli import screen
-    from inferlens.execution import run as api
+    from inferlens.execution.survey import probe
     from inferlens.measure import environment
 
     here = environment.collect()
-    capabilities = api.probe(BACKENDS.names())
+    capabilities = probe(BACKENDS.names())
     if json:
         screen.data({"environment": here, "backends": capabilities})
         return

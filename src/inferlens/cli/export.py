@@ -35,16 +35,16 @@ def export(
     """
     from inferlens import units
     from inferlens.cli import screen
-    from inferlens.execution import tasks
+    from inferlens.execution.build import save, saver, single
 
     limit = units.parse_duration(timeout)
     words = {
         "model": model, "precision": precision, "batch": batch, "input": input, "option": option, "weights": weights,
         "trust": trust, "seed": seed,
     }  # fmt: skip
-    case = tasks.single(words, tasks.saver(to, backend))
+    case = single(words, saver(to, backend))
     with screen.busy(f"{model}: {case.backend_label}") as phase:
-        done = tasks.save(to, case, trust=bool(trust), rebuild=rebuild, phase=phase, timeout=limit)
+        done = save(to, case, trust=bool(trust), rebuild=rebuild, phase=phase, timeout=limit)
     screen.warnings(done.warnings)
     seconds = sum(phase.seconds for phase in done.phases)
     size = units.byte_count(to.stat().st_size)

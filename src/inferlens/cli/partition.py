@@ -41,8 +41,7 @@ def partition(
     from inferlens.cli import screen
     from inferlens.cli.partition_tables import Answer, show
     from inferlens.errors import InferlensError
-    from inferlens.execution import tasks
-    from inferlens.record.partition import Partition
+    from inferlens.execution import build
 
     if format not in ("table", "json"):
         raise InferlensError(f"'{format}' is no format of a partition.", expected="table or json")
@@ -50,13 +49,14 @@ def partition(
         "model": model, "option": option, "precision": precision, "batch": batch, "input": input, "weights": weights,
         "trust": trust, "seed": seed,
     }  # fmt: skip
-    cases = tasks.cases({name: value for name, value in words.items() if value is not None}, backend)
+    cases = build.cases({name: value for name, value in words.items() if value is not None}, backend)
     answers = []
     for number, case in enumerate(cases, 1):
         with screen.busy(f"{number} of {len(cases)}, {case.label}") as phase:
             try:
-                done = tasks.run("partition", case, Partition, trust=bool(trust), phase=phase)
-                answers.append(Answer(case, done.result, done.warnings))
+                done = build.partition(case, trust=bool(trust), phase=phase)
+                assert done.found
+                answers.append(Answer(case, done.found, done.warnings))
             except InferlensError as error:
                 answers.append(Answer(case, error))
     failures = [each.result for each in answers if isinstance(each.result, InferlensError)]

@@ -90,11 +90,11 @@ def _profile(plan: Plan, level: str, runs: int | None) -> None:
     from inferlens.cli.findings import show
     from inferlens.cli.modules import modules
     from inferlens.cli.progress import Bar
-    from inferlens.execution import profiling
+    from inferlens.execution.profile import RUNS, levels_of, run
 
-    levels = profiling.levels_of(level)
+    levels = levels_of(level)
     with Bar(screen.errors()) as bar:
-        profiles = profiling.run(plan, levels, runs or profiling.RUNS, bar)
+        profiles = run(plan, levels, runs or RUNS, bar)
     folders = [folder for _, folder in profiles]
     show(folders, top=FINDINGS, brief=True)
     screen.text("")

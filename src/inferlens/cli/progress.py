@@ -17,18 +17,27 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from inferlens import units
 from inferlens.analysis.interference.samples import finite, latencies
 from inferlens.execution.expand import Planned
+from inferlens.execution.protocol import Observer
 from inferlens.record.record import PhaseName, Record
 from inferlens.spec.case import Case
 from inferlens.stats.quantiles import median
+from inferlens.views.reference import refuse_unknown
 
 BEFORE_STEADY: dict[PhaseName, str] = {"load": "loading", "export": "exporting", "build": "building"}
 
 
-class Bar:
-    """An observer that draws."""
+class Bar(Observer):
+    """An observer that draws, and keeps the records, so that those of an interrupted plan are not lost.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        console: what to draw on.
+        reference: what the table is to be relative to; a plan of which no case fits that is refused.
+    """
+
+    def __init__(self, console: Console, reference: str | None = None) -> None:
+        self.records: list[Record] = []
         self._console = console
+        self._reference = reference
         self._cases = 0
         self._done = 0
         self._label = ""
@@ -54,30 +63,32 @@ class Bar:
         self._bar.stop()
 
     def planned(self, cases: Sequence[Planned]) -> None:
-        """See :class:`inferlens.execution.observer.Observer`."""
+        """See :class:`inferlens.execution.protocol.Observer`."""
+        refuse_unknown([planned.case for planned in cases], self._reference)
         self._cases = len(cases)
         self._bar.update(self._task, total=self._cases)
         self._note_lookup(cases)
 
     def doing(self, what: str) -> None:
-        """See :class:`inferlens.execution.observer.Observer`."""
+        """See :class:`inferlens.execution.protocol.Observer`."""
         self._draw(what)
 
     def began(self, case: Case) -> None:
-        """See :class:`inferlens.execution.observer.Observer`."""
+        """See :class:`inferlens.execution.protocol.Observer`."""
         self._label = case.label
         self._draw(f"{self._label}: starting")
 
     def phase(self, name: PhaseName) -> None:
-        """See :class:`inferlens.execution.observer.Observer`."""
+        """See :class:`inferlens.execution.protocol.Observer`."""
         self._draw(f"{self._label}: {BEFORE_STEADY.get(name, name)}")
 
     def progress(self, share: float) -> None:
-        """See :class:`inferlens.execution.observer.Observer`."""
+        """See :class:`inferlens.execution.protocol.Observer`."""
         self._draw(f"{self._label}: measuring", share)
 
     def done(self, record: Record, folder: Path) -> None:  # noqa: ARG002 - where it lies is said once, at the end
-        """See :class:`inferlens.execution.observer.Observer`."""
+        """See :class:`inferlens.execution.protocol.Observer`."""
+        self.records.append(record)
         self.ended(record.model.name, record.case, ending(record))
 
     def ended(self, model: str, case: Case, how: str) -> None:

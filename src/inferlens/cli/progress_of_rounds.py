@@ -25,18 +25,18 @@ class RoundsBar(Bar):
         self._first = ""
 
     def planned(self, cases: Sequence[Planned]) -> None:
-        """See :class:`inferlens.execution.observer.Observer`."""
+        """See :class:`inferlens.execution.protocol.Observer`."""
         super().planned(cases)
         self._rounds = len(cases) // 2
         self._first = cases[0].case.digest
 
     def began(self, case: Case) -> None:
-        """See :class:`inferlens.execution.observer.Observer`."""
+        """See :class:`inferlens.execution.protocol.Observer`."""
         self._label = self._side(case)  # the command line says which is which, and the bar has one line
         self._draw(f"{self._label}: starting")
 
     def done(self, record: Record, folder: Path) -> None:
-        """See :class:`inferlens.execution.observer.Observer`."""
+        """See :class:`inferlens.execution.protocol.Observer`."""
         if self._console.is_terminal:
             super().done(record, folder)
             return

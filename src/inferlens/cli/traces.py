@@ -11,7 +11,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from inferlens.execution.tracing import Traced
+    from inferlens.execution.trace import Traced
     from inferlens.spec.plan import Plan
 
 
@@ -38,13 +38,13 @@ def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
     """
     from inferlens.cli import screen
     from inferlens.cli.progress import Bar
-    from inferlens.execution import tracing
+    from inferlens.execution.trace import run, tracing_of
 
     given = {name: value for name, value in wanted.items() if value is not None}
     folder = given.pop("tensorboard", None)
     every = []
     with Bar(screen.errors()) as bar:
-        for made in tracing.run(plan, tracing.tracing_of(**given), folder, bar):
+        for made in run(plan, tracing_of(**given), folder, bar):
             every.append(made)
             bar.ended(made.model, made.case, _ending(made))
     console = screen.output()

@@ -1,8 +1,8 @@
 """Two cases against each other, in rounds, until it is known which is faster: ``inferlens ab``.
 
 A round is a fresh process of A and one of B. On the CPU both are there at once and take turns, some calls each
-(``turns``), so that whatever slows the machine down for a while slows down both. On a GPU, where what two processes
-hold and draw could not be told apart, one comes after the other, unless turns are asked for. Who goes first
+(``interleaver``), so that whatever slows the machine down for a while slows down both. On a GPU, where what two
+processes hold and draw could not be told apart, one comes after the other, unless turns are asked for. Who goes first
 alternates, so that a machine that becomes steadily slower is slower for both alike. Each process leaves its record.
 After each round ``stats.sequential`` looks at the ratio, at a level that allows for all the looks. A process that does
 not run to its end, or whose outputs are wrong, ends it without a verdict on speed: those that are left would mostly be
@@ -22,10 +22,10 @@ from inferlens.analysis.compare.side import MISSING, Side, read
 from inferlens.analysis.interference.samples import CaseRuns, in_turns, of
 from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError
-from inferlens.execution import run as api
 from inferlens.execution.expand import Planned, backends_named, expand
-from inferlens.execution.observer import Observer, Silent
-from inferlens.execution.scheduler import Scheduler
+from inferlens.execution.protocol import Observer
+from inferlens.execution.scheduler import Scheduler, scheduled
+from inferlens.execution.survey import found, named, probe
 from inferlens.record.record import Record
 from inferlens.spec.case_words import words_of
 from inferlens.spec.plan import Plan
@@ -76,13 +76,13 @@ def ab(
     """
     begin = time.monotonic()
     rule = Rule.from_words(metric, threshold, level, max_rounds, within)
-    observer = observer or Silent()
+    observer = observer or Observer()
     observer.doing("looking at the model and both backends")
-    with api.named(model, example_inputs) as (spec, found, live):
-        words = {**words, "model": spec, "mode": "throughput" if rule.metric == "throughput" else "latency"}
+    with named(model, example_inputs) as model:
+        words = {**words, "model": model.spec, "mode": "throughput" if rule.metric == "throughput" else "latency"}
         plans = _plans(words, a, b)
-        capabilities = api.probe(list(dict.fromkeys(name for plan in plans for name in backends_named(plan))))
-        models = found or api.find(plans[0].model)
+        capabilities = probe(list(dict.fromkeys(name for plan in plans for name in backends_named(plan))))
+        models = found(plans[0], model)
         pair = tuple(_only(name, expand(plan, models, capabilities)) for name, plan in zip("AB", plans, strict=True))
         if pair[0].case == pair[1].case:
             raise InferlensError(
@@ -92,8 +92,8 @@ def ab(
             )
         calls = _interleaved(interleave, pair) == "calls"
         observer.planned(pair * rule.max_rounds)
-        with api.embark(plans[0], observer, pair, live) as scheduler:
-            return Rounds(scheduler, pair, rule, on_round, begin, calls).run()
+        with scheduled(plans[0], observer, pair, model) as scheduler:
+            return ABRun(scheduler, pair, rule, on_round, begin, calls).run()
 
 
 def _interleaved(asked: str | None, pair: Sequence[Planned]) -> str:
@@ -147,7 +147,7 @@ def _only(side: str, planned: Sequence[Planned]) -> Planned:
 
 
 @dataclass
-class Rounds:
+class ABRun:
     """Rounds under way."""
 
     scheduler: Scheduler
@@ -171,10 +171,11 @@ class Rounds:
             begin = time.monotonic()
             self._round(self._looks.rounds)
             self._longest = max(self._longest, time.monotonic() - begin)
-            self.on_round(self.duel())
-        return self.duel()
+            self.on_round(self.so_far())
+        return self.so_far()
 
     def _round(self, number: int) -> None:
+        """Measures both sides once, and looks at all rounds so far."""
         order = [0, 1] if number % 2 == 0 else [1, 0]
         order.sort(key=lambda place: self.pair[place].refusal is None)  # nothing is measured beside what cannot run
         for place, record in zip(order, self._measured(order, number), strict=False):
@@ -201,7 +202,7 @@ class Rounds:
             yield from self.scheduler.measure_in_turns(pair, number)
             return
         for planned in pair:
-            yield self.scheduler.measure(planned, number)
+            yield self.scheduler.measure(planned, number)[0]
             if self._failed:
                 return
 
@@ -215,7 +216,7 @@ class Rounds:
         spent = time.monotonic() - self.begin
         return "time" if self._looks.rounds and spent + self._longest > self.rule.within else ""
 
-    def duel(self) -> ABResult:
+    def so_far(self) -> ABResult:
         """How it stands."""
         base, candidate = map(self._side, self._records, self._samples)
         found = self._looks.comparison
@@ -223,8 +224,9 @@ class Rounds:
         reason = found.reason if found else f"There is no verdict before {LEAST_ROUNDS} rounds."
         if self._failed:
             sides = [(name, side) for name, side in (("A", base), ("B", candidate)) if not side.ok]
-            told = [(name, side) for name, side in sides if side.state != MISSING]
-            reason = " ".join(f"{name}, {side.state}: {side.reason.rstrip('.')}." for name, side in told)
+            reason = " ".join(
+                f"{name}, {side.state}: {side.reason.rstrip('.')}." for name, side in sides if side.state != MISSING
+            )
         return ABResult(
             a=self.pair[0].case,
             b=self.pair[1].case,
@@ -238,7 +240,7 @@ class Rounds:
             interval=None if self._failed or not found else found.interval,
             base=base,
             candidate=candidate,
-            notes=(*other_work(self.pair[0].case, self.pair[1].case), *notes_of(base, candidate), *_waves(found)),
+            notes=(*other_work(self.pair[0].case, self.pair[1].case), *notes_of(base, candidate), *_dependence(found)),
             run=self.scheduler.id,
         )
 
@@ -248,7 +250,7 @@ class Rounds:
         return read(CaseRuns(tuple(records)), self.rule.metric, self.rule.level, samples)[0]
 
 
-def _waves(found: Comparison | None) -> list[str]:
+def _dependence(found: Comparison | None) -> list[str]:
     """What the reader must know where even what is measured in turns is not independent."""
     if not (found and found.resemblance):
         return []

@@ -1,33 +1,36 @@
-"""The whole flow of one case, from its description to its record; runs in a process of its own (see ``worker``)."""
+"""The task of measuring one case: warm up, take latencies, then throughput, and check what came out.
+
+Runs in the case's own process, after the first half that all tasks share (:class:`~inferlens.execution.worker.Child`).
+The timed loops are in ``backends.clocks``, and what is wrong is decided in ``measure.agreement``.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import partial, reduce
-from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
-from inferlens.backends import BACKENDS
 from inferlens.backends.base import TOLERANCES, Outputs, Preparation, Runner
 from inferlens.backends.host_io import HostIo
-from inferlens.execution.protocol import Answer, CaseJob
-from inferlens.measure import agreement, memory, series, stopping
+from inferlens.execution.protocol import CaseJob
+from inferlens.execution.worker import Child
+from inferlens.measure import agreement, series, stopping
 from inferlens.measure.feeding import Feeding
-from inferlens.measure.turn import Turn
-from inferlens.models import inputs, resolve
+from inferlens.models import inputs
 from inferlens.models.model import Model
-from inferlens.record.record import EMPTY_KERNEL, Agreement, Measurement, ModelFacts
-from inferlens.spec.case import MAX_TIME, Case
+from inferlens.record.record import EMPTY_KERNEL, Agreement, Measurement
+from inferlens.spec.case import MAX_TIME, Budget, Case
 from inferlens.stats.quantiles import median
 from inferlens.units import duration
 
-Progress = Callable[[float], None]
 THROUGHPUT_SECONDS = 2.0  # where throughput alone is measured
 LEAST_THROUGHPUT = 0.5  # beside a short series of latencies
+LATENCY_SHARE = 0.8  # of the time, where both are measured
 KEPT_WARMUP = stopping.MOST_SAMPLES
 ONE_IN_FLIGHT = (
     "one-in-flight",
@@ -41,172 +44,160 @@ STATIC = (
 )
 
 
-class Flight:
-    """One case under way: what has been learned so far, kept even if the next step fails."""
+class ReferenceJob(CaseJob, frozen=True, kw_only=True):
+    """Write the case's outputs to ``path`` (.npz), for inputs drawn from ``inputs_seed``.
 
-    def __init__(
-        self,
-        job: CaseJob,
-        preparation: Preparation,
-        progress: Progress,
-        deliver: Callable[[Answer], None],
-        keep: Callable[[Answer], None] = lambda _: None,
-        turn: Turn | None = None,
-    ) -> None:
-        self.job = job
-        self.turn = turn or Turn()
-        self.preparation = preparation
-        self.progress = progress
-        self.deliver = deliver
-        self.keep = keep
-        self.model: ModelFacts | None = None
-        self.runner: Runner | None = None
-        self.measurements: tuple[Measurement, ...] = ()
-        self.agreement: Agreement | None = None
-
-    def answer(self, status: Any, reason: str = "", hint: str = "") -> Answer:
-        """What is known now, as the worker's answer."""
-        return Answer(
-            status=status,
-            reason=reason,
-            hint=hint,
-            model=self.model,
-            phases=tuple(self.preparation.phases),
-            measurements=self.measurements,
-            agreement=self.agreement,
-            memory=memory.peak(self.runner),
-            facts=self.preparation.facts,
-            artefacts=tuple(self.preparation.artefacts),
-            warnings=tuple(self.preparation.warnings),
-        )
-
-
-def run_case(flight: Flight) -> None:
-    """Loads, prepares, warms up, measures and checks one case.
-
-    The answer is delivered before the runner lets go of its device, which is where libraries like to crash.
-
-    Raises:
-        Exception: whatever the model or the backend raises; ``flight`` then has what was learned until there.
+    Inputs have a seed of their own: what a compiled file was made from keeps the seed of its weights.
     """
-    job, preparation, phase = flight.job, flight.preparation, flight.preparation.phase
-    flight.turn.wait()
-    backend = BACKENDS.get(job.case.backend)()
-    with phase("load"):
-        model = resolve.load(job.case, trust=job.trust, live=_path(job.live))
-    flight.model = model.facts
-    arrays = inputs.make_inputs(model, job.case.seed)
-    runner = backend.prepare(model, job.case, preparation)
-    if any(spec.dynamic for spec in model.inputs) and not backend.capabilities().dynamic_shapes:
-        preparation.warn(*STATIC)
-    with HostIo(runner) if job.case.io == "host" else runner as runner:
-        flight.runner = runner
-        feeding = Feeding(runner, model, job.case, arrays, preparation)
-        with phase("first inference"):
-            outputs = runner.infer(feeding.first)
-            runner.synchronize()
-        first = runner.collect(outputs)
-        judge = partial(_agreement, model, job, backend.tolerance(job.case))
+
+    path: str
+    inputs_seed: int
+
+
+class Reference(Struct, frozen=True, kw_only=True):
+    """Where the reference's outputs are kept for this run, or why there are none."""
+
+    name: str
+    path: str = ""
+    weights_sha256: str = ""
+    missing: str = ""
+
+
+class BenchmarkJob(CaseJob, frozen=True, kw_only=True):
+    """Measure the case within ``budget`` and compare its outputs with those of ``reference``."""
+
+    budget: Budget
+    reference: Reference
+
+
+class Measured(Struct, frozen=True, kw_only=True):
+    """What was measured, and whether the outputs were right."""
+
+    measurements: tuple[Measurement, ...] = ()
+    agreement: Agreement | None = None
+
+
+def reference(job: ReferenceJob, child: Child) -> str:
+    """Writes the reference's outputs, and gives the hash of the weights that they came from."""
+    model = child.load()
+    arrays = inputs.make_inputs(model, job.inputs_seed)
+    with child.prepare(model) as runner:
+        outputs = runner.collect(child.infer_first(runner, runner.place(arrays)))
+    files: dict[str, Any] = {f"output{index}": value for index, value in enumerate(outputs)}
+    np.savez(job.path, **files)
+    return model.weights_sha256
+
+
+def benchmark(job: BenchmarkJob, child: Child) -> Measured:
+    """Measures and checks the case: latency first, then throughput for a quarter of the time that the latency took.
+
+    Should the deadline come in the middle of throughput, latencies are the answer: they are whole, and the outputs
+    before them were compared.
+    """
+    case, phase = job.case, child.preparation.phase
+    mode = "latency" if case.one_at_a_time else job.budget.mode
+    child.turn.wait()
+    model = child.load()
+    arrays = inputs.make_inputs(model, case.seed)
+    runner = child.prepare(model)
+    if any(spec.dynamic for spec in model.inputs) and not child.backend.capabilities().dynamic_shapes:
+        child.preparation.warn(*STATIC)
+    with HostIo(runner) if case.io == "host" else runner as runner:
+        child.runner = runner
+        feeding = Feeding(runner, model, case, arrays, child.preparation)
+        first = runner.collect(child.infer_first(runner, feeding.first))
+        judge = partial(_agreement, model, job, child.backend.tolerance(case))
         with phase("warm-up"):
-            flight.measurements = _warm_up(runner, feeding, job, preparation)
-        flight.turn.wait()
+            taken = _warm_up(runner, feeding, job.budget, child.preparation)
+        child.found = Measured(measurements=taken)
+        child.turn.wait()
         with phase("steady state"):
-            _measure(flight, runner, feeding, lambda: judge(first))
+            latencies: Sequence[float] = ()
+            if mode != "throughput":
+                calls = _latencies(job, child, runner, feeding, LATENCY_SHARE if mode == "both" else 1.0)
+                taken, latencies = (*taken, *calls), calls[0].values
+                child.found = Measured(measurements=taken)
+            if mode == "both":
+                child.keep(Measured(measurements=taken, agreement=judge(first)))
+            if mode != "latency":
+                taken = (*taken, _throughput(job, child, runner, feeding, latencies))
+                child.found = Measured(measurements=taken)
         floor = runner.clock.floor()
         if floor is not None:
-            preparation.facts[EMPTY_KERNEL] = {"gpu_seconds": floor}
-        last = runner.collect(runner.infer(feeding.first))
-        flight.agreement = judge(first, last)
-        _tell_lower_precision(flight.agreement, job.case, preparation)
-        flight.deliver(flight.answer("ok"))
+            child.preparation.facts[EMPTY_KERNEL] = {"gpu_seconds": floor}
+        found = judge(first, runner.collect(runner.infer(feeding.first)))
+        _warn_of_lower_precision(found, case, child.preparation)
+        measured = Measured(measurements=taken, agreement=found)
+        child.deliver(measured)  # before the runner lets go of its device
+    return measured
 
 
-def reference_outputs(
-    case: Case, *, trust: bool, live: str | None, folder: Path, inputs_seed: int | None = None
-) -> tuple[Outputs, str]:
-    """Outputs of ``case``, and the hash of the weights they came from.
-
-    Inputs may have a seed of their own: what a compiled file was made from keeps the seed of its weights.
-    """
-    backend = BACKENDS.get(case.backend)()
-    model = resolve.load(case, trust=trust, live=_path(live))
-    arrays = inputs.make_inputs(model, case.seed if inputs_seed is None else inputs_seed)
-    with backend.prepare(model, case, Preparation(folder, folder)) as runner:
-        return runner.collect(runner.infer(runner.place(arrays))), model.weights_sha256
-
-
-def _warm_up(runner: Runner, feeding: Feeding, job: CaseJob, preparation: Preparation) -> tuple[Measurement, ...]:
+def _warm_up(runner: Runner, feeding: Feeding, budget: Budget, preparation: Preparation) -> tuple[Measurement, ...]:
     """The latencies of the calls before the first sample, until they are steady."""
-    rule = stopping.warmup_rule(job.budget)
+    rule = stopping.warmup_rule(budget)
     taken = series.latency(runner, feeding.latency, rule, lambda _: None, "warm-up")
     preparation.facts["warm-up calls"] = len(rule.samples)
     preparation.facts["warm-up seconds"] = round(rule.spent, 6)
     # Enqueue and GPU times of the warm-up are of no use, nor is the beginning of a very long one.
     return tuple(
-        msgspec.structs.replace(one, samples=one.samples[-KEPT_WARMUP:], begins=one.begins[-KEPT_WARMUP:])
-        for one in taken[:1]
+        replace(one, samples=one.samples[-KEPT_WARMUP:], begins=one.begins[-KEPT_WARMUP:]) for one in taken[:1]
     )
 
 
-def _measure(flight: Flight, runner: Runner, feeding: Feeding, agreement_so_far: Callable[[], Agreement]) -> None:
-    """Latency first, then throughput for a quarter of the time that the latency took; each is kept once it is known.
+def _latencies(
+    job: BenchmarkJob, child: Child, runner: Runner, feeding: Feeding, share: float
+) -> tuple[Measurement, ...]:
+    """Latencies, and with them what the clock tells of their parts; ``share`` is theirs of the steady state."""
+    rule = stopping.sampling_rule(job.budget)
+    taken = series.latency(runner, feeding.latency, rule, lambda part: child.progress(share * part), turn=child.turn)
+    if rule.missed:
+        child.preparation.warn("not-reached", rule.missed.message, rule.missed.advice)
+    return taken
 
-    Should the deadline come in the middle of throughput, latencies are the answer: they are whole, and the outputs
-    before them were compared.
-    """
-    job, budget, progress = flight.job, flight.job.budget, flight.progress
-    # Caches are cold, or inputs rotate, for one call at a time alone.
-    mode = "latency" if job.case.cold or job.case.rotate else budget.mode
-    share = {"latency": 1.0, "throughput": 0.0, "both": 0.8}[mode]
-    if mode == "throughput":
-        typical = series.typical_latency(runner, feeding.throughput)
+
+def _throughput(
+    job: BenchmarkJob, child: Child, runner: Runner, feeding: Feeding, latencies: Sequence[float]
+) -> Measurement:
+    """Calls per second, for a time that follows from the latencies; without any, for the time that was asked for."""
+    budget, depth = job.budget, job.case.depth
+    if latencies:
+        typical, seconds, done = median(latencies), max(0.25 * sum(latencies), LEAST_THROUGHPUT), LATENCY_SHARE
+    else:
+        typical, done = series.typical_latency(runner, feeding.throughput), 0.0
         seconds = min(budget.seconds or THROUGHPUT_SECONDS, budget.max_time or math.inf)
         if budget.seconds and seconds < budget.seconds:
             message = f"Throughput was measured for {duration(seconds)} of {duration(budget.seconds)}: the time was up."
-            flight.preparation.warn("not-reached", message, stopping.LONGER)
-    else:
-        rule = stopping.sampling_rule(budget)
-        latencies = series.latency(runner, feeding.latency, rule, lambda part: progress(share * part), turn=flight.turn)
-        flight.measurements += latencies
-        if rule.missed:
-            flight.preparation.warn("not-reached", rule.missed.message, rule.missed.advice)
-        samples = latencies[0].values
-        typical, seconds = median(samples), max(0.25 * sum(samples), LEAST_THROUGHPUT)
-    if mode == "latency":
-        return
-    if mode == "both":
-        flight.keep(msgspec.structs.replace(flight.answer("ok"), agreement=agreement_so_far()))
-    callers = feeding.callers(job.case.depth)
-    if (job.case.depth or 1) > 1 and not (runner.clock.asynchronous or callers):
-        flight.preparation.warn(*ONE_IN_FLIGHT)
-    rates = series.throughput(
+            child.preparation.warn("not-reached", message, stopping.LONGER)
+    callers = feeding.callers(depth)
+    if (depth or 1) > 1 and not (runner.clock.asynchronous or callers):
+        child.preparation.warn(*ONE_IN_FLIGHT)
+    return series.throughput(
         runner,
         feeding.throughput,
         typical,
         seconds,
-        lambda part: progress(share + (1 - share) * part),
-        job.case.depth,
+        lambda part: child.progress(done + (1 - done) * part),
+        depth,
         callers,
         max(budget.max_time or MAX_TIME, seconds),
-        flight.turn,
+        child.turn,
     )
-    flight.measurements += (rates,)
 
 
-def _agreement(model: Model, job: CaseJob, tolerance: float, *taken: Outputs) -> Agreement:
+def _agreement(model: Model, job: BenchmarkJob, tolerance: float, *taken: Outputs) -> Agreement:
     """Agreement of outputs with the reference, the worst of those taken at several times."""
     name = job.reference.name
     if not job.reference.path:
         return agreement.unchecked(name, job.reference.missing)
     with np.load(job.reference.path, allow_pickle=False) as file:
-        reference = [file[f"output{index}"] for index in range(len(file.files))]
+        expected = [file[f"output{index}"] for index in range(len(file.files))]
     if job.reference.weights_sha256 != model.weights_sha256:
         reason = "the weights differ from the reference's: building the model twice does not give the same weights"
         return agreement.unchecked(name, reason)
-    return reduce(agreement.worse, (agreement.compare(outputs, reference, tolerance, name) for outputs in taken))
+    return reduce(agreement.worse, (agreement.compare(outputs, expected, tolerance, name) for outputs in taken))
 
 
-def _tell_lower_precision(found: Agreement, case: Case, preparation: Preparation) -> None:
+def _warn_of_lower_precision(found: Agreement, case: Case, preparation: Preparation) -> None:
     """Warns of fp32 that is none: some libraries compute in TF32 although that is off."""
     error = found.rel_l2 or 0.0
     if case.precision == "fp32" and found.agrees and error > TOLERANCES["fp32"] and not case.options.get("tf32"):
@@ -216,7 +207,3 @@ def _tell_lower_precision(found: Agreement, case: Case, preparation: Preparation
             "a lower precision than it was told to.",
             "Compare it with the others' TF32, such as --option pytorch.tf32=true.",
         )
-
-
-def _path(text: str | None) -> Path | None:
-    return Path(text) if text else None

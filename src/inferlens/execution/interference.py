@@ -1,4 +1,4 @@
-"""What the machine did to a case: the log of the watch, held against the samples that the case's process answered."""
+"""What the machine did to a case: the monitor's log, held against the samples that the case's process took."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from msgspec.structs import replace
 
 from inferlens.analysis.interference.energy import cpu_energy_per_item, energy_per_item
 from inferlens.analysis.interference.mark import mark
-from inferlens.execution.protocol import Answer
+from inferlens.execution.benchmark import Measured
+from inferlens.execution.protocol import TaskResult
 from inferlens.record.machine import Energy, MachineLog, Marks, peak_device_memory
 from inferlens.record.record import Measurement, Memory, Metric
 from inferlens.spec.case import Case
@@ -17,7 +18,7 @@ LEAST_WINDOWS = 5
 NO_ENERGY = "another case was measured in turns with it, and took energy of its own"
 
 
-class Conditions(Struct, frozen=True, kw_only=True):
+class Interference(Struct, frozen=True, kw_only=True):
     """The part of a record that the case's own process cannot know; names as in the record."""
 
     memory: Memory
@@ -34,41 +35,41 @@ class Conditions(Struct, frozen=True, kw_only=True):
         return decisive is not None and decisive.repeat
 
 
-def conditions(
+def interference(
     case: Case,
-    answer: Answer,
+    result: TaskResult[Measured],
     log: MachineLog | None,
     *,
     repeated: bool = False,
     last: bool = False,
     in_turns: bool = False,
-) -> Conditions:
+) -> Interference:
     """What ``log`` says about what was measured.
 
     Args:
         case: what was measured.
-        answer: what its process answered.
+        result: what its process answered.
         log: what the machine did meanwhile; ``None`` if it was not watched.
         repeated: whether this is the second time already, because the first was disturbed.
         last: whether there will be no second time, for another reason.
         in_turns: whether another case was measured in between: memory of the GPU and energy are of both then.
     """
     device = peak_device_memory(log) if log and case.device == "cuda" and not in_turns else None
-    memory = answer.memory
+    memory = result.memory
     if device:
         memory = replace(memory, device_peak=device.bytes, device_basis=device.basis)
-    memory = _with_buffers(memory, case, answer)
-    calls, windows = _timed(answer, "latency"), _timed(answer, "throughput")
+    memory = _with_buffers(memory, case, result)
+    calls, windows = _timed(result, "latency"), _timed(result, "throughput")
     if log is None or not (calls or windows):
-        return Conditions(memory=memory)
+        return Interference(memory=memory)
     marks = mark(calls.begins, calls.values, log, repeated=repeated, last=last) if calls else None
     window_marks = None
     if windows:
         seconds = [windows.calls / rate for rate in windows.values]
         window_marks = mark(windows.begins, seconds, log, repeated=repeated, last=last, least=LEAST_WINDOWS)
     spans = [measured for measured in (calls, windows) if measured]
-    energy = Energy(reason=NO_ENERGY) if in_turns else _energy(case, answer, calls or windows, log)
-    return Conditions(
+    energy = Energy(reason=NO_ENERGY) if in_turns else _energy(case, result, calls or windows, log)
+    return Interference(
         memory=memory,
         machine=log.between(spans[0].begins[0], _end(spans[-1])),
         marks=marks,
@@ -78,13 +79,13 @@ def conditions(
     )
 
 
-def _with_buffers(memory: Memory, case: Case, answer: Answer) -> Memory:
+def _with_buffers(memory: Memory, case: Case, result: TaskResult[Measured]) -> Memory:
     """The peaks' bases, with what measuring itself took in them: buffers that flush caches, inputs that rotate.
 
     They are not taken off the peaks, for the peak may have been before there were any.
     """
-    flushing = int(answer.facts.get("flushed_bytes", 0))
-    rotating = int(answer.facts.get("rotating inputs", {}).get("bytes", 0))
+    flushing = int(result.facts.get("flushed_bytes", 0))
+    rotating = int(result.facts.get("rotating inputs", {}).get("bytes", 0))
     on_host = case.device == "cpu" or case.io == "host"
     device = (0 if case.device == "cpu" else flushing) + (0 if on_host else rotating)
     host = flushing + rotating - device
@@ -102,9 +103,10 @@ def _basis(basis: str, buffers: int) -> str:
     return f"{basis}; up to {byte_count(buffers)} of it are the buffers of --cold and --rotate"
 
 
-def _timed(answer: Answer, metric: Metric) -> Measurement | None:
+def _timed(result: TaskResult[Measured], metric: Metric) -> Measurement | None:
     """What was measured of a metric, if it is known when."""
-    found = next((m for m in answer.measurements if m.metric == metric), None)
+    taken = result.found.measurements if result.found else ()
+    found = next((each for each in taken if each.metric == metric), None)
     return found if found and found.samples and len(found.begins) == len(found.samples) else None
 
 
@@ -113,12 +115,12 @@ def _end(measured: Measurement) -> float:
     return measured.begins[-1] + (measured.calls / last if measured.unit == "calls/s" else last)
 
 
-def _energy(case: Case, answer: Answer, measured: Measurement | None, log: MachineLog) -> Energy:
+def _energy(case: Case, result: TaskResult[Measured], measured: Measurement | None, log: MachineLog) -> Energy:
     if case.cold:
         return Energy(reason="the caches were flushed between calls, which takes energy of its own")
     if measured is None:
         return Energy(reason="nothing was measured")
-    inputs = answer.model.inputs if answer.model else ()
+    inputs = result.model.inputs if result.model else ()
     batch = inputs[0].shape[0] if inputs and inputs[0].shape else 1
     of = energy_per_item if case.device == "cuda" else cpu_energy_per_item
     return of(log, measured.begins[0], _end(measured), batch * measured.calls * len(measured.samples))

@@ -37,7 +37,7 @@ class Shared(Turn):
 
     chunk_seconds = 0.1
     chunk_calls = 4
-    chunks_told = 3
+    chunks_a_report = 3
     lead = 0.03
 
     def __init__(self, ask: Callable[[bool], None], answers: int) -> None:
@@ -68,8 +68,8 @@ def _rest(most: float = 0.5) -> None:
 class Slot:
     """What the parent knows of one of the two: its process, and whether it waits, has enough, or has ended."""
 
-    def __init__(self, turns: Turns) -> None:
-        self._turns = turns
+    def __init__(self, interleaver: Interleaver) -> None:
+        self._interleaver = interleaver
         self.pid: int | None = None
         self.asked = self.waiting = self.enough = self.ended = False
         self._answers = -1
@@ -82,32 +82,32 @@ class Slot:
 
     def started(self, pid: int, answers: int) -> None:
         """The process has begun, and is answered through the descriptor ``answers``, which is closed when it ends."""
-        with self._turns.lock:
+        with self._interleaver.lock:
             self.pid, self._answers = pid, answers
-            self._turns.look(self)
+            self._interleaver.look(self)
 
     def neighbour(self) -> int | None:
         """The number of the other one's process, once it has begun."""
-        return self._turns.other(self).pid
+        return self._interleaver.other(self).pid
 
     def waits(self, enough: bool) -> None:
         """The process has done what it had to, but for the first time, and asks for its turn."""
-        with self._turns.lock:
+        with self._interleaver.lock:
             self.waiting, self.enough, self._since = True, enough, time.monotonic()
             if self.asked:
-                self._turns.next = self._turns.other(self)
+                self._interleaver.next = self._interleaver.other(self)
             self.asked = True
-            self._turns.look(self)
+            self._interleaver.look(self)
 
     def end(self) -> None:
         """The process has ended."""
-        with self._turns.lock:
+        with self._interleaver.lock:
             if self.ended:
                 return
             self.ended = True
             if self._answers >= 0:
                 os.close(self._answers)
-            self._turns.look(self)
+            self._interleaver.look(self)
 
     def go(self, word: bytes) -> None:
         """Lets the process go on."""
@@ -122,18 +122,18 @@ class Slot:
                 os.killpg(self.pid, signal.SIGKILL)
 
 
-class Turns:
-    """Two seats, and which is ``next`` to go. The threads of both processes hold the ``lock`` when anything changes."""
+class Interleaver:
+    """Two slots, and which is ``next`` to go. The threads of both processes hold the ``lock`` when anything changes."""
 
     def __init__(self) -> None:
-        self.seats = (Slot(self), Slot(self))
-        self.next = self.seats[0]
+        self.slots = (Slot(self), Slot(self))
+        self.next = self.slots[0]
         self.lock = threading.RLock()
         self._stopped = False
 
     def other(self, slot: Slot) -> Slot:
         """The one beside ``slot``."""
-        return self.seats[slot is self.seats[0]]
+        return self.slots[slot is self.slots[0]]
 
     def look(self, slot: Slot) -> None:
         """Lets the one go whose turn it is, if it waits; if it has ended, the other one. After a change of ``slot``."""
@@ -148,31 +148,31 @@ class Turns:
         """Ends both processes, and those that are yet to start."""
         with self.lock:
             self._stopped = True
-            for slot in self.seats:
+            for slot in self.slots:
                 slot.kill()
 
 
 def both(first: Callable[[Slot], Result], second: Callable[[Slot], Result]) -> tuple[Result, Result]:
-    """What two functions return that run at the same time, each given a slot of the same two turns.
+    """What two functions return that run at the same time, each given a slot of the same interleaver.
 
     Raises:
         BaseException: whatever ends one of them, or this; both have ended then.
     """
-    turns = Turns()
+    interleaver = Interleaver()
 
     def run(do: Callable[[Slot], Result], slot: Slot) -> Result:
         try:
             return do(slot)
         except BaseException:
-            turns.stop()
+            interleaver.stop()
             raise
         finally:
             slot.end()  # also if it never came to a process
 
     with ThreadPoolExecutor(2, "inferlens-turns") as pool:
         try:
-            begun = [pool.submit(run, do, slot) for do, slot in zip((first, second), turns.seats, strict=True)]
+            begun = [pool.submit(run, do, slot) for do, slot in zip((first, second), interleaver.slots, strict=True)]
             return begun[0].result(), begun[1].result()
         except BaseException:
-            turns.stop()
+            interleaver.stop()
             raise

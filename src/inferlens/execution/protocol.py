@@ -1,70 +1,60 @@
-"""What crosses between the parent process and a worker: jobs one way, events and an answer the other. Only data."""
+"""What crosses between the parent process and a worker: an order one way, events and a result the other. Only data.
+
+A task is a function ``task(job, child) -> found`` of a module that the worker can import: an order names it. What it
+finds lies in a :class:`TaskResult`, also if it ends badly on the way. An :class:`Observer` is told of all that happens.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+import importlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Struct
 
-from inferlens.backends.base import Capabilities
-from inferlens.backends.profiling.step_traces import Tracing
-from inferlens.models.model import ModelInfo
-from inferlens.record.kernel_profile import Kernels
-from inferlens.record.layer_profile import Layers, Level
-from inferlens.record.record import (
-    Agreement,
-    Artefact,
-    Measurement,
-    Memory,
-    ModelFacts,
-    Phase,
-    PhaseName,
-    Status,
-    Warning,
-)
-from inferlens.record.work import Ceilings, Work
-from inferlens.spec.case import Budget, Case
+from inferlens.execution.expand import Planned
+from inferlens.record.record import Artefact, Memory, ModelFacts, Phase, PhaseName, Record, Status, Warning
+from inferlens.spec.case import Case
+
+Found = TypeVar("Found")
+J = TypeVar("J", bound="Job")
+Task = Callable[[J, Any], Found]
 
 
-class Reference(Struct, frozen=True, kw_only=True):
-    """Where the reference's outputs are kept for this run, or why there are none."""
+class Order(Struct, frozen=True):
+    """A task by its name, and the job that it is given."""
 
-    name: str
-    path: str = ""
-    weights_sha256: str = ""
-    missing: str = ""
+    task: str
+    job: msgspec.Raw
 
+    @staticmethod
+    def of(task: Task[J, Found], job: J) -> Order:
+        """The order to do ``job``."""
+        return Order(f"{task.__module__}:{task.__qualname__}", msgspec.Raw(msgspec.json.encode(job)))
 
-class ProbeJob(Struct, frozen=True, kw_only=True, tag="probe"):
-    """Find out what the backends can do here."""
-
-    backends: tuple[str, ...]
-
-
-class FindJob(Struct, frozen=True, kw_only=True, tag="find"):
-    """Find out what models' names mean."""
-
-    models: tuple[str, ...]
+    def opened(self) -> tuple[Task[Any, Any], Job]:
+        """The task and its job."""
+        module, _, name = self.task.partition(":")
+        task = getattr(importlib.import_module(module), name)
+        return task, msgspec.json.decode(self.job, type=get_type_hints(task)["job"])
 
 
-class ReferenceJob(Struct, frozen=True, kw_only=True, tag="reference"):
-    """Write the outputs of ``case`` to ``path`` (.npz), for inputs drawn from ``inputs_seed``."""
-
-    case: Case
-    path: str
-    inputs_seed: int
-    trust: bool = False
-    live: str | None = None
+class Job(Struct, frozen=True, kw_only=True):
+    """What a task is given: here nothing, for tasks that are about no case."""
 
 
-class JobOnCase(Struct, frozen=True, kw_only=True):
-    """What is said of every job that prepares a case.
+class CaseJob(Job, frozen=True, kw_only=True):
+    """What every task on a case is given.
 
     Attributes:
         folder: where artefacts go.
         cache: where to keep what is worth keeping between cases.
+        trust: whether files that can run code may be opened.
         rebuild: whether to make anew what is in the cache.
+        live: the file of a live module.
+        level: what the runner is to be profiled for; empty: nothing.
     """
 
     case: Case
@@ -72,159 +62,32 @@ class JobOnCase(Struct, frozen=True, kw_only=True):
     cache: str
     trust: bool = False
     rebuild: bool = False
-
-
-class CaseJob(JobOnCase, frozen=True, kw_only=True, tag="case"):
-    """Measure ``case``."""
-
-    budget: Budget
-    reference: Reference
     live: str | None = None
+    level: str = ""
 
 
-class TaskJob(JobOnCase, frozen=True, kw_only=True, tag="task"):
-    """Have the backend of ``case`` do something with its model other than run it: ``save`` it, for example.
+class TaskResult(Struct, Generic[Found], frozen=True, kw_only=True):
+    """How a task ended, and what was learned on the way; the fields that a record has, too, are as in a record.
 
     Attributes:
-        task: name of the backend's method.
-        arguments: of the method, by name; ``path`` is a file's.
+        found: what the task is for; where it ended badly, what of it was known until then.
     """
 
-    task: Literal["save", "build", "partition"]
-    arguments: dict[str, Any] = {}
-
-
-class ProfileJob(JobOnCase, frozen=True, kw_only=True, tag="profile"):
-    """Profile ``case`` at a level, in ``runs`` calls after ``warmup`` others."""
-
-    level: Level
-    runs: int
-    warmup: int
-    live: str | None = None
-
-
-class TraceJob(JobOnCase, frozen=True, kw_only=True, tag="trace"):
-    """Trace steps of ``case`` with torch.profiler, after ``untraced`` calls without it; files go to ``folder``."""
-
-    tracing: Tracing
-    untraced: int
-    live: str | None = None
-
-
-class CeilingsJob(Struct, frozen=True, kw_only=True, tag="ceilings"):
-    """Measure what ``device`` reaches at best; ``name`` is what it is called, ``threads`` are those of the CPU."""
-
-    device: str
-    name: str
-    threads: int | None = None
-
-
-Job = ProbeJob | FindJob | ReferenceJob | CaseJob | ProfileJob | TraceJob | TaskJob | CeilingsJob
-
-
-class Ended(Struct, frozen=True, kw_only=True):
-    """How the job on a case ended, and what was learned on the way."""
-
-    status: Status
+    status: Status = "ok"
     reason: str = ""
     hint: str = ""
     model: ModelFacts | None = None
     phases: tuple[Phase, ...] = ()
     warnings: tuple[Warning, ...] = ()
-
-
-class Answer(Ended, frozen=True, kw_only=True):
-    """A worker's answer to a :class:`CaseJob`: the part of the record that it knows."""
-
-    measurements: tuple[Measurement, ...] = ()
-    agreement: Agreement | None = None
-    memory: Memory = Memory()
     facts: dict[str, Any] = {}
     artefacts: tuple[Artefact, ...] = ()
+    memory: Memory = Memory()
+    found: Found | None = None
 
 
-class ProfileAnswer(Ended, frozen=True, kw_only=True):
-    """A worker's answer to a :class:`ProfileJob`: the part of the profile that it knows."""
-
-    layers: Layers | None = None
-    kernels: Kernels | None = None
-    work: Work | None = None
-    facts: dict[str, Any] = {}
-
-
-class Shown(Struct, frozen=True, kw_only=True):
-    """What a trace file shows.
-
-    Attributes:
-        steps: seconds of each.
-        operators, gpu: the share of their time in which an operator of PyTorch was called, or a GPU was at work.
-        events: how many there are.
-        notes: what was amiss when it was read, a sentence each.
-    """
-
-    steps: tuple[float, ...] = ()
-    operators: float = 0.0
-    gpu: float = 0.0
-    events: int = 0
-    notes: tuple[str, ...] = ()
-
-
-class TraceAnswer(Ended, frozen=True, kw_only=True):
-    """A worker's answer to a :class:`TraceJob`.
-
-    Attributes:
-        files: names of the trace files, one for each cycle.
-        shown: what is in each.
-        before: seconds of the calls without a profiler.
-    """
-
-    files: tuple[str, ...] = ()
-    shown: tuple[Shown, ...] = ()
-    before: tuple[float, ...] = ()
-
-
-class Failure(Struct, frozen=True, kw_only=True):
-    """An error a user can act on, crossing the process border."""
-
-    what: str
-    expected: str = ""
-    hint: str = ""
-
-
-class TaskAnswer(Struct, frozen=True, kw_only=True):
-    """A worker's answer to a :class:`TaskJob`: what the method returned, as JSON, or why it did not."""
-
-    result: msgspec.Raw = msgspec.Raw(b"null")
-    failure: Failure | None = None
-    phases: tuple[Phase, ...] = ()
-    facts: dict[str, Any] = {}
-    warnings: tuple[Warning, ...] = ()
-
-
-class CeilingsAnswer(Struct, frozen=True, kw_only=True):
-    """A worker's answer to a :class:`CeilingsJob`: the ceilings, or why they could not be measured."""
-
-    ceilings: Ceilings | None = None
-    reason: str = ""
-
-
-class ProbeAnswer(Struct, frozen=True):
-    """Capabilities by backend."""
-
-    capabilities: dict[str, Capabilities]
-
-
-class FindAnswer(Struct, frozen=True):
-    """What was found, in the order asked; a failure where a name means nothing."""
-
-    found: tuple[ModelInfo | None, ...]
-    failures: tuple[Failure | None, ...]
-
-
-class ReferenceAnswer(Struct, frozen=True):
-    """Hash of the weights the reference ran with."""
-
-    weights_sha256: str
+def result_of(task: Task[J, Found], data: bytes) -> TaskResult[Found]:
+    """The result of a task from its JSON."""
+    return msgspec.json.decode(data, type=TaskResult[get_type_hints(task)["return"]])  # type: ignore[misc,no-any-return]
 
 
 class Began(Struct, frozen=True, tag="began"):
@@ -246,15 +109,44 @@ class Waits(Struct, frozen=True, tag="waits"):
 
 
 class Learned(Struct, frozen=True, tag="learned"):
-    """What would be the answer if the deadline came now: complete but for what is yet to be measured."""
+    """What is the result if the deadline comes now: complete but for what is yet to be measured."""
 
-    answer: msgspec.Raw
+    result: msgspec.Raw
 
 
 class Answered(Struct, frozen=True, tag="answered"):
-    """The answer, encoded for the job's own answer type."""
+    """The result; nothing comes after it."""
 
-    answer: msgspec.Raw
+    result: msgspec.Raw
 
 
 Event = Began | Progressed | Waits | Learned | Answered
+
+
+class Observer:
+    """Told what happens while a plan runs; this one shows nothing."""
+
+    def planned(self, cases: Sequence[Planned]) -> None:
+        """The cases are known and will run in this order."""
+
+    def doing(self, what: str) -> None:
+        """Something other than a case is under way, such as the reference."""
+
+    def began(self, case: Case) -> None:
+        """A case begins."""
+
+    def phase(self, name: PhaseName) -> None:
+        """The case entered a phase."""
+
+    def progress(self, share: float) -> None:
+        """The share of the case's steady state that is done."""
+
+    def done(self, record: Record, folder: Path) -> None:
+        """A case is over and its record is on disk."""
+
+    def heard(self, event: Event) -> None:
+        """A case's process said something."""
+        if isinstance(event, Began):
+            self.phase(event.phase)
+        elif isinstance(event, Progressed):
+            self.progress(event.share)

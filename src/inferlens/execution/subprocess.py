@@ -1,4 +1,4 @@
-"""A job done in a fresh process, with a deadline. However the process ends, the parent goes on and knows why.
+"""A task done in a fresh process, with a deadline. However the process ends, the parent goes on and knows why.
 
 The child leads a process group of its own, so that everything it started is gone when it is. Its output comes through
 a pipe and is kept up to a limit: a child that prints without end cannot fill the disk.
@@ -18,11 +18,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Generic, cast
 
 import msgspec
 
+from inferlens.errors import InferlensError
 from inferlens.execution.interleaver import Slot
-from inferlens.execution.protocol import Answered, Began, Event, Job, Learned, Waits
+from inferlens.execution.protocol import (
+    Answered,
+    Began,
+    Event,
+    Found,
+    J,
+    Learned,
+    Order,
+    Task,
+    TaskResult,
+    Waits,
+    result_of,
+)
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import PhaseName, Status
@@ -32,59 +46,78 @@ KEPT_OUTPUT = 4 << 20
 LAST_OUTPUT = 1 << 16
 TAIL_LINES = 40
 TAIL_WIDTH = 300
+HINTS: dict[Status, str] = {
+    "timed out": "--timeout with more seconds",
+    "out of memory": "a smaller --batch, or a smaller --precision",
+    "crashed": "the log beside the record",
+}
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 @dataclass
-class Outcome:
-    """How a job's process ended.
+class Outcome(Generic[Found]):
+    """How a task's process ended.
 
     Attributes:
-        status: ``ok`` if it answered, whatever the answer.
-        answer: the answer's JSON, empty if there was none.
-        learned: of a process that ran into its deadline, what it would have answered last; empty if it had not said.
-        phase: the last phase that began.
-        tail: the last lines the process printed, control characters removed.
+        result: what it answered, or how it ended without an answer.
+        answered: whether it did.
+        overdue: why it was ended, if ``result`` is what it had learned until its deadline; else empty.
         fault: how the process ended badly although it had answered; empty if it ended well.
+        tail: the last lines the process printed, control characters removed, if anything went wrong.
         machine: what the machine did meanwhile, if it was watched.
     """
 
-    status: Status = "ok"
-    reason: str = ""
-    answer: bytes = b""
-    learned: bytes = b""
-    phase: PhaseName | None = None
-    tail: tuple[str, ...] = ()
+    result: TaskResult[Found]
+    answered: bool = True
+    overdue: str = ""
     fault: str = ""
+    tail: tuple[str, ...] = ()
     machine: MachineLog | None = None
+
+    def found(self, what: str) -> Found:
+        """What the task found.
+
+        Raises:
+            InferlensError: with the task's own reason; of a process without an answer, with what it was doing.
+        """
+        result = self.result
+        if result.status == "ok":
+            return cast("Found", result.found)
+        if self.answered:
+            raise InferlensError(result.reason, hint=result.hint)
+        if result.status == "timed out":  # where it was is of no use to whoever waited
+            raise InferlensError(f"{what}: {result.reason}.", hint=result.hint)
+        raise InferlensError("\n  ".join((f"{what}: {result.reason}.", *self.tail[-5:])))
 
 
 def launch(
-    job: Job,
+    task: Task[J, Found],
+    job: J,
     *,
     timeout: float,
     log: Path | None = None,
     on_event: Callable[[Event], None] = lambda _: None,
-    watch: Callable[[int], Monitor] | None = None,
+    monitor: Callable[[int], Monitor] | None = None,
     slot: Slot | None = None,
-) -> Outcome:
-    """Does ``job`` in a fresh process and waits for it.
+) -> Outcome[Found]:
+    """Does ``task`` in a fresh process and waits for it.
 
     Args:
-        job: what to do.
+        task: what to do; a function of a module.
+        job: what it is given.
         timeout: seconds after which the process is killed.
         log: file for what the process prints; none is written if it prints nothing.
         on_event: told every event as it comes.
-        watch: given the process's number, what watches the machine until the process has ended.
+        monitor: given the process's number, what watches the machine until the process has ended.
         slot: where the process takes turns with another one; time spent waiting does not count.
     """
     kills = oom_kills()
-    child: _Child | None = None
+    child: _Process | None = None
     in_time = True
     try:
         with _unbroken():
-            child = _Child(job, slot)
-        with watch(child.process.pid) if watch else nullcontext() as watching:
+            child = _Process(Order.of(task, job), slot)
+        with monitor(child.process.pid) if monitor else nullcontext() as watching:
             in_time = child.listen(time.monotonic() + timeout, on_event)
         if not in_time:
             child.show_stacks()
@@ -93,23 +126,24 @@ def launch(
             child.end(patient=in_time)
         if slot:
             slot.end()
-    machine = watching.log() if watching else None
-    outcome = Outcome(answer=child.answer, phase=child.phase, tail=child.tail(), machine=machine)
     if log and child.output:
         log.write_bytes(bytes(child.output))
-    if not in_time and not child.answer:
-        outcome.status = "timed out"
-        outcome.reason = f"not done after {timeout:g} s{_during(child.phase)}"
-        outcome.learned = child.learned
-        return outcome
-    status, reason = _ending(child.process.returncode, in_time, oom_kills() > kills)
-    if child.answer:
-        outcome.fault = reason
+    during = f", during {child.phase}" if child.phase else ", while starting"
+    if in_time or child.answer:
+        status, reason = _ending(child.process.returncode, in_time, oom_kills() > kills)
     else:
-        outcome.status, outcome.reason = (
-            status,
-            (reason or "the process ended without an answer") + _during(child.phase),
-        )
+        status, reason = "timed out", f"not done after {timeout:g} s"
+    outcome: Outcome[Found] = Outcome(TaskResult(), machine=watching.log() if watching else None)
+    if child.answer:
+        outcome.result, outcome.fault = result_of(task, child.answer), reason
+    elif child.learned and not in_time:
+        outcome.result, outcome.overdue = result_of(task, child.learned), reason + during
+    else:
+        reason = (reason or "the process ended without an answer") + during
+        outcome.result = TaskResult(status=status, reason=reason, hint=HINTS.get(status, ""))
+        outcome.answered = False
+    if outcome.result.status != "ok" or outcome.fault:
+        outcome.tail = child.tail()
     return outcome
 
 
@@ -133,10 +167,10 @@ def _unbroken() -> Iterator[None]:
 
 
 @dataclass
-class _Child:
+class _Process:
     """A worker process and what has been heard from it."""
 
-    job: Job
+    order: Order
     slot: Slot | None = None
     answer: bytes = b""
     learned: bytes = b""
@@ -169,7 +203,7 @@ class _Child:
         assert self.process.stdout
         self._printed = self.process.stdout.fileno()
         with suppress(BrokenPipeError), self.process.stdin as stdin:
-            stdin.write(msgspec.json.encode(self.job))
+            stdin.write(msgspec.json.encode(self.order))
 
     def listen(self, deadline: float, on_event: Callable[[Event], None]) -> bool:
         """Reads until the process has ended and its pipes are empty; ``False`` if the deadline came first.
@@ -233,9 +267,9 @@ class _Child:
         for line in lines:
             event = msgspec.json.decode(line, type=Event)
             if isinstance(event, Answered):
-                self.answer = bytes(event.answer)
+                self.answer = bytes(event.result)
             elif isinstance(event, Learned):
-                self.learned = bytes(event.answer)
+                self.learned = bytes(event.result)
             elif isinstance(event, Began):
                 self.phase = event.phase
             elif isinstance(event, Waits) and self.slot:
@@ -265,10 +299,6 @@ def _ending(code: int, in_time: bool, memory_kill: bool) -> tuple[Status, str]:
             name = f"signal {-code}"
         return "crashed", f"killed by {name}"
     return "crashed", f"the process ended with exit code {code}" if code else ""
-
-
-def _during(phase: PhaseName | None) -> str:
-    return f", during {phase}" if phase else ", while starting"
 
 
 def _environment() -> dict[str, str]:

@@ -60,7 +60,7 @@ def latency(
                 for name, seconds in {metric: timings.latency, **parts, **timings.stages}.items():
                     series.setdefault(name, []).extend(seconds)
                 chunk = max(turn.chunk_calls, min(MOST_IN_CHUNK, int(turn.chunk_seconds / each)))
-                if number % turn.chunks_told == 0:
+                if number % turn.chunks_a_report == 0:
                     progress(rule.progress)
             turn.wait(enough=rule.finished)
     return tuple(

@@ -10,7 +10,7 @@ class Turn:
         chunk_seconds: how long calls are timed between two looks at the stopping rule and at whose turn it is.
         chunk_calls: and how many calls at least.
         lead: seconds of calls, and one call at least, that a turn begins with and that are no samples; 0 for none.
-        chunks_told: after how many chunks it is told how far along the series is: showing that takes the machine, too.
+        chunks_a_report: after how many chunks the progress is shown, which takes the machine, too.
         over: whether the other one, if there is one, has enough samples, too, or has ended.
         waited: seconds spent waiting so far.
     """
@@ -18,7 +18,7 @@ class Turn:
     chunk_seconds = 0.2
     chunk_calls = 1
     lead = 0.0
-    chunks_told = 1
+    chunks_a_report = 1
     over = True
     waited = 0.0
 

@@ -220,6 +220,11 @@ class Case(Struct, frozen=True, kw_only=True):
     depth: int | None = None
 
     @property
+    def one_at_a_time(self) -> bool:
+        """Whether something happens between any two calls, so that throughput means nothing."""
+        return self.cold or self.rotate
+
+    @property
     def backend_label(self) -> str:
         """``onnxruntime:cpu``, or ``pytorch`` where there is no variant."""
         return f"{self.backend}:{self.variant}" if self.variant else self.backend

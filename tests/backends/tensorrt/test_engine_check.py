@@ -20,9 +20,9 @@ from inferlens.backends.tensorrt.engine_check import check_engine
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.runtime import Engine
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.execution import worker
 from inferlens.execution.expand import expand
-from inferlens.execution.protocol import TaskJob
+from inferlens.execution.protocol import CaseJob
+from inferlens.execution.worker import Child
 from inferlens.models import engine_header, provenance
 from inferlens.models.resolve import find, load
 from inferlens.record.record import Gpu
@@ -203,8 +203,8 @@ def test_an_engine_that_holds_code_needs_trust(two: Path, opened: Opened) -> Non
 @pytest.mark.parametrize("trust", [True, False])
 def test_trust_reaches_the_runner(trust: bool, two: Path, tmp_path: Path) -> None:
     case = Case(model=find(str(two)).spec, backend="tensorrt", variant="rtx", device="cuda", batch=4)
-    job = TaskJob(task="build", case=case, folder=str(tmp_path), cache=str(tmp_path), trust=trust)
-    runner: Any = TensorRT().prepare(load(case), case, worker._preparation(job, worker.Pipe(os.open(os.devnull, 1))))
+    job = CaseJob(case=case, folder=str(tmp_path), cache=str(tmp_path), trust=trust)
+    runner: Any = Child(job, lambda _: None).prepare(load(case))
     assert runner._host_code is trust
 
 

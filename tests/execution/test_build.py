@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -14,28 +13,30 @@ from msgspec.structs import replace
 from onnx import helper, numpy_helper
 
 from inferlens.errors import InferlensError
-from inferlens.execution import tasks
-from inferlens.execution.protocol import Began, Failure, TaskAnswer, TaskJob
+from inferlens.execution import build
+from inferlens.execution import subprocess as processes
+from inferlens.execution.build import FileJob
+from inferlens.execution.protocol import Began, TaskResult
 from inferlens.execution.subprocess import Outcome
 from inferlens.record.record import Phase, Warning
 from inferlens.spec.case import Case
+from tests.commands import ended
 
+FINE: Outcome[Any] = Outcome(TaskResult())
 CASE = Case(model="fake:demo", backend="onnxruntime", variant="cpu")
 
 
-def worker(
-    monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], object], answer: TaskAnswer | None = None, **outcome: Any
-) -> list[TaskJob]:
+def worker(monkeypatch: pytest.MonkeyPatch, write: Callable[[Path], object], outcome: Outcome[Any]) -> list[FileJob]:
     """Puts ``write`` in the place of the process that does the task; gives the jobs it was asked to do."""
-    jobs: list[TaskJob] = []
+    jobs: list[FileJob] = []
 
-    def launch(job: TaskJob, *, timeout: float, on_event: Any) -> Outcome:
+    def launch(_: Any, job: FileJob, *, timeout: float, on_event: Any) -> Outcome[Any]:
         jobs.append(job)
         on_event(Began("export"))
-        write(Path(job.arguments.get("path", "")))
-        return Outcome(answer=msgspec.json.encode(answer) if answer else b"", **outcome)
+        write(Path(job.path))
+        return outcome
 
-    monkeypatch.setattr(tasks, "launch", launch)
+    monkeypatch.setattr(processes, "launch", launch)
     return jobs
 
 
@@ -48,8 +49,8 @@ def worker(
     ],
 )  # fmt: skip
 def test_the_suffix_says_who_writes_a_file(name: str, backend: str) -> None:
-    assert tasks.saver(Path(name)) == backend
-    assert tasks.saver(Path(name), f"{backend}:any") == f"{backend}:any"
+    assert build.saver(Path(name)) == backend
+    assert build.saver(Path(name), f"{backend}:any") == f"{backend}:any"
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_the_suffix_says_who_writes_a_file(name: str, backend: str) -> None:
 )
 def test_who_cannot_write_a_file_is_one_message(name: str, backend: str | None, words: str) -> None:
     with pytest.raises(InferlensError) as raised:
-        tasks.saver(Path(name), backend)
+        build.saver(Path(name), backend)
     assert words in str(raised.value)
 
 
@@ -80,25 +81,22 @@ def test_who_cannot_write_a_file_is_one_message(name: str, backend: str | None, 
 )
 def test_a_task_takes_one_case(words: dict[str, Any], message: str) -> None:
     with pytest.raises(InferlensError, match=message.replace("?", r"\?")):
-        tasks.single(words, "fake:steady")
+        build.single(words, "fake:steady")
 
 
 def test_the_one_case_that_is_meant() -> None:
-    case = tasks.single({"model": "fake:demo", "input": "x=1..4x3:opt=2", "seed": 3}, "fake:fast")
+    case = build.single({"model": "fake:demo", "input": "x=1..4x3:opt=2", "seed": 3}, "fake:fast")
     assert case.label == "fake:fast fp32 batch 2 cpu"
     assert case.seed == 3
 
 
 def test_what_was_done_and_said_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = TaskAnswer(
-        result=msgspec.Raw(b'"done"'), phases=(Phase("export", 1.5),), facts={"a": 1}, warnings=(Warning("w", "Mind."),)
-    )
-    jobs = worker(monkeypatch, lambda _: None, said)
+    said: TaskResult[None] = TaskResult(phases=(Phase("export", 1.5),), warnings=(Warning("w", "Mind."),))
+    jobs = worker(monkeypatch, lambda _: None, Outcome(said))
     heard: list[str] = []
     cache = tmp_path / "c"
-    done = tasks.run("save", CASE, str, {"path": "x"}, trust=True, rebuild=True, cache=cache, phase=heard.append)
-    assert (done.result, done.case, done.phases[0].seconds, done.facts) == ("done", CASE, 1.5, {"a": 1})
-    assert [warning.message for warning in done.warnings] == ["Mind."]
+    path = tmp_path / "x.onnx"
+    assert build.save(path, CASE, trust=True, rebuild=True, cache=cache, phase=heard.append) == said
     assert heard == ["export"]
     (job,) = jobs
     assert (job.trust, job.rebuild, job.cache) == (True, True, str(cache.resolve()))
@@ -111,38 +109,33 @@ def test_a_file_and_what_belongs_to_it_appear_together(tmp_path: Path, monkeypat
         path.with_name(f"{path.name}.data").write_text("weights")
         assert not (tmp_path / "deep" / "m.onnx").exists()
 
-    worker(monkeypatch, write, TaskAnswer())
-    tasks.save(tmp_path / "deep" / "m.onnx", CASE, cache=tmp_path / "cache")
+    worker(monkeypatch, write, FINE)
+    build.save(tmp_path / "deep" / "m.onnx", CASE, cache=tmp_path / "cache")
     found = {path.name: path.read_text() for path in (tmp_path / "deep").iterdir()}
     assert found == {"m.onnx": "new", "m.onnx.data": "weights"}
 
 
-FAILED = TaskAnswer(failure=Failure(what="The disk is full.", expected="room", hint="make some"))
+FAILED: Outcome[Any] = Outcome(TaskResult(status="failed", reason="The disk is full.", hint="make some"))
 
 
 @pytest.mark.parametrize(
-    ("answer", "outcome", "words"),
+    ("outcome", "words"),
     [
-        (FAILED, {}, "The disk is full. Expected: room. Try: make some"),
+        (FAILED, "The disk is full. Try: make some"),
+        (ended("crashed", "killed by SIGSEGV", ("one", "two")), "killed by SIGSEGV.\n  one"),
         (
-            None,
-            {"status": "crashed", "reason": "killed by SIGSEGV", "tail": ("one", "two")},
-            "killed by SIGSEGV.\n  one",
-        ),
-        (
-            None,
-            {"status": "timed out", "reason": "not done after 1 s, during load", "tail": ("File one, line 2",)},
-            "onnxruntime:cpu fp32 batch 1 cpu: not done after 1 s, during load. Try: a longer --timeout",
+            ended("timed out", "not done after 1 s", ("File one, line 2",)),
+            "onnxruntime:cpu fp32 batch 1 cpu: not done after 1 s",
         ),
     ],
 )
 def test_a_task_that_fails_leaves_what_was_there(
-    answer: TaskAnswer | None, outcome: Any, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    outcome: Outcome[Any], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "m.onnx").write_text("old")
-    worker(monkeypatch, lambda path: path.write_text("half"), answer, **outcome)
+    worker(monkeypatch, lambda path: path.write_text("half"), outcome)
     with pytest.raises(InferlensError) as raised:
-        tasks.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "cache")
+        build.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "cache")
     assert words in str(raised.value)
     assert "File one" not in str(raised.value)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx"]
@@ -154,7 +147,7 @@ def test_a_task_that_fails_leaves_no_folder_that_it_made(tmp_path: Path, monkeyp
     worker(monkeypatch, lambda path: path.write_text("half"), FAILED)
     for place in ("old/m.onnx", "old/new/m.onnx", "new/deep/m.onnx"):
         with pytest.raises(InferlensError):
-            tasks.save(tmp_path / place, CASE, cache=tmp_path / "cache")
+            build.save(tmp_path / place, CASE, cache=tmp_path / "cache")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["old"]
 
 
@@ -188,10 +181,10 @@ def test_weights_of_a_graph_that_is_replaced_go_with_it(
     before = {path.name for path in tmp_path.iterdir()}
     worker(monkeypatch, lambda path: path.write_text("half"), FAILED)
     with pytest.raises(InferlensError):
-        tasks.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "cache")
+        build.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "cache")
     assert {path.name for path in tmp_path.iterdir()} == before
-    worker(monkeypatch, lambda path: graph(path, new), TaskAnswer())
-    tasks.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "cache")
+    worker(monkeypatch, lambda path: graph(path, new), FINE)
+    build.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "cache")
     assert {path.name for path in tmp_path.iterdir()} == before - (set() if kept else {"m.onnx.data"})
     onnx.checker.check_model(str(tmp_path / "m.onnx"))
 
@@ -199,7 +192,7 @@ def test_weights_of_a_graph_that_is_replaced_go_with_it(
 def test_where_nothing_can_be_kept_that_is_said(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("a file")
     with pytest.raises(InferlensError, match=r"results/.cache cannot be written: .+") as caught:
-        tasks.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "results" / ".cache")
+        build.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "results" / ".cache")
     assert caught.value.hint == "another folder to work in"
     assert [path.name for path in tmp_path.iterdir()] == ["results"]
 
@@ -210,8 +203,8 @@ ENGINE = replace(CASE, backend="tensorrt")
 @pytest.mark.parametrize(
     "write",
     [
-        lambda folder: tasks.save(folder / "m.onnx", CASE, cache=folder / "cache"),
-        lambda folder: tasks.build(folder / "m.engine", ENGINE, 1, cache=folder / "cache"),
+        lambda folder: build.save(folder / "m.onnx", CASE, cache=folder / "cache"),
+        lambda folder: build.build(folder / "m.engine", ENGINE, 1, cache=folder / "cache"),
     ],
     ids=["save", "build"],
 )
@@ -222,17 +215,17 @@ def test_an_interrupted_task_leaves_nothing_behind(
         (path.parent / f".{path.name}.half").write_text("half")
         raise KeyboardInterrupt
 
-    worker(monkeypatch, interrupt)
+    worker(monkeypatch, interrupt, FINE)
     with pytest.raises(KeyboardInterrupt):
         write(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == []
 
 
 def test_a_name_that_is_too_long_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker(monkeypatch, lambda path: path.write_text("new"), TaskAnswer())
+    worker(monkeypatch, lambda path: path.write_text("new"), FINE)
     for suffix in (".onnx", ".pt"):
         with pytest.raises(InferlensError, match="cannot be written: File name too long"):
-            tasks.save(tmp_path / f"{'a' * 300}{suffix}", CASE, cache=tmp_path / "cache")
+            build.save(tmp_path / f"{'a' * 300}{suffix}", CASE, cache=tmp_path / "cache")
     assert [path.name for path in tmp_path.iterdir()] == []
 
 
@@ -242,16 +235,16 @@ def test_a_place_that_cannot_be_written_is_one_message(
 ) -> None:
     (tmp_path / "a file").write_text("")
     (tmp_path / "folder" / "full").mkdir(parents=True)
-    worker(monkeypatch, lambda path: path.write_text("new"), TaskAnswer())
+    worker(monkeypatch, lambda path: path.write_text("new"), FINE)
     with pytest.raises(InferlensError, match="cannot be written: "):
-        tasks.save(tmp_path / place, CASE, cache=tmp_path / "cache")
+        build.save(tmp_path / place, CASE, cache=tmp_path / "cache")
     assert not list(tmp_path.rglob(".inferlens-*"))
 
 
 def test_a_task_that_a_backend_does_not_know_is_one_message(tmp_path: Path) -> None:
     with pytest.raises(InferlensError, match="The backend 'onnxruntime' has no 'build'") as raised:
-        tasks.run("build", CASE, object, cache=tmp_path)
+        build.build(tmp_path / "m.engine", CASE, 1, cache=tmp_path)
     assert raised.value.hint == "--backend tensorrt"
     with pytest.raises(InferlensError) as raised:
-        tasks.run("partition", CASE, object, cache=tmp_path)
+        build.partition(CASE, cache=tmp_path)
     assert raised.value.hint == "--backend torch_tensorrt"

@@ -9,10 +9,9 @@ import pytest
 
 import inferlens
 from inferlens.errors import InferlensError
-from inferlens.execution import profile_child as inspection
-from inferlens.execution import profiling
-from inferlens.execution.observer import Silent
-from inferlens.execution.subprocess import Outcome
+from inferlens.execution import profile as profiling
+from inferlens.execution import subprocess as processes
+from inferlens.execution.protocol import Observer
 from inferlens.record.layer_profile import Profile
 from inferlens.record.profile_store import load_profiles
 from inferlens.spec.plan import Plan
@@ -21,17 +20,11 @@ from tests import commands
 
 def profiled(folder: Path, *, runs: int = 8, **words: Any) -> list[Profile]:
     words = {"model": "fake:demo", "backend": "fake", "mode": "latency", "warmup": 1, "iterations": 30, **words}
-    made = profiling.run(Plan.from_words({**words, "output": str(folder)}), ("layer",), runs, Silent())
+    made = profiling.run(Plan.from_words({**words, "output": str(folder)}), ("layer",), runs, Observer())
     return [profile for profile, _ in made]
 
 
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    commands.stay(monkeypatch)
-    monkeypatch.setattr(profiling, "launch", commands.launch)
-
-
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("one_process")
 def test_a_profile_lies_beside_the_record_of_the_untouched_run(tmp_path: Path) -> None:
     (profile,) = profiled(tmp_path, backend="fake:steady", option="fake.latency=10")
     assert (profile.status, profile.level, profile.runs) == ("ok", "layer", 8)
@@ -53,7 +46,7 @@ def test_profiling_has_a_process_of_its_own(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("one_process")
 def test_what_did_not_run_is_not_profiled_and_says_why(tmp_path: Path) -> None:
     (profile,) = profiled(tmp_path, option="fake.trouble=raise")
     assert (profile.status, profile.layers) == ("failed", None)
@@ -61,22 +54,27 @@ def test_what_did_not_run_is_not_profiled_and_says_why(tmp_path: Path) -> None:
     assert load_profiles([tmp_path]).profiles == [profile]
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("one_process")
 def test_a_crash_while_profiling_leaves_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profiling, "launch", lambda *_, **__: Outcome("crashed", "killed by SIGSEGV", tail=("bang",)))
+    def crashes(task: Any, *more: Any, **words: Any) -> Any:
+        if task is profiling.profile_case:
+            return commands.ended("crashed", "killed by SIGSEGV", ("bang",))
+        return commands.launch(task, *more, **words)
+
+    monkeypatch.setattr(processes, "launch", crashes)
     (profile,) = profiled(tmp_path)
     assert (profile.status, profile.reason, profile.output_tail) == ("crashed", "killed by SIGSEGV", ("bang",))
     assert load_profiles([tmp_path]).records[profile.id].status == "ok"
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("one_process")
 def test_a_backend_that_does_not_tell_its_layers_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection, "LayerProfiler", type("Nobody", (), {}))
+    monkeypatch.setattr(profiling, "LayerProfiler", type("Nobody", (), {}))
     (profile,) = profiled(tmp_path, backend="fake:steady")
     assert (profile.status, profile.reason) == ("unsupported", "fake:steady does not tell its layers.")
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("one_process")
 def test_from_python(tmp_path: Path) -> None:
     made = inferlens.profile("fake:demo", backend="fake", iterations=30, warmup=1, runs=4, output=str(tmp_path))
     assert [(each.status, each.runs) for each in made] == [("ok", 4)]
@@ -118,7 +116,7 @@ def test_levels_are_words_with_commas() -> None:
         profiling.levels_of("kernels")
 
 
-@pytest.mark.usefixtures("here")
+@pytest.mark.usefixtures("one_process")
 def test_kernels_are_of_a_gpu(tmp_path: Path) -> None:
     """Each level has a profile of its own, and that the CPU has no kernels is known before anything is loaded."""
     made = inferlens.profile(

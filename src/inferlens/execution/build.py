@@ -1,53 +1,74 @@
-"""What a backend does with a model other than running it (save it, build an engine, tell its partition), in a process
-of its own as a case.
+"""``inferlens export``, ``build`` and ``partition``: what a backend does with a model other than running it.
+
+Which backend can is asked by type (``backends.abilities``); each is done in a process of its own, as a case is.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from inferlens.analysis.findings.hints import one_of
 from inferlens.backends import BACKENDS
-from inferlens.backends.abilities import ABILITIES, Saver
+from inferlens.backends.abilities import Builder, Partitioner, Saver
 from inferlens.errors import InferlensError, suggestion
-from inferlens.execution import run as api
+from inferlens.execution import subprocess
 from inferlens.execution.expand import cases_on
-from inferlens.execution.protocol import Began, Event, TaskAnswer, TaskJob
-from inferlens.execution.subprocess import launch
+from inferlens.execution.protocol import Began, CaseJob, Event, Found, J, Task, TaskResult
+from inferlens.execution.survey import find, probe
+from inferlens.execution.worker import Child
 from inferlens.models.sources.onnx import own_weight_file
 from inferlens.record.build_report import BuildReport
-from inferlens.record.record import Phase, PhaseName, Warning
+from inferlens.record.partition import Partition
+from inferlens.record.record import PhaseName
 from inferlens.record.store import made
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
 
 T = TypeVar("T")
+CACHE = Path("results/.cache")
+TIMEOUT = 900.0
 
 
-@dataclass(frozen=True)
-class Done(Generic[T]):
-    """A task's result, and what the backend said on the way.
+# The tasks: what the process does.
 
-    Attributes:
-        case: what it was done for.
-        result: what the backend returned.
-        phases: what took how long.
-        facts, warnings: as in a record.
-    """
 
-    case: Case
-    result: T
-    phases: tuple[Phase, ...]
-    facts: dict[str, Any]
-    warnings: tuple[Warning, ...]
+class FileJob(CaseJob, frozen=True, kw_only=True):
+    """Write the case's model to the new file ``path``; of engines, build ``builds``."""
+
+    path: str
+    builds: int = 1
+
+
+def save_model(job: FileJob, child: Child) -> None:
+    """Writes the model as the backend runs it."""
+    backend = child.backend
+    assert isinstance(backend, Saver)
+    backend.save(child.load(), job.case, child.preparation, Path(job.path))
+
+
+def build_engines(job: FileJob, child: Child) -> BuildReport:
+    """Builds engines and writes the last one."""
+    backend = child.backend
+    assert isinstance(backend, Builder)
+    return backend.build(child.load(), job.case, child.preparation, Path(job.path), job.builds)
+
+
+def partition_model(job: CaseJob, child: Child) -> Partition:
+    """Says which operators would be compiled."""
+    backend = child.backend
+    assert isinstance(backend, Partitioner)
+    return backend.partition(child.load(), job.case, child.preparation)
+
+
+# The parents.
 
 
 def cases(words: Mapping[str, Any], backend: str, *, device: str = "") -> list[Case]:
@@ -66,10 +87,10 @@ def cases(words: Mapping[str, Any], backend: str, *, device: str = "") -> list[C
     plan = Plan.from_words({**words, "backend": backend})
     if len(plan.model) != 1:
         raise InferlensError("This takes one model.", expected="a single name or file")
-    (found,) = api.find(plan.model)
+    (found,) = find(plan.model)
     name = backend.partition(":")[0]
     BACKENDS.get(name)  # a name that means nothing is told before it is asked
-    return cases_on(plan, found, api.probe([name]), device)
+    return cases_on(plan, found, probe([name]), device)
 
 
 def single(words: Mapping[str, Any], backend: str) -> Case:
@@ -84,82 +105,79 @@ def single(words: Mapping[str, Any], backend: str) -> Case:
     return found[0]
 
 
-def run(
-    task: Any,
-    case: Case,
-    result_type: type[T],
-    arguments: Mapping[str, Any] | None = None,
-    *,
-    trust: bool = False,
-    rebuild: bool = False,
-    cache: Path = Path("results/.cache"),
-    timeout: float = 900.0,
-    phase: Callable[[PhaseName], None] = lambda _: None,
-) -> Done[T]:
-    """Has the backend of ``case`` do ``task`` in a process of its own.
-
-    Args:
-        task: ``save``, ``build`` or ``partition``.
-        case: what to do it for.
-        result_type: what the backend returns; ``type(None)`` for nothing.
-        arguments: for the backend's method, by name; only what JSON can hold.
-        trust, rebuild: as on the command line.
-        cache: for what is worth keeping.
-        timeout: seconds after which the process is killed.
-        phase: told the name of each phase as it begins.
-
-    Raises:
-        InferlensError: if the backend could not do it, with its reason; also if its process crashed or hung.
-    """
-    if not issubclass(BACKENDS.get(case.backend), ABILITIES[task]):
-        able = [f"--backend {name}" for name in BACKENDS.names() if issubclass(BACKENDS.get(name), ABILITIES[task])]
-        raise InferlensError(f"The backend '{case.backend}' has no '{task}'.", hint=one_of(able))
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, Began):
-            phase(event.phase)
-
-    with _cache(cache), tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
-        job = TaskJob(
-            task=task, case=case, folder=folder, cache=str(cache.resolve()), trust=trust, rebuild=rebuild,
-            arguments=dict(arguments or {}),
-        )  # fmt: skip
-        outcome = launch(job, timeout=timeout, on_event=on_event)
-    if outcome.status == "timed out":  # where it was is of no use to whoever waited
-        raise InferlensError(f"{case.label}: {outcome.reason}.", hint="a longer --timeout")
-    if not outcome.answer:
-        raise InferlensError(f"{case.label}: {outcome.reason}.\n{_tail(outcome.tail)}".rstrip())
-    answer = msgspec.json.decode(outcome.answer, type=TaskAnswer)
-    if answer.failure:
-        raise InferlensError(answer.failure.what, expected=answer.failure.expected, hint=answer.failure.hint)
-    result = msgspec.json.decode(answer.result, type=result_type)
-    return Done(case, result, answer.phases, answer.facts, answer.warnings)
-
-
-def save(path: Path, case: Case, **more: Any) -> Done[Any]:
+def save(path: Path, case: Case, **more: Any) -> TaskResult[None]:
     """Has the backend of ``case`` write its model to ``path``; what is there already stays if that fails.
 
-    ``more`` is as in :func:`run`. Files that belong to it, its provenance for example, are written beside it;
+    ``more`` is as in :func:`partition`. Files that belong to it, its provenance for example, are written beside it;
     the weights that an ONNX graph of that name kept beside it go, unless there are new ones.
     """
+    _check_able(case, Saver, "save")
     with _written(path):
         before = own_weight_file(path) if path.suffix == ".onnx" else None
         with _folder_of(path):
-            done = _beside(path, lambda new: run("save", case, object, {"path": str(new)}, **more))
+            done = _beside(path, lambda new: _done(save_model, FileJob, case, path=str(new), **more))
         if before and own_weight_file(path) != before:
             before.unlink(missing_ok=True)
     return done
 
 
-def build(path: Path, case: Case, builds: int, **more: Any) -> Done[BuildReport]:
+def build(path: Path, case: Case, builds: int, **more: Any) -> TaskResult[BuildReport]:
     """Has the backend of ``case`` build an engine ``builds`` times and write one to ``path``, as :func:`save` does."""
-
-    def write(new: Path) -> Done[BuildReport]:
-        return run("build", case, BuildReport, {"path": str(new), "builds": builds}, **more)
-
+    _check_able(case, Builder, "build")
     with _written(path):
-        done = _beside(path.resolve(), write)
-    return replace(done, result=msgspec.structs.replace(done.result, path=str(path)))
+        done = _beside(
+            path.resolve(), lambda new: _done(build_engines, FileJob, case, path=str(new), builds=builds, **more)
+        )
+    assert done.found
+    return replace(done, found=replace(done.found, path=str(path)))
+
+
+def partition(case: Case, **more: Any) -> TaskResult[Partition]:
+    """Has the backend of ``case`` say which operators it would compile.
+
+    Args:
+        case: what to do it for.
+        more: ``trust`` and ``rebuild`` as on the command line; ``cache``, the folder of what is worth keeping;
+            ``timeout``, seconds after which the process is killed; ``phase``, told the name of each phase as it begins.
+
+    Raises:
+        InferlensError: if the backend could not do it, with its reason; also if its process crashed or hung.
+    """
+    _check_able(case, Partitioner, "partition")
+    return _done(partition_model, CaseJob, case, **more)
+
+
+def _check_able(case: Case, ability: type[ABC], name: str) -> None:
+    if not issubclass(BACKENDS.get(case.backend), ability):
+        able = [f"--backend {name}" for name in BACKENDS.names() if issubclass(BACKENDS.get(name), ability)]
+        raise InferlensError(f"The backend '{case.backend}' has no '{name}'.", hint=one_of(able))
+
+
+def _done(
+    task: Task[J, Found],
+    kind: type[J],
+    case: Case,
+    *,
+    cache: Path = CACHE,
+    timeout: float = TIMEOUT,
+    phase: Callable[[PhaseName], None] = lambda _: None,
+    **fields: Any,
+) -> TaskResult[Found]:
+    """The result of a task that ended well; of jobs, ``kind`` is the one it is given, with ``fields`` beside the case.
+
+    Raises:
+        InferlensError: as of :func:`partition`.
+    """
+
+    def heard(event: Event) -> None:
+        if isinstance(event, Began):
+            phase(event.phase)
+
+    with _cache(cache), tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
+        job = kind(case=case, folder=folder, cache=str(cache.resolve()), **fields)
+        outcome = subprocess.launch(task, job, timeout=timeout, on_event=heard)
+    outcome.found(case.label)
+    return outcome.result
 
 
 def saver(path: Path, backend: str | None = None) -> str:
@@ -225,7 +243,7 @@ def _written(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _beside(path: Path, write: Callable[[Path], Done[T]]) -> Done[T]:
+def _beside(path: Path, write: Callable[[Path], T]) -> T:
     """Writes into a folder beside ``path`` and, once all is there, moves it to its place.
 
     The folder is this process's own: it goes also where the one that writes into it was killed.
@@ -236,7 +254,3 @@ def _beside(path: Path, write: Callable[[Path], Done[T]]) -> Done[T]:
         for written in sorted(Path(folder).iterdir(), reverse=True):
             os.replace(written, path.parent / written.name)
     return done
-
-
-def _tail(lines: Sequence[str]) -> str:
-    return "\n".join(f"  {line}" for line in lines[-5:])

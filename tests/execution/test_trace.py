@@ -15,9 +15,9 @@ pytest.importorskip("torch")
 
 import inferlens
 from inferlens.errors import InferlensError
-from inferlens.execution import tracing
-from inferlens.execution.subprocess import Outcome
-from inferlens.execution.tracing import Traced, run_name
+from inferlens.execution import subprocess as processes
+from inferlens.execution import trace as tracing
+from inferlens.execution.trace import Traced, run_name
 from inferlens.spec.case import Case, TensorSpec
 from inferlens.trace import Category, read
 from tests import commands
@@ -39,7 +39,6 @@ WORKER = re.compile(r"^(?P<worker>.+_\d+)\.(?P<span>\d+)\.pt\.trace\.json\.gz$")
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     commands.stay(monkeypatch)
-    monkeypatch.setattr(tracing, "launch", commands.launch)
     (tmp_path / "traced_model.py").write_text(MODEL)
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -160,8 +159,12 @@ def test_what_cannot_be_traced_is_a_row_with_a_reason_and_leaves_no_folder(tmp_p
 
 @pytest.mark.usefixtures("here")
 def test_a_crash_is_a_row_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    crash = Outcome("crashed", "killed by SIGSEGV", tail=("bang",))
-    monkeypatch.setattr(tracing, "launch", lambda *_, **__: crash)
+    def crashes(task: Any, *more: Any, **words: Any) -> Any:
+        if task is tracing.trace_case:
+            return commands.ended("crashed", "killed by SIGSEGV", ("bang",))
+        return commands.launch(task, *more, **words)
+
+    monkeypatch.setattr(processes, "launch", crashes)
     (made,) = taken(tmp_path / "out")
     assert (made.status, made.reason, made.output_tail) == ("crashed", "killed by SIGSEGV", ("bang",))
     assert not list((tmp_path / "out" / "build").iterdir())

@@ -1,0 +1,75 @@
+"""``inferlens bench``: every case of a plan, measured one after the other.
+
+:func:`bench` is for Python, with the same words as the command line and with a live module in hand.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from inferlens.execution.expand import Planned
+from inferlens.execution.protocol import Observer
+from inferlens.execution.scheduler import scheduled
+from inferlens.execution.survey import Named, cases_of, named
+from inferlens.record.record import Record
+from inferlens.spec.plan import Plan
+
+
+def bench(
+    model: Any,
+    example_inputs: Any = None,
+    *,
+    observer: Observer | None = None,
+    **words: Any,
+) -> list[Record]:
+    """Measures a model on the backends of this machine.
+
+    Args:
+        model: a name, a file, a factory, or a live ``nn.Module``; a list of names for several models.
+        example_inputs: for a live module: a tensor, a tuple of tensors, or a dict of tensors by argument name.
+        observer: told what happens; by default nothing is shown.
+        words: as on the command line: ``backend``, ``precision``, ``batch``, ``device``, ``threads``, ``io``,
+            ``cold``, ``rotate``, ``depth``, ``option``, ``input``, ``weights``, ``trust``, ``rebuild``, ``seed``,
+            ``repeats``, ``mode``, ``warmup``, ``iterations``, ``seconds``, ``stop``, ``half_width``, ``max_time``,
+            ``timeout``, ``output``; single values, lists, or texts with commas.
+
+    Returns:
+        One record per case, in the order they ran, failed cases included. They are on disk too, under ``output``.
+
+    Raises:
+        InferlensError: if the model or the words mean nothing. A case that fails is a record, not an error.
+    """
+    with named(model, example_inputs) as model:
+        return run(Plan.from_words({**words, "model": model.spec}), observer or Observer(), model)
+
+
+def run(plan: Plan, observer: Observer, model: Named | None = None) -> list[Record]:
+    """Measures every case of ``plan``; each record is on disk before the next case starts."""
+    observer.doing("looking at models and backends")
+    cases = cases_of(plan, model)
+    order = in_rounds(cases, plan.repeats, plan.seed)
+    observer.planned([planned for planned, _ in order])
+    with scheduled(plan, observer, cases, model) as scheduler:
+        # What is measured in rounds stays beside its neighbours in time.
+        later = plan.repeats == 1 and len(order) > 1
+        records = [scheduler.measure(planned, repeat, later=later)[0] for planned, repeat in order]
+        again = scheduler.second_times()
+    return [again.get(record.id, record) for record in records]
+
+
+def in_rounds(cases: Sequence[Planned], repeats: int, seed: int) -> list[tuple[Planned, int]]:
+    """Each case ``repeats`` times: round after round, and in each round in another order, drawn from ``seed``.
+
+    So a machine that gets slower over a run, by heat for example, is slower for all of them alike. Without repeats the
+    order is that of the plan. What cannot run here is said once.
+    """
+    if repeats == 1:
+        return [(planned, 0) for planned in cases]
+    order = []
+    shuffle = random.Random(seed)
+    for repeat in range(repeats):
+        able = [planned for planned in cases if repeat == 0 or not planned.refusal]
+        order += [(planned, repeat) for planned in shuffle.sample(able, len(able))]
+    return order

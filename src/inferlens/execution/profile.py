@@ -1,0 +1,283 @@
+"""``inferlens profile``: where the time of cases goes.
+
+Each case is measured first with nothing added, and then profiled, level by level, each in a process of its own. What a
+profile says of the cost of profiling follows from the record beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any, get_args
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from inferlens.backends.abilities import LayerProfiler
+from inferlens.backends.onnx.modules import origins
+from inferlens.backends.profiling import kernel_runs
+from inferlens.errors import InferlensError, Unsupported
+from inferlens.execution import subprocess
+from inferlens.execution.protocol import CaseJob, Job, Observer
+from inferlens.execution.scheduler import Scheduler, scheduled
+from inferlens.execution.survey import Named, cases_of, named
+from inferlens.execution.worker import Child
+from inferlens.models.work import count as count_work
+from inferlens.record.files import write_whole
+from inferlens.record.kernel_profile import Kernels
+from inferlens.record.layer_profile import Layers, Level, Profile
+from inferlens.record.profile_store import save
+from inferlens.record.record import Environment, ModelFacts, Record
+from inferlens.record.work import Ceilings, Work
+from inferlens.spec.case import Case
+from inferlens.spec.plan import Plan
+from inferlens.spec.plan_words import count, known
+
+LEVELS: tuple[Level, ...] = get_args(Level)
+ALSO: dict[str, Level] = {"module": "layer"}  # words for a level by what it shows
+RUNS = 50
+WARMUP = 10
+RECIPE = "1"  # part of the name of ceilings that are kept: another way of measuring has another
+CEILINGS_TIMEOUT = 120.0
+CEILINGS_LIBRARY = "torch"
+
+
+# The task: what the case's process does.
+
+
+class ProfileJob(CaseJob, frozen=True, kw_only=True):
+    """Profile the case at ``level``, in ``runs`` calls after ``warmup`` others."""
+
+    runs: int
+    warmup: int = WARMUP
+
+
+class Profiled(Struct, frozen=True, kw_only=True):
+    """What was found; the fields are those of a profile."""
+
+    layers: Layers | None = None
+    kernels: Kernels | None = None
+    work: Work | None = None
+
+
+def profile_case(job: ProfileJob, child: Child) -> Profiled:
+    """Profiles the layers or the kernels of the case.
+
+    Raises:
+        Unsupported: if the backend cannot tell its layers, or there is no GPU that runs kernels.
+    """
+    label = job.case.backend_label
+    if job.level == "kernel":
+        if job.case.device != "cuda":
+            what = f"Kernels are what a GPU runs, and {label} runs on the {job.case.device} here."
+            raise Unsupported(what, hint="--level layer, or --device cuda")
+        kernel_runs.check()
+    model = child.load()
+    child.found = found = Profiled(work=count_work(model, job.case, makers))
+    runner = child.prepare(model)
+    if job.level == "layer" and not isinstance(runner, LayerProfiler):
+        raise Unsupported(f"{label} does not tell its layers.")
+    with runner:
+        feed = child.place(model, runner)
+        child.infer_first(runner, feed)
+        child.warm_up(runner, feed, job.warmup)
+        with child.preparation.phase("steady state"):
+            if isinstance(runner, LayerProfiler) and job.level == "layer":
+                return replace(found, layers=runner.profile_layers(feed, job.runs))
+            return replace(found, kernels=kernel_runs.kernels_of(runner, feed, job.runs, label))
+
+
+def makers(path: Path) -> dict[str, tuple[str, ...]]:
+    """Of each tensor in an ONNX file, by its name, the paths of the modules whose operator makes it."""
+    return {name: node.modules for node in origins(path).nodes for name in node.outputs}
+
+
+# The parent.
+
+
+def profile(
+    model: Any,
+    example_inputs: Any = None,
+    *,
+    level: Any = "layer",
+    runs: int = RUNS,
+    observer: Observer | None = None,
+    **words: Any,
+) -> list[Profile]:
+    """Profiles a model on the backends of this machine.
+
+    Args:
+        model: a name, a file, a factory, or a live ``nn.Module``; a list of names for several models.
+        example_inputs: of a live module, as of :func:`inferlens.bench`.
+        level: ``layer``, ``kernel``, or both; ``module`` is another word for ``layer``, which is what is traced to
+            modules.
+        runs: profiled calls of each case and level.
+        observer: told what happens; by default nothing is shown.
+        words: as of :func:`inferlens.bench`, but ``repeats``; what is measured is latency alone.
+
+    Returns:
+        One profile for each case and level, those that failed included. They are on disk too, beside the records.
+
+    Raises:
+        InferlensError: if the model or the words mean nothing. A case that cannot be profiled says why in its profile.
+    """
+    levels, runs = levels_of(level), count("runs", runs)
+    with named(model, example_inputs) as model:
+        plan = Plan.from_words({"mode": "latency", **words, "model": model.spec})
+        return [made for made, _ in run(plan, levels, runs, observer or Observer(), model)]
+
+
+def levels_of(value: Any) -> tuple[Level, ...]:
+    """The levels that some words name, each once. Modules are no level of their own: layers are traced to them.
+
+    Raises:
+        InferlensError: for a word that is none.
+    """
+    words = known("level", value, (*LEVELS, *ALSO))
+    return tuple(dict.fromkeys(ALSO.get(word, word) for word in words))  # type: ignore[arg-type]
+
+
+def run(
+    plan: Plan, levels: Sequence[Level], runs: int, observer: Observer, model: Named | None = None
+) -> list[tuple[Profile, Path]]:
+    """Measures and profiles every case of ``plan``; each record and profile is on disk before the next one starts.
+
+    Returns:
+        The profiles, each with the folder that it and its record are in.
+
+    Raises:
+        InferlensError: if the plan asks for several processes of each case.
+    """
+    if plan.repeats > 1:
+        raise InferlensError("A case is profiled in one process for each level.", hint="without --repeats")
+    observer.doing("looking at models and backends")
+    cases = cases_of(plan, model)
+    observer.planned(cases)
+    profiles = []
+    with scheduled(plan, observer, cases, model) as scheduler:
+        ceilings = CeilingsCache(scheduler.cache, scheduler.environment, plan.rebuild)
+        for planned in cases:
+            record, folder = scheduler.measure(planned)
+            for level in levels:
+                observer.doing(f"{planned.case.label}: profiling every {level}")
+                made = _profiled(scheduler, record, folder, level, runs)
+                save(folder, made)
+                if made.status == "ok" and made.work and made.work.modules:
+                    observer.doing(f"{planned.case.label}: what the device reaches at best")
+                    made = replace(made, ceilings=ceilings.of(planned.case))
+                    save(folder, made)
+                profiles.append((made, folder))
+    return profiles
+
+
+def _profiled(scheduler: Scheduler, record: Record, folder: Path, level: Level, runs: int) -> Profile:
+    """The profile of a case that was measured; where that failed, with its reason."""
+    made = Profile(
+        id=uuid.uuid4().hex,
+        record=record.id,
+        created=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
+        case=record.case,
+        level=level,
+        runs=runs,
+        status=record.status,
+        reason=record.reason,
+        hint=record.hint,
+        model=record.model,
+        environment=record.environment,
+    )
+    if record.status != "ok":
+        return made
+    # Not rebuilt: what was built for measuring is what is profiled.
+    given = {**scheduler.given(record.case, folder), "rebuild": False}
+    job = ProfileJob(**given, level=level, runs=runs)
+    outcome = scheduler.do(profile_case, job, log=folder / f"profile-{level}.log")
+    result = outcome.result
+    facts = result.model or ModelFacts(name="") if outcome.answered else record.model
+    return replace(
+        made,
+        status=result.status,
+        reason=result.reason,
+        hint=result.hint,
+        output_tail=outcome.tail,
+        model=replace(facts, name=record.model.name),
+        phases=result.phases,
+        facts=result.facts,
+        warnings=result.warnings,
+        **msgspec.structs.asdict(result.found or Profiled()),
+    )
+
+
+# Ceilings of devices, which work is held against.
+
+
+class CeilingsJob(Job, frozen=True, kw_only=True):
+    """Measure what ``device`` reaches at best; ``name`` is what it is called, ``threads`` are those of the CPU."""
+
+    device: str
+    name: str
+    threads: int | None = None
+
+
+def measure_ceilings(job: CeilingsJob, child: Child) -> Ceilings:  # noqa: ARG001 - there is no case
+    """Measures what the device reaches at best."""
+    from inferlens.measure import ceilings
+
+    return ceilings.measure(job.device, job.name, job.threads)
+
+
+class CeilingsCache:
+    """The ceilings of one machine's devices: measured where a profile needs them, in a process of their own, and kept
+    in the cache folder for as long as machine and library stay.
+
+    Those that something else on the machine made lower are used once and not kept.
+    """
+
+    def __init__(self, cache: Path, environment: Environment, rebuild: bool = False) -> None:
+        """
+        Args:
+            cache: the folder of what is worth keeping between cases.
+            environment: the machine and its libraries.
+            rebuild: whether what is kept is to be measured anew, once.
+        """
+        self._cache = cache
+        self._environment = environment
+        self._rebuild = rebuild
+        self._known: dict[Path, Ceilings] = {}
+
+    def of(self, case: Case) -> Ceilings:
+        """Those of the device and threads of ``case``; without a bandwidth, and with the reason, if there are none."""
+        machine = self._environment
+        threads = case.threads if case.device == "cpu" else None
+        if case.device == "cpu":
+            device = machine.cpu or "CPU"
+            own: list[object] = [machine.cpu_threads, threads]
+        else:
+            device, own = machine.gpus[0].name if machine.gpus else case.device, [machine.driver]
+        depends = [RECIPE, device, *own, machine.libraries.get(CEILINGS_LIBRARY), sorted(machine.variables.items())]
+        name = f"ceilings-{hashlib.sha256(msgspec.json.encode(depends)).hexdigest()[:12]}.json"
+        file = self._cache / name
+        if file not in self._known:
+            kept = None if self._rebuild else _read(file)
+            self._known[file] = kept or _measured(CeilingsJob(device=case.device, name=device, threads=threads), file)
+        return self._known[file]
+
+
+def _measured(job: CeilingsJob, file: Path) -> Ceilings:
+    result = subprocess.launch(measure_ceilings, job, timeout=CEILINGS_TIMEOUT).result
+    if result.found is None:
+        return Ceilings(device=job.name, bandwidth=0.0, rates={}, absent={"all": result.reason})
+    if not result.found.disturbed:
+        write_whole(file, msgspec.json.format(msgspec.json.encode(result.found), indent=1) + b"\n")
+    return result.found
+
+
+def _read(file: Path) -> Ceilings | None:
+    """What is kept; ``None`` if nothing is, or it cannot be read."""
+    with suppress(OSError, msgspec.DecodeError, RecursionError):
+        return msgspec.json.decode(file.read_bytes(), type=Ceilings)
+    return None

@@ -1,0 +1,124 @@
+"""What is to be run, and what can be: what models' names mean, what backends can do here, and the cases of both.
+
+Models and backends are asked in processes of their own: one that crashes there takes nothing along.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inferlens.backends import BACKENDS
+from inferlens.backends.base import Absence, Capabilities
+from inferlens.errors import InferlensError
+from inferlens.execution import subprocess
+from inferlens.execution.expand import Planned, backends_named, expand
+from inferlens.execution.protocol import Job
+from inferlens.execution.worker import Child, ending
+from inferlens.models import resolve
+from inferlens.models.model import ModelInfo
+from inferlens.spec.plan import Plan
+
+TIMEOUT = 300.0
+
+
+@dataclass(frozen=True)
+class Named:
+    """A model in a plan's words; of a live module also what is known of it, and the file that it was saved to."""
+
+    spec: Any
+    found: list[ModelInfo] | None = None
+    live: str | None = None
+
+
+@contextmanager
+def named(model: Any, example_inputs: Any = None) -> Iterator[Named]:
+    """A model as a plan names it; the file of a live module is there meanwhile.
+
+    Raises:
+        InferlensError: if there are example inputs for a name, or the module cannot be saved.
+    """
+    if isinstance(model, (str, Path)) or (isinstance(model, (list, tuple)) and model):
+        if example_inputs is not None:
+            raise InferlensError(
+                "Example inputs go with a live module, not with a name.", hint="input=['x=1x3x224x224']"
+            )
+        yield Named([str(name) for name in model] if isinstance(model, (list, tuple)) else str(model))
+        return
+    from inferlens.models.sources import live
+
+    with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
+        path = Path(folder) / "module"
+        found = live.save(model, example_inputs, path)
+        yield Named(found.spec, [found], str(path))
+
+
+def cases_of(plan: Plan, model: Named | None = None) -> list[Planned]:
+    """The cases of ``plan``, none of them run; ``model`` is the plan's, where it is a live one."""
+    return expand(plan, found(plan, model), probe(backends_named(plan)))
+
+
+def found(plan: Plan, model: Named | None = None) -> list[ModelInfo]:
+    """What the plan's models are."""
+    return model.found if model and model.found else find(plan.model)
+
+
+class ProbeJob(Job, frozen=True, kw_only=True):
+    """The backends to ask."""
+
+    backends: tuple[str, ...]
+
+
+def capabilities(job: ProbeJob, child: Child) -> dict[str, Capabilities]:  # noqa: ARG001 - there is no case
+    """What every backend can do here; one that raises is absent, with the reason."""
+    return {name: _capabilities(name) for name in job.backends}
+
+
+def _capabilities(name: str) -> Capabilities:
+    try:
+        return BACKENDS.get(name)().capabilities()
+    except Exception as error:
+        traceback.print_exc()
+        reason = str(error) if isinstance(error, InferlensError) else ending(error)[1]
+        return Capabilities(formats=(), absent=(Absence("", reason),))
+
+
+def probe(names: Sequence[str]) -> dict[str, Capabilities]:
+    """What each backend can do here."""
+    outcome = subprocess.launch(capabilities, ProbeJob(backends=tuple(names)), timeout=TIMEOUT)
+    if outcome.result.found is not None:
+        return outcome.result.found
+    if len(names) == 1:
+        reason = f"Asking it crashed: {outcome.result.reason}. {' '.join(outcome.tail[-1:])}".strip()
+        return {names[0]: Capabilities(formats=(), absent=(Absence("", reason, "reinstall its libraries"),))}
+    return {name: can for each in names for name, can in probe([each]).items()}
+
+
+class FindJob(Job, frozen=True, kw_only=True):
+    """The names to look up."""
+
+    models: tuple[str, ...]
+
+
+def models(job: FindJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - there is no case
+    """What every name means.
+
+    Raises:
+        InferlensError: for the first one that means nothing.
+    """
+    return [resolve.find(name) for name in job.models]
+
+
+def find(names: Sequence[str]) -> list[ModelInfo]:
+    """What each model's name means.
+
+    Raises:
+        InferlensError: for the first name that means nothing.
+    """
+    outcome = subprocess.launch(models, FindJob(models=tuple(names)), timeout=TIMEOUT)
+    return outcome.found(f"Looking up {', '.join(names)} failed")

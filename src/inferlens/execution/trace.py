@@ -1,0 +1,330 @@
+"""``inferlens profile --torch-profiler``: traces of cases, each in a process of its own.
+
+They lie as ``<output>/<model>/<case>/trace.json.gz``, or in log folders for TensorBoard, which have short names;
+each is whole or not there at all. Every file is read again before the case's process ends, which says what it shows.
+Nothing is measured for them: what an ordinary call takes is known from a few calls of the same process, before the
+profiler.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator
+from operator import attrgetter
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from inferlens.backends import BACKENDS, reference_of
+from inferlens.backends.availability import imported
+from inferlens.backends.profiling import step_traces
+from inferlens.backends.profiling.step_traces import Tracing
+from inferlens.errors import InferlensError, Unsupported
+from inferlens.execution.expand import Planned
+from inferlens.execution.protocol import CaseJob, Observer
+from inferlens.execution.scheduler import Scheduler, refused
+from inferlens.execution.survey import cases_of
+from inferlens.execution.worker import Child
+from inferlens.models.model import Format
+from inferlens.record.record import Status, Warning
+from inferlens.record.store import LOG, claimed, safe_name
+from inferlens.spec.case import Case
+from inferlens.spec.plan import Plan
+from inferlens.spec.plan_words import count, flag
+from inferlens.stats.quantiles import median
+from inferlens.trace import Category, Trace, read
+from inferlens.trace.intervals import Intervals
+from inferlens.trace.trace import Ints
+from inferlens.units import percent
+
+UNTRACED = 10  # calls before the profiler, which warm up and say what a call takes without it
+SETTLED = 5  # of these, the last ones
+LITTLE = 0.5  # a smaller share of a step in what the profiler sees is told
+TRACE = "trace.json.gz"
+LEAST = {"wait": 0, "warmup": 0, "active": 1, "repeat": 1}
+FLAGS = ("stacks", "memory", "shapes")
+STEPS_ALONE = (
+    "The traces of {} have the steps alone: on the CPU torch.profiler sees operators of PyTorch, and it calls none. "
+    "Its layers: inferlens profile MODEL --level layer"
+)
+LITTLE_SEEN = (
+    "The traces of {} have {} of a step in operators of PyTorch, and torch.profiler sees no others on the CPU. "
+    "All its layers: inferlens profile MODEL --level layer"
+)
+NO_GPU = (
+    "The traces of {} have nothing that ran on the GPU: torch.profiler saw none of it. It needs a PyTorch built with "
+    "CUPTI, and no other profiler at the same time."
+)
+NO_OPERATORS = (
+    "The traces of {} have what ran on the GPU, but no operators: it calls none of PyTorch's. Which layers its kernels "
+    "came from: inferlens profile MODEL --level kernel"
+)
+
+
+# The task: what the case's process does.
+
+
+class TraceJob(CaseJob, frozen=True, kw_only=True):
+    """Trace steps of the case with torch.profiler, after ``untraced`` calls without it; files go to ``folder``."""
+
+    tracing: Tracing
+    untraced: int = UNTRACED
+
+
+class Shown(Struct, frozen=True, kw_only=True):
+    """What a trace file shows.
+
+    Attributes:
+        steps: seconds of each.
+        operators, gpu: the share of their time in which an operator of PyTorch was called, or a GPU was at work.
+        events: how many there are.
+        notes: what was amiss when it was read, a sentence each.
+    """
+
+    steps: tuple[float, ...] = ()
+    operators: float = 0.0
+    gpu: float = 0.0
+    events: int = 0
+    notes: tuple[str, ...] = ()
+
+
+class Files(Struct, frozen=True, kw_only=True):
+    """Names of the trace files, one for each cycle, what is in each, and seconds of the calls without a profiler."""
+
+    names: tuple[str, ...] = ()
+    shown: tuple[Shown, ...] = ()
+    before: tuple[float, ...] = ()
+
+
+def trace_case(job: TraceJob, child: Child) -> Files:
+    """Traces the case.
+
+    Raises:
+        Unsupported: without PyTorch.
+        InferlensError: if the profiler wrote no steps.
+    """
+    _, missing = imported("torch", "PyTorch", "torch")
+    if missing:
+        raise Unsupported(f"Traces are torch.profiler's. {missing.reason}", hint=missing.hint)
+    from torch.profiler import ProfilerActivity, supported_activities
+
+    on_gpu = job.case.device == "cuda" and ProfilerActivity.CUDA in supported_activities()
+    model = child.load()
+    about = {"case": job.case.label, "model": model.name, "inputs": [str(spec) for spec in model.inputs]}
+    with child.prepare(model) as runner:
+        feed = child.place(model, runner)
+        child.infer_first(runner, feed)
+        before = child.warm_up(runner, feed, job.untraced)
+        with child.preparation.phase("steady state"):
+            text = msgspec.json.encode(about).decode()
+            files = step_traces.write(runner, feed, job.tracing, Path(job.folder), on_gpu=on_gpu, about=text)
+    shown = tuple(shown_in(read(file)) for file in files)
+    if not any(each.steps for each in shown):
+        raise InferlensError("torch.profiler wrote no trace.", hint="more --active steps")
+    return Files(names=tuple(file.name for file in files), shown=shown, before=before)
+
+
+def shown_in(trace: Trace) -> Shown:
+    """What a trace shows of its steps."""
+    rows = trace.rows(Category.ANNOTATION)
+    is_step = np.array([name.startswith(step_traces.SPAN) for name in trace.strings], dtype=bool)
+    rows = rows[is_step[trace.name[rows]]] if len(rows) else rows
+    steps = Intervals.of(trace, rows)
+    return Shown(
+        steps=tuple((trace.duration[rows] / 1e9).tolist()),
+        operators=_covered(trace, trace.rows(Category.OPERATOR), steps),
+        gpu=_covered(trace, trace.gpu.row, steps),
+        events=len(trace),
+        notes=trace.notes,
+    )
+
+
+def _covered(trace: Trace, rows: Ints, steps: Intervals) -> float:
+    """The share of the steps' time that events cover."""
+    covered = Intervals.of(trace, rows).both(steps).total
+    return covered / steps.total if steps.total else 0.0
+
+
+# The parent.
+
+
+class Traced(Struct, frozen=True, kw_only=True):
+    """One case's traces, or why there are none.
+
+    Attributes:
+        model: its name.
+        status: how it ended; ``reason`` says why if not ``ok``, ``output_tail`` has the last lines it printed.
+        files: one for each cycle of the profiler's schedule, in order.
+        shown: what is in each.
+        before: seconds of calls in the same process, before the profiler was there.
+        log: what the process printed, if it failed.
+    """
+
+    case: Case
+    model: str
+    status: Status
+    reason: str = ""
+    hint: str = ""
+    output_tail: tuple[str, ...] = ()
+    files: tuple[Path, ...] = ()
+    shown: tuple[Shown, ...] = ()
+    before: tuple[float, ...] = ()
+    warnings: tuple[Warning, ...] = ()
+    log: Path | None = None
+
+    @property
+    def step(self) -> float | None:
+        """Median seconds of the traced steps."""
+        steps = [seconds for each in self.shown for seconds in each.steps]
+        return median(steps) if steps else None
+
+    @property
+    def untraced(self) -> float | None:
+        """Median seconds of the last calls before the profiler."""
+        return median(self.before[-SETTLED:]) if self.before else None
+
+    @property
+    def cost(self) -> float | None:
+        """How many times as long a step took as a call before the profiler."""
+        return self.step / self.untraced if self.step and self.untraced else None
+
+    @property
+    def unseen(self) -> str:
+        """What the traces do not show, and what does; empty if there is nothing to say."""
+        if not self.shown:
+            return ""
+        label = self.case.backend_label
+        operators, gpu = (mean(map(attrgetter(name), self.shown)) for name in ("operators", "gpu"))
+        if self.case.device == "cuda":
+            missing = NO_OPERATORS if gpu else NO_GPU
+            return "" if gpu and operators else missing.format(label)
+        if not operators:
+            return STEPS_ALONE.format(label)
+        return LITTLE_SEEN.format(label, percent(operators)) if operators < LITTLE else ""
+
+
+def tracing_of(**words: Any) -> Tracing:
+    """Which steps to trace, from values as a person writes them.
+
+    Raises:
+        InferlensError: for a value that does not fit.
+    """
+    values: dict[str, Any] = {name: count(name, words[name], least) for name, least in LEAST.items() if name in words}
+    return Tracing(**values, **{name: flag(name, words[name]) for name in FLAGS if name in words})
+
+
+def trace(
+    model: Any,
+    *,
+    tensorboard: str | Path | None = None,
+    observer: Observer | None = None,
+    **words: Any,
+) -> list[Traced]:
+    """Traces a model on the backends of this machine.
+
+    Args:
+        model: a name, a file or a factory, or several.
+        tensorboard: folder for log folders of TensorBoard, one for each case; by default traces are kept as records
+            are.
+        observer: told what happens; by default nothing is shown.
+        words: the fields of :class:`Tracing`, and those of :func:`inferlens.bench` that say what to run.
+
+    Raises:
+        InferlensError: if the model or the words mean nothing. A case that cannot be traced says why.
+    """
+    steps = {name: words.pop(name) for name in Tracing.__struct_fields__ if name in words}
+    plan = Plan.from_words({**words, "model": model})
+    folder = None if tensorboard is None else Path(tensorboard)
+    return list(run(plan, tracing_of(**steps), folder, observer or Observer()))
+
+
+def run(plan: Plan, tracing: Tracing, tensorboard: Path | None, observer: Observer) -> Iterator[Traced]:
+    """Traces every case of ``plan``; each is on disk before the next one starts.
+
+    Raises:
+        InferlensError: if the plan asks for several processes of each case, or a folder cannot be written.
+    """
+    if plan.repeats > 1:
+        raise InferlensError("A case is traced in one process.", hint="--repeat for several cycles, not --repeats")
+    observer.doing("looking at models and backends")
+    cases = cases_of(plan)
+    observer.planned(cases)
+    scheduler = Scheduler(plan, observer)
+    several = len({planned.found.spec for planned in cases}) > 1
+    for planned in cases:
+        observer.began(planned.case)
+        model = safe_name(planned.found.name)
+        if tensorboard is None:
+            parent, name = Path(plan.output) / model, planned.case.folder
+        else:
+            parent = tensorboard / model if several else tensorboard
+            name = run_name(planned.case, planned.found.format)
+        yield _traced(scheduler, planned, tracing, parent, name, own_names=tensorboard is not None)
+
+
+def run_name(case: Case, format: Format) -> str:
+    """Name of a case's log folder, such as ``pytorch_bs1`` or ``ttrt_fp16_bs8``; different cases of a model differ.
+
+    Backend and precision, batch, and what else is not as usual: a variant that is not the backend's first, a device
+    other than CUDA, threads, options. Of what a model of that format is compared with, fp32 is not said.
+    """
+    backend = BACKENDS.get(case.backend)
+    reference = reference_of(format)
+    words = [backend.short or case.backend]
+    words += [case.variant] if case.variant not in ("", backend.variants[0]) else []
+    words += [] if case.backend == reference and case.precision == "fp32" else [case.precision]
+    words += [f"bs{case.batch}"] * (case.batch is not None) + [case.device] * (case.device != "cuda")
+    words += [f"t{case.threads}"] * (case.threads is not None)
+    words += [word.replace(" ", "") for word in case.manner]
+    if any((case.options, case.inputs, case.weights, case.seed)):
+        options = case.options_label.replace(" ", "_")
+        words += [*([options] if 0 < len(options) <= 60 else []), case.digest[:6]]
+    return re.sub(r"[^\w.=-]+", "_", "_".join(words))
+
+
+def _traced(
+    scheduler: Scheduler, planned: Planned, tracing: Tracing, parent: Path, name: str, *, own_names: bool
+) -> Traced:
+    """Traces one case in a fresh process; its folder, ``name`` in ``parent``, is there if its traces are.
+
+    Files have names of their own, or those that PyTorch gives them.
+    """
+    if planned.refusal:
+        why = refused(planned)
+        return Traced(case=planned.case, model=planned.found.name, status=why.status, reason=why.reason, hint=why.hint)
+    folder = claimed(parent, name, hint="another folder")
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".inferlens-") as scratch:
+            job = TraceJob(**scheduler.given(planned.case, Path(scratch)), tracing=tracing)
+            printed = Path(scratch) / LOG
+            outcome = scheduler.do(trace_case, job, log=printed)
+            result, made = outcome.result, outcome.result.found or Files()
+            log = None
+            if result.status != "ok" and printed.exists():  # beside the folder, which will not be there
+                log = printed.replace(folder.with_name(f"{folder.name}.log"))
+            plain = [TRACE, *(TRACE.replace(".", f"-{number}.", 1) for number in range(2, len(made.names) + 1))]
+            files = tuple(  # moved on one disk, so that each is there whole or not at all
+                (Path(scratch) / name).replace(folder / (name if own_names else other))
+                for name, other in zip(made.names, plain, strict=False)
+            )
+    finally:
+        if not any(folder.iterdir()):
+            folder.rmdir()
+    return Traced(
+        case=planned.case,
+        model=planned.found.name,
+        status=result.status,
+        reason=result.reason,
+        hint=result.hint,
+        output_tail=outcome.tail,
+        files=files,
+        shown=made.shown,
+        before=made.before,
+        warnings=result.warnings,
+        log=log,
+    )
