@@ -1,51 +1,36 @@
 """Fills the tables of what an H200 measured, and draws their plots, from what is stored: ``python docs/tables.py``.
 
-A table stands between ``<!-- table FOLDER [PICTURE] -->`` and ``<!-- end -->``: what ``inferlens show FOLDER --format
-markdown`` prints; the picture is what ``inferlens plot FOLDER`` draws. Instead of ``table`` it may say ``findings``,
-``modules``, ``layers`` or ``kernels``: what those commands print, the most telling rows alone. ``against FOLDER CASE
-...`` puts side by side what ``inferlens show FOLDER --reference CASE`` tells. ``attributed FOLDER`` says how much of
-the kernels' time is traced to modules. ``trace WORDS`` is what ``inferlens trace`` prints of these words, paths being
-relative to the folder of traces. ``loops FILE`` is what ``python -m benchmarks.engine_loop`` kept. No number
-is typed in.
+What stands between ``<!-- $ inferlens WORDS -->`` and ``<!-- end -->`` is what that command prints in Markdown; what
+``<!-- picture FOLDER FILE -->`` names is what ``inferlens plot`` draws. Three tables put several commands together, from
+their JSON: ``against FOLDER CASE ...`` the speed-up against each case, ``attributed FOLDER ...`` how much of the kernels'
+time is traced to modules, and ``loops FILE`` what ``python -m benchmarks.engine_loop`` kept. No number is typed in.
 """
 
 from __future__ import annotations
 
-import itertools
+import contextlib
+import io
+import json
 import math
+import os
 import re
 import shlex
 import statistics
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import msgspec
-from typer.testing import CliRunner
-
-from inferlens import load_records
-from inferlens.analysis.profile.kernels import KernelTable, kernel_table
-from inferlens.analysis.profile.modules import ModuleTable
-from inferlens.cli.commands import app
-from inferlens.record.profile_store import load_profiles
+from inferlens import cli
 from inferlens.stats.intervals import ends, median_interval
 from inferlens.units import change, change_range, listing, milliseconds, percent, rate, ratio, ratio_range, significant
-from inferlens.views.chart import Chart
-from inferlens.views.columns import headline, outcome
-from inferlens.views.profiled import findings, kernels, layers, markdown, modules
-from inferlens.views.profiled.cases import groups
-from inferlens.views.profiled.grid import Grid, Heading, Line
-from inferlens.views.profiled.module_columns import columns
-from inferlens.views.records import document
-from inferlens.views.rows import rows
-from inferlens.views.table import render
-from inferlens.views.verdict import verdict
+from inferlens.views.table import Column, Document, Line, Table, render
 
 ROOT = Path(__file__).parent.parent
 PAGES = tuple(ROOT / "docs" / name for name in ("h200.md", "h200-traces.md", "how-it-measures.md"))
-TRACES = ROOT / "examples" / "h200" / "traces"
-PICTURES = ROOT / "docs" / "pictures"
-KINDS = "table|against|findings|modules|attributed|layers|kernels|trace|loops"
-BLOCK = re.compile(rf"(<!-- (?P<kind>{KINDS}) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)", re.S)
+BLOCK = re.compile(
+    r"(<!-- (?P<kind>\$ inferlens|against|attributed|loops) (?P<words>[^\n]+) -->\n).*?(?P<end><!-- end -->)", re.S
+)
 
 
 def filled(page: str) -> str:
@@ -55,143 +40,137 @@ def filled(page: str) -> str:
 
 def drawn(kind: str, words: str) -> str:
     """What stands in one block."""
-    return DRAWN[kind](*shlex.split(words))
+    if kind in TABLES:
+        return markdown(TABLES[kind](*shlex.split(words)))
+    return printed(*shlex.split(words), "--format", "markdown")
 
 
-def table(folder: str, _picture: str = "") -> str:
-    """The records under ``folder``, which is relative to the repository, as Markdown."""
-    return render(document(load_records([ROOT / folder]).records), "markdown")
+def printed(*words: str) -> str:
+    """What ``inferlens`` prints for these words, run in the repository's folder."""
+    out, before = io.StringIO(), (Path.cwd(), sys.argv)
+    os.chdir(ROOT)
+    sys.argv = ["inferlens", *words]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+            cli.main()
+    except SystemExit as error:
+        if error.code:
+            raise RuntimeError(shlex.join(sys.argv)) from error
+    finally:
+        os.chdir(before[0])
+        sys.argv = before[1]
+    return out.getvalue()
 
 
-def against(folder: str, *references: str) -> str:
+def read(*words: str) -> Any:
+    """The JSON that ``inferlens`` prints for these words."""
+    return json.loads(printed(*words, "--format", "json"))
+
+
+def markdown(table: Table) -> str:
+    """A table of ours as Markdown."""
+    return render(Document(lambda: [table], dict), "markdown")
+
+
+def columns(*titles: str, texts: int = 0) -> tuple[Column, ...]:
+    """Columns with these titles, the first ``texts`` of them of words."""
+    return tuple(Column("", title, numeric=place >= texts) for place, title in enumerate(titles))
+
+
+def against(folder: str, *references: str) -> Table:
     """Times, rate and the speed-up against each reference of the records under ``folder``, the fastest first."""
-    records = load_records([ROOT / folder]).records
-    compared = [rows(records, reference) for reference in references]
-    outcomes = [{row.id: outcome(row) for row in each} for each in compared]
-    lines = []
-    for row in sorted(compared[0], key=lambda row: row.pace or math.inf):
-        times = milliseconds(row.mean), milliseconds(row.median), rate(row.iterations_per_second)
-        lines.append(Line.of(row.name, (*times, *(each[row.id] for each in outcomes))))
-    titles = "mean (ms)", "median (ms)", "iterations (per s)", *(f"against {reference}" for reference in references)
-    headings = tuple(map(Heading, titles))
-    sure = next(each for each in verdict(compared[0]) if each.startswith("Medians"))
-    return markdown.render(
-        [Grid(headline(compared[0]), "", "backend", headings, tuple(lines), (f"Speed-ups are of medians. {sure}",))]
-    )
+    found = [read("show", folder, "--reference", reference)["rows"] for reference in references]
+    speedups = [{row["id"]: row for row in rows} for rows in found]
+    lines = [
+        Line(
+            row["name"],
+            (
+                milliseconds(row["mean"]),
+                milliseconds(row["median"]),
+                rate(row["iterations_per_second"]),
+                *(speedup(each[row["id"]]) for each in speedups),
+            ),
+        )
+        for row in sorted(found[0], key=lambda row: row["median"] or math.inf)
+    ]
+    titles = ("mean (ms)", "median (ms)", "iterations (per s)", *(f"against {reference}" for reference in references))
+    return Table("How many times as fast as each reference, by medians", "backend", columns(*titles), lines)
 
 
-def findings_of(folder: str) -> str:
-    """The findings of the profiles under ``folder``."""
-    return findings.render(findings.judged(load_profiles([ROOT / folder])), "markdown", top=5)
+def speedup(row: dict[str, Any]) -> str:
+    """How many times as fast as the reference, or why that is not said."""
+    if not row["agrees"]:
+        return "wrong" if row["agrees"] is False else row["status"]
+    return "reference" if row["is_reference"] else ratio(row["speedup"])
 
 
-def modules_of(folder: str, depth: str = "1") -> str:
-    """The modules of the profiles under ``folder``, of the level that ``inferlens modules`` takes by itself."""
-    return modules.render(groups(load_profiles([ROOT / folder])), "markdown", depth=int(depth))
-
-
-def attributed_of(folder: str) -> str:
-    """How much of the kernels' time is traced to modules in each profile under ``folder``, and what profiling cost."""
-    lines, least, off = dict[tuple[str, int], list[Line]](), dict[str, float](), 0.0
-    for group in groups(load_profiles([ROOT / folder]), "kernel"):
-        tree = modules.tree(columns(group, "kernel", None), "whole", None, None)
-        for place, one in enumerate(tree.columns.shown):
-            found, profile = kernel_table(one.case.profile, one.case.unprofiled, "launch"), one.case.profile
-            if not isinstance(found, KernelTable) or tree.table is None:
-                raise ValueError(f"no kernels: {profile.case.label}")
-            account, label = found.account, profile.case.backend_label
-            off = max(off, abs(sum_of_modules(tree.table, place) - 1))
-            least[label] = min(least.get(label, 1.0), account.attributed)
-            texts = (str(profile.case.batch), one.case.name, milliseconds(account.kernels.typical),
-                     percent(account.attributed), significant(modules_of_a_kernel(found)),
-                     ratio(account.cost), ratio_range(account.cost_low, account.cost_high))  # fmt: skip
-            of_the_case = profile.model.name, profile.case.batch or 0
-            lines.setdefault(of_the_case, []).append(Line.of(profile.model.name, texts))
-    titles = ("all kernels (ms)", "attributed", "modules of a kernel", "profiled call", "interval (95 %)")
-    table = Grid(
-        headline="The kernels' time that is traced to modules",
-        about="",
-        first="model",
-        headings=(Heading("batch"), Heading("backend", numeric=False), *map(Heading, titles)),
-        lines=tuple(itertools.chain(*lines.values())),
+def attributed(*folders: str) -> Table:
+    """How much of the kernels' time is traced to modules in each profile, and what profiling cost."""
+    lines, least, off = list[Line](), dict[str, float](), 0.0
+    for folder in folders:
+        wholes = {
+            column["profile"]: sum_of_modules(model, place)
+            for model in read("modules", folder, "--level", "kernel")["models"]
+            for place, column in enumerate(model["columns"])
+        }
+        for case in read("kernels", folder, "--by", "launch")["cases"]:
+            account, named = case["account"], case["case"]
+            off = max(off, abs(wholes[case["profile"]] - 1))
+            label = f"{named['backend']}:{named['variant']}".rstrip(":")
+            least[label] = min(least.get(label, 1.0), account["attributed"])
+            texts = (case["name"], str(named["batch"]), milliseconds(account["kernels"]["typical"]),
+                     percent(account["attributed"]), significant(modules_of_a_kernel(case["rows"])),
+                     ratio(account["cost"]), ratio_range(account["cost_low"], account["cost_high"]))  # fmt: skip
+            lines.append(Line(named["model"].rpartition(":")[2], texts))
+    titles = ("backend", "batch", "all kernels (ms)", "attributed", "modules of a kernel", "profiled call",
+              "interval (95 %)")  # fmt: skip
+    return Table(
+        "The kernels' time that is traced to modules", "model", columns(*titles, texts=1), lines,
         notes=("modules of a kernel: how many it came from, on average over the time that is attributed.",
-               "profiled call: how many times as long as an untouched one."),
+               "profiled call: how many times as long as one without a profiler."),
         sentences=(
             f"Least attributed: {listing([f'{percent(share)} with {label}' for label, share in least.items()])}.",
             f"What modules took, and what is of none, differs from the time of all kernels by at most {percent(off)}.",
         ),
     )  # fmt: skip
-    return markdown.render([table])
 
 
-def sum_of_modules(table: ModuleTable, place: int) -> float:
+def sum_of_modules(model: dict[str, Any], place: int) -> float:
     """What the rows of a column that have none below them add up to, as a share of its whole."""
-    after = [row.depth for row in table.rows[1:]] + [0]
-    cells = [row.cells[place] for row, depth in zip(table.rows, after, strict=True) if depth <= row.depth]
-    return sum(cell.times.share for cell in cells if cell and cell.times and cell.times.share is not None)
+    rows = [row for row in model["rows"] if row["kind"] != "whole"]
+    after = [row["depth"] for row in rows[1:]] + [0]
+    cells = [row["cells"][place] for row, depth in zip(rows, after, strict=True) if depth <= row["depth"]]
+    return sum(cell["times"]["share"] or 0 for cell in cells if cell and cell["times"])
 
 
-def modules_of_a_kernel(table: KernelTable) -> float:
-    """The mean, over the time that is attributed; ``table`` is by launch."""
-    known = [(len(row.modules), row.times.typical) for row in table.rows if row.modules and row.times]
+def modules_of_a_kernel(rows: list[dict[str, Any]]) -> float:
+    """The mean, over the time that is attributed; rows are by launch."""
+    known = [(len(row["modules"]), row["times"]["typical"]) for row in rows if row["modules"] and row["times"]]
     return sum(count * time for count, time in known) / sum(time for _, time in known)
 
 
-def layers_of(folder: str) -> str:
-    """The layers that take most under ``folder``."""
-    cases = [case for group in groups(load_profiles([ROOT / folder]), "layer") for case in group]
-    return layers.render(cases, "markdown", top=10)
-
-
-def kernels_of(folder: str) -> str:
-    """The kernels that take most under ``folder``."""
-    cases = [case for group in groups(load_profiles([ROOT / folder]), "kernel") for case in group]
-    return kernels.render(cases, "markdown", top=10)
-
-
-def trace_of(*words: str) -> str:
-    """What a trace shows, or two of them."""
-    paths = [str(TRACES / word) if (TRACES / word).exists() else word for word in words]
-    return CliRunner().invoke(app, ["trace", *paths, "--format", "markdown", "--no-cache"]).stdout
-
-
-def loops(file: str) -> str:
+def loops(file: str) -> Table:
     """What ``python -m benchmarks.engine_loop`` found, of the file it kept."""
-    kept = msgspec.json.decode((ROOT / file).read_bytes())
+    kept = json.loads((ROOT / file).read_text(encoding="utf-8"))
     lines = []
     for one in kept["rounds"]:
         apart = [ours / bare - 1 for bare, ours in zip(one["bare"], one["ours"], strict=True)]
         times = [significant(statistics.median(one[loop]) * 1e6, 4) for loop in ("bare", "ours")]
-        told = change(statistics.median(apart)), change_range(*ends(median_interval(apart)))
-        lines.append(Line.of(one["model"].split(":")[-1], (one["precision"], str(one["batch"]), *times, *told)))
-    titles = ("batch", "bare loop (µs)", "inferlens (µs)", "difference", "interval (95 %)")
-    headings = (Heading("precision", numeric=False), *map(Heading, titles))
-    return markdown.render([Grid(kept["title"], "", "model", headings=headings, lines=tuple(lines))])
+        differs = change(statistics.median(apart)), change_range(*ends(median_interval(apart)))
+        lines.append(Line(one["model"].split(":")[-1], (one["precision"], str(one["batch"]), *times, *differs)))
+    titles = ("precision", "batch", "bare loop (µs)", "inferlens (µs)", "difference", "interval (95 %)")
+    return Table(kept["title"], "model", columns(*titles, texts=1), lines)
 
 
-DRAWN: dict[str, Callable[..., str]] = {
-    "table": table,
-    "against": against,
-    "findings": findings_of,
-    "modules": modules_of,
-    "attributed": attributed_of,
-    "layers": layers_of,
-    "kernels": kernels_of,
-    "trace": trace_of,
-    "loops": loops,
-}
+TABLES: dict[str, Callable[..., Table]] = {"against": against, "attributed": attributed, "loops": loops}
 
 
 def main() -> None:
     """Writes the pages and their pictures."""
     for path in PAGES:
         page = path.read_text(encoding="utf-8")
-        for match in BLOCK.finditer(page):
-            folder, *picture = match["words"].split()
-            if picture and match["kind"] == "table":
-                records = load_records([ROOT / folder]).records
-                chart = Chart(format="svg", theme="light").render(records)
-                (PICTURES / picture[0]).write_text(str(chart), encoding="utf-8")
+        for folder, picture in re.findall(r"<!-- picture (\S+) (\S+) -->", page):
+            printed("plot", folder, "-o", picture, "--theme", "light")
         path.write_text(filled(page), encoding="utf-8")
 
 
