@@ -1,9 +1,10 @@
 """Fills the tables of what an H200 measured, and draws their plots, from what is stored: ``python docs/tables.py``.
 
 What stands between ``<!-- $ inferlens WORDS -->`` and ``<!-- end -->`` is what that command prints in Markdown; what
-``<!-- picture FOLDER FILE -->`` names is what ``inferlens plot`` draws. Three tables put several commands together, from
-their JSON: ``against FOLDER CASE ...`` the speed-up against each case, ``attributed FOLDER ...`` how much of the kernels'
-time is traced to modules, and ``loops FILE`` what ``python -m benchmarks.engine_loop`` kept. No number is typed in.
+``<!-- picture FOLDER FILE -->`` names is what ``inferlens plot`` draws. Three tables put several commands together,
+from their JSON: ``against FOLDER CASE ...`` the speed-up against each case, ``attributed FOLDER ...`` how much of the
+kernels' time is traced to modules, and ``loops FILE`` what ``python -m benchmarks.engine_loop`` kept. No number is
+typed in.
 """
 
 from __future__ import annotations
