@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import TypeVar
 
@@ -56,8 +57,7 @@ class EventReader:
         self._start()
         while not self._ended:
             block = next(self._blocks, b"")
-            self._held += block
-            yield self._next() if block else self._last()
+            yield self._next(block) if block else self._last()
             if self._remarks.counts[_SKIPPED] >= MOST_SKIPPED:
                 self._remarks.remark("Too much of it cannot be read; the rest was left out.")
                 return
@@ -83,8 +83,15 @@ class EventReader:
             if not block or len(self._held) > MOST_HELD:
                 raise InferlensError("This is no trace: it has no traceEvents.", expected=_EXPECTED)
 
-    def _next(self) -> list[Event]:
-        """Events up to the last place where the text held can be cut."""
+    def _next(self, block: bytes) -> list[Event]:
+        """Events up to the last place where the text can be cut."""
+        end = _cut(block, len(block)) + 1
+        with suppress(*PROBLEMS):  # the usual way: what is decoded is copied once, which is a tenth of the time
+            if end:
+                events = decode_events(b"".join((b"[", self._held, memoryview(block)[:end], b"]")))
+                self._held = block[end:].lstrip().removeprefix(b",")
+                return events
+        self._held += block
         end = len(self._held)
         for _ in range(_TRIES):
             end = _cut(self._held, end)
@@ -118,7 +125,7 @@ class EventReader:
 
     def _taken(self, end: int) -> list[Event]:
         """Events of the text held, up to a place in it or to where the list ends."""
-        events, rest = _decoded(decode_events, memoryview(self._held)[:end])
+        events, rest = _decoded(decode_events, self._held[:end])
         self._leave(rest, end)
         return events
 
@@ -132,7 +139,7 @@ class EventReader:
         rest = None
         while waiting and rest is None and self._remarks.counts[_SKIPPED] < MOST_SKIPPED:
             low, high = waiting.pop()
-            part = memoryview(text)[starts[low] : ends[high - 1]]
+            part = text[starts[low] : ends[high - 1]]
             try:
                 found, rest = _decoded(decode_events, part)
                 events += found
@@ -170,21 +177,21 @@ class EventReader:
             self._remarks.remark(f"What follows the events cannot be read ({size} or more); it was left out.")
 
 
-def _decoded(decode: Callable[[bytes], list[Item]], text: memoryview) -> tuple[list[Item], bytes | None]:
+def _decoded(decode: Callable[[bytes], list[Item]], text: bytes) -> tuple[list[Item], bytes | None]:
     """The items of a text of objects with commas between them; and what follows, if the list ends within the text.
 
     Raises:
         msgspec.DecodeError: or another of :data:`PROBLEMS`, if it is not as it should be.
     """
     try:
-        return decode(b"".join((b"[", text, b"]"))), None
+        return decode(b"[" + text + b"]"), None
     except PROBLEMS as error:
         trailing = _TRAILING.search(str(error))
         if not trailing:
             raise
         # msgspec counts from the bracket put before the text, and names the place behind it or the one after that.
-        end = bytes(text).rfind(b"]", 0, int(trailing[1]))
-        return decode(b"".join((b"[", text[:end], b"]"))), bytes(text[end + 1 :])
+        end = text.rfind(b"]", 0, int(trailing[1]))
+        return decode(b"[" + text[:end] + b"]"), text[end + 1 :]
 
 
 def _cut(text: bytes, end: int) -> int:
