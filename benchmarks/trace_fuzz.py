@@ -15,12 +15,10 @@ from rich.progress import track
 
 from inferlens.errors import InferlensError
 from inferlens.trace import read
-from inferlens.trace.analysis import Analysis
-from inferlens.views.traced import FORMATS, VIEWS
-from inferlens.views.traced.render import Part, render
-from inferlens.views.traced.sheets import Choice, sheets_of
+from inferlens.views.table import FORMATS
+from inferlens.views.traced.tables import VIEWS, Selection
 from tests.trace.mutations import mutated
-from tests.trace.samples import of_torch, training
+from tests.trace.samples import drawn, of_torch, training
 
 COUNT = 10_000
 
@@ -44,8 +42,7 @@ def main() -> None:
 
 
 def _looked_at(data: bytes, of: random.Random) -> int:
-    analysis = Analysis(read(data))
+    trace = read(data)
     for view in VIEWS:
-        sheets = sheets_of(analysis, view, Choice(by=("shapes", "stack", "operator")))
-        render([Part("trace", sheets, analysis.trace.notes)], view, of.choice(FORMATS))
+        drawn(trace, view, of.choice([*FORMATS]), Selection(by=("shapes", "stack", "operator")))
     return 1

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from inferlens.views.traced import FORMATS, VIEWS
+from inferlens.views.table import FORMATS
+from inferlens.views.traced.tables import VIEWS
 from tests.commands import inferlens
 from tests.trace.samples import of_torch, training
 
@@ -74,7 +75,7 @@ def test_rows_are_told_apart_and_limited(folder: Path) -> None:
         (("gpu.json", "--view", "kernel"), "There is no view 'kernel'"),
         (("gpu.json", "--format", "svg"), "There is no format 'svg'"),
         (("gpu.json", "--step", "9"), "no step 9"),
-        (("gpu.json", "--by", "colour"), "cannot be told apart by 'colour'"),
+        (("gpu.json", "--by", "colour"), "There is no --by 'colour'"),
         (("nothing.json",), "cannot be read"),
         (("broken.json",), "This is no trace"),
     ],
@@ -133,7 +134,7 @@ def test_too_little_memory_is_one_error(folder: Path, monkeypatch: pytest.Monkey
     def nothing_left(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("inferlens.views.traced.show.sheets_of", nothing_left)
+    monkeypatch.setattr("inferlens.views.traced.show.tables_of", nothing_left)
     done = inferlens("trace", "gpu.json", cwd=folder)
     assert (done.returncode, done.stdout) == (2, "")
     assert "not enough memory" in done.stderr

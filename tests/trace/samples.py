@@ -9,6 +9,12 @@ from typing import Any
 
 import pytest
 
+from inferlens.trace import Trace
+from inferlens.trace.analysis import Analysis
+from inferlens.views.table import render
+from inferlens.views.traced.show import Shown, of
+from inferlens.views.traced.tables import Selection, tables_of
+
 # Public traces that lie beside the checkout where somebody has put them; they are no part of it.
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 V100 = SHARED / "v100_resnet50_train.json.gz"
@@ -20,6 +26,12 @@ def shared(path: Path) -> Path:
     if not path.exists():
         pytest.skip(f"{path.name} is not here: it is a public trace that is not part of the checkout")
     return path
+
+
+def drawn(trace: Trace, view: str, format: str = "table", selection: Selection | None = None) -> str:
+    """A view of a trace as text."""
+    tables = tables_of(Analysis(trace), view, selection or Selection())
+    return render(of([Shown("trace", tables)], [view]), format)
 
 
 def event(

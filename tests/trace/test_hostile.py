@@ -15,13 +15,11 @@ import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.trace import read
-from inferlens.trace.analysis import Analysis
 from inferlens.trace.reading import events, source
-from inferlens.views.traced import FORMATS, VIEWS
-from inferlens.views.traced.render import Part, render
-from inferlens.views.traced.sheets import Choice, sheets_of
+from inferlens.views.table import FORMATS
+from inferlens.views.traced.tables import VIEWS, Selection
 from tests.trace.mutations import mutated
-from tests.trace.samples import event, of_torch, text, training
+from tests.trace.samples import drawn, event, of_torch, text, training
 
 MANY = [event(f"op{number}", number, 1) for number in range(200)]
 
@@ -84,10 +82,9 @@ def test_names_that_no_json_has(name: bytes) -> None:
     assert len(trace) == len(MANY)
     for view in VIEWS:
         for format in FORMATS:
-            drawn = render([Part("t", sheets_of(Analysis(trace), view, Choice(top=None)))], view, format)
+            text_of_it = drawn(trace, view, format, Selection(top=None))
             if format != "csv":  # which is data, quoted and otherwise as it is
-                assert "\x1b" not in drawn
-                assert "\x00" not in drawn
+                assert not {"\x1b", "\x00"} & set(text_of_it)
 
 
 def test_one_broken_event_takes_no_other_with_it() -> None:
@@ -141,14 +138,14 @@ def test_a_trace_of_nothing_can_be_looked_at(data: bytes) -> None:
     assert len(trace) == 0
     for view in VIEWS:
         for format in FORMATS:
-            assert isinstance(render([Part("t", sheets_of(Analysis(trace), view, Choice()))], view, format), str)
+            drawn(trace, view, format)
 
 
 def test_a_trace_of_another_tool_is_read_as_far_as_it_goes() -> None:
     chrome = {"ph": "X", "cat": "devtools.timeline", "name": "Paint", "pid": 1, "tid": 2, "ts": 5, "dur": 7, "tts": 3}
     trace = read(json.dumps({"traceEvents": [chrome, {"ph": "I", "name": "x"}], "metadata": {}}).encode())
     assert trace.names_of(trace.rows(*set(map(int, trace.category)))) == ["Paint"]  # type: ignore[arg-type]
-    assert sheets_of(Analysis(trace), "overview", Choice())
+    assert drawn(trace, "overview")
 
 
 def test_a_bomb_does_not_go_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,8 +205,7 @@ def test_fifty_mutations(seed: int) -> None:
             trace = read(data)
         except InferlensError:
             continue
-        view = VIEWS[number % len(VIEWS)]
-        assert render([Part("t", sheets_of(Analysis(trace), view, Choice()))], view, of.choice(FORMATS)) is not None
+        assert drawn(trace, [*VIEWS][number % len(VIEWS)], of.choice([*FORMATS])) is not None
 
 
 def test_numbers_that_no_column_holds_are_not_known() -> None:

@@ -57,21 +57,17 @@ def show(
     _import_numpy()
     from inferlens.cli import screen
     from inferlens.errors import InferlensError
-    from inferlens.views.traced import check
-    from inferlens.views.traced.show import Wanted, render
+    from inferlens.views.traced.show import TraceRequest, document
 
-    check(format)
-    wanted = Wanted(path=path, against=against, view=view, step=step, by=by, top=top, depth=depth, cache=not no_cache)
+    request = TraceRequest(path, against, view, step, by, top, depth, cache=not no_cache)
     try:
-        drawn, notes = render(wanted, format, **screen.terminal())
+        shown, notes = document(request, format)
+        for note in notes:
+            screen.note(note)
+        screen.document(shown, format)
     except MemoryError as error:
-        what = f"There is not enough memory for {path}, even with its columns in files."
-        raise InferlensError(
-            what, hint="a limit that is less tight (ulimit -d, ulimit -v), or fewer steps in a trace"
-        ) from error
-    for note in notes:
-        screen.note(note)
-    screen.text(drawn)
+        hint = "a limit that is less tight (ulimit -d, ulimit -v), or fewer steps in a trace"
+        raise InferlensError(f"There is not enough memory for {path}.", hint=hint) from error
 
 
 def _import_numpy() -> None:

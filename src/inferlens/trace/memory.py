@@ -142,11 +142,17 @@ def _alive(addresses: list[int], changes: list[int], places: Ints) -> Ints:
     return np.array(sorted(alive.values()), dtype=np.int64)
 
 
-def curves(analysis: Analysis) -> Columns:
-    """The curve of each device: the most that was given out in each of 200 equal slices of the time."""
-    memory = analysis.trace.allocations
+def curves(analysis: Analysis, points: int | None = None) -> Columns:
+    """The curve of each device: the most that was given out in each of 200 equal slices of the time.
+
+    Args:
+        analysis: of the trace.
+        points: of each device, no more than so many of the slices where there are more than twice as many in all.
+    """
+    memory, devices = analysis.trace.allocations, devices_of(analysis)
+    some = SLICES if points is None or len(devices) * SLICES <= 2 * points else min(points, SLICES)
     rows: list[tuple[Any, ...]] = []
-    for name, places in devices_of(analysis):
+    for name, places in devices:
         level, _ = curve(analysis, places)
         times = memory.time[places]
         edges = np.linspace(times[0], times[-1], SLICES + 1)
@@ -155,6 +161,8 @@ def curves(analysis: Analysis) -> Columns:
         before = np.searchsorted(times, edges[:-1], "right") - 1
         most = level[np.maximum(before, 0)]
         np.maximum.at(most, slices, level)
-        at = (edges[:-1] - memory.time[0]) / SECOND
-        rows += zip([name] * SLICES, at.tolist(), most.tolist(), strict=True)
+        times = (edges[:-1] - memory.time[0]) / SECOND
+        for part in np.array_split(np.arange(SLICES), some):
+            at = part[most[part].argmax()]
+            rows.append((name, float(times[at]), most[at].item()))
     return Columns.named(("device", "time", "allocated"), rows)

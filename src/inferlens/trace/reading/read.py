@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import closing
 from pathlib import Path
 
 from inferlens.errors import InferlensError
 from inferlens.trace.reading.builder import TraceBuilder
 from inferlens.trace.reading.events import EventReader
 from inferlens.trace.reading.forms import Remarks
-from inferlens.trace.reading.source import ahead, blocks
+from inferlens.trace.reading.source import blocks
 from inferlens.trace.trace import Trace
 
 
@@ -29,10 +28,9 @@ def read(source: Path | bytes) -> Trace:
     remarks = Remarks()
     builder = TraceBuilder(remarks)
     try:
-        with closing(ahead(blocks(source, remarks))) as text:
-            reader = EventReader(text, remarks)
-            for events in reader:
-                builder.add(events)
+        reader = EventReader(blocks(source, remarks), remarks)
+        for events in reader:
+            builder.add(events)
     except InferlensError as error:
         if isinstance(source, bytes):
             raise

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import gzip
 import io
-import queue
 import stat
 import sys
-import threading
 import zlib
-from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,38 +24,9 @@ BLOCK = 2**19
 # Traces pack 10 to 60 times, with many steps alike up to some 150; a bomb 1,000 times and more.
 MOST_RATIO = 400
 _RATIO_COUNTS_FROM = 256 * 2**20
-_AHEAD = 8  # blocks: with fewer, decoding waits for unpacking now and then
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _EXPECTED = "a trace that torch.profiler wrote: .json, .json.gz or .json.zst"
-
-
-def ahead(items: Iterator[bytes]) -> Generator[bytes, None, None]:
-    """The same blocks, some of them made beforehand by a thread: unpacking needs nothing that decoding holds."""
-    made: queue.Queue[bytes | BaseException | None] = queue.Queue(maxsize=_AHEAD)
-    enough = threading.Event()
-
-    def make() -> None:
-        try:
-            for item in items:
-                made.put(item)
-                if enough.is_set():
-                    return
-            made.put(None)
-        except BaseException as error:
-            made.put(error)
-
-    threading.Thread(target=make, daemon=True).start()
-    try:
-        while (item := made.get()) is not None:
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-    finally:
-        enough.set()
-        with suppress(queue.Empty):
-            while True:
-                made.get_nowait()  # so that the thread, if it waits for a place, goes on and ends
 
 
 def blocks(source: Path | bytes, remarks: Remarks) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Two traces compared, as sheets: what changed most first, and what all changes so far come to."""
+"""Two traces compared, as tables: what changed most first, and what all changes so far come to."""
 
 from __future__ import annotations
 
@@ -6,48 +6,50 @@ from inferlens.errors import InferlensError
 from inferlens.trace import diff
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.columns import Columns
-from inferlens.units import ABSENT, milliseconds, percent, ratio, significant
-from inferlens.views.traced.sheet import Column, Sheet, microseconds, shapes, text, time
-from inferlens.views.traced.sheets import Choice, short
+from inferlens.units import ABSENT, microseconds, milliseconds, percent, ratio, significant
+from inferlens.views.table import Column, text
+from inferlens.views.traced.columns import shapes
+from inferlens.views.traced.tables import Selection, TraceTable, short
 
 VIEWS = ("overview", "operators", "kernels", "modules", "timeline")
 
 
-def signed(value: float | None) -> str:
+def _signed(value: float | None) -> str:
     """Milliseconds that were gained or lost, with their sign."""
     if value is None:
         return ABSENT
     return f"{'+' if value > 0 else '-' if value < 0 else ''}{milliseconds(abs(value))}"
 
 
-def calls(value: float | None) -> str:
+def _calls(value: float | None) -> str:
     """Calls in a step, of which there may be a fraction."""
     return ABSENT if not value else significant(value) if value % 1 else f"{value:,.0f}"
 
 
 _TIMES = (
-    Column("before", "before", "ms", time, 1),
-    Column("after", "after", "ms", time, 2),
-    Column("change", "change", "ms", signed, 0),
+    Column("before", "before", "ms", milliseconds, 1),
+    Column("after", "after", "ms", milliseconds, 2),
+    Column("change", "change", "ms", _signed, 0),
 )
 _ROWS = (
     *_TIMES,
-    Column("accumulated", "so far", "ms", signed, 3),
-    Column("calls_before", "calls before", "", calls, 5),
-    Column("calls_after", "calls after", "", calls, 6),
-    Column("state", "", "", text, 4),
+    Column("accumulated", "so far", "ms", _signed, 3),
+    Column("calls_before", "calls before", "", _calls, 5),
+    Column("calls_after", "calls after", "", _calls, 6),
+    Column("state", "", "", text, 4, numeric=False),
 )
 _EVENTS = (
-    Column("begin_before", "from before", "ms", time, 4),
+    Column("begin_before", "from before", "ms", milliseconds, 4),
     Column("before", "before", "µs", microseconds, 1),
-    Column("begin_after", "from after", "ms", time, 5),
+    Column("begin_after", "from after", "ms", milliseconds, 5),
     Column("after", "after", "µs", microseconds, 0),
-    Column("state", "", "", text, 2),
+    Column("state", "", "", text, 2, numeric=False),
 )
+_SHAPES = Column("shapes", "shapes", "", shapes, 4, numeric=False, most=36)
 
 
-def sheets_of(before: Analysis, after: Analysis, view: str, choice: Choice) -> list[Sheet]:
-    """The sheets of a comparison.
+def tables_of(before: Analysis, after: Analysis, view: str, selection: Selection) -> list[TraceTable]:
+    """The tables of a comparison.
 
     Raises:
         InferlensError: for a view that compares nothing.
@@ -57,33 +59,19 @@ def sheets_of(before: Analysis, after: Analysis, view: str, choice: Choice) -> l
     if view == "overview":
         return _overview(before, after)
     if view == "timeline":
-        table = diff.execution(before, after)
-        title = "One step of each, side by side"
-        return [Sheet("execution", title, ("name", "event"), _EVENTS, table, top=choice.top)]
-    makers = {
-        "operators": ("name", (Column("shapes", "shapes", "", shapes, 4, 36),)),
-        "kernels": ("name", ()),
-        "modules": ("path", ()),
-    }
-    first, more = makers[view]
-    table = diff.rows_compared(view, before, after)
-    sheet = Sheet(
-        view,
-        f"{view.capitalize()}: what changed most first, per step",
-        (first, view.removesuffix("s")),
-        (*more, *_ROWS),
-        table,
-        sentences=_sentences(table),
-        shown=short if view == "kernels" else None,
-        top=choice.top,
-    )
-    return [sheet]
+        data = diff.execution(before, after)
+        return [TraceTable("execution", "One step of each, side by side", "event", _EVENTS, data, top=selection.top)]
+    data = diff.rows_compared(view, before, after)
+    columns = (_SHAPES, *_ROWS) if view == "operators" else _ROWS
+    label = short if view == "kernels" else "path" if view == "modules" else "name"
+    title = f"{view.capitalize()}: what changed most first, per step"
+    said = [_sum(data)]
+    return [TraceTable(view, title, view[:-1], columns, data, label, sentences=said, top=selection.top)]
 
 
-def _overview(before: Analysis, after: Analysis) -> list[Sheet]:
+def _overview(before: Analysis, after: Analysis) -> list[TraceTable]:
     first, second = before.overview, after.overview
     parts = diff.parts_compared({**first.parts, "step": first.step_time}, {**second.parts, "step": second.step_time})
-    idle = diff.parts_compared(first.idle, second.idle)
     said = []
     if first.step_time and second.step_time:
         told = (milliseconds(first.step_time), milliseconds(second.step_time))
@@ -92,18 +80,18 @@ def _overview(before: Analysis, after: Analysis) -> list[Sheet]:
     for name, one in (("before", first), ("after", second)):
         for gpu in one.gpus:
             said.append(f"GPU {gpu.device} {name}: kernels ran in {percent(gpu.utilization)} of the time.")
-    sheets = [Sheet("parts", "What a step's time goes to", ("name", "part"), _TIMES, parts, sentences=said)]
+    found = [TraceTable("parts", "What a step's time goes to", "part", _TIMES, parts, sentences=said)]
     if first.gpus or second.gpus:
-        sheets.insert(1, Sheet("idle", "Why the GPU is idle", ("name", "cause"), _TIMES, idle))
-    return sheets
+        idle = diff.parts_compared(first.idle, second.idle)
+        found.append(TraceTable("idle", "Why the GPU is idle", "cause", _TIMES, idle))
+    return found
 
 
-def _sentences(table: Columns) -> list[str]:
+def _sum(table: Columns) -> str:
     """What was gained and lost."""
     rows = list(table.rows())
     gained = sum(row["change"] for row in rows if row["change"] < 0)
     lost = sum(row["change"] for row in rows if row["change"] > 0)
-    new = sum(row["state"] == diff.NEW for row in rows)
-    gone = sum(row["state"] == diff.GONE for row in rows)
-    whole = f"{signed(gained + lost)} ms a step: {milliseconds(-gained)} ms gained, {milliseconds(lost)} ms lost"
-    return [f"In all {whole}; {new:,} rows are new, {gone:,} are gone."]
+    new, gone = (sum(row["state"] == state for row in rows) for state in (diff.NEW, diff.GONE))
+    whole = f"{_signed(gained + lost)} ms a step: {milliseconds(-gained)} ms gained, {milliseconds(lost)} ms lost"
+    return f"In all {whole}; {new:,} rows are new, {gone:,} are gone."

@@ -1,30 +1,40 @@
-"""From paths to what is shown of them: reads, analyses, and renders; one trace, two compared, or those of all ranks."""
+"""From paths to what is shown of them: reads and analyses; one trace, two compared, or those of all ranks or runs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from msgspec import structs
 
-from inferlens.errors import InferlensError, suggestion
+from inferlens.errors import InferlensError
 from inferlens.trace.advice import advice_of
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.folders import SUFFIXES, rank_of, run_of, runs_in, traces_in
 from inferlens.trace.reading.cache import read_cached
 from inferlens.trace.reading.read import read
-from inferlens.trace.trace import Trace
-from inferlens.units import listing
 from inferlens.views.plain import plain
-from inferlens.views.traced import check_view
-from inferlens.views.traced.render import Part
-from inferlens.views.traced.render import render as rendered
-from inferlens.views.traced.sheets import BY, TOP, Choice, sheets_of
+from inferlens.views.table import FOR_PROGRAMS, Document, Table, check
+from inferlens.views.traced import compared
+from inferlens.views.traced.tables import BY, TOP, VIEWS, Selection, TraceTable, ranks_table, runs_table, tables_of
+
+SCHEMA = "inferlens.trace/1"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Shown:
+    """What is shown of one trace, or of two compared: a heading and tables; ``more`` is what JSON alone has."""
+
+    name: str
+    tables: Sequence[TraceTable]
+    notes: Sequence[str] = ()
+    more: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class TraceRequest:
     """What was asked for; ``view`` and ``by`` may name several, with commas."""
 
     path: Path
@@ -36,69 +46,91 @@ class Wanted:
     depth: int | None = None
     cache: bool = True
 
-    @property
-    def views(self) -> tuple[str, ...]:
-        """The views to show, in that order.
+    def analysis(self, path: Path) -> Analysis:
+        """A trace, or the step of it that was asked for.
 
         Raises:
-            InferlensError: if there is no such view.
+            InferlensError: if there is no trace, or no such step.
         """
-        views = _words(self.view)
-        for view in views:
-            check_view(view)
-        return views
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """What rows are told apart by.
-
-        Raises:
-            InferlensError: for what they cannot be.
-        """
-        keys = _words(self.by)
-        for key in keys:
-            if key not in BY:
-                what = f"Rows cannot be told apart by '{key}'."
-                raise InferlensError(what, expected=listing(list(BY)), hint=suggestion(key, BY))
-        return keys
+        return Analysis(read_cached(path) if self.cache else read(path), self.step)
 
 
-def render(wanted: Wanted, format: str, *, width: int = 120, color: bool = False) -> tuple[str, list[str]]:
-    """What was asked for as text, and remarks on how it was read.
+def document(request: TraceRequest, format: str = "table") -> tuple[Document, list[str]]:
+    """What was asked for, and remarks on how it was read.
 
     Raises:
         InferlensError: if there is no trace, no such step, or what was asked for cannot be compared.
     """
-    top = wanted.top if wanted.top is not None or format in ("csv", "json") else TOP
-    choice = Choice(wanted.keys, top, wanted.depth)
-    views = wanted.views
-    if wanted.against is not None:
-        parts = [_compared(wanted, wanted.against, views, choice)]
-    elif wanted.path.is_dir():
-        parts = _of_folder(wanted, views, choice, format)
+    check("format", format)
+    views, keys = _words("view", request.view, VIEWS), _words("--by", request.by, BY)
+    top = request.top if request.top is not None or format in FOR_PROGRAMS else TOP
+    selection = Selection(keys, top, request.depth)
+    if request.against is not None:
+        every = [_compared(request, request.against, views, selection)]
+    elif request.path.is_dir():
+        every = _of_folder(request, views, selection, format)
     else:
-        parts = [_part(wanted.path, wanted, views, choice, format)[0]]
-    notes = [note for part in parts for note in part.notes]
-    return rendered(parts, ",".join(views), format, width=width, color=color), notes
+        every = [_shown(request.analysis(request.path), request.path, views, selection, format)]
+    return of(every, views, notes=format == "html"), [note for shown in every for note in shown.notes]
 
 
-def _part(
-    path: Path, wanted: Wanted, views: tuple[str, ...], choice: Choice, format: str = ""
-) -> tuple[Part, Analysis]:
-    analysis = Analysis(_read(path, wanted), wanted.step)
-    more = {"overview": _plain(analysis)} if "overview" in views and format == "json" else None
-    sheets = [sheet for view in views for sheet in sheets_of(analysis, view, choice)]
-    return Part(_name(path), sheets, _notes(path, analysis), more), analysis
+def of(every: Sequence[Shown], views: Sequence[str], *, notes: bool = False) -> Document:
+    """The document; ``notes`` says whether remarks stand in it."""
+
+    def blocks() -> list[Table | str]:
+        made: list[Table | str] = []
+        for shown in every:
+            made += shown.notes if notes else ()
+            made += [table.table(shown.name if len(every) > 1 else "") for table in shown.tables]
+        return made
+
+    def data() -> dict[str, Any]:
+        traces = [
+            {
+                "trace": shown.name,
+                "notes": shown.notes,
+                **(shown.more or {}),
+                "tables": {table.name: table.rows() for table in shown.tables},
+            }
+            for shown in every
+        ]
+        return {"schema": SCHEMA, "view": ",".join(views), "traces": traces}
+
+    title = f"{','.join(views)} of {every[0].name if every else 'nothing'}"
+    return Document(blocks, data, lambda: _csv(every), title)
 
 
-def _compared(wanted: Wanted, against: Path, views: tuple[str, ...], choice: Choice) -> Part:
-    from inferlens.views.traced import compared
+def _csv(every: Sequence[Shown]) -> tuple[list[str], list[list[Any]]]:
+    """All rows under the columns of all tables; which trace and table a row is of stands in front, where it matters."""
+    several_tables = any(len(shown.tables) > 1 for shown in every)
+    names: dict[str, None] = {}
+    rows: list[dict[str, Any]] = []
+    for shown in every:
+        for table in shown.tables:
+            front = {"trace": shown.name} if len(every) > 1 else {}
+            front |= {"table": table.name} if several_tables else {}
+            names.update(dict.fromkeys([*front, *table.data.columns]))
+            rows += [{**front, **row} for row in table.rows()]
+    return [*names], [[_truth(row.get(name)) for name in names] for row in rows]
 
-    sides = [_only(path) for path in (wanted.path, against)]
-    before, after = (Analysis(_read(path, wanted), wanted.step) for path in sides)
-    sheets = [sheet for view in views for sheet in compared.sheets_of(before, after, view, choice)]
-    notes = [*_notes(sides[0], before), *_notes(sides[1], after)]
-    return Part(f"{_name(wanted.path)} against {_name(against)}", sheets, notes)
+
+def _truth(value: Any) -> Any:
+    """A truth as the CSV of a trace has it, ``True`` or ``False``."""
+    return str(value) if isinstance(value, bool) else value
+
+
+def _shown(analysis: Analysis, path: Path, views: Sequence[str], selection: Selection, format: str) -> Shown:
+    more = {"overview": _overview(analysis)} if "overview" in views and format == "json" else None
+    tables = [table for view in views for table in tables_of(analysis, view, selection)]
+    return Shown(_name(path), tables, _notes(path, analysis), more)
+
+
+def _compared(request: TraceRequest, against: Path, views: Sequence[str], selection: Selection) -> Shown:
+    paths = [_only(path) for path in (request.path, against)]
+    before, after = (request.analysis(path) for path in paths)
+    tables = [table for view in views for table in compared.tables_of(before, after, view, selection)]
+    notes = [*_notes(paths[0], before), *_notes(paths[1], after)]
+    return Shown(f"{_name(request.path)} against {_name(against)}", tables, notes)
 
 
 def _only(path: Path) -> Path:
@@ -116,52 +148,47 @@ def _only(path: Path) -> Path:
     return found[0]
 
 
-def _of_folder(wanted: Wanted, views: tuple[str, ...], choice: Choice, format: str) -> list[Part]:
-    """A part for each trace of a folder, one held at a time; before them what the ranks of a job, or runs, come to."""
-    from inferlens.views.traced import ranks, runs
-
-    job = traces_in(wanted.path)
-    named = [(_name(path), path) for path in job] or [(plain(name), path) for name, path in runs_in(wanted.path)]
+def _of_folder(request: TraceRequest, views: Sequence[str], selection: Selection, format: str) -> list[Shown]:
+    """What each trace of a folder shows, one held at a time; before them what the ranks of a job, or runs, come to."""
+    job = traces_in(request.path)
+    named = [(_name(path), path) for path in job] or [(plain(name), path) for name, path in runs_in(request.path)]
     if not named:
         expected = f"files that end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, in it or in the log folders in it"
-        raise InferlensError(f"There is no trace in {wanted.path}.", expected=expected)
+        raise InferlensError(f"There is no trace in {request.path}.", expected=expected)
     if not job and len(named) > 1 and format != "json":  # the overview of runs is their table
         views = tuple(view for view in views if view != "overview")
-    parts, of_ranks, of_runs, problems = [], [], [], []
+    every, ranks, runs, problems = [], [], [], []
     for name, path in named:
         try:
-            part, analysis = _part(path, wanted, views, choice, format)
+            analysis = request.analysis(path)
+            every.append(replace(_shown(analysis, path, views, selection, format), name=name))
         except InferlensError as error:
             problems.append(plain(str(error)))
             continue
-        parts.append(replace(part, name=name))
         if job:
-            of_ranks.append(rank_of(name, analysis))
+            ranks.append(rank_of(name, analysis))
         else:
-            of_runs.append(run_of(name, analysis.overview))
-    if not parts:
-        raise InferlensError(f"No trace in {wanted.path} can be read. {' '.join(problems[:3])}")
-    several = len(parts) > 1
-    together = [ranks.sheet(of_ranks) if job else runs.sheet(of_runs)] if several else []
-    return [Part(_name(wanted.path), together, problems), *parts] if together or problems else parts
+            runs.append(run_of(name, analysis.overview))
+    if not every:
+        raise InferlensError(f"No trace in {request.path} can be read. {' '.join(problems[:3])}")
+    together = [ranks_table(ranks) if job else runs_table(runs)] if len(every) > 1 else []
+    return [Shown(_name(request.path), together, problems), *every] if together or problems else every
 
 
-def _plain(analysis: Analysis) -> dict[str, Any]:
+def _overview(analysis: Analysis) -> dict[str, Any]:
     """The overview and the advice under our names: those of a GPU's properties are Kineto's where they are read."""
-    overview = analysis.overview
     gpus = [
         {**structs.asdict(gpu), "properties": structs.asdict(gpu.properties) if gpu.properties else None}
-        for gpu in overview.gpus
+        for gpu in analysis.overview.gpus
     ]
-    return {**structs.asdict(overview), "gpus": gpus, "advice": advice_of(analysis)}
+    return {**structs.asdict(analysis.overview), "gpus": gpus, "advice": advice_of(analysis)}
 
 
-def _read(path: Path, wanted: Wanted) -> Trace:
-    return read_cached(path) if wanted.cache else read(path)
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
+def _words(what: str, given: str, known: Sequence[str] | dict[str, Any]) -> tuple[str, ...]:
+    words = tuple(dict.fromkeys(word.strip() for word in given.split(",") if word.strip()))
+    for word in words:
+        check(what, word, known)
+    return words
 
 
 def _name(path: Path) -> str:
