@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import re
 
-from inferlens.views.chart import Chart
-from inferlens.views.chart_panels import colours_of_ways, labels, shortened
-from inferlens.views.chart_theme import colours_of, shapes_of
+from inferlens.views.chart import Chart, colours_of_ways, labels, shortened
+from inferlens.views.picture import colours_of, shapes_of
 from inferlens.views.rows import rows
 
 from .samples import case, cpu_records, gpu_records, record, series

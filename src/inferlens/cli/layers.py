@@ -31,6 +31,7 @@ def layers(
     from inferlens.cli import screen
     from inferlens.cli.plot import write
     from inferlens.record.profile_store import load_profiles
+    from inferlens.views import picture
     from inferlens.views.profiled import boxes, check, perfetto
     from inferlens.views.profiled.cases import groups
     from inferlens.views.profiled.layers import check_sort, render
@@ -39,7 +40,7 @@ def layers(
     check_sort(sort)
     drawn_as = plot.suffix.lower().removeprefix(".") if plot else ""
     if plot:
-        boxes.check_format(drawn_as)
+        picture.check(drawn_as, "--plot layers.svg")
     if trace:
         perfetto.check_file(trace)
     loaded = load_profiles(paths)

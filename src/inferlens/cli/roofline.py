@@ -34,8 +34,8 @@ def roofline(
     from inferlens.cli.plot import write
     from inferlens.errors import InferlensError
     from inferlens.record.profile_store import load_profiles
+    from inferlens.views import picture
     from inferlens.views.profiled import check
-    from inferlens.views.profiled.boxes import check_format
     from inferlens.views.profiled.roofline import check_sort, render, roofed
     from inferlens.views.profiled.roofline_plot import not_drawn
     from inferlens.views.profiled.roofline_plot import render as drawing
@@ -46,7 +46,7 @@ def roofline(
         raise InferlensError("Layers have no depth.", hint="--by module")
     drawn_as = plot.suffix.lower().removeprefix(".") if plot else ""
     if plot:
-        check_format(drawn_as)
+        picture.check(drawn_as, "--plot layers.svg")
     loaded = load_profiles(paths)
     for problem in loaded.problems:
         screen.note(problem)

@@ -16,7 +16,7 @@ from inferlens.views.notes import Notes
 from inferlens.views.row import Row
 from inferlens.views.rows import rows
 from inferlens.views.table import Document, Line, Table
-from inferlens.views.verdict import verdict
+from inferlens.views.verdict import by, verdict
 
 SCHEMA = "inferlens.table/1"
 
@@ -41,10 +41,7 @@ def document(records: Sequence[Record], reference: str | None = None) -> Documen
 
 
 def _tables(shown: Sequence[Row]) -> Iterator[Table]:
-    tables: dict[tuple[str, str, str], list[Row]] = {}
-    for row in shown:
-        tables.setdefault(row.table, []).append(row)
-    for table in tables.values():
+    for table in by(shown, "table"):
         notes = Notes()
         lines = []
         for row, after in zip(table, [*table[1:], table[-1]], strict=True):

@@ -1,29 +1,32 @@
-"""Which row the others of a comparison are compared with: plain PyTorch unless another one is named.
+"""Which row the others of a comparison are compared with: a plain one of the backend that outputs were checked against.
 
 Plain is fp32 with no options and the library's own number of threads. Each device of a comparison has its reference:
-its own plain PyTorch, or else the one of another device, or else the first row that ran.
+its own plain row, or else the one of another device, or else the first row that ran. Words may name another one.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 from inferlens.errors import InferlensError, suggestion
 from inferlens.spec.case import Case
 from inferlens.views.row import Row
 
-DEFAULT_BACKEND = "pytorch"
 
-
-def references(comparisons: Sequence[Sequence[Row]], named: str | None) -> list[dict[str, Row]]:
+def references(comparisons: Sequence[Sequence[Row]], named: str | None, usual: Set[str]) -> list[dict[str, Row]]:
     """For each comparison the reference of each device; devices without one are left out.
+
+    Args:
+        comparisons: the rows of each.
+        named: words that name it.
+        usual: the backends of which a plain row is it where none is named.
 
     Raises:
         InferlensError: if ``named`` fits no row of any comparison, or more than one of a comparison and device.
     """
     if not named or not any(comparisons):
-        return [_defaults(rows) for rows in comparisons]
+        return [_defaults(rows, usual) for rows in comparisons]
     every = [row for rows in comparisons for row in rows]
     if not any(_fits(row, named) for row in every):
         raise _unknown(named, [row.label for row in every], [f"{row.backend} {row.precision}" for row in every])
@@ -55,9 +58,9 @@ def _unknown(named: str, labels: Sequence[str], short: Sequence[str]) -> Inferle
     )
 
 
-def _defaults(rows: Sequence[Row]) -> dict[str, Row]:
+def _defaults(rows: Sequence[Row], usual: Set[str]) -> dict[str, Row]:
     able = [row for row in rows if row.ranked]
-    plain = [row for row in able if row.backend == DEFAULT_BACKEND and _is_plain(row)]
+    plain = [row for row in able if row.backend in usual and _is_plain(row)]
     if not able:
         return {}
     fallback = sorted(plain or able, key=lambda row: row.device != "cpu" if plain else False)[0]

@@ -6,21 +6,33 @@ between rows of one *comparison* alone: the same model, inputs and batch on the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import Any
 
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.warnings import bound_by, cautions
-from inferlens.analysis.interference.samples import CaseRuns, card, latest, of
+from inferlens.analysis.findings.warnings import bound_by, cautions, in_waves, on_other_card
+from inferlens.analysis.interference.samples import CaseRuns, card, in_rounds, latest, of
 from inferlens.record.record import Agreement, Metric, Record, Warning, machine_name
 from inferlens.spec.case import Case, TensorSpec, with_batch
 from inferlens.stats.between_process import estimate, over_processes
+from inferlens.stats.compare import compare
 from inferlens.stats.intervals import ends, mean_interval, quantile_interval
-from inferlens.stats.quantiles import Summary, geometric_mean, median, summarise
+from inferlens.stats.quantiles import geometric_mean, median, summarise
 from inferlens.units import plural
-from inferlens.views.ranking import comparable, compared, note, of_comparison
 from inferlens.views.reference import references
 from inferlens.views.row import Row
+
+Pair = tuple[Row, CaseRuns]
+_ENDS = ("low", "high")
+_PARTS: dict[str, Metric] = {
+    "gpu_time": "GPU time",
+    "enqueue": "enqueue time",
+    "h2d": "H2D time",
+    "compute": "compute time",
+    "d2h": "D2H time",
+}
 
 
 def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
@@ -28,29 +40,34 @@ def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
 
     Args:
         records: in any order; of the runs of one case on one machine the last counts, with all its processes.
-        reference: words that name the reference, such as ``onnxruntime:cpu fp16``; ``None`` is plain PyTorch.
+        reference: words that name the reference, such as ``openvino fp16``; ``None`` is the plain one of the backend
+            that outputs were checked against.
 
     Raises:
         InferlensError: if ``reference`` names no row, or more than one.
     """
     named = _named(_with_inputs(latest(records)))
-    comparisons: dict[tuple[object, ...], list[tuple[Row, CaseRuns]]] = {}
+    comparisons: dict[tuple[object, ...], list[Pair]] = {}
     for pair in named:
         comparisons.setdefault(pair[0].comparison, []).append(pair)
     tables = {row.table: index for index, (row, _) in reversed(list(enumerate(named)))}
     models = {row.model: index for index, (row, _) in reversed(list(enumerate(named)))}
     ordered = sorted(
-        comparisons.values(),
+        (_comparable(pairs) for pairs in comparisons.values()),
         key=lambda pairs: (models[pairs[0][0].model], tables[pairs[0][0].table], pairs[0][0].batch or 0),
     )
-    ordered = [comparable(pairs) for pairs in ordered]
-    chosen = references([[row for row, _ in pairs] for pairs in ordered], reference)
-    return [row for pairs, mine in zip(ordered, chosen, strict=True) for row in compared(pairs, mine)]
+    chosen = references([[row for row, _ in pairs] for pairs in ordered], reference, _checked_against(records))
+    return [row for pairs, mine in zip(ordered, chosen, strict=True) for row in _compared(pairs, mine)]
 
 
 def of_comparisons(records: Sequence[Record]) -> dict[str, tuple[Warning, ...]]:
     """The warnings that cases have of being compared with each other, by the id of each one's first record."""
-    return {row.id: found for row in rows(records) if (found := of_comparison(row))}
+    return {row.id: found for row in rows(records) if (found := _of_comparison(row))}
+
+
+def _checked_against(records: Sequence[Record]) -> set[str]:
+    """The backends whose outputs the others' were checked against."""
+    return {record.agreement.reference.partition(" ")[0] for record in records if record.agreement}
 
 
 def _with_inputs(runs: Sequence[CaseRuns]) -> list[tuple[CaseRuns, tuple[TensorSpec, ...]]]:
@@ -69,7 +86,7 @@ def _as_asked(case: Case) -> tuple[TensorSpec, ...]:
     return with_batch(fixed, case.batch)
 
 
-def _named(runs: Sequence[tuple[CaseRuns, tuple[TensorSpec, ...]]]) -> list[tuple[Row, CaseRuns]]:
+def _named(runs: Sequence[tuple[CaseRuns, tuple[TensorSpec, ...]]]) -> list[Pair]:
     """A row for each run, its name with the device where devices differ, and with a number where names are equal."""
     ran: dict[tuple[str, str], set[str]] = {}
     for run, _ in runs:
@@ -86,7 +103,7 @@ def _named(runs: Sequence[tuple[CaseRuns, tuple[TensorSpec, ...]]]) -> list[tupl
     return _told_apart(pairs)
 
 
-def _told_apart(pairs: Sequence[tuple[Row, CaseRuns]]) -> list[tuple[Row, CaseRuns]]:
+def _told_apart(pairs: Sequence[Pair]) -> list[Pair]:
     """The rows, their names with the range of sizes where ranges differ, and with a number where names are equal."""
     ranges: dict[tuple[object, ...], set[str]] = {}
     for row, _ in pairs:
@@ -110,8 +127,9 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> Row:
     words = [case.backend_label, case.precision, "(TF32)" if lowered else "", device]
     words += ["" if case.threads is None else plural(case.threads, "thread"), *case.manner, case.options_label]
     gpu = environment.gpus[0].name if environment.gpus else "GPU"
+    batch = inputs[0].shape[0] if inputs and inputs[0].shape else case.batch
     exports = [record.phase_seconds("export"), record.phase_seconds("build")]
-    row = Row(
+    return Row(
         id=record.id,
         folder=case.folder,
         created=record.created,
@@ -120,7 +138,7 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         label=case.label,
         backend=case.backend_label,
         precision=case.precision,
-        batch=inputs[0].shape[0] if inputs and inputs[0].shape else case.batch,
+        batch=batch,
         device=case.device,
         device_name=(environment.cpu or "CPU") if case.device == "cpu" else gpu,
         machine=machine_name(environment),
@@ -146,9 +164,11 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         device_peak=max((_device_peak(one) for one in run.records), default=0) or None,
         ranked=record.ranked and (agreement is None or agreement.agrees is not False),
         bound=bound_by(record),
-        warnings=tuple(map(note, warned)),
+        warnings=tuple(map(_note, warned)),
+        **_latencies(run),
+        **_rates(run, batch),
+        **_energy(run),
     )
-    return _with_energy(_with_rates(_with_latencies(row, run), run), run)
 
 
 def _worst(run: CaseRuns) -> Agreement | None:
@@ -162,83 +182,61 @@ def _device_peak(record: Record) -> int:
     return (record.memory.device_peak or 0) if record.memory.device_basis.startswith("NVML") else 0
 
 
-def _with_latencies(row: Row, run: CaseRuns) -> Row:
+def _latencies(run: CaseRuns) -> dict[str, Any]:
+    """Statistics over the processes, and their intervals: of the samples of a single process, or over several."""
     summaries = [summary for samples in run.processes if (summary := summarise(samples))]
-    found = estimate(run.processes)
     if not summaries:
-        return row
-    low, high = ends(found.interval if found else None)
-    row = replace(
-        row,
-        samples=sum(summary.count for summary in summaries),
-        left_out=sum(series.disturbed + series.unsteady + series.late for series in run.series),
-        warmup=len(run.first.samples("warm-up")) or None,
-        between=found is not None and found.between,
-        mean=geometric_mean([summary.mean for summary in summaries]),
-        median=found.median if found else summaries[0].median,
-        median_low=low,
-        median_high=high,
-        p5=geometric_mean([summary.p5 for summary in summaries]),
-        p95=geometric_mean([summary.p95 for summary in summaries]),
-        p99=geometric_mean([summary.p99 for summary in summaries]),
-        minimum=min(summary.minimum for summary in summaries),
-        maximum=max(summary.maximum for summary in summaries),
-        deviation=geometric_mean([summary.deviation for summary in summaries]),
-    )
-    return _with_intervals(row, run.processes, summaries)
-
-
-def _with_intervals(row: Row, processes: Sequence[Sequence[float]], summaries: Sequence[Summary]) -> Row:
-    """The row with the intervals of mean and percentiles: of the samples of a single process, or over several."""
-    if len(processes) == 1:
-        (samples,) = processes
-        found = [mean_interval(samples), quantile_interval(samples, 0.95), quantile_interval(samples, 0.99)]
+        return {}
+    found = estimate(run.processes)
+    if len(run.processes) == 1:
+        (samples,) = run.processes
+        intervals = [mean_interval(samples), quantile_interval(samples, 0.95), quantile_interval(samples, 0.99)]
     else:
-        found = [over_processes([getattr(each, name) for each in summaries]) for name in ("mean", "p95", "p99")]
-    (mean_low, mean_high), (p95_low, p95_high), (p99_low, p99_high) = map(ends, found)
-    return replace(
-        row,
-        mean_low=mean_low,
-        mean_high=mean_high,
-        p95_low=p95_low,
-        p95_high=p95_high,
-        p99_low=p99_low,
-        p99_high=p99_high,
-    )
+        intervals = [over_processes([getattr(each, name) for each in summaries]) for name in ("mean", "p95", "p99")]
+    bounds = {"median": found.interval if found else None, **dict(zip(("mean", "p95", "p99"), intervals, strict=True))}
+    means = {name: geometric_mean([getattr(each, name) for each in summaries]) for name in ("mean", "p5", "p95", "p99")}
+    return {
+        **means,
+        **{f"{name}_{end}": ends(each)[place] for name, each in bounds.items() for place, end in enumerate(_ENDS)},
+        "samples": sum(summary.count for summary in summaries),
+        "left_out": sum(series.disturbed + series.unsteady + series.late for series in run.series),
+        "warmup": len(run.first.samples("warm-up")) or None,
+        "between": found is not None and found.between,
+        "median": found.median if found else summaries[0].median,
+        "minimum": min(summary.minimum for summary in summaries),
+        "maximum": max(summary.maximum for summary in summaries),
+        "deviation": geometric_mean([summary.deviation for summary in summaries]),
+    }
 
 
-def _with_rates(row: Row, run: CaseRuns) -> Row:
-    rates = estimate(run.windows)
-    low, high = ends(rates.interval if rates else None)
-    per_second = rates.median if rates else None
+def _rates(run: CaseRuns, batch: int | None) -> dict[str, Any]:
+    """Rates of the windows, and medians of the parts of a call, which are the geometric means of the processes'."""
+    found = estimate(run.windows)
     throughput = run.first.measurement("throughput")
-    return replace(
-        row,
-        gpu_time=_median(run, "GPU time"),
-        enqueue=_median(run, "enqueue time"),
-        h2d=_median(run, "H2D time"),
-        compute=_median(run, "compute time"),
-        d2h=_median(run, "D2H time"),
-        between=row.between or (row.median is None and rates is not None and rates.between),
-        iterations_per_second=per_second,
-        iterations_low=low,
-        iterations_high=high,
-        items_per_second=None if per_second is None or row.batch is None else per_second * row.batch,
-        in_flight=throughput.in_flight if throughput else None,
-    )
+    values: dict[str, Any] = {
+        name: geometric_mean([median(samples) for record in run.ran if (samples := of(record, metric).samples)])
+        for name, metric in _PARTS.items()
+    }
+    values["in_flight"] = throughput.in_flight if throughput else None
+    if found:
+        low, high = ends(found.interval)
+        values |= {"iterations_per_second": found.median, "iterations_low": low, "iterations_high": high}
+        values["items_per_second"] = None if batch is None else found.median * batch
+        if not run.processes:
+            values["between"] = found.between
+    return values
 
 
-def _with_energy(row: Row, run: CaseRuns) -> Row:
+def _energy(run: CaseRuns) -> dict[str, float]:
     """The mean of the processes that know it, and the widest bounds."""
     found = [each for record in run.ran for each in (record.energy, record.cpu_energy) if each and each.joules]
     if not found:
-        return row
-    return replace(
-        row,
-        energy=sum(each.joules or 0.0 for each in found) / len(found),
-        energy_low=min(each.low or 0.0 for each in found),
-        energy_high=max(each.high or 0.0 for each in found),
-    )
+        return {}
+    return {
+        "energy": sum(each.joules or 0.0 for each in found) / len(found),
+        "energy_low": min(each.low or 0.0 for each in found),
+        "energy_high": max(each.high or 0.0 for each in found),
+    }
 
 
 def _range(spec: TensorSpec) -> str:
@@ -248,6 +246,72 @@ def _range(spec: TensorSpec) -> str:
     return f"{spec.name}={sizes}" + (f" opt {'x'.join(map(str, spec.best))}" if spec.best else "")
 
 
-def _median(run: CaseRuns, metric: Metric) -> float | None:
-    """The geometric mean of the processes' medians, as of the latency."""
-    return geometric_mean([median(samples) for record in run.ran if (samples := of(record, metric).samples)])
+def _compared(pairs: Sequence[Pair], chosen: dict[str, Row]) -> list[Row]:
+    """Rows of one comparison with speed-ups against the reference of their device, the fastest marked, in order."""
+    runs = {row.id: run for row, run in pairs}
+    processes = {row.id: _processes(run, pairs) for row, run in pairs}
+    done = []
+    for row, run in pairs:
+        reference = chosen.get(row.device)
+        if reference is not None:
+            row = _against(row, reference, processes, in_rounds(runs[reference.id], run))
+        done.append(row)
+    return sorted(_marked(done), key=_place)
+
+
+def _marked(rows: Sequence[Row]) -> list[Row]:
+    """The rows, those marked that cannot be told from the fastest; with the reference all that lies between the two."""
+    ranked = [row for row in rows if row.ranked]
+    best = min(ranked, key=lambda row: row.pace or 0.0, default=None)
+    if best is None:
+        return list(rows)
+    doubtful = max((row.pace or 0.0 for row in ranked if row.may_equal(best)), default=0.0)
+    return [replace(row, fastest=row.ranked and (row.overlaps(best) or (row.pace or 0.0) <= doubtful)) for row in rows]
+
+
+def _comparable(pairs: Sequence[Pair]) -> list[Pair]:
+    """The rows of a comparison; those that do not have what is compared may not win."""
+    return [(replace(row, ranked=row.ranked and bool(_processes(run, pairs))), run) for row, run in pairs]
+
+
+def _processes(run: CaseRuns, pairs: Sequence[Pair]) -> list[Sequence[float]]:
+    """What is compared of a run: latencies, or seconds per call of each window where nobody measured latency."""
+    if any(other.processes for _, other in pairs):
+        return run.processes
+    return [[1 / rate for rate in rates if rate > 0] for rates in run.windows]
+
+
+def _against(row: Row, reference: Row, processes: dict[str, list[Sequence[float]]], paired: bool) -> Row:
+    if row.id == reference.id:
+        return replace(row, reference=reference.name, is_reference=True, speedup=1.0)
+    base, own = processes[reference.id], processes[row.id]
+    found = compare(base, own, paired=paired and len(base) == len(own)) if row.ranked else None
+    if found is None or found.speedup is None:
+        return replace(row, reference=reference.name)
+    low, high = ends(found.speedup_interval)
+    row = replace(
+        row,
+        reference=reference.name,
+        speedup=found.speedup,
+        speedup_low=low,
+        speedup_high=high,
+        waves=bool(found.resemblance),
+        other_card=bool(row.card and reference.card and row.card != reference.card),
+    )
+    return replace(row, warnings=(*row.warnings, *map(_note, _of_comparison(row))))
+
+
+def _of_comparison(row: Row) -> tuple[Warning, ...]:
+    """The warnings that a row has of being compared with its reference."""
+    found = ((row.waves, in_waves()), (row.other_card, on_other_card()))
+    return tuple(warning for true, warning in found if true)
+
+
+def _note(warning: Warning) -> str:
+    """A warning as it stands beneath a table: what, and what to do about it."""
+    return f"{warning.message} {warning.advice}".strip()
+
+
+def _place(row: Row) -> tuple[str, bool, bool, bool, float]:
+    """Order within a comparison and device: reference, ranked rows by speed, wrong ones by speed, what did not run."""
+    return row.device, not row.is_reference, not row.ranked, not row.ok, math.inf if row.pace is None else row.pace

@@ -18,7 +18,7 @@ from inferlens.analysis.profile.graph import Graph, Node, Region
 from inferlens.analysis.profile.modules import Path, ancestor, path_of
 from inferlens.record.layer_profile import Tensor
 from inferlens.units import duration, percent, plural
-from inferlens.views.chart_theme import FONT, PALETTE, THEMES
+from inferlens.views.picture import FONT, PALETTE, THEMES
 from inferlens.views.plain import plain
 
 HEAT = ("#FFFFFF", "#FEF0D9", "#FDD49E", "#FDBB84", "#FC8D59", "#E34A33", "#B30000")

@@ -15,9 +15,8 @@ from inferlens.analysis.profile.layers import LayerRow, LayerTable, layer_table
 from inferlens.errors import InferlensError
 from inferlens.stats.quantiles import LEAST_FOR_P95
 from inferlens.units import milliseconds
-from inferlens.views.chart import FORMATS, _converter, _renumbered
-from inferlens.views.chart_theme import THEMES, Theme, colours_of, config
-from inferlens.views.page import page
+from inferlens.views import picture
+from inferlens.views.picture import Theme, colours_of, config
 from inferlens.views.plain import plain
 from inferlens.views.profiled.cases import Profiled
 from inferlens.views.profiled.layers import check_sort
@@ -27,18 +26,6 @@ from inferlens.views.profiled.tables import TOP
 _WIDTH = 560
 _STEP = 20
 _LONGEST_NAME = 48
-
-
-def check_format(format: str) -> None:
-    """Refuses a format that there is not.
-
-    Raises:
-        InferlensError: if there is no such format.
-    """
-    if format not in FORMATS:
-        raise InferlensError(
-            f"A plot cannot be written as '{format}'.", expected=", ".join(FORMATS), hint="--plot layers.svg"
-        )
 
 
 def render(cases: Sequence[Profiled], format: str, *, sort: str = "time", top: int | None = None) -> str | bytes:
@@ -53,20 +40,13 @@ def render(cases: Sequence[Profiled], format: str, *, sort: str = "time", top: i
     Raises:
         InferlensError: for another format or order, if a library is missing, or if no layer has a time.
     """
-    check_format(format)
+    picture.check(format, "--plot layers.svg")
     check_sort(sort)
-    converter = _converter()
+    picture.converter()
     panels = [panel for case in cases if (panel := _panel(case, sort, TOP if top is None else top))]
     if not panels:
         raise InferlensError("There is nothing to draw: no layer has a time.", hint="inferlens layers without --plot")
-    if format == "html":
-        light, dark = (_chart(panels, THEMES[name]) for name in ("light", "dark"))
-        return page(light, dark, f"{plain(panels[0]['title'])} – Inferlens", converter.javascript_bundle())
-    chart = _chart(panels, THEMES["light"])
-    if format == "png":
-        image: bytes = converter.vegalite_to_png(chart, scale=2)
-        return image
-    return _renumbered(converter.vegalite_to_svg(chart))
+    return picture.drawn(lambda theme: _chart(panels, theme), format, panels[0]["title"])
 
 
 def not_drawn(cases: Sequence[Profiled]) -> list[str]:

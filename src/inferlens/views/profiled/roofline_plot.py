@@ -14,11 +14,10 @@ from typing import Any
 from inferlens.analysis.profile.roofline import Floor, Roofline
 from inferlens.errors import InferlensError
 from inferlens.units import bandwidth, flop_rate, milliseconds, percent, plural, ratio
-from inferlens.views.chart import _converter, _renumbered
-from inferlens.views.chart_theme import PALETTE, THEMES, Theme, config
-from inferlens.views.page import page
+from inferlens.views import picture
+from inferlens.views.picture import PALETTE, Theme, config
 from inferlens.views.plain import plain
-from inferlens.views.profiled.boxes import _short, check_format
+from inferlens.views.profiled.boxes import _short
 from inferlens.views.profiled.roofline import Roofed
 from inferlens.views.profiled.roofline_sentences import name_in
 
@@ -41,22 +40,19 @@ def render(cases: Sequence[Roofed], format: str) -> str | bytes:
     Raises:
         InferlensError: for another format, if a library is missing, or if no case has floors.
     """
-    check_format(format)
-    converter = _converter()
+    picture.check(format, "--plot layers.svg")
+    picture.converter()
     able = [(case, case.found) for case in cases if not why_not(case) and not isinstance(case.found, str)]
     if not able:
         reasons = list(dict.fromkeys(map(why_not, cases)))
         raise InferlensError(
             f"There is nothing to draw: {plain(' '.join(reasons[:1]))}", hint="inferlens roofline without --plot"
         )
-    light, dark = (_chart([_panel(case, found, theme) for case, found in able], theme) for theme in THEMES.values())
-    if format == "html":
-        title = f"{plain(able[0][0].case.headline)} – Inferlens"
-        return page(light, dark, title, converter.javascript_bundle())
-    if format == "png":
-        image: bytes = converter.vegalite_to_png(light, scale=2)
-        return image
-    return _renumbered(converter.vegalite_to_svg(light))
+    return picture.drawn(
+        lambda theme: _chart([_panel(case, found, theme) for case, found in able], theme),
+        format,
+        able[0][0].case.headline,
+    )
 
 
 def not_drawn(cases: Sequence[Roofed]) -> list[str]:

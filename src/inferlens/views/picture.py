@@ -1,0 +1,188 @@
+"""Pictures: a Vega-Lite document as SVG, PNG or one HTML file that draws it offline; colours and type of all charts.
+
+The palette is that of M. Okabe and K. Ito, "Color Universal Design" (2008), its yellow and black replaced, since they
+vanish on white and on dark, and four more, which are no nearer to any other than two of the eight are to each other for
+people who see no red or no green. A chart paints its own background, so a light one stays readable inside a dark page.
+
+In HTML the libraries are inside, and a content security policy forbids every request, every script but the two that are
+here, and making code of text. Data goes in as JSON in which no ``<`` is left, so that no name can close its script.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from inferlens.errors import InferlensError, MissingLibrary
+from inferlens.views.plain import plain
+
+FORMATS = ("svg", "png", "html")
+PALETTE = (
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9",
+    "#8C8C8C", "#A07D00", "#7B4FE0", "#A8245F", "#4FC4B0", "#5F6A1E",
+)  # fmt: skip
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "triangle-right", "triangle-left")
+FONT = "Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of everything that is not data."""
+
+    background: str
+    text: str
+    faint: str
+    grid: str
+
+
+THEMES = {
+    "light": Theme(background="#FFFFFF", text="#1F2328", faint="#59636E", grid="#E4E7EB"),
+    "dark": Theme(background="#161B22", text="#E6EDF3", faint="#9DA7B3", grid="#2D333B"),
+}
+
+
+def config(theme: Theme) -> dict[str, Any]:
+    """Vega-Lite configuration for ``theme``."""
+    axis = {
+        "labelColor": theme.text,
+        "titleColor": theme.faint,
+        "gridColor": theme.grid,
+        "domainColor": theme.grid,
+        "tickColor": theme.grid,
+        "labelFontSize": 12,
+        "titleFontSize": 12,
+        "titleFontWeight": "normal",
+        "labelLimit": 400,
+        "labelFlush": False,
+        "titlePadding": 8,
+    }
+    title = {"color": theme.text, "fontSize": 13, "fontWeight": "bold", "anchor": "start", "offset": 8}
+    return {
+        "background": theme.background,
+        "padding": 20,
+        "font": FONT,
+        "view": {"stroke": None},
+        "axis": axis,
+        "title": {**title, "subtitleColor": theme.faint, "subtitleFontSize": 12, "subtitlePadding": 6},
+        "legend": {"labelColor": theme.text, "labelFontSize": 12, "labelLimit": 700, "symbolSize": 90},
+        "text": {"color": theme.text, "fontSize": 12},
+        "rule": {"color": theme.text},
+        "tick": {"color": theme.text},
+        "concat": {"spacing": 28},
+    }
+
+
+def colours_of(count: int) -> list[str]:
+    """Colours of ``count`` series, from the first again after the last."""
+    return [PALETTE[index % len(PALETTE)] for index in range(count)]
+
+
+def shapes_of(count: int) -> list[str]:
+    """Shapes of ``count`` series: those that share a colour have different ones."""
+    return [SHAPES[(index + index // len(PALETTE)) % len(SHAPES)] for index in range(count)]
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
+script-src {hashes}; img-src data: blob:">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+body {{ margin: 0; padding: 16px; background: {light}; }}
+#chart {{ max-width: 100%; overflow-x: auto; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: {dark}; }} }}
+</style>
+<script>{libraries}</script>
+</head>
+<body>
+<div id="chart"></div>
+<noscript>This chart is drawn by JavaScript, which is inside this file; nothing is loaded.</noscript>
+<script>{drawing}</script>
+</body>
+</html>
+"""
+# "ast" has expressions interpreted, so that the page needs no permission to make code of text.
+_DRAWING = """
+const charts = %s;
+const dark = window.matchMedia("(prefers-color-scheme: dark)");
+function draw() {
+  vegaEmbed("#chart", dark.matches ? charts.dark : charts.light, {renderer: "svg", actions: false, ast: true});
+}
+dark.addEventListener("change", draw);
+draw();
+"""
+
+
+def check(format: str, hint: str = "--output compare.svg") -> None:
+    """Refuses a format that a picture cannot be written in.
+
+    Raises:
+        InferlensError: if it is none of :data:`FORMATS`.
+    """
+    if format not in FORMATS:
+        what = f"A picture cannot be written as '{format}'."
+        raise InferlensError(what, expected=", ".join(FORMATS), hint=hint)
+
+
+def drawn(document: Callable[[Theme], dict[str, Any]], format: str, title: str, theme: str = "auto") -> str | bytes:
+    """A chart as text, or bytes of a PNG.
+
+    Args:
+        document: makes the Vega-Lite document for a theme.
+        format: one of :data:`FORMATS`.
+        title: of the page.
+        theme: ``auto`` is light, and in HTML whatever the reader's system is set to.
+
+    Raises:
+        MissingLibrary: if the converter is not there.
+    """
+    light, dark = (THEMES[name if theme == "auto" else theme] for name in ("light", "dark"))
+    chart, library = document(light), converter()
+    if format == "html":
+        return _page(chart, document(dark), f"{plain(title)} – Inferlens", library.javascript_bundle())
+    if format == "png":
+        image: bytes = library.vegalite_to_png(chart, scale=2)
+        return image
+    return _renumbered(library.vegalite_to_svg(chart))
+
+
+def converter() -> Any:
+    """The library that draws, if it and the one that describes charts are there."""
+    try:
+        import altair  # noqa: F401 - asked for here, so that both are missed at the same place
+        import vl_convert
+    except ImportError as error:
+        raise MissingLibrary("altair" if error.name == "altair" else "vl-convert-python", extra="plots") from error
+    return vl_convert
+
+
+def _renumbered(svg: str) -> str:
+    """``svg`` with its clip paths numbered from 1: the converter counts on from its last chart."""
+    numbers: dict[str, int] = {}
+    return re.sub(
+        r'(id="clip|url\(#clip)(\d+)', lambda match: f"{match[1]}{numbers.setdefault(match[2], len(numbers) + 1)}", svg
+    )
+
+
+def _page(light: dict[str, Any], dark: dict[str, Any], title: str, libraries: str) -> str:
+    """``libraries`` is JavaScript that defines ``vegaEmbed``."""
+    charts = json.dumps({"light": light, "dark": dark}, sort_keys=True).replace("<", "\\u003c")
+    scripts = {"libraries": libraries.replace("</script", "<\\/script"), "drawing": _DRAWING.replace("%s", charts)}
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts.values()]
+    return _PAGE.format(
+        title=html.escape(title),
+        light=light["config"]["background"],
+        dark=dark["config"]["background"],
+        hashes=" ".join(f"'sha256-{digest}'" for digest in digests),
+        **scripts,
+    )
