@@ -227,7 +227,7 @@ def _rates(run: CaseRuns, batch: int | None) -> dict[str, Any]:
     return values
 
 
-def _energy(run: CaseRuns) -> dict[str, float]:
+def _energy(run: CaseRuns) -> dict[str, Any]:
     """The mean of the processes that know it, and the widest bounds."""
     found = [each for record in run.ran for each in (record.energy, record.cpu_energy) if each and each.joules]
     if not found:
