@@ -104,13 +104,13 @@ def test_openvino_runs_are_put_together_from_several_models(tmp_path: Path) -> N
         assert max(layer.times) < 10 * min(layer.times)
 
 
-def test_openvino_names_with_commas_and_endings() -> None:
+def test_openvino_names_with_endings() -> None:
     from inferlens.backends.onnx.modules import Node, Origins
     from inferlens.backends.openvino.profile import originals
 
-    names = ("a,b", "/layer/conv", "c")
+    names = ("a", "/layer/conv", "c")
     graph = Origins(Node(name, "Conv", (), (f"out {name}",)) for name in names)
-    assert [node.name for node in originals("/layer/conv/WithoutBiases,a,b,nobody,out c", graph)] == list(names)
+    assert [node.name for node in originals("/layer/conv/WithoutBiases,a,nobody,out c", graph)] == list(names)
 
 
 def test_onnxruntime_traces_what_its_optimiser_made(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from inferlens.backends.base import TOLERANCES, Preparation
-from inferlens.backends.onnx.graph import check_shapes
+from inferlens.backends.onnx.export import check_shapes
 from inferlens.backends.onnxruntime.backend import Options
 from inferlens.backends.onnxruntime.providers import PROVIDERS, provider_list
 from inferlens.backends.onnxruntime.runner import CpuRunner

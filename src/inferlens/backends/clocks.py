@@ -13,11 +13,12 @@ import itertools
 import statistics
 import threading
 import time
+from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 FLOOR_CALLS = 200  # of each length: some 20 ms in all
 FLOOR_CYCLES = 50_000  # of the GPU's clock: some 25 µs
@@ -39,43 +40,42 @@ class Timings:
     begins: list[float] = field(default_factory=list)
 
 
-class Clock(Protocol):
-    """Times calls on one kind of device."""
+class Clock(ABC):
+    """Times calls on one kind of device.
+
+    Attributes:
+        asynchronous: whether the device has a queue.
+        lanes: streams that calls of a window go round.
+    """
 
     name: str
-    asynchronous: bool
-    lanes: int  # streams that calls of a window go round
+    asynchronous = False
+    lanes = 1
 
     def now(self) -> float:
         """Seconds of the clock that ``Timings.begins`` are of."""
-        ...
+        return time.perf_counter()
 
+    @abstractmethod
     def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:
         """Calls ``infer`` ``count`` times, each with the next feed, one in flight at a time, and times each of them."""
-        ...
 
+    @abstractmethod
     def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:
         """Seconds for ``count`` back-to-back calls, until the last is done.
 
         At most ``depth`` calls are in flight at a time; ``None``: as many as the device's queue takes.
         """
-        ...
 
     def floor(self) -> float | None:
         """GPU time that the clock tells beyond what a kernel lasts, in seconds; ``None`` where it tells none."""
-        ...
+        return None
 
 
-class HostClock:
+class HostClock(Clock):
     """For devices whose calls return when their outputs are ready."""
 
     name = "host: time.perf_counter_ns"
-    asynchronous = False
-    lanes = 1
-
-    def now(self) -> float:
-        """See :class:`Clock`."""
-        return time.perf_counter()
 
     def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:
         """See :class:`Clock`."""
@@ -95,10 +95,6 @@ class HostClock:
         for feed in itertools.islice(feeds, count):
             infer(feed)
         return (time.perf_counter_ns() - begin) * 1e-9
-
-    def floor(self) -> float | None:
-        """See :class:`Clock`."""
-        return None
 
 
 def threaded_window(callers: Sequence[tuple[Callable[[Any], Any], Any]], count: int) -> float:
@@ -132,7 +128,7 @@ def threaded_window(callers: Sequence[tuple[Callable[[Any], Any], Any]], count: 
     return elapsed
 
 
-class CudaClock:
+class CudaClock(Clock):
     """For CUDA streams: host clock around call and synchronisation, CUDA events around the call.
 
     The first event is recorded while the stream is idle and before the host clock starts, so the GPU time contains the
@@ -141,11 +137,6 @@ class CudaClock:
 
     name = "host: time.perf_counter_ns; GPU: CUDA events"
     asynchronous = True
-    lanes = 1
-
-    def now(self) -> float:
-        """See :class:`Clock`."""
-        return time.perf_counter()
 
     def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:
         """See :class:`Clock`."""

@@ -14,7 +14,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from types import TracebackType
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -53,12 +52,10 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     ] = "infer"
 
 
-class FakeClock:
+class FakeClock(Clock):
     """Time passes only when somebody says so. ``cost(index)`` is the time of the call number ``index``."""
 
     name = "fake"
-    asynchronous = False
-    lanes = 1
 
     def __init__(self, cost: Callable[[int], float], before_window: Callable[[], None] = lambda: None) -> None:
         self._cost = cost
@@ -84,10 +81,6 @@ class FakeClock:
         """See :class:`inferlens.backends.clocks.Clock`."""
         self._before_window()
         return sum(self.time(infer, feeds, count).latency)
-
-    def floor(self) -> float | None:
-        """See :class:`inferlens.backends.clocks.Clock`."""
-        return None
 
 
 class Fake(Backend):
@@ -136,9 +129,7 @@ class FakeRunner(Runner, LayerProfiler):
             self.misbehave("enter")
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.misbehave("exit")
 
     def place(self, inputs: Inputs) -> Inputs:

@@ -8,7 +8,6 @@ compute, D2H.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any
 
 from inferlens.backends.base import Inputs, Outputs, Runner
@@ -37,11 +36,9 @@ class HostIo(Runner):
         self._inner.__enter__()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self._outputs, self._host = None, []
-        self._inner.__exit__(kind, error, trace)
+        self._inner.__exit__(*error)
 
     def place(self, inputs: Inputs) -> HostFeed:
         """The inner runner's feed, and pinned copies of its tensors.

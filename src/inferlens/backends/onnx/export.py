@@ -1,4 +1,4 @@
-"""From a PyTorch module to an ONNX file in the case's folder.
+"""From a PyTorch module to an ONNX file in the case's folder; and whether a file that is there fits the case.
 
 The exporter built on ``torch.export`` comes first: it keeps every node's module path. Where it fails, the older one,
 which traces, gets a try, and the record says so. Models that already are ONNX files are used as they are.
@@ -7,23 +7,22 @@ which traces, gets a try, and the record says so. Models that already are ONNX f
 from __future__ import annotations
 
 import shutil
-import traceback
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.cast import cast
-from inferlens.backends.pytorch.export import any_names, example_feed, export_dimensions, flat_outputs, free_sizes
-from inferlens.errors import Unsupported, is_short_of_memory
+from inferlens.backends.pytorch.export import example_feed, export_dimensions, flat_outputs, free_sizes
+from inferlens.errors import Unsupported
 from inferlens.models.model import Model
-from inferlens.spec.case import Case
+from inferlens.models.precision import onnx_file_precision
+from inferlens.spec.case import Case, TensorSpec
 
 LONGEST = 300  # characters of a reason
-EMBED_LIMIT = (
-    1_500_000_000  # bytes of weights; one ONNX file holds less than 2 GiB, the rest goes into a file beside it
-)
+EMBED_LIMIT = 1_500_000_000  # bytes of weights in one ONNX file, which holds less than 2 GiB; else they are beside it
 # Errors of torch.export for code whose path depends on values.
 ON_VALUES = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
 
@@ -46,7 +45,7 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
     with preparation.phase("export"):
         preparation.folder.mkdir(parents=True, exist_ok=True)
         cast(model.module, precision)
-        _export(model, _largest(model, case, precision), precision, path, preparation)
+        _export(model, example_feed(model, case, precision), precision, path, preparation)
     for written in sorted(preparation.folder.glob("model.onnx*")):
         preparation.keep(written, "onnx" if written == path else "onnx weights")
     return path
@@ -110,48 +109,17 @@ def reason(error: BaseException) -> str:
         error = error.__cause__
     kind, said = type(error).__name__, first_lines(error, 2).rstrip(".")
     if kind in ON_VALUES:
-        said = _line_of_code(error) or said
-        return f"control flow or a size depends on values of a tensor: {said}"[:LONGEST]
+        return "control flow or a size depends on values of a tensor"
     return (f"{kind}: {said}" if type(error).__module__ == "builtins" else said)[:LONGEST]
-
-
-def _line_of_code(error: BaseException) -> str:
-    """The line of the model that an error came from; empty if none is known outside of PyTorch and Python."""
-    import torch
-
-    libraries, python = {Path(torch.__file__).parent, Path(__file__).parents[1]}, Path(traceback.__file__).parent
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        file = Path(frame.filename)
-        if frame.line and file.parent != python and libraries.isdisjoint(file.parents):
-            return f"{frame.line} ({file.name}, line {frame.lineno})"
-    return ""
-
-
-def _largest(model: Model, case: Case, precision: str) -> tuple[Any, ...]:
-    """Inputs at their largest shape.
-
-    Raises:
-        Unsupported: if memory is too short for that of a range.
-    """
-    try:
-        return example_feed(model, case, precision)
-    except Exception as error:
-        if not is_short_of_memory(error) or not any(spec.dynamic for spec in model.inputs):
-            raise
-        raise Unsupported(
-            f"'{model.name}' cannot be exported to ONNX: memory is too short for its largest inputs.",
-            hint="a smaller most of the range, or of the profiles",
-        ) from error
 
 
 def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, preparation: Preparation) -> None:
     import torch
 
     module: Any = model.module
-
     size = sum(tensor.numel() * tensor.element_size() for tensor in module.state_dict().values())
     names = [spec.name for spec in model.inputs]
-    with warnings.catch_warnings(), torch.no_grad(), any_names():
+    with warnings.catch_warnings(), torch.no_grad():
         warnings.filterwarnings("ignore", category=DeprecationWarning)  # of the exporter's own use of its libraries
         warnings.filterwarnings("ignore", category=FutureWarning)
         try:
@@ -180,3 +148,44 @@ def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, pre
         f"The torch.export-based ONNX exporter failed ({reason(first)}); the older, tracing one was used.",
         "Its nodes have no module paths, and control flow is fixed to what this input took.",
     )
+
+
+def check_precision(path: Path, precision: str) -> None:
+    """Refuses to run a file's weights under another precision's name.
+
+    Raises:
+        Unsupported: if the file is in another precision.
+    """
+    own = onnx_file_precision(path)
+    if own != precision:
+        raise Unsupported(
+            f"The file {path.name} is in {own}, and it is run as it is.",
+            hint=f"--precision {own}, or a file written in {precision}",
+        )
+
+
+def check_shapes(declared: Iterable[tuple[str, Iterable[Any]]], specs: tuple[TensorSpec, ...]) -> None:
+    """Compares the inputs a graph declares, as name and dimensions, with those of the case.
+
+    Dimensions that are not numbers are free, and so are the inputs of which a graph tells no dimension at all: scalars
+    look the same, and were compared when the file was read.
+
+    Raises:
+        Unsupported: if they differ in number, or in a dimension that is fixed.
+    """
+    graph = {name: tuple(shape) for name, shape in declared}
+    if set(graph) != {spec.name for spec in specs}:
+        given = ", ".join(spec.name for spec in specs)
+        raise Unsupported(f"The ONNX graph has the inputs {', '.join(graph)}, the model was described with {given}.")
+    for spec in specs:
+        own = graph[spec.name]
+        fits = not own or (
+            len(own) == len(spec.shape)
+            and all(not isinstance(fixed, int) or fixed == size for fixed, size in zip(own, spec.shape, strict=False))
+        )
+        if not fits:
+            fixed = "x".join(map(str, own)) or "scalar"
+            raise Unsupported(
+                f"The ONNX graph was made for {spec.name}={fixed}, not for {spec}.",
+                hint="its own batch size, or a file exported with a dynamic batch",
+            )

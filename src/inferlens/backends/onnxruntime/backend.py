@@ -23,8 +23,7 @@ from inferlens.backends.availability import (
     warn_no_effect,
 )
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support
-from inferlens.backends.onnx.export import move_onnx, onnx_file
-from inferlens.backends.onnx.graph import check_precision
+from inferlens.backends.onnx.export import check_precision, move_onnx, onnx_file
 from inferlens.backends.onnxruntime.providers import PROVIDERS, provider_absence
 from inferlens.backends.pytorch.runner import torch_tolerance
 from inferlens.errors import Unsupported

@@ -8,7 +8,6 @@ enqueues only, as with every other backend on a GPU.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 from inferlens.backends.availability import first_lines
@@ -63,12 +62,10 @@ class CudaRunner(OnnxRunner):
         self.preparation.facts["threads"] = self.case.threads
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         # ONNX Runtime goes first: it holds addresses of the tensors, which must outlive it.
         self._binding = None
-        super().__exit__(kind, error, trace)
+        super().__exit__(*error)
         self._own, self._outputs, self._bound = {}, [], None
         self._entered.close()
 

@@ -11,7 +11,6 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +19,7 @@ import psutil
 from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Inputs, Outputs, Preparation, Runner, ordered
-from inferlens.backends.onnx.graph import check_shapes
+from inferlens.backends.onnx.export import check_shapes
 from inferlens.backends.onnxruntime.providers import Provider, load_error, provider_list
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.errors import Unsupported
@@ -61,9 +60,7 @@ class OnnxRunner(Runner, LayerProfiler):
             hint="--backend onnxruntime:cpu, or a backend that tells the layers' GPU time, such as pytorch",
         )
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self._loaded = None
 
     def load(self, stream: int = 0) -> Any:
@@ -181,10 +178,8 @@ class CpuRunner(OnnxRunner):
         self.preparation.facts["threads"] = self.case.threads or own_choice
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        super().__exit__(kind, error, trace)
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
         if self._written is not None:
             self._written.cleanup()
             self._written = None

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -15,8 +14,7 @@ from msgspec import Meta, Struct
 from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.availability import first_lines, imported
 from inferlens.backends.base import Backend, Capabilities, Inputs, Outputs, Preparation, Runner, Support, ordered
-from inferlens.backends.onnx.export import onnx_file
-from inferlens.backends.onnx.graph import check_precision, check_shapes
+from inferlens.backends.onnx.export import check_precision, check_shapes, onnx_file
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.onnxruntime.runner import as_output
 from inferlens.backends.profiling.layer_runs import check_level
@@ -103,9 +101,7 @@ class OpenVinoRunner(Runner, LayerProfiler):
         facts["inference_precision"] = self.compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         self.request = self.compiled = self._bound = None
 
     def compile_anew(self) -> None:

@@ -12,7 +12,7 @@ nodes, some with an ending such as ``/WithoutBiases``. Nodes that did not run ar
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -59,27 +59,11 @@ class Counter(Struct):
         self.total = max(total, self.total)
 
 
-class Compiled(Protocol):
-    """A runner that can compile its model anew: afterwards ``infer`` runs the new one."""
-
-    request: Any
-    compiled: Any
-
-    def compile_anew(self) -> None:
-        """Replaces ``compiled`` and ``request``."""
-
-    def infer(self, feed: Any) -> Any:
-        """Runs the request."""
-
-    def synchronize(self) -> None:
-        """Nothing, on the CPU."""
-
-
-def layers_of(runner: Compiled, path: Path, feed: Any, runs: int) -> Layers:
+def layers_of(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
     """Times the nodes of a compiled model in ``runs`` calls of ``runner.infer(feed)``.
 
     Args:
-        runner: its models are compiled with ``PERF_COUNT``.
+        runner: compiles its model with ``PERF_COUNT``, and anew whenever it is asked to.
         path: the ONNX file that it reads.
 
     Raises:
@@ -107,7 +91,7 @@ def layers_of(runner: Compiled, path: Path, feed: Any, runs: int) -> Layers:
     )
 
 
-def counted(runner: Compiled, counters: list[Counter], feed: Any, kept: int) -> Clocked:
+def counted(runner: Any, counters: list[Counter], feed: Any, kept: int) -> Clocked:
     """``kept`` runs of a fresh model after those in which it settles; ``counters`` are read after each."""
     done = 0
 
@@ -159,29 +143,17 @@ def information(node: Any) -> dict[str, str]:
 
 
 def originals(names: str, graph: Origins) -> list[Node]:
-    """The ONNX nodes in a list of names with commas between them; a comma may be part of a name as well."""
+    """The ONNX nodes in a list of names with commas between them, each by its name or by a tensor that it writes.
+
+    OpenVINO appends endings to some names; a name that has a comma in it is not found.
+    """
     found: list[Node] = []
-    rest = names.split(",")
-    while rest:
-        for count in range(len(rest), 0, -1):
-            nodes = named(",".join(rest[:count]), graph)
-            if nodes:
-                break
-        found += nodes
-        rest = rest[count:]
+    for name in names.split(","):
+        while name and name not in graph.by_name and name not in graph.by_output:
+            name = name.rpartition("/")[0]
+        if name:
+            found.append(graph.by_name.get(name) or graph.by_output[name])
     return graph.in_order(found)
-
-
-def named(name: str, graph: Origins) -> list[Node]:
-    """The ONNX node of a name, with or without the endings that OpenVINO appends, or that writes a tensor of it."""
-    while name:
-        node = graph.by_name.get(name) or graph.by_output.get(name)
-        if node is not None:
-            return [node]
-        name, _, ending = name.rpartition("/")
-        if "," in ending:  # that is no ending: the next name is in it
-            break
-    return []
 
 
 def read(port: Any, ran: set[str]) -> list[Tensor]:

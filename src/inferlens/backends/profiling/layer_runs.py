@@ -86,8 +86,3 @@ def clocked_runs(runner: Runs, feed: Any, runs: int, after: Callable[[], None] =
         moments.append(begin / 1e9)
         after()
     return Clocked(tuple(whole), tuple(moments), started)
-
-
-def timed_runs(runner: Runs, feed: Any, runs: int, after: Callable[[], None] = lambda: None) -> tuple[float, ...]:
-    """Seconds of ``runs`` calls, as of :func:`clocked_runs`."""
-    return clocked_runs(runner, feed, runs, after).whole

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from msgspec import Struct
@@ -73,13 +73,15 @@ class GpuMoments:
         return [events[0].elapsed_time(event) / 1e3 for event in events]
 
 
-class Seen:
-    """What one call showed of a module: the tensors of its first call, and the order in which modules began."""
+class Seen(Struct):
+    """What one call showed: of each module, in the order of their begins, what went into its first call and came out.
 
-    def __init__(self) -> None:
-        self.inputs: dict[int, tuple[Tensor, ...]] = {}
-        self.outputs: dict[int, tuple[Tensor, ...]] = {}
-        self.marks = 0
+    Attributes:
+        marks: how many a run leaves.
+    """
+
+    tensors: dict[int, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
+    marks: int = 0
 
 
 def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool) -> Layers:
@@ -98,45 +100,46 @@ def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool
     with timing_hooks(list(modules.values()), marks, moments.take):
         moments.take()
         clocked = clocked_runs(runner, feed, runs, after)
+    paths = list(modules)
+    order = dict.fromkeys((*seen.tensors, *range(len(paths))))  # those first that began first
     return Layers(
         layers=tuple(
-            layer(path, type(part).__name__, seen, index, [run[index] for run in taken])
-            for index, (path, part) in in_order(enumerate(modules.items()), seen)
+            layer(
+                paths[index],
+                type(modules[paths[index]]).__name__,
+                *seen.tensors.get(index, ((), ())),
+                [run[index] for run in taken],
+            )
+            for index in order
             if any(run[index].calls for run in taken)
         ),
         whole=clocked.whole,
         timed="GPU" if on_gpu else "host",
         clock=GPU_CLOCK if on_gpu else HOST_CLOCK,
-        absent=absences(modules, seen),
+        absent=absences(paths, seen),
         begun=clocked.begun,
         started=clocked.started,
     )
 
 
-def absences(modules: dict[str, Any], seen: Seen) -> dict[str, str]:
+def absences(paths: list[str], seen: Seen) -> dict[str, str]:
     """What the hooks could not see: an exported program has modules in name only, and calls but its own check."""
-    called = [path for index, path in enumerate(modules) if index in seen.inputs and path != EXPORTED_CHECK]
-    return {} if len(called) > 1 or len(modules) == 1 else {"modules": NO_MODULES}
+    called = [index for index in seen.tensors if paths[index] != EXPORTED_CHECK]
+    return {} if len(called) > 1 or len(paths) == 1 else {"modules": NO_MODULES}
 
 
-def layer(path: str, kind: str, seen: Seen, index: int, own: list[Own]) -> Layer:
+def layer(path: str, kind: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], own: list[Own]) -> Layer:
     """One module's layer, from its own times in every run."""
     return Layer(
         name=path,
         kind=kind,
         modules=(path,),
-        inputs=seen.inputs.get(index, ()),
-        outputs=seen.outputs.get(index, ()),
+        inputs=inputs,
+        outputs=outputs,
         times=tuple(run.time for run in own),
         begins=tuple(run.begin for run in own),
         calls=max(run.calls for run in own),
     )
-
-
-def in_order(numbered: Any, seen: Seen) -> list[Any]:
-    """Those modules first that began first."""
-    place = {index: order for order, index in enumerate(seen.inputs)}
-    return sorted(numbered, key=lambda entry: place.get(entry[0], len(place)))
 
 
 def own_times(marks: list[int], moments: list[float], count: int) -> list[Own]:
@@ -181,8 +184,7 @@ def hooked(entering: Callable[..., None], leaving: Callable[..., None]) -> Itera
             handle.remove()
 
 
-@contextmanager
-def timing_hooks(modules: list[Any], marks: list[int], take: Callable[[], None]) -> Iterator[None]:
+def timing_hooks(modules: list[Any], marks: list[int], take: Callable[[], None]) -> AbstractContextManager[None]:
     """Marks and moments of every call of ``modules``, also where a call fails and the model goes on."""
     numbers = {id(module): index for index, module in enumerate(modules)}
 
@@ -198,8 +200,7 @@ def timing_hooks(modules: list[Any], marks: list[int], take: Callable[[], None])
             take()
             marks.append(~index)
 
-    with hooked(entering, leaving):
-        yield
+    return hooked(entering, leaving)
 
 
 def look(runner: Runner, modules: list[Any], feed: Any) -> Seen:
@@ -208,16 +209,14 @@ def look(runner: Runner, modules: list[Any], feed: Any) -> Seen:
     numbers = {id(module): index for index, module in enumerate(modules)}
 
     def entering(module: Any, _: Any) -> None:
-        index = numbers.get(id(module))
-        if index is not None:
-            seen.inputs.setdefault(index, ())  # in the order of their begins
+        if id(module) in numbers:
+            seen.tensors.setdefault(numbers[id(module)], ((), ()))  # in the order of their begins
             seen.marks += 2
 
     def leaving(module: Any, arguments: Any, named: Any, result: Any) -> None:
         index = numbers.get(id(module))
-        if index is not None and index not in seen.outputs:
-            seen.inputs[index] = tensors((arguments, named))
-            seen.outputs[index] = tensors(result)
+        if index is not None and seen.tensors[index] == ((), ()):
+            seen.tensors[index] = tensors((arguments, named)), tensors(result)
 
     with hooked(entering, leaving):
         runner.infer(feed)

@@ -1,11 +1,8 @@
-"""What tracers and exporters of PyTorch need: inputs whose sizes have a range, flat outputs, names they can write."""
+"""What tracers and exporters of PyTorch need: inputs whose sizes have a range, and flat outputs."""
 
 from __future__ import annotations
 
 import inspect
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -17,8 +14,6 @@ from inferlens.models.model import Model
 from inferlens.spec.case import Case, TensorSpec
 
 WRAPPED = "module"  # the path of the model in what flat_outputs returns
-UNWRITABLE = re.compile(r'["\\\n\r]')
-WRITES = "_format_target"
 
 
 def free_sizes(spec: TensorSpec) -> dict[int, str]:
@@ -81,31 +76,3 @@ def flat_outputs(module: Any) -> Any:
     flat = FlatOutputs()
     flat.training = False  # not eval(): an exported program inside is in its mode for good, and refuses
     return flat
-
-
-@contextmanager
-def any_names() -> Iterator[None]:
-    """While it lasts, names of modules are written as Python's literals where PyTorch's own way would break them.
-
-    A graph of ``torch.fx`` becomes Python code, and a name that is no identifier becomes ``getattr(self, "NAME")``,
-    with nothing escaped: with a quote or a line break in it the code is no Python, and the exporter to ONNX fails.
-    """
-    from torch.fx import graph
-
-    own = getattr(graph, WRITES, None)
-    if own is None:  # not this PyTorch's way any more
-        yield
-        return
-
-    def written(base: str, target: str) -> str:
-        if not UNWRITABLE.search(target):
-            return str(own(base, target))
-        for name in target.split("."):
-            base = f"{base}.{name}" if name.isidentifier() else f"getattr({base}, {name!r})"
-        return base
-
-    setattr(graph, WRITES, written)
-    try:
-        yield
-    finally:
-        setattr(graph, WRITES, own)

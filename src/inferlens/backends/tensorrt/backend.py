@@ -11,8 +11,7 @@ from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import Builder, Saver
 from inferlens.backends.availability import cuda_absence, imported, torch_versions, warn_no_effect
 from inferlens.backends.base import TOLERANCES, Absence, Backend, Capabilities, Preparation, Runner, Support
-from inferlens.backends.onnx.export import onnx_file
-from inferlens.backends.onnx.graph import check_precision
+from inferlens.backends.onnx.export import check_precision, onnx_file
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.pytorch.runner import torch_tolerance
 from inferlens.backends.tensorrt.builds import build_to, examiner

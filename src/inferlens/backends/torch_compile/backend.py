@@ -212,12 +212,12 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
             call = self._compiled(self.model.module)
         return matched_kernels(Called(call), InductorNames(self._compiler), self.seeded_feed())
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
         import torch
 
         self._call = not_entered
         torch._dynamo.reset()  # lets go of the compiled code and, with it, of the CUDA graphs' memory
-        super().__exit__(*error)
+        super().__exit__(kind, *error)
 
     def _tell(self, counters: Mapping[str, Mapping[str, int]], graphs: bool) -> None:
         """What the compiler's counters say, as facts and warnings."""
