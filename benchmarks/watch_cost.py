@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from inferlens.backends.clocks import CudaClock, HostClock
-from inferlens.measure.monitor.before import survey
+from inferlens.measure.monitor.gpu import survey
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.record.machine import MachineLog
 from inferlens.stats.distributions import fractional_rank

@@ -20,8 +20,8 @@ from inferlens.backends.fake import Fake
 from inferlens.execution import subprocess as launch
 from inferlens.execution.interleaver import MORE, OVER, Interleaver, Slot, both
 from inferlens.measure import series
+from inferlens.measure.series import Turn
 from inferlens.measure.stopping import FixedCount, FixedTime
-from inferlens.measure.turn import Turn
 from inferlens.models.model import Model
 from inferlens.record.record import Record
 from inferlens.spec.case import Case, TensorSpec

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from inferlens.analysis.interference.energy import energy_per_item  # noqa: E402
 from inferlens.analysis.interference.mark import mark  # noqa: E402
 from inferlens.measure.environment import collect  # noqa: E402
-from inferlens.measure.monitor.before import survey  # noqa: E402
+from inferlens.measure.monitor.gpu import survey  # noqa: E402
 from inferlens.measure.monitor.monitor import Monitor  # noqa: E402
 from inferlens.record.machine import Before, MachineLog, peak_device_memory  # noqa: E402
 

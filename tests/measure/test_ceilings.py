@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from inferlens.measure import ceilings  # noqa: E402
-from inferlens.measure.ceilings import Best, host_timer, last_cache, sustained  # noqa: E402
+from inferlens.measure.ceilings import Best, host_timer, sustained  # noqa: E402
 
 
 @pytest.fixture
@@ -87,16 +86,5 @@ def test_a_size_that_the_memory_does_not_hold_is_left_out(monkeypatch: pytest.Mo
 
 def test_copies_are_no_larger_than_the_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "memory_left", lambda: 2 << 30)
-    monkeypatch.setattr(ceilings, "last_cache", lambda: 1 << 30)
+    monkeypatch.setattr(ceilings, "cache_bytes", lambda _: 1 << 30)
     assert max(ceilings.copy_sizes("cpu")) == 256 << 20
-
-
-def test_copies_are_larger_than_the_caches(tmp_path: Path) -> None:
-    for cpu, (size, shared) in enumerate((("32768K", "0-1"), ("32768K", "0-1"), ("16384K", "2"), ("16384K", "3"))):
-        folder = tmp_path / f"cpu{cpu}" / "cache" / "index3"
-        folder.mkdir(parents=True)
-        (folder / "size").write_text(f"{size}\n")
-        (folder / "shared_cpu_list").write_text(f"{shared}\n")
-    assert last_cache(tmp_path) == 64 << 20
-    assert last_cache(tmp_path / "nowhere") == 0
-    assert min(ceilings.copy_sizes("cpu")) > 0

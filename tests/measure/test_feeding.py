@@ -111,9 +111,11 @@ def test_the_last_level_caches_are_counted_once_each(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("size", ["", "many", "-1K"])
-def test_a_system_that_does_not_tell_has_an_assumed_cache(
+def test_a_system_that_does_not_say_has_an_assumed_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: str
 ) -> None:
     cpu_cache(tmp_path, 0, 3, level="3", size=size, shared_cpu_list="0")
     monkeypatch.setattr(feeding, "CPUS", tmp_path)
-    assert cache_bytes("cpu") == feeding.ASSUMED_CACHE
+    assert cache_bytes("cpu") == 0
+    _, _, preparation = fed(tmp_path, cold=True)
+    assert preparation.facts["flushed_bytes"] == feeding.TIMES_CACHE * feeding.ASSUMED_CACHE

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TypeVar
 
-from inferlens.measure.turn import Turn
+from inferlens.measure.series import Turn
 
 MORE, OVER = b"m", b"o"  # go on until you have enough; go on, the other one has enough or is gone
 Result = TypeVar("Result")
@@ -47,7 +47,7 @@ class Shared(Turn):
         self.waited = 0.0
 
     def wait(self, *, enough: bool = False) -> None:
-        """See :class:`~inferlens.measure.turn.Turn`; returns at once if the parent is gone."""
+        """See :class:`~inferlens.measure.series.Turn`; returns at once if the parent is gone."""
         begin = time.perf_counter()
         _rest()
         self._ask(enough)

@@ -28,7 +28,7 @@ from inferlens.execution.protocol import Began, Event, Found, J, Observer, Task,
 from inferlens.execution.subprocess import HINTS, Outcome
 from inferlens.execution.survey import Named
 from inferlens.measure import environment
-from inferlens.measure.monitor.before import IDLE_SECONDS, surveyed
+from inferlens.measure.monitor.gpu import IDLE_SECONDS, surveyed
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.models import resolve
 from inferlens.record.machine import Before

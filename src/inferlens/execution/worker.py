@@ -41,7 +41,7 @@ from inferlens.execution.protocol import (
     Waits,
 )
 from inferlens.measure import memory
-from inferlens.measure.turn import Turn
+from inferlens.measure.series import Turn
 from inferlens.models import inputs, resolve
 from inferlens.models.model import Model
 from inferlens.record.record import ModelFacts, Status

@@ -1,7 +1,7 @@
 """What a device reaches at best: how fast it copies within its memory, and how fast it multiplies large matrices.
 
 Both are what is sustained: the median of several repeats, and of those the largest, of a few sizes in a few rounds.
-CaseRuns in which the system took a CPU away from this process are left out, for they tell of others. Copies are larger
+Repeats in which the system took a CPU away from this process are left out, for they tell of others. Copies are larger
 than the caches, so that the memory is measured. Matrices hold normal random numbers: a GPU that multiplies zeros draws
 less power and clocks higher than it can with a model's numbers. All of it takes a few seconds.
 """
@@ -12,15 +12,15 @@ import resource
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from inferlens.backends.pytorch.runner import torch_settings
 from inferlens.errors import MissingLibrary, is_short_of_memory
 from inferlens.limits import memory_left
+from inferlens.measure.feeding import cache_bytes
 from inferlens.record.work import Ceilings
 from inferlens.units import plural
 
@@ -94,18 +94,14 @@ def lacking(precision: str, *, gpu: bool) -> str:
     import torch
 
     if gpu:
-        if precision == "tf32" and torch.cuda.get_device_capability()[0] < 8:
-            return "the GPU has no TF32"
-        if precision == "bf16" and not torch.cuda.is_bf16_supported(including_emulation=False):
-            return "the GPU has no bf16"
-        return ""
+        tf32 = precision != "tf32" or torch.cuda.get_device_capability()[0] >= 8
+        bf16 = precision != "bf16" or torch.cuda.is_bf16_supported(including_emulation=False)
+        return "" if tf32 and bf16 else f"the GPU has no {'TF32' if precision == 'tf32' else 'bf16'}"
     if precision == "tf32":
         return "no CPU has TF32"
-    if precision == "bf16":
-        return "" if torch.ops.mkldnn._is_mkldnn_bf16_supported() else SLOW
-    if precision == "fp16":
-        return "" if torch.ops.mkldnn._is_mkldnn_fp16_supported() else SLOW
-    return ""
+    if precision == "fp32":
+        return ""
+    return "" if getattr(torch.ops.mkldnn, f"_is_mkldnn_{precision}_supported")() else SLOW
 
 
 def copies(device: str, timer: Timer, best: Best) -> None:
@@ -186,23 +182,12 @@ def copy_sizes(device: str) -> Sequence[int]:
     if device == "cuda":
         import torch
 
-        cache = int(getattr(torch.cuda.get_device_properties(0), "L2_cache_size", 0))
         free = int(torch.cuda.mem_get_info()[0])
     else:
-        cache, free = last_cache(), memory_left()
-    least = max(128 * MIB, 4 * cache)
+        free = memory_left()
+    least = max(128 * MIB, 4 * cache_bytes(device))
     most = max(free // 8, 16 * MIB)
     return sorted({min(size, most) for size in (least, 2 * least)})
-
-
-def last_cache(root: Path = Path("/sys/devices/system/cpu")) -> int:
-    """Bytes of all last-level caches of the CPU together; 0 where the system does not tell."""
-    found: dict[str, int] = {}
-    with suppress(OSError, ValueError):
-        for folder in root.glob("cpu[0-9]*/cache/index3"):
-            size = (folder / "size").read_text().strip()
-            found[(folder / "shared_cpu_list").read_text()] = int(size.removesuffix("K")) << 10
-    return sum(found.values())
 
 
 @contextmanager

@@ -6,7 +6,6 @@ A clock takes the next feed before it starts, so nothing here is in a sample.
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +26,7 @@ MOST_FEEDS = 4096
 HALF = ("fp16", "bf16")
 ASSUMED_CACHE = 64 << 20  # bytes, where the system does not tell
 CPUS = Path("/sys/devices/system/cpu")
+SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30}  # of a cache's size, such as 32768K
 
 
 class Feeding:
@@ -40,7 +40,7 @@ class Feeding:
         self._all = [self.first]
         self._arrays = arrays
         self._runner = runner
-        cache = cache_bytes(case.device) if case.cold or case.rotate else 0
+        cache = (cache_bytes(case.device) or ASSUMED_CACHE) if case.one_at_a_time else 0
         if case.rotate:
             size = max(1, sum(array.nbytes for array in arrays.values()))
             size = size // 2 if case.precision in HALF else size  # as they lie on the device
@@ -85,30 +85,18 @@ class Feeding:
 
 
 def cache_bytes(device: str) -> int:
-    """Size of the device's last cache: a GPU's L2, or all last-level caches of the CPUs."""
+    """Size of the device's last cache: a GPU's L2, or all last-level caches of the CPUs; 0 where it is not known."""
     if device == "cuda":
         import torch
 
-        size: int = torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size
-        return size
-    found: dict[str, int] = {}
-    level = 0
+        return int(torch.cuda.get_device_properties(torch.cuda.current_device()).L2_cache_size)
+    found: dict[tuple[int, str], int] = {}  # by level and CPUs that share one
     for index in CPUS.glob("cpu[0-9]*/cache/index[0-9]*"):
-        with suppress(OSError, ValueError):
-            mine, size = int((index / "level").read_text()), _size((index / "size").read_text())
-            if mine > level:
-                level, found = mine, {}
-            if mine == level:
-                found[(index / "shared_cpu_list").read_text()] = size
-    return sum(found.values()) or ASSUMED_CACHE
-
-
-def _size(text: str) -> int:
-    """Bytes of ``32768K`` or ``1M``."""
-    match = re.fullmatch(r"(\d+)([KMG]?)\s*", text)
-    if not match:
-        raise ValueError(text)
-    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+        with suppress(OSError, ValueError, KeyError):
+            level, shared, size = ((index / name).read_text().strip() for name in ("level", "shared_cpu_list", "size"))
+            found[int(level), shared] = int(size.rstrip("KMG")) << SHIFTS[size.lstrip("0123456789")]
+    last = max((level for level, _ in found), default=0)
+    return sum(size for (level, _), size in found.items() if level == last)
 
 
 def flusher(device: str, size: int) -> Callable[[], None]:

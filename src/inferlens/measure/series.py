@@ -16,7 +16,6 @@ from typing import Any
 from inferlens.backends.base import Runner
 from inferlens.backends.clocks import threaded_window
 from inferlens.measure.stopping import StoppingRule
-from inferlens.measure.turn import Turn
 from inferlens.record.record import Measurement, Metric
 
 MOST_IN_CHUNK = 1000
@@ -25,6 +24,29 @@ MOST_IN_WINDOW = 10_000
 # Calls of each thread, stream or place in flight: at a window's end some wait for the last, for half a call on average.
 LEAST_EACH = 8
 Progress = Callable[[float], None]
+
+
+class Turn:
+    """Whose turn it is to use the machine: here, of a process that has it for itself, always its own.
+
+    Attributes:
+        chunk_seconds: how long calls are timed between two looks at the stopping rule and at whose turn it is.
+        chunk_calls: and how many calls at least.
+        lead: seconds of calls, and one call at least, that a turn begins with and that are no samples; 0 for none.
+        chunks_a_report: after how many chunks the progress is shown, which takes the machine, too.
+        over: whether the other one, if there is one, has enough samples, too, or has ended.
+        waited: seconds spent waiting so far.
+    """
+
+    chunk_seconds = 0.2
+    chunk_calls = 1
+    lead = 0.0
+    chunks_a_report = 1
+    over = True
+    waited = 0.0
+
+    def wait(self, *, enough: bool = False) -> None:
+        """Lets the other one go on, and waits for one's own turn; ``enough`` says that one has enough samples."""
 
 
 def latency(

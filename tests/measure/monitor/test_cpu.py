@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from inferlens.measure.monitor.cpu import Cpus, Packages, cpu_times
+from inferlens.measure.monitor.cpu import TICK, Cpus, Packages, Tree, cpu_times
 from inferlens.measure.monitor.table import Table, Untold
-from inferlens.measure.monitor.tree import TICK, Tree
 
 STAT = """cpu  100 10 50 9000 20 5 5 30 40 0
 cpu0 60 5 25 4500 10 3 2 20 40 0

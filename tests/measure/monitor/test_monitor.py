@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import pytest
 
 from inferlens.analysis.interference.energy import energy_per_item
 from inferlens.analysis.interference.spans import all_spans
+from inferlens.measure.monitor import monitor
+from inferlens.measure.monitor.gpu import survey
 from inferlens.measure.monitor.monitor import Monitor
+from inferlens.measure.monitor.table import PATIENCE, Table, Value
 from inferlens.record.machine import NOT_USED, Before, MachineLog, peak_device_memory
 from tests.measure.monitor.fake_nvml import LOST, NOT_SUPPORTED, Device, FakeNvml
 from tests.measure.monitor.rig import PID, Crew, watched
@@ -247,9 +251,10 @@ def test_without_a_gpu_there_is_less_to_wake_up_for(tmp_path: Path) -> None:
     assert log.cpus == 2
 
 
-def test_a_real_watch_ends_promptly_and_leaves_no_thread(tmp_path: Path) -> None:
+def test_a_real_watch_ends_promptly_and_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     before = threading.active_count()
-    with Monitor(os.getpid(), interval=60.0) as watch:
+    monkeypatch.setattr(monitor, "INTERVAL", 60.0)
+    with Monitor(os.getpid()) as watch:
         pass
     assert threading.active_count() == before
     log = watch.log()
@@ -262,3 +267,108 @@ def test_the_fake_has_no_function_that_nvml_lacks() -> None:
     for name in [*FakeNvml()._functions(), *(name for name in vars(FakeNvml) if name.startswith("NVML"))]:
         assert hasattr(real, name), name
     assert real.NVMLError(NOT_SUPPORTED).value == NOT_SUPPORTED
+
+
+def test_what_is_on_the_gpu_before_a_case() -> None:
+    nvml = FakeNvml(Device(compute={9: 1}, graphics={3: 2}, memory_used=77))
+    before = survey(nvml=nvml, environ={})
+    assert (before.memory_used, before.processes, before.idle_power) == (77, (3, 9), None)
+    assert before.absent == {}
+    assert nvml.open == 0
+
+
+def test_idle_power_is_the_median_of_readings_while_nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = FakeNvml(Device(milliwatts=80_000))
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        nvml.devices[0].milliwatts = 80_000 if len(waits) > 2 else 500_000
+
+    monkeypatch.setattr("inferlens.measure.monitor.gpu.time.sleep", wait)
+    before = survey(1.0, nvml, {})
+    assert before.idle_power == 80.0
+    assert sum(waits) == pytest.approx(1.0)
+    assert (before.idle_seconds, before.idle_samples) == (1.0, 10)
+
+
+def test_a_gpu_that_works_has_no_idle_power(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inferlens.measure.monitor.gpu.time.sleep", lambda _: None)
+    before = survey(1.0, FakeNvml(Device(utilisation=3)), {})
+    assert before.idle_power is None
+    assert "not idle" in before.absent["idle_power"]
+
+
+def test_what_is_not_told_has_a_reason() -> None:
+    nvml = FakeNvml()
+    nvml.refuse["nvmlDeviceGetComputeRunningProcesses"] = NOT_SUPPORTED
+    before = survey(nvml=nvml, environ={})
+    assert before.processes is None
+    assert "Not Supported" in before.absent["processes"]
+    nvml.refuse["nvmlInit"] = 12
+    assert "NVML" in survey(nvml=nvml, environ={}).absent["gpu"]
+
+
+class Ticks:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_columns_are_as_long_as_the_times_whenever_they_begin_to_answer() -> None:
+    clock = Ticks()
+
+    def late(now: float) -> Mapping[str, Value]:
+        return {"late": now} if now >= 2 else {}
+
+    table = Table({"always": lambda now: {"always": now}, "late": late}, clock)
+    for clock.now in (0.0, 1.0, 2.0, 3.0):
+        table.take()
+    assert table.as_columns() == {"times": (0, 1, 2, 3), "always": (0, 1, 2, 3), "late": (None, None, 2, 3)}
+    assert table.peaks == {"always": 3.0, "late": 3.0}
+
+
+def test_a_reading_that_fails_for_long_is_given_up() -> None:
+    calls = []
+
+    def failing(now: float) -> Mapping[str, Value]:
+        calls.append(now)
+        if len(calls) > 1:
+            raise OSError("gone")
+        return {"value": 1.0}
+
+    table = Table({"failing": failing}, Ticks())
+    for _ in range(3 * PATIENCE):
+        table.take()
+    assert len(calls) == 1 + PATIENCE
+    assert "gone" in table.absent["failing"]
+    assert len(table.as_columns()["value"]) == 3 * PATIENCE
+
+
+def test_the_oldest_rows_go_when_there_are_too_many_but_peaks_stay() -> None:
+    clock = Ticks()
+    table = Table({"load": lambda now: {"load": 9.0 if now == 0 else 1.0}}, clock, most=10)
+    for clock.now in map(float, range(14)):
+        table.take()
+    columns = table.as_columns()
+    assert columns["times"][-1] == 13.0
+    assert len(columns["times"]) == len(columns["load"]) <= 10
+    assert table.forgotten + len(columns["times"]) == 14
+    assert table.peaks["load"] == 9.0
+
+
+def test_a_reading_that_takes_long_is_asked_less_often() -> None:
+    clock = Ticks()
+
+    def slow(now: float) -> Mapping[str, Value]:
+        clock.now += 1 / 128  # at most 5 % of the time: once in 0.156 s
+        return {"slow": 1}
+
+    table = Table({"slow": slow, "quick": lambda now: {"quick": 2}}, clock)
+    for tick in range(9):
+        clock.now = tick * 0.125
+        table.take()
+    columns = table.as_columns()
+    assert columns["slow"] == (1, None) * 4 + (1,)
+    assert columns["quick"] == (2,) * 9

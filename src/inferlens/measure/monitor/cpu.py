@@ -1,22 +1,24 @@
 """The CPUs a case may use: load, the part of it that others cause, stolen time, frequencies, throttling, energy.
 
-From ``/proc`` and ``/sys`` alone. Times there are counted in ticks of 10 ms, so loads mean something over half a second
-and not over less (:data:`~inferlens.measure.monitor.monitor.CPU_EVERY`).
+From ``/proc`` and ``/sys`` alone: psutil looks at every process of the machine to find the children of one, twice a
+second, and that is too dear beside a measurement. Times there are counted in ticks of 10 ms, so loads mean something
+over half a second and not over less (:data:`~inferlens.measure.monitor.monitor.CPU_EVERY`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from inferlens.limits import control_group
 from inferlens.measure.monitor.table import Reading, Untold, Value
-from inferlens.measure.monitor.tree import TICK, Tree
 
 LOADS = ("busy", "case", "others", "steal")
 LEAST_SECONDS = 0.2  # shorter intervals have no load: one tick of 10 ms would be more than 5 % of a processor
+TICK = 1 / os.sysconf("SC_CLK_TCK")  # seconds; the unit of times in /proc
 
 
 class Times(NamedTuple):
@@ -33,7 +35,7 @@ class Cpus:
         pid: first process of the case.
         usable: numbers of the CPUs; ``None`` asks the system.
         root: where ``/proc`` and ``/sys`` are.
-        beside: tells of another process that belongs to the case, see :class:`~inferlens.measure.monitor.tree.Tree`.
+        beside: gives another process that belongs to the case, see :class:`Tree`.
     """
 
     def __init__(
@@ -64,9 +66,8 @@ class Cpus:
 
     @property
     def governor(self) -> str:
-        """The frequency governors of the CPUs, empty where the system does not tell."""
-        found = {_text(self._cpus / f"cpu{cpu}" / "cpufreq/scaling_governor") for cpu in self.usable}
-        return ", ".join(sorted(found - {""}))
+        """The frequency governors of the CPUs, empty where the system does not say."""
+        return ", ".join(sorted({*self._texts("cpufreq/scaling_governor")} - {""}))
 
     def load(self, now: float) -> Mapping[str, Value]:
         """Mean loads since the last time, in processors' worth; ``None`` the first time.
@@ -76,32 +77,28 @@ class Cpus:
         if self._last and now - self._last[0] < LEAST_SECONDS:
             return dict.fromkeys(LOADS)
         times = cpu_times((self._proc / "stat").read_text(), self.usable)
-        try:
-            case: float | None = self.tree.seconds()
-        except OSError:
-            case = None
+        case: float | None = None
+        with suppress(OSError):
+            case = self.tree.seconds()
         last, self._last = self._last, (now, times, case)
         if last is None:
             return dict.fromkeys(LOADS)
         seconds = now - last[0]
-        busy = (times.busy - last[1].busy) / seconds
-        steal = max(0.0, (times.steal - last[1].steal) / seconds)
-        if case is None or last[2] is None or case < last[2]:  # less: one of two in turns has ended
-            return {"busy": round(busy, 3), "case": None, "others": None, "steal": round(steal, 3)}
-        mine = max(0.0, (case - last[2]) / seconds)
-        loads = (busy, mine, max(0.0, busy - mine), steal)
-        return {name: round(load, 3) for name, load in zip(LOADS, loads, strict=True)}
+        busy, steal = ((after - before) / seconds for after, before in zip(times, last[1], strict=True))
+        loads: dict[str, float | None] = {**dict.fromkeys(LOADS), "busy": busy, "steal": max(0.0, steal)}
+        if case is not None and last[2] is not None and case >= last[2]:  # less: one of two in turns has ended
+            mine = (case - last[2]) / seconds
+            loads |= {"case": mine, "others": max(0.0, busy - mine)}
+        return {name: None if load is None else round(load, 3) for name, load in loads.items()}
 
     def frequencies(self) -> Mapping[str, Value]:
         """Mean and least frequency of the CPUs in hertz, from cpufreq (kHz) or else ``/proc/cpuinfo`` (MHz).
 
         Raises:
-            Untold: if neither tells.
+            Untold: if neither has any.
         """
-        paths = [self._cpus / f"cpu{cpu}" / "cpufreq/scaling_cur_freq" for cpu in sorted(self.usable)]
-        hertz = [int(text) * 1000 for text in map(_text, paths) if text.isdigit()]
-        if not hertz:
-            hertz = _cpuinfo(self._proc / "cpuinfo", self.usable)
+        hertz = [int(text) * 1000 for text in self._texts("cpufreq/scaling_cur_freq") if text.isdigit()]
+        hertz = hertz or list(_cpuinfo(self._proc / "cpuinfo", self.usable))
         if not hertz:
             raise Untold("the system does not tell frequencies")
         return {"frequency_mean": round(sum(hertz) / len(hertz)), "frequency_min": min(hertz)}
@@ -110,15 +107,70 @@ class Cpus:
         """Times that a core was throttled for heat, and its package, summed over the CPUs.
 
         Raises:
-            Untold: if the system does not tell.
+            Untold: if the system does not count them.
         """
-        folders = [self._cpus / f"cpu{cpu}" / "thermal_throttle" for cpu in self.usable]
-        counts = [_text(folder / name) for folder in folders for name in
-                  ("core_throttle_count", "package_throttle_count")]  # fmt: skip
-        found = [int(text) for text in counts if text.isdigit()]
+        names = ("core_throttle_count", "package_throttle_count")
+        found = [int(text) for name in names for text in self._texts(f"thermal_throttle/{name}") if text.isdigit()]
         if not found:
             raise Untold("the system does not count thermal throttling (thermal_throttle in /sys)")
         return sum(found)
+
+    def _texts(self, file: str) -> Iterator[str]:
+        """What a file of each CPU says, empty where there is none."""
+        return (_text(self._cpus / f"cpu{cpu}" / file) for cpu in sorted(self.usable))
+
+
+class Tree:
+    """The processes of a case: the one that was started, and all that it started, with the CPU time they used.
+
+    From proc(5). Processes that outlive the one that started them are not found.
+
+    Args:
+        pid: the first of them.
+        proc: where ``/proc`` is.
+        beside: gives another process, if there is one, that belongs to them with its descendants.
+    """
+
+    def __init__(self, pid: int, proc: Path = Path("/proc"), beside: Callable[[], int | None] = lambda: None) -> None:
+        self._pid, self._proc, self._beside = pid, proc, beside
+
+    def pids(self) -> list[int]:
+        """Numbers of all processes that are alive, the first one first; empty once that has ended."""
+        found: list[int] = []
+        other = self._beside()
+        if not (self._proc / str(self._pid)).exists():
+            return found
+        waiting = [self._pid] if other is None else [other, self._pid]
+        while waiting:
+            pid = waiting.pop()
+            if pid not in found and (self._proc / str(pid)).exists():
+                found.append(pid)
+                # Children of all threads. The file is there with CONFIG_PROC_CHILDREN, which distributions set.
+                for file in (self._proc / str(pid) / "task").glob("*/children"):
+                    waiting += map(int, _text(file).split())
+        return found
+
+    def seconds(self) -> float:
+        """CPU seconds used by all of them, those included that have ended and were waited for.
+
+        Raises:
+            OSError: if the first of them has ended.
+        """
+        pids = self.pids()
+        if not pids:
+            raise ProcessLookupError("the case's process has ended")
+        return sum(map(self._seconds, pids))
+
+    def _seconds(self, pid: int) -> float:
+        """User and system time of a process and of its children that were waited for; fields 14 to 17 of ``stat``."""
+        try:
+            text = (self._proc / str(pid) / "stat").read_text()
+        except OSError:
+            if pid == self._pid:
+                raise
+            return 0.0
+        fields = text[text.rindex(")") + 2 :].split()  # a process's name may hold anything, also spaces and brackets
+        return sum(int(field) for field in fields[11:15]) * TICK
 
 
 class Packages:
@@ -190,15 +242,14 @@ def _pressure(path: Path) -> float:
     return int(line.rpartition("total=")[2]) / 1e6
 
 
-def _cpuinfo(path: Path, cpus: frozenset[int]) -> list[int]:
-    found, cpu = [], -1
+def _cpuinfo(path: Path, cpus: frozenset[int]) -> Iterator[int]:
+    cpu = -1
     for line in _text(path).splitlines():
         key, _, value = line.partition(":")
         if key.strip() == "processor":
             cpu = int(value)
         elif key.strip() == "cpu MHz" and cpu in cpus:
-            found.append(round(float(value) * 1e6))
-    return found
+            yield round(float(value) * 1e6)
 
 
 def _text(path: Path) -> str:

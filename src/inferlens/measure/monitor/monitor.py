@@ -12,13 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from types import TracebackType
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from inferlens.measure.monitor.cpu import Cpus
-from inferlens.measure.monitor.nvml import Gpu
-from inferlens.measure.monitor.processes import Neighbours, in_first_namespace
+from inferlens.measure.monitor.gpu import Gpu, Neighbours, in_first_namespace
 from inferlens.measure.monitor.table import Table, Untold
 from inferlens.record.machine import NOT_USED, Before, CpuSamples, GpuProcesses, GpuSamples, MachineLog
 
@@ -38,14 +36,13 @@ class Monitor:
         pid: the case's process.
         gpu: whether to watch the GPU that CUDA calls the first.
         before: the GPU before that process was started.
-        interval: seconds between two samples.
         nvml: stands in for nvidia-ml-py.
         environ: the case's environment.
         cpus: stands in for this machine's CPUs.
         clock: seconds of the samples' times; must be the clock of the samples that they are held against.
         wait: waits for some seconds and says whether to stop; ``None`` waits for the end of the context.
         first_namespace: whether process numbers here are the system's; ``None`` asks the system.
-        beside: tells of a process that takes turns with the case's, and disturbs it no more than it does itself.
+        beside: gives a process that takes turns with the case's, and disturbs it no more than it does itself.
     """
 
     def __init__(
@@ -54,7 +51,6 @@ class Monitor:
         *,
         gpu: bool = False,
         before: Before | None = None,
-        interval: float = INTERVAL,
         nvml: Any = None,
         environ: Mapping[str, str] = os.environ,
         cpus: Cpus | None = None,
@@ -65,9 +61,7 @@ class Monitor:
     ) -> None:
         self._beside = beside
         self._pid, self._cpus, self._nvml, self._environ = pid, cpus, nvml, environ
-        self._wants_gpu = gpu
-        self._before = before or Before()
-        self._interval, self._clock = interval, clock
+        self._wants_gpu, self._before, self._clock = gpu, before or Before(), clock
         self._first_namespace = in_first_namespace() if first_namespace is None else first_namespace
         self._stop = threading.Event()
         self._wait: Wait = wait or self._stop.wait
@@ -84,9 +78,7 @@ class Monitor:
             self._absent["watch"] = f"could not be started: {error}"
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         with suppress(RuntimeError):  # never started
             self._thread.join(PATIENCE)
@@ -101,21 +93,22 @@ class Monitor:
             absent.update(self._neighbours.absent)
         for table in tables.values():
             absent.update(table.absent)
-        gpu = _columns(tables.get("gpu"))
+        columns = {name: table.as_columns() for name, table in tables.items() if table.times}
+        peaks = {name: peak for table in tables.values() for name, peak in table.peaks.items()}
+        gpu = columns.get("gpu")
         if gpu and self._gpu:
             gpu |= {"power_basis": self._gpu.power_basis, "power_window": self._gpu.power_window}
-        processes, cpu = _columns(tables.get("processes")), _columns(tables.get("cpu"))
         return MachineLog(
-            interval=self._interval,
+            interval=INTERVAL,
             gpu=GpuSamples(**gpu) if gpu else None,
-            processes=GpuProcesses(**processes) if processes else None,
-            cpu=CpuSamples(**cpu) if cpu else None,
+            processes=GpuProcesses(**columns["processes"]) if "processes" in columns else None,
+            cpu=CpuSamples(**columns["cpu"]) if "cpu" in columns else None,
             gpu_uuid=self._gpu.uuid if self._gpu else "",
             cpus=len(self._cpus.usable) if self._cpus else None,
             governor=self._cpus.governor if self._cpus else "",
             before=self._before,
-            peak_memory_used=_peak(tables.get("gpu"), "memory_used"),
-            peak_case_memory=_peak(tables.get("processes"), "case_memory"),
+            peak_memory_used=_whole(peaks.get("memory_used")),
+            peak_case_memory=_whole(peaks.get("case_memory")),
             absent=absent,
             costs={f"{name} {what}": cost for name, table in tables.items() for what, cost in table.costs.items()},
             forgotten=sum(table.forgotten for table in tables.values()),
@@ -133,7 +126,7 @@ class Monitor:
                         if tick % ticks == 0:
                             table.take()
                     tick += step
-                    if self._wait(step * self._interval):
+                    if self._wait(step * INTERVAL):
                         break
                 for table, _ in every:  # the end of what lasts until here
                     table.take()
@@ -144,38 +137,22 @@ class Monitor:
     def _open(self) -> Iterator[list[tuple[Table, int]]]:
         """The tables to fill, and every how many ticks; lets go of NVML at the end."""
         self._cpus = self._cpus or Cpus(self._pid, beside=self._beside)
-        self._tables["cpu"] = Table(self._cpus.readings(), self._clock)
-        gpu = self._open_gpu()
-        if gpu is None:
-            yield [(self._tables["cpu"], CPU_EVERY)]
-            return
-        with gpu:
-            self._gpu = gpu
-            before = self._before.processes or ()
-            self._neighbours = Neighbours(gpu, self._cpus.tree.pids, before, self._first_namespace)
-            questions = {"processes": self._neighbours.held, "process utilisation": self._neighbours.active}
-            self._tables["gpu"] = Table(gpu.readings(), self._clock)
-            self._tables["processes"] = Table(questions, self._clock)
-            yield [
-                (self._tables["gpu"], 1),
-                (self._tables["processes"], PROCESSES_EVERY),
-                (self._tables["cpu"], CPU_EVERY),
-            ]
-
-    def _open_gpu(self) -> Gpu | None:
-        if not self._wants_gpu:
-            return None
-        try:
-            return Gpu.open(self._nvml, self._environ)
-        except Untold as error:
-            self._absent["gpu"] = str(error)
-            return None
+        cpu = self._tables["cpu"] = Table(self._cpus.readings(), self._clock)
+        every = [(cpu, CPU_EVERY)]
+        with ExitStack() as stack:
+            try:
+                gpu = stack.enter_context(Gpu.open(self._nvml, self._environ)) if self._wants_gpu else None
+            except Untold as error:
+                gpu, self._absent["gpu"] = None, str(error)
+            if gpu:
+                pids, before = self._cpus.tree.pids, self._before.processes or ()
+                self._gpu, self._neighbours = gpu, Neighbours(gpu, pids, before, self._first_namespace)
+                questions = {"processes": self._neighbours.held, "process utilisation": self._neighbours.active}
+                self._tables["gpu"] = Table(gpu.readings(), self._clock)
+                self._tables["processes"] = Table(questions, self._clock)
+                every = [(self._tables["gpu"], 1), (self._tables["processes"], PROCESSES_EVERY), *every]
+            yield every
 
 
-def _columns(table: Table | None) -> dict[str, Any]:
-    return table.as_columns() if table and table.times else {}
-
-
-def _peak(table: Table | None, name: str) -> int | None:
-    peak = table.peaks.get(name) if table else None
+def _whole(peak: float | None) -> int | None:
     return None if peak is None else int(peak)

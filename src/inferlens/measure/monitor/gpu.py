@@ -1,0 +1,336 @@
+"""The GPU through NVML: which one, the readings that are taken of it, who else is on it, and how it was before a case.
+
+NVML is asked and never told anything. nvidia-ml-py is imported when a GPU is opened. No library, no driver, or a GPU
+that cannot be told from the others is an answer, :class:`~inferlens.measure.monitor.table.Untold`, with its reason.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from statistics import median
+from typing import Any
+
+from inferlens.measure.monitor.table import Reading, Untold, Value, reason_of
+from inferlens.record.machine import Before
+
+# NVML's documentation of nvmlDeviceGetPowerUsage: from Ampere on (except GA100) an average over one second, before that
+# instantaneous. The field "instant" is newer and tells the same on all; its own window is not documented: Yang et al.,
+# "Part-time Power Measurements: nvidia-smi's Lack of Attention" (arXiv 2312.02741), found updates every 100 ms.
+INSTANT = "NVML_FI_DEV_POWER_INSTANT"
+INSTANT_WINDOW = 0.1
+AVERAGE_WINDOW = 1.0
+IDLE_SECONDS = 1.0
+IDLE_INTERVAL = 0.1
+PATIENCE = 5.0  # seconds; opening NVML takes most of one on machines with many GPUs
+FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel's include/linux/proc_ns.h
+UNNAMED = "NVML did not name the case's process by its number here, as in a container"
+HIDDEN = "in a container, processes of other containers may be hidden; none was seen"
+
+
+class Gpu:
+    """One GPU, open for reading."""
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self.nvml = nvml
+        self.handle = handle
+        self.uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+        self.power_basis, self.power_window, self.power = _power(nvml, handle)
+        self._first_energy: int | None = None
+
+    @staticmethod
+    @contextmanager
+    def open(nvml: Any = None, environ: Mapping[str, str] = os.environ) -> Iterator[Gpu]:
+        """The GPU that CUDA calls the first in ``environ``; lets go of NVML, which counts its callers, at the end.
+
+        Raises:
+            Untold: if there is none, or it cannot be told which it is.
+        """
+        if nvml is None:
+            try:
+                import pynvml
+            except ImportError as error:
+                raise Untold("nvidia-ml-py is not installed") from error
+            nvml = pynvml
+        try:
+            nvml.nvmlInit()
+        except Exception as error:
+            raise Untold(f"NVML: {error}") from error
+        try:
+            try:
+                gpu = Gpu(nvml, first_visible(nvml, environ))
+            except Untold:
+                raise
+            except Exception as error:
+                raise Untold(f"NVML: {error}") from error
+            yield gpu
+        finally:
+            with suppress(Exception):
+                nvml.nvmlShutdown()
+
+    def readings(self) -> dict[str, Reading]:
+        """What is read in every tick, by name; the energy first, for its time matters most."""
+        nvml, handle = self.nvml, self.handle
+        # Why the clocks are what they are; the question was renamed with driver 535.
+        reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", None) or (
+            nvml.nvmlDeviceGetCurrentClocksThrottleReasons
+        )
+        return {
+            "energy": lambda _: {"energy": self._joules(nvml.nvmlDeviceGetTotalEnergyConsumption(handle))},
+            "power": lambda _: {"power": self.power()},
+            "clocks": lambda _: {
+                "sm_clock": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1_000_000,
+                "memory_clock": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM) * 1_000_000,
+            },
+            "reasons": lambda _: {"reasons": reasons(handle)},
+            "utilisation": lambda _: {"utilisation": nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100},
+            "temperature": lambda _: {"temperature": nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)},
+            "memory_used": lambda _: {"memory_used": self.memory_used()},
+        }
+
+    def memory_used(self) -> int:
+        """Bytes in use on the device, by whomever."""
+        return int(self.nvml.nvmlDeviceGetMemoryInfo(self.handle).used)
+
+    def processes(self) -> dict[int, int | None]:
+        """Bytes that each process on the device holds, by process number; ``None`` where NVML does not say."""
+        listed = list(self.nvml.nvmlDeviceGetComputeRunningProcesses(self.handle))
+        with suppress(self.nvml.NVMLError):  # GPUs without graphics say so; that is no reason to know nothing
+            listed += self.nvml.nvmlDeviceGetGraphicsRunningProcesses(self.handle)
+        found: dict[int, int | None] = {}
+        for process in listed:  # one that computes and draws is in both lists, with the same memory
+            held = process.usedGpuMemory
+            known = found.get(process.pid)
+            found[process.pid] = known if held is None else max(int(held), known or 0)
+        return found
+
+    def utilisation_since(self, stamp: int) -> tuple[dict[int, float], int]:
+        """Share of SM time of each process since NVML's own ``stamp`` in microseconds, and the newest stamp.
+
+        The mean of NVML's samples by process; processes without samples are not in it.
+        """
+        try:
+            samples = self.nvml.nvmlDeviceGetProcessUtilization(self.handle, stamp)
+        except self.nvml.NVMLError as error:
+            # No sample since then, or (an oddity of nvidia-ml-py) a list of none.
+            if getattr(error, "value", None) in (self.nvml.NVML_ERROR_NOT_FOUND, self.nvml.NVML_SUCCESS):
+                return {}, stamp
+            raise
+        shares: dict[int, list[float]] = {}
+        for sample in samples:
+            if sample.timeStamp > stamp:  # what the driver hands out twice counts once
+                shares.setdefault(int(sample.pid), []).append(sample.smUtil / 100)
+        newest = max([stamp, *(int(sample.timeStamp) for sample in samples)])
+        return {pid: sum(values) / len(values) for pid, values in shares.items()}, newest
+
+    def _joules(self, millijoules: int) -> float:
+        if self._first_energy is None:
+            self._first_energy = millijoules
+        return (millijoules - self._first_energy) / 1000
+
+
+class Neighbours:
+    """Says which processes on a GPU are the case's, and which are surely not.
+
+    NVML names processes by numbers of the system's first PID namespace, whoever asks (NVIDIA/nvidia-docker issue 1483).
+    In a container these are not the numbers of its own ``/proc``, and processes of other containers may be hidden. So:
+
+    * once NVML has named one of the case's own processes, its numbers are ours, and every other one is foreign;
+    * none but the case's is said only in the first namespace, where nobody is hidden;
+    * what was on the GPU before the case's process existed is foreign, whatever its number means;
+    * otherwise nothing is said.
+
+    Args:
+        gpu: the GPU.
+        tree: asked for the numbers of the case's processes.
+        before: numbers on the GPU before the case's process was started.
+        first_namespace: whether this process's numbers are the system's.
+    """
+
+    def __init__(
+        self, gpu: Gpu, tree: Callable[[], Collection[int]], before: Collection[int], first_namespace: bool
+    ) -> None:
+        self._gpu, self._tree, self._first = gpu, tree, first_namespace
+        self._before = frozenset(before)
+        self._case: set[int] = set()
+        self._seen = False
+        self._stamp = int(time.time() * 1e6)  # NVML stamps utilisation by the system's clock
+
+    @property
+    def absent(self) -> dict[str, str]:
+        """What cannot be said, and why."""
+        if not self._seen:
+            return {"case_memory": UNNAMED, "foreign": UNNAMED}
+        return {} if self._first else {"foreign": HIDDEN}
+
+    def held(self, _: float) -> Mapping[str, Value]:
+        """Memory of the case's processes, and the number of others."""
+        listed = self._gpu.processes()
+        mine = self._mine(listed)
+        self._seen = self._seen or bool(mine)
+        others = len(self._foreign(listed))
+        memory = [listed[pid] for pid in mine]
+        known = self._seen and None not in memory
+        return {
+            "case_memory": sum(each or 0 for each in memory) if known else None,
+            "foreign": others if others or (self._first and self._seen) else None,
+        }
+
+    def active(self, _: float) -> Mapping[str, Value]:
+        """Share of the multiprocessors' time that others used since the last time."""
+        shares, self._stamp = self._gpu.utilisation_since(self._stamp)
+        self._mine(shares)
+        foreign = self._foreign(shares)
+        if not foreign and not (self._first and self._seen):
+            return {"foreign_utilisation": None}
+        return {"foreign_utilisation": round(min(1.0, sum(shares[pid] for pid in foreign)), 3)}
+
+    def _mine(self, listed: Collection[int]) -> set[int]:
+        """Those of the case, also those that have ended since and that NVML still lists."""
+        self._case |= set(self._tree())
+        self._case -= self._before
+        return self._case & set(listed)
+
+    def _foreign(self, listed: Collection[int]) -> set[int]:
+        """Those that are surely not the case's."""
+        others = set(listed) - self._case
+        if self._seen or (self._first and all(map(is_alive, others))):
+            return others
+        return others & self._before
+
+
+def in_first_namespace() -> bool:
+    """Whether process numbers here are the system's own."""
+    with suppress(OSError):
+        return os.readlink("/proc/self/ns/pid") == FIRST_NAMESPACE
+    return False
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is a process of this number here, whoever owns it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def survey(seconds: float = 0.0, nvml: Any = None, environ: Mapping[str, str] = os.environ) -> Before:
+    """Looks at the GPU that CUDA calls the first, while none of our cases runs. Never fails.
+
+    Args:
+        seconds: how long to sample idle power, :data:`IDLE_SECONDS` being enough for readings that are themselves
+            averages of a second; 0 asks for none. A GPU that has just worked draws more than an idle one for many
+            seconds, so this means most before the first case.
+        nvml: stands in for nvidia-ml-py.
+        environ: where ``CUDA_VISIBLE_DEVICES`` is looked up.
+    """
+    absent: dict[str, str] = {}
+
+    def told(name: str, ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except Exception as error:  # whatever the driver comes up with is no error of the case
+            absent[name] = reason_of(error)
+            return None
+
+    try:
+        with Gpu.open(nvml, environ) as gpu:
+            memory, processes = told("memory_used", gpu.memory_used), told("processes", gpu.processes)
+            watts = told("idle_power", lambda: _idle_power(gpu, seconds)) if seconds > 0 else None
+    except Untold as error:
+        return Before(absent={"gpu": str(error)})
+    return Before(
+        memory_used=memory,
+        processes=None if processes is None else tuple(sorted(processes)),
+        idle_power=median(watts) if watts else None,
+        idle_seconds=seconds if watts else 0.0,
+        idle_samples=len(watts or ()),
+        absent=absent,
+    )
+
+
+def surveyed(seconds: float = 0.0) -> Before:
+    """As :func:`survey`, but without waiting for a driver that hangs."""
+    found: list[Before] = []
+    thread = threading.Thread(target=lambda: found.append(survey(seconds)), name="inferlens-survey", daemon=True)
+    thread.start()
+    thread.join(seconds + PATIENCE)
+    return found[0] if found else Before(absent={"gpu": f"NVML did not answer within {seconds + PATIENCE:g} s"})
+
+
+def _idle_power(gpu: Gpu, seconds: float) -> list[float]:
+    """Watts, every :data:`IDLE_INTERVAL`.
+
+    Raises:
+        Untold: if something ran on the GPU meanwhile.
+    """
+    watts = []
+    for _ in range(max(1, round(seconds / IDLE_INTERVAL))):
+        time.sleep(IDLE_INTERVAL)
+        watts.append(gpu.power())
+        if gpu.nvml.nvmlDeviceGetUtilizationRates(gpu.handle).gpu > 0:
+            raise Untold("the GPU was not idle")
+    return watts
+
+
+def first_visible(nvml: Any, environ: Mapping[str, str]) -> Any:
+    """NVML's handle of the GPU that CUDA calls device 0.
+
+    CUDA counts the GPUs of ``CUDA_VISIBLE_DEVICES``, by default the fastest first; NVML counts by PCI bus. The two
+    agree where all GPUs are of one kind or ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID`` (CUDA C++ Programming Guide,
+    environment variables).
+
+    Raises:
+        Untold: if there is none, or it cannot be told which it is.
+    """
+    handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
+    first = environ.get("CUDA_VISIBLE_DEVICES", "0" if handles else "").split(",")[0].strip()
+    if first.upper().startswith("MIG-"):
+        raise Untold("a slice of a GPU (MIG) was used, of which NVML does not tell these things")
+    if first.upper().startswith("GPU-"):  # CUDA takes the beginning of a UUID, NVML does not
+        uuids = [_text(nvml.nvmlDeviceGetUUID(handle)).lower() for handle in handles]
+        found = [handle for handle, uuid in zip(handles, uuids, strict=True) if uuid.startswith(first.lower())]
+        if not found:
+            raise Untold(f"CUDA_VISIBLE_DEVICES names {first}, which NVML does not know")
+        handle = found[0]
+    elif first.isdigit() and int(first) < len(handles):
+        kinds = {_text(nvml.nvmlDeviceGetName(handle)) for handle in handles}
+        if len(kinds) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+            raise Untold(
+                "the GPUs differ, so that CUDA's order is not NVML's; CUDA_DEVICE_ORDER=PCI_BUS_ID makes it so"
+            )
+        handle = handles[int(first)]
+    else:
+        raise Untold("no GPU is visible to CUDA")
+    with suppress(nvml.NVMLError):
+        if nvml.nvmlDeviceGetMigMode(handle)[0]:
+            raise Untold("the GPU is cut into slices (MIG), of which NVML does not tell these things")
+    return handle
+
+
+def _power(nvml: Any, handle: Any) -> tuple[str, float, Callable[[], float]]:
+    """What power is read, over how many seconds it is averaged, and what reads it, in watts of the whole board."""
+
+    def instant() -> float:
+        field = nvml.nvmlDeviceGetFieldValues(handle, [getattr(nvml, INSTANT)])[0]
+        if field.nvmlReturn != nvml.NVML_SUCCESS:
+            raise nvml.NVMLError(field.nvmlReturn)
+        return float(field.value.uiVal) / 1000
+
+    try:
+        if instant() > 0:
+            return INSTANT, INSTANT_WINDOW, instant
+    except Exception:  # an older driver or library, or a GPU that has no such field
+        pass
+    basis = "nvmlDeviceGetPowerUsage, which averages over up to a second"
+    return basis, AVERAGE_WINDOW, lambda: float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1000
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
