@@ -27,8 +27,7 @@ from inferlens.measure import series, stopping
 from inferlens.models.resolve import BY_PREFIX
 from inferlens.record.record import Metric, PhaseName, Record, Status
 from inferlens.spec.case import MAX_TIME, Budget
-from inferlens.spec.plan import _WORDS, Plan
-from inferlens.spec.plan_budget import BUDGET_WORDS
+from inferlens.spec.plan import _WORDS, BUDGET_WORDS, Plan
 from inferlens.units import parse_duration, parse_share
 from tests.commands import inferlens as in_this_process
 from tests.views.samples import sample_records

@@ -7,7 +7,7 @@ import pytest
 from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError
 from inferlens.spec.case import Case
-from inferlens.spec.case_words import words_of
+from inferlens.spec.words import words_of
 
 NAMES = BACKENDS.names()
 

@@ -62,7 +62,7 @@ def with_capability(given: list[str], capability: str, backend: str) -> list[str
         InferlensError: if it names none, or an option says something else.
     """
     from inferlens.errors import InferlensError
-    from inferlens.spec.plan_words import option_values
+    from inferlens.spec.words import option_values
 
     wanted = [word.strip() for word in capability.replace("+", ",").split(",") if word.strip()]
     if not wanted:

@@ -27,9 +27,8 @@ from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import found, named, probe
 from inferlens.record.record import Record
-from inferlens.spec.case_words import words_of
 from inferlens.spec.plan import Plan
-from inferlens.spec.plan_words import option_values
+from inferlens.spec.words import option_values, words_of
 from inferlens.stats.compare import Comparison
 from inferlens.stats.sequential import Sequential
 from inferlens.units import listing

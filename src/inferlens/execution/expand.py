@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
@@ -15,7 +16,7 @@ from inferlens.backends import BACKENDS, reference_of
 from inferlens.backends.base import Absence, Capabilities
 from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.model import ModelInfo
-from inferlens.spec.case import IO, Case, Option, split_label
+from inferlens.spec.case import AXES, Axis, Case, Option, split_label
 from inferlens.spec.plan import Plan
 from inferlens.units import listing
 
@@ -114,28 +115,29 @@ def _cases(plan: Plan, model: ModelInfo, batch: int | None, capabilities: Mappin
     for backend, variant in _backends(plan, model, capabilities, plan.device or (default,)):
         for device in plan.device or (_device_for(capabilities[backend], variant, default),):
             chosen = variant if variant is not None else _default_variant(model, capabilities[backend], device)
-            precisions = plan.precision or (model.precision,)
-            ways = (plan.threads or (None,), plan.io or IO[:1], plan.depth or (None,))
-            for precision, threads, io, depth in itertools.product(precisions, *ways):
+            known = {"precision": model.precision, "batch": batch, "device": device}
+            axes = {axis.name: _asked(plan, axis, known) for axis in AXES}
+            for values in itertools.product(*axes.values()):
                 for options in _option_sets(plan, backend):
                     case = Case(
                         model=model.spec,
                         backend=backend,
                         variant=installed(backend, capabilities[backend]) if chosen is None else chosen,
-                        precision=precision,
-                        batch=batch,
-                        device=device,
-                        threads=threads,
                         options=options,
                         inputs=plan.input,
                         weights=plan.weights,
                         seed=plan.seed,
-                        io=io,
-                        cold=plan.cold,
-                        rotate=plan.rotate,
-                        depth=depth,
+                        **dict(zip(axes, values, strict=True)),
                     )
                     yield msgspec.structs.replace(case, options=_typed(case))
+
+
+def _asked(plan: Plan, axis: Axis, known: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values of an axis that a plan asks for; batch and device are chosen one at a time."""
+    asked = getattr(plan, axis.name)
+    if axis.name in ("batch", "device"):
+        return (known[axis.name],)
+    return (asked,) if axis.flag else asked or (known.get(axis.name, axis.default),)
 
 
 def _backends(

@@ -36,7 +36,7 @@ from inferlens.record.record import Environment, ModelFacts, Record
 from inferlens.record.work import Ceilings, Work
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
-from inferlens.spec.plan_words import count, known
+from inferlens.spec.words import count, known
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 ALSO: dict[str, Level] = {"module": "layer"}  # words for a level by what it shows

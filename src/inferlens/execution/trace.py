@@ -35,7 +35,7 @@ from inferlens.record.record import Status, Warning
 from inferlens.record.store import LOG, claimed, safe_name
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
-from inferlens.spec.plan_words import count, flag
+from inferlens.spec.words import count, flag
 from inferlens.stats.quantiles import median
 from inferlens.trace import Category, Trace, read
 from inferlens.trace.intervals import Intervals

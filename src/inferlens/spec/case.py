@@ -9,12 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, Unsupported, suggestion
-from inferlens.units import plural
 
 PRECISIONS = ("fp32", "fp16", "bf16")
 QUANTIZED = ("fp8", "int8")  # of models that are quantized already; nothing is quantized here
@@ -78,7 +78,8 @@ class TensorSpec(Struct, frozen=True):
         dtype = match["dtype"] or "float32"
         if dtype not in DTYPES:
             raise InferlensError(f"'{text}' names the unknown type '{dtype}'.", expected=", ".join(DTYPES))
-        sizes = [] if match["shape"] == "scalar" else [_range(size) for size in match["shape"].split("x")]
+        ends = [] if match["shape"] == "scalar" else [size.split("..") for size in match["shape"].split("x")]
+        sizes = [(int(each[0]), int(each[-1])) for each in ends]
         least, most = (tuple(size[end] for size in sizes) for end in (0, 1))
         low, high = (int(match[key]) if match[key] else None for key in ("low", "high"))
         values = [] if low is None or high is None else [(low, high)]
@@ -127,11 +128,6 @@ class TensorSpec(Struct, frozen=True):
         return f"{self.name}={shape}:{self.dtype}{bounds}"
 
 
-def _range(size: str) -> tuple[int, int]:
-    low, _, high = size.partition("..")
-    return int(low), int(high or low)
-
-
 def _best(text: str, sizes: str, least: Shape, most: Shape) -> Shape:
     """The shape that ``opt=`` means: sizes of all dimensions, or of those alone that have a range.
 
@@ -164,23 +160,64 @@ def with_batch(specs: tuple[TensorSpec, ...], batch: int | None) -> tuple[Tensor
     """
     if batch is None or not specs or not specs[0].shape:
         return specs
-    return tuple(_at_batch(spec, batch) if _share_batch(spec, specs[0]) else spec for spec in specs)
+    first, made = specs[0], []
+    for spec in specs:
+        bounds, own = spec.most and (spec.least[0], spec.most[0]), first.most and (first.least[0], first.most[0])
+        shares = bool(spec.shape) and (spec.shape[0] == first.shape[0] or bool(bounds and bounds == own))
+        if shares and bounds and not bounds[0] <= batch <= bounds[1]:
+            what = f"Batch {batch} is outside of the range of the input '{spec.name}'."
+            raise Unsupported(what, expected=f"{bounds[0]} to {bounds[1]}")
+        made.append(msgspec.structs.replace(spec, shape=(batch, *spec.shape[1:])) if shares else spec)
+    return tuple(made)
 
 
-def _share_batch(spec: TensorSpec, first: TensorSpec) -> bool:
-    if not spec.shape:
-        return False
-    same_range = bool(spec.most and first.most) and (spec.least[0], spec.most[0]) == (first.least[0], first.most[0])
-    return spec.shape[0] == first.shape[0] or same_range
+class Axis(NamedTuple):
+    """Something of a case that a plan has values of, by the name of the case's field and of the plan's word.
+
+    Attributes:
+        values: words that it may be; empty: whole numbers, or true and false of a ``flag``.
+        default: where nothing is asked for.
+        word: how a label says another value than the default, such as ``depth {}``.
+        short: how a folder says it; empty: as the label does, without spaces.
+    """
+
+    name: str
+    values: tuple[str, ...] = ()
+    default: Any = None
+    word: str = "{}"
+    short: str = ""
+    flag: bool = False
+
+    def words(self, case: Case, *, short: bool = False) -> list[str]:
+        """How a case's value is said; nothing for the default."""
+        value = getattr(case, self.name)
+        text = ((short and self.short) or self.word).format(value)
+        return [] if value == self.default else [text.removesuffix("s") if value == 1 else text]
+
+    def read(self, text: str) -> Any:
+        """The value that a text says as a label does; ``None`` if it says none."""
+        if self.flag:
+            return True if text in (self.name, self.word) else None
+        match = re.fullmatch(self.word.format("(.+)") + "?" * self.word.endswith("s"), text)
+        if match and (match[1] in self.values or (not self.values and match[1].isdecimal())):
+            return match[1]
+        return None
 
 
-def _at_batch(spec: TensorSpec, batch: int) -> TensorSpec:
-    if spec.most and not spec.least[0] <= batch <= spec.most[0]:
-        raise Unsupported(
-            f"Batch {batch} is outside of the range of the input '{spec.name}'.",
-            expected=f"{spec.least[0]} to {spec.most[0]}",
-        )
-    return msgspec.structs.replace(spec, shape=(batch, *spec.shape[1:]))
+# How a call is made, which is not at all a matter of what is run.
+MANNER = (
+    Axis("io", IO, default="device", word="{} io", short="{}io"),
+    Axis("cold", default=False, word="cold", flag=True),
+    Axis("rotate", default=False, word="rotating", flag=True),
+    Axis("depth", word="depth {}", short="depth{}"),
+)
+AXES = (
+    Axis("precision", (*PRECISIONS, *QUANTIZED)),
+    Axis("batch", word="batch {}", short="b{}"),
+    Axis("device", DEVICES),
+    Axis("threads", word="{} threads", short="t{}"),
+    *MANNER,
+)
 
 
 class Case(Struct, frozen=True, kw_only=True):
@@ -237,21 +274,13 @@ class Case(Struct, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         """The case in one line, without its model."""
-        words = [self.backend_label, self.precision]
-        words += [] if self.batch is None else [f"batch {self.batch}"]
-        words += [self.device]
-        words += [] if self.threads is None else [plural(self.threads, "thread")]
-        words += self.manner
-        words += [self.options_label] if self.options else []
-        return " ".join(words)
+        words = [word for axis in AXES for word in axis.words(self)]
+        return " ".join([self.backend_label, *words, self.options_label]).rstrip()
 
     @property
     def manner(self) -> list[str]:
         """How it is called, in words; none for a call on the device, with warm caches and no limit in flight."""
-        words = [] if self.io == "device" else [f"{self.io} io"]
-        words += ["cold"] if self.cold else []
-        words += ["rotating"] if self.rotate else []
-        return words if self.depth is None else [*words, f"depth {self.depth}"]
+        return [word for axis in MANNER for word in axis.words(self)]
 
     @property
     def digest(self) -> str:
@@ -261,10 +290,8 @@ class Case(Struct, frozen=True, kw_only=True):
     @property
     def folder(self) -> str:
         """Name of the case's folder: readable, safe in a path, and different for different cases of a model."""
-        words = [self.backend, self.variant, self.precision, "" if self.batch is None else f"b{self.batch}"]
-        words += [self.device, "" if self.threads is None else f"t{self.threads}"]
-        words += [word.replace(" ", "") for word in self.manner]
-        name = "-".join(word for word in words if word)
+        words = [word for axis in AXES for word in axis.words(self, short=True)]
+        name = "-".join(word for word in (self.backend, self.variant, *words) if word)
         hidden = (self.options, self.inputs, self.weights, self.seed)
         if any(hidden):
             options = re.sub(r"[^\w.=-]+", "_", self.options_label.replace(" ", "-"))

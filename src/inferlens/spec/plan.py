@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, suggestion
-from inferlens.spec.case import DEVICES, IO, PRECISIONS, QUANTIZED, Budget, TensorSpec
-from inferlens.spec.plan_budget import BUDGET_WORDS, budget_of
-from inferlens.spec.plan_words import count, counts, flag, known, listed, option_values, texts
+from inferlens.spec.case import AXES, MODES, STOPS, Axis, Budget, TensorSpec
+from inferlens.spec.words import count, counts, flag, known, listed, option_values, texts
+from inferlens.units import parse_duration, parse_share
+
+BUDGET_WORDS = ("mode", "warmup", "iterations", "seconds", "stop", "half_width", "max_time", "timeout")
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -72,14 +74,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         return Plan(
             model=texts(words["model"]),
             backend=texts(words.get("backend", ())),
-            precision=known("precision", words.get("precision", ()), (*PRECISIONS, *QUANTIZED)),
-            batch=counts("batch", words.get("batch", ())),
-            device=known("device", words.get("device", ()), DEVICES),
-            threads=counts("threads", words.get("threads", ())),
-            io=known("io", words.get("io", "device"), IO),
-            cold=flag("cold", words.get("cold", False)),
-            rotate=flag("rotate", words.get("rotate", False)),
-            depth=counts("depth", words.get("depth", ())),
+            **{axis.name: _values(axis, words) for axis in AXES},
             option=option_values(words.get("option", {})),
             input=TensorSpec.parse_all(listed(words.get("input", ()))),
             weights=words.get("weights"),
@@ -109,6 +104,65 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 _WORDS = frozenset(
-    ("model", "backend", "precision", "batch", "device", "threads", "option", "input", "weights", "trust", "seed",
-     "io", "cold", "rotate", "depth", "repeats", "rebuild", "output", *BUDGET_WORDS)
+    ("model", "backend", "option", "input", "weights", "trust", "seed", "repeats", "rebuild", "output", *BUDGET_WORDS,
+     *(axis.name for axis in AXES))
 )  # fmt: skip
+
+
+def _values(axis: Axis, words: Mapping[str, Any]) -> Any:
+    """What a plan has of an axis: all values that are asked for, or whether a flag is."""
+    if axis.flag:
+        return flag(axis.name, words.get(axis.name, axis.default))
+    asked = words.get(axis.name, () if axis.default is None else axis.default)
+    return known(axis.name, asked, axis.values) if axis.values else counts(axis.name, asked)
+
+
+def budget_of(words: Mapping[str, Any]) -> Budget:
+    """The budget that a plan's words mean.
+
+    Raises:
+        InferlensError: if a value does not fit, or two of them ask for different ends of a series.
+    """
+    given: dict[str, Any] = {}
+    for name, least in (("warmup", 0), ("iterations", 1)):
+        if name in words:
+            given[name] = count(name, words[name], least)
+    for name in ("seconds", "timeout", "max_time"):
+        if name in words:
+            given[name] = parse_duration(str(words[name]))
+            if not given[name] and name != "seconds":
+                raise InferlensError(f"{name} of 0 leaves no time for anything.", expected="a duration, such as 10s")
+    for name, values in (("mode", MODES), ("stop", STOPS)):
+        if name in words:
+            (given[name],) = known(name, str(words[name]), values)
+    if "half_width" in words:
+        given["half_width"] = parse_share(str(words["half_width"]))
+        if not 0 < given["half_width"] < 1:
+            what = f"'{words['half_width']}' is no share of a median."
+            raise InferlensError(what, expected="more than 0 and less than 100%, such as 1%")
+    ends = [name for name in ("iterations", "seconds", "stop", "half_width") if name in words]
+    if len(ends) > 1 and set(ends) != {"stop", "half_width"}:
+        raise InferlensError(
+            f"{' and '.join(ends)} both say when a series of samples ends.", expected="one of them", hint=f"--{ends[0]}"
+        )
+    if "half_width" in words and given.get("stop", "half-width") != "half-width":
+        raise InferlensError(
+            f"half_width is when a series ends with stop=half-width, not with stop={given['stop']}.",
+            hint="--half-width alone",
+        )
+    budget = Budget(**given)
+    _check_mode(budget.mode, words, [name for name in ends if name != "seconds"])
+    return budget
+
+
+def _check_mode(mode: str, words: Mapping[str, Any], of_latency: Sequence[str]) -> None:
+    """Refuses what would mean nothing for what is measured."""
+    one_at_a_time = [name for name in ("cold", "rotate") if flag(name, words.get(name, False))]
+    if mode == "throughput" and one_at_a_time:
+        name = one_at_a_time[0]
+        raise InferlensError(f"{name} is for one call at a time, not for throughput.", hint=f"--mode latency --{name}")
+    if mode == "throughput" and of_latency:
+        raise InferlensError(f"{of_latency[0]} is about latency samples, and none are taken.", hint="--mode both")
+    if "depth" in words and (mode == "latency" or one_at_a_time):
+        why = f"with {one_at_a_time[0]}" if one_at_a_time else "in mode latency"
+        raise InferlensError(f"depth is about throughput, which is not measured {why}.", hint="without --depth")
