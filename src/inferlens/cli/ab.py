@@ -64,21 +64,15 @@ def ab(
 
     Exit codes: 1 if B is slower than A; 4 if one did not run; 3 if it is undecided; else 0. Bad input is 2.
     """
-    words = {
-        "precision": precision, "batch": batch, "device": device, "threads": threads, "io": io, "cold": cold,
-        "rotate": rotate, "option": option, "input": input, "weights": weights, "trust": trust, "seed": seed,
-        "iterations": iterations, "seconds": seconds, "max_time": max_time, "warmup": warmup, "timeout": timeout,
-        "output": output, "interleave": interleave,
-    }  # fmt: skip
-    rule = {"metric": metric, "threshold": threshold, "level": level, "max_rounds": max_rounds, "within": within}
-    words = {name: value for name, value in words.items() if value not in (None, [])}
-    report(*measure(model, a, b, {**rule, **words}), output, json)
+    given = {name: value for name, value in locals().items() if value not in (None, [])}
+    words = {name: value for name, value in given.items() if name not in ("model", "a", "b", "json")}
+    report(*measure(model, a, b, words), output, json)
 
 
 def measure(model: str, a: str, b: str, words: dict[str, Any]) -> tuple[ABResult | None, bool]:
     """How it stands at the end, and whether it was interrupted; ``None`` if that was in the first round."""
     from inferlens.cli import screen
-    from inferlens.cli.progress_of_rounds import RoundsBar
+    from inferlens.cli.progress import RoundsBar
     from inferlens.execution.ab import ab as measured
 
     bar = RoundsBar(screen.errors())
@@ -89,7 +83,7 @@ def measure(model: str, a: str, b: str, words: dict[str, Any]) -> tuple[ABResult
             return bar.last, True
 
 
-def report(duel: ABResult | None, interrupted: bool, output: str, as_json: bool) -> NoReturn:
+def report(outcome: ABResult | None, interrupted: bool, output: str, as_json: bool) -> NoReturn:
     """Prints how it stands and where the records are.
 
     Raises:
@@ -97,38 +91,34 @@ def report(duel: ABResult | None, interrupted: bool, output: str, as_json: bool)
     """
     from inferlens.cli import screen
 
-    if duel:
+    if outcome:
         if as_json:
-            screen.data(data(duel))
+            screen.data(data(outcome))
         else:
-            screen.text("\n".join([*lines(duel), "", *duel.notes, duel.sentence]))
+            screen.text("\n".join([*lines(outcome), "", *outcome.notes, outcome.sentence]))
         screen.note(f"Kept in {output}. Look again: inferlens show {output}")
-    if interrupted or duel is None:
+    if interrupted or outcome is None:
         screen.note("Interrupted; what was measured is kept.")
         raise typer.Exit(130)
-    raise typer.Exit(duel.exit_code)
+    raise typer.Exit(outcome.exit_code)
 
 
-def data(duel: ABResult) -> dict[str, Any]:
+def data(outcome: ABResult) -> dict[str, Any]:
     """All that is known, for other programs: seconds, calls per second, null for what is absent."""
     import msgspec
 
-    fields = msgspec.structs.asdict(duel)
-    return {"schema": SCHEMA, "exit_code": duel.exit_code, "sentence": duel.sentence, **fields}
+    fields = msgspec.structs.asdict(outcome)
+    return {"schema": SCHEMA, "exit_code": outcome.exit_code, "sentence": outcome.sentence, **fields}
 
 
-def lines(duel: ABResult) -> list[str]:
+def lines(outcome: ABResult) -> list[str]:
     """A line for each side: its name, what was run, what it measured."""
     from inferlens import units
 
-    found = []
-    for name, case, side in (("A", duel.a, duel.base), ("B", duel.b, duel.candidate)):
-        if side.median is None:
-            told = side.state
-        elif duel.rule.metric == "throughput":
-            told = f"{units.rate(side.median)} calls/s"
-        else:
-            told = units.duration(side.median)
-        found.append((f"{name}  {case.label}", told))
-    width = max(len(label) for label, _ in found)
-    return [f"{label:<{width}}  {told}" for label, told in found]
+    measured = []
+    for side in (outcome.base, outcome.candidate):
+        figure = units.duration if outcome.rule.metric != "throughput" else lambda rate: f"{units.rate(rate)} calls/s"
+        measured.append(side.state if side.median is None else figure(side.median))
+    labels = [f"A  {outcome.a.label}", f"B  {outcome.b.label}"]
+    width = max(map(len, labels))
+    return [f"{label:<{width}}  {figure}" for label, figure in zip(labels, measured, strict=True)]

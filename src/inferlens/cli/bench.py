@@ -27,6 +27,7 @@ STOP = "When a series ends: half-width, when the median's interval is narrow, or
 HALF_WIDTH = "How far the median's 95 % interval may reach to either side of it."
 ITERATIONS = "Latency samples of each case. [dim]Default: as --stop says.[/dim]"
 SECONDS = "Time for the latency samples. [dim]Default: as --stop says.[/dim]"
+OWN = ("reference", "format", "json", "dry_run", "check")  # options that are no words of a plan
 CHECK = "Measure nothing: MODEL... are folders with records, or record files, and their warnings are printed."
 
 
@@ -68,17 +69,11 @@ def bench(
     Each case runs in a process of its own; its record is kept under results/MODEL/ as soon as it is done. Axes given
     with commas multiply into cases. A table compares them, and one sentence says what was fastest.
     """
+    words = {name: value for name, value in locals().items() if name not in OWN}
     from inferlens.cli import screen
     from inferlens.cli.check import check as check_records
     from inferlens.execution.survey import cases_of
 
-    words = {
-        "model": model, "backend": backend, "precision": precision, "batch": batch, "device": device,
-        "threads": threads, "option": option, "input": input, "weights": weights, "trust": trust, "seed": seed,
-        "io": io, "cold": cold, "rotate": rotate, "depth": depth, "rebuild": rebuild, "mode": mode, "repeats": repeats,
-        "stop": stop, "half_width": half_width, "iterations": iterations, "seconds": seconds, "max_time": max_time,
-        "warmup": warmup, "timeout": timeout, "output": output,
-    }  # fmt: skip
     format = "json" if json else format
     if check:
         check_records(model, {**words, "model": None, "reference": reference, "dry_run": dry_run}, format)

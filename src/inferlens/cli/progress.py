@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from inferlens import units
+from inferlens.analysis.compare.ab_result import ABResult
 from inferlens.analysis.interference.samples import finite, latencies
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
@@ -57,9 +57,7 @@ class Bar(Observer):
         self._bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.stop()
 
     def planned(self, cases: Sequence[Planned]) -> None:
@@ -67,7 +65,9 @@ class Bar(Observer):
         refuse_unknown([planned.case for planned in cases], self._reference)
         self._cases = len(cases)
         self._bar.update(self._task, total=self._cases)
-        self._note_lookup(cases)
+        for found in {planned.found.spec: planned.found for planned in cases}.values():
+            if found.asked not in ("", found.spec):
+                self._say(f"{found.asked} is {found.spec}.")
 
     def doing(self, what: str) -> None:
         """See :class:`inferlens.execution.protocol.Observer`."""
@@ -95,8 +95,7 @@ class Bar(Observer):
         """A case is over; ``how`` is told in a few words."""
         self._done += 1
         if not self._console.is_terminal:
-            counted = f"[{self._done}/{self._cases}]"
-            self._console.print(escape(f"{counted} {model} {case.label}: {how}"), soft_wrap=True)
+            self._say(f"[{self._done}/{self._cases}] {model} {case.label}: {how}")
         self._draw("")
 
     def _draw(self, what: str, share: float = 0.0) -> None:
@@ -104,11 +103,8 @@ class Bar(Observer):
         if self._console.is_terminal:
             self._bar.refresh()
 
-    def _note_lookup(self, cases: Sequence[Planned]) -> None:
-        """Says what a bare name was found to mean."""
-        for found in {planned.found.spec: planned.found for planned in cases}.values():
-            if found.asked not in ("", found.spec):
-                self._console.print(escape(f"{found.asked} is {found.spec}."))
+    def _say(self, text: str) -> None:
+        self._console.print(escape(text), soft_wrap=True)
 
 
 def ending(record: Record) -> str:
@@ -119,3 +115,45 @@ def ending(record: Record) -> str:
     told = units.duration(median(latency)) if latency else f"{units.rate(median(calls))} calls/s" if calls else "done"
     wrong = record.agreement is not None and record.agreement.agrees is False
     return f"{told}{', but its outputs are wrong' if wrong else ''}"
+
+
+class RoundsBar(Bar):
+    """An observer that draws, and is told after each round."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self.last: ABResult | None = None
+        self._rounds = 0
+        self._first = ""
+
+    def planned(self, cases: Sequence[Planned]) -> None:
+        """See :class:`inferlens.execution.protocol.Observer`."""
+        super().planned(cases)
+        self._rounds = len(cases) // 2
+        self._first = cases[0].case.digest
+
+    def began(self, case: Case) -> None:
+        """See :class:`inferlens.execution.protocol.Observer`."""
+        self._label = self._side(case)  # the command line says which is which, and the bar has one line
+        self._draw(f"{self._label}: starting")
+
+    def done(self, record: Record, folder: Path) -> None:
+        """See :class:`inferlens.execution.protocol.Observer`."""
+        if self._console.is_terminal:
+            super().done(record, folder)
+            return
+        self._say(f"[round {record.repeat + 1}] {self._side(record.case)} {record.case.label}: {ending(record)}")
+
+    def looked(self, duel: ABResult) -> None:
+        """A round is over."""
+        self.last = duel
+        if not self._console.is_terminal and duel.ratio is not None:
+            self._say(f"[round {duel.rounds}, of {self._rounds} at most] {duel.standing}")
+
+    def _draw(self, what: str, share: float = 0.0) -> None:
+        found = self.last.interval if self.last else None
+        standing = f"B/A {self.last.ratio:.3f} ({found.low:.3f} to {found.high:.3f})" if self.last and found else ""
+        super()._draw("; ".join(part for part in (standing, what) if part), share)
+
+    def _side(self, case: Case) -> str:
+        return "A" if case.digest == self._first else "B"
