@@ -22,7 +22,7 @@ from torch import nn
 
 from inferlens.backends.torch_tensorrt import captured
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
-from inferlens.backends.torch_tensorrt.inspector import CONFIGURES, telling
+from inferlens.backends.torch_tensorrt.layers import CONFIGURES, detailed_engines
 from inferlens.backends.torch_tensorrt.library import gpu_or_assumed, load, quiet
 from inferlens.errors import InferlensError
 from inferlens.models.model import Model
@@ -248,7 +248,7 @@ def partition(asked: Asked, folder: Path) -> Partition | str:
 def carried() -> list[tuple[str, str]]:
     """Names and metadata of a network's layers; its engine, which needs a GPU, is not built."""
     noted: list[tuple[str, str]] = []
-    with gpu_or_assumed(), quiet(), telling(load(), "layer"):
+    with gpu_or_assumed(), quiet(), detailed_engines(load(), "layer"):
         from torch_tensorrt import dynamo
         from torch_tensorrt.dynamo.conversion._TRTInterpreter import TRTInterpreter
 

@@ -229,7 +229,7 @@ def test_a_saved_module_gives_equal_outputs(
         assert isinstance(runner, TensorRtRunner)
         before = outputs_of(runner, inputs)
         runner.save(path)
-        files.tell(path, model, case(variant, precision, options), runner.options, runner.library, 1.0)
+        files.describe(path, model, case(variant, precision, options), runner.options, runner.library, 1.0)
     for graph in ({}, {"cuda_graph": True}):
         loaded = Model("torch_tensorrt:small", "small", "torch_tensorrt", model.inputs, path=path)
         fresh = small.preparation(tmp_path)

@@ -29,7 +29,7 @@ from inferlens.backends.tensorrt.layers import (
     narrowed,
     with_times,
 )
-from inferlens.backends.torch_tensorrt.inspector import origin_among
+from inferlens.backends.torch_tensorrt.layers import lookup_among
 from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer
 from tests.backends.profiling.kernel_samples import ENGINES, engine, runs
@@ -53,7 +53,7 @@ def nowhere(_: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def test_reports_of_an_engine_meet_what_its_inspector_has() -> None:
-    layers = inspected_layers(sample("resnet18-dynamo-engine.json")["Layers"], origin_among(PATHS))
+    layers = inspected_layers(sample("resnet18-dynamo-engine.json")["Layers"], lookup_among(PATHS))
     reports = [[(name, ms) for name, ms in run] for run in sample("resnet18-dynamo-reports.json")]
     timed = with_times(layers, reports, named_layer(nowhere))
     assert [layer.name for layer in timed] == [name for name, _ in reports[0]]
@@ -66,7 +66,7 @@ def test_reports_of_an_engine_meet_what_its_inspector_has() -> None:
     by_name = {module: layer for layer in timed for module in layer.modules}
     assert by_name["layer4.1.conv2"].kind == "correlation"
     assert by_name["layer4.1.conv2"].operators == ("aten.convolution.default",)
-    script = inspected_layers(sample("resnet18-script-engine.json")["Layers"], origin_among(PATHS))
+    script = inspected_layers(sample("resnet18-script-engine.json")["Layers"], lookup_among(PATHS))
     assert {("layer1.0.conv1",), ("maxpool",)} <= {layer.modules for layer in script}
 
 
@@ -153,7 +153,7 @@ def test_layers_of_one_name_are_told_apart_by_their_order() -> None:
         ("new", "", (0.0, 0.007)),
     ]
     name = "%8 : Tensor = aten::relu(%7), scope: __module.layer1/__module.layer1.0 # f.py:1:0_myl0_3"
-    (reported,) = with_times([], [[(name, 1.0)]], named_layer(origin_among(PATHS)))
+    (reported,) = with_times([], [[(name, 1.0)]], named_layer(lookup_among(PATHS)))
     assert (reported.modules, reported.times) == (("layer1.0",), (0.001,))
     with pytest.raises(Unsupported, match="reports no times of layers"):
         with_times([Layer(name="a")], [[], []], named_layer(nowhere))
@@ -175,7 +175,7 @@ def mobilenet() -> tuple[list[Layer], list[str]]:
     models = pytest.importorskip("torchvision.models")
     paths = frozenset(name for name, _ in models.mobilenet_v2().named_modules())
     found = json.loads(gzip.decompress((SAMPLES / "mobilenet_v2-dynamo.json.gz").read_bytes()))
-    return inspected_layers(found["Layers"], origin_among(paths)), found["kernels"]
+    return inspected_layers(found["Layers"], lookup_among(paths)), found["kernels"]
 
 
 def launched(names: list[str]) -> list[Launched]:

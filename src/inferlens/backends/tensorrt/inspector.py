@@ -73,15 +73,15 @@ def onnx_lookup(onnx: Path | None) -> tuple[Lookup, str]:
 
 
 def absences(
-    entries: Sequence[Any], layers: Sequence[Layer], missing: str = "", details: str = DETAILED
+    entries: Sequence[Any], layers: Sequence[Layer], missing: str = "", help: str = DETAILED
 ) -> dict[str, str]:
-    """What is not known of the layers, and why; ``missing``: why no modules are known, ``details``: what would help."""
+    """What is not known of the layers, and why; ``missing``: why no modules are known, ``help``: what keeps more."""
     absent = {}
     if not any(isinstance(entry, dict) for entry in entries):
-        absent["details"] = (NAMES_ONLY if entries else NOTHING).format(details)
+        absent["details"] = (NAMES_ONLY if entries else NOTHING).format(help)
     lost = sum(1 for layer in layers if not layer.modules and not only_orders(layer) and any(layer.times))
     if missing or lost:
-        absent["modules"] = missing or UNNAMED.format(lost)
+        absent["modules"] = missing or UNNAMED.format(lost) + (f"; {help}" if help != DETAILED else "")
     return absent
 
 

@@ -16,9 +16,8 @@ from inferlens.backends.pytorch.runner import torch_tolerance
 from inferlens.backends.torch_tensorrt import files, settings
 from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS
 from inferlens.backends.torch_tensorrt.library import FLAVOURS, Library, check_gpu, find, gpu_or_assumed, load
-from inferlens.backends.torch_tensorrt.loaded import LoadedRunner
-from inferlens.backends.torch_tensorrt.options import Options
 from inferlens.backends.torch_tensorrt.runner import TensorRtRunner
+from inferlens.backends.torch_tensorrt.settings import Options
 from inferlens.errors import Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Format, Model
@@ -29,17 +28,8 @@ FORMATS: tuple[Format, ...] = ("module", "exported")
 LOADED = "loaded"
 SCRIPTS = ("ts-trace", "ts-script")
 SCRIPTED = "ts-script"  # takes TorchScript too, as it is
-MODELOPT = "Torch-TensorRT quantizes through NVIDIA ModelOpt, which is not driven from here; "
-QUANTIZED = {
-    "tensorrt_rtx": {
-        "int8": "TensorRT for RTX builds INT8 matrix products, and INT8 convolutions from version 1.7 on",
-        "fp8": "TensorRT for RTX runs FP8 convolutions and matrix products of a quantized ONNX file",
-    },
-    "tensorrt": {
-        "int8": "TensorRT runs a quantized ONNX file",
-        "fp8": "TensorRT runs a quantized ONNX file, from compute capability 8.9 on",
-    },
-}
+MODELOPT = "Torch-TensorRT quantizes through NVIDIA ModelOpt, which is not driven from here; TensorRT runs a quantized \
+ONNX file"
 
 
 class TorchTensorRT(Backend, Saver, Partitioner):
@@ -64,9 +54,10 @@ class TorchTensorRT(Backend, Saver, Partitioner):
 
         precisions, limits = cuda_precisions(torch)
         script = tuple(precision for precision in precisions if precision != "bf16")
-        limits |= {f"cuda/{name}": MODELOPT + why for name, why in QUANTIZED.get(library.package, {}).items()}
+        limits |= dict.fromkeys(("cuda/int8", "cuda/fp8"), MODELOPT)
         limits |= {f"{name}/cuda/bf16": "the TorchScript front end knows no bf16" for name in SCRIPTS}
         scripts = SCRIPTS if library.script_front_end else ()
+        no_script = f"{library.title} was built without the TorchScript front end"
         return Capabilities(
             formats=(*FORMATS, "torchscript") if scripts else FORMATS,
             supports=(
@@ -74,7 +65,9 @@ class TorchTensorRT(Backend, Saver, Partitioner):
                 *(Support(name, "cuda", script, _formats(name)) for name in scripts),
                 Support(LOADED, "cuda", precisions, ("torch_tensorrt",)),
             ),
-            absent=() if scripts else tuple(_no_script(library, name) for name in SCRIPTS),
+            absent=()
+            if scripts
+            else tuple(Absence(name, no_script, f"--backend {self.name}:dynamo") for name in SCRIPTS),
             limits=limits,
             libraries={**torch_versions(torch), **library.versions},
             dynamic_shapes=True,
@@ -85,7 +78,7 @@ class TorchTensorRT(Backend, Saver, Partitioner):
         options: Options = self.parse_options(case)
         library = load()
         if case.variant == LOADED:
-            return LoadedRunner(model, case, preparation, options, library)
+            return files.LoadedRunner(model, case, preparation, options, library)
         settings.check(options, case, library, preparation)
         return self._runner(model, case, preparation, options, library)
 
@@ -112,7 +105,7 @@ class TorchTensorRT(Backend, Saver, Partitioner):
         with self._runner(model, case, preparation, options, library) as runner:
             runner.save(path)
         seconds = sum(phase.seconds for phase in preparation.phases if phase.name == "build")
-        files.tell(path, model, case, options, library, seconds)
+        files.describe(path, model, case, options, library, seconds)
 
     def partition(self, model: Model, case: Case, preparation: Preparation) -> Partition:
         """Which operators would run in TensorRT and which in PyTorch, and why; builds nothing.
@@ -121,14 +114,13 @@ class TorchTensorRT(Backend, Saver, Partitioner):
         process is good for nothing else afterwards then.
 
         Raises:
-            Unsupported: if this model cannot be exported, or the front end tells no partition.
+            Unsupported: if this model cannot be exported, or the front end has none beforehand.
         """
         options: Options = self.parse_options(case)
         if model.format == "torchscript":
             raise Unsupported(
-                f"'{model.spec}' is TorchScript, of which the partition is told only when it has been built.",
-                hint="the model that it was made from, or the record of inferlens bench --backend "
-                f"torch_tensorrt:{SCRIPTED}",
+                f"'{model.spec}' is TorchScript, which has a partition only when it has been built.",
+                hint=f"the model that it was made from, or inferlens bench --backend torch_tensorrt:{SCRIPTED}",
             )
         with gpu_or_assumed() as assumed:
             library = load()
@@ -155,24 +147,18 @@ class TorchTensorRT(Backend, Saver, Partitioner):
     def _runner(
         self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library
     ) -> TensorRtRunner:
+        dynamo = "--backend torch_tensorrt:dynamo"
         if case.variant not in FRONT_ENDS:
+            raise Unsupported(f"{case.backend_label} runs a module that is compiled already.", hint=dynamo)
+        if model.module is None:
+            whole = f"inferlens bench {model.spec} --backend tensorrt" if model.format == "onnx" else ""
+            raise Unsupported(f"'{model.spec}' is no PyTorch module.", hint=whole)
+        if model.format not in _formats(case.variant) or (model.format == "exported" and case.variant == SCRIPTED):
+            scripted = model.format == "torchscript"
             raise Unsupported(
-                f"{case.backend_label} runs a module that is compiled already.", hint="--backend torch_tensorrt:dynamo"
-            )
-        if model.format not in _formats(case.variant) and model.format == "torchscript":
-            raise Unsupported(
-                f"'{model.spec}' is TorchScript, which {case.backend_label} does not take.",
-                hint=f"--backend torch_tensorrt:{SCRIPTED}, or the model that it was made from",
-            )
-        if model.module is None and model.format == "onnx":
-            raise Unsupported(
-                f"'{model.spec}' is no PyTorch module.",
-                hint=f"inferlens bench {model.spec} --backend tensorrt, which has TensorRT run all of it or nothing",
-            )
-        if model.module is None or (model.format == "exported" and case.variant == "ts-script"):
-            raise Unsupported(
-                f"'{model.spec}' has no source to script." if model.module else f"'{model.spec}' is no PyTorch module.",
-                hint="--backend torch_tensorrt:ts-trace" if model.module else "",
+                f"{case.backend_label} does not take '{model.spec}', which is "
+                f"{'TorchScript' if scripted else 'exported and has no source to script'}.",
+                hint=f"--backend torch_tensorrt:{SCRIPTED if scripted else 'ts-trace'}",
             )
         return TensorRtRunner(model, case, preparation, options, library)
 
@@ -180,9 +166,3 @@ class TorchTensorRT(Backend, Saver, Partitioner):
 def _formats(variant: str) -> tuple[Format, ...]:
     """The formats of models that a front end takes."""
     return (*FORMATS, "torchscript") if variant == SCRIPTED else FORMATS
-
-
-def _no_script(library: Library, variant: str) -> Absence:
-    return Absence(
-        variant, f"{library.title} was built without the TorchScript front end", "--backend torch_tensorrt:dynamo"
-    )

@@ -8,29 +8,24 @@ way. What is computed stays the same, and a path that is not certain is none.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
-from inferlens.backends.torch_tensorrt.operators import clean_path
+from inferlens.backends.torch_tensorrt.operators import STACK, clean_path
 from inferlens.record.partition import Interruption
 
 BACKENDS = "torch_tensorrt.dynamo.backend.backends"
 EXPORTS = "aot_export_joint_simple"
-STACK = "nn_module_stack"
 LOCAL = re.compile(r"^[LG]\[['\"][^'\"]*['\"]\]")  # what begins the name of everything in a compiled function
-FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 KINDS = re.compile(r"\._(?:parameters|buffers|modules)\b")
-Place = tuple[str, int]  # file and line
 
 
 class Captured:
     """The graphs that Dynamo captures of a module, as they come."""
 
     def __init__(self) -> None:
-        self._module: Any = None
         self._ends: list[Any] = []  # why each graph ended, one of each
         self._noted = 0  # reasons that Dynamo had noted before
 
@@ -39,13 +34,12 @@ class Captured:
         from torch._dynamo import lookup_backend, utils
 
         own = lookup_backend("torch_tensorrt")
-        self._module = module
         self._ends, self._noted = [], len(getattr(utils, "graph_break_reasons", ()))
 
         def torch_tensorrt(graph_module: Any, inputs: Any, **more: Any) -> Any:
             self._ends.append(getattr(graph_module, "compile_subgraph_reason", None))
             try:
-                set_paths(graph_module, self._module)
+                set_paths(graph_module, module)
             except Exception:  # these are notes of Dynamo's own, which change from version to version
                 for node in graph_module.graph.nodes:
                     node.meta.pop(STACK, None)
@@ -58,28 +52,21 @@ class Captured:
         """Where Python runs between the graphs, in order."""
         from torch._dynamo import utils
 
-        reasons = list(getattr(utils, "graph_break_reasons", ()))[self._noted :]
         found: list[Interruption] = []
         graph = -1
-        before: tuple[Place, ...] = ()
-        for each in reasons:
+        before: tuple[str, ...] = ()
+        for each in list(getattr(utils, "graph_break_reasons", ()))[self._noted :]:
             graph = next((number for number, end in enumerate(self._ends) if end is each), graph)
-            stack = tuple((frame.filename, frame.lineno or 0) for frame in each.user_stack or ())
-            # A break in a function that is called: Dynamo tells it of the caller, and then of the function itself.
-            if not (stack and stack == before[-len(stack) :] and found[-1].reason == told_reason(each.reason)):
-                found.append(Interruption(graph, told_reason(each.reason), told_place(stack), self._path_in(stack)))
-            before = stack
+            reason = short_reason(each.reason)
+            lines = tuple(f"{Path(frame.filename).name} line {frame.lineno or 0}" for frame in each.user_stack or ())
+            # A break in a function that is called: Dynamo has it of the caller, and then of the function itself.
+            if not (lines and lines == before[-len(lines) :] and found[-1].reason == reason):
+                called = f", called from {lines[0]}" if len(set(lines)) > 1 else ""
+                found.append(Interruption(graph, reason, f"{lines[-1]}{called}" if lines else ""))
+            before = lines
         known = {each.reason for each in found}
-        rest = [reason for each in utils.counters.get("graph_break", {}) if (reason := told_reason(each)) not in known]
-        return (*found, *(Interruption(graph, reason) for reason in rest))
-
-    def _path_in(self, stack: Sequence[Place]) -> str | None:
-        """Path of the innermost module that has one of these lines, if just one has it."""
-        try:
-            inner = (paths for place in reversed(stack) if (paths := paths_at(self._module, place)))
-            return only(next(inner, []))
-        except Exception:  # source code that is not there, or is of no file
-            return None
+        rest = dict.fromkeys(short_reason(each) for each in utils.counters.get("graph_break", {}))
+        return (*found, *(Interruption(graph, reason) for reason in rest if reason not in known))
 
 
 def set_paths(graph_module: Any, module: Any) -> None:
@@ -91,7 +78,7 @@ def set_paths(graph_module: Any, module: Any) -> None:
         path = own
         if own is not None and stack:
             inner, kind = list(stack.values())[-1][:2]
-            path = _joined(own, clean_path(LOCAL.sub("", str(inner))))
+            path = ".".join(filter(None, [own, clean_path(LOCAL.sub("", str(inner)))]))
             if path not in known or (isinstance(kind, type) and not isinstance(known[path], kind)):
                 path = None
         if path is not None:
@@ -101,7 +88,7 @@ def set_paths(graph_module: Any, module: Any) -> None:
 def own_path(graph_module: Any, module: Any) -> str | None:
     """Path of the module whose ``forward``, or a part of it, a graph of Dynamo's is; ``None`` if it is not certain.
 
-    The module is known by the parameters that the graph reads, or else by where the code stands.
+    The module is known by the parameters that the graph reads; of a graph without any it is not.
     """
     tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     for node in graph_module.graph.nodes:
@@ -115,37 +102,7 @@ def own_path(graph_module: Any, module: Any) -> str | None:
         ends = [path for path in paths if path == local or path.endswith(f".{local}")]
         if local and len(ends) == 1:
             return str(ends[0]).removesuffix(local).rstrip(".")
-    places = (FRAME.search(node.meta.get("stack_trace") or "") for node in graph_module.graph.nodes)
-    first = next((place for place in places if place), None)
-    return only(paths_at(module, (first[1], int(first[2])))) if first else None
-
-
-def paths_at(module: Any, place: Place) -> list[str]:
-    """Paths of the modules whose class has this line."""
-    file, line = place
-    return [path for path, part in module.named_modules() if _has_line(type(part), file, line)]
-
-
-def only(paths: Sequence[str]) -> str | None:
-    """The path, if there is just one."""
-    return paths[0] if len(paths) == 1 else None
-
-
-def _has_line(kind: type, file: str, line: int) -> bool:
-    from torch import nn
-
-    own = (base for base in kind.__mro__ if base is not nn.Module)
-    codes = (function.__code__ for base in own for function in vars(base).values() if isfunction(function))
-    for code in codes:
-        if code.co_filename == file and code.co_firstlineno <= line:
-            last = max((end for *_, end in code.co_lines() if end), default=0)
-            if line <= last:
-                return True
-    return False
-
-
-def _joined(path: str, inner: str) -> str:
-    return ".".join(filter(None, [path, inner]))
+    return None
 
 
 @contextmanager
@@ -186,22 +143,8 @@ def kept_paths() -> Iterator[None]:
         setattr(backends, EXPORTS, own)
 
 
-def told_reason(text: str) -> str:
-    """What a reason of Dynamo's says, in one line: what happened, and with what.
-
-    Its own form is a title, then lines that begin ``Explanation:``, ``Hint:`` and ``Developer debug context:``.
-    """
-    lines = [line.strip() for line in str(text).strip().splitlines()]
-    title = lines[0] if lines else ""
-    for line in lines[1:]:
-        if line.startswith("Explanation:"):
-            return f"{title}: {line.removeprefix('Explanation:').strip()}".rstrip(".")
-    return title
-
-
-def told_place(stack: Sequence[Place]) -> str:
-    """``model.py line 7``; of code that was called from elsewhere, also from where."""
-    places = [f"{Path(file).name} line {line}" for file, line in stack]
-    if not places:
-        return ""
-    return places[-1] if len(set(places)) == 1 else f"{places[-1]}, called from {places[0]}"
+def short_reason(text: str) -> str:
+    """What a reason of Dynamo's says, in one line: its title, and the line that begins ``Explanation:``."""
+    title, *lines = [line.strip() for line in str(text).strip().splitlines()] or [""]
+    why = next((line.removeprefix("Explanation:").strip() for line in lines if line.startswith("Explanation:")), "")
+    return f"{title}: {why}".rstrip(".") if why else title

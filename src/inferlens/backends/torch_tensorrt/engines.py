@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from inferlens.backends.tensorrt.inspector import layers_and_bindings
 from inferlens.backends.tensorrt.layers import CLOCK, Report, Reporting, numbered
 
 NATIVE_CLOCK = "Torch-TensorRT's runtime in C++, which has TensorRT's IProfiler put CUDA events around every layer"
@@ -49,15 +50,14 @@ class Inside(ABC):
 
     @abstractmethod
     def described(self) -> str:
-        """What the engine's inspector tells, as JSON."""
+        """What the engine's inspector wrote, as JSON."""
 
     def information(self) -> tuple[list[Any], list[str]]:
-        """What it tells of its layers, and the names of its inputs and outputs; nothing where that is no JSON."""
+        """What it has of the layers, and the names of its inputs and outputs; nothing where that is no JSON."""
         try:
-            told = msgspec.json.decode(self.described())
+            return layers_and_bindings(self.described())
         except (msgspec.DecodeError, RuntimeError):
             return [], []
-        return (list(told.get("Layers", [])), list(map(str, told.get("Bindings", [])))) if told else ([], [])
 
 
 class PythonEngine(Inside):

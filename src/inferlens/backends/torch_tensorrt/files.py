@@ -6,38 +6,92 @@ TensorRT can take the process down.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from inferlens.backends.availability import first_lines
+from inferlens.backends.base import Preparation
+from inferlens.backends.tensorrt.flavours import current_gpu
+from inferlens.backends.torch_tensorrt.front_ends import compiling
 from inferlens.backends.torch_tensorrt.library import Library, quiet
-from inferlens.backends.torch_tensorrt.options import Options
+from inferlens.backends.torch_tensorrt.operators import OF_FILE, compiled_partition
+from inferlens.backends.torch_tensorrt.runner import ReplayingRunner
+from inferlens.backends.torch_tensorrt.settings import Options
 from inferlens.backends.torchscript.backend import quiet as quiet_script
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.models.provenance import Provenance
+from inferlens.record.partition import Segment
+from inferlens.record.record import Gpu
 from inferlens.spec.case import Case
 
 KINDS = {".ep": "Torch-TensorRT exported program", ".ts": "Torch-TensorRT TorchScript module"}
+OF_COMPILED = ("cuda_graph", "tf32")  # options that mean something to a module that is compiled already
 AGAIN = "inferlens export, once more, on this machine"
 
 
-def tell(path: Path, model: Model, case: Case, options: Options, library: Library, seconds: float) -> None:
+class LoadedRunner(ReplayingRunner):
+    """Calls a compiled module from a file as it is: neither moved nor cast nor compiled."""
+
+    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library) -> None:
+        made = provenance.read(model.path) if model.path else None
+        self._made_with = made.options if made else {}
+        if model.path:
+            check(model.path, made, library)
+        for name in case.options:
+            if name not in OF_COMPILED:
+                why = f"{name} does nothing to a module that is compiled already."
+                preparation.warn("no-effect", why, "Leave it out there.")
+        autocast = bool(self._made_with.get("autocast"))  # then its inputs are fp32, whatever its precision
+        super().__init__(model, case, preparation, msgspec.structs.replace(options, autocast=autocast), library)
+
+    def build(self, module: Any) -> Callable[..., Any]:
+        """The module as it is; its engines and the operators beside them are a fact, where they can be read."""
+        facts = self.preparation.facts
+        facts["flavour"] = self.library.flavour
+        self._module = module
+        size = self._made_with.get("min_block_size")
+        try:
+            partition = compiled_partition(
+                module, OF_FILE, front_end=self.case.variant, flavour=self.library.flavour,
+                min_block_size=size if isinstance(size, int) else self.options.min_block_size,
+            )  # fmt: skip
+        except Exception:  # what is in a file depends on the version that wrote it
+            partition = None
+        if partition is not None:
+            facts["partition"] = msgspec.to_builtins(partition)
+        with compiling(self.model.name, "capture"):
+            return self.captured(module)
+
+    def inside(self) -> tuple[Any, Sequence[Segment]]:
+        """The module of the file."""
+        return self._module, ()
+
+    def _moved(self) -> Any:
+        if self.model.module is not None:
+            return self.model.module
+        if self.model.path is None:
+            raise Unsupported(f"'{self.model.spec}' is no compiled module.")
+        return open_module(self.model.path)
+
+
+def describe(path: Path, model: Model, case: Case, options: Options, library: Library, seconds: float) -> None:
     """Writes beside the file at ``path`` what it was just made from and for; ``seconds`` is what its build took."""
-    gpu, capability = _gpu()
+    gpu = current_gpu() or Gpu(name="")
     made = provenance.of(
         path, KINDS[path.suffix], model, case,
-        flavour=library.flavour, version=library.versions[library.package], libraries=library.versions, gpu=gpu,
-        compute_capability=capability, options=msgspec.structs.asdict(options), build_seconds=seconds,
+        flavour=library.flavour, version=library.versions[library.package], libraries=library.versions, gpu=gpu.name,
+        compute_capability=gpu.compute_capability, options=msgspec.structs.asdict(options), build_seconds=seconds,
     )  # fmt: skip
     provenance.write(path, made)
 
 
 def check(path: Path, made: Provenance | None, library: Library) -> None:
-    """Refuses a file that cannot run here, as far as what lies beside it tells.
+    """Refuses a file that cannot run here, as far as what lies beside it says.
 
     Raises:
         Unsupported: saying what it was made for and what is here.
@@ -49,13 +103,13 @@ def check(path: Path, made: Provenance | None, library: Library) -> None:
         raise Unsupported(
             f"{path} holds engines of {made.flavour} {made.version}; here is {library.flavour} {here}.", hint=AGAIN
         )
-    gpu, capability = _gpu()
-    same = made.compute_capability == capability and (library.rtx or made.gpu == gpu)
+    gpu = current_gpu() or Gpu(name="")
+    same = made.compute_capability == gpu.compute_capability and (library.rtx or made.gpu == gpu.name)
     # TensorRT for RTX has no engines for other GPUs, though files may say that this was asked for.
     if not same and (library.rtx or not made.options.get("hardware_compatible")):
         raise Unsupported(
-            f"{path} was built on {made.gpu} (compute capability {made.compute_capability}) and for it; here is {gpu} "
-            f"({capability}).",
+            f"{path} was built on {made.gpu} (compute capability {made.compute_capability}) and for it; here is "
+            f"{gpu.name} ({gpu.compute_capability}).",
             hint=AGAIN,
         )
 
@@ -81,10 +135,3 @@ def open_module(path: Path) -> Any:
             expected=f"a {KINDS.get(path.suffix, 'compiled module')} for this GPU and this version of TensorRT",
             hint=AGAIN,
         ) from error
-
-
-def _gpu() -> tuple[str, str]:
-    """Name and compute capability of the GPU in use."""
-    import torch
-
-    return str(torch.cuda.get_device_name()), ".".join(map(str, torch.cuda.get_device_capability()))

@@ -1,8 +1,11 @@
-"""The ways into Torch-TensorRT: each exports a module, if it does that, and compiles it."""
+"""The ways into Torch-TensorRT: each exports a module, if it does that, and compiles it.
+
+``torch.export`` and Dynamo take a size of 1 for a constant, and Torch-TensorRT takes the example's sizes for those to
+be fastest at. So examples have the optimum's sizes, and the largest ones where the optimum is 1.
+"""
 
 from __future__ import annotations
 
-import re
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -11,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
+from msgspec import structs
+
 from inferlens.backends.availability import first_lines
-from inferlens.backends.pytorch.export import WRAPPED, export_dimensions, flat_outputs
-from inferlens.backends.torch_tensorrt import shapes
+from inferlens.backends.pytorch.cast import FLOATS, dtype_of
+from inferlens.backends.pytorch.export import WRAPPED, export_dimensions, flat_outputs, free_sizes
 from inferlens.backends.torch_tensorrt.captured import Captured
 from inferlens.backends.torch_tensorrt.library import TITLE, Library, quiet
 from inferlens.backends.torchscript.backend import quiet as quiet_script
@@ -22,6 +27,7 @@ from inferlens.models.adapter import ByKeyword
 from inferlens.spec.case import TensorSpec
 
 Feed = tuple[Any, ...]
+Specs = tuple[TensorSpec, ...]
 
 
 @dataclass(frozen=True)
@@ -30,18 +36,16 @@ class Work:
 
     Attributes:
         library: the installed one.
-        name: the model's, for messages.
         specs: the model's inputs.
         precision: of weights and inputs.
         settings: keyword arguments for the library.
-        example: input tensors that show which sizes vary (see ``shapes``).
+        example: input tensors that show which sizes vary (see :func:`example_specs`).
         feed: the input tensors that are measured.
-        captured: is told the graphs that Dynamo captures.
+        captured: gets the graphs that Dynamo captures.
     """
 
     library: Library
-    name: str
-    specs: tuple[TensorSpec, ...]
+    specs: Specs
     precision: str
     settings: dict[str, Any]
     example: Feed
@@ -50,7 +54,16 @@ class Work:
 
     def inputs(self) -> list[Any]:
         """``torch_tensorrt.Input`` of each input."""
-        return shapes.library_inputs(self.library.module, self.specs, self.precision)
+        import torch
+
+        inputs = []
+        for spec in self.specs:
+            dtype = dtype_of(self.precision) if spec.dtype in FLOATS else getattr(torch, spec.dtype)
+            shapes: dict[str, Any] = {"shape": spec.shape}
+            if spec.dynamic:
+                shapes = dict(zip(("min_shape", "opt_shape", "max_shape"), spec.profile, strict=True))
+            inputs.append(self.library.module.Input(**shapes, dtype=dtype, name=spec.name))
+        return inputs
 
 
 class FrontEnd(ABC):
@@ -134,7 +147,10 @@ class Compile(FrontEnd):
             dynamic=None if ranges else False,
         )
         if ranges:
-            shapes.mark_dimensions(work.example, work.specs)
+            for tensor, spec in zip(work.example, work.specs, strict=True):
+                for index in free_sizes(spec):
+                    least, _, most = spec.profile
+                    torch._dynamo.mark_dynamic(tensor, index, min=least[index], max=most[index])
             compiled(*work.example)
         compiled(*work.feed)
         return compiled
@@ -191,6 +207,21 @@ class Scripted(Script):
 FRONT_ENDS: dict[str, FrontEnd] = {each.variant: each for each in (Dynamo(), Compile(), Trace(), Scripted())}
 
 
+def example_specs(specs: Specs) -> Specs:
+    """The inputs with the sizes of an example that shows which of them vary."""
+    return tuple(structs.replace(spec, shape=_example(spec)) for spec in specs)
+
+
+def moved_optimum(specs: Specs) -> dict[str, tuple[int, ...]]:
+    """The shapes to be fastest at, by input name, where they cannot be those that were asked for."""
+    return {spec.name: _example(spec) for spec in specs if spec.dynamic and _example(spec) != spec.profile[1]}
+
+
+def _example(spec: TensorSpec) -> tuple[int, ...]:
+    least, best, most = spec.profile
+    return tuple(2 if low < high and size < 2 else size for low, size, high in zip(least, best, most, strict=True))
+
+
 @contextmanager
 def compiling(name: str, step: str, hint: str = "") -> Iterator[None]:
     """Turns what a step raises for a model that it cannot take into the reason of a row; running out of memory is none.
@@ -216,19 +247,8 @@ def compiling(name: str, step: str, hint: str = "") -> Iterator[None]:
         if isinstance(inner, AssertionError) and "require_full_compilation" in str(inner):
             raise Unsupported(
                 f"PyTorch would run a part of '{name}', and require_full_compilation was asked for.",
-                hint="inferlens partition, which tells which part and why",
+                hint="inferlens partition, which shows which part and why",
             ) from error
         raise Unsupported(
-            f"{TITLE} cannot {step} '{name}': {type(inner).__name__}: {said(inner)}", hint=hint
+            f"{TITLE} cannot {step} '{name}': {type(inner).__name__}: {first_lines(inner)}", hint=hint
         ) from error
-
-
-def said(error: Exception) -> str:
-    """The first lines of an error; of one within a graph the operator and the line of the model, not the node."""
-    words, node, rest = str(error).partition("While executing")
-    operator = re.search(r"target=(?:torch\.ops\.)?([\w.]+)", rest)
-    lines = re.findall(r'File "([^"]+)", line (\d+)', rest)
-    if not node or not operator:
-        return first_lines(error)
-    place = f", {Path(lines[-1][0]).name} line {lines[-1][1]}" if lines else ""
-    return f"{first_lines(words)} (at {operator[1]}{place})"

@@ -1,4 +1,4 @@
-"""What the options mean in the words of a front end and of the installed version of the library.
+"""The options of the backend ``torch_tensorrt``, under the names that the library gives them, and what they mean.
 
 What a version or a front end does not know is asked of it, never of its version number. An option that cannot be had
 and would change what is measured is ``Unsupported``; one that makes no difference is a warning of the record.
@@ -8,16 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, structs
 
 from inferlens.backends.availability import warn_unheeded
 from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.cast import dtype_of
+from inferlens.backends.tensorrt.options import words
 from inferlens.backends.torch_tensorrt.library import Library
-from inferlens.backends.torch_tensorrt.options import Options, words
 from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.spec.case import Case
 
+MOST = 5 * 2**30  # bytes of kept engines; the library removes the oldest
+NAMES = "inferlens partition, which shows the names of the model's operators"
 DEFAULT_LEVEL = 3  # TensorRT's own, which then need not be set
 # Options that the TorchScript front end has no word for, and what they are when they are not asked for.
 NOT_IN_SCRIPT = {
@@ -27,8 +31,43 @@ NOT_IN_SCRIPT = {
 OTHER = "--backend torch_tensorrt:dynamo"
 # Options for the choice of tactics, which TensorRT for RTX does not heed: see the backend ``tensorrt``.
 OF_TACTICS = ("optimization_level", "num_avg_timing_iters", "sparse_weights")
-NAMES = "inferlens partition without torch_executed_ops, which shows the names of the model's operators"
-SPACES = ("aten", "prims", "torchvision")  # where an operator is looked for that is named without its own
+NOT_IN_RTX = {"hardware_compatible": "levels of hardware compatibility", "version_compatible": "lean runtime"}
+
+
+class Options(Struct, frozen=True, forbid_unknown_fields=True):
+    """Options of Torch-TensorRT."""
+
+    min_block_size: Annotated[
+        int, Meta(description="fewest operators of an engine; smaller blocks run in PyTorch", ge=1)
+    ] = 5
+    require_full_compilation: Annotated[bool, Meta(description="refuse a model of which PyTorch would run a part")] = (
+        False
+    )
+    torch_executed_ops: Annotated[
+        str, Meta(description="operators that PyTorch runs in any case, such as aten.relu+aten.mean.dim")
+    ] = ""
+    optimization_level: Annotated[int, Meta(description="how long the builder searches, 0 to 5", ge=0, le=5)] = 3
+    workspace_size: Annotated[
+        int, Meta(description="most memory of the GPU that a tactic may use, in bytes; 0 is no limit", ge=0)
+    ] = 0
+    num_avg_timing_iters: Annotated[int, Meta(description="how often a tactic is timed; the mean counts", ge=1)] = 1
+    truncate_double: Annotated[bool, Meta(description="compute float64 in float32")] = False
+    autocast: Annotated[
+        bool,
+        Meta(description="keep weights in fp32 and let the library's autocast choose the precision of each operator"),
+    ] = False
+    tf32: Annotated[bool, Meta(description="let fp32 convolutions and matrix products use TF32; off: fp32 is fp32")] = (
+        False
+    )
+    sparse_weights: Annotated[bool, Meta(description="let tactics use weights of which two in four are zero")] = False
+    immutable_weights: Annotated[bool, Meta(description="engines whose weights cannot be replaced")] = True
+    version_compatible: Annotated[bool, Meta(description="engines that later versions of TensorRT can run")] = False
+    hardware_compatible: Annotated[bool, Meta(description="engines for other GPUs too, Ampere and newer")] = False
+    engine_cache: Annotated[
+        bool, Meta(description="keep built engines and use them again; needs immutable_weights=false")
+    ] = False
+    use_python_runtime: Annotated[bool, Meta(description="run engines from Python rather than from C++")] = False
+    cuda_graph: Annotated[bool, Meta(description="capture the call in a CUDA graph once and replay it")] = False
 
 
 def check(options: Options, case: Case, library: Library, preparation: Preparation) -> None:
@@ -37,42 +76,25 @@ def check(options: Options, case: Case, library: Library, preparation: Preparati
     Raises:
         Unsupported: for one that would change what is measured.
     """
-    label = case.backend_label
     if case.variant.startswith("ts-"):
         for name, default in NOT_IN_SCRIPT.items():
             if getattr(options, name) != default:
                 raise Unsupported(f"The TorchScript front end has no '{name}'.", hint=OTHER)
     if options.autocast and case.variant == "compile":
-        raise Unsupported(f"Torch-TensorRT's autocast is a step of the export, which {label} has not.", hint=OTHER)
+        raise Unsupported("torch.compile has no step of export, which autocast is a part of.", hint=OTHER)
     if options.use_python_runtime and "use_python_runtime" not in library.settings:
-        runtime = "C++" if library.native_runtime else "Python"
-        raise Unsupported(
-            f"{library.title} has one runtime and chooses it itself ({runtime} here).",
-            hint="without use_python_runtime",
-        )
+        raise Unsupported(f"{library.title} chooses its runtime itself.", hint="without use_python_runtime")
     if options.engine_cache and options.immutable_weights:
         raise Unsupported(
             "Torch-TensorRT keeps only engines whose weights can be replaced.",
             hint="--option torch_tensorrt.immutable_weights=false",
         )
-    if library.rtx:
-        _check_rtx(options, library, preparation)
-
-
-def _check_rtx(options: Options, library: Library, preparation: Preparation) -> None:
-    """The same for what TensorRT for RTX has not, which Torch-TensorRT ignores there without a word."""
-    if options.hardware_compatible:
-        raise Unsupported(
-            f"{library.flavour} has no levels of hardware compatibility.",
-            hint="no hardware_compatible; build on each kind of GPU that is to run it",
-        )
-    if options.version_compatible:
-        raise Unsupported(
-            f"{library.flavour} has no lean runtime, which runs the engines of other versions.",
-            hint="no version_compatible; build again after an update",
-        )
-    why = f"{library.flavour} times no tactics, and its engines are the same at any value."
-    warn_unheeded(options, OF_TACTICS, why, preparation)
+    if library.rtx:  # what Torch-TensorRT would ignore there without a word
+        for name, what in NOT_IN_RTX.items():
+            if getattr(options, name):
+                raise Unsupported(f"{library.flavour} has no {what}.", hint=f"no {name}; build where it is to run")
+        why = f"{library.flavour} times no tactics, and its engines are the same at any value."
+        warn_unheeded(options, OF_TACTICS, why, preparation)
 
 
 def dynamo_settings(
@@ -80,29 +102,16 @@ def dynamo_settings(
 ) -> dict[str, Any]:
     """Keyword arguments of ``torch_tensorrt.dynamo.compile``, or ``options`` of ``torch.compile``.
 
-    Args:
-        options, case: what was asked for.
-        library: the installed one; names that it does not know are left out.
-        preparation: for its folders.
-        parameters: names that the front end takes.
+    Names that the installed library or the front end, with its ``parameters``, does not know are left out.
 
     Raises:
         InferlensError: for an operator that there is not.
     """
     kept = engine_folder(library, preparation) if options.engine_cache else preparation.folder
-    wanted = {
-        "min_block_size": options.min_block_size,
-        "require_full_compilation": options.require_full_compilation,
+    wanted = structs.asdict(options) | {
         "torch_executed_ops": set(executed_ops(options.torch_executed_ops)),
         "optimization_level": None if options.optimization_level == DEFAULT_LEVEL else options.optimization_level,
-        "workspace_size": options.workspace_size,
-        "num_avg_timing_iters": options.num_avg_timing_iters,
-        "truncate_double": options.truncate_double,
         "disable_tf32": not options.tf32,
-        "sparse_weights": options.sparse_weights,
-        "immutable_weights": options.immutable_weights,
-        "version_compatible": options.version_compatible,
-        "hardware_compatible": options.hardware_compatible,
         # By default builds share timings in a folder of temporary files: how long one takes would depend on those
         # before it. Here each case begins with none, unless it is to use what others left.
         "timing_cache_path": str(kept / "timing.cache"),
@@ -113,7 +122,8 @@ def dynamo_settings(
         # Types are the module's own. This is the default in new versions; older ones let the builder choose.
         "use_explicit_typing": True,
     }
-    wanted |= {"use_python_runtime": True} if options.use_python_runtime else {}
+    if not options.use_python_runtime:
+        del wanted["use_python_runtime"]
     if options.autocast:
         wanted |= {"enable_autocast": True, "autocast_low_precision_type": dtype_of(case.precision)}
     return {name: value for name, value in wanted.items() if name in library.settings and name in parameters}
@@ -153,7 +163,7 @@ def executed_ops(text: str) -> list[str]:
     return [name for word in words(text) for name in _overloads(word)]
 
 
-def not_there(text: str, operators: Iterable[str]) -> str:
+def in_vain(text: str, operators: Iterable[str]) -> str:
     """What must be said of names in ``text`` that no operator of the lowered graph has; empty if there are none.
 
     ``operators`` are the graph's, by names such as ``aten.relu.default``.
@@ -176,32 +186,53 @@ def _overloads(word: str) -> Iterator[str]:
         raise InferlensError(
             f"torch_executed_ops names '{word}', which is no operator.",
             expected="names such as aten.relu or aten.relu.default, joined by +",
-            hint=_near(space, name, overload, overloads),
+            hint=suggestion(f"{space}.{name}".rstrip("."), _known(space)) or NAMES,
         )
     yield from (f"torch.ops.{space}.{name}.{each}" for each in ([overload] if overload else overloads))
 
 
-def _near(space: str, name: str, overload: str, overloads: Iterable[str]) -> str:
-    """What may have been meant by a name that is no operator's; its space may have been left out."""
+def _known(space: str) -> list[str]:
+    """Operators of a namespace; all of them, if the namespace may have been left out."""
     from torch._C import _jit_get_all_schemas
 
-    if overloads:
-        return suggestion(f"{space}.{name}.{overload}", [f"{space}.{name}.{each}" for each in overloads])
-    known = {schema.name.replace("::", ".") for schema in _jit_get_all_schemas()}
-    if name and any(each.startswith(f"{space}.") for each in known):
-        near = suggestion(f"{space}.{name}", {each for each in known if each.startswith(f"{space}.")})
-        return near or NAMES
-    full = next((each for each in (f"{place}.{space}" for place in SPACES) if each in known), "")
-    if full:  # ``relu``, or ``mean.dim``
-        return f"did you mean {full}{f'.{name}' if name else ''}?"
-    return NAMES
+    names = sorted({schema.name.replace("::", ".") for schema in _jit_get_all_schemas()})
+    return [name for name in names if name.startswith(f"{space}.")] or names
+
+
+def counting_cache(options: Options, library: Library, preparation: Preparation) -> Any:
+    """The library's cache of engines on disk, in our folder, with the attributes ``hits`` and ``misses``.
+
+    ``None`` if none is wanted.
+    """
+    if not options.engine_cache or "cache_built_engines" not in library.settings:
+        return None
+    from torch_tensorrt.dynamo._engine_cache import DiskEngineCache
+
+    class Counting(DiskEngineCache):  # type: ignore[misc]
+        """Counts what is found where it is looked for before a build."""
+
+        hits = 0
+        misses = 0
+
+        def save(self, *arguments: Any, **more: Any) -> None:
+            """Keeps an engine that was not there."""
+            self.misses += 1
+            super().save(*arguments, **more)
+
+        def load(self, *arguments: Any, **more: Any) -> Any:
+            """The engine, if it is there."""
+            blob = super().load(*arguments, **more)
+            self.hits += blob is not None
+            return blob
+
+    folder = engine_folder(library, preparation)
+    folder.mkdir(parents=True, exist_ok=True)
+    return Counting(str(folder), MOST)
 
 
 def engine_folder(library: Library, preparation: Preparation) -> Path:
-    """Where built engines are kept: one folder for each GPU and each version of what builds, for the library's own
-    names of engines tell neither.
-    """
+    """Where built engines are kept: a folder for each GPU and version, which the library's names of engines lack."""
     import torch
 
-    words = [*(f"{name}-{version}" for name, version in library.versions.items()), torch.cuda.get_device_name()]
-    return preparation.cache / "torch_tensorrt" / "-".join(words).replace(" ", "_").replace("/", "_")
+    parts = [*(f"{name}-{version}" for name, version in library.versions.items()), torch.cuda.get_device_name()]
+    return preparation.cache / "torch_tensorrt" / "-".join(parts).replace(" ", "_").replace("/", "_")
