@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +60,6 @@ class Branching(nn.Module):
         return {"out": image + 1 if image.shape[0] == 1 and image.square().sum() > 0 else image}
 
 
-class Impossible(nn.Module):
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        raise ValueError("this model cannot be called")
-
-
 def test_the_older_exporter_steps_in(preparation: Preparation) -> None:
     model = small.model(Branching)
     inputs = small.arrays(model)
@@ -73,12 +67,6 @@ def test_the_older_exporter_steps_in(preparation: Preparation) -> None:
     assert small.error(got, [inputs["image"] + 1]) < TOLERANCES["fp32"]
     assert preparation.facts["onnx_exporter"] == "TorchScript"
     assert [warning.code for warning in preparation.warnings] == ["export-fallback"]
-
-
-def test_what_cannot_be_exported_is_a_row_with_a_reason(preparation: Preparation) -> None:
-    with pytest.raises(Unsupported, match=r"cannot be exported to ONNX.*cannot be called"):
-        small.backend(CPU).prepare(small.model(Impossible), small.case(CPU), preparation)
-    assert preparation.phases[-1].name == "export"
 
 
 def test_an_onnx_file_runs_as_it_is(file: Path, preparation: Preparation) -> None:
@@ -127,11 +115,6 @@ def test_options_leave_outputs_right(options: dict[str, Any], file: Path, prepar
     expected = small.eager(small.model(), inputs)
     case = small.case(CPU, options=options)
     assert small.error(small.run(_onnx(file), case, preparation, inputs), expected) < TOLERANCES["fp32"]
-
-
-def test_threads_are_counted_when_onnxruntime_chooses(file: Path, preparation: Preparation) -> None:
-    with small.backend(CPU).prepare(_onnx(file), small.case(CPU), preparation):
-        assert 1 <= preparation.facts["threads"] <= (os.cpu_count() or 1)
 
 
 def test_a_provider_that_gives_way_is_refused(file: Path, preparation: Preparation) -> None:

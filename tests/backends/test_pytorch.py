@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from inferlens.backends.base import TOLERANCES, Absence, Capabilities, Preparation, Support
-from inferlens.backends.pytorch.runner import host_array, torch_settings
+from inferlens.backends.pytorch.runner import torch_settings
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.spec.case import TensorSpec
@@ -71,17 +71,6 @@ def test_option_without_effect_is_said(option: str, preparation: Preparation) ->
     small.backend("pytorch").prepare(small.model(), small.case("pytorch", options={option: True}), preparation)
     (warning,) = preparation.warnings
     assert (warning.code, option in warning.message) == ("no-effect", True)
-
-
-def test_channels_last(preparation: Preparation) -> None:
-    model = small.model(batch=2)
-    inputs = small.arrays(model)
-    expected = small.eager(model, inputs)
-    case = small.case("pytorch", options={"channels_last": True})
-    with small.backend("pytorch").prepare(model, case, preparation) as runner:
-        feed = runner.place(inputs)
-        assert feed[0].is_contiguous(memory_format=torch.channels_last)
-        assert small.error(runner.collect(runner.infer(feed)), expected) < TOLERANCES["fp32"]
 
 
 def test_autocast_keeps_weights_in_fp32(preparation: Preparation) -> None:
@@ -167,13 +156,6 @@ def test_complex_buffers_keep_their_imaginary_parts_in_fp16(preparation: Prepara
     assert got.tolist() == [1, 1, 1, 1]
 
 
-def test_collected_arrays_are_copies() -> None:
-    tensor = torch.ones(3)
-    array = host_array(tensor)
-    tensor.zero_()
-    assert array.tolist() == [1, 1, 1]
-
-
 def test_infer_outside_the_context_fails(preparation: Preparation) -> None:
     runner = small.backend("pytorch").prepare(small.model(), small.case("pytorch"), preparation)
     with pytest.raises(RuntimeError, match="not entered"):
@@ -190,13 +172,3 @@ def test_absence_on_one_device_does_not_refuse_the_other() -> None:
     refusal = able.refusal(small.case("pytorch", device="cuda"), small.found("module"))
     assert refusal is not None
     assert refusal.what == "no GPU is there"
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_missing_gpu_is_explained() -> None:
-    refusal = (
-        small.backend("pytorch").capabilities().refusal(small.case("pytorch", device="cuda"), small.found("module"))
-    )
-    assert refusal is not None
-    assert "PyTorch" in refusal.what
-    assert refusal.hint

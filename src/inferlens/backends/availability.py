@@ -17,8 +17,9 @@ from typing import Any
 from msgspec import Struct
 
 from inferlens.backends.base import Absence, Preparation
-from inferlens.errors import MissingLibrary
-from inferlens.spec.case import PRECISIONS
+from inferlens.backends.configured import ON_CUDA
+from inferlens.errors import MissingLibrary, Unsupported
+from inferlens.spec.case import PRECISIONS, Case
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # exporters write their messages for a terminal
 
@@ -38,13 +39,8 @@ def imported(library: str, title: str, extra: str) -> tuple[ModuleType | None, A
 
 def _broken(title: str, error: Exception, extra: str) -> Absence:
     return Absence(
-        "", f"{title} cannot be loaded: {first_lines(error)}", f"pip install --force-reinstall '{extra_of(extra)}'"
+        "", f"{title} cannot be loaded: {first_lines(error)}", f"pip install --force-reinstall 'inferlens[{extra}]'"
     )
-
-
-def extra_of(extra: str) -> str:
-    """``inferlens[onnx]``."""
-    return f"inferlens[{extra}]"
 
 
 def found(*libraries: str) -> bool:
@@ -78,12 +74,31 @@ def warn_no_effect(preparation: Preparation, option: str, device: str) -> None:
     preparation.warn("no-effect", f"The option {option} does nothing on {device}.", "Leave it out there.")
 
 
+def check_cuda_options(options: Struct, case: Case, preparation: Preparation) -> None:
+    """Says of options that do nothing on the case's device that they were asked for.
+
+    Raises:
+        Unsupported: if one is a CUDA graph, and the device has none.
+    """
+    for name in ON_CUDA:
+        if case.device == "cuda" or name not in changed(options):
+            continue
+        if name == "cuda_graph":
+            raise Unsupported(f"There are no CUDA graphs on {case.device}.", hint="a backend on CUDA, or no cuda_graph")
+        warn_no_effect(preparation, name, case.device)
+
+
 def warn_unheeded(options: Struct, names: Iterable[str], why: str, preparation: Preparation) -> None:
     """Says of every option of ``names`` that was asked for at another value than its default that it does nothing."""
-    default = type(options)()
     for name in names:
-        if getattr(options, name) != getattr(default, name):
+        if name in changed(options):
             preparation.warn("no-effect", f"{name} does nothing: {why}", "Leave it out there.")
+
+
+def changed(options: Struct) -> set[str]:
+    """The options that are not at their defaults."""
+    default = type(options)()
+    return {name for name in options.__struct_fields__ if getattr(options, name) != getattr(default, name)}
 
 
 def torch_versions(torch: Any) -> dict[str, str]:

@@ -304,7 +304,12 @@ class Backend(Configured, ABC):
 
     def tolerance(self, case: Case) -> float:
         """Largest relative L2 error against the fp32 reference that counts as right for this case."""
-        return TOLERANCES[case.precision]
+        return tolerance_of(case, tf32=getattr(self.parse_options(case), "tf32", False))
+
+
+def tolerance_of(case: Case, *, tf32: bool) -> float:
+    """As :meth:`Backend.tolerance`, for a case that may use TF32."""
+    return TOLERANCES["tf32" if tf32 and case.precision == "fp32" and case.device == "cuda" else case.precision]
 
 
 # Relative L2 error against fp32 that counts as right. Unit roundoffs: 6e-8 (fp32), 5e-4 (fp16, TF32), 4e-3 (bf16);

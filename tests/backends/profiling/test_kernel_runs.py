@@ -11,7 +11,6 @@ from msgspec.structs import replace
 from inferlens.backends.profiling.kernel_runs import kernels_from
 from inferlens.backends.profiling.traced_runs import traced_runs
 from inferlens.trace import read
-from tests.backends.profiling import kernel_samples as samples
 from tests.backends.profiling.kernel_samples import EAGER, ENGINE, FOLDER, GRAPH, H200, NAMES, Scoped, kernels, runs
 
 
@@ -121,10 +120,6 @@ def test_a_gpu_that_is_not_known_has_no_occupancy() -> None:
     found = kernels_from(runs(ENGINE), GpuLimits(name="a GPU of tomorrow", compute_capability="99.0"), None)
     assert all(each.occupancy is None for each in found.kernels)
     assert found.kernels[1].achieved == 0.74, "the profiler's own estimate is left"
-
-
-def test_samples_are_small() -> None:
-    assert all(path.stat().st_size < 100_000 for path in samples.FOLDER.iterdir())
 
 
 def test_a_profiler_that_sees_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

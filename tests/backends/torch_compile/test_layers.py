@@ -14,7 +14,6 @@ from inferlens.backends.profiling.operator_layers import Taken
 from inferlens.backends.profiling.traced_runs import Operator
 from inferlens.backends.torch_compile.layers import InductorNames
 from inferlens.backends.torch_compile.provenance import GRAPH, Compiler, Made, computed, is_product, path_of, short_name
-from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
 from tests.backends import small
@@ -114,15 +113,6 @@ def test_resnet18_is_attributed(tmp_path: Path) -> None:
     convolutions = [path for path, part in network.module.named_modules() if isinstance(part, nn.Conv2d)]
     named = [layer.modules for layer in found.layers if layer.kind == "convolution"]
     assert sorted(named) == sorted((path,) for path in convolutions)
-
-
-def test_what_is_timed_is_compiled_as_ever(tmp_path: Path) -> None:
-    network = model(Breaking, 1, 4, 32)
-    with small.backend(LABEL).prepare(network, small.case(LABEL), prepared(tmp_path, level="")) as runner:
-        assert runner._compiler is None
-        with pytest.raises(Unsupported, match="to be timed"):
-            runner.profile_layers(runner.place(small.arrays(network)), 1)
-    assert not torch._inductor.config.cpp.enable_kernel_profile
 
 
 def graph_node(name: str, *before: Any, path: str | None = "") -> Any:

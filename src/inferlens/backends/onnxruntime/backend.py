@@ -15,17 +15,16 @@ from msgspec import Meta, Struct
 from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import Saver
 from inferlens.backends.availability import (
+    check_cuda_options,
     cuda_absence,
     cuda_precisions,
     found,
     imported,
     torch_versions,
-    warn_no_effect,
 )
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support
 from inferlens.backends.onnx.export import check_precision, move_onnx, onnx_file
 from inferlens.backends.onnxruntime.providers import PROVIDERS, provider_absence
-from inferlens.backends.pytorch.runner import torch_tolerance
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
 from inferlens.spec.case import QUANTIZED, Case, Option
@@ -109,8 +108,7 @@ class OnnxRuntime(Backend, Saver):
 
         options: Options = self.parse_options(case)
         provider = PROVIDERS[case.variant]
-        if provider.device == "cpu":
-            check_gpu_options(options, preparation)
+        check_cuda_options(options, case, preparation)
         path = self._path(model, case, preparation)
         kind = CpuRunner if provider.device == "cpu" else CudaRunner
         return kind(path, provider, model, case, preparation, options)
@@ -121,10 +119,6 @@ class OnnxRuntime(Backend, Saver):
         if written == model.path:
             raise Unsupported(f"'{model.name}' is an ONNX file already.", expected="a model in PyTorch")
         move_onnx(written, path)
-
-    def tolerance(self, case: Case) -> float:
-        """TF32's where it is on."""
-        return torch_tolerance(case, tf32=self.parse_options(case).tf32)
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
@@ -144,19 +138,6 @@ class OnnxRuntime(Backend, Saver):
         if model.format == "onnx" and model.path is not None and not PROVIDERS[case.variant].lowers and found("onnx"):
             check_precision(model.path, precision)
         return onnx_file(model, case, preparation, precision)
-
-
-def check_gpu_options(options: Options, preparation: Preparation) -> None:
-    """For the CPU: refuses what it cannot do, warns of what does nothing there.
-
-    Raises:
-        Unsupported: if a CUDA graph is asked for.
-    """
-    if options.cuda_graph:
-        raise Unsupported("There are no CUDA graphs on cpu.", hint="--backend onnxruntime:cuda, or no cuda_graph")
-    for option in ("tf32", "cudnn_conv_algo_search"):
-        if getattr(options, option) != getattr(Options(), option):
-            warn_no_effect(preparation, option, "cpu")
 
 
 def onnx_formats() -> tuple[Format, ...]:

@@ -105,15 +105,7 @@ def layers_of(runner: Any, loaded: Any, folder: Path, path: Path, feed: Any, run
     layers = tuple(layer(each, fusion, runs) for each in timed)
     lost = sum(not each.modules and "inserted" not in each.details for each in layers)
     absent = {"modules": graph.absent or UNNAMED.format(lost)} if graph.absent or lost else {}
-    return Layers(
-        layers=layers,
-        whole=clocked.whole,
-        timed="host",
-        clock=CLOCK,
-        absent=absent | ({"sum": SIDE_BY_SIDE} if parallel else {}),
-        begun=clocked.begun,
-        started=clocked.started,
-    )
+    return clocked.layers(layers, clock=CLOCK, absent=absent | ({"sum": SIDE_BY_SIDE} if parallel else {}))
 
 
 def runs_of(events: list[Event], runs: int) -> list[tuple[int, list[Event]]]:

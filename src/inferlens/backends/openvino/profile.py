@@ -80,14 +80,10 @@ def layers_of(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
         clocked += counted(runner, counters, feed, min(KEPT, runs - len(clocked.whole)))
     graph = origins(path)
     ran = {each.name for each in counters if each.ran}
-    return Layers(
-        layers=tuple(layer(each, described.get(each.name), graph, ran) for each in counters if each.ran),
-        whole=clocked.whole,
-        timed="host",
+    return clocked.layers(
+        (layer(each, described.get(each.name), graph, ran) for each in counters if each.ran),
         clock=CLOCK,
         absent={"begins": NOT_TOLD} | ({"modules": graph.absent} if graph.absent else {}),
-        begun=clocked.begun,
-        started=clocked.started,
     )
 
 

@@ -6,7 +6,7 @@ A runner that was prepared to be timed refuses: nothing is instrumented behind a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta, timezone
 from typing import Any, Protocol
 
@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from inferlens.backends.base import Preparation
 from inferlens.errors import Unsupported
+from inferlens.record.layer_profile import Layer, Layers
 
 NOT_TOLD = "the library does not tell when a layer began"
 
@@ -66,6 +67,20 @@ class Clocked(Struct, frozen=True):
         """These runs without the ``first`` ones; there are more than those."""
         moment = datetime.fromisoformat(self.started) + timedelta(seconds=self.begun[first])
         return Clocked(self.whole[first:], self.moments[first:], moment.isoformat(timespec="microseconds"))
+
+    def layers(
+        self, layers: Iterable[Layer], *, clock: str, absent: dict[str, str] | None = None, on_gpu: bool = False
+    ) -> Layers:
+        """The layers of these runs."""
+        return Layers(
+            layers=tuple(layers),
+            whole=self.whole,
+            timed="GPU" if on_gpu else "host",
+            clock=clock,
+            absent=absent or {},
+            begun=self.begun,
+            started=self.started,
+        )
 
 
 NO_RUNS = Clocked((), (), "")

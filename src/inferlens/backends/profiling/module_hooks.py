@@ -102,8 +102,8 @@ def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool
         clocked = clocked_runs(runner, feed, runs, after)
     paths = list(modules)
     order = dict.fromkeys((*seen.tensors, *range(len(paths))))  # those first that began first
-    return Layers(
-        layers=tuple(
+    return clocked.layers(
+        (
             layer(
                 paths[index],
                 type(modules[paths[index]]).__name__,
@@ -113,12 +113,9 @@ def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool
             for index in order
             if any(run[index].calls for run in taken)
         ),
-        whole=clocked.whole,
-        timed="GPU" if on_gpu else "host",
         clock=GPU_CLOCK if on_gpu else HOST_CLOCK,
         absent=absences(paths, seen),
-        begun=clocked.begun,
-        started=clocked.started,
+        on_gpu=on_gpu,
     )
 
 

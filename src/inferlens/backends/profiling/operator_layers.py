@@ -107,15 +107,12 @@ def layers_of(runner: Runs, names: OperatorNames, feed: Any, runs: int, *, on_gp
         else:
             together[known.name] = known, taken[call]
     unknown = sum(not (known.modules or known.inserted) for known, _ in together.values())
-    return Layers(
-        layers=tuple(_layer(known, each, runs) for known, each in together.values()),
-        whole=clocked.whole,
-        timed="GPU" if on_gpu else "host",
+    return clocked.layers(
+        (_layer(known, each, runs) for known, each in together.values()),
         clock=GPU_CLOCK if on_gpu else HOST_CLOCK,
         absent=({"modules": UNKNOWN.format(unknown, "operators", names.why_unknown)} if unknown else {})
         | names.absent(),
-        begun=clocked.begun,
-        started=clocked.started,
+        on_gpu=on_gpu,
     )
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins, Saver
-from inferlens.backends.availability import first_lines, warn_no_effect
+from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.profiling.kernel_origins import (
     eager_kernels,
@@ -28,7 +28,6 @@ from inferlens.backends.pytorch.runner import (
     TorchRunner,
     torch_capabilities,
     torch_settings,
-    torch_tolerance,
 )
 from inferlens.errors import Unsupported
 from inferlens.models import input_notes
@@ -68,13 +67,7 @@ class PyTorch(Backend, Saver):
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """A runner that calls the module."""
         options: Options = self.parse_options(case)
-        if options.cudnn_benchmark and case.device != "cuda":
-            warn_no_effect(preparation, "cudnn_benchmark", case.device)
-        if not options.cuda_graph:
-            return EagerRunner(model, case, preparation, options)
-        if case.device != "cuda":
-            raise Unsupported(f"There are no CUDA graphs on {case.device}.", hint="--device cuda, or no cuda_graph")
-        return GraphRunner(model, case, preparation, options)
+        return (GraphRunner if options.cuda_graph else EagerRunner)(model, case, preparation, options)
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Writes the exported program of ``torch.export``, on the CPU, with the sizes free that have a range.
@@ -98,10 +91,6 @@ class PyTorch(Backend, Saver):
                     hint=f"--to {path.stem}.pt, which traces or scripts it",
                 ) from error
             torch.export.save(program, str(path), extra_files=input_notes.write(model.inputs, DTYPES[case.precision]))
-
-    def tolerance(self, case: Case) -> float:
-        """TF32's where it is on."""
-        return torch_tolerance(case, tf32=self.parse_options(case).tf32)
 
 
 class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):

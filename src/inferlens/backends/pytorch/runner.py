@@ -14,9 +14,8 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 from msgspec import Meta, Struct
 
-from inferlens.backends.availability import cuda_absence, cuda_precisions, imported, torch_versions, warn_no_effect
+from inferlens.backends.availability import check_cuda_options, cuda_absence, cuda_precisions, imported, torch_versions
 from inferlens.backends.base import (
-    TOLERANCES,
     Absence,
     Capabilities,
     Inputs,
@@ -26,7 +25,7 @@ from inferlens.backends.base import (
     Support,
     ordered,
 )
-from inferlens.backends.clocks import Clock, CudaClock, HostClock
+from inferlens.backends.clocks import CudaClock, HostClock
 from inferlens.backends.pytorch.cast import cast, dtype_of, tensor_of
 from inferlens.errors import Unsupported
 from inferlens.models.model import Array, Format, Model
@@ -44,16 +43,6 @@ class TorchOptions(Struct, frozen=True, forbid_unknown_fields=True):
     tf32: Annotated[
         bool, Meta(description="let fp32 convolutions and matrix products use TF32 on CUDA; off: fp32 is fp32")
     ] = False
-
-
-def torch_tolerance(case: Case, *, tf32: bool) -> float:
-    """As :meth:`~inferlens.backends.base.Backend.tolerance`, for a case that may use TF32."""
-    return TOLERANCES["tf32" if tf32 and case.precision == "fp32" and case.device == "cuda" else case.precision]
-
-
-def clock_of(device: str) -> Clock:
-    """The clock that is right for a device: CUDA has a queue, the CPU does not."""
-    return CudaClock() if device == "cuda" else HostClock()
 
 
 def torch_capabilities(
@@ -101,12 +90,11 @@ class TorchRunner(Runner):
         self._stored = "fp32" if autocast else case.precision  # of weights and inputs
         self.channels_last = options.channels_last
         self.tf32 = options.tf32
-        self.clock = clock_of(case.device)
+        self.clock = CudaClock() if case.device == "cuda" else HostClock()
         self.cached = False  # whether ``build`` found what it makes in a cache
         self._call: Callable[..., Any] = not_entered
         self._entered = ExitStack()
-        if options.tf32 and case.device != "cuda":
-            warn_no_effect(preparation, "tf32", case.device)
+        check_cuda_options(options, case, preparation)
 
     def build(self, module: Any) -> Callable[..., Any]:
         """What to call, with the placed inputs as arguments; the device may be used. Here: the module itself."""

@@ -10,10 +10,18 @@ from typing import Any, ClassVar, cast
 from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import Builder, Saver
 from inferlens.backends.availability import cuda_absence, imported, torch_versions, warn_no_effect
-from inferlens.backends.base import TOLERANCES, Absence, Backend, Capabilities, Preparation, Runner, Support
+from inferlens.backends.base import (
+    TOLERANCES,
+    Absence,
+    Backend,
+    Capabilities,
+    Preparation,
+    Runner,
+    Support,
+    tolerance_of,
+)
 from inferlens.backends.onnx.export import check_precision, onnx_file
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
-from inferlens.backends.pytorch.runner import torch_tolerance
 from inferlens.backends.tensorrt.builds import build_to, examiner
 from inferlens.backends.tensorrt.configuration import check_timing_cache
 from inferlens.backends.tensorrt.engine import KIND, Job, built
@@ -113,7 +121,7 @@ class TensorRT(Backend, Saver, Builder):
             return TOLERANCES[case.precision]
         is_built = case.model.startswith("engine:")
         tf32 = bool(provenance.option_of(case.model, "tf32")) if is_built else self.parse_options(case).tf32
-        return torch_tolerance(case, tf32=tf32 or case.variant == "rtx")
+        return tolerance_of(case, tf32=tf32 or case.variant == "rtx")
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:

@@ -29,7 +29,6 @@ from inferlens.backends.pytorch.runner import (
     TorchRunner,
     not_entered,
     torch_capabilities,
-    torch_tolerance,
 )
 from inferlens.backends.torch_compile.provenance import Compiler
 from inferlens.errors import Unsupported
@@ -84,10 +83,6 @@ class TorchCompile(Backend):
         if case.device != "cuda":
             return Hint()
         return Hint(asked=True) if case.variant in modes else Hint(f"{cls.name}:{modes[0]}")
-
-    def tolerance(self, case: Case) -> float:
-        """TF32's where it is on."""
-        return torch_tolerance(case, tf32=self.parse_options(case).tf32)
 
 
 def compiler_absence(torch: Any, device: str) -> Absence | None:

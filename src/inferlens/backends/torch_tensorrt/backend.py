@@ -11,8 +11,7 @@ from msgspec import structs
 from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import Partitioner, Saver
 from inferlens.backends.availability import cuda_precisions, torch_versions
-from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support
-from inferlens.backends.pytorch.runner import torch_tolerance
+from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support, tolerance_of
 from inferlens.backends.torch_tensorrt import files, settings
 from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS
 from inferlens.backends.torch_tensorrt.library import FLAVOURS, Library, check_gpu, find, gpu_or_assumed, load
@@ -132,7 +131,7 @@ class TorchTensorRT(Backend, Saver, Partitioner):
         """TF32's where it is on; TensorRT for RTX computes fp32 in TF32 whatever the option says."""
         library, _ = find()
         tf32 = self.parse_options(case).tf32 or bool(provenance.option_of(case.model, "tf32"))
-        return torch_tolerance(case, tf32=tf32 or (library is not None and library.rtx))
+        return tolerance_of(case, tf32=tf32 or (library is not None and library.rtx))
 
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:

@@ -24,7 +24,7 @@ from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.operator_layers import OperatorNames
 from inferlens.backends.pytorch.cast import DTYPES
 from inferlens.backends.pytorch.export import WRAPPED, flat_outputs
-from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities, torch_tolerance
+from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities
 from inferlens.backends.torchscript.graph import Marks, optimised
 from inferlens.backends.torchscript.scopes import Modules
 from inferlens.errors import Unsupported
@@ -84,10 +84,6 @@ class TorchScript(Backend, Saver):
         if option == "freeze" and cls.parse_options(case).optimize_for_inference:
             return Hint(asked=True)
         return super().hint(case, option, value, facts)
-
-    def tolerance(self, case: Case) -> float:
-        """TF32's where it is on."""
-        return torch_tolerance(case, tf32=self.parse_options(case).tf32)
 
 
 class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
