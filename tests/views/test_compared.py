@@ -15,8 +15,7 @@ from inferlens.analysis.compare.cases import Compared, compare
 from inferlens.record.record import Agreement, Environment, Warning
 from inferlens.views.compared import FORMATS, render
 from inferlens.views.compared.github import command
-from inferlens.views.compared.lines import full_names, groups
-from inferlens.views.compared.sentences import sentences
+from inferlens.views.compared.lines import full_names, groups, sentences
 from tests.analysis.compare.sides import broken, ran
 from tests.views.samples import CPU_MACHINE, case
 

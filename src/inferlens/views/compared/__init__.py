@@ -11,8 +11,7 @@ from inferlens.analysis.compare.environment_diff import about
 from inferlens.units import percent
 from inferlens.views import table
 from inferlens.views.compared import github, junit
-from inferlens.views.compared.lines import full_names, groups, unit
-from inferlens.views.compared.sentences import sentences
+from inferlens.views.compared.lines import full_names, groups, sentences, unit
 from inferlens.views.notes import Notes
 from inferlens.views.plain import plain
 from inferlens.views.table import Column, Document, Line, Table

@@ -8,8 +8,7 @@ command: https://docs.github.com/actions/reference/workflow-commands-for-github-
 from __future__ import annotations
 
 from inferlens.analysis.compare.cases import Compared, Verdict
-from inferlens.views.compared.lines import Line, figures, full_names
-from inferlens.views.compared.sentences import sentences
+from inferlens.views.compared.lines import Line, figures, full_names, sentences
 from inferlens.views.plain import plain
 
 _KINDS: dict[Verdict, str] = {"SLOWER": "error", "DID NOT RUN": "error", "UNDECIDED": "warning"}

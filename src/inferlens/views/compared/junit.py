@@ -10,8 +10,7 @@ from xml.etree import ElementTree as Xml
 
 from inferlens.analysis.compare.cases import Compared
 from inferlens.analysis.compare.environment_diff import about
-from inferlens.views.compared.lines import Group, Line, figures, groups
-from inferlens.views.compared.sentences import sentences
+from inferlens.views.compared.lines import Group, Line, figures, groups, sentences
 from inferlens.views.plain import plain
 
 _OUTCOMES = {"SLOWER": "failure", "DID NOT RUN": "error", "UNDECIDED": "skipped"}

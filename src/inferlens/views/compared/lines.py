@@ -1,19 +1,20 @@
-"""What all drawings of a comparison share: its cases under their models, named and written out as text."""
+"""What all drawings of a comparison share: its cases under their models, named and written out, and what is said of them."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from inferlens.analysis.compare.cases import Compared, ComparedCase
-from inferlens.analysis.compare.side import Side
+from inferlens.analysis.compare.cases import Compared, ComparedCase, Verdict
+from inferlens.analysis.compare.side import Side, notes_of
 from inferlens.record.record import Metric
 from inferlens.spec.case import Case
-from inferlens.units import ABSENT, change, change_range, listing, milliseconds, significant
+from inferlens.units import ABSENT, change, change_range, listing, milliseconds, percent, significant
 from inferlens.views.plain import plain
 
 UNITS: dict[Metric, str] = {"throughput": "per s"}  # milliseconds otherwise
+_MOST_NAMES = 3
 DIGITS = 4  # one more than elsewhere: the two medians of a line are to be told apart
 
 
@@ -27,12 +28,8 @@ class Line:
     candidate: str
     change: str
     interval: str
+    verdict: str
     notes: tuple[str, ...]
-
-    @property
-    def verdict(self) -> str:
-        """The verdict's word."""
-        return self.of.verdict
 
 
 @dataclass(frozen=True)
@@ -42,6 +39,9 @@ class Group:
     model: str
     headline: str
     lines: tuple[Line, ...]
+
+
+Named = Sequence[tuple[str, Line]]
 
 
 def groups(compared: Compared) -> list[Group]:
@@ -82,18 +82,13 @@ def unit(metric: Metric) -> str:
 
 def names(cases: Sequence[ComparedCase]) -> list[str]:
     """Names of one model's cases: backend, precision, and what else tells them apart."""
-    several = [len({value(each.case) for each in cases}) > 1 for value in (lambda c: str(c.batch), lambda c: c.device)]
-    found = [_name(each.case, *several) for each in cases]
-    hidden: tuple[Callable[[Case], str], ...] = (
-        lambda case: ", ".join(map(str, case.inputs)),
-        lambda case: case.weights or "",
-        lambda case: f"seed {case.seed}",
-    )
-    for word in hidden:
-        counts = Counter(found)
-        words = [word(each.case) if counts[name] > 1 else "" for each, name in zip(cases, found, strict=True)]
-        if len(set(words) - {""}) > (0 if "" in words else 1):
-            found = [" ".join(filter(None, pair)) for pair in zip(found, words, strict=True)]
+    batches, devices = len({each.case.batch for each in cases}) > 1, len({each.case.device for each in cases}) > 1
+    found = [_name(each.case, batches, devices) for each in cases]
+    for word in (lambda of: ", ".join(map(str, of.inputs)), lambda of: of.weights or "", lambda of: f"seed {of.seed}"):
+        counts, words = Counter(found), [word(each.case) for each in cases]
+        if len(set(words)) > 1:
+            pairs = zip(found, words, strict=True)
+            found = [f"{name} {word}".strip() if counts[name] > 1 else name for name, word in pairs]
     return [plain(name) for name in found]
 
 
@@ -122,7 +117,8 @@ def _line(of: ComparedCase, name: str, metric: Metric) -> Line:
         candidate=_median(of.candidate, metric),
         change=change(of.change),
         interval=change_range(interval.low, interval.high) if interval else ABSENT,
-        notes=tuple(plain(note) for note in (*reasons, *_notes(of.base, of.candidate))),
+        verdict=of.verdict,
+        notes=tuple(plain(note) for note in (*reasons, *notes_of(Base=of.base, Candidate=of.candidate))),
     )
 
 
@@ -134,11 +130,86 @@ def _median(side: Side, metric: Metric) -> str:
     return significant(side.median, DIGITS) if metric == "throughput" else milliseconds(side.median, DIGITS)
 
 
-def _notes(base: Side, candidate: Side) -> list[str]:
-    """What must be known of both sides, and of one alone."""
-    both = [note for note in base.notes if note in candidate.notes]
-    return [
-        *(f"Both sides: {note}" for note in both),
-        *(f"Base: {note}" for note in base.notes if note not in both),
-        *(f"Candidate: {note}" for note in candidate.notes if note not in both),
-    ]
+def sentences(compared: Compared) -> list[str]:
+    """What is to be said of ``compared``, the most important first."""
+    lines = full_names(compared)
+    found = (
+        _changed(lines, "SLOWER"),
+        _changed(lines, "FASTER"),
+        _rest(compared, lines),
+        _stopped(lines),
+        _unlike(compared),
+        _how_sure(compared),
+    )
+    return [sentence for sentence in found if sentence]
+
+
+def _of(lines: Named, verdict: Verdict) -> Named:
+    return [(name, line) for name, line in lines if line.verdict == verdict]
+
+
+def _changed(lines: Named, verdict: Verdict) -> str:
+    """``1 of 12 compared cases is slower: NAME, +7.22 % (+6.10 to +8.30 %).``"""
+    compared = sum(line.of.compared for _, line in lines)
+    found = sorted(_of(lines, verdict), key=lambda pair: -abs(pair[1].of.change or 0.0))
+    if not found:
+        return f"None of {compared:,} compared cases is slower." if verdict == "SLOWER" and compared > 1 else ""
+    told = [f"{name}, {line.change} ({line.interval})" for name, line in found[:_MOST_NAMES]]
+    of = f" of {compared:,} compared cases" if verdict == "SLOWER" and compared > 1 else ""
+    return f"{len(found):,}{of} {_are(len(found))} {verdict.lower()}: {'; '.join([*told, *_more(found)])}."
+
+
+def _rest(compared: Compared, lines: Named) -> str:
+    """How many are the same, undecided, or ran on neither side."""
+    same, undecided = (len(_of(lines, verdict)) for verdict in ("SAME", "UNDECIDED"))
+    neither = sum(line.of.on_neither for _, line in lines)
+    parts = [f"{same:,} {_are(same)} the same within {percent(compared.threshold)}"] if same else []
+    parts += [f"{undecided:,} {_are(undecided)} undecided"] if undecided else []
+    parts += [f"{neither:,} ran on neither side"] if neither else []
+    return f"{listing(parts)}." if parts else ""
+
+
+def _stopped(lines: Named) -> str:
+    """What has figures on one side alone."""
+    found = [(name, line) for name, line in _of(lines, "DID NOT RUN") if not line.of.on_neither]
+    if not found:
+        return ""
+    told = [f"{name} ({_where(line)})" for name, line in found[:_MOST_NAMES]]
+    return f"{len(found):,} cannot be compared: {'; '.join([*told, *_more(found)])}."
+
+
+def _where(line: Line) -> str:
+    return f"base: {line.of.base.state}" if line.of.candidate.ok else f"candidate: {line.of.candidate.state}"
+
+
+def _unlike(compared: Compared) -> str:
+    fields = list(dict.fromkeys(difference.field for difference in compared.differences if difference.unlike))
+    if not fields:
+        return ""
+    return f"The two sides differ in {listing(fields)}: the changes are not those of the software alone."
+
+
+def _how_sure(compared: Compared) -> str:
+    """What the changes are of, and what their intervals cover."""
+    better = "above 0 is faster" if compared.metric == "throughput" else "above 0 is slower"
+    start = f"Changes are of the median {compared.metric}; {better}."
+    ran = [case for case in compared.cases if case.compared]
+    if not ran:
+        return "Nothing could be compared."
+    counts = {side.processes for case in ran for side in (case.base, case.candidate)}
+    if max(counts) == 1:
+        return (
+            f"{start} One process on each side: how much processes differ is not known, so only large changes are "
+            "believed."
+        )
+    each = f"{max(counts):,} processes" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,} processes"
+    together = "The interval holds" if compared.comparisons == 1 else "All intervals together hold"
+    return f"{start} {each} on each side. {together} with {percent(compared.level)} confidence."
+
+
+def _more(found: Sequence[object]) -> list[str]:
+    return [f"and {len(found) - _MOST_NAMES:,} more"] if len(found) > _MOST_NAMES else []
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
