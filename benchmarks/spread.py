@@ -151,7 +151,7 @@ class Ours:
 def _ours(record: Record) -> Iterator[Answer]:
     spent = sum(phase.seconds for phase in record.phases if phase.name in ("warm-up", "steady state"))
     for metric in ("latency", "GPU time") if record.case.device == "cuda" else ("latency",):
-        kept = samples.of(record, metric).samples  # type: ignore[arg-type]
+        kept = samples.steady_samples(record, metric).samples  # type: ignore[arg-type]
         interval = median_interval(kept)
         yield {
             "tool": f"inferlens, {metric}", "median": statistics.median(kept), "measuring": spent,

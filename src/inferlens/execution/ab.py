@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inferlens.analysis.compare.ab_result import LEAST_ROUNDS, ABResult, End, Rule, notes_of, other_work
+from inferlens.analysis.compare.ab_result import LEAST_ROUNDS, ABResult, End, Rule, other_work
 from inferlens.analysis.compare.cases import Verdict
-from inferlens.analysis.compare.side import MISSING, Side, read
-from inferlens.analysis.interference.samples import CaseRuns, in_turns, of
+from inferlens.analysis.compare.side import MISSING, Side, notes_of, read
+from inferlens.analysis.interference.samples import CaseRuns, in_turns, steady_samples
 from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned, backends_named, expand
@@ -192,7 +192,7 @@ class ABRun:
         """The samples of a round."""
         if self.calls:
             return in_turns(pair, self.rule.metric)
-        return [of(record, self.rule.metric).samples for record in pair]
+        return [steady_samples(record, self.rule.metric).samples for record in pair]
 
     def _measured(self, order: Sequence[int], number: int) -> Iterator[Record]:
         """The records of a round; none after one that does not run to its end, if they come one after the other."""
@@ -239,7 +239,11 @@ class ABRun:
             interval=None if self._failed or not found else found.interval,
             base=base,
             candidate=candidate,
-            notes=(*other_work(self.pair[0].case, self.pair[1].case), *notes_of(base, candidate), *_dependence(found)),
+            notes=(
+                *other_work(self.pair[0].case, self.pair[1].case),
+                *notes_of(A=base, B=candidate),
+                *_dependence(found),
+            ),
             run=self.scheduler.id,
         )
 

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from inferlens.analysis.findings.warnings import bound_by, cautions, in_waves, on_other_card
-from inferlens.analysis.interference.samples import CaseRuns, card, in_rounds, latest, of
+from inferlens.analysis.interference.samples import CaseRuns, card, in_rounds, latest, steady_samples
 from inferlens.record.record import Agreement, Metric, Record, Warning, machine_name
 from inferlens.spec.case import Case, TensorSpec, with_batch
 from inferlens.stats.between_process import estimate, over_processes
@@ -214,7 +214,9 @@ def _rates(run: CaseRuns, batch: int | None) -> dict[str, Any]:
     found = estimate(run.windows)
     throughput = run.first.measurement("throughput")
     values: dict[str, Any] = {
-        name: geometric_mean([median(samples) for record in run.ran if (samples := of(record, metric).samples)])
+        name: geometric_mean(
+            [median(samples) for record in run.ran if (samples := steady_samples(record, metric).samples)]
+        )
         for name, metric in _PARTS.items()
     }
     values["in_flight"] = throughput.in_flight if throughput else None

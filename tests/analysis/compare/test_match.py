@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from inferlens import InferlensError
-from inferlens.analysis.compare.match import matches
+from inferlens.analysis.compare.side import matches
 from inferlens.record.record import Environment, Gpu
 from tests.analysis.compare.sides import ran
 from tests.views.samples import case

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferlens.analysis.interference.mark import mark
-from inferlens.analysis.interference.words import warnings
+from inferlens.analysis.interference.mark import mark, warnings
 from inferlens.record.machine import LEAST_KEPT, MachineLog
 from tests.analysis.interference.logs import cpu_log, during, gpu_log
 

@@ -201,18 +201,18 @@ def test_where_times_are_not_known_each_has_its_own() -> None:
 def test_the_gpu_time_of_a_disturbed_call_is_left_out_as_well() -> None:
     values = tuple(0.9 * value for value in FLAT)
     marks = Marks(count=len(FLAT), disturbed=(3,), discarded=(3,))
-    found = samples.of(with_metric("GPU time", values, marks=marks), "GPU time")
+    found = samples.steady_samples(with_metric("GPU time", values, marks=marks), "GPU time")
     assert found.samples == values[:3] + values[4:]
 
 
 def test_windows_of_throughput_are_not_the_calls_that_the_marks_are_of() -> None:
     marks = Marks(count=len(FLAT), disturbed=(3,), discarded=(3,))
     found = with_metric("throughput", FLAT, marks=marks)
-    assert samples.of(found, "throughput").samples == FLAT
+    assert samples.steady_samples(found, "throughput").samples == FLAT
     disturbed = with_metric("throughput", FLAT, window_marks=Marks(count=len(FLAT), disturbed=(0,), discarded=(0,)))
-    assert samples.of(disturbed, "throughput").samples == FLAT[1:]
+    assert samples.steady_samples(disturbed, "throughput").samples == FLAT[1:]
     assert latencies(disturbed).samples == FLAT
-    assert samples.of(made(), "throughput").samples == ()
+    assert samples.steady_samples(made(), "throughput").samples == ()
 
 
 # Several records

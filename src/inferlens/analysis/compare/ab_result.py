@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from inferlens.analysis.compare.cases import LEVELS, METRICS, Verdict
+from inferlens.analysis.compare.cases import Verdict, check, metric_of
 from inferlens.analysis.compare.side import Side
 from inferlens.errors import InferlensError
 from inferlens.record.record import Metric
@@ -48,21 +48,16 @@ class Rule(Struct, frozen=True, kw_only=True):
         Raises:
             InferlensError: if a value does not fit.
         """
-        names: dict[str, Metric] = {each.lower(): each for each in METRICS}
-        shown = names.get(metric.strip().lower().replace("-", " ").replace("_", " "))
-        if shown is None:
-            raise InferlensError(f"'{metric}' cannot be compared.", expected=listing(METRICS))
         rule = Rule(
-            metric=shown,
+            metric=metric_of(metric),
             threshold=parse_share(threshold) if isinstance(threshold, str) else threshold,
             level=parse_share(level) if isinstance(level, str) else level,
             max_rounds=max_rounds,
             within=parse_duration(within) if isinstance(within, str) else within,
         )
-        if not 0 < rule.threshold < 1:
+        check(rule.threshold, rule.level)
+        if rule.threshold >= 1:
             raise InferlensError("The threshold is out of range.", expected="such as 2%: a difference that matters")
-        if not LEVELS[0] <= rule.level <= LEVELS[1]:
-            raise InferlensError("The level is out of range.", expected="50% to 99.99%", hint="95%")
         if not LEAST_ROUNDS <= rule.max_rounds <= MOST_ROUNDS:
             said = f"{LEAST_ROUNDS} to {MOST_ROUNDS}, for there is no verdict before {LEAST_ROUNDS} rounds"
             raise InferlensError(f"{plural(rule.max_rounds, 'round')} at most is out of range.", expected=said)
@@ -148,12 +143,3 @@ def _shown(value: Any) -> str:
     if value is None or value == ():
         return "the model's own"
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
-
-
-def notes_of(base: Side, candidate: Side) -> list[str]:
-    """Notes of both sides, each with whose it is."""
-    both = [note for note in base.notes if note in candidate.notes]
-    found = [f"A and B: {note}" for note in both]
-    for name, side in (("A", base), ("B", candidate)):
-        found += [f"{name}: {note}" for note in side.notes if note not in both]
-    return found

@@ -17,8 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.compare.environment_diff import Difference, differences, refusal
-from inferlens.analysis.compare.match import matches
-from inferlens.analysis.compare.side import MISSING, WAVES, WRONG, Side, read
+from inferlens.analysis.compare.side import MISSING, WAVES, WRONG, Side, matches, read
 from inferlens.analysis.interference.samples import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.record.record import Metric, Record
@@ -141,8 +140,8 @@ def compare(
     Raises:
         InferlensError: if there is nothing to compare, the machines differ, or an argument is out of range.
     """
-    shown = _metric(metric)
-    _check(threshold, level)
+    shown = metric_of(metric)
+    check(threshold, level)
     (before, problems), (after, more) = _records(base), _records(candidate)
     found = matches(before, after)
     pairs = [match.pair for match in found if match.pair]
@@ -181,13 +180,12 @@ def _disturbed(run: CaseRuns | None) -> bool:
 
 
 def _did_not_run(case: Case, base: Side, candidate: Side) -> ComparedCase:
-    said = [("Base", base), ("Candidate", candidate)]
-    reasons = [
+    reason = " ".join(
         f"{name}: {'wrong outputs' if side.state == WRONG else side.state}. {side.reason}"
-        for name, side in said
+        for name, side in (("Base", base), ("Candidate", candidate))
         if not side.ok
-    ]
-    return ComparedCase(case=case, verdict="DID NOT RUN", reason=" ".join(reasons), base=base, candidate=candidate)
+    )
+    return ComparedCase(case=case, verdict="DID NOT RUN", reason=reason, base=base, candidate=candidate)
 
 
 def _judged(case: Case, base: Side, candidate: Side, result: statistics.Comparison, metric: Metric) -> ComparedCase:
@@ -210,15 +208,25 @@ def _judged(case: Case, base: Side, candidate: Side, result: statistics.Comparis
     )
 
 
-def _metric(word: str) -> Metric:
-    """The metric that a word means, however it is spelled: ``GPU time``, ``gpu-time``."""
-    for metric in METRICS:
-        if word.strip().lower().replace("-", " ").replace("_", " ") == metric.lower():
-            return metric
-    raise InferlensError(f"'{word}' cannot be compared.", expected=listing(METRICS))
+def metric_of(word: str) -> Metric:
+    """The metric that a word means, however it is spelled: ``GPU time``, ``gpu-time``.
+
+    Raises:
+        InferlensError: if it means none.
+    """
+    spelled = word.strip().lower().replace("-", " ").replace("_", " ")
+    found = next((metric for metric in METRICS if metric.lower() == spelled), None)
+    if found is None:
+        raise InferlensError(f"'{word}' cannot be compared.", expected=listing(METRICS))
+    return found
 
 
-def _check(threshold: float, level: float) -> None:
+def check(threshold: float, level: float) -> None:
+    """Refuses a threshold or a level that is out of range.
+
+    Raises:
+        InferlensError: if one is.
+    """
     if not (threshold > 0 and math.isfinite(threshold)):
         raise InferlensError("The threshold is not above 0.", expected="such as 2%: a difference that matters")
     if not LEVELS[0] <= level <= LEVELS[1]:

@@ -9,13 +9,13 @@ one side knows counts as a difference, but for the power limit, which old record
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
 from inferlens.analysis.interference.samples import card
 from inferlens.errors import InferlensError, one_line
-from inferlens.record.record import IN_TURNS, Gpu, Record
+from inferlens.record.record import IN_TURNS, Record
 from inferlens.units import byte_count, duration, percent, plural
 
 UNKNOWN = "unknown"
@@ -28,11 +28,9 @@ UNLIKE_VARIABLES = (
 # Systems and drivers keep a little memory to themselves, now more, now less.
 _SLACK_OF_MEMORY = 0.05
 _SLACK_OF_POWER = 1.0  # watts
-_NOT_FIXED = "not fixed"
-_BY_DEFAULT = "by default"
 
 Pair = tuple[Record, Record]
-ModelInfo = tuple[str, str, str, bool]
+Found = tuple[str, str, str, bool]
 
 
 class Difference(Struct, frozen=True):
@@ -74,45 +72,40 @@ def about(difference: Difference, cases: int) -> str:
     return "" if difference.cases == cases else f" ({difference.cases} of {plural(cases, 'case')})"
 
 
-def _of_pair(base: Record, candidate: Record) -> Iterator[ModelInfo]:
+def _of_pair(base: Record, candidate: Record) -> Iterator[Found]:
     on_gpu = base.case.device != "cpu"
-    for field, read, unlike in (*_MACHINE, *(_GPU if on_gpu else ()), *_SOFTWARE, *_BUDGET):
+    for field, read, unlike in (*_MACHINE, *(_GPU if on_gpu else ()), *_PROGRAM):
         yield from _differing(field, read(base), read(candidate), unlike)
     mine, theirs = base.environment, candidate.environment
     yield from _memories("memory", mine.memory, theirs.memory, unlike=False)
     if on_gpu:
-        yield from _memories("GPU memory", _gpu_memory(base), _gpu_memory(candidate), unlike=True)
-        yield from _power_limits(_power_limit(base), _power_limit(candidate))
-    for name in dict.fromkeys([*mine.variables, *theirs.variables]):
-        values = mine.variables.get(name, NOT_THERE), theirs.variables.get(name, NOT_THERE)
-        yield from _differing(name, *values, name in UNLIKE_VARIABLES)
-    for name in dict.fromkeys([*mine.libraries, *theirs.libraries]):
-        yield from _differing(name, mine.libraries.get(name, NOT_THERE), theirs.libraries.get(name, NOT_THERE), False)
+        one, other = (next((gpu.memory for gpu in each.gpus), None) for each in (mine, theirs))
+        yield from _memories("GPU memory", one, other, unlike=True)
+        limits = _power_limit(base), _power_limit(candidate)
+        if None not in limits and abs((limits[0] or 0) - (limits[1] or 0)) > _SLACK_OF_POWER:
+            yield "GPU power limit", f"{limits[0]:g} W", f"{limits[1]:g} W", True
+    yield from _mappings(mine.variables, theirs.variables, UNLIKE_VARIABLES)
+    yield from _mappings(mine.libraries, theirs.libraries)
     if base.status == candidate.status == "ok":  # one that failed may not have got as far as its model
         for field, read, unlike in _MODEL:
             yield from _differing(field, read(base), read(candidate), unlike)
 
 
-def _differing(field: str, base: str, candidate: str, unlike: bool) -> Iterator[ModelInfo]:
+def _differing(field: str, base: str, candidate: str, unlike: bool) -> Iterator[Found]:
     if base != candidate:
         yield field, base or UNKNOWN, candidate or UNKNOWN, unlike
 
 
-def _memories(field: str, base: int | None, candidate: int | None, unlike: bool) -> Iterator[ModelInfo]:
+def _mappings(base: Mapping[str, str], candidate: Mapping[str, str], unlike: Sequence[str] = ()) -> Iterator[Found]:
+    for name in dict.fromkeys([*base, *candidate]):
+        yield from _differing(name, base.get(name, NOT_THERE), candidate.get(name, NOT_THERE), name in unlike)
+
+
+def _memories(field: str, base: int | None, candidate: int | None, unlike: bool) -> Iterator[Found]:
     if base and candidate and abs(base - candidate) <= _SLACK_OF_MEMORY * max(base, candidate):
         return
     one, other = (byte_count(size) if size else "" for size in (base, candidate))
     yield from _differing(field, one, other, unlike)
-
-
-def _gpu_memory(record: Record) -> int | None:
-    gpus = record.environment.gpus
-    return gpus[0].memory if gpus else None
-
-
-def _power_limits(base: float | None, candidate: float | None) -> Iterator[ModelInfo]:
-    if base is not None and candidate is not None and abs(base - candidate) > _SLACK_OF_POWER:
-        yield "GPU power limit", f"{base:g} W", f"{candidate:g} W", True
 
 
 def _power_limit(record: Record) -> float | None:
@@ -122,9 +115,9 @@ def _power_limit(record: Record) -> float | None:
     return limits.pop() if len(limits) == 1 else None
 
 
-def _names(gpus: Sequence[Gpu]) -> str:
+def _names(record: Record) -> str:
     """``NVIDIA H200``, or ``8 x NVIDIA H200``."""
-    counts = Counter(gpu.name for gpu in gpus)
+    counts = Counter(gpu.name for gpu in record.environment.gpus)
     return ", ".join(name if count == 1 else f"{count} x {name}" for name, count in counts.items())
 
 
@@ -133,16 +126,13 @@ def _driver(record: Record) -> str:
     return record.environment.driver + (f" (CUDA {cuda})" if cuda else "")
 
 
-def _card(record: Record) -> str:
-    return card(record)[:16]
+def _here(name: str) -> Callable[[Record], str]:
+    """A field of the environment."""
+    return lambda record: _number(getattr(record.environment, name))
 
 
-def _clock(record: Record) -> str:
-    return ", ".join(dict.fromkeys(measurement.clock for measurement in record.measurements))
-
-
-def _number(value: int | None, absent: str = "") -> str:
-    return absent if value is None else f"{value:,}"
+def _number(value: int | str | None, absent: str = "") -> str:
+    return absent if value is None else value if isinstance(value, str) else f"{value:,}"
 
 
 def _time(seconds: float | None, absent: str = "") -> str:
@@ -151,37 +141,36 @@ def _time(seconds: float | None, absent: str = "") -> str:
 
 _Fields = tuple[tuple[str, Callable[[Record], str], bool], ...]
 _MACHINE: _Fields = (
-    ("CPU", lambda record: record.environment.cpu, True),
-    ("CPU cores", lambda record: _number(record.environment.cpu_cores), True),
-    ("CPU threads", lambda record: _number(record.environment.cpu_threads), True),
-    ("CPU governor", lambda record: record.environment.governor, True),
+    ("CPU", _here("cpu"), True),
+    ("CPU cores", _here("cpu_cores"), True),
+    ("CPU threads", _here("cpu_threads"), True),
+    ("CPU governor", _here("governor"), True),
 )
 _GPU: _Fields = (
-    ("GPUs", lambda record: _names(record.environment.gpus), True),
+    ("GPUs", _names, True),
     ("driver", _driver, True),
-    ("GPU card", _card, False),
+    ("GPU card", lambda record: card(record)[:16], False),
 )
-_SOFTWARE: _Fields = (
-    ("system", lambda record: record.environment.system, False),
-    ("container", lambda record: record.environment.container, False),
-    ("Python", lambda record: record.environment.python, False),
-    ("inferlens", lambda record: record.environment.inferlens, False),
-    ("git revision", lambda record: record.environment.git_revision, False),
-)
-_BUDGET: _Fields = (  # not the deadline, which ends a case and changes no number
+_PROGRAM: _Fields = (
+    ("system", _here("system"), False),
+    ("container", _here("container"), False),
+    ("Python", _here("python"), False),
+    ("inferlens", _here("inferlens"), False),
+    ("git revision", _here("git_revision"), False),
+    # Of the budget, not the deadline, which ends a case and changes no number.
     ("mode", lambda record: record.budget.mode, False),
     ("warm-up", lambda record: _number(record.budget.warmup, "until steady"), False),
     ("least warm-up", lambda record: _time(record.budget.warmup_seconds), False),
-    ("iterations", lambda record: _number(record.budget.iterations, _NOT_FIXED), False),
-    ("seconds", lambda record: _time(record.budget.seconds, _NOT_FIXED), False),
+    ("iterations", lambda record: _number(record.budget.iterations, "not fixed"), False),
+    ("seconds", lambda record: _time(record.budget.seconds, "not fixed"), False),
     ("stop", lambda record: record.budget.stop, False),
     ("half-width", lambda record: percent(record.budget.half_width), False),
-    ("max time", lambda record: _time(record.budget.max_time, _BY_DEFAULT), False),
+    ("max time", lambda record: _time(record.budget.max_time, "by default"), False),
 )
 _MODEL: _Fields = (
     ("inputs", lambda record: ", ".join(map(str, record.model.inputs)), True),
     ("parameters", lambda record: _number(record.model.parameters), False),
     ("weights", lambda record: record.model.weights_sha256[:12] or record.model.weights, False),
-    ("clock", _clock, False),
+    ("clock", lambda record: ", ".join(dict.fromkeys(each.clock for each in record.measurements)), False),
     ("measured", lambda record: "in turns" if record.facts.get(IN_TURNS) else "alone", False),
 )

@@ -19,7 +19,7 @@ from inferlens.analysis.findings import families
 from inferlens.analysis.findings import hints as cures
 from inferlens.analysis.findings.families import Family
 from inferlens.analysis.findings.hints import Hint
-from inferlens.analysis.interference.samples import latencies, of
+from inferlens.analysis.interference.samples import latencies, steady_samples
 from inferlens.analysis.profile.kernels import busy_of
 from inferlens.analysis.profile.layer_work import LayerWork, layer_work
 from inferlens.analysis.profile.layers import LayerRow, LayerTable, Runs, layer_table, runs_of
@@ -178,7 +178,7 @@ class Evidence:
 
     def measured(self, metric: Metric) -> float | None:
         """Median of another metric of the untouched calls."""
-        samples = of(self.record, metric).samples if self.record else ()
+        samples = steady_samples(self.record, metric).samples if self.record else ()
         return median(samples) if samples else None
 
     @property

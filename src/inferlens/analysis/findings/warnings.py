@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from inferlens.analysis.findings import hints as cures
-from inferlens.analysis.interference import words
-from inferlens.analysis.interference.samples import CaseRuns, Series, finite, latencies, of
+from inferlens.analysis.interference import mark
+from inferlens.analysis.interference.samples import CaseRuns, Series, finite, latencies, steady_samples
 from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Record, Warning
 from inferlens.stats.diagnostics import doubts
 from inferlens.stats.intervals import median_interval
@@ -56,7 +56,7 @@ OF_SEVERAL = {
 OF_THE_LENGTH = ("few-samples", "few-independent-samples", "drifting", "never-steady")
 # What follows from a record, and of which the backend knows what to do about it: see inferlens.analysis.findings.hints.
 OF_THE_BACKEND = ("host-bound",)
-# What follows from the machine's log; the advice depends on what disturbed: see inferlens.analysis.interference.words.
+# What follows from the machine's log; the advice depends on what disturbed: see inferlens.analysis.interference.mark.
 OF_THE_MACHINE = ("disturbed", "samples-left-out", "power-cap", "cpu-quota")
 # What only the process could know that measured; the advice stands beside the place where it is said.
 OF_THE_CASE = (
@@ -104,8 +104,8 @@ def _of_the_run(repeats: CaseRuns) -> Iterator[Warning]:
 def of_record(record: Record) -> list[Warning]:
     """What follows from one record's samples and log."""
     series = latencies(record)
-    found = list(words.warnings(record.marks, series.late)) if record.marks else []
-    found += words.warnings(record.window_marks) if record.window_marks else ()
+    found = list(mark.warnings(record.marks, series.late)) if record.marks else []
+    found += mark.warnings(record.window_marks) if record.window_marks else ()
     if series.not_finite:
         left = "1 sample is" if series.not_finite == 1 else f"{series.not_finite:,} samples are"
         found.append(_caution("not-finite", f"{left} negative or not finite, and left out."))
@@ -133,7 +133,7 @@ def has_figures(warning: Warning) -> bool:
 
 def _of_the_floor(record: Record) -> Iterator[Warning]:
     """How much of a short GPU time is launch and events; older records do not know."""
-    kernel, gpu = record.facts.get(EMPTY_KERNEL), of(record, "GPU time").samples
+    kernel, gpu = record.facts.get(EMPTY_KERNEL), steady_samples(record, "GPU time").samples
     floor = kernel.get("gpu_seconds") if isinstance(kernel, dict) else None
     if isinstance(floor, float) and gpu and floor >= FLOOR * median(gpu) > 0:
         known, whole = duration(floor), duration(median(gpu))
@@ -143,10 +143,12 @@ def _of_the_floor(record: Record) -> Iterator[Warning]:
 
 def bound_by(record: Record) -> str:
     """What a call on a GPU waits for most: ``host``, ``copies`` or ``GPU``; empty where that was not measured."""
-    latency, enqueue, gpu = (of(record, metric).samples for metric in ("latency", "enqueue time", "GPU time"))
+    latency, enqueue, gpu = (
+        steady_samples(record, metric).samples for metric in ("latency", "enqueue time", "GPU time")
+    )
     if not (latency and enqueue and gpu):
         return ""
-    copies = [of(record, metric).samples for metric in ("H2D time", "D2H time")]
+    copies = [steady_samples(record, metric).samples for metric in ("H2D time", "D2H time")]
     if all(copies) and sum(median(each) for each in copies) >= COPY_BOUND * median(gpu):
         return "copies"
     return "host" if median(enqueue) >= HOST_BOUND * median(latency) else "GPU"
@@ -186,7 +188,7 @@ def _fitting(record: Record, warning: Warning) -> str:
 
 def _of_throughput(record: Record) -> Iterator[Warning]:
     """How far the windows of throughput differ, where that is much."""
-    rates = of(record, "throughput").samples
+    rates = steady_samples(record, "throughput").samples
     middle = median(rates) if rates else 0.0
     if middle <= 0:
         return

@@ -1,7 +1,7 @@
 """Energy of one item, from a machine log: a value with its bounds, or the reason why there is none. Never a guess.
 
-What is measured is the whole board or package, whoever used it, idle power included. A GPU's counter of energy is used
-where it has one (Volta and later), else samples of its power, else nothing; CPUs have RAPL's counters or nothing.
+What is measured is the whole board or package, whoever used it, idle power included: by a GPU's counter of energy
+(Volta and later have one), and by the RAPL counters of CPUs.
 
 The value is the mean power inside the span times the seconds for one item, so the items must be spread evenly over it.
 The bounds are no confidence interval: they hold the value if the sensors are right within :data:`SENSOR` and readings
@@ -14,12 +14,10 @@ is right for loads that repeat faster than that and may be wrong for others, by 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
-
-from msgspec import Struct
+from collections.abc import Sequence
 
 from inferlens.analysis.interference.spans import cpu_busy, foreign
-from inferlens.record.machine import Energy, GpuSamples, MachineLog, Span
+from inferlens.record.machine import Energy, MachineLog, Span
 
 UPDATE = 0.1  # seconds between two values of NVML's counter of energy
 RAPL_UPDATE = 0.001  # seconds; Intel's Software Developer's Manual, volume 3, on RAPL's energy status
@@ -31,18 +29,6 @@ LEAST_SPAN = 1.0
 # A value whose bounds are further away than this is none.
 MOST_RELATIVE = 0.25
 LEAST_READINGS = 5
-
-
-class _Mean(Struct, frozen=True):
-    """Mean power over a span in watts, and how far it may be off, sensor apart, in watts."""
-
-    watts: float
-    off: float
-    basis: str
-
-
-class _None(Exception):
-    """There is no value; the text says why."""
 
 
 def energy_per_item(log: MachineLog, begin: float, end: float, items: int) -> Energy:
@@ -59,7 +45,11 @@ def energy_per_item(log: MachineLog, begin: float, end: float, items: int) -> En
         return Energy(reason=log.absent.get("gpu", "the GPU was not watched"))
     if _touches(foreign(log), begin, end):
         return Energy(reason="another process used the GPU meanwhile, whose energy cannot be told apart")
-    return _per_item(lambda: _gpu_mean(gpu, log, begin, end), begin, end, items)
+    if not gpu.energy:
+        why = log.absent.get("energy", "NVML has no counter of this GPU's energy")
+        return Energy(reason=why, seconds=end - begin, items=items)
+    basis = "NVML: counter of the board's energy"
+    return _counted(gpu.times, gpu.energy, begin, end, items, UPDATE, basis)
 
 
 def cpu_energy_per_item(log: MachineLog, begin: float, end: float, items: int) -> Energy:
@@ -70,91 +60,50 @@ def cpu_energy_per_item(log: MachineLog, begin: float, end: float, items: int) -
     if _touches(cpu_busy(log), begin, end):
         return Energy(reason="other processes kept the CPUs busy, whose energy cannot be told apart")
     basis = "RAPL: all CPU packages, whoever used them"
-    return _per_item(lambda: _counted(cpu.times, cpu.energy, begin, end, RAPL_UPDATE, basis), begin, end, items)
+    return _counted(cpu.times, cpu.energy, begin, end, items, RAPL_UPDATE, basis)
 
 
 def _touches(spans: Sequence[Span], begin: float, end: float) -> bool:
     return any(span.end > begin and span.begin < end for span in spans)
 
 
-def _per_item(mean: Callable[[], _Mean], begin: float, end: float, items: int) -> Energy:
-    seconds = end - begin
-    try:
-        if items <= 0 or seconds < LEAST_SPAN:
-            raise _None(f"{max(0, items)} items in {seconds:.2g} s are too few: {LEAST_SPAN:g} s are needed")
-        found = mean()
-    except _None as error:
-        return Energy(reason=str(error), seconds=seconds, items=items)
-    off = found.off + SENSOR * found.watts
-    if found.watts <= 0 or off > MOST_RELATIVE * found.watts:
-        reason = f"{found.watts:.3g} W over {seconds:.2g} s, uncertain by {off:.2g} W: too coarse to be of use"
-        return Energy(reason=reason, basis=found.basis, seconds=seconds, items=items)
-    each = seconds / items
-    return Energy(
-        joules=found.watts * each,
-        low=(found.watts - off) * each,
-        high=(found.watts + off) * each,
-        basis=found.basis,
-        seconds=seconds,
-        items=items,
-    )
-
-
-def _gpu_mean(gpu: GpuSamples, log: MachineLog, begin: float, end: float) -> _Mean:
-    if gpu.energy:
-        return _counted(gpu.times, gpu.energy, begin, end, UPDATE, "NVML: counter of the board's energy")
-    if gpu.power:
-        return _averaged(gpu, begin, end)
-    raise _None(log.absent.get("power", "NVML tells neither energy nor power"))
-
-
 def _counted(
-    times: Sequence[float], counter: Sequence[float | None], begin: float, end: float, update: float, basis: str
-) -> _Mean:
+    times: Sequence[float],
+    counter: Sequence[float | None],
+    begin: float,
+    end: float,
+    items: int,
+    update: float,
+    basis: str,
+) -> Energy:
     """From a counter, between the first sample inside the span and the last one.
 
     Either value may be as old as one update, so that up to one update's energy is missing, or too much.
     """
-    known = _inside(times, counter, begin, end)
-    if any(later[1] < earlier[1] for earlier, later in itertools.pairwise(known)):
-        raise _None("the counter of energy went back, as when the driver is loaded anew")
-    seconds = known[-1][0] - known[0][0]
-    watts = (known[-1][1] - known[0][1]) / seconds
-    return _Mean(watts, watts * update / seconds, basis)
+    span = end - begin
+    known = [pair for pair in zip(times, counter, strict=True) if pair[1] is not None and begin <= pair[0] <= end]
+    if reason := _useless(known, begin, end, items):
+        return Energy(reason=reason, seconds=span, items=items)
+    (first, low), (last, high) = known[0], known[-1]
+    watts = ((high or 0.0) - (low or 0.0)) / (last - first)
+    off = watts * (update / (last - first) + SENSOR)
+    if watts <= 0 or off > MOST_RELATIVE * watts:
+        reason = f"{watts:.3g} W over {span:.2g} s, uncertain by {off:.2g} W: too coarse to be of use"
+        return Energy(reason=reason, basis=basis, seconds=span, items=items)
+    joules, error = watts * span / items, off * span / items
+    return Energy(joules=joules, low=joules - error, high=joules + error, basis=basis, seconds=span, items=items)
 
 
-def _averaged(gpu: GpuSamples, begin: float, end: float) -> _Mean:
-    """From samples of power: trapezia between them.
-
-    Readings near the ends tell of the time before: by as much as power changed in the span, for as long as a reading's
-    own window and the time between two of them.
-    """
-    known = _inside(gpu.times, gpu.power, begin, end)
-    seconds = known[-1][0] - known[0][0]
-    joules = sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in itertools.pairwise(known))
-    swing = max(watts for _, watts in known) - min(watts for _, watts in known)
-    off = swing * (gpu.power_window + _widest(known)) / seconds
-    return _Mean(joules / seconds, off, f"NVML: samples of the board's power ({gpu.power_basis})")
-
-
-def _inside(
-    times: Sequence[float], values: Sequence[float | None], begin: float, end: float
-) -> list[tuple[float, float]]:
-    """Times and values inside the span.
-
-    Raises:
-        _None: if they are too few, or do not reach from one end of it to the other.
-    """
-    known = [
-        (time, value) for time, value in zip(times, values, strict=True) if value is not None and begin <= time <= end
-    ]
+def _useless(known: Sequence[tuple[float, float | None]], begin: float, end: float, items: int) -> str:
+    """Why no energy can be told from readings; empty if it can."""
+    if items <= 0 or end - begin < LEAST_SPAN:
+        return f"{max(0, items)} items in {end - begin:.2g} s are too few: {LEAST_SPAN:g} s are needed"
     if len(known) < LEAST_READINGS:
-        raise _None(f"{len(known)} readings in the span are too few: {LEAST_READINGS} are needed")
-    gap = 2 * _widest(known)
+        return f"{len(known)} readings in the span are too few: {LEAST_READINGS} are needed"
+    pairs = list(itertools.pairwise(known))
+    gap = 2 * max(later[0] - earlier[0] for earlier, later in pairs)
     if known[0][0] - begin > gap or end - known[-1][0] > gap:
-        raise _None("the watch did not cover the whole span")
-    return known
-
-
-def _widest(known: Sequence[tuple[float, float]]) -> float:
-    return max(later[0] - earlier[0] for earlier, later in itertools.pairwise(known))
+        return "the watch did not cover the whole span"
+    if any((later[1] or 0.0) < (earlier[1] or 0.0) for earlier, later in pairs):
+        return "the counter of energy went back, as when the driver is loaded anew"
+    return ""

@@ -4,12 +4,12 @@ Records keep every sample. What is left out, and why, is decided here and nowher
 records profit from better statistics:
 
 * samples that are no finite numbers, or negative;
-* samples that something on the machine disturbed, if the record's marks say to leave them out (``disturbance.mark``);
+* samples that something on the machine disturbed, if the record's marks say to leave them out (``mark``);
 * the beginning of a series that was not steady yet (``stats.steady``);
 * of two cases that took turns, what was taken before the other one was steady, too (:func:`in_turns`);
 * the end of a series that is slower than what was before while something disturbed the machine. The steady-state rule
   alone would believe the last level, whatever made it, and leave out the calm beginning. The beginning counts if it is
-  a third of the series at least, steady by itself, and a series that the rule of ``disturbance.mark`` would keep; what
+  a third of the series at least, steady by itself, and a series that the rule of ``mark`` would keep; what
   was disturbed in it is left out as well. Both parts are told apart by when their samples were taken.
 
 A case that was measured in several processes has several records, its :class:`CaseRuns`.
@@ -48,7 +48,7 @@ class Series:
     places: tuple[int, ...] = ()
 
 
-def of(record: Record, metric: Metric) -> Series:
+def steady_samples(record: Record, metric: Metric) -> Series:
     """The samples of a metric that statistics are of; none if the case did not run to its end.
 
     ``marks`` are of the calls whose latency was taken; other metrics of these calls, such as GPU time, have as many
@@ -108,7 +108,7 @@ def in_turns(pair: Sequence[Record], metric: Metric) -> list[Sequence[float]]:
     the machine as it was later, the other of all of it. Where too little would be left, or where it is not known when
     the samples were taken, each has its own.
     """
-    series = [of(record, metric) for record in pair]
+    series = [steady_samples(record, metric) for record in pair]
     begins = [_begins(record, metric) for record in pair]
     known = [(one, times) for one, times in zip(series, begins, strict=True) if one.places and times]
     low = max((times[one.places[0]] for one, times in known if one.unsteady), default=-math.inf)
@@ -131,7 +131,7 @@ def _begins(record: Record, metric: Metric) -> Sequence[float]:
 
 def latencies(record: Record) -> Series:
     """The latency samples of a record, in seconds; none if its case did not run to its end."""
-    return of(record, "latency")
+    return steady_samples(record, "latency")
 
 
 def finite(record: Record, metric: Metric) -> tuple[float, ...]:
@@ -183,7 +183,7 @@ class CaseRuns:
     @property
     def windows(self) -> list[Sequence[float]]:
         """Calls per second of each window of throughput, process by process."""
-        return [samples for record in self.ran if (samples := of(record, "throughput").samples)]
+        return [samples for record in self.ran if (samples := steady_samples(record, "throughput").samples)]
 
 
 def in_rounds(one: CaseRuns, other: CaseRuns) -> bool:
@@ -214,16 +214,12 @@ def latest(records: Sequence[Record]) -> list[CaseRuns]:
         runs.setdefault(case, {}).setdefault(record.run or record.id, []).append(record)
     found = []
     for mine in runs.values():
-        inside = [CaseRuns(tuple(sorted(each, key=_created))) for each in mine.values()]
+        inside = [CaseRuns(tuple(sorted(each, key=lambda record: record.created))) for each in mine.values()]
         last = max(inside, key=_ended)
         whole = [each for each in inside if last.cut_short and not each.cut_short and len(each.ran) > len(last.ran)]
         found.append(replace(max(whole, key=_ended), later=last.records) if whole else last)
     return found
 
 
-def _created(record: Record) -> str:
-    return record.created
-
-
-def _ended(repeats: CaseRuns) -> str:
-    return repeats.records[-1].created
+def _ended(runs: CaseRuns) -> str:
+    return runs.records[-1].created

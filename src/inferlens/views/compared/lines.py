@@ -1,4 +1,4 @@
-"""What all drawings of a comparison share: its cases under their models, named and written out, and what is said of them."""
+"""What all drawings of a comparison share: its cases under their models, in words, and sentences."""
 
 from __future__ import annotations
 
@@ -84,8 +84,11 @@ def names(cases: Sequence[ComparedCase]) -> list[str]:
     """Names of one model's cases: backend, precision, and what else tells them apart."""
     batches, devices = len({each.case.batch for each in cases}) > 1, len({each.case.device for each in cases}) > 1
     found = [_name(each.case, batches, devices) for each in cases]
-    for word in (lambda of: ", ".join(map(str, of.inputs)), lambda of: of.weights or "", lambda of: f"seed {of.seed}"):
-        counts, words = Counter(found), [word(each.case) for each in cases]
+    hidden = [
+        (", ".join(map(str, of.inputs)), of.weights or "", f"seed {of.seed}") for of in (each.case for each in cases)
+    ]
+    for words in zip(*hidden, strict=True):
+        counts = Counter(found)
         if len(set(words)) > 1:
             pairs = zip(found, words, strict=True)
             found = [f"{name} {word}".strip() if counts[name] > 1 else name for name, word in pairs]
