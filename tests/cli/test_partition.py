@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-import io
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from rich.console import Console
 
-from inferlens.cli.partition import document
-from inferlens.cli.partition_tables import Answer, headline, labels_of, place, show
+from inferlens.cli.partition_tables import Answer, document, place, told_apart
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.partition import Choice, Interruption, Operator, Partition, Segment, Side, partition_of
 from inferlens.record.record import Warning
 from inferlens.spec.case import Case
+from inferlens.views.table import render
 from tests.commands import inferlens
 
 if TYPE_CHECKING:
@@ -49,115 +47,78 @@ MIXED = partition_of(
 
 
 def shown(*results: tuple[Case, Partition | InferlensError], width: int = 110) -> str:
-    text = io.StringIO()
-    show([Answer(*each) for each in results], Console(file=text, width=width))
-    return text.getvalue()
+    return render(document([Answer(*each) for each in results]), width=width)
+
+
+def lines(text: str) -> list[str]:
+    return [" ".join(line.split()) for line in text.splitlines()]
 
 
 def test_counts_operators_breaks_and_choices_are_shown() -> None:
-    text = " ".join(shown((case(), MIXED)).split())
-    assert "torchvision:resnet18 · torch_tensorrt:dynamo · fp32 · batch 1 · TensorRT for RTX" in text
-    for words in (
-        "operators 5 in TensorRT 4 in PyTorch 1 engines 2 operators per engine 3, 1 segments 3",
-        "aten.relu.default 3 TensorRT",
-        "aten.linalg_inv_ex.default 1 PyTorch",
+    text = shown((case(), MIXED))
+    assert text.startswith("torchvision:resnet18 · torch_tensorrt:dynamo · fp32 · batch 1 · TensorRT for RTX\n")
+    for row in (
+        "operators 5", "in TensorRT 4", "in PyTorch 1", "engines 2", "operators per engine 3, 1", "segments 3",
+        "aten.relu.default 3/0", "aten.linalg_inv_ex.default 0/1",
         "between engines 1 and 2 inverse aten.linalg_inv_ex.default unsupported (no converter)",
-        "2 to 3 1 3 3 2 fewest segments",
-        "1 2 3, 1 4 3 in use",
-        "compute capability 8.9 was assumed",
-    ):
-        assert words in text
-
-
-def lines(text: str) -> list[list[str]]:
-    return [line.split() for line in text.splitlines()]
+        "1 2 3, 1 4 3 in use", "2 to 3 1 3 3 2 fewest segments",
+    ):  # fmt: skip
+        assert row in lines(text)
+    assert "compute capability 8.9 was assumed" in text
 
 
 def test_several_are_side_by_side_and_told_apart_by_what_differs() -> None:
     cases = [case(min_block_size=1, tf32=True), case(min_block_size=5, tf32=True)]
-    assert labels_of(cases) == ["min_block_size=1", "min_block_size=5"]
+    shared, labels = told_apart(cases)
+    assert labels == ["min_block_size=1", "min_block_size=5"]
+    assert shared == ["torch_tensorrt:dynamo", "fp32", "batch 1", "tf32=true"]
     text = shown((cases[0], MIXED), (cases[1], WHOLE))
-    assert ["min_block_size", "1", "5"] in lines(text)
-    assert text.splitlines()[0].endswith("fp32 · batch 1 · tf32=true · TensorRT for RTX")
     assert "What PyTorch runs with min_block_size=1" in text
-    assert "with min_block_size=5" not in text
     assert "What min_block_size changes with min_block_size=1" in text
-
-
-def test_headers_have_every_axis_that_differs_and_the_headline_none_of_them() -> None:
-    cases = [case(precision=precision, batch=batch, tf32=True) for batch in (1, 2) for precision in ("fp32", "fp16")]
-    text = shown(*((each, MIXED) for each in cases))
-    assert text.splitlines()[0] == "torchvision:resnet18 · torch_tensorrt:dynamo · tf32=true · TensorRT for RTX"
-    assert lines(text)[2:4] == [["precision", "fp32", "fp16", "fp32", "fp16"], ["batch", "1", "1", "2", "2"]]
-    assert text.count("What PyTorch runs") == 1, "said once of all"
-    several = [case("dynamo"), case("compile", tf32=True)]
-    assert lines(shown(*((each, MIXED) for each in several)))[2:4] == [
-        ["variant", "dynamo", "compile"], ["tf32", "default", "true"],
+    assert "runs with min_block_size=5" not in text
+    alike = [case(precision=precision, batch=batch) for batch in (1, 2) for precision in ("fp32", "fp16")]
+    assert told_apart(alike)[1] == ["fp32 batch 1", "fp16 batch 1", "fp32 batch 2", "fp16 batch 2"]
+    assert shown(*((each, MIXED) for each in alike)).count("What PyTorch runs") == 1, "said once of all"
+    assert told_apart([case(), case("compile", tf32=True)])[1] == [
+        "torch_tensorrt:dynamo", "torch_tensorrt:compile tf32=true",
     ]  # fmt: skip
-    assert "dynamo" not in headline(several, "TensorRT")
-
-
-def test_three_columns_fit_on_80() -> None:
-    cases = [case(min_block_size=size) for size in (1, 5, 100)]
-    name = "aten._native_batch_norm_legit_no_training.default"
-    part = partition_of([segment("TensorRT", *[name] * 20)], front_end="dynamo", min_block_size=1)
-    text = shown(*((each, part) for each in cases), width=80)
-    assert [name, "20/0", "20/0", "20/0"] in lines(text)
-    assert ["min_block_size", "1", "5", "100"] in lines(text)
-    assert ["operators", "per", "engine", "20", "20", "20"] in lines(text)
 
 
 def test_graph_breaks_have_rows_and_what_is_counted_is_said() -> None:
     graphs = [ENGINE, Segment("TensorRT", ENGINE.operators, 1), Segment("PyTorch", TORCH.operators, 2)]
     breaks = [Interruption(0, "Failed to trace print", "model.py line 7", ""), Interruption(1, "a jump")]
     part = partition_of(graphs, front_end="compile", min_block_size=1, interruptions=breaks)
-    text = shown((case("compile"), part))
-    found = [" ".join(line) for line in lines(text)]
+    text = shown((case("compile"), part), width=160)
     rows = (
         "between engines 1 and 2 the model itself Python, model.py line 7 graph break: Failed to trace print",
         "after engine 2 unknown Python graph break: a jump",
         "after engine 2 inverse aten.linalg_inv_ex.default unsupported (no converter)",
     )
-    assert [line for line in found if line in rows] == list(rows)
-    assert ["operators", "in", "graphs", "7"] in lines(text)
-    assert ["graph", "breaks", "(Python)", "2"] in lines(text)
-    assert "counted are the operators of 3 captured graphs" in " ".join(text.split())
-
-
-def test_breaks_between_graphs_without_engines_are_told_by_the_graphs() -> None:
-    graphs = [TORCH, Segment("PyTorch", TORCH.operators, 1)]
-    breaks = [Interruption(-1, "a print"), Interruption(0, "a jump")]
-    text = shown((case("compile"), partition_of(graphs, front_end="compile", min_block_size=5, interruptions=breaks)))
-    found = [" ".join(line) for line in lines(text)]
-    assert "before graph 1 unknown Python graph break: a print" in found
-    assert "after graph 1 unknown Python graph break: a jump" in found
+    assert [line for line in lines(text) if line in rows] == list(rows)
+    assert "graph breaks (Python) 2" in lines(text)
+    assert "the operators of 3 captured graphs" in text
 
 
 def test_what_is_not_known_is_said() -> None:
-    part = msgspec.structs.replace(MIXED, operators=None, in_tensorrt=None, engines=(None, None))
-    text = " ".join(shown((case("ts-trace"), part)).split())
-    assert "operators unknown in TensorRT unknown in PyTorch 1 engines 2 operators per engine ?, ?" in text
-
-
-def test_of_very_many_choices_it_is_said_how_many_are_shown() -> None:
-    text = shown((case(), msgspec.structs.replace(MIXED, ways=24)))
+    part = msgspec.structs.replace(MIXED, operators=None, in_tensorrt=None, engines=(None, None), ways=24)
+    text = shown((case("ts-trace"), part))
+    for row in ("operators unknown", "in TensorRT unknown", "operators per engine ?, ?"):
+        assert row in lines(text)
     assert "What min_block_size changes (2 of 24 results)" in text
 
 
 def test_warnings_are_shown_and_of_which_case() -> None:
-    text = io.StringIO()
     warned = Answer(case(tf32=True), WHOLE, [Warning("no-effect", "It does nothing.", "Leave it out there.")])
-    show([warned, Answer(case(), WHOLE)], Console(file=text, width=110))
-    assert "With tf32=true: It does nothing. Leave it out there." in text.getvalue()
-    data = json.loads(document([warned]))
-    assert data["partitions"][0]["warnings"][0]["code"] == "no-effect"
+    made = document([warned, Answer(case(), WHOLE)])
+    assert "With tf32=true: It does nothing. Leave it out there." in render(made)
+    assert json.loads(render(made, "json"))["partitions"][0]["warnings"][0]["code"] == "no-effect"
 
 
 def test_one_that_could_not_be_partitioned_leaves_the_others() -> None:
     failed = Unsupported("torch.export cannot take it.", hint="another")
     results = [(case(min_block_size=1), failed), (case(min_block_size=5), WHOLE)]
     assert "min_block_size=1: torch.export cannot take it." in shown(*results)
-    data = json.loads(document([Answer(*each) for each in results]))
+    data = json.loads(render(document([Answer(*each) for each in results]), "json"))
     assert data["schema"] == "inferlens.partitions/1"
     assert data["partitions"][0]["partition"] is None
     assert "cannot take it" in data["partitions"][0]["failure"]

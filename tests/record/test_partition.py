@@ -94,16 +94,12 @@ def test_many_sizes_are_thinned_out_and_the_largest_and_the_cases_own_stay(own: 
 
 
 def test_a_partition_crosses_a_process_border_whole() -> None:
-    part = partition_of(MIXED, front_end="dynamo", min_block_size=5, choices=choices_of(reaches_of([7, 3], 5), 5, at))
+    breaks = [Interruption(0, "print", "model.py line 7", ""), Interruption(1, "unknown to us")]
+    choices = choices_of(reaches_of([7, 3], 5), 5, at)
+    part = partition_of(MIXED, front_end="compile", min_block_size=5, choices=choices, interruptions=breaks)
     assert msgspec.json.decode(msgspec.json.encode(part), type=Partition) == part
     assert part.fewest is not None
-
-
-def test_graph_breaks_are_told_in_words_with_their_places() -> None:
-    breaks = [Interruption(0, "print", "model.py line 7", ""), Interruption(1, "unknown to us")]
-    part = partition_of(MIXED, front_end="compile", min_block_size=5, interruptions=breaks)
     assert part.graph_breaks == ("print (model.py line 7)", "unknown to us")
-    assert msgspec.json.decode(msgspec.json.encode(part), type=Partition) == part
 
 
 def test_partitions_of_older_records_can_be_read() -> None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -45,6 +44,11 @@ def build(
     Beside it goes what it was built from and for. 'inferlens bench model.engine' runs it. Without a GPU, TensorRT for
     RTX builds for the compute capabilities that are named.
     """
+    from inferlens.cli import screen
+    from inferlens.execution.build import build as build_file
+    from inferlens.execution.build import single
+    from inferlens.units import parse_duration
+
     given = [*(option or ())]
     if compute_capability is not None:
         given = with_capability(given, compute_capability, backend.partition(":")[0])
@@ -52,7 +56,17 @@ def build(
         "model": model, "precision": precision, "batch": batch, "option": given, "input": input or None,
         "weights": weights, "trust": trust, "seed": seed,
     }  # fmt: skip
-    show(run(words, backend, output, builds, rebuild, timeout), json)
+    check_output(output)
+    seconds = parse_duration(timeout)
+    case = single(words, backend)
+    with screen.busy(f"{model}: {case.backend_label}") as phase:
+        done = build_file(output, case, builds, trust=bool(trust), rebuild=rebuild, timeout=seconds, phase=phase)
+    screen.warnings(done.warnings)
+    assert done.found
+    if json:
+        screen.data(done.found)
+    else:
+        screen.text(text(done.found))
 
 
 def with_capability(given: list[str], capability: str, backend: str) -> list[str]:
@@ -79,25 +93,6 @@ def with_capability(given: list[str], capability: str, backend: str) -> list[str
     return given
 
 
-def run(words: dict[str, Any], backend: str, output: Path, builds: int, rebuild: bool, timeout: str) -> BuildReport:
-    """Builds in a process of its own."""
-    from inferlens.cli import screen
-    from inferlens.execution.build import build as build_file
-    from inferlens.execution.build import single
-    from inferlens.units import parse_duration
-
-    check_output(output)
-    seconds = parse_duration(timeout)
-    case = single(words, backend)
-    with screen.busy(f"{words['model']}: {case.backend_label}") as phase:
-        done = build_file(
-            output, case, builds, trust=bool(words["trust"]), rebuild=rebuild, timeout=seconds, phase=phase
-        )
-    screen.warnings(done.warnings)
-    assert done.found
-    return done.found
-
-
 def check_output(path: Path) -> None:
     """Refuses a file that could not be benchmarked or not be written, before the time of a build is spent.
 
@@ -110,15 +105,11 @@ def check_output(path: Path) -> None:
     from inferlens.models.provenance import beside
 
     try:
-        if path.is_dir() or not path.parent.is_dir():
-            problem = "is a folder" if path.is_dir() else "is in a folder that does not exist"
-            raise InferlensError(f"{path} {problem}.", expected="a file in a folder that exists")
+        if path.is_dir() or beside(path).is_dir():
+            taken = path if path.is_dir() else beside(path)
+            raise InferlensError(f"{taken} is a folder.", expected="the name of a file", hint="another --output")
         if path.suffix not in (".engine", ".plan"):
             raise InferlensError(f"{path} has no suffix of an engine.", hint=f"--output {path.with_suffix('.engine')}")
-        if beside(path).is_dir():
-            raise InferlensError(
-                f"{beside(path)} is a folder, and what {path.name} is built from goes there.", hint="another --output"
-            )
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{beside(path).name}."):  # as long as they get
             pass
     except OSError as error:
@@ -127,18 +118,8 @@ def check_output(path: Path) -> None:
         ) from error
 
 
-def show(report: BuildReport, as_json: bool) -> None:
-    """Prints the report: size, seconds, flavour, what for, where; and how far builds differ."""
-    from inferlens.cli import screen
-
-    if as_json:
-        screen.data(report)
-        return
-    sys.stdout.write(text(report))
-
-
 def text(report: BuildReport) -> str:
-    """The report in lines."""
+    """The report in lines: size, seconds, flavour, what for, where; and how far builds differ."""
     from inferlens import units
 
     took = "cached" if report.cached else f"built in {units.duration(report.seconds)}"

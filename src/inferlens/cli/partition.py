@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from inferlens.cli import options
 
-if TYPE_CHECKING:
-    from inferlens.cli.partition_tables import Answer
-
-SCHEMA = "inferlens.partitions/1"
 MODEL = "A name, a file or a factory, as for 'inferlens bench'."
 BACKEND = "A backend that divides a model, as name or name:variant."
 FORMAT = "table or json."
@@ -39,7 +33,7 @@ def partition(
     them could not be told.
     """
     from inferlens.cli import screen
-    from inferlens.cli.partition_tables import Answer, show
+    from inferlens.cli.partition_tables import Answer, document
     from inferlens.errors import InferlensError
     from inferlens.execution import build
 
@@ -62,27 +56,6 @@ def partition(
     failures = [each.result for each in answers if isinstance(each.result, InferlensError)]
     if len(failures) == len(answers):
         raise failures[0]
-    if json or format == "json":
-        sys.stdout.write(document(answers))
-    else:
-        show(answers, screen.output())
+    screen.document(document(answers), "json" if json else format)
     if failures:
         raise typer.Exit(2)
-
-
-def document(answers: Sequence[Answer]) -> str:
-    """Everything as JSON."""
-    import msgspec
-
-    from inferlens.errors import InferlensError
-
-    parts = [
-        {
-            "case": each.case,
-            "partition": None if isinstance(each.result, InferlensError) else each.result,
-            "failure": str(each.result) if isinstance(each.result, InferlensError) else "",
-            "warnings": each.warnings,
-        }
-        for each in answers
-    ]
-    return msgspec.json.format(msgspec.json.encode({"schema": SCHEMA, "partitions": parts}), indent=1).decode() + "\n"

@@ -7,9 +7,10 @@ not known is ``None``, and never a number.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -134,38 +135,23 @@ class Partition(Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-def partition_of(
-    segments: Sequence[Segment],
-    *,
-    front_end: str,
-    min_block_size: int,
-    choices: Sequence[Choice] = (),
-    ways: int = 0,
-    graph_breaks: Sequence[str] = (),
-    interruptions: Sequence[Interruption] = (),
-    flavour: str = "",
-    assumed_gpu: str = "",
-    note: str = "",
-) -> Partition:
-    """A partition from its segments, everything else counted."""
+def partition_of(segments: Sequence[Segment], **known: Any) -> Partition:
+    """A partition from its segments and the fields that are ``known``; everything else is counted."""
     engines = tuple(len(each.operators) for each in segments if each.runs_in == "TensorRT")
-    return Partition(
-        front_end=front_end,
-        min_block_size=min_block_size,
-        operators=sum(len(each.operators) for each in segments),
-        in_tensorrt=sum(engines),
-        engines=engines,
-        segments=tuple(segments),
-        breaks=breaks_of(segments),
-        graph_breaks=(*graph_breaks, *map(str, interruptions)),
-        interruptions=tuple(interruptions),
-        choices=tuple(choices),
-        ways=ways or len(choices),
-        fewest=fewest_segments(choices),
-        flavour=flavour,
-        assumed_gpu=assumed_gpu,
-        note=note,
-    )
+    choices, interruptions = tuple(known.get("choices", ())), tuple(known.get("interruptions", ()))
+    counted_fields = {
+        "operators": sum(len(each.operators) for each in segments),
+        "in_tensorrt": sum(engines),
+        "engines": engines,
+        "segments": tuple(segments),
+        "breaks": breaks_of(segments),
+        "graph_breaks": (*known.get("graph_breaks", ()), *map(str, interruptions)),
+        "interruptions": interruptions,
+        "choices": choices,
+        "ways": known.get("ways") or len(choices),
+        "fewest": fewest_segments(choices),
+    }
+    return Partition(**{**known, **counted_fields})
 
 
 def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
@@ -198,10 +184,7 @@ def breaks_of(segments: Sequence[Segment]) -> tuple[Break, ...]:
 
 def counted(names: Iterable[str]) -> dict[str, int]:
     """How often each name is there, in the order of their first."""
-    counts: dict[str, int] = {}
-    for name in names:
-        counts[name] = counts.get(name, 0) + 1
-    return counts
+    return dict(Counter(names))
 
 
 def reaches_of(sizes: Iterable[int], own: int) -> list[tuple[int, int]]:
