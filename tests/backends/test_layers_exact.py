@@ -15,10 +15,8 @@ from inferlens.models.model import Model
 from tests.backends import small
 from tests.backends.profiling.layered import (
     Attention,
-    Costly,
     Fused,
     Shared,
-    check,
     hooks,
     model,
     of,
@@ -98,12 +96,6 @@ def test_openvino_counts_each_run_by_itself() -> None:
     assert counter.times == pytest.approx([80e-6, 99e-6])
 
 
-def test_openvino_runs_are_put_together_from_several_models(tmp_path: Path) -> None:
-    layers = profiled("openvino:cpu", model(Costly, 1, 64, 28, 28), prepared(tmp_path), runs=7)
-    for layer in of(layers, "second"):
-        assert max(layer.times) < 10 * min(layer.times)
-
-
 def test_openvino_names_with_endings() -> None:
     from inferlens.backends.onnx.modules import Node, Origins
     from inferlens.backends.openvino.profile import originals
@@ -175,24 +167,6 @@ def test_files_without_module_paths_say_so(label: str, tmp_path: Path) -> None:
     assert not any(layer.modules for layer in layers.layers)
     assert "dynamo=True" in layers.absent["modules"]
     assert any("Conv" in layer.operators for layer in layers.layers)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_eager_layers_on_a_gpu(tmp_path: Path) -> None:
-    network = model(Costly, 8, 64, 224, 224)
-    inputs = small.arrays(network)
-    case = small.case("pytorch", device="cuda")
-    with small.backend("pytorch").prepare(network, case, prepared(tmp_path)) as runner:
-        assert isinstance(runner, LayerProfiler)
-        feed = runner.place(inputs)
-        for _ in range(3):
-            runner.infer(feed)
-        layers = runner.profile_layers(feed, 5)
-    check(layers, 5)
-    assert layers.timed == "GPU"
-    assert [layer.name for layer in layers.layers] == ["", "first", "second"]
-    assert 4 < seconds(of(layers, "second")) / seconds(of(layers, "first")) < 16
-    assert not hooks(network)
 
 
 def test_exported_programs_have_one_layer_and_say_why(tmp_path: Path) -> None:

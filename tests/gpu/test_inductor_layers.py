@@ -8,7 +8,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import nn  # noqa: E402
 
 from inferlens.backends.abilities import LayerProfiler  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
@@ -40,7 +39,7 @@ def profiled(label: str, network: Model, folder: Path, precision: str = "fp32", 
         found = runner.profile_layers(feed, RUNS)
     print(f"{label}\n{shown(found)}")  # seen where a test fails
     assert found.timed == "GPU"
-    assert found.clock.startswith("torch.profiler (CUPTI)")
+    assert found.clock.startswith("CUDA events" if label == "pytorch" else "torch.profiler (CUPTI)")
     check(found, RUNS)
     return found
 
@@ -57,14 +56,14 @@ def real(name: str) -> Model:
     return Model(f"torchvision:{name}", name, "module", (spec,), module=module)
 
 
-@pytest.mark.parametrize("label", [*INDUCTOR, TRACE, SCRIPT])
+@pytest.mark.parametrize("label", ["pytorch", *INDUCTOR, TRACE, SCRIPT])
 def test_costs_are_where_the_work_is(label: str, tmp_path: Path) -> None:
     found = profiled(label, layered(Costly, 8, 64, 112, 112), tmp_path)
     told = shown(found)
     first, second = seconds(of(found, "first")), seconds(of(found, "second"))
     assert second > 2 * first, told
     assert total(found, 0) > 0.3 * found.whole[0], told
-    assert all(layer.details["kernels"] for layer in found.layers), told
+    assert label == "pytorch" or all(layer.details["kernels"] for layer in found.layers), told
 
 
 @pytest.mark.parametrize("label", INDUCTOR)
@@ -125,23 +124,3 @@ def test_torchscript_attributes_transformers(label: str, way: str, tmp_path: Pat
     found = profiled(label, layered(Encoder, 4, 64, 32), tmp_path, **({way: True} if way else {}))
     assert known(found) > (0.5 if label == SCRIPT and way else 0.95)  # branches cannot be told apart there
     assert "layers.0" in {path for layer in found.layers for path in layer.modules} or (label == SCRIPT and way)
-
-
-def test_torchscript_fuses_on_a_gpu(tmp_path: Path) -> None:
-    """Its own fuser makes one kernel of what follows the linear layer."""
-
-    class Chain(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(64, 64)
-            self.act = nn.SiLU()
-            self.bound = nn.Tanh()
-
-        def forward(self, image: torch.Tensor) -> torch.Tensor:
-            return self.bound(self.act(self.linear(image)) * 2)
-
-    found = profiled(TRACE, layered(Chain, 256, 64), tmp_path)
-    linear, fused = found.layers
-    assert linear.modules == ("linear",)
-    assert fused.modules == ("act", "", "bound")
-    assert fused.operators == ("aten::silu", "aten::mul", "aten::tanh")

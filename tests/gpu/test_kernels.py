@@ -252,31 +252,6 @@ def test_kernels_of_other_libraries_are_seen(label: str, tmp_path: Path) -> None
         assert "torch_tensorrt:dynamo" in found.absent["details"]
 
 
-class Alternating(nn.Module):
-    """Launches one kernel more in every other call, and calls a module twice."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-        self.twice = nn.Linear(12, 12)
-        self.sometimes = nn.Sigmoid()
-
-    def forward(self, values: torch.Tensor) -> torch.Tensor:
-        self.calls += 1
-        values = self.twice(self.twice(values))
-        return self.sometimes(values) if self.calls % 2 else values
-
-
-def test_runs_that_differ_are_put_together(tmp_path: Path) -> None:
-    model = Model("alternating", "alternating", "module", (TensorSpec("values", (1, 12)),), module=Alternating().eval())
-    found = profiled("pytorch", model, tmp_path)
-    assert "not all runs" in found.absent["order"]
-    (sometimes,) = [each for each in found.kernels if each.modules == ("sometimes",)]
-    assert sum(time > 0 for time in sometimes.times) == RUNS / 2
-    assert sometimes.begins == ()
-    assert sum(each.calls for each in found.kernels if each.modules == ("twice",)) % 2 == 0, "both calls are its"
-
-
 def test_the_estimate_is_the_profilers(tmp_path: Path) -> None:
     with entered("pytorch", resnet18(), tmp_path) as runner:
         feed = runner.place(small.arrays(resnet18()))

@@ -28,19 +28,12 @@ def imported(library: str, title: str, extra: str) -> tuple[ModuleType | None, A
     """The imported library, or why it cannot be imported; ``extra`` is ours that installs it."""
     try:
         return importlib.import_module(library), None
-    except ModuleNotFoundError as error:
-        if error.name == library:
+    except Exception as error:  # a library that was built for another system can raise anything when it is loaded
+        if isinstance(error, ModuleNotFoundError) and error.name == library:
             missing = MissingLibrary(title, extra=extra)
             return None, Absence("", missing.what, missing.hint)
-        return None, _broken(title, error, extra)
-    except Exception as error:  # a library that was built for another system can raise anything when it is loaded
-        return None, _broken(title, error, extra)
-
-
-def _broken(title: str, error: Exception, extra: str) -> Absence:
-    return Absence(
-        "", f"{title} cannot be loaded: {first_lines(error)}", f"pip install --force-reinstall 'inferlens[{extra}]'"
-    )
+        hint = f"pip install --force-reinstall 'inferlens[{extra}]'"
+        return None, Absence("", f"{title} cannot be loaded: {first_lines(error)}", hint)
 
 
 def found(*libraries: str) -> bool:

@@ -39,10 +39,10 @@ class Configured:
         try:
             return msgspec.convert(case.options, cls.options, strict=False)
         except msgspec.ValidationError as error:
+            name = str(error).rpartition("$.")[2].rstrip("`")
             hints = get_type_hints(cls.options, include_extras=True)
-            name, value = next(pair for pair in case.options.items() if not _fits(pair[1], hints[pair[0]]))
             raise InferlensError(
-                f"The option {cls.name}.{name} does not take '{value}'.", expected=_taken(hints[name])
+                f"The option {cls.name}.{name} does not take '{case.options[name]}'.", expected=values_of(hints[name])
             ) from error
 
     @classmethod
@@ -65,25 +65,16 @@ class Configured:
         return Hint(f"{cls.name}.{option}={str(value).lower() if isinstance(value, bool) else value}")
 
 
-def _fits(value: Option, hint: Any) -> bool:
-    try:
-        msgspec.convert(value, hint, strict=False)
-    except msgspec.ValidationError:
-        return False
-    return True
-
-
-def _taken(hint: Any) -> str:
-    """What values an option takes, in words, by the type of its field."""
-    kind, told = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, None)
-    if get_origin(kind) is Literal:
-        return f"one of {', '.join(get_args(kind))}"
+def values_of(hint: Any) -> str:
+    """The type of an option as a user writes its values: ``true|false``, ``all|basic``, ``whole number, 0 or more``."""
+    kind, meta = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, None)
     if kind is bool:
-        return "true or false"
-    if kind is str:
-        return "text"
-    number = "a whole number" if kind is int else "a number"
-    least, most = getattr(told, "ge", None), getattr(told, "le", None)
+        return "true|false"
+    if get_origin(kind) is Literal:
+        return "|".join(map(str, get_args(kind)))
+    names = {int: "whole number", float: "number", str: "text", type(None): ""}
+    text = names[kind] if kind in names else " or ".join(filter(None, map(values_of, get_args(kind))))
+    least, most = getattr(meta, "ge", None), getattr(meta, "le", None)
     if least is None:
-        return number
-    return f"{number}, {least} or more" if most is None else f"{number} from {least} to {most}"
+        return text
+    return f"{text}, {least} or more" if most is None else f"{text} from {least} to {most}"

@@ -22,6 +22,7 @@ from msgspec import Meta, Struct
 from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.base import Backend, Capabilities, Inputs, Outputs, Preparation, Runner, Support
 from inferlens.backends.clocks import Clock, HostClock, Timings
+from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
 from inferlens.record.layer_profile import Layer, Layers, Tensor
 from inferlens.spec.case import Case, Option
@@ -176,22 +177,8 @@ class FakeRunner(Runner, LayerProfiler):
             TROUBLES[self._options.trouble]()
 
 
-def _raise() -> None:
-    raise RuntimeError("this backend was told to fail")
-
-
-def _unsupported() -> None:
-    from inferlens.errors import Unsupported
-
-    raise Unsupported("The operator 'aten.fake' is not supported.", hint="another backend")
-
-
-def _memory_error() -> None:
-    raise MemoryError("cannot allocate 1 TiB")
-
-
-def _segfault() -> None:
-    ctypes.string_at(0)
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _hang() -> None:
@@ -210,10 +197,10 @@ def _eat_memory() -> None:
 
 
 TROUBLES: dict[Trouble, Callable[[], Any]] = {
-    "raise": _raise,
-    "unsupported": _unsupported,
-    "memory error": _memory_error,
-    "segfault": _segfault,
+    "raise": lambda: _raise(RuntimeError("this backend was told to fail")),
+    "unsupported": lambda: _raise(Unsupported("The operator 'aten.fake' is not supported.", hint="another backend")),
+    "memory error": lambda: _raise(MemoryError("cannot allocate 1 TiB")),
+    "segfault": lambda: ctypes.string_at(0),
     "abort": os.abort,
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "exit": lambda: os._exit(0),

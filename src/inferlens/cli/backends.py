@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 
 import typer
 
@@ -59,6 +59,8 @@ def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
     """Name, values, default and description of each option of a backend."""
     import msgspec
 
+    from inferlens.backends.configured import values_of
+
     hints = get_type_hints(backend.options, include_extras=True)
     rows = []
     for field in msgspec.structs.fields(backend.options):
@@ -69,15 +71,3 @@ def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
             (field.name, values_of(kind), default.lower() if isinstance(field.default, bool) else default, description)
         )
     return rows
-
-
-def values_of(kind: Any) -> str:
-    """A type as a user writes its values: ``true|false``, ``all|basic``, ``number``."""
-    if kind is bool:
-        return "true|false"
-    if get_origin(kind) is Literal:
-        return "|".join(map(str, get_args(kind)))
-    names = {int: "whole number", float: "number", str: "text", type(None): ""}
-    if kind in names:
-        return names[kind]
-    return " or ".join(filter(None, (values_of(each) for each in get_args(kind))))

@@ -14,18 +14,11 @@ from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Inputs, Outputs
 from inferlens.backends.clocks import Clock, CudaClock
 from inferlens.backends.onnxruntime.providers import preload
-from inferlens.backends.onnxruntime.runner import OnnxRunner
+from inferlens.backends.onnxruntime.runner import TYPES, OnnxRunner
 from inferlens.backends.pytorch.runner import host_array
 from inferlens.errors import Unsupported
 
 Feed = dict[str, Any]
-# ONNX Runtime's name of a type: PyTorch's, and the number in onnx.TensorProto.DataType.
-TYPES = {
-    "tensor(float)": ("float32", 1), "tensor(uint8)": ("uint8", 2), "tensor(int8)": ("int8", 3),
-    "tensor(int16)": ("int16", 5), "tensor(int32)": ("int32", 6), "tensor(int64)": ("int64", 7),
-    "tensor(bool)": ("bool", 9), "tensor(float16)": ("float16", 10), "tensor(double)": ("float64", 11),
-    "tensor(bfloat16)": ("bfloat16", 16),
-}  # fmt: skip
 
 
 class CudaRunner(OnnxRunner):

@@ -28,10 +28,12 @@ from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case
 
 ERRORS_ONLY = 3
-NUMPY_TYPES = {
-    "tensor(float)": "float32", "tensor(float16)": "float16", "tensor(double)": "float64", "tensor(int64)": "int64",
-    "tensor(int32)": "int32", "tensor(int16)": "int16", "tensor(int8)": "int8", "tensor(uint8)": "uint8",
-    "tensor(bool)": "bool",
+# ONNX Runtime's name of a type: NumPy's and PyTorch's, and the number in onnx.TensorProto.DataType.
+TYPES = {
+    "tensor(float)": ("float32", 1), "tensor(uint8)": ("uint8", 2), "tensor(int8)": ("int8", 3),
+    "tensor(int16)": ("int16", 5), "tensor(int32)": ("int32", 6), "tensor(int64)": ("int64", 7),
+    "tensor(bool)": ("bool", 9), "tensor(float16)": ("float16", 10), "tensor(double)": ("float64", 11),
+    "tensor(bfloat16)": ("bfloat16", 16),
 }  # fmt: skip
 
 
@@ -98,7 +100,7 @@ class OnnxRunner(Runner, LayerProfiler):
         by_name = dict(zip((spec.name for spec in self.model.inputs), ordered(inputs, self.model.inputs), strict=True))
         return {
             node.name: (
-                np.ascontiguousarray(by_name[node.name], dtype=NUMPY_TYPES.get(node.type, "float32")),
+                np.ascontiguousarray(by_name[node.name], dtype=_numpy_type(node.type)),
                 node.type,
             )
             for node in self._loaded.get_inputs()
@@ -232,6 +234,12 @@ class CpuRunner(OnnxRunner):
     def collect(self, outputs: Bound) -> Outputs:
         """See :class:`~inferlens.backends.base.Runner`."""
         return [as_output(value.numpy()) for value in outputs.binding.get_outputs()]
+
+
+def _numpy_type(name: str) -> str:
+    """NumPy's type of that name of ONNX Runtime's; of one that NumPy lacks, float32."""
+    found, _ = TYPES.get(name, ("float32", 1))
+    return "float32" if found == "bfloat16" else found
 
 
 def as_output(array: Any) -> Array:
