@@ -21,11 +21,12 @@ import msgspec
 import pytest
 
 from inferlens import cli
-from inferlens.execution import scheduler, worker
+from inferlens.execution import scheduler, trace, worker
 from inferlens.execution import subprocess as processes
-from inferlens.execution.protocol import Answered, Event, Job, Order, Task, TaskResult, result_of
+from inferlens.execution.protocol import Answered, Event, Job, Observer, Order, Task, TaskResult, result_of
 from inferlens.execution.subprocess import Outcome
 from inferlens.record.record import Status
+from inferlens.spec.plan import Plan
 
 
 def started(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -69,6 +70,14 @@ def launch(
 def ended(status: Status, reason: str = "", tail: tuple[str, ...] = ()) -> Outcome[Any]:
     """How a process ended that did not answer."""
     return Outcome(TaskResult(status=status, reason=reason), answered=False, tail=tail)
+
+
+def traced(folder: Path, **words: Any) -> list[trace.Traced]:
+    """Cases traced by torch.profiler, without the command."""
+    steps = {name: words.pop(name) for name in trace.Tracing.__struct_fields__ if name in words}
+    tensorboard = words.pop("tensorboard", None)
+    plan = Plan.from_words({"output": str(folder), **words})
+    return list(trace.run(plan, trace.tracing_of(**steps), tensorboard, Observer()))
 
 
 def stay(patch: pytest.MonkeyPatch) -> None:

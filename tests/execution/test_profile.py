@@ -5,15 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import inferlens
 from inferlens.errors import InferlensError
 from inferlens.execution import profile as profiling
 from inferlens.execution import subprocess as processes
-from inferlens.execution.protocol import Observer
+from inferlens.execution.protocol import Observer, TaskResult
+from inferlens.execution.scheduler import Scheduler
+from inferlens.execution.subprocess import Outcome
 from inferlens.record.layer_profile import Profile
 from inferlens.record.profile_store import load_profiles
+from inferlens.record.record import Environment, Gpu
+from inferlens.record.work import Ceilings
+from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
 from tests import commands
 
@@ -129,3 +135,74 @@ def test_kernels_are_of_a_gpu(tmp_path: Path) -> None:
     assert kernels.phases == ()
     (folder,) = {path.parent for path in tmp_path.rglob("profile-*.json")}
     assert sorted(path.name for path in folder.glob("profile-*.json")) == ["profile-kernel.json", "profile-layer.json"]
+
+
+# The ceilings of devices: measured once for a machine and kept; they never fail a profile.
+
+MACHINE = Environment(cpu="a processor", cpu_threads=4, gpus=(Gpu(name="a GPU"),), libraries={"torch": "2.14"})
+CPU, GPU = Case(model="x:y", backend="pytorch"), Case(model="x:y", backend="tensorrt", device="cuda", threads=2)
+FAST = Ceilings(device="a processor", bandwidth=1e9, rates={"fp32": 1e9})
+
+
+class Launched:
+    """Stands for the process that measures."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.jobs: list[profiling.CeilingsJob] = []
+        self.outcome: Outcome[Ceilings] = Outcome(TaskResult(found=FAST))
+
+    def __call__(self, task: object, job: profiling.CeilingsJob, *, timeout: float) -> Outcome[Ceilings]:
+        self.jobs.append(job)
+        return self.outcome
+
+    def asked(self, *cases: Case, rebuild: bool = False, **machine: Any) -> list[Ceilings]:
+        """The ceilings of one command's cases."""
+        scheduler = Scheduler(Plan(model=("x:y",), output=str(self.folder), rebuild=rebuild))
+        vars(scheduler)["environment"] = msgspec.structs.replace(MACHINE, **machine)
+        known: dict[Path, Ceilings] = {}
+        return [profiling.ceilings_of(case, scheduler, known) for case in cases]
+
+
+@pytest.fixture
+def launched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Launched:
+    made = Launched(tmp_path)
+    monkeypatch.setattr(processes, "launch", made)
+    return made
+
+
+def test_ceilings_are_measured_once_for_each_machine_library_device_and_number_of_threads(launched: Launched) -> None:
+    assert launched.asked(CPU, CPU) + launched.asked(CPU) == [FAST] * 3
+    launched.asked(GPU, msgspec.structs.replace(GPU, threads=4), msgspec.structs.replace(CPU, threads=2))
+    assert [(job.name, job.device, job.threads) for job in launched.jobs] == [
+        ("a processor", "cpu", None), ("a GPU", "cuda", None), ("a processor", "cpu", 2),
+    ]  # fmt: skip
+    for machine in ({"cpu": "another"}, {"libraries": {"torch": "2.15"}}, {"variables": {"OMP_NUM_THREADS": "1"}}):
+        launched.asked(CPU, **machine)
+    assert len(launched.jobs) == 6
+    launched.asked(CPU, CPU, rebuild=True)
+    assert len(launched.jobs) == 7
+
+
+def test_disturbed_or_broken_ceilings_are_not_kept(launched: Launched, tmp_path: Path) -> None:
+    disturbed = msgspec.structs.replace(FAST, disturbed="Somebody interrupted.")
+    launched.outcome = Outcome(TaskResult(found=disturbed))
+    assert launched.asked(CPU, CPU) == [disturbed] * 2
+    launched.outcome = Outcome(TaskResult(found=FAST))
+    assert launched.asked(CPU) == [FAST]
+    (file,) = (tmp_path / ".cache").iterdir()
+    for content in (b"", b"{", b'{"device": 3}', b"[" * 100_000):
+        file.write_bytes(content)
+        assert launched.asked(CPU) == [FAST]
+    assert len(launched.jobs) == 6
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [commands.ended("crashed", "killed by SIGSEGV"), Outcome(TaskResult(status="failed", reason="killed by SIGSEGV"))],
+)
+def test_ceilings_that_cannot_be_measured_have_a_reason(launched: Launched, outcome: Outcome[Ceilings]) -> None:
+    launched.outcome = outcome
+    (found,) = launched.asked(CPU)
+    assert (found.bandwidth, found.absent) == (0.0, {"all": "killed by SIGSEGV"})
+    assert not list((launched.folder / ".cache").iterdir())

@@ -13,10 +13,10 @@ pytest.importorskip("torchvision")
 
 import inferlens  # noqa: E402
 from inferlens.backends.tensorrt.flavours import find  # noqa: E402
-from inferlens.execution import trace as tracing  # noqa: E402
 from inferlens.execution.trace import Traced  # noqa: E402
 from inferlens.trace import Category, read  # noqa: E402
 from inferlens.trace.analysis import Analysis  # noqa: E402
+from tests.commands import traced  # noqa: E402
 
 VARIANT = next((variant for variant in ("trt", "rtx") if find(variant)[0] is not None), "")
 pytestmark = [
@@ -27,7 +27,7 @@ needs_tensorrt = pytest.mark.skipif(not VARIANT, reason="needs TensorRT or Tenso
 
 
 def taken(folder: Path, **words: Any) -> list[Traced]:
-    return tracing.trace("resnet18", device="cuda", output=str(folder / "out"), **words)
+    return traced(folder / "out", model="resnet18", device="cuda", **words)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from inferlens.backends import BACKENDS, reference_of
-from inferlens.backends.base import Absence, Capabilities
+from inferlens.backends.base import Capabilities
 from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.model import ModelInfo
 from inferlens.spec.case import AXES, Axis, Case, Option, split_label
@@ -234,37 +234,22 @@ def installed(backend: str, can: Capabilities) -> str:
 def nothing_runs(
     found: Sequence[ModelInfo], devices: Sequence[str], capabilities: Mapping[str, Capabilities]
 ) -> InferlensError:
-    """That no backend runs these models here, with what those lack that would.
-
-    Args:
-        found: the models.
-        devices: those asked for; empty: any.
-        capabilities: what the backends that are asked for can do here, by name.
-    """
-    formats = listing(list(dict.fromkeys(model.format for model in found)))
-    on = f" on {listing(devices)}" if devices else ""
-    lacking = dict(pair for model in found for pair in _lacking(model, devices, capabilities))
+    """That no backend runs these models on these devices (none: on any), with what those lack that take them."""
     reasons: dict[str, list[str]] = {}
-    for label, absence in lacking.items():
-        reasons.setdefault(absence.reason.rstrip("."), []).append(label)
-    said = "; ".join(f"{listing(labels)}: {reason}" for reason, labels in reasons.items())
-    cures = list(dict.fromkeys(absence.hint for absence in lacking.values()))
-    return InferlensError(
-        f"No backend here runs models of format {formats}{on}.{f' {said}.' if said else ''}",
-        hint=cures[0] if len(cures) == 1 and cures[0] else "inferlens doctor",
-    )
-
-
-def _lacking(
-    model: ModelInfo, devices: Sequence[str], capabilities: Mapping[str, Capabilities]
-) -> Iterator[tuple[str, Absence]]:
-    """What each backend lacks that takes the model's format, by its label: one absence each."""
-    for name, can in capabilities.items():
-        if model.format not in can.formats:
-            continue
+    hints: set[str] = set()
+    for model, (name, can) in itertools.product(found, capabilities.items()):
         built_by = model.origin.variant if model.origin else ""
         variant = built_by if built_by in BACKENDS.get(name).variants else installed(name, can)
-        for absence in can.absent:
+        for absence in can.absent if model.format in can.formats else ():
             if absence.variant in ("", variant) and (not absence.device or not devices or absence.device in devices):
-                yield f"{name}:{absence.variant}" if absence.variant else name, absence
+                labels = reasons.setdefault(absence.reason.rstrip("."), [])
+                labels += {f"{name}:{absence.variant}".rstrip(":")} - {*labels}
+                hints.add(absence.hint)
                 break
+    formats = listing(list(dict.fromkeys(model.format for model in found)))
+    on = f" on {listing(devices)}" if devices else ""
+    said = "; ".join(f"{listing(labels)}: {reason}" for reason, labels in reasons.items())
+    return InferlensError(
+        f"No backend here runs models of format {formats}{on}.{f' {said}.' if said else ''}",
+        hint="".join(hints) if len(hints) == 1 and hints != {""} else "inferlens doctor",
+    )

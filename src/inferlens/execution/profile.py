@@ -32,7 +32,7 @@ from inferlens.record.files import write_whole
 from inferlens.record.kernel_profile import Kernels
 from inferlens.record.layer_profile import Layers, Level, Profile
 from inferlens.record.profile_store import save
-from inferlens.record.record import Environment, ModelFacts, Record
+from inferlens.record.record import ModelFacts, Record
 from inferlens.record.work import Ceilings, Work
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
@@ -160,7 +160,7 @@ def run(
     observer.planned(cases)
     profiles = []
     with scheduled(plan, observer, cases, model) as scheduler:
-        ceilings = CeilingsCache(scheduler.cache, scheduler.environment, plan.rebuild)
+        known_ceilings: dict[Path, Ceilings] = {}
         for planned in cases:
             record, folder = scheduler.measure(planned)
             for level in levels:
@@ -169,7 +169,7 @@ def run(
                 save(folder, made)
                 if made.status == "ok" and made.work and made.work.modules:
                     observer.doing(f"{planned.case.label}: what the device reaches at best")
-                    made = replace(made, ceilings=ceilings.of(planned.case))
+                    made = replace(made, ceilings=ceilings_of(planned.case, scheduler, known_ceilings))
                     save(folder, made)
                 profiles.append((made, folder))
     return profiles
@@ -230,50 +230,29 @@ def measure_ceilings(job: CeilingsJob, child: Child) -> Ceilings:  # noqa: ARG00
     return ceilings.measure(job.device, job.name, job.threads)
 
 
-class CeilingsCache:
-    """The ceilings of one machine's devices: measured where a profile needs them, in a process of their own, and kept
-    in the cache folder for as long as machine and library stay.
+def ceilings_of(case: Case, scheduler: Scheduler, known: dict[Path, Ceilings]) -> Ceilings:
+    """The ceilings of the device and threads of ``case``; without a bandwidth, and with the reason, if there are none.
 
-    Those that something else on the machine made lower are used once and not kept.
+    They are measured in a process of their own, and kept in the cache folder for as long as machine and library stay.
+    Those that something else on the machine made lower are used once, for they are among the ``known``, and not kept.
     """
-
-    def __init__(self, cache: Path, environment: Environment, rebuild: bool = False) -> None:
-        """
-        Args:
-            cache: the folder of what is worth keeping between cases.
-            environment: the machine and its libraries.
-            rebuild: whether what is kept is to be measured anew, once.
-        """
-        self._cache = cache
-        self._environment = environment
-        self._rebuild = rebuild
-        self._known: dict[Path, Ceilings] = {}
-
-    def of(self, case: Case) -> Ceilings:
-        """Those of the device and threads of ``case``; without a bandwidth, and with the reason, if there are none."""
-        machine = self._environment
-        threads = case.threads if case.device == "cpu" else None
-        if case.device == "cpu":
-            device = machine.cpu or "CPU"
-            own: list[object] = [machine.cpu_threads, threads]
-        else:
-            device, own = machine.gpus[0].name if machine.gpus else case.device, [machine.driver]
-        depends = [RECIPE, device, *own, machine.libraries.get(CEILINGS_LIBRARY), sorted(machine.variables.items())]
-        name = f"ceilings-{hashlib.sha256(msgspec.json.encode(depends)).hexdigest()[:12]}.json"
-        file = self._cache / name
-        if file not in self._known:
-            kept = None if self._rebuild else _read(file)
-            self._known[file] = kept or _measured(CeilingsJob(device=case.device, name=device, threads=threads), file)
-        return self._known[file]
-
-
-def _measured(job: CeilingsJob, file: Path) -> Ceilings:
-    result = subprocess.launch(measure_ceilings, job, timeout=CEILINGS_TIMEOUT).result
-    if result.found is None:
-        return Ceilings(device=job.name, bandwidth=0.0, rates={}, absent={"all": result.reason})
-    if not result.found.disturbed:
-        write_whole(file, msgspec.json.format(msgspec.json.encode(result.found), indent=1) + b"\n")
-    return result.found
+    machine, cpu = scheduler.environment, case.device == "cpu"
+    threads = case.threads if cpu else None
+    name = (machine.cpu or "CPU") if cpu else machine.gpus[0].name if machine.gpus else case.device
+    own: list[object] = [machine.cpu_threads, threads] if cpu else [machine.driver]
+    depends = [RECIPE, name, *own, machine.libraries.get(CEILINGS_LIBRARY), sorted(machine.variables.items())]
+    file = scheduler.cache / f"ceilings-{hashlib.sha256(msgspec.json.encode(depends)).hexdigest()[:12]}.json"
+    if file in known:
+        return known[file]
+    found = None if scheduler.plan.rebuild else _read(file)
+    if found is None:
+        job = CeilingsJob(device=case.device, name=name, threads=threads)
+        result = subprocess.launch(measure_ceilings, job, timeout=CEILINGS_TIMEOUT).result
+        found = result.found or Ceilings(device=name, bandwidth=0.0, rates={}, absent={"all": result.reason})
+        if result.found and not found.disturbed:
+            write_whole(file, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+    known[file] = found
+    return found
 
 
 def _read(file: Path) -> Ceilings | None:

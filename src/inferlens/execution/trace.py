@@ -48,10 +48,6 @@ LITTLE = 0.5  # a smaller share of a step in what the profiler sees is told
 TRACE = "trace.json.gz"
 LEAST = {"wait": 0, "warmup": 0, "active": 1, "repeat": 1}
 FLAGS = ("stacks", "memory", "shapes")
-STEPS_ALONE = (
-    "The traces of {} have the steps alone: on the CPU torch.profiler sees operators of PyTorch, and it calls none. "
-    "Its layers: inferlens profile MODEL --level layer"
-)
 LITTLE_SEEN = (
     "The traces of {} have {} of a step in operators of PyTorch, and torch.profiler sees no others on the CPU. "
     "All its layers: inferlens profile MODEL --level layer"
@@ -203,8 +199,6 @@ class Traced(Struct, frozen=True, kw_only=True):
         if self.case.device == "cuda":
             missing = NO_OPERATORS if gpu else NO_GPU
             return "" if gpu and operators else missing.format(label)
-        if not operators:
-            return STEPS_ALONE.format(label)
         return LITTLE_SEEN.format(label, percent(operators)) if operators < LITTLE else ""
 
 
@@ -216,31 +210,6 @@ def tracing_of(**words: Any) -> Tracing:
     """
     values: dict[str, Any] = {name: count(name, words[name], least) for name, least in LEAST.items() if name in words}
     return Tracing(**values, **{name: flag(name, words[name]) for name in FLAGS if name in words})
-
-
-def trace(
-    model: Any,
-    *,
-    tensorboard: str | Path | None = None,
-    observer: Observer | None = None,
-    **words: Any,
-) -> list[Traced]:
-    """Traces a model on the backends of this machine.
-
-    Args:
-        model: a name, a file or a factory, or several.
-        tensorboard: folder for log folders of TensorBoard, one for each case; by default traces are kept as records
-            are.
-        observer: told what happens; by default nothing is shown.
-        words: the fields of :class:`Tracing`, and those of :func:`inferlens.bench` that say what to run.
-
-    Raises:
-        InferlensError: if the model or the words mean nothing. A case that cannot be traced says why.
-    """
-    steps = {name: words.pop(name) for name in Tracing.__struct_fields__ if name in words}
-    plan = Plan.from_words({**words, "model": model})
-    folder = None if tensorboard is None else Path(tensorboard)
-    return list(run(plan, tracing_of(**steps), folder, observer or Observer()))
 
 
 def run(plan: Plan, tracing: Tracing, tensorboard: Path | None, observer: Observer) -> Iterator[Traced]:
