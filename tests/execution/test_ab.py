@@ -41,11 +41,6 @@ def test_twice_as_fast_is_decided_at_the_first_look(tmp_path: Path) -> None:
     assert "FASTER: B takes 0.500 times as long as A (0.500 to 0.500), with 95 % confidence" in duel.sentence
 
 
-def test_the_other_way_round_it_is_slower(tmp_path: Path) -> None:
-    duel = ab(tmp_path, "fake:fast", "fake:steady")
-    assert (duel.verdict, duel.exit_code, duel.ratio) == ("SLOWER", 1, pytest.approx(2.0))
-
-
 @pytest.mark.parametrize(
     ("latency", "words", "verdict"),
     [
@@ -146,18 +141,11 @@ def test_a_side_that_fails_ends_it(tmp_path: Path, side: str) -> None:
     assert len(load_records([tmp_path]).records) == (1 if side == "A" else 2)
 
 
-def test_wrong_outputs_are_never_faster(tmp_path: Path) -> None:
-    duel = ab(tmp_path, "fake:steady", "fake:fast error=0.1")
+@pytest.mark.parametrize(("b", "said"), [("fake:fast error=0.1", "B, wrong"), ("fake:fast cuda", "only on cpu")])
+def test_what_is_wrong_or_cannot_run_here_is_never_faster(tmp_path: Path, b: str, said: str) -> None:
+    duel = ab(tmp_path, "fake:steady", b)
     assert (duel.verdict, duel.exit_code, duel.ratio) == ("DID NOT RUN", 4, None)
-    assert "B, wrong" in duel.sentence
-
-
-def test_what_cannot_run_here_is_said_before_anything_is_measured(tmp_path: Path) -> None:
-    duel = ab(tmp_path, "fake:steady", "fake:fast cuda")
-    assert duel.verdict == "DID NOT RUN"
-    assert "only on cpu" in duel.sentence
-    (record,) = load_records([tmp_path]).records
-    assert record.status == "unsupported"
+    assert said in duel.sentence
 
 
 def test_a_process_that_fails_later_leaves_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,7 +212,3 @@ def test_bad_input_is_refused(tmp_path: Path, a: str, b: str, words: dict[str, A
     with pytest.raises(InferlensError, match=said):
         ab(tmp_path, a, b, **words)
     assert not list(tmp_path.rglob("record.json"))
-
-
-def test_the_metric_may_be_spelled_as_a_person_would() -> None:
-    assert Rule.from_words("gpu-time", 0.02, 0.95, 20, 600).metric == "GPU time"

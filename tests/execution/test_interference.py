@@ -101,19 +101,10 @@ def test_windows_of_throughput_may_ask_for_it_too(windows_disturbed: bool, repea
     assert LEAST_KEPT > 6
 
 
-def test_a_case_that_nobody_watched_or_that_measured_nothing() -> None:
+def test_what_is_not_known_has_no_marks() -> None:
     for told, log in ((answer(), None), (TaskResult(status="failed"), cpu_log())):
         found = interference(ON_CPU, told, log)
-        assert (found.machine, found.marks, found.energy, found.cpu_energy, found.repeat) == (
-            None,
-            None,
-            None,
-            None,
-            False,
-        )
-
-
-def test_samples_of_which_nobody_knows_when_have_no_marks() -> None:
+        assert (found.machine, found.marks, found.energy, found.cpu_energy, found.repeat) == (*[None] * 4, False)
     old = msgspec.structs.replace(latencies(), begins=())
     assert interference(ON_CPU, answer(old), cpu_log()).marks is None
 
@@ -126,33 +117,23 @@ def test_the_log_is_kept_for_the_time_of_the_samples() -> None:
     assert found.machine.cpu.times == (2.5, 3.0, 3.5, 4.0, 4.5)
 
 
-def test_energy_is_of_an_item_and_of_the_device() -> None:
-    """300 W for 8 s over 800 calls of 8 items each."""
-    found = interference(ON_GPU, answer(), gpu_log(energy=lambda time: 300 * time))
-    assert found.energy is not None
-    assert found.energy.joules == pytest.approx(300 * 8 / (COUNT * 8))
-    assert found.energy.items == COUNT * 8
-    assert found.cpu_energy is None
-    other = interference(ON_CPU, answer(), cpu_log(energy=lambda time: 40 * time))
-    assert other.cpu_energy is not None
-    assert other.cpu_energy.joules == pytest.approx(40 * 8 / (COUNT * 8))
-    assert other.energy is None
-
-
-def test_energy_of_throughput_alone_counts_the_calls_of_its_windows() -> None:
-    found = interference(ON_GPU, answer(windows()), gpu_log(energy=lambda time: 300 * time)).energy
-    assert found is not None
-    assert found.items == 10 * 100 * 8
-
-
-@pytest.mark.parametrize(("on", "log"), [(ON_GPU, gpu_log(energy=lambda time: 300 * time)), (ON_CPU, cpu_log())])
-def test_there_is_no_energy_with_cold_caches(on: Any, log: Any) -> None:
-    cold = msgspec.structs.replace(on, cold=True)
-    found = interference(cold, answer(), log)
-    energy = found.energy or found.cpu_energy
+@pytest.mark.parametrize(
+    ("on", "log", "measured", "joules", "items"),
+    [
+        (ON_GPU, gpu_log(energy=lambda time: 300 * time), latencies(), 300 * 8 / (COUNT * 8), COUNT * 8),
+        (ON_CPU, cpu_log(energy=lambda time: 40 * time), latencies(), 40 * 8 / (COUNT * 8), COUNT * 8),
+        (ON_GPU, gpu_log(energy=lambda time: 300 * time), windows(), 300 * 8 / 8000, 10 * 100 * 8),
+    ],
+)
+def test_energy_is_of_an_item_and_of_the_device(on: Any, log: Any, measured: Any, joules: float, items: int) -> None:
+    found = interference(on, answer(measured), log)
+    energy, other = (found.energy, found.cpu_energy) if on is ON_GPU else (found.cpu_energy, found.energy)
     assert energy is not None
-    assert energy.joules is None
-    assert "flushed" in energy.reason
+    assert (energy.joules, energy.items, other) == (pytest.approx(joules), items, None)
+    flushed = interference(msgspec.structs.replace(on, cold=True), answer(measured), log)
+    energy = flushed.energy or flushed.cpu_energy
+    assert energy is not None
+    assert (energy.joules, "flushed" in energy.reason) == (None, True)
 
 
 def test_device_memory_is_that_of_the_watch_with_its_basis() -> None:
@@ -166,15 +147,11 @@ def test_device_memory_is_that_of_the_watch_with_its_basis() -> None:
     assert (found.device_peak, "whole device" in found.device_basis) == (600, True)
 
 
-def test_memory_of_a_case_on_the_cpu_is_its_own() -> None:
+def test_memory_is_known_of_a_case_that_failed_and_on_the_cpu_is_its_own() -> None:
     own = Memory(host_peak=10, host_basis="ru_maxrss")
     log = msgspec.structs.replace(gpu_log(), peak_case_memory=700)
     assert interference(ON_CPU, answer(memory=own), log).memory == own
     assert interference(ON_GPU, answer(memory=own), gpu_log()).memory == own
-
-
-def test_memory_is_known_of_a_case_that_failed() -> None:
-    log = msgspec.structs.replace(gpu_log(), peak_case_memory=700)
     assert interference(ON_GPU, TaskResult(status="out of memory"), log).memory.device_peak == 700
 
 

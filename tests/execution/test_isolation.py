@@ -16,7 +16,6 @@ import pytest
 import inferlens
 from inferlens.execution import survey
 from inferlens.execution.benchmark import BenchmarkJob, Measured, Reference, benchmark
-from inferlens.execution.protocol import Began
 from inferlens.execution.subprocess import launch, oom_kills
 from inferlens.record.store import load_records
 from inferlens.views.rows import rows
@@ -76,16 +75,6 @@ def test_a_hang_is_killed_at_its_deadline_and_shows_where_it_hung(tmp_path: Path
     assert any("_hang" in line for line in record.output_tail)
 
 
-def test_a_count_that_the_time_does_not_suffice_for_is_told(tmp_path: Path) -> None:
-    (record,) = bench_fake(tmp_path, iterations=2000, max_time="300ms", mode="latency")
-    assert len(record.samples("latency")) < 2000
-    (warning,) = record.warnings
-    assert warning.code == "not-reached"
-    assert warning.message.endswith("of 2,000 samples.")
-    (enough,) = bench_fake(tmp_path, iterations=50, max_time="300ms", mode="latency")
-    assert enough.warnings == ()
-
-
 def test_the_longest_time_is_also_that_of_throughput_alone(tmp_path: Path) -> None:
     words = {"mode": "throughput", "iterations": None, "seconds": "5s"}
     (long,), (short,) = (bench_fake(tmp_path, max_time=each, **words) for each in (None, "200ms"))
@@ -100,25 +89,16 @@ def test_the_longest_time_is_also_that_of_throughput_alone(tmp_path: Path) -> No
 
 
 def test_a_deadline_in_the_middle_of_throughput_keeps_the_latencies(tmp_path: Path) -> None:
-    (record,) = bench_fake(tmp_path, ["fake.trouble=hang", "fake.when=throughput"], timeout="5s")
-    assert record.status == "ok"
-    assert len(record.samples("latency")) == 50
-    assert record.samples("throughput") == ()
+    options = ["fake.trouble=hang", "fake.when=throughput"]
+    (record,) = bench_fake(tmp_path, options, timeout="5s")
+    assert (record.status, len(record.samples("latency")), record.samples("throughput")) == ("ok", 50, ())
     assert record.agreement is not None
     assert record.agreement.agrees
-    (warning,) = record.warnings
-    assert warning.code == "throughput-missing"
-    assert "5 s" in warning.message
-    assert "--timeout" in warning.advice
+    assert [warning.code for warning in record.warnings] == ["throughput-missing"]
     (row,) = rows([record])
-    assert row.median == pytest.approx(0.004)
-    assert row.iterations_per_second is None
-
-
-def test_a_deadline_in_the_middle_of_throughput_alone_is_one(tmp_path: Path) -> None:
-    options = ["fake.trouble=hang", "fake.when=throughput"]
-    (record,) = bench_fake(tmp_path, options, timeout="5s", mode="throughput", iterations=None)
-    assert record.status == "timed out"
+    assert (row.median, row.iterations_per_second) == (pytest.approx(0.004), None)
+    (alone,) = bench_fake(tmp_path, options, timeout="5s", mode="throughput", iterations=None)
+    assert alone.status == "timed out"
 
 
 def test_rubbish_on_the_output_disturbs_nothing(tmp_path: Path) -> None:
@@ -161,25 +141,6 @@ def test_a_missing_reference_is_said_and_counts_as_unchecked(tmp_path: Path) -> 
     found = outcome.result.found.agreement
     assert found
     assert (found.agrees, "no memory" in found.reason) == (None, True)
-
-
-def test_a_process_killed_from_outside_becomes_a_row(tmp_path: Path) -> None:
-    job = BenchmarkJob(
-        case=inferlens.Case(model="fake:demo", backend="fake", variant="steady", options={"trouble": "hang"}),
-        budget=inferlens.Budget(iterations=5, warmup=1),
-        folder=str(tmp_path),
-        cache=str(tmp_path),
-        reference=Reference(name="fake", missing="none"),
-    )
-
-    def kill(event: object) -> None:
-        if event == Began("first inference"):
-            (child,) = psutil.Process().children()
-            child.kill()
-
-    outcome = launch(benchmark, job, timeout=60, on_event=kill)
-    assert outcome.result.status == "crashed"
-    assert outcome.result.reason == "killed by SIGKILL, during first inference"
 
 
 COMMAND = [

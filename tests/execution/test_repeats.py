@@ -37,14 +37,11 @@ CALM = cpu_log(cpus=4)
 LOUD = cpu_log(cpus=4, others=during(0.0, 10.0, 3.9, 0.0), busy=4.0)
 
 
-def test_without_repeats_the_order_is_that_of_the_plan() -> None:
-    cases = [*ABLE, UNABLE]
-    assert in_rounds(cases, 1, seed=0) == [(planned, 0) for planned in cases]
-
-
-@pytest.mark.parametrize("repeats", [2, 5])
+@pytest.mark.parametrize("repeats", [1, 2, 5])
 def test_each_case_runs_so_often_round_after_round(repeats: int) -> None:
-    turns = in_rounds(ABLE, repeats, seed=0)
+    turns = in_rounds([UNABLE, *ABLE], repeats, seed=0)
+    assert [repeat for planned, repeat in turns if planned is UNABLE] == [0], "what cannot run is said once"
+    turns = [each for each in turns if each[0] is not UNABLE]
     assert [repeat for _, repeat in turns] == [number for number in range(repeats) for _ in ABLE]
     assert Counter(planned.case.backend for planned, _ in turns) == {planned.case.backend: repeats for planned in ABLE}
 
@@ -58,12 +55,6 @@ def test_the_order_is_drawn_anew_for_each_round_and_from_the_seed() -> None:
     assert orders(0) != orders(1)
     assert len(set(orders(0))) > 3
     assert len({order[0] for seed in range(20) for order in orders(seed)}) == len(ABLE)
-
-
-def test_what_cannot_run_here_is_said_once() -> None:
-    turns = in_rounds([UNABLE, *ABLE], 3, seed=0)
-    assert [repeat for planned, repeat in turns if planned is UNABLE] == [0]
-    assert len(turns) == 3 * len(ABLE) + 1
 
 
 @pytest.mark.usefixtures("one_process")
@@ -125,35 +116,24 @@ def measured(folder: Path, patch: pytest.MonkeyPatch, machine: Machine) -> tuple
     return record, ear
 
 
-def test_a_calm_case_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(CALM)
-    record, ear = measured(tmp_path, monkeypatch, machine)
-    assert machine.attempts == 1
-    assert not [what for what in ear.told if "disturbed" in what]
-    assert record.marks is not None
-    assert record.marks.disturbed == ()
-
-
+@pytest.mark.parametrize(
+    ("logs", "disturbed", "why"),
+    [((CALM,), 0, ""), ((LOUD, CALM), 0, ""), ((LOUD, LOUD), 400, "also when the case was measured again")],
+    ids=["calm", "disturbed once", "disturbed twice"],
+)
 def test_a_disturbed_case_is_measured_once_more_and_the_second_time_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: Any, disturbed: int, why: str
 ) -> None:
-    machine = Machine(LOUD, CALM)
+    machine = Machine(*logs)
     record, ear = measured(tmp_path, monkeypatch, machine)
-    assert machine.attempts == 2
-    assert ear.told[-1] == f"disturbed, so once more: {record.case.label}"
-    assert record.facts["attempt"] == 2
+    assert machine.attempts == record.facts["attempt"] == len(logs)
+    assert [what for what in ear.told if "disturbed" in what] == [
+        f"disturbed, so once more: {record.case.label}" for _ in logs[1:]
+    ]
     assert record.marks is not None
-    assert (record.marks.disturbed, record.marks.repeat) == ((), False)
-
-
-def test_disturbed_twice_it_keeps_all_samples_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(LOUD, LOUD)
-    record, _ = measured(tmp_path, monkeypatch, machine)
-    assert machine.attempts == 2
-    assert record.marks is not None
-    assert len(record.marks.disturbed) == 400
-    assert (record.marks.discarded, record.marks.repeat) == ((), False)
-    assert "also when the case was measured again" in record.marks.why
+    assert (len(record.marks.disturbed), record.marks.discarded, record.marks.repeat) == (disturbed, (), False)
+    assert why in record.marks.why
+    assert [phase.name for phase in record.phases] == ["load", "build", "first inference", "warm-up", "steady state"]
 
 
 def test_disturbed_twice_in_its_second_half_alone_the_first_half_counts(
@@ -241,9 +221,3 @@ def test_what_is_measured_in_turns_has_its_second_time_at_once(tmp_path: Path, m
     words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path), "repeats": 2}
     records = inferlens.bench("fake:demo", backend="fake:noisy", option="fake.latency=10", **words)
     assert [record.facts["attempt"] for record in records] == [2, 3]
-
-
-def test_what_was_prepared_first_is_what_preparing_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record, _ = measured(tmp_path, monkeypatch, Machine(LOUD, CALM))
-    assert [phase.name for phase in record.phases] == ["load", "build", "first inference", "warm-up", "steady state"]
-    assert record.facts["attempt"] == 2

@@ -56,10 +56,6 @@ class Partitioner(ABC):
         """
 
 
-ABILITIES: dict[str, type[ABC]] = {"save": Saver, "build": Builder, "partition": Partitioner}
-"""The abilities of backends, by the method that each consists of."""
-
-
 class LayerProfiler(ABC):
     """An ability of a runner: it can time its layers, if it was prepared for the level ``layer``."""
 

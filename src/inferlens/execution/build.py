@@ -114,8 +114,7 @@ def save(path: Path, case: Case, **more: Any) -> TaskResult[None]:
     _check_able(case, Saver, "save")
     with _written(path):
         before = own_weight_file(path) if path.suffix == ".onnx" else None
-        with _folder_of(path):
-            done = _beside(path, lambda new: _done(save_model, FileJob, case, path=str(new), **more))
+        done = _beside(path, lambda new: _done(save_model, FileJob, case, path=str(new), **more))
         if before and own_weight_file(path) != before:
             before.unlink(missing_ok=True)
     return done
@@ -173,7 +172,8 @@ def _done(
         if isinstance(event, Began):
             phase(event.phase)
 
-    with _cache(cache), tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
+    with _no_empty_folders(cache / "kept"), tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
+        made(cache, "another folder to work in")
         job = kind(case=case, folder=folder, cache=str(cache.resolve()), **fields)
         outcome = subprocess.launch(task, job, timeout=timeout, on_event=heard)
     outcome.found(case.label)
@@ -213,7 +213,7 @@ def _saves(name: str) -> dict[str, str]:
 
 
 @contextmanager
-def _folder_of(path: Path) -> Iterator[None]:
+def _no_empty_folders(path: Path) -> Iterator[None]:
     """Folders that were made meanwhile for ``path`` are gone again where nothing was put into them."""
     missing = [folder for folder in path.parents if not folder.exists()]
     try:
@@ -225,18 +225,11 @@ def _folder_of(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _cache(folder: Path) -> Iterator[None]:
-    """The folder of what is worth keeping, there; gone again if nothing was kept and it was not there before."""
-    with _folder_of(folder / "kept"):
-        made(folder, "another folder to work in")
-        yield
-
-
-@contextmanager
 def _written(path: Path) -> Iterator[None]:
     """Says which file it was that could not be written."""
     try:
-        yield
+        with _no_empty_folders(path):
+            yield
     except OSError as error:
         raise InferlensError(
             f"{path} cannot be written: {error.strerror}.", hint="another name, or a folder that you may write to"
