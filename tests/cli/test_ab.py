@@ -56,16 +56,6 @@ def test_json_is_all_that_standard_output_has(tmp_path: Path) -> None:
     assert data["rule"]["within"] == 600.0
 
 
-def test_show_and_compare_read_what_it_leaves(tmp_path: Path) -> None:
-    for folder in ("before", "after"):
-        words = ("--output", folder, "--batch", "8")
-        assert inferlens("ab", "fake:demo", "fake", "fake:fast", *QUICK, *words, cwd=tmp_path).returncode == 0
-    assert "fake:fast" in inferlens("show", "before", cwd=tmp_path).stdout
-    done = inferlens("compare", "before", "after", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "SAME" in done.stdout
-
-
 @pytest.mark.parametrize("calls", [5, 9])
 def test_an_interrupted_one_says_how_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, calls: int) -> None:
     """In the first round, and in the third: the model, the backends and the reference are three calls of their own."""

@@ -15,7 +15,7 @@ from inferlens.analysis.compare.cases import METRICS, Verdict
 from inferlens.record.record import Environment
 from inferlens.views.compared import FORMATS
 from tests.analysis.compare.sides import broken, ran, saved
-from tests.commands import inferlens, started
+from tests.commands import inferlens
 from tests.views.samples import WRONG, case
 
 OTHER = case("openvino")
@@ -50,20 +50,6 @@ def test_exit_codes(tmp_path: Path, records, code, word) -> None:
     assert done.returncode == code, done.stdout
     assert word in done.stdout
     assert not done.stderr
-
-
-def test_in_a_process_of_its_own(tmp_path: Path, base: Path) -> None:
-    candidate(tmp_path, [*ran(seconds=15e-3), *ran(OTHER)])
-    done = started("compare", "base", "new", cwd=tmp_path)
-    assert done.returncode == 1, done.stderr
-    assert "SLOWER" in done.stdout
-    assert done.stdout == inferlens("compare", "base", "new", cwd=tmp_path).stdout
-
-
-def test_help_names_the_codes(tmp_path: Path) -> None:
-    done = inferlens("compare", "--help", cwd=tmp_path)
-    told = " ".join(done.stdout.split())
-    assert "Exit codes: 1 if a case is slower; else 4" in told
 
 
 @pytest.mark.parametrize("format", ["table", "markdown", "github", "junit", "json"])
@@ -151,19 +137,6 @@ def test_files_that_are_no_records_are_said_and_the_rest_is_compared(tmp_path: P
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("was left out") == len(BROKEN)
     assert "SAME" in done.stdout
-
-
-def test_samples_that_are_null_make_no_traceback(tmp_path: Path) -> None:
-    saved(tmp_path / "base", [*ran(), *ran(OTHER)])
-    new = candidate(tmp_path, [*ran(), *ran(OTHER)])
-    for file in new.rglob("openvino*/record.json"):
-        data = json.loads(file.read_text())
-        data["measurements"][0]["samples"] = [None] * 20
-        file.write_text(json.dumps(data))
-    done = inferlens("compare", "base", "new", cwd=tmp_path)
-    assert done.returncode == 4
-    assert "Traceback" not in done.stderr
-    assert "DID NOT RUN" in done.stdout
 
 
 def test_the_page_names_every_verdict_format_metric_and_code() -> None:

@@ -15,7 +15,6 @@ from torch import nn
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import TOLERANCES, Capabilities, Outputs, Preparation
 from inferlens.backends.onnx import export as onnx_export
-from inferlens.errors import Unsupported
 from inferlens.execution.benchmark import BenchmarkJob, Measured, Reference, ReferenceJob, benchmark, reference
 from inferlens.execution.build import saver
 from inferlens.execution.expand import expand
@@ -149,13 +148,6 @@ def test_an_exported_program_is_written_in_another_precision(here: Path, machine
     assert found.agrees, found
 
 
-def test_torchscript_is_not_written_as_onnx(here: Path) -> None:
-    exported(here / "net.pt")
-    with pytest.raises(Unsupported, match=r"net\.pt' is TorchScript") as refused:
-        to_onnx(here / "net.pt", "fp32")
-    assert refused.value.hint == "the model that it was made from"
-
-
 @pytest.mark.parametrize("suffix", [".onnx", ".pt2", ".pt"])
 def test_a_range_of_sizes_is_in_the_file(suffix: str, here: Path, machine: dict[str, Capabilities]) -> None:
     path = here / f"net{suffix}"
@@ -174,19 +166,6 @@ def test_a_range_of_sizes_is_in_the_file(suffix: str, here: Path, machine: dict[
 
         (value,) = onnx.load(path).graph.input
         assert [size.dim_param != "" for size in value.type.tensor_type.shape.dim] == [True, False, False, False]
-
-
-def test_a_bf16_graph_has_weights_of_one_float_type(here: Path) -> None:
-    import onnx
-
-    exported_model, case = exported(here / "bare.onnx", precision="fp16")
-    path = here / "net.onnx"
-    case = msgspec.structs.replace(case, precision="bf16")
-    BACKENDS.get("onnxruntime")().save(exported_model, case, Preparation(here / "case", here), path)
-    graph = onnx.load(path).graph
-    floats = {tensor.data_type for tensor in graph.initializer} & {1, 10, 16}
-    assert floats == {onnx.TensorProto.BFLOAT16}
-    assert resolve.find(str(path)).precision == "bf16"
 
 
 def test_weights_above_the_limit_lie_beside_the_graph_and_move_with_it(
@@ -272,33 +251,6 @@ def test_the_inputs_that_a_factory_names_come_back_by_the_command_that_is_told(
     if backend != "onnxruntime":
         (tokens,) = (spec for spec in record["model"]["inputs"] if spec["name"] == "tokens")
         assert (tokens["low"], tokens["high"]) == (49, 50)
-
-
-@pytest.mark.parametrize("backend", ["torchscript:trace", "torchscript:script"])
-def test_what_a_file_says_of_its_inputs_is_what_the_model_takes(backend: str, here: Path) -> None:
-    """Not an image, which is the guess where nothing is said; and another shape where that is asked for."""
-    exported(here / "net.pt", backend, precision="bf16")
-    loaded = resolve.load(Case(model=f"file:{here / 'net.pt'}", backend="torchscript", batch=None))
-    assert loaded.inputs == (TensorSpec("image", (1, 3, 32, 32), "bfloat16"),)
-    asked = TensorSpec.parse("image=2x3x8x8")
-    other = resolve.load(Case(model=f"file:{here / 'net.pt'}", backend="torchscript", batch=None, inputs=(asked,)))
-    assert other.inputs == (asked,)
-
-
-def test_a_batch_outside_of_the_range_of_a_file_is_told_with_that_range(here: Path) -> None:
-    exported(here / "net.pt2", input="image=1..4x3x32x32")
-    done = inferlens("bench", "net.pt2", "-b", "pytorch", "--batch", "9", cwd=here)
-    said = " ".join(done.stderr.split())
-    assert "image=9x3x32x32:float32 is outside of the range that the file was stored for." in said
-    assert "Expected: image=1..4x3x32x32 Try: --batch 4, or a file stored for a wider range" in said
-
-
-@pytest.mark.parametrize("suffix", [".pt", ".pt2", ".onnx"])
-def test_modules_are_not_quantized(suffix: str, here: Path) -> None:
-    with pytest.raises(Unsupported, match="cannot be cast to int8") as raised:
-        exported(here / f"net{suffix}", precision="int8")
-    assert raised.value.hint == "--precision fp16, or an ONNX file quantized to int8"
-    assert not (here / f"net{suffix}").exists()
 
 
 @pytest.mark.parametrize(

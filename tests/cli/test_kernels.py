@@ -9,7 +9,7 @@ import pytest
 
 from inferlens.record.layer_profile import encode
 from tests.analysis.profile.kernel_profiles import traced
-from tests.analysis.profile.samples import eager, saved
+from tests.analysis.profile.samples import saved
 from tests.backends.profiling.kernel_samples import ENGINE, GRAPH
 from tests.commands import inferlens
 
@@ -38,13 +38,6 @@ def test_modules_and_findings_take_them(results: Path):
     done = inferlens("findings", "results", cwd=results.parent)
     assert done.returncode == 0, done.stderr
     assert "162 launches" in done.stdout
-
-
-def test_commands_for_layers_point_to_kernels(results: Path):
-    done = inferlens("layers", "results", cwd=results.parent)
-    assert (done.returncode, done.stdout.count("inferlens kernels")) == (0, 2)
-    saved(results.parent / "layers", eager())
-    assert "--level kernel" in inferlens("kernels", "layers", cwd=results.parent).stdout
 
 
 def test_a_trace_has_the_streams(results: Path):

@@ -77,12 +77,6 @@ def test_errors_have_a_cure(results: Path, command, arguments, said):
     assert "Try: inferlens profile MODEL" in done.stderr or "Expected: table" in done.stderr
 
 
-def test_a_record_of_another_case_says_nothing_of_the_cost(results: Path):
-    (results / "case1" / "record.json").replace(results / "case0" / "record.json")
-    done = inferlens("layers", "results/case0", cwd=results.parent)
-    assert "What profiling cost is not known" in done.stdout
-
-
 def test_a_box_plot_instead_of_a_table(results: Path):
     pytest.importorskip("altair")
     done = inferlens("layers", "results", "--plot", "layers.svg", cwd=results.parent)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from inferlens.views.chart import Chart, colours_of_ways, labels, shortened
+from inferlens.views.chart import Chart, colours_of_ways, labels
 from inferlens.views.picture import colours_of, shapes_of
 from inferlens.views.rows import rows
 
@@ -30,11 +30,6 @@ def test_what_is_not_drawn_is_named_with_its_reason():
     assert "Whiskers: 5th to 95th percentile" in drawn
 
 
-def test_several_batches_are_drawn_against_each_other():
-    assert "batch size (log scale)" in texts(gpu_records((1, 8)))
-    assert "batch size (log scale)" not in texts(gpu_records((8,)))
-
-
 def test_many_lines_are_drawn_apart_by_precision_and_look_the_same_in_each():
     many = [
         record(case(f"backend{number}", precision=precision, batch=batch), samples=series(0.01 * (number + 1)))
@@ -54,13 +49,6 @@ def test_many_lines_are_drawn_apart_by_precision_and_look_the_same_in_each():
 def test_rows_that_tie_are_said_to():
     near = [record(case(name), samples=series(0.01, spread=0.1)) for name in ("pytorch", "openvino")]
     assert labels(rows(near)) == ["pytorch fp32 (reference, tied)", "openvino fp32 (tied)"]
-
-
-def test_long_names_lose_their_middle_but_stay_apart():
-    assert shortened("short") == "short"
-    assert len(shortened("x" * 100)) == 52
-    options = [{"mode": "a" * 60 + end + "b" * 60} for end in "xy"]
-    assert len(set(labels(rows([record(case(options=each)) for each in options])))) == 2
 
 
 def test_no_two_of_sixty_four_series_look_alike_nor_share_twelve_a_colour():

@@ -33,17 +33,6 @@ def test_an_unknown_suffix_is_refused_and_nothing_written(folder, tmp_path, name
     assert [path.name for path in tmp_path.iterdir()] == ["records"]
 
 
-def test_what_cannot_be_read_is_a_note_beside_the_chart(folder, tmp_path, capsys):
-    (folder / "0" / "record.json").write_text("{")
-    plot([folder], tmp_path / "a.svg")
-    assert "was left out" in capsys.readouterr().err
-
-
-def test_a_folder_that_is_not_there(folder, tmp_path):
-    with pytest.raises(InferlensError, match="cannot be written"):
-        plot([folder], tmp_path / "nowhere" / "a.svg")
-
-
 def test_a_failed_chart_leaves_the_old_file(folder, tmp_path):
     (tmp_path / "a.svg").write_text("old")
     with pytest.raises(InferlensError, match="No case fits"):

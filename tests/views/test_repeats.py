@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from inferlens.analysis.compare.cases import compare
 from inferlens.analysis.findings.warnings import in_waves, on_other_card
-from inferlens.record.machine import Energy, Marks
+from inferlens.record.machine import Energy
 from inferlens.record.record import Gpu, Measurement, Memory, Record
-from inferlens.units import half_width
 from inferlens.views.chart import Chart
 from inferlens.views.rows import of_comparisons, rows
 from inferlens.views.verdict import verdict
@@ -44,14 +43,6 @@ def test_processes_of_one_run_are_one_row_whose_interval_covers_them():
         assert low < middle < high, name
     (alone,) = rows(processes("pytorch", 0.0102))
     assert alone.median_high - alone.median_low < (row.median_high - row.median_low) / 3
-
-
-def test_the_speed_up_of_repeats_covers_the_processes_and_the_sentence_says_so():
-    shown = rows([*processes("pytorch", 0.020, 0.0202, 0.0204), *processes("openvino", 0.0102, 0.0100, 0.0101)])
-    fast = next(row for row in shown if row.fastest)
-    assert (fast.name, round(fast.speedup, 2)) == ("openvino fp32", 2.0)
-    assert fast.speedup_high - fast.speedup_low > 0.05
-    assert any("variation between processes is in the intervals" in each for each in verdict(shown))
 
 
 def test_a_speed_up_that_comes_in_waves_says_so():
@@ -91,12 +82,6 @@ def test_what_lies_between_two_that_cannot_be_told_apart_cannot_either():
     assert [row.fastest for row in sorted(slower, key=lambda row: row.median)] == [True, True, False]
 
 
-def test_warnings_of_being_compared_are_told_by_the_record():
-    wave = [0.01 * (1 + 0.05 * math.sin(2 * math.pi * index / 12)) for index in range(12)]
-    wavy = processes("openvino", *wave)
-    assert of_comparisons([*processes("pytorch", *[0.01] * 12), *wavy]) == {wavy[0].id: (in_waves(),)}
-
-
 def on_card(backend: str, median: float, uuid: str, device: str = "cuda"):
     environment = msgspec.structs.replace(GPU_MACHINE, gpus=(Gpu(name=GPU, uuid=uuid),))
     return record(case(backend, device=device), median=median, id=backend, environment=environment)
@@ -111,14 +96,6 @@ def test_a_speed_up_against_another_card_of_the_same_name_says_so():
     assert of_comparisons([reference, near, far]) == {"tensorrt": (on_other_card(),)}
     assert any("on 2 GPUs of one name" in sentence for sentence in verdict(shown))
     assert not any("of one name" in sentence for sentence in verdict(rows([reference, near])))
-
-
-def test_of_cases_on_the_cpu_and_of_older_records_no_card_is_asked():
-    on_the_cpu = [
-        on_card(backend, 0.01, uuid, "cpu") for backend, uuid in (("pytorch", "GPU-1"), ("openvino", "GPU-2"))
-    ]
-    older = [on_card("pytorch", 0.01, ""), on_card("tensorrt", 0.005, "GPU-2")]
-    assert not any(row.other_card for row in (*rows(on_the_cpu), *rows(older)))
 
 
 def test_rounds_are_pairs_so_that_drift_cancels_out():
@@ -155,23 +132,6 @@ def test_rates_alone_are_ranked_by_themselves():
     assert "throughput" in Chart().render([rates("pytorch", 100.0)])
 
 
-def test_rates_alone_say_how_far_apart_they_have_to_be_and_repeats_of_them_do_not():
-    tied, sure = verdict(rows([rates("pytorch", 100.0), rates("openvino", 120.0)]))
-    assert "none is called the fastest" in tied
-    assert sure == (
-        "Rates, one process each: variation between runs is not in the intervals. So what is within 51.5 % is not told "
-        "apart; --repeats 5 measures how far runs differ."
-    )
-    repeated = [
-        rates(name, rate, id=f"{name}-{index}", repeat=index)
-        for name, rate in (("pytorch", 100.0), ("openvino", 120.0))
-        for index in range(3)
-    ]
-    fastest, sure = verdict(rows(repeated))
-    assert "openvino fp32 was fastest: 1.20x as fast as pytorch fp32" in fastest
-    assert sure == "Rates over 3 processes: variation between processes is in the intervals."
-
-
 def test_rates_are_not_ranked_among_latencies():
     shown = {row.name: row for row in rows([record(case("pytorch"), median=0.01), rates("openvino", 1e6)])}
     assert not shown["openvino fp32"].ranked
@@ -188,28 +148,8 @@ def test_cold_and_warm_are_not_compared_and_depths_are():
     assert [row.is_reference for row in found] == [True, False]
 
 
-def test_disturbed_samples_are_not_in_the_statistics():
-    samples = (*(0.01,) * 90, *(0.05,) * 10)
-    marks = Marks(
-        count=100,
-        disturbed=tuple(range(90, 100)),
-        discarded=tuple(range(90, 100)),
-        touched={"cpu busy": 10},
-        why="ten were",
-    )
-    (row,) = rows([record(case(), samples=samples, marks=marks)])
-    assert (row.samples, row.left_out, row.maximum) == (90, 10, 0.01)
-    (row,) = rows([record(case(), samples=samples)])
-    assert row.maximum == 0.05
-
-
 def stars(*rows_of):
     return {row.name for row in rows(list(rows_of)) if row.fastest}
-
-
-def test_few_samples_name_no_winner():
-    few = [record(case(name), samples=(seconds,) * 9) for name, seconds in (("pytorch", 0.01), ("openvino", 0.02))]
-    assert stars(*few) == {"pytorch fp32", "openvino fp32"}
 
 
 @pytest.mark.parametrize(("device", "too_close", "apart"), [("cpu", 45, 60), ("cuda", 5, 7)])
@@ -251,9 +191,3 @@ def test_energy_and_what_a_call_waits_for_are_columns():
     assert "250 ± 20.0 %" in text
     assert "mJ per item" in text
     assert "Bound by the host" in text
-
-
-def test_a_half_width_is_a_share():
-    assert half_width(0.01, 0.0099, 0.0102) == "2.0 %"
-    assert half_width(0.01, 0.01, 0.01) == "<0.1 %"
-    assert half_width(None, 0.01, 0.01) == half_width(0.01, None, None) == "–"

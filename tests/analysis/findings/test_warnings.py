@@ -24,7 +24,7 @@ from inferlens.analysis.findings.warnings import (
     bound_by,
     cautions,
 )
-from inferlens.analysis.interference import words
+from inferlens.analysis.interference import mark
 from inferlens.analysis.interference.samples import CaseRuns
 from inferlens.backends.base import Preparation
 from inferlens.record.machine import Marks, Span
@@ -409,7 +409,7 @@ def test_every_warning_has_an_advice() -> None:
             assert len(arguments) == 3, where
             assert arguments[2] != "", where
     assert all(ADVICE.values())
-    assert all(words.ADVICE.values())
+    assert all(mark.ADVICE.values())
     assert set(ADVICE).isdisjoint((*OF_THE_BACKEND, *OF_THE_MACHINE, *OF_THE_CASE))
     assert module.CAUTIONS.keys() == {*ADVICE, *OF_THE_BACKEND, *OF_THE_MACHINE, *OF_THE_CASE}
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferlens.analysis.interference.mark import mark, warnings
-from inferlens.record.machine import LEAST_KEPT, MachineLog
+from inferlens.record.machine import MachineLog
 from tests.analysis.interference.logs import cpu_log, during, gpu_log
 
 BEGINS = [i / 100 for i in range(100, 900)]  # 800 samples from 1 s to 9 s
@@ -34,11 +34,6 @@ def test_a_few_disturbed_samples_are_left_out() -> None:
     assert "20 of 800" in warning.message
 
 
-def test_a_sample_that_lasts_into_a_disturbance_is_disturbed() -> None:
-    marks = mark([1.0, 4.0], [2.95, 1.0], gpu_log(reasons=during(4.0, 4.0, 0x40, 0)), least=1)
-    assert marks.disturbed == (0, 1)
-
-
 def test_many_disturbed_samples_ask_for_another_run_once() -> None:
     log = gpu_log(reasons=during(2.0, 5.0, 0x40, 0))
     marks = mark(BEGINS, LATENCIES, log)
@@ -55,13 +50,6 @@ def test_many_disturbed_samples_ask_for_another_run_once() -> None:
     assert "cool" in warning.advice
 
 
-def test_too_few_would_remain_of_a_short_series() -> None:
-    begins = [1 + i * 0.3 for i in range(LEAST_KEPT)]
-    log = gpu_log(reasons=during(2.0, 2.0, 0x40, 0))
-    assert mark(begins, [0.29] * len(begins), log).repeat
-    assert mark(begins, [0.29] * len(begins), log, least=5).discarded
-
-
 def test_the_power_limit_is_the_cases_own_doing() -> None:
     log = gpu_log(reasons=during(2.0, 9.0, 0x04, 0), sm_clock=during(3.0, 5.0, 1_500_000_000, 1_980_000_000))
     marks = mark(BEGINS, LATENCIES, log)
@@ -73,21 +61,12 @@ def test_the_power_limit_is_the_cases_own_doing() -> None:
     assert warning.message.startswith("710 of 800 samples")
 
 
-def test_clocks_that_were_asked_for_and_idleness_are_no_throttling() -> None:
-    assert mark(BEGINS, LATENCIES, gpu_log(reasons=0x01 | 0x02 | 0x10 | 0x100)).touched == {}
-
-
 def test_a_clock_that_falls_for_good_is_seen() -> None:
     log = gpu_log(sm_clock=during(6.0, 99.0, 1_700_000_000, 1_980_000_000))
     marks = mark(BEGINS, LATENCIES, log)
     assert marks.repeat
     assert marks.spans[0].begin == pytest.approx(5.9)
     assert "1700 MHz" in marks.spans[0].why
-
-
-def test_clocks_outside_of_the_series_do_not_matter() -> None:
-    log = gpu_log(sm_clock=during(1.0, 9.0, 1_980_000_000, 345_000_000))
-    assert mark(BEGINS, LATENCIES, log).touched == {}
 
 
 def test_a_neighbour_on_the_gpu_disturbs_when_it_works() -> None:
@@ -154,10 +133,6 @@ def test_what_could_not_be_looked_for_is_named() -> None:
     assert mark(BEGINS, LATENCIES, glimpsed).unseen == {"foreign process": "in a container"}
     late = mark([20.0], [1.0], cpu_log())
     assert set(late.unseen) == {"cpu busy", "steal"}
-
-
-def test_no_samples_are_no_trouble() -> None:
-    assert mark([], [], gpu_log()).count == 0
 
 
 @given(st.lists(st.floats(0, 10), min_size=1, max_size=60), st.floats(0, 9), st.floats(0, 3))

@@ -11,7 +11,7 @@ import pytest
 from inferlens.analysis.interference import samples
 from inferlens.analysis.interference.samples import CaseRuns, finite, latencies, latest
 from inferlens.record.machine import Marks
-from inferlens.record.record import Environment, Gpu, Measurement, Record, decode, encode, machine_name
+from inferlens.record.record import Environment, Gpu, Measurement, Record, machine_name
 from inferlens.stats.diagnostics import doubts
 from tests.views.samples import CPU_MACHINE, GPU_MACHINE, case, failure, in_turns, record
 
@@ -46,11 +46,6 @@ def test_what_did_not_run_to_its_end_has_none(status: Any) -> None:
     assert finite(broken, "latency") == ()
 
 
-def test_a_record_without_samples_has_none() -> None:
-    assert latencies(record(median=None)).samples == ()
-    assert latencies(made(())).samples == ()
-
-
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, None])
 def test_what_is_no_finite_number_is_left_out(odd: Any) -> None:
     found = latencies(made((odd, *FLAT[:50], odd, *FLAT[50:])))
@@ -67,45 +62,12 @@ def test_disturbed_samples_are_left_out_where_the_marks_say_so() -> None:
     assert found.disturbed == 2
 
 
-def test_disturbed_samples_are_kept_where_the_marks_do_not_say_so() -> None:
-    marks = Marks(count=len(FLAT), disturbed=tuple(range(150)))
-    assert latencies(made(marks=marks)).samples == FLAT
-    assert latencies(made(marks=Marks(count=len(FLAT), disturbed=(0,), repeat=True))).disturbed == 0
-
-
-def test_slow_samples_are_never_left_out_for_being_slow() -> None:
-    slow = (*FLAT[:20], 0.5, *FLAT[20:120], 0.5, *FLAT[120:])
-    assert latencies(made(slow)).samples == slow
-
-
-def test_marks_of_another_series_do_not_count() -> None:
-    assert latencies(made(marks=Marks(count=7, discarded=(0, 1)))).samples == FLAT
-
-
-def test_a_sample_that_is_disturbed_and_no_number_is_counted_once() -> None:
-    found = latencies(made((math.nan, *FLAT), marks=Marks(count=len(FLAT) + 1, disturbed=(0,), discarded=(0,))))
-    assert (found.samples, found.disturbed, found.not_finite) == (FLAT, 1, 0)
-
-
-def test_all_samples_may_be_left_out() -> None:
-    found = latencies(made((math.nan,) * 40))
-    assert (found.samples, found.not_finite) == ((), 40)
-    assert latencies(made((1.0,), marks=Marks(count=1, discarded=(0,)))).samples == ()
-
-
 def test_the_warm_up_is_cut() -> None:
     series = (*(2 * value for value in FLAT[:60]), *FLAT)
     found = latencies(made(series))
     assert found.state.reason == "warm-up"
     assert 55 <= found.unsteady <= 65
     assert found.samples == series[found.unsteady :]
-
-
-def test_the_warm_up_begins_after_what_was_disturbed() -> None:
-    series = (0.5, *(2 * value for value in FLAT[:60]), *FLAT)
-    found = latencies(made(series, marks=Marks(count=len(series), disturbed=(0,), discarded=(0,))))
-    assert found.samples == series[1 + found.unsteady :]
-    assert (found.disturbed, found.state.reason) == (1, "warm-up")
 
 
 def test_a_series_that_is_never_steady_is_kept_whole() -> None:
@@ -178,17 +140,6 @@ def test_a_disturbed_end_of_one_is_left_out_of_both() -> None:
     assert other == list(FLAT[:100]), "the turn after that had not begun"
 
 
-def test_steady_processes_in_turns_have_all_their_samples() -> None:
-    assert samples.in_turns(in_turns(FLAT, FLAT[:60]), "latency") == [list(FLAT), list(FLAT[:60])]
-
-
-def test_where_too_little_would_be_left_each_has_its_own() -> None:
-    warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
-    for short in (FLAT[:110], FLAT[:10]):  # it had enough before the other one was steady
-        one, other = samples.in_turns(in_turns(warm_up, short), "latency")
-        assert (one, other) == (warm_up[100:], short)
-
-
 def test_where_times_are_not_known_each_has_its_own() -> None:
     warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
     assert samples.in_turns([made(warm_up), made(FLAT)], "latency") == [warm_up[100:], FLAT]
@@ -196,13 +147,6 @@ def test_where_times_are_not_known_each_has_its_own() -> None:
     assert samples.in_turns(windows, "throughput") == [one.samples("throughput") for one in windows]
     broken = failure(case())
     assert samples.in_turns([broken, made()], "latency") == [(), FLAT]
-
-
-def test_the_gpu_time_of_a_disturbed_call_is_left_out_as_well() -> None:
-    values = tuple(0.9 * value for value in FLAT)
-    marks = Marks(count=len(FLAT), disturbed=(3,), discarded=(3,))
-    found = samples.steady_samples(with_metric("GPU time", values, marks=marks), "GPU time")
-    assert found.samples == values[:3] + values[4:]
 
 
 def test_windows_of_throughput_are_not_the_calls_that_the_marks_are_of() -> None:
@@ -258,18 +202,6 @@ def test_a_run_that_was_cut_short_counts_where_none_before_it_has_more(before: l
     assert not found.later
 
 
-def test_processes_that_failed_are_not_more() -> None:
-    failed = [msgspec.structs.replace(each, status="crashed") for each in run_of(5, 1, 5)]
-    assert latest([*failed, *run_of(1, 2, 5)])[0].records[0].run == "2"
-
-
-def test_records_of_an_early_version_have_no_run_and_are_runs_of_their_own() -> None:
-    early = [made(id=f"{index}", run="", created=f"2026-05-0{index}T10:00:00Z") for index in (1, 3, 2)]
-    stored = [decode(encode(each).replace(b'"run": "",', b"")) for each in early]
-    (found,) = latest(stored)
-    assert [each.id for each in found.records] == ["3"]
-
-
 def test_cases_keep_their_place_whatever_comes_later() -> None:
     one, other = case(), case("openvino")
     records = [record(one, run="a"), record(other, run="a"), record(one, run="b", created="2027-01-01T00:00:00Z")]
@@ -295,7 +227,3 @@ def test_processes_that_failed_are_records_without_samples() -> None:
     assert repeats.processes == [FLAT]
     assert CaseRuns((broken,)).first == broken
     assert CaseRuns((broken,)).processes == []
-
-
-def test_a_process_without_a_sample_that_counts_is_none() -> None:
-    assert CaseRuns((made((math.nan,) * 30), made())).processes == [FLAT]
