@@ -8,6 +8,7 @@ import typer
 
 if TYPE_CHECKING:
     from inferlens.backends.base import Backend
+    from inferlens.views.table import Table
 
 
 def backends(
@@ -15,44 +16,34 @@ def backends(
 ) -> None:
     """List the backends, or one backend's variants and options with their types and defaults."""
     from inferlens.backends import BACKENDS
+    from inferlens.cli import screen
+    from inferlens.views.table import Document
 
     if name is None:
-        _overview({each: BACKENDS.get(each) for each in BACKENDS.names()})
+        table = overview({each: BACKENDS.get(each) for each in BACKENDS.names()})
+        screen.document(Document(lambda: [table], data=dict), "table")
+        screen.note("Options of one: inferlens backends NAME. What works here: inferlens doctor")
     else:
-        _one(BACKENDS.get(name))
+        screen.document(Document(lambda: [options_of(BACKENDS.get(name))], data=dict), "table")
 
 
-def _overview(parts: dict[str, type[Backend]]) -> None:
-    from rich.table import Table
+def overview(parts: dict[str, type[Backend]]) -> Table:
+    """The backends, their variants, and what they are."""
+    from inferlens.views.table import Column, Line, Table
 
-    from inferlens.cli import screen
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    for header in ("backend", "variants", "what it is"):
-        table.add_column(header)
-    for name, backend in parts.items():
-        table.add_row(name, " ".join(filter(None, backend.variants)), backend.summary)
-    screen.output().print(table)
-    screen.note("Options of one: inferlens backends NAME. What works here: inferlens doctor")
+    columns = [Column("", title, numeric=False, fold=True) for title in ("variants", "what it is")]
+    lines = [Line(name, (" ".join(filter(None, each.variants)), each.summary)) for name, each in parts.items()]
+    return Table("", "backend", columns, lines)
 
 
-def _one(backend: type[Backend]) -> None:
-    from rich.markup import escape
-    from rich.table import Table
+def options_of(backend: type[Backend]) -> Table:
+    """The options of one, under its name and its variants."""
+    from inferlens.views.table import Column, Line, Table
 
-    from inferlens.cli import screen
-
-    console = screen.output()
-    console.print(f"[bold]{backend.name}[/bold]: {backend.summary}")
-    if backend.variants != ("",):
-        console.print(f"variants: {' '.join(backend.variants)}")
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("option", no_wrap=True)
-    for header in ("values", "default", "what it does"):
-        table.add_column(header, overflow="fold")
-    for option, values, default, description in option_rows(backend):
-        table.add_row(f"{backend.name}.{option}", escape(values), escape(default), escape(description))
-    console.print(table)
+    columns = [Column("", title, numeric=False, fold=True) for title in ("values", "default", "what it does")]
+    lines = [Line(f"{backend.name}.{option}", cells) for option, *cells in option_rows(backend)]
+    variants = f"variants: {' '.join(backend.variants)}" if backend.variants != ("",) else ""
+    return Table(f"{backend.name}: {backend.summary}", "option", columns, lines, about=variants)
 
 
 def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:

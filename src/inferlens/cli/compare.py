@@ -37,11 +37,11 @@ def compare(
     from inferlens.analysis.compare.cases import compare as compared_cases
     from inferlens.cli import screen
     from inferlens.cli.plot import write
+    from inferlens.errors import check_choice
     from inferlens.units import parse_share
     from inferlens.views.compared import FORMATS, render
-    from inferlens.views.table import check
 
-    check("format", format, FORMATS)
+    check_choice("format", format, FORMATS)
     compared = compared_cases(
         base,
         candidate,

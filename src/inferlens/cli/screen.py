@@ -109,11 +109,11 @@ def terminal() -> dict[str, Any]:
 
 
 def _view(name: str) -> type[View]:
-    from inferlens.errors import InferlensError
+    from inferlens.errors import InferlensError, check_choice
     from inferlens.views import VIEWS
-    from inferlens.views.table import FORMATS, check
+    from inferlens.views.table import FORMATS
 
-    check("format", name, (*FORMATS, *VIEWS.names()))
+    check_choice("format", name, (*FORMATS, *VIEWS.names()))
     chosen = VIEWS.get(name)
     if not chosen.printable:
         raise InferlensError(f"The view '{name}' draws pictures.", hint="inferlens plot")

@@ -39,8 +39,8 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, Literal
 
-from inferlens.errors import InferlensError, suggestion
-from inferlens.units import ABSENT, listing, percent
+from inferlens.errors import check_choice
+from inferlens.units import ABSENT, percent
 from inferlens.views.plain import plain
 
 # Names of formats, and the modules that write them.
@@ -177,18 +177,6 @@ def ruled(lines: Sequence[Line], sums: Sequence[Line]) -> tuple[Line, ...]:
     return (*lines[:-1], *(replace(line, ends=True) for line in lines[-1:]), *sums)
 
 
-def check(what: str, given: str, known: Iterable[str] = FORMATS) -> None:
-    """Refuses a word that is not among those known; ``what`` it would be is for the message, such as ``format``.
-
-    Raises:
-        InferlensError: if it is none of them.
-    """
-    names = list(known)
-    if given not in names:
-        hint = suggestion(given, names)
-        raise InferlensError(f"There is no {what} '{given}'.", expected=listing(names), hint=hint)
-
-
 def render(document: Document, format: str = "table", *, width: int = 120, color: bool = False) -> str:
     """``document`` as text.
 
@@ -201,6 +189,6 @@ def render(document: Document, format: str = "table", *, width: int = 120, color
     Raises:
         InferlensError: if there is no such format, or the document cannot be written in it.
     """
-    check("format", format)
+    check_choice("format", format, FORMATS)
     written: str = import_module(FORMATS[format]).render(document, width, color)
     return written

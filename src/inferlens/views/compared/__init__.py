@@ -8,6 +8,7 @@ import msgspec
 
 from inferlens.analysis.compare.cases import Compared
 from inferlens.analysis.compare.environment_diff import about
+from inferlens.errors import check_choice
 from inferlens.units import percent
 from inferlens.views import table
 from inferlens.views.compared import github, junit
@@ -28,7 +29,7 @@ def render(compared: Compared, format: str = "table", *, width: int = 120, color
     Raises:
         InferlensError: if there is no such format.
     """
-    table.check("format", format, FORMATS)
+    check_choice("format", format, FORMATS)
     if format in OWN:
         return OWN[format](compared)
     return table.render(document(compared), format, width=width, color=color)

@@ -57,7 +57,8 @@ def _fitting(table: Table, width: int) -> tuple[list[int], list[int]]:
     chosen: dict[int, int] = {}
     for place in sorted(table.used(), key=lambda place: table.columns[place].keep):
         full = _width(table, place)
-        needed = min(full, _NARROWEST) if table.columns[place].fold else full
+        words = [word for cell in _cells(table, place) for word in cell.split()]
+        needed = min(full, max(_NARROWEST, min(widest(words), 32))) if table.columns[place].fold else full
         if needed + GAP > room:
             break
         room -= needed + GAP

@@ -9,14 +9,14 @@ from typing import Any
 
 from msgspec import structs
 
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, check_choice
 from inferlens.trace.advice import advice_of
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.folders import SUFFIXES, rank_of, run_of, runs_in, traces_in
 from inferlens.trace.reading.cache import read_cached
 from inferlens.trace.reading.read import read
 from inferlens.views.plain import plain
-from inferlens.views.table import FOR_PROGRAMS, Document, Table, check
+from inferlens.views.table import FOR_PROGRAMS, FORMATS, Document, Table
 from inferlens.views.traced import compared
 from inferlens.views.traced.tables import BY, TOP, VIEWS, Selection, TraceTable, ranks_table, runs_table, tables_of
 
@@ -61,7 +61,7 @@ def document(request: TraceRequest, format: str = "table") -> tuple[Document, li
     Raises:
         InferlensError: if there is no trace, no such step, or what was asked for cannot be compared.
     """
-    check("format", format)
+    check_choice("format", format, FORMATS)
     views, keys = _words("view", request.view, VIEWS), _words("--by", request.by, BY)
     top = request.top if request.top is not None or format in FOR_PROGRAMS else TOP
     selection = Selection(keys, top, request.depth)
@@ -187,7 +187,7 @@ def _overview(analysis: Analysis) -> dict[str, Any]:
 def _words(what: str, given: str, known: Sequence[str] | dict[str, Any]) -> tuple[str, ...]:
     words = tuple(dict.fromkeys(word.strip() for word in given.split(",") if word.strip()))
     for word in words:
-        check(what, word, known)
+        check_choice(what, word, known)
     return words
 
 
