@@ -84,10 +84,10 @@ def test_openvino_counts_each_run_by_itself() -> None:
     """OpenVINO tells a mean over all runs, in whole microseconds: 100, then 90 of two, then 93 of three runs."""
     from types import SimpleNamespace
 
-    from inferlens.backends.openvino.profile import Counter
+    from inferlens.backends.openvino.profile import NodeCounter
 
     status = SimpleNamespace(EXECUTED="executed")
-    counter = Counter("name", "Convolution")
+    counter = NodeCounter("name", "Convolution")
     for count, mean in enumerate((100, 90, 93), start=1):
         told = SimpleNamespace(
             status="executed", Status=status, exec_type="brgconv", real_time=timedelta(microseconds=mean)
@@ -97,11 +97,11 @@ def test_openvino_counts_each_run_by_itself() -> None:
 
 
 def test_openvino_names_with_endings() -> None:
-    from inferlens.backends.onnx.modules import Node, Origins
+    from inferlens.backends.onnx.modules import OnnxNode, OnnxNodes
     from inferlens.backends.openvino.profile import originals
 
     names = ("a", "/layer/conv", "c")
-    graph = Origins(Node(name, "Conv", (), (f"out {name}",)) for name in names)
+    graph = OnnxNodes(OnnxNode(name, "Conv", (), (f"out {name}",)) for name in names)
     assert [node.name for node in originals("/layer/conv/WithoutBiases,a,nobody,out c", graph)] == list(names)
 
 
@@ -136,10 +136,10 @@ def test_onnxruntime_leaves_no_files_and_profiles_once(tmp_path: Path, monkeypat
 
 def test_onnxruntime_own_times_of_nodes_with_graphs_inside() -> None:
     """A node of 100 us with two calls of another in it, and one after it."""
-    from inferlens.backends.onnxruntime.profile import Arguments, Event, by_node
+    from inferlens.backends.onnxruntime.profile import NodeArguments, ProfileEvent, by_node
 
-    def event(name: str, begin: int, duration: int) -> Event:
-        return Event("Node", name, begin, duration, 1, Arguments(op_name=name))
+    def event(name: str, begin: int, duration: int) -> ProfileEvent:
+        return ProfileEvent("Node", name, begin, duration, 1, NodeArguments(op_name=name))
 
     events = [event("If", 10, 100), event("Conv", 20, 30), event("Conv", 60, 40), event("Relu", 110, 5)]
     timed = by_node([(0, events)])

@@ -24,9 +24,9 @@ from inferlens.backends.profiling.kernel_origins import (  # noqa: E402
     origins_by_scope,
 )
 from inferlens.backends.profiling.operator_layers import kernels_beneath  # noqa: E402
-from inferlens.backends.profiling.traced_runs import Operator, TracedEvent, one_run  # noqa: E402
+from inferlens.backends.profiling.traced_runs import TracedEvent, TracedOperator, one_run  # noqa: E402
 from inferlens.backends.torch_compile.layers import InductorNames  # noqa: E402
-from inferlens.backends.torch_compile.provenance import GRAPH, Made  # noqa: E402
+from inferlens.backends.torch_compile.provenance import GRAPH, CodeCall  # noqa: E402
 from tests.backends import small  # noqa: E402
 from tests.backends.profiling.kernel_samples import EAGER, runs  # noqa: E402
 from tests.backends.profiling.kernel_samples import GRAPH as GRAPH_TRACE  # noqa: E402
@@ -138,30 +138,32 @@ def event(name: str, begin: int) -> TracedEvent:
     return TracedEvent(launched=launched(name)[0], begin=begin, time=1)
 
 
-def compiled(calls: int = 2) -> Operator:
+def compiled(calls: int = 2) -> TracedOperator:
     """A run of Inductor's code on a GPU: in each graph convolutions, each of three kernels, and a kernel of Triton."""
     time = iter(range(100))
 
     def kernels(*names: str) -> list[TracedEvent]:
         return [event(name, next(time)) for name in names]
 
-    def graph(number: int) -> Operator:
+    def graph(number: int) -> TracedOperator:
         inside = []
         for _ in range(calls):
-            library = Operator("aten::cudnn_convolution", kernels=kernels(*CONVOLUTION))
+            library = TracedOperator("aten::cudnn_convolution", kernels=kernels(*CONVOLUTION))
             inside += [
-                Operator("aten::convolution", inside=[Operator("aten::_convolution", inside=[library])]),
-                Operator(RELU, kernels=kernels(RELU)),
+                TracedOperator("aten::convolution", inside=[TracedOperator("aten::_convolution", inside=[library])]),
+                TracedOperator(RELU, kernels=kernels(RELU)),
             ]
-        return Operator(f"{GRAPH}{number}", inside=[Operator("## Call CompiledFxGraph f ##", inside=inside)])
+        return TracedOperator(
+            f"{GRAPH}{number}", inside=[TracedOperator("## Call CompiledFxGraph f ##", inside=inside)]
+        )
 
-    return Operator("run", inside=[graph(0), Operator("aten::cos", kernels=kernels("cos")), graph(1)])
+    return TracedOperator("run", inside=[graph(0), TracedOperator("aten::cos", kernels=kernels("cos")), graph(1)])
 
 
 def names() -> InductorNames:
     graphs = [
         [
-            Made(name, name, (f"{graph}.{module}",))
+            CodeCall(name, name, (f"{graph}.{module}",))
             for name, module in zip(("convolution", RELU) * 2, "abcd", strict=True)
         ]
         for graph in "xy"
@@ -191,10 +193,10 @@ def test_calls_that_cannot_be_told_apart_are_not_known() -> None:
 
 
 def test_kernels_are_in_the_order_in_which_the_gpu_ran_them() -> None:
-    inner = Operator("aten::mm", kernels=[event("first", 1)])
-    outer = Operator("aten::matmul", kernels=[event("second", 2)], inside=[inner])
-    other = Operator("aten::copy_", kernels=[event("Memcpy DtoD (Device -> Device)", 0)])
-    kernels, _ = kernels_beneath(Operator("run", inside=[outer, other]), names())
+    inner = TracedOperator("aten::mm", kernels=[event("first", 1)])
+    outer = TracedOperator("aten::matmul", kernels=[event("second", 2)], inside=[inner])
+    other = TracedOperator("aten::copy_", kernels=[event("Memcpy DtoD (Device -> Device)", 0)])
+    kernels, _ = kernels_beneath(TracedOperator("run", inside=[outer, other]), names())
     assert [(each.name, each.kind, each.origin.layer) for each in kernels] == [
         ("Memcpy DtoD (Device -> Device)", "copy", "aten::copy_"), ("first", "kernel", "aten::matmul"),
         ("second", "kernel", "aten::matmul"),

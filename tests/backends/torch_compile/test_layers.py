@@ -11,9 +11,17 @@ import torch
 from torch import nn
 
 from inferlens.backends.profiling.operator_layers import Taken
-from inferlens.backends.profiling.traced_runs import Operator
+from inferlens.backends.profiling.traced_runs import TracedOperator
 from inferlens.backends.torch_compile.layers import InductorNames
-from inferlens.backends.torch_compile.provenance import GRAPH, Compiler, Made, computed, is_product, path_of, short_name
+from inferlens.backends.torch_compile.provenance import (
+    GRAPH,
+    CodeCall,
+    Compiler,
+    computed,
+    is_product,
+    path_of,
+    short_name,
+)
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
 from tests.backends import small
@@ -178,7 +186,7 @@ def test_the_code_that_was_saved_last_is_what_runs(monkeypatch: pytest.MonkeyPat
         return lambda: None
 
     monkeypatch.setattr(compile_fx, "compile_fx", compiled)
-    monkeypatch.setattr(Compiler, "_calls", lambda _, code: [Made(code, code)])
+    monkeypatch.setattr(Compiler, "_calls", lambda _, code: [CodeCall(code, code)])
     compiler = Compiler(nn.Linear(2, 2), "max-autotune", on_gpu=True)
     compiler(None, ())
     assert [[made.name for made in graph] for graph in compiler.graphs] == [["the graph"]]
@@ -202,7 +210,9 @@ def test_names_of_calls() -> None:
     assert short_name("triton_poi_fused_relu_0") == ("triton_poi_fused_relu_0", False)
 
 
-def named(graphs: list[list[Made]], run: Operator) -> tuple[list[tuple[str, tuple[str, ...], int]], dict[str, str]]:
+def named(
+    graphs: list[list[CodeCall]], run: TracedOperator
+) -> tuple[list[tuple[str, tuple[str, ...], int]], dict[str, str]]:
     """Of each layer its name, modules and calls; and what is not known."""
     compiler: Any = SimpleNamespace(graphs=graphs, knows=True)
     names = InductorNames(compiler)
@@ -219,16 +229,18 @@ def test_calls_are_told_apart_by_graph_and_order() -> None:
     """A kernel that is called twice, a graph that runs twice, and an operator of which too many are seen."""
     kernel, product = "triton_poi_fused_relu_0", "mm"
     graphs = [
-        [Made(kernel, "k", ("a",)), Made(product, "p", ("b",)), Made(kernel, "k", ("c",))],
-        [Made(product, "p", ("d",)), Made(product, "p", ("e",))],
+        [CodeCall(kernel, "k", ("a",)), CodeCall(product, "p", ("b",)), CodeCall(kernel, "k", ("c",))],
+        [CodeCall(product, "p", ("d",)), CodeCall(product, "p", ("e",))],
     ]
 
-    def graph(number: int, *names: str) -> Operator:
-        return Operator(f"{GRAPH}{number}", inside=[Operator("## Call ##", inside=[Operator(name) for name in names])])
+    def graph(number: int, *names: str) -> TracedOperator:
+        return TracedOperator(
+            f"{GRAPH}{number}", inside=[TracedOperator("## Call ##", inside=[TracedOperator(name) for name in names])]
+        )
 
-    run = Operator("run", inside=[
+    run = TracedOperator("run", inside=[
         graph(0, kernel, "aten::mm", kernel), graph(0, kernel, "aten::mm", kernel),
-        Operator("aten::cos"), graph(1, "aten::mm", "aten::mm", "aten::mm"),
+        TracedOperator("aten::cos"), graph(1, "aten::mm", "aten::mm", "aten::mm"),
     ])  # fmt: skip
     found, absent = named(graphs, run)
     assert found == [

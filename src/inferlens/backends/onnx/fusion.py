@@ -22,7 +22,7 @@ import re
 from collections import Counter
 from collections.abc import Collection
 
-from inferlens.backends.onnx.modules import Node, Origins
+from inferlens.backends.onnx.modules import OnnxNode, OnnxNodes
 
 CHANGERS = ("ReorderInput", "ReorderOutput", "Cast", "Transpose", "MemcpyToHost", "MemcpyFromHost")
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -33,13 +33,13 @@ BLOCKED = re.compile(r"_nchwc(_token_\d+)?$")
 class Fusion:
     """The original graph and the optimised one, side by side; nodes of the optimised graph go by their names."""
 
-    def __init__(self, original: Origins, optimised: Origins) -> None:
+    def __init__(self, original: OnnxNodes, optimised: OnnxNodes) -> None:
         self._original = original
         self._optimised = optimised
         self._names = Counter(node.name for node in optimised.nodes)
         self._known: dict[str, str] = {}  # tensors of the optimised graph: their names in the original one
-        self._found: dict[str, list[Node]] = {}
-        self._read_by: dict[str, list[Node]] = {}
+        self._found: dict[str, list[OnnxNode]] = {}
+        self._read_by: dict[str, list[OnnxNode]] = {}
         for node in optimised.nodes:
             for name in node.inputs:
                 self._read_by.setdefault(name, []).append(node)
@@ -54,7 +54,7 @@ class Fusion:
         """The tensors that nodes of the optimised graph write."""
         return self._optimised.by_output.keys()
 
-    def node(self, name: str, kind: str) -> Node | None:
+    def node(self, name: str, kind: str) -> OnnxNode | None:
         """The node of the optimised graph of that name and kind, if there is only one."""
         found = self._optimised.by_name.get(name)
         alone = found is not None and found.kind == kind and self._names[name] == 1
@@ -65,14 +65,14 @@ class Fusion:
         node = self._optimised.by_name.get(name)
         return node is not None and self._is_inserted(node)
 
-    def sources(self, name: str) -> list[Node]:
+    def sources(self, name: str) -> list[OnnxNode]:
         """The original nodes that a node of the optimised graph came from; none if that is not known."""
         if name not in self._found:
             self._found[name] = []  # where names are not unique, a node may seem to read what it writes
             self._found[name] = self._sources(name)
         return self._found[name]
 
-    def _sources(self, name: str) -> list[Node]:
+    def _sources(self, name: str) -> list[OnnxNode]:
         node = self._optimised.by_name.get(name)
         if node is None:
             found = self._original.by_name.get(name)
@@ -86,14 +86,14 @@ class Fusion:
             )
         return self._original.between(writes, (self._stops | self._reads(node)) - writes)
 
-    def _readers(self, node: Node) -> list[Node]:
+    def _readers(self, node: OnnxNode) -> list[OnnxNode]:
         readers = [reader for output in node.outputs for reader in self._read_by.get(output, ())]
         return [reader for reader in readers if reader.name and reader.name != node.name]
 
-    def _reads(self, node: Node) -> set[str]:
+    def _reads(self, node: OnnxNode) -> set[str]:
         return {self._known.get(name, name) for name in node.inputs}
 
-    def _is_inserted(self, node: Node) -> bool:
+    def _is_inserted(self, node: OnnxNode) -> bool:
         if node.kind not in (*CHANGERS, *VIEWS) or len(node.outputs) != 1:
             return False
         same = VIEWS if node.kind in VIEWS else (node.kind,)
@@ -127,7 +127,7 @@ class Fusion:
                     self._known.setdefault(name, was)
         self._follow_inserted()
 
-    def _base(self, node: Node) -> Node | None:
+    def _base(self, node: OnnxNode) -> OnnxNode | None:
         """The original of a node in blocked memory order: of its kind, the last before the tensor in its name."""
         tensor, found = BLOCKED.subn("", node.name.removeprefix(CAST))
         maker = self._original.by_output.get(tensor) if found else None

@@ -77,9 +77,9 @@ def _inferred(model: Any) -> Any:
 
 
 def _tensor(value: Any) -> Tensor:
-    told = value.type.tensor_type
-    sizes = [size.dim_value if size.HasField("dim_value") else -1 for size in told.shape.dim]
-    return Tensor(name=value.name, shape=tuple(sizes), dtype=_type(told.elem_type))
+    kind = value.type.tensor_type
+    sizes = [size.dim_value if size.HasField("dim_value") else -1 for size in kind.shape.dim]
+    return Tensor(name=value.name, shape=tuple(sizes), dtype=_type(kind.elem_type))
 
 
 def _weight(value: Any) -> Tensor:

@@ -29,7 +29,7 @@ WEIGHTED = ("Conv", "ConvTranspose", "Gemm")  # what a batch norm is folded into
 VALUES = ("Constant",)  # nodes that do nothing at run time
 
 
-class Node(Struct, frozen=True):
+class OnnxNode(Struct, frozen=True):
     """A node of an ONNX graph, and the paths of the modules that it came from."""
 
     name: str
@@ -39,24 +39,24 @@ class Node(Struct, frozen=True):
     modules: tuple[str, ...] = ()
 
 
-class Origins:
+class OnnxNodes:
     """The nodes of a graph as it was given, by their place in it, their names and what they write."""
 
-    def __init__(self, nodes: Iterable[Node], absent: str = "") -> None:
+    def __init__(self, nodes: Iterable[OnnxNode], absent: str = "") -> None:
         self.nodes = tuple(nodes)
         self.absent = absent or ("" if any(node.modules for node in self.nodes) else NO_SCOPES)
         self.by_name = {node.name: node for node in self.nodes if node.name}
         self.by_output = {name: node for node in self.nodes for name in node.outputs}
         self._place = {node.outputs: place for place, node in enumerate(self.nodes)}
 
-    def in_order(self, nodes: Iterable[Node]) -> list[Node]:
+    def in_order(self, nodes: Iterable[OnnxNode]) -> list[OnnxNode]:
         """Each of ``nodes`` once, in the order of the graph, without those that are only values."""
         places = {self._place[node.outputs] for node in nodes if node.kind not in VALUES}
         return [self.nodes[place] for place in sorted(places)]
 
-    def between(self, outputs: Iterable[str], stops: set[str]) -> list[Node]:
+    def between(self, outputs: Iterable[str], stops: set[str]) -> list[OnnxNode]:
         """The nodes that ``outputs`` are computed by, from the tensors in ``stops`` and the graph's own inputs on."""
-        found: dict[tuple[str, ...], Node] = {}
+        found: dict[tuple[str, ...], OnnxNode] = {}
         open_ = list(outputs)
         while open_:
             node = self.by_output.get(open_.pop())
@@ -66,16 +66,16 @@ class Origins:
         return self.in_order(found.values())
 
 
-def origins(path: Path) -> Origins:
+def origins(path: Path) -> OnnxNodes:
     """The nodes of an ONNX file, without its weights."""
     try:
         import onnx
     except ImportError:
-        return Origins((), NO_ONNX)
+        return OnnxNodes((), NO_ONNX)
     graph = onnx.load(str(path), load_external_data=False).graph
     uses = Counter(name for node in graph.node for name in set(node.input))
-    return Origins(
-        Node(node.name, node.op_type, tuple(node.input), tuple(node.output), modules_of(node, uses))
+    return OnnxNodes(
+        OnnxNode(node.name, node.op_type, tuple(node.input), tuple(node.output), modules_of(node, uses))
         for node in graph.node
         if any(node.output)
     )
@@ -103,11 +103,11 @@ def scopes_of(node: Any) -> list[str]:
     return [str(scope) for scope in scopes] if isinstance(scopes, list) else []
 
 
-def modules_among(nodes: Iterable[Node]) -> tuple[str, ...]:
+def modules_among(nodes: Iterable[OnnxNode]) -> tuple[str, ...]:
     """The modules of some nodes, each once, in their order."""
     return tuple(dict.fromkeys(module for node in nodes for module in node.modules))
 
 
-def operators_among(nodes: Iterable[Node]) -> tuple[str, ...]:
+def operators_among(nodes: Iterable[OnnxNode]) -> tuple[str, ...]:
     """The operators of some nodes, in their order."""
     return tuple(node.kind for node in nodes)

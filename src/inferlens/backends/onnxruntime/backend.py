@@ -123,10 +123,10 @@ class OnnxRuntime(Backend, Saver):
     @classmethod
     def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
         """No CUDA graph where another provider has a part of the model; TensorRT's provider heeds no other options."""
-        provider, told = PROVIDERS.get(case.variant), facts.get("nodes_by_provider")
+        provider, nodes = PROVIDERS.get(case.variant), facts.get("nodes_by_provider")
         if provider is None:
             return Hint()
-        divided = isinstance(told, dict) and bool(told.keys() - {provider.name})
+        divided = isinstance(nodes, dict) and bool(nodes.keys() - {provider.name})
         if (option == "cuda_graph" and divided) or (provider.lowers and option in ("tf32", "cudnn_conv_algo_search")):
             return Hint()
         return super().hint(case, option, value, facts)

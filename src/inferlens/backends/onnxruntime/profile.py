@@ -31,7 +31,7 @@ TYPES = {"float": "float32", "double": "float64"}
 OPTIMISED = "optimised.onnx"
 
 
-class Arguments(Struct):
+class NodeArguments(Struct):
     """What an event of a node tells beside its time."""
 
     op_name: str = ""
@@ -41,7 +41,7 @@ class Arguments(Struct):
     output_type_shape: list[dict[str, list[int]]] = []
 
 
-class Event(Struct):
+class ProfileEvent(Struct):
     """An event of the profile; ``ts`` and ``dur`` are microseconds."""
 
     cat: str
@@ -49,7 +49,7 @@ class Event(Struct):
     ts: int = 0
     dur: int = 0
     tid: int = 0
-    args: Arguments = msgspec.field(default_factory=Arguments)
+    args: NodeArguments = msgspec.field(default_factory=NodeArguments)
 
     @property
     def end(self) -> int:
@@ -65,7 +65,7 @@ class Event(Struct):
 class Timed(Struct):
     """One node in all runs: its first event, and by run its own seconds, when it began and its calls."""
 
-    first: Event
+    first: ProfileEvent
     times: dict[int, float] = {}
     begins: dict[int, float] = {}
     calls: dict[int, int] = {}
@@ -97,7 +97,7 @@ def layers_of(runner: Any, loaded: Any, folder: Path, path: Path, feed: Any, run
     """
     clocked = clocked_runs(runner, feed, runs)
     written = Path(loaded.end_profiling())
-    events = msgspec.json.decode(written.read_bytes(), type=list[Event])
+    events = msgspec.json.decode(written.read_bytes(), type=list[ProfileEvent])
     written.unlink()
     timed = by_node(runs_of(events, runs))
     graph = origins(path)
@@ -108,7 +108,7 @@ def layers_of(runner: Any, loaded: Any, folder: Path, path: Path, feed: Any, run
     return clocked.layers(layers, clock=CLOCK, absent=absent | ({"sum": SIDE_BY_SIDE} if parallel else {}))
 
 
-def runs_of(events: list[Event], runs: int) -> list[tuple[int, list[Event]]]:
+def runs_of(events: list[ProfileEvent], runs: int) -> list[tuple[int, list[ProfileEvent]]]:
     """When each of the last ``runs`` runs began, and the events of its nodes, in order.
 
     Raises:
@@ -128,7 +128,7 @@ def runs_of(events: list[Event], runs: int) -> list[tuple[int, list[Event]]]:
     return found
 
 
-def by_node(runs: list[tuple[int, list[Event]]]) -> list[Timed]:
+def by_node(runs: list[tuple[int, list[ProfileEvent]]]) -> list[Timed]:
     """The nodes in the order in which they first began, each with its own times."""
     found: dict[tuple[str, str, str], Timed] = {}
     for number, (begin, events) in enumerate(runs):
@@ -140,7 +140,7 @@ def by_node(runs: list[tuple[int, list[Event]]]) -> list[Timed]:
     return list(found.values())
 
 
-def own_durations(events: list[Event]) -> list[int]:
+def own_durations(events: list[ProfileEvent]) -> list[int]:
     """Microseconds of each event without those inside of it on the same thread; ``events`` in order of their begins."""
     own = [event.dur for event in events]
     open_: defaultdict[int, list[int]] = defaultdict(list)
@@ -177,7 +177,7 @@ def layer(timed: Timed, fusion: Fusion, runs: int) -> Layer:
 
 
 def tensors(
-    told: list[dict[str, list[int]]], names: tuple[str, ...], written: Container[str] = ()
+    shapes: list[dict[str, list[int]]], names: tuple[str, ...], written: Container[str] = ()
 ) -> tuple[Tensor, ...]:
     """Tensors from a profile's ``[{"float": [1, 3, 224, 224]}]`` and the graph's names, where the two fit together.
 
@@ -185,7 +185,7 @@ def tensors(
     Runtime has packed: they come before what it does not pack, and behind the first input. ``written``: names of what
     nodes write, which cannot be weights.
     """
-    found = [(TYPES.get(kind, kind), tuple(shape)) for entry in told for kind, shape in entry.items()]
+    found = [(TYPES.get(kind, kind), tuple(shape)) for entry in shapes for kind, shape in entry.items()]
     given = [name for name in names if name]
     weights = [name for name in given[1:] if name not in written]
     packed = set(weights[: max(len(given) - len(found), 0)])

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from inferlens.backends.onnx.modules import Node, Origins, modules_among, operators_among, origins
+from inferlens.backends.onnx.modules import OnnxNode, OnnxNodes, modules_among, operators_among, origins
 from inferlens.backends.profiling.layer_runs import NO_RUNS, NOT_TOLD, Clocked, clocked_runs
 from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer, Layers, Tensor
@@ -32,7 +32,7 @@ TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64",
          "u8": "uint8", "boolean": "bool"}  # fmt: skip
 
 
-class Counter(Struct):
+class NodeCounter(Struct):
     """A node of the compiled graph, its microseconds in all runs of one compiled model, and its time in each kept run.
 
     Attributes:
@@ -48,12 +48,12 @@ class Counter(Struct):
     total: int = 0
     times: list[float] = []
 
-    def read(self, told: Any, count: int, *, keep: bool) -> None:
+    def read(self, counted: Any, count: int, *, keep: bool) -> None:
         """Takes what OpenVINO tells after ``count`` runs of the model; keeps the last run's time if asked to."""
-        executed = told.status == told.Status.EXECUTED
-        total = round(told.real_time.total_seconds() * 1e6) * count if executed else self.total
+        executed = counted.status == counted.Status.EXECUTED
+        total = round(counted.real_time.total_seconds() * 1e6) * count if executed else self.total
         if executed and keep:
-            self.ran, self.primitive = True, told.exec_type
+            self.ran, self.primitive = True, counted.exec_type
         if keep:
             self.times.append(max(total - self.total, 0) / 1e6)
         self.total = max(total, self.total)
@@ -71,7 +71,7 @@ def layers_of(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
     """
     if int(runner.compiled.get_property("NUM_STREAMS")) != 1:
         raise Unsupported(STREAMS, hint="hint=latency, streams=1")
-    counters: list[Counter] = []
+    counters: list[NodeCounter] = []
     clocked = NO_RUNS
     described: dict[str, Any] = {}
     while len(clocked.whole) < runs:
@@ -87,33 +87,33 @@ def layers_of(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
     )
 
 
-def counted(runner: Any, counters: list[Counter], feed: Any, kept: int) -> Clocked:
+def counted(runner: Any, counters: list[NodeCounter], feed: Any, kept: int) -> Clocked:
     """``kept`` runs of a fresh model after those in which it settles; ``counters`` are read after each."""
     done = 0
 
     def after() -> None:
         nonlocal done
         done += 1
-        told = runner.request.profiling_info
+        info = runner.request.profiling_info
         if not counters:
-            counters.extend(Counter(node.node_name, node.node_type) for node in told)
-        if [node.node_type for node in told] != [counter.kind for counter in counters]:
+            counters.extend(NodeCounter(node.node_name, node.node_type) for node in info)
+        if [node.node_type for node in info] != [counter.kind for counter in counters]:
             raise Unsupported("OpenVINO compiled the same model into different graphs, so runs cannot be put together.")
-        for counter, node in zip(counters, told, strict=True):
+        for counter, node in zip(counters, info, strict=True):
             counter.total = counter.total if done > 1 else 0
             counter.read(node, done, keep=done > SETTLING)
 
     return clocked_runs(runner, feed, SETTLING + kept, after).without(SETTLING)
 
 
-def layer(counter: Counter, described: Any, graph: Origins, ran: set[str]) -> Layer:
+def layer(counter: NodeCounter, described: Any, graph: OnnxNodes, ran: set[str]) -> Layer:
     """One layer; ``described`` is its node in the runtime model, ``ran`` the names of all nodes that ran."""
     notes = information(described)
     from_names = originals(notes.get("originalLayersNames", counter.name), graph)
     details: dict[str, Any] = {"primitive": counter.primitive}
-    for key, told in (("layouts", "outputLayouts"), ("precision", "runtimePrecision")):
-        if notes.get(told):
-            details[key] = notes[told]
+    for key, note in (("layouts", "outputLayouts"), ("precision", "runtimePrecision")):
+        if notes.get(note):
+            details[key] = notes[note]
     if described is not None and not notes.get("originalLayersNames"):
         details["inserted"] = INSERTED
     return Layer(
@@ -138,12 +138,12 @@ def information(node: Any) -> dict[str, str]:
     return {} if node is None else {key: str(value.astype(str)) for key, value in node.get_rt_info().items()}
 
 
-def originals(names: str, graph: Origins) -> list[Node]:
+def originals(names: str, graph: OnnxNodes) -> list[OnnxNode]:
     """The ONNX nodes in a list of names with commas between them, each by its name or by a tensor that it writes.
 
     OpenVINO appends endings to some names; a name that has a comma in it is not found.
     """
-    found: list[Node] = []
+    found: list[OnnxNode] = []
     for name in names.split(","):
         while name and name not in graph.by_name and name not in graph.by_output:
             name = name.rpartition("/")[0]

@@ -31,7 +31,7 @@ def check_level(preparation: Preparation) -> None:
         )
 
 
-class Runs(Protocol):
+class Runnable(Protocol):
     """What can be run: a runner, or anything else with these two of its methods."""
 
     def infer(self, feed: Any) -> Any:
@@ -86,7 +86,7 @@ class Clocked(Struct, frozen=True):
 NO_RUNS = Clocked((), (), "")
 
 
-def clocked_runs(runner: Runs, feed: Any, runs: int, after: Callable[[], None] = lambda: None) -> Clocked:
+def clocked_runs(runner: Runnable, feed: Any, runs: int, after: Callable[[], None] = lambda: None) -> Clocked:
     """``runs`` calls of ``runner``, each timed from the call to its outputs being ready.
 
     ``after`` reads what a run left behind, between the runs and outside of their times.

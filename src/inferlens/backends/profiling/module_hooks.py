@@ -73,7 +73,7 @@ class GpuMoments:
         return [events[0].elapsed_time(event) / 1e3 for event in events]
 
 
-class Seen(Struct):
+class ModuleCalls(Struct):
     """What one call showed: of each module, in the order of their begins, what went into its first call and came out.
 
     Attributes:
@@ -119,7 +119,7 @@ def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool
     )
 
 
-def absences(paths: list[str], seen: Seen) -> dict[str, str]:
+def absences(paths: list[str], seen: ModuleCalls) -> dict[str, str]:
     """What the hooks could not see: an exported program has modules in name only, and calls but its own check."""
     called = [index for index in seen.tensors if paths[index] != EXPORTED_CHECK]
     return {} if len(called) > 1 or len(paths) == 1 else {"modules": NO_MODULES}
@@ -200,9 +200,9 @@ def timing_hooks(modules: list[Any], marks: list[int], take: Callable[[], None])
     return hooked(entering, leaving)
 
 
-def look(runner: Runner, modules: list[Any], feed: Any) -> Seen:
+def look(runner: Runner, modules: list[Any], feed: Any) -> ModuleCalls:
     """One call that is not timed: what goes into each module and comes out of it, and how many marks a run leaves."""
-    seen = Seen()
+    seen = ModuleCalls()
     numbers = {id(module): index for index, module in enumerate(modules)}
 
     def entering(module: Any, _: Any) -> None:

@@ -16,8 +16,8 @@ from msgspec import Struct
 
 from inferlens.backends.abilities import Origin
 from inferlens.backends.profiling.kernel_origins import MatchedKernel
-from inferlens.backends.profiling.layer_runs import NO_RUNS, Runs
-from inferlens.backends.profiling.traced_runs import GPU_CLOCK, HOST_CLOCK, Operator, one_run, trace_runs
+from inferlens.backends.profiling.layer_runs import NO_RUNS, Runnable
+from inferlens.backends.profiling.traced_runs import GPU_CLOCK, HOST_CLOCK, TracedOperator, one_run, trace_runs
 from inferlens.record.layer_profile import Layer, Layers, Tensor
 
 UNKNOWN = "not known for {} {}: {}"
@@ -26,7 +26,7 @@ UNKNOWN = "not known for {} {}: {}"
 Call = tuple[str, int]
 
 
-class Named(Struct, frozen=True):
+class NamedLayer(Struct, frozen=True):
     """What a layer is, beside its times.
 
     Attributes:
@@ -50,7 +50,7 @@ class Taken(Struct):
     calls: dict[int, int] = {}
     kernels: dict[str, None] = {}
 
-    def add(self, run: int, operator: Operator, *, on_gpu: bool) -> None:
+    def add(self, run: int, operator: TracedOperator, *, on_gpu: bool) -> None:
         """One call in one run; on a GPU its time is that of its kernels."""
         kernels = list(operator.launched()) if on_gpu else []
         begin = max(min((each.begin for each in kernels), default=0), 0) / 1e9 if on_gpu else operator.begin
@@ -80,11 +80,11 @@ class OperatorNames(ABC):
     why_unknown: str
 
     @abstractmethod
-    def calls(self, root: Operator) -> list[tuple[Call, Operator]]:
+    def calls(self, root: TracedOperator) -> list[tuple[Call, TracedOperator]]:
         """The operators of a run that are layers."""
 
     @abstractmethod
-    def named(self, taken: Mapping[Call, Taken]) -> dict[Call, Named]:
+    def named(self, taken: Mapping[Call, Taken]) -> dict[Call, NamedLayer]:
         """What each call is, in the order of execution; calls of one name are one layer."""
 
     def absent(self) -> dict[str, str]:
@@ -92,7 +92,7 @@ class OperatorNames(ABC):
         return {}
 
 
-def layers_of(runner: Runs, names: OperatorNames, feed: Any, runs: int, *, on_gpu: bool) -> Layers:
+def layers_of(runner: Runnable, names: OperatorNames, feed: Any, runs: int, *, on_gpu: bool) -> Layers:
     """Times the layers in ``runs`` calls of ``runner.infer(feed)``; on a GPU only what launches kernels."""
     clocked = NO_RUNS
     taken: dict[Call, Taken] = {}
@@ -100,7 +100,7 @@ def layers_of(runner: Runs, names: OperatorNames, feed: Any, runs: int, *, on_gp
         for number, run in enumerate(traced, start=len(clocked.whole)):
             _take(taken, names, run.root, number, on_gpu=on_gpu)
         clocked += several
-    together: dict[str, tuple[Named, Taken]] = {}
+    together: dict[str, tuple[NamedLayer, Taken]] = {}
     for call, known in names.named(taken).items():
         if known.name in together:
             together[known.name][1].join(taken[call])
@@ -116,12 +116,12 @@ def layers_of(runner: Runs, names: OperatorNames, feed: Any, runs: int, *, on_gp
     )
 
 
-def matched_kernels(runner: Runs, names: OperatorNames, feed: Any) -> tuple[list[MatchedKernel], dict[str, str]]:
+def matched_kernels(runner: Runnable, names: OperatorNames, feed: Any) -> tuple[list[MatchedKernel], dict[str, str]]:
     """What one call launches on a GPU, in the order in which that ran it, with its layers; and what is not known."""
     return kernels_beneath(one_run(runner, feed, on_gpu=True).root, names)
 
 
-def kernels_beneath(root: Operator, names: OperatorNames) -> tuple[list[MatchedKernel], dict[str, str]]:
+def kernels_beneath(root: TracedOperator, names: OperatorNames) -> tuple[list[MatchedKernel], dict[str, str]]:
     """As :func:`matched_kernels`, of a run that was traced."""
     taken: dict[Call, Taken] = {}
     operators = _take(taken, names, root, 0, on_gpu=True)
@@ -141,8 +141,8 @@ def kernels_beneath(root: Operator, names: OperatorNames) -> tuple[list[MatchedK
 
 
 def _take(
-    taken: dict[Call, Taken], names: OperatorNames, root: Operator, run: int, *, on_gpu: bool
-) -> list[tuple[Call, Operator]]:
+    taken: dict[Call, Taken], names: OperatorNames, root: TracedOperator, run: int, *, on_gpu: bool
+) -> list[tuple[Call, TracedOperator]]:
     """Adds what the layers of a run took; on a GPU they are those that launch kernels."""
     calls = [each for each in names.calls(root) if not on_gpu or any(each[1].launched())]
     for call, operator in calls:
@@ -150,7 +150,7 @@ def _take(
     return calls
 
 
-def _layer(known: Named, taken: Taken, runs: int) -> Layer:
+def _layer(known: NamedLayer, taken: Taken, runs: int) -> Layer:
     details: dict[str, Any] = {"kernels": list(taken.kernels)} if taken.kernels else {}
     return Layer(
         name=known.name,
@@ -166,18 +166,20 @@ def _layer(known: Named, taken: Taken, runs: int) -> Layer:
     )
 
 
-def outermost(root: Operator, is_layer: Callable[[Operator], bool]) -> list[Operator]:
+def outermost(root: TracedOperator, is_layer: Callable[[TracedOperator], bool]) -> list[TracedOperator]:
     """The outermost operators beneath ``root`` that are layers.
 
     Kernels that no layer launched, such as those of a CUDA graph, are each as an operator that did nothing else.
     """
-    found = [Operator(event.launched.name, kernels=[event]) for event in root.kernels]
+    found = [TracedOperator(event.launched.name, kernels=[event]) for event in root.kernels]
     for operator in root.inside:
         found += [operator] if is_layer(operator) else outermost(operator, is_layer)
     return found
 
 
-def numbered(operators: Iterable[Operator], name: Callable[[str], str] = str) -> list[tuple[Call, Operator]]:
+def numbered(
+    operators: Iterable[TracedOperator], name: Callable[[str], str] = str
+) -> list[tuple[Call, TracedOperator]]:
     """Each operator with its call: its name, as ``name`` changes it, and how many of that name are before it."""
     count: Counter[str] = Counter()
     found = []

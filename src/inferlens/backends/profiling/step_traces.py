@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from inferlens.backends.profiling.layer_runs import Runs
+from inferlens.backends.profiling.layer_runs import Runnable
 from inferlens.backends.profiling.traced_runs import OURS, profiler
 
 SPAN = f"{OURS}step "
@@ -46,7 +46,7 @@ class Tracing(Struct, frozen=True, kw_only=True):
         return (self.wait + self.warmup + self.active) * self.repeat
 
 
-def write(runner: Runs, feed: Any, tracing: Tracing, folder: Path, *, on_gpu: bool, about: str) -> list[Path]:
+def write(runner: Runnable, feed: Any, tracing: Tracing, folder: Path, *, on_gpu: bool, about: str) -> list[Path]:
     """Traces steps of ``runner.infer(feed)``, which is entered and warm.
 
     Args:

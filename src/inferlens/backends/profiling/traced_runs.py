@@ -19,7 +19,7 @@ import numpy as np
 from msgspec import Struct
 
 from inferlens.backends.abilities import Launched
-from inferlens.backends.profiling.layer_runs import Clocked, Runs, clocked_runs
+from inferlens.backends.profiling.layer_runs import Clocked, Runnable, clocked_runs
 from inferlens.errors import Unsupported
 from inferlens.trace import NONE, UNKNOWN, Category, LaunchLinks, Trace, read
 from inferlens.trace.intervals import Intervals
@@ -52,7 +52,7 @@ class TracedEvent(Struct, frozen=True, kw_only=True):
     occupancy: float | None = None
 
 
-class Operator(Struct):
+class TracedOperator(Struct):
     """What the host called; seconds since the run began.
 
     Attributes:
@@ -64,7 +64,7 @@ class Operator(Struct):
     begin: float = 0.0
     time: float = 0.0
     kernels: list[TracedEvent] = []
-    inside: list[Operator] = []
+    inside: list[TracedOperator] = []
 
     def launched(self) -> Iterator[TracedEvent]:
         """The kernels of it and of all that it called."""
@@ -72,7 +72,7 @@ class Operator(Struct):
         for operator in self.inside:
             yield from operator.launched()
 
-    def every(self) -> Iterator[Operator]:
+    def every(self) -> Iterator[TracedOperator]:
         """It and all that it called, in the order of their begins."""
         yield self
         for operator in self.inside:
@@ -96,13 +96,13 @@ class TracedRun(Struct, frozen=True, kw_only=True):
     busy: float
     launches: int
     events: tuple[TracedEvent, ...]
-    root: Operator
+    root: TracedOperator
 
 
 class Spanned:
     """A runner each of whose runs, from the call to its outputs, is in a span."""
 
-    def __init__(self, runner: Runs) -> None:
+    def __init__(self, runner: Runnable) -> None:
         self._runner = runner
         self._span: Any = None
 
@@ -133,7 +133,7 @@ def profiler(*, on_gpu: bool, **more: Any) -> Iterator[Any]:
 
 
 def trace_runs(
-    runner: Runs,
+    runner: Runnable,
     feed: Any,
     runs: int,
     *,
@@ -166,7 +166,7 @@ def trace_runs(
             yield clocked, found
 
 
-def one_run(runner: Runs, feed: Any, *, on_gpu: bool, **more: Any) -> TracedRun:
+def one_run(runner: Runnable, feed: Any, *, on_gpu: bool, **more: Any) -> TracedRun:
     """One run that is looked at and not timed."""
     ((_, (run,)),) = trace_runs(runner, feed, 1, on_gpu=on_gpu, **more)
     return run
@@ -216,17 +216,19 @@ def _spans(trace: Trace) -> list[int]:
     return sorted(rows, key=lambda row: int(trace.begin[row]))
 
 
-def _tree(trace: Trace, links: LaunchLinks, places: list[int], begin: int) -> dict[int, Operator]:
+def _tree(trace: Trace, links: LaunchLinks, places: list[int], begin: int) -> dict[int, TracedOperator]:
     """What the host called in a run, by its place among the scopes; what nothing else called is inside of the root.
 
     Args:
         places: of what was called, in the order of the begins.
         begin: of the run.
     """
-    found = {NONE: Operator(SPAN)}
+    found = {NONE: TracedOperator(SPAN)}
     for place in places:
         row = int(trace.scopes.row[place])
-        operator = Operator(trace.name_of(row), (int(trace.begin[row]) - begin) / 1e9, int(trace.duration[row]) / 1e9)
+        operator = TracedOperator(
+            trace.name_of(row), (int(trace.begin[row]) - begin) / 1e9, int(trace.duration[row]) / 1e9
+        )
         found.get(int(links.parent[place]), found[NONE]).inside.append(operator)
         found[place] = operator
     return found

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from inferlens.backends.onnx.modules import Origins, modules_among, operators_among, origins
+from inferlens.backends.onnx.modules import OnnxNodes, modules_among, operators_among, origins
 from inferlens.record.layer_profile import Layer, Tensor
 
 NAMES_ONLY = "the engine keeps no more of its layers than their names; {}"
@@ -62,7 +62,7 @@ def onnx_lookup(onnx: Path | None) -> tuple[Lookup, str]:
 
     And why there are no modules, if so: such as that the file is not known.
     """
-    graph = origins(onnx) if onnx is not None else Origins((), NO_ONNX)
+    graph = origins(onnx) if onnx is not None else OnnxNodes((), NO_ONNX)
 
     def lookup(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         nodes = [node for name in names if (node := graph.by_name.get(name) or graph.by_output.get(name)) is not None]

@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Mapping
 from math import inf
 
-from inferlens.backends.profiling.operator_layers import Call, Named, OperatorNames, Taken, numbered, outermost
-from inferlens.backends.profiling.traced_runs import Operator
-from inferlens.backends.torch_compile.provenance import GRAPH, Compiler, Made
+from inferlens.backends.profiling.operator_layers import Call, NamedLayer, OperatorNames, Taken, numbered, outermost
+from inferlens.backends.profiling.traced_runs import TracedOperator
+from inferlens.backends.torch_compile.provenance import GRAPH, CodeCall, Compiler
 
 SEEN_AS = re.compile(r"graph_\d+_(?=cpp_)")  # what Inductor puts before the name of a C++ kernel
 NO_ORIGINS = "Python runs them between the graphs, or Inductor does not say what they are of."
@@ -38,9 +38,9 @@ class InductorNames(OperatorNames):
         self._count = Counter(name for name, _ in self._expected)
         self._unseen = 0
 
-    def calls(self, root: Operator) -> list[tuple[Call, Operator]]:
+    def calls(self, root: TracedOperator) -> list[tuple[Call, TracedOperator]]:
         """In each graph what its code calls, by graph and name, and whatever else Python called."""
-        found: list[tuple[Call, Operator]] = []
+        found: list[tuple[Call, TracedOperator]] = []
         others = []
         for part in outermost(root, lambda each: each.name.startswith(GRAPH) or "::" in each.name):
             if part.name.startswith(GRAPH):
@@ -49,11 +49,11 @@ class InductorNames(OperatorNames):
                 others.append(part)
         return found + numbered(others)
 
-    def _inside(self, part: Operator, graph: str) -> list[tuple[Call, Operator]]:
+    def _inside(self, part: TracedOperator, graph: str) -> list[tuple[Call, TracedOperator]]:
         calls = outermost(part, lambda each: "::" in each.name or f"{graph}/{plain(each.name)}" in self._count)
         return numbered(calls, lambda name: f"{graph}/{plain(name)}")
 
-    def named(self, taken: Mapping[Call, Taken]) -> dict[Call, Named]:
+    def named(self, taken: Mapping[Call, Taken]) -> dict[Call, NamedLayer]:
         """By the name of the call, with its graph where there are several, and a number where several are the same."""
         seen = Counter(name for name, _ in taken)
         alike = {
@@ -70,8 +70,8 @@ class InductorNames(OperatorNames):
             shown = name if several and made else name.partition("/")[2] or name
             shown_before[shown] += 1
             turn = f" #{shown_before[shown]}" if shown_before[shown] > 1 else ""
-            made = made or Made(plain(name), plain(name), operators=(name,))
-            found[call] = Named(shown + turn, made.kind, made.modules, made.operators, made.inputs, made.outputs)
+            made = made or CodeCall(plain(name), plain(name), operators=(name,))
+            found[call] = NamedLayer(shown + turn, made.kind, made.modules, made.operators, made.inputs, made.outputs)
         return found
 
     def absent(self) -> dict[str, str]:
@@ -80,7 +80,7 @@ class InductorNames(OperatorNames):
         return unseen | ({"cuda_graph": NO_GRAPHS} if self._graphs else {})
 
 
-def calls_of(graphs: list[list[Made]]) -> dict[Call, Made]:
+def calls_of(graphs: list[list[CodeCall]]) -> dict[Call, CodeCall]:
     """What the code calls, by graph and name, and the place among those of that name."""
     named: Counter[str] = Counter()
     found = {}

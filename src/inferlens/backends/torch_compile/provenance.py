@@ -33,7 +33,7 @@ PRODUCTS = frozenset({  # what libraries and templates compute, and no other ker
 TEMPLATE = "triton_tem"
 
 
-class Made(Struct):
+class CodeCall(Struct):
     """One call in the generated code.
 
     Attributes:
@@ -74,7 +74,7 @@ class Compiler:
             settings["trace.provenance_tracking_level"] = 1
         self._settings = settings
         self._paths = {id(part): path for path, part in module.named_modules()}
-        self.graphs: list[list[Made]] = []
+        self.graphs: list[list[CodeCall]] = []
 
     def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
         """Compiles one of Dynamo's graphs; its calls are in a span that says which it is."""
@@ -83,7 +83,7 @@ class Compiler:
         from torch._inductor.compile_fx import compile_fx
         from torch._inductor.graph import GraphLowering
 
-        made: list[Made] = []
+        made: list[CodeCall] = []
         span = f"{GRAPH}{len(self.graphs)}"
         self.graphs.append(made)
         before = GraphLowering.save_output_code
@@ -101,7 +101,7 @@ class Compiler:
 
         return called
 
-    def _calls(self, code: str) -> list[Made]:
+    def _calls(self, code: str) -> list[CodeCall]:
         """The calls in a graph's code; Inductor is still at that graph."""
         from torch._inductor import debug
         from torch._inductor.virtualized import V
@@ -120,7 +120,7 @@ class Compiler:
             done |= {node for node in own if extern or called.startswith(TEMPLATE) or not is_product(node)}
         return found
 
-    def _made(self, name: str, extern: bool, own: list[Any], done: set[Any]) -> Made:
+    def _made(self, name: str, extern: bool, own: list[Any], done: set[Any]) -> CodeCall:
         """One call, of the nodes that it computes; those that are ``done`` already it only works on."""
         paths = (path_of(node, self._paths) for node in own)
         inner = [node for node in own if node not in done]
@@ -129,7 +129,7 @@ class Compiler:
         reads = [each for node in inner for each in node.all_input_nodes if each not in inside]
         writes = [node for node in inner if any(user not in inside for user in node.users)]
         kind = next((KINDS[start] for start in sorted(KINDS, key=len, reverse=True) if name.startswith(start)), name)
-        return Made(
+        return CodeCall(
             name=name,
             kind=name if extern else kind,
             modules=tuple(dict.fromkeys(path for path in paths if path is not None)),

@@ -25,7 +25,7 @@ from inferlens.backends.profiling.operator_layers import OperatorNames
 from inferlens.backends.pytorch.cast import DTYPES
 from inferlens.backends.pytorch.export import WRAPPED, flat_outputs
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities
-from inferlens.backends.torchscript.graph import Marks, optimised
+from inferlens.backends.torchscript.graph import GraphMarks, optimised
 from inferlens.backends.torchscript.scopes import Modules
 from inferlens.errors import Unsupported
 from inferlens.models import input_notes
@@ -93,7 +93,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
         super().__init__(model, case, preparation, options)
         self._options = options
         self._wrapped = ""  # the path of the model in what was traced or scripted
-        self._marks = Marks()
+        self._marks = GraphMarks()
         self._matched: tuple[list[MatchedKernel], dict[str, str]] | None = None
 
     @property

@@ -1,7 +1,7 @@
 """The graph that TorchScript ran, and the operators of a call held against it, to tell the modules they came from.
 
-Operators are told apart by name and order, which is enough in a graph without branches. In a frozen graph with some,
-and around nodes that the profiler does not see, there are marks: spans, put into the graph before its first call.
+Operators are distinguished by name and order, and followed through branches and loops. Around nodes that the profiler
+does not see there are marks: spans, put into the graph before its first call.
 ``optimize_for_inference`` makes other nodes of convolutions and linear layers, and loses from which module they came;
 they are taken, in their order, for the nodes that there were before, if these are as many.
 """
@@ -53,12 +53,12 @@ class Place(Struct, frozen=True):
         return modules.of_instances(self.instances) if path is None and self.instances else path
 
     @property
-    def told(self) -> bool:
+    def named(self) -> bool:
         """Whether a module is named."""
         return bool(self.scope or self.instances)
 
 
-class Marks(Struct):
+class GraphMarks(Struct):
     """What was learned as a graph was optimised.
 
     Attributes:
@@ -91,7 +91,7 @@ def place_of(node: Any) -> Place:
     return Place(node.kind(), node.scopeName(), node.getModuleHierarchy())
 
 
-def optimised(script: Any, *, on_gpu: bool) -> tuple[Any, Marks]:
+def optimised(script: Any, *, on_gpu: bool) -> tuple[Any, GraphMarks]:
     """The module optimised for inference, with marks around the nodes that need them."""
     import torch
 
@@ -100,10 +100,10 @@ def optimised(script: Any, *, on_gpu: bool) -> tuple[Any, Marks]:
     made = torch.jit.optimize_for_inference(given)
     nodes = list(nodes_of(made.graph))
     places = regained(before, nodes, on_gpu=on_gpu)
-    untold = Counter(plain(place.kind) for place in before if not place.told)
-    now = Counter(plain(node.kind()) for node in nodes if not place_of(node).told and id(node) not in places)
-    lost = frozenset(kind for kind, count in now.items() if count > untold[kind])
-    return made, Marks(put_marks(made.graph, places), lost)
+    unnamed = Counter(plain(place.kind) for place in before if not place.named)
+    now = Counter(plain(node.kind()) for node in nodes if not place_of(node).named and id(node) not in places)
+    lost = frozenset(kind for kind, count in now.items() if count > unnamed[kind])
+    return made, GraphMarks(put_marks(made.graph, places), lost)
 
 
 def plain(kind: str) -> str:
@@ -135,14 +135,14 @@ def regained(before: list[Place], nodes: list[Any], *, on_gpu: bool) -> dict[int
             found |= {
                 id(node): Place(node.kind(), was.scope, was.instances, was.kind)
                 for was, node in zip(old[word], alike, strict=True)
-                if was.told and not place_of(node).told
+                if was.named and not place_of(node).named
             }
     if on_gpu:
         return found  # where a sum is fused with others, and a mark would forbid that
     products = {node.output().debugName(): found[id(node)] for node in nodes if id(node) in found}
     for node in nodes:
         was = products.get(node.inputsAt(0).debugName()) if node.kind() == "aten::add" else None
-        if was is not None and not place_of(node).told:  # the bias of a linear layer
+        if was is not None and not place_of(node).named:  # the bias of a linear layer
             found[id(node)] = Place(node.kind(), was.scope, was.instances, was.operator)
     return found
 
@@ -201,7 +201,7 @@ def within(steps: list[Step], words: set[str]) -> list[Step]:
 def matched(names: list[str], steps: list[Step]) -> list[Step | None]:
     """For each operator that was called, by name, the node that it was; ``None`` where that cannot be told.
 
-    Without branches there are as many nodes of a name as calls, and they are told apart by order. Else what was called
+    Without branches there are as many nodes of a name as calls, and they go by order. Else what was called
     is followed through the graph.
     """
     words = [GROUP if "::" not in name else name for name in names]

@@ -16,14 +16,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.backends.profiling.layer_runs import Runs
-from inferlens.backends.profiling.operator_layers import Call, Named, OperatorNames, Taken, numbered, outermost
-from inferlens.backends.profiling.traced_runs import SPAN, Operator, one_run
+from inferlens.backends.profiling.layer_runs import Runnable
+from inferlens.backends.profiling.operator_layers import Call, NamedLayer, OperatorNames, Taken, numbered, outermost
+from inferlens.backends.profiling.traced_runs import SPAN, TracedOperator, one_run
 from inferlens.backends.torchscript.graph import (
     INSERTED,
     LOOP,
     MARK,
-    Marks,
+    GraphMarks,
     Place,
     Step,
     every,
@@ -47,7 +47,9 @@ TYPES = {
 class ScriptNames(OperatorNames):
     """What the operators of a script module are, from the graph that ran and one call that is looked at."""
 
-    def __init__(self, runner: Runs, modules: Modules, marks: Marks, feed: Any, *, on_gpu: bool, frozen: bool) -> None:
+    def __init__(
+        self, runner: Runnable, modules: Modules, marks: GraphMarks, feed: Any, *, on_gpu: bool, frozen: bool
+    ) -> None:
         """
         Args:
             frozen: whether the module's calls were inlined by freezing.
@@ -64,7 +66,7 @@ class ScriptNames(OperatorNames):
         self._modules = modules
         self._marks = marks.places
         self._loops = any(step.name == LOOP for step in every(steps))
-        bare = frozen and not any(place.told for place in (*places, *marks.places.values()))
+        bare = frozen and not any(place.named for place in (*places, *marks.places.values()))
         self._lost = frozenset(plain(place.kind) for place in places) if bare else marks.lost
         self.why_unknown = FROZEN if bare else NO_NAMES
         self._without_tensors = 0
@@ -73,17 +75,17 @@ class ScriptNames(OperatorNames):
         numbers = {id(operator): call for call, operator in numbered(root.every())}
         self._known = {call: self._origin(operator, seen, numbers, nodes) for call, operator in calls}
 
-    def calls(self, root: Operator) -> list[tuple[Call, Operator]]:
+    def calls(self, root: TracedOperator) -> list[tuple[Call, TracedOperator]]:
         """The operators of a run that the interpreter called itself."""
         return numbered(outermost(root, lambda each: "::" in each.name or each.name.startswith((MARK, "fused_"))))
 
-    def named(self, taken: Mapping[Call, Taken]) -> dict[Call, Named]:
+    def named(self, taken: Mapping[Call, Taken]) -> dict[Call, NamedLayer]:
         """By module and operator, with a number where several are the same; the turns of a loop are one layer."""
         count: Counter[str] = Counter()
-        alike: dict[Any, Named] = {}
+        alike: dict[Any, NamedLayer] = {}
         found = {}
         for call in taken:
-            key, known = self._known.get(call) or (call, Named("", short(call[0]), operators=(call[0],)))
+            key, known = self._known.get(call) or (call, NamedLayer("", short(call[0]), operators=(call[0],)))
             if key not in alike:
                 name = "/".join(filter(None, (known.modules[0] if known.modules else "", known.kind)))
                 count[name] += 1
@@ -98,11 +100,11 @@ class ScriptNames(OperatorNames):
 
     def _origin(
         self,
-        operator: Operator,
+        operator: TracedOperator,
         seen: dict[Call, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]],
         numbers: dict[int, Call],
         nodes: Iterator[Step | None],
-    ) -> tuple[Any, Named]:
+    ) -> tuple[Any, NamedLayer]:
         """What is known of one call of an operator, and what is the same for calls that are turns of one loop.
 
         Args:
@@ -119,10 +121,10 @@ class ScriptNames(OperatorNames):
 
     def _named(
         self, kind: str, places: tuple[Place, ...], tensors: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None
-    ) -> Named:
+    ) -> NamedLayer:
         paths = (self._path(place) for place in places)
         inserted = kind in INSERTED
-        return Named(
+        return NamedLayer(
             name="",
             kind=short(kind),
             modules=() if inserted else tuple(dict.fromkeys(path for path in paths if path is not None)),
@@ -135,7 +137,7 @@ class ScriptNames(OperatorNames):
     def _path(self, place: Place) -> str | None:
         """The module of a node: the model itself where none is named, unless that may have been lost."""
         path = place.path(self._modules)
-        return "" if path is None and not place.told and plain(place.kind) not in self._lost else path
+        return "" if path is None and not place.named and plain(place.kind) not in self._lost else path
 
 
 def short(kind: str) -> str:
@@ -143,32 +145,32 @@ def short(kind: str) -> str:
     return kind.removeprefix("aten::").removeprefix("prim::")
 
 
-class Values(Struct):
+class NodeValues(Struct):
     """Tensors of a node of the execution trace, among other values."""
 
     shapes: list[Any] = []
     types: list[str] = []
 
 
-class Node(Struct):
+class ExecutionNode(Struct):
     """A node of the execution trace; the numbers rise in the order of the begins."""
 
     id: int
     name: str
-    inputs: Values = msgspec.field(default_factory=Values)
-    outputs: Values = msgspec.field(default_factory=Values)
+    inputs: NodeValues = msgspec.field(default_factory=NodeValues)
+    outputs: NodeValues = msgspec.field(default_factory=NodeValues)
 
 
-class Nodes(Struct):
+class ExecutionTrace(Struct):
     """The execution trace."""
 
-    nodes: list[Node]
+    nodes: list[ExecutionNode]
 
 
 def tensors_in(execution: bytes) -> dict[Call, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
     """The inputs and outputs of each call of the run in an execution trace; none where it is not whole."""
     try:
-        nodes = sorted(msgspec.json.decode(execution, type=Nodes).nodes, key=lambda node: node.id)
+        nodes = sorted(msgspec.json.decode(execution, type=ExecutionTrace).nodes, key=lambda node: node.id)
     except msgspec.MsgspecError:
         return {}
     begin = max((node.id for node in nodes if node.name == SPAN), default=0)
@@ -181,7 +183,7 @@ def tensors_in(execution: bytes) -> dict[Call, tuple[tuple[Tensor, ...], tuple[T
     return found
 
 
-def tensors(values: Values) -> tuple[Tensor, ...]:
+def tensors(values: NodeValues) -> tuple[Tensor, ...]:
     """The tensors among some values, those in lists too."""
     found: list[Tensor] = []
     for shape, kind in zip(values.shapes, values.types, strict=False):
