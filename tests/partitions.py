@@ -79,16 +79,6 @@ class Broken(nn.Module):
         return torch.softmax(self.last(torch.relu(middle) + 1), -1)
 
 
-class Encoder(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        layer = nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
-        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-
-    def forward(self, tokens: torch.Tensor) -> Any:
-        return self.layers(tokens)
-
-
 class Attention(nn.Module):
     """An attention within a model."""
 
@@ -197,9 +187,7 @@ def named(name: str) -> Callable[[], nn.Module]:
 
 
 IMAGE, SMALL = TensorSpec("x", (1, 3, 224, 224)), TensorSpec("x", (1, 3, 16, 16))
-TOKENS = TensorSpec("x", (1, 10, 64))
 ROWS = TensorSpec("rows", (8, 16))
-RANGE = TensorSpec.parse("image=1..5x3x16x16:opt=2")
 FROM_1_TO_16 = TensorSpec.parse("image=1..16x3x16x16:opt=1")  # 16: where a CPU would take another convolution
 Asked = tuple[Callable[[], nn.Module], tuple[TensorSpec, ...], str, str, dict[str, Any]]
 ASKED: dict[str, Asked] = {
@@ -211,25 +199,15 @@ ASKED: dict[str, Asked] = {
     ),
     "resnet18 compile": (named("resnet18"), (IMAGE,), "compile", "fp32", {}),
     "mobilenet_v2": (named("mobilenet_v2"), (IMAGE,), "dynamo", "fp16", {}),
-    "encoder": (Encoder, (TOKENS,), "dynamo", "fp32", {}),
     "broken": (Broken, (SMALL,), "dynamo", "fp32", {"min_block_size": 1}),
     "interrupted": (Interrupted, (SMALL,), "compile", "fp32", {"min_block_size": 1}),
-    "two inputs": (small.TwoInputs, small.TWO_INPUTS, "dynamo", "fp32", {"min_block_size": 1}),
-    "range": (small.Convolution, (RANGE,), "dynamo", "fp32", {"min_block_size": 1}),
-    "range compile": (small.Convolution, (RANGE,), "compile", "fp32", {"min_block_size": 1}),
     "range compile from 1": (small.Convolution, (FROM_1_TO_16,), "compile", "fp32", {"min_block_size": 1}),
-    "autocast": (small.Convolution, small.CONVOLUTION, "dynamo", "fp16", {"min_block_size": 1, "autocast": True}),
     "no operators": (nn.Identity, (ROWS,), "dynamo", "fp32", {"min_block_size": 1}),
-    "no operators compile": (nn.Identity, (ROWS,), "compile", "fp32", {}),
     "filtered": (Filtered, (ROWS,), "compile", "fp32", {"min_block_size": 1, "require_full_compilation": True}),
     "parts": (Parts, (ROWS,), "compile", "fp32", {"min_block_size": 1}),
     "boxes": (Boxes, (TensorSpec("rows", (8, 4)),), "compile", "fp32", {"min_block_size": 1}),
     "sizes": (Sizes, (ROWS,), "dynamo", "fp32", {"min_block_size": 9}),
     "sorted": (Sorted, (ROWS,), "dynamo", "fp32", {"min_block_size": 1, "require_full_compilation": True}),
-    "batch norm forced": (
-        named("resnet18"), (IMAGE,), "compile", "fp32",
-        {"torch_executed_ops": "aten._native_batch_norm_legit_no_training"},
-    ),
     "script": (small.Convolution, small.CONVOLUTION, "ts-trace", "fp32", {}),
 }  # fmt: skip
 

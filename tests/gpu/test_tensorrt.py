@@ -205,13 +205,6 @@ def test_timings_or_kernels_are_kept_in_a_file(label: str, preparation: Preparat
         assert file.stat().st_size > 0
 
 
-def test_a_new_feed_is_read_where_it_lies(label: str, preparation: Preparation) -> None:
-    model = small.model(batch=4)
-    with prepared(label, model, preparation) as runner:
-        feed = runner.place(small.arrays(model))
-        assert [tensor.data_ptr() for tensor in runner.read_by(feed)] == [feed["image"].data_ptr()]
-
-
 # Copies and streams
 
 
@@ -351,13 +344,6 @@ def test_int8_convolutions_run_or_are_refused_with_the_reason(label: str, tmp_pa
         assert (record.status, record.reason) == ("ok", "")
         assert record.agreement
         assert record.agreement.agrees is True
-
-
-def test_precisions_that_need_a_quantized_model_say_so(label: str, tmp_path: Path) -> None:
-    records = bench("resnet18", backend=label, precision="int8,fp8", output=str(tmp_path / "out"))
-    assert [record.status for record in records] == ["unsupported", "unsupported"]
-    assert all("Q" in record.reason or "quantized" in record.reason for record in records)
-    assert all(record.hint for record in records)
 
 
 # A crash

@@ -17,7 +17,6 @@ torch = pytest.importorskip("torch")
 from inferlens.backends.base import TOLERANCES, Preparation, Runner  # noqa: E402
 from inferlens.backends.torch_tensorrt import files  # noqa: E402
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT  # noqa: E402
-from inferlens.backends.torch_tensorrt.library import find  # noqa: E402
 from inferlens.backends.torch_tensorrt.runner import TensorRtRunner  # noqa: E402
 from inferlens.errors import InferlensError, Unsupported  # noqa: E402
 from inferlens.execution import bench as api  # noqa: E402
@@ -301,24 +300,6 @@ def test_torch_compile_tells_modules_and_breaks(preparation: Preparation) -> Non
     (between,) = told["interruptions"]
     assert "aten.nonzero.default" in between["reason"]
     assert between["place"].startswith("partitions.py line ")
-
-
-@pytest.mark.parametrize("option", ["hardware_compatible", "version_compatible"])
-def test_tensorrt_for_rtx_has_no_engines_for_elsewhere(option: str, preparation: Preparation) -> None:
-    library, _ = find()
-    if library is None or not library.rtx:
-        pytest.skip("TensorRT has them")
-    with pytest.raises(Unsupported, match=f"no {option}"):
-        prepared("dynamo", "fp32", {option: True}, small.model(batch=3), preparation)
-
-
-def test_a_file_that_was_cut_short_is_not_opened(preparation: Preparation, tmp_path: Path) -> None:
-    path = tmp_path / "small.ts"
-    TorchTensorRT().save(small.model(), case("dynamo", batch=1), preparation, path)
-    path.write_bytes(path.read_bytes()[:1000])
-    loaded = Model("torch_tensorrt:small", "small", "torch_tensorrt", small.CONVOLUTION, path=path)
-    with pytest.raises(InferlensError, match="cut short"):
-        TorchTensorRT().prepare(loaded, case("loaded", batch=1), preparation)
 
 
 def test_engines_are_kept_and_used_again(tmp_path: Path) -> None:

@@ -70,11 +70,7 @@ def build(
 
 
 def with_capability(given: list[str], capability: str, backend: str) -> list[str]:
-    """Options, as they were written, and with them the compute capabilities of ``--compute-capability``.
-
-    Raises:
-        InferlensError: if it names none, or an option says something else.
-    """
+    """Options, as they were written, and with them the compute capabilities of ``--compute-capability``."""
     from inferlens.errors import InferlensError
     from inferlens.spec.words import option_values
 
@@ -94,11 +90,7 @@ def with_capability(given: list[str], capability: str, backend: str) -> list[str
 
 
 def check_output(path: Path) -> None:
-    """Refuses a file that could not be benchmarked or not be written, before the time of a build is spent.
-
-    Raises:
-        InferlensError: saying what to name it.
-    """
+    """Refuses a file that could not be benchmarked or not be written, before the time of a build is spent."""
     import tempfile
 
     from inferlens.errors import InferlensError

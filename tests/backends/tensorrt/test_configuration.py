@@ -327,10 +327,3 @@ def test_a_value_that_an_option_does_not_take(name: str, value: Any, taken: str)
     with pytest.raises(InferlensError, match=f"tensorrt.{name}") as raised:
         TensorRT.parse_options(case)
     assert taken in raised.value.expected
-
-
-@pytest.mark.parametrize(
-    "more", [{"max_num_tactics": 2**31 - 2}, {"avg_timing_iterations": 2**31 - 1}, {"workspace": 2**43 - 1}], ids=str
-)
-def test_the_largest_values_are_taken_by_the_builder_too(more: dict[str, Any], parsed: Network) -> None:
-    assert build_engine(parsed, configuration(parsed, options(**more), profiles("", IMAGE)))

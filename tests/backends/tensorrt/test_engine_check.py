@@ -20,8 +20,6 @@ from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.runtime import Engine
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution.expand import expand
-from inferlens.execution.protocol import CaseJob
-from inferlens.execution.worker import Child
 from inferlens.models import engine_header, provenance
 from inferlens.models.resolve import find, load
 from inferlens.record.record import Gpu
@@ -177,13 +175,6 @@ def test_the_profile_that_it_was_built_to_run_runs(two: Path, opened: Opened) ->
         opened(two, profile=2)
 
 
-def test_an_engine_that_is_not_what_its_provenance_describes(two: Path, opened: Opened) -> None:
-    """Nothing but a hash shows that."""
-    two.write_bytes(two.read_bytes()[:-1] + b"\x07")
-    with pytest.raises(InferlensError, match="cut short, or replaced"):
-        opened(two)
-
-
 def test_an_engine_that_holds_code_needs_trust(two: Path, opened: Opened) -> None:
     described(two, version_compatible=True)
     with pytest.raises(InferlensError, match=str(two)) as raised:
@@ -197,14 +188,6 @@ def test_an_engine_that_holds_code_needs_trust(two: Path, opened: Opened) -> Non
         preparation = Preparation(two.parent, two.parent, trust=trust)
         runner: Any = TensorRT().prepare(dataclasses.replace(model, path=two), case, preparation)
         assert ("--trust" in runner._hint) == (not trust), "nothing describes it: that is what may help"
-
-
-@pytest.mark.parametrize("trust", [True, False])
-def test_trust_reaches_the_runner(trust: bool, two: Path, tmp_path: Path) -> None:
-    case = Case(model=find(str(two)).spec, backend="tensorrt", variant="rtx", device="cuda", batch=4)
-    job = CaseJob(case=case, folder=str(tmp_path), cache=str(tmp_path), trust=trust)
-    runner: Any = Child(job, lambda _: None).prepare(load(case))
-    assert runner._host_code is trust
 
 
 class Opening:

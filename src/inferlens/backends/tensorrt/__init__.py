@@ -1,1 +1,1 @@
-"""TensorRT from ONNX, in both flavours: the steps of a build, each usable alone, and the runtime."""
+"""TensorRT from ONNX. What cannot be done is ``Unsupported``, with the reason; a lack of memory ``MemoryError``."""

@@ -138,7 +138,7 @@ class TensorRT(Backend, Saver, Builder):
         model: Model, case: Case, preparation: Preparation, options: Options, flavour: Flavour
     ) -> EngineRunner:
         path = cast("Path", model.path)
-        made, options = checked_file(path, model.inputs, case, options, flavour, preparation)
+        made, options = checked_file(model, case, options, flavour, preparation)
 
         def content() -> bytes:
             check_engine(path, made, flavour, current_gpu())

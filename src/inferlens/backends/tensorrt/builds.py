@@ -52,9 +52,6 @@ def build_to(
 
     One build may come from the cache. Several never do: they are made one after the other, then as many again with
     timings that they share, where the flavour has such. ``examine`` opens an engine on the GPU; ``None`` without one.
-
-    Raises:
-        Unsupported: if it cannot be built, with the reason; then nothing is written.
     """
     warn_of_tactics(job.options, job.flavour, preparation)
     if job.flavour.jit and job.options.timing_cache:

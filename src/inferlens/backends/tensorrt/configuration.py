@@ -58,11 +58,7 @@ def configuration(network: Network, options: Options, profiles: tuple[Profile, .
 
 
 def check_timing_cache(file: str) -> None:
-    """Refuses a file that could not be read or written, before any work is done; one that is not there yet is made.
-
-    Raises:
-        InferlensError: if it is no such file.
-    """
+    """Refuses a file that could not be read or written, before any work is done; one that is not there yet is made."""
     path = Path(file).absolute()
     at = next(each for each in (path, *path.parents) if each.exists())
     able = path.is_file() if at == path else at.is_dir()
@@ -76,9 +72,6 @@ def use_timing_cache(network: Network, config: Any, path: Path) -> Any:
     """Gives ``config`` the timings in ``path``, none if there is no such file; returns them.
 
     ``None`` for a flavour that times nothing when it builds.
-
-    Raises:
-        InferlensError: if the file holds no timings, or those of another GPU or version.
     """
     if network.flavour.jit:
         return None

@@ -173,11 +173,7 @@ def build(job: Job, timing_cache: Path | None) -> tuple[bytes, Provenance]:
 
 
 def built(job: Job, preparation: Preparation) -> Built:
-    """The engine of ``job`` from the cache, or built and put there; timed as the phase ``build``, noted if ``cached``.
-
-    Raises:
-        Unsupported: if it cannot be built, with the reason.
-    """
+    """The engine of ``job`` from the cache, or built and put there; timed as the phase ``build``."""
     warn_of_tactics(job.options, job.flavour, preparation)
     with preparation.phase("build") as phase:
         path = preparation.cache / FOLDER / f"{job.key}.engine"
@@ -199,9 +195,6 @@ def write_engine(path: Path, content: bytes, made: Provenance) -> None:
     """Writes an engine and its provenance beside it; if that fails, what was there before stays.
 
     Should the process end between the two, the hash in the provenance tells that it is of another engine.
-
-    Raises:
-        InferlensError: if they cannot be written, with the reason.
     """
     beside = provenance.beside(path)
     for each in (path, beside):

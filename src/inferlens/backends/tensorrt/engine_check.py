@@ -9,7 +9,7 @@ What the JSON beside the file names is not enough: nobody knows who wrote it.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -20,30 +20,23 @@ from inferlens.backends.tensorrt.profiles import check_shapes
 from inferlens.errors import InferlensError, Unsupported, one_line
 from inferlens.models import provenance
 from inferlens.models.engine_header import AGAIN, Library, check_version, start_of, whole
+from inferlens.models.model import Model
 from inferlens.models.provenance import Provenance
 from inferlens.record.record import Gpu
-from inferlens.spec.case import Case, TensorSpec
+from inferlens.spec.case import Case
 
 TRUST = "--trust, if you trust who built it"
 
 
 def checked_file(
-    path: Path,
-    inputs: tuple[TensorSpec, ...],
-    case: Case,
-    options: Options,
-    flavour: Flavour,
-    preparation: Preparation,
+    model: Model, case: Case, options: Options, flavour: Flavour, preparation: Preparation
 ) -> tuple[Provenance | None, Options]:
-    """Checks the engine in the file ``path`` for ``inputs``, as far as that goes without a GPU.
+    """Checks the engine in the file of ``model``, as far as that goes without a GPU.
 
     Returns its provenance, if there is one, and the case's ``options``: where they name no profile, with that which the
     engine was built to run.
-
-    Raises:
-        InferlensError: if it would run code that was not asked for, has no such profile, or takes other shapes.
-        Unsupported: if it is damaged, or was built by another flavour or version.
     """
+    path = cast("Path", model.path)
     made = provenance.read(path)
     check_engine(path, made, flavour, None)
     warn_of_built(case, made, flavour, preparation)
@@ -68,8 +61,8 @@ def checked_file(
     own = made.options.get("profile")
     if "profile" not in case.options and isinstance(own, int) and 0 <= own < len(made.profiles):
         options = msgspec.structs.replace(options, profile=own)
-    if all(spec.name in profile for spec in inputs for profile in made.profiles) and made.profiles:
-        check_shapes(made.profiles, options.profile, inputs)
+    if all(spec.name in profile for spec in model.inputs for profile in made.profiles) and made.profiles:
+        check_shapes(made.profiles, options.profile, model.inputs)
     preparation.facts["built"] = {
         "flavour": made.flavour, "version": made.version, "gpu": made.gpu, "seconds": made.build_seconds,
         "options": made.options, "model": made.case.model,

@@ -88,12 +88,7 @@ class Flavour:
 
 
 def flavour(variant: str) -> Flavour:
-    """The flavour of a variant, its library imported.
-
-    Raises:
-        MissingLibrary: if it is not installed.
-        InferlensError: if it cannot be loaded.
-    """
+    """The flavour of a variant, its library imported."""
     found, absence = find(variant)
     if found is not None:
         return found
@@ -138,11 +133,7 @@ def current_gpu() -> Gpu | None:
 
 
 def targets(named: tuple[str, ...], flavour: Flavour, gpu: Gpu | None) -> tuple[str, ...]:
-    """The named compute capabilities to build for, in ascending order; empty is the GPU here.
-
-    Raises:
-        Unsupported: if the flavour cannot build for them, or there is no GPU and none is named.
-    """
+    """The named compute capabilities to build for, in ascending order; empty is the GPU here."""
     known = flavour.targets
     if not named and gpu is None:
         raise Unsupported(

@@ -53,9 +53,6 @@ def profiled_engine(runner: Any, call: Any, feed: Any, runs: int, onnx: Path | N
 
     Returns:
         The layers, and the names of the engine's inputs and outputs.
-
-    Raises:
-        Unsupported: if the runtime reports no times.
     """
     entries, bindings = call.engine.information()
     lookup, missing = onnx_lookup(onnx)
@@ -80,9 +77,6 @@ def timed_layers(
         known: the layers, in the order of execution.
         take: the report of the run that has just ended, under the names of ``known``.
         lookup: where a layer came from that is reported and not known.
-
-    Raises:
-        Unsupported: if nothing is reported.
     """
     reports: list[Report] = []
     clocked = clocked_runs(runner, feed, runs, lambda: reports.append(take()))
@@ -103,9 +97,6 @@ def with_times(layers: Sequence[Layer], reports: Sequence[Report], named: Callab
         layers: in the order of execution.
         reports: of each run; a layer that none of them names has no times, one that ``layers`` lacks is added.
         named: makes a layer of a name alone.
-
-    Raises:
-        Unsupported: if nothing was reported.
     """
     runs = [numbered(report) for report in reports]
     if not any(runs):

@@ -16,11 +16,7 @@ _loaded: set[tuple[str, Path]] = set()
 
 
 def plugin_files(libraries: str) -> tuple[Path, ...]:
-    """The files of libraries of plugins, paths joined by ``+``; nothing is loaded.
-
-    Raises:
-        InferlensError: if one is not there, or is no file.
-    """
+    """The files of libraries of plugins, paths joined by ``+``; nothing is loaded."""
     paths = tuple(Path(name).resolve() for name in words(libraries))
     for path in paths:
         if not path.is_file():
@@ -30,11 +26,7 @@ def plugin_files(libraries: str) -> tuple[Path, ...]:
 
 
 def load_plugins(flavour: Flavour, libraries: str) -> None:
-    """Loads libraries of plugins, paths joined by ``+``, and TensorRT's own plugins; each once for the process.
-
-    Raises:
-        InferlensError: if a library does not exist or cannot be loaded.
-    """
+    """Loads libraries of plugins, paths joined by ``+``, and TensorRT's own plugins; each once for the process."""
     for path in (Path(), *plugin_files(libraries)):
         if (flavour.key, path) not in _loaded:
             if path == Path():

@@ -51,11 +51,7 @@ def profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, ...]:
 
 
 def check_shapes(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorSpec, ...]) -> None:
-    """Checks that the profile that runs takes the shapes that are measured.
-
-    Raises:
-        Unsupported: if there is no such profile, or a shape is outside of it.
-    """
+    """Checks that the profile that runs takes the shapes that are measured."""
     if index >= len(profiles):
         raise Unsupported(
             f"There is no profile {index}: the engine has {len(profiles)}, counted from 0.",

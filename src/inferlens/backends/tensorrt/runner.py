@@ -130,11 +130,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         self.calls[0].stream.synchronize()
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        """Times the engine's layers by TensorRT's own profiler.
-
-        Raises:
-            Unsupported: if calls are replayed from a CUDA graph, or the runtime reports no times.
-        """
+        """Times the engine's layers by TensorRT's own profiler."""
         check_level(self._preparation)
         if self._graphs:
             raise Unsupported("A CUDA graph replays kernels and tells no layers.", hint="without cuda_graph")

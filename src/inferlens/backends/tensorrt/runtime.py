@@ -47,10 +47,6 @@ class Engine:
 
         ``host_code`` lets it run the code that a version-compatible engine brings along: only for engines that
         were built here or are trusted. ``hint`` is what to try if it cannot be opened.
-
-        Raises:
-            Unsupported: if TensorRT cannot open it, with its reason.
-            MemoryError: if there is no room for it.
         """
         load_plugins(flavour, plugins)
         trt: Any = flavour.module
@@ -91,12 +87,7 @@ class Engine:
         return least, best, most
 
     def context(self) -> Any:
-        """A new execution context.
-
-        Raises:
-            MemoryError: if there is no room for its activations.
-            Unsupported: if it cannot be created for another reason, such as kernels that do not compile.
-        """
+        """A new execution context."""
         create = self.opened.create_execution_context
         made = create() if self._config is None else create(self._config)
         if made is None:
@@ -132,9 +123,6 @@ class Call:
         """Binds outputs for inputs of ``shapes``; the inputs themselves are bound by :meth:`bind`.
 
         ``grows`` is set if the shape of an output depends on the data, so that it is known only after a call.
-
-        Raises:
-            Unsupported: if the profile does not take the shapes.
         """
         self.engine = engine
         self.stream = stream

@@ -14,7 +14,7 @@ from inferlens.backends.availability import cuda_precisions, torch_versions
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support, tolerance_of
 from inferlens.backends.torch_tensorrt import files, settings
 from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS
-from inferlens.backends.torch_tensorrt.library import FLAVOURS, Library, check_gpu, find, gpu_or_assumed, load
+from inferlens.backends.torch_tensorrt.library import FLAVOURS, TITLE, Library, find, gpu_or_assumed, load
 from inferlens.backends.torch_tensorrt.runner import TensorRtRunner
 from inferlens.backends.torch_tensorrt.settings import Options
 from inferlens.errors import Unsupported
@@ -98,8 +98,10 @@ class TorchTensorRT(Backend, Saver, Partitioner):
             )
         if options.use_python_runtime:
             raise Unsupported("Engines of the Python runtime cannot be saved.", hint="without use_python_runtime")
-        check_gpu()
-        library = load()
+        library, absence = find()
+        if library is None:
+            reason, help = (absence.reason, absence.hint) if absence else ("", "")
+            raise Unsupported(f"{TITLE} cannot build engines here: {reason}.", hint=help)
         settings.check(options, case, library, preparation)
         with self._runner(model, case, preparation, options, library) as runner:
             runner.save(path)

@@ -7,9 +7,9 @@ each call and in which times are sums since profiling began; a run's times are t
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partialmethod
 from importlib import import_module
 from pathlib import Path
@@ -28,34 +28,23 @@ NAMES = re.compile(r'"name":\s*"(.*?)",\s*"ph"', re.S)  # a name is written as i
 DURATIONS = re.compile(r'"dur":\s*([0-9.eE+-]+)')
 
 
-class Inside(ABC):
-    """One engine; a context in which it is profiled."""
+class Inside(AbstractContextManager["Inside"]):
+    """One engine; a context in which it is profiled. ``describe`` gives what its inspector wrote, as JSON."""
 
     clock = CLOCK
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, describe: Callable[[], Any]) -> None:
         self.name = name
-
-    @abstractmethod
-    def __enter__(self) -> Inside:
-        """Begins to profile."""
-
-    @abstractmethod
-    def __exit__(self, *_: object) -> None:
-        """Ends it."""
+        self._describe = describe
 
     @abstractmethod
     def take(self) -> Report:
         """The report of the run that has just ended."""
 
-    @abstractmethod
-    def described(self) -> str:
-        """What the engine's inspector wrote, as JSON."""
-
     def information(self) -> tuple[list[Any], list[str]]:
         """What it has of the layers, and the names of its inputs and outputs; nothing where that is no JSON."""
         try:
-            return layers_and_bindings(self.described())
+            return layers_and_bindings(str(self._describe()))
         except (msgspec.DecodeError, RuntimeError):
             return [], []
 
@@ -64,8 +53,7 @@ class PythonEngine(Inside):
     """An engine that the runtime in Python calls."""
 
     def __init__(self, name: str, owner: Any, context: Any, module: Any) -> None:
-        super().__init__(name)
-        self._owner = owner
+        super().__init__(name, owner.get_layer_info)
         self._reporting = Reporting(context, module)
 
     def __enter__(self) -> PythonEngine:
@@ -80,10 +68,6 @@ class PythonEngine(Inside):
         """See :class:`Inside`."""
         return self._reporting.take()
 
-    def described(self) -> str:
-        """See :class:`Inside`."""
-        return str(self._owner.get_layer_info())
-
 
 class NativeEngine(Inside):
     """An engine that the runtime in C++ calls; it writes its reports into ``folder``, which is its own."""
@@ -91,7 +75,7 @@ class NativeEngine(Inside):
     clock = NATIVE_CLOCK
 
     def __init__(self, name: str, engine: Any, folder: Path) -> None:
-        super().__init__(name)
+        super().__init__(name, engine.get_engine_layer_info)
         self._engine = engine
         self._folder = folder
         self._sums: dict[tuple[str, int], float] = {}
@@ -116,10 +100,6 @@ class NativeEngine(Inside):
         report = [(key[0], (total - self._sums.get(key, 0.0)) / 1e3) for key, total in sums.items()]
         self._sums = sums
         return report
-
-    def described(self) -> str:
-        """See :class:`Inside`."""
-        return str(self._engine.get_engine_layer_info())
 
 
 def read_sums(written: str) -> list[tuple[str, float]]:

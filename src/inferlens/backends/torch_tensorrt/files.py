@@ -91,11 +91,7 @@ def describe(path: Path, model: Model, case: Case, options: Options, library: Li
 
 
 def check(path: Path, made: Provenance | None, library: Library) -> None:
-    """Refuses a file that cannot run here, as far as what lies beside it says.
-
-    Raises:
-        Unsupported: saying what it was made for and what is here.
-    """
+    """Refuses a file that cannot run here, as far as what lies beside it says."""
     if made is None:
         return
     here = library.versions[library.package]
@@ -118,9 +114,6 @@ def open_module(path: Path) -> Any:
     """The module in a file, on the GPU; the library must have been imported, which registers what runs engines.
 
     Both kinds hold pickles: a file runs what code its author wants when it is opened.
-
-    Raises:
-        InferlensError: if it cannot be opened: another kind of file, cut short, or for another version or GPU.
     """
     import torch
 

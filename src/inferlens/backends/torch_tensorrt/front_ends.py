@@ -85,11 +85,7 @@ class FrontEnd(ABC):
         """What to call, with the input tensors as arguments."""
 
     def save(self, compiled: Any, work: Work, path: Path) -> None:  # noqa: ARG002
-        """Writes what :meth:`compile` returned to ``path``.
-
-        Raises:
-            Unsupported: if it has no such form.
-        """
+        """Writes what :meth:`compile` returned to ``path``."""
         raise Unsupported(
             f"What {TITLE} compiles through '{self.variant}' cannot be saved as {path.suffix}.", hint=self.instead
         )

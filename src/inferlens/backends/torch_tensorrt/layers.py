@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import importlib
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +35,7 @@ from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer, Layers
 from inferlens.record.partition import Segment
 
+Part = tuple[str, Any]  # a submodule that PyTorch runs, by its name
 PART = "_run_on_gpu"  # begins the names of submodules that PyTorch runs
 SCOPE = "inferlens part "
 BEST = "torch_tensorrt:dynamo keeps them best"
@@ -113,9 +114,6 @@ class Interior:
 
         Returns:
             The layers, and the names of inputs and outputs of the engines.
-
-        Raises:
-            Unsupported: if there is no engine, or none reports times.
         """
         engines, parts = self.engines(), PartTimes(self.parts)
         if not engines:
@@ -150,18 +148,13 @@ class Interior:
 class PartTimes:
     """Times of the parts that PyTorch runs, by events before and after each call."""
 
-    def __init__(self, parts: Sequence[tuple[str, Any]]) -> None:
+    def __init__(self, parts: Sequence[Part]) -> None:
         self._parts = parts
         self._moments = GpuMoments(2 * len(parts) + 1)
 
-    @contextmanager
-    def taken(self) -> Iterator[None]:
+    def taken(self) -> AbstractContextManager[None]:
         """While it lasts, moments are taken around every part."""
-        with ExitStack() as hooked:
-            for _, child in self._parts:
-                hooked.callback(child.register_forward_pre_hook(lambda *_: self._moments.take()).remove)
-                hooked.callback(child.register_forward_hook(lambda *_: self._moments.take()).remove)
-            yield
+        return around(self._parts, lambda _: self._moments.take(), self._moments.take)
 
     def begin(self) -> None:
         """Before each run."""
@@ -209,8 +202,17 @@ def origins_in(
 
 
 @contextmanager
-def part_scopes(parts: Sequence[tuple[str, Any]]) -> Iterator[None]:
-    """Has every call of these submodules be a scope of the trace, named by the submodule."""
+def around(parts: Sequence[Part], before: Callable[[str], None], after: Callable[[], None]) -> Iterator[None]:
+    """While it lasts, calls ``before``, with the part's name, and ``after`` around every call of a part."""
+    with ExitStack() as hooked:
+        for name, child in parts:
+            hooked.callback(child.register_forward_pre_hook(lambda *_, name=name: before(name)).remove)
+            hooked.callback(child.register_forward_hook(lambda *_: after()).remove)
+        yield
+
+
+def part_scopes(parts: Sequence[Part]) -> AbstractContextManager[None]:
+    """Has every call of these parts be a scope of the trace, named by the part."""
     import torch
 
     open_: list[Any] = []
@@ -219,11 +221,7 @@ def part_scopes(parts: Sequence[tuple[str, Any]]) -> Iterator[None]:
         open_.append(torch.profiler.record_function(SCOPE + name))
         open_[-1].__enter__()
 
-    with ExitStack() as hooked:
-        for name, child in parts:
-            hooked.callback(child.register_forward_pre_hook(lambda *_, name=name: entering(name)).remove)
-            hooked.callback(child.register_forward_hook(lambda *_: open_.pop().__exit__(None, None, None)).remove)
-        yield
+    return around(parts, entering, lambda: open_.pop().__exit__(None, None, None))
 
 
 @contextmanager

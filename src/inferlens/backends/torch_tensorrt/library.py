@@ -19,7 +19,7 @@ from typing import Any
 
 from inferlens.backends.availability import cuda_absence, found, imported
 from inferlens.backends.base import Absence
-from inferlens.errors import InferlensError, MissingLibrary, Unsupported
+from inferlens.errors import InferlensError, MissingLibrary
 
 EXTRA = "tensorrt-rtx"
 TITLE = "Torch-TensorRT"
@@ -84,51 +84,26 @@ class Library:
 
 def find() -> tuple[Library | None, Absence | None]:
     """The library, or why it cannot be used here, with the hint. Imports it only where there is a GPU."""
-    torch, missing = imported("torch", "PyTorch", "torch")
-    if torch is None:
-        return None, missing
-    if not found("torch_tensorrt"):
-        error = MissingLibrary(TITLE, extra=EXTRA)
-        return None, Absence("", error.what, f"{error.hint} (or [tensorrt], where NVIDIA's own index is at hand)")
-    no_gpu = cuda_absence(torch)
-    if no_gpu is not None:
-        return None, no_gpu
-    return _imported()
-
-
-def check_gpu() -> None:
-    """Checks that there is a GPU to build engines on.
-
-    Raises:
-        Unsupported: with the reason.
-    """
-    import torch
-
-    absence = cuda_absence(torch)
+    torch, absence = imported("torch", "PyTorch", "torch")
+    if torch is not None and found("torch_tensorrt"):
+        absence = cuda_absence(torch)
     if absence is not None:
-        raise Unsupported(f"{TITLE} builds engines on a GPU alone: {absence.reason}.", hint=absence.hint)
+        return None, absence
+    try:
+        return load(), None
+    except InferlensError as error:
+        return None, Absence("", error.what, error.hint)
 
 
 def load() -> Library:
-    """The library, imported; a GPU is there or assumed.
-
-    Raises:
-        InferlensError: if it is missing or cannot be loaded.
-    """
+    """The library, imported; a GPU is there or assumed."""
     if not found("torch_tensorrt"):
         raise MissingLibrary(TITLE, extra=EXTRA)
-    library, absence = _imported()
-    if library is None:
-        raise InferlensError(absence.reason if absence else "", hint=absence.hint if absence else "")
-    return library
-
-
-def _imported() -> tuple[Library | None, Absence | None]:
     with quiet():
         module, broken = imported("torch_tensorrt", TITLE, EXTRA)
     if module is None:
-        return None, broken
-    return Library(module, str(getattr(module, "tensorrt_package_name", "")) or "tensorrt"), None
+        raise InferlensError(broken.reason if broken else "", hint=broken.hint if broken else "")
+    return Library(module, str(getattr(module, "tensorrt_package_name", "")) or "tensorrt")
 
 
 @contextmanager
@@ -152,10 +127,8 @@ def gpu_or_assumed() -> Iterator[str]:
     if torch.cuda.is_available():
         yield ""
         return
-    memory = 16 * 2**30
-    device = SimpleNamespace(
-        major=ASSUMED[0], minor=ASSUMED[1], name="assumed", total_memory=memory, multi_processor_count=1
-    )
+    memory, (major, minor) = 16 * 2**30, ASSUMED
+    device = SimpleNamespace(major=major, minor=minor, name="assumed", total_memory=memory, multi_processor_count=1)
     answers: dict[str, Any] = {
         "get_device_capability": ASSUMED, "current_device": 0, "get_device_properties": device,
         "get_device_name": device.name, "mem_get_info": (memory, memory),

@@ -14,14 +14,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from operator import getitem
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
 from inferlens.backends.availability import first_lines
 from inferlens.backends.torch_tensorrt.engines import OWNERS
 from inferlens.record.partition import (
-    Choice,
     Operator,
     Partition,
     Segment,
@@ -132,20 +131,6 @@ class WhyPyTorch:
         return "unsupported", "its converter does not take these arguments"
 
 
-class Ways(NamedTuple):
-    """What other values of ``min_block_size`` give.
-
-    Attributes:
-        choices: of some values.
-        total: how many values there are that differ in what they give.
-        note: why nothing is known, where that is so.
-    """
-
-    choices: tuple[Choice, ...] = ()
-    total: int = 0
-    note: str = ""
-
-
 @contextmanager
 def watching() -> Iterator[list[Lowered]]:
     """The graphs that are partitioned meanwhile, in order."""
@@ -182,8 +167,11 @@ def segments_of(graphs: Sequence[Lowered]) -> tuple[Segment, ...]:
     return tuple(segment for number, graph in enumerate(graphs) for segment in graph.segments(number))
 
 
-def ways_of(graphs: Sequence[Lowered], own: int) -> Ways:
-    """What other values of ``min_block_size`` than ``own`` give, each found by the library's partitioner."""
+def ways_of(graphs: Sequence[Lowered], own: int) -> dict[str, Any]:
+    """What other values of ``min_block_size`` than ``own`` give, each found by the library's partitioner.
+
+    Fields of a partition: ``choices``, of some values, and ``ways``; or the ``note`` why nothing is known.
+    """
 
     def evaluate(min_block_size: int) -> list[Segment]:
         return [part for number, graph in enumerate(graphs) for part in graph.at(min_block_size, number)]
@@ -191,10 +179,10 @@ def ways_of(graphs: Sequence[Lowered], own: int) -> Ways:
     try:
         sizes = [len(each.operators) for each in evaluate(1) if each.runs_in == "TensorRT"]
         reaches = reaches_of(sizes, own)
-        return Ways(choices_of(reaches, own, evaluate), len(reaches))
+        return {"choices": choices_of(reaches, own, evaluate), "ways": len(reaches)}
     except Exception as error:  # the partitioner raises nearly every type there is, and the partition is there already
         reason = f"{type(error).__name__}: {first_lines(error)}"
-        return Ways(note=f"What other values of min_block_size give is not known: {reason}.")
+        return {"note": f"What other values of min_block_size give is not known: {reason}."}
 
 
 def weightless(graph_module: Any) -> Any:

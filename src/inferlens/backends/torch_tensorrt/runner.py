@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from msgspec import structs
@@ -67,11 +67,7 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
         self._graph: CudaGraph | None = None
 
     def captured(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """``call``, which is captured first if that was asked for.
-
-        Raises:
-            Unsupported: if it cannot be captured.
-        """
+        """``call``, which is captured first if that was asked for."""
         if self.options.cuda_graph:
             self._graph = CudaGraph.capture(call, self.seeded_feed())
         return call
@@ -94,11 +90,7 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
         raise NotImplementedError
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        """Times the layers of the engines, and what PyTorch runs between them.
-
-        Raises:
-            Unsupported: if calls are replayed from a CUDA graph, or no engine reports times.
-        """
+        """Times the layers of the engines, and what PyTorch runs between them."""
         check_level(self.preparation)
         if self._graph is not None:
             raise Unsupported("A CUDA graph replays kernels and has no layers.", hint="without cuda_graph")
@@ -168,11 +160,7 @@ class TensorRtRunner(ReplayingRunner):
         return self
 
     def build(self, module: Any) -> Callable[..., Any]:
-        """Compiles.
-
-        Raises:
-            Unsupported: if the model, or what was asked for, is not for this front end.
-        """
+        """Compiles."""
         from inferlens.backends.torch_tensorrt.layers import detailed_engines
 
         cache = settings.counting_cache(self.options, self.library, self.preparation)
@@ -211,11 +199,7 @@ class TensorRtRunner(ReplayingRunner):
         return compiled, () if self.front_end.script else segments_of(self._graphs)
 
     def save(self, path: Path) -> None:
-        """Writes the compiled module; the runner is entered.
-
-        Raises:
-            Unsupported: if the front end has no such form.
-        """
+        """Writes the compiled module; the runner is entered."""
         with compiling(self.model.name, f"save as {path.suffix}", hint="the other kind of file, .ts or .ep"):
             self.front_end.save(self.compiled, self.work(), path)
 
@@ -275,7 +259,7 @@ class TensorRtRunner(ReplayingRunner):
         facts["runtime"] = "Python" if options.use_python_runtime or not self.library.native_runtime else "C++"
         self._warn_of_sizes()
         try:
-            partition = self._script_partition() if self.front_end.script else self._partition()
+            partition = self._partition()
         except Exception as error:  # it is read from what the library keeps for itself; the case runs all the same
             if options.require_full_compilation:
                 raise
@@ -311,29 +295,19 @@ class TensorRtRunner(ReplayingRunner):
                 "opt=2 or more, or --backend torch_tensorrt:ts-script.",
             )
 
-    def _script_partition(self) -> Partition:
-        forced = settings.script_settings(self.options, self.case)["torch_executed_ops"]
-        found = compiled_partition(
-            self.compiled, OF_SCRIPT, forced=forced, wrapped=self.front_end.wrapped, front_end=self.case.variant,
-            min_block_size=self.options.min_block_size, flavour=self.library.flavour,
-        )  # fmt: skip
-        assert found is not None
-        return found
-
     def _partition(self, assumed_gpu: str = "") -> Partition:
-        """What was partitioned."""
-        ways = ways_of(self._graphs, self.options.min_block_size)
-        return partition_of(
-            segments_of(self._graphs),
-            front_end=self.case.variant,
-            min_block_size=self.options.min_block_size,
-            choices=ways.choices,
-            ways=ways.total,
-            interruptions=self._captured.interruptions() if self.front_end.one_mode else (),
-            flavour=self.library.flavour,
-            assumed_gpu=assumed_gpu,
-            note=" ".join(filter(None, [ways.note, self._in_vain()])),
-        )
+        """What was partitioned; of the TorchScript front end, as far as the compiled module shows it."""
+        size = self.options.min_block_size
+        known = {"front_end": self.case.variant, "min_block_size": size, "flavour": self.library.flavour}
+        if self.front_end.script:
+            forced = settings.script_settings(self.options, self.case)["torch_executed_ops"]
+            found = compiled_partition(self.compiled, OF_SCRIPT, forced=forced, wrapped=self.front_end.wrapped, **known)
+            return cast("Partition", found)
+        ways = ways_of(self._graphs, size)
+        interruptions = self._captured.interruptions() if self.front_end.one_mode else ()
+        note = " ".join(filter(None, [ways.pop("note", ""), self._in_vain()]))
+        segments = segments_of(self._graphs)
+        return partition_of(segments, interruptions=interruptions, assumed_gpu=assumed_gpu, note=note, **known, **ways)
 
     def _in_vain(self) -> str:
         """What torch_executed_ops names in vain; empty where the operators are not known."""

@@ -71,11 +71,7 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def check(options: Options, case: Case, library: Library, preparation: Preparation) -> None:
-    """Refuses, or warns of, options that the front end or the installed version cannot honour.
-
-    Raises:
-        Unsupported: for one that would change what is measured.
-    """
+    """Refuses, or warns of, options that the front end or the installed version cannot honour."""
     if case.variant.startswith("ts-"):
         for name, default in NOT_IN_SCRIPT.items():
             if getattr(options, name) != default:
@@ -103,9 +99,6 @@ def dynamo_settings(
     """Keyword arguments of ``torch_tensorrt.dynamo.compile``, or ``options`` of ``torch.compile``.
 
     Names that the installed library or the front end, with its ``parameters``, does not know are left out.
-
-    Raises:
-        InferlensError: for an operator that there is not.
     """
     kept = engine_folder(library, preparation) if options.engine_cache else preparation.folder
     wanted = structs.asdict(options) | {
@@ -130,11 +123,7 @@ def dynamo_settings(
 
 
 def script_settings(options: Options, case: Case) -> dict[str, Any]:
-    """Keyword arguments of ``torch_tensorrt.ts.compile``.
-
-    Raises:
-        InferlensError: for an operator that there is not.
-    """
+    """Keyword arguments of ``torch_tensorrt.ts.compile``."""
     import torch
 
     names = (name.removeprefix("torch.ops.").split(".") for name in executed_ops(options.torch_executed_ops))
@@ -156,9 +145,6 @@ def executed_ops(text: str) -> list[str]:
     """Full names (``torch.ops.aten.relu.default``) of the operators that ``aten.relu+aten::mean.dim`` means.
 
     A name without an overload means all of them.
-
-    Raises:
-        InferlensError: if there is no such operator.
     """
     return [name for word in words(text) for name in _overloads(word)]
 
