@@ -79,17 +79,18 @@ def main() -> None:
 def _file(made: Profile) -> list[str]:
     """The cells of a profile's row."""
     from inferlens.views.profiled import layers, modules, perfetto
-    from inferlens.views.profiled.cases import groups
+    from inferlens.views.profiled.cases import groups, of_level
+    from inferlens.views.table import render
 
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         write = _least(lambda: save(place, made))
         read = _least(lambda: load_profiles([place]))
         loaded = LoadedProfiles(profiles=[made])
-        cases = [case for group in groups(loaded) for case in group]
+        cases = of_level(loaded, None)
         steps = (
-            lambda: layers.render(cases),
-            lambda: modules.render(groups(loaded)),
+            lambda: render(layers.document(cases)),
+            lambda: render(modules.document(groups(loaded))),
             lambda: perfetto.render(perfetto.every_level(loaded)),
         )
         seconds = [f"{taken:.3f}" for taken in (write, read, *map(_least, steps))]

@@ -50,8 +50,8 @@ def test_a_trace_has_the_streams(results: Path):
     ("arguments", "what"),
     [
         (["results", "--by", "modul"], "no way to group kernels 'modul'"),
-        (["results", "--sort", "tim"], "cannot be sorted by 'tim'"),
-        (["results", "--format", "html"], "no format 'html'"),
+        (["results", "--sort", "tim"], "no order of kernels 'tim'"),
+        (["results", "--format", "cvs"], "no format 'cvs'"),
         (["nowhere"], "does not exist"),
     ],
 )

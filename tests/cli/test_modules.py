@@ -100,4 +100,4 @@ def test_the_level_of_the_modules(tmp_path: Path):
     assert "GPU times of layers, as shares of the whole run" in about("--level", "layer")
     wrong = inferlens("modules", "results", "--level", "kernels", cwd=tmp_path)
     assert wrong.returncode == 2
-    assert "There are no modules of the level 'kernels'" in wrong.stderr
+    assert "There is no level of modules 'kernels'" in wrong.stderr

@@ -83,7 +83,7 @@ def test_fused_layers_are_split_by_flops(results: Path) -> None:
     [
         (["--depth", "1"], "Layers have no depth."),
         (["--by", "modul"], "There is no kind of row 'modul'."),
-        (["--sort", "wun"], "sorted by 'wun'"),
+        (["--sort", "wun"], "no order of floors 'wun'"),
         (["--format", "cvs"], "no format 'cvs'"),
         (["--plot", "floors.gif"], "cannot be written as 'gif'"),
     ],

@@ -1,4 +1,4 @@
-"""Views of profiles: what they show, at every width, whatever stands in the names."""
+"""Tables of profiles: what holds for all of them, whatever stands in the names; then layers, modules and boxes."""
 
 from __future__ import annotations
 
@@ -12,106 +12,155 @@ import pytest
 from rich.cells import cell_len
 
 from inferlens.errors import InferlensError
-from inferlens.record.profile_store import LoadedProfiles
+from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Warning
-from inferlens.views.profiled import FORMATS, boxes, layers, modules
+from inferlens.views.profiled import boxes, modules
 from inferlens.views.profiled.cases import groups
-from inferlens.views.profiled.grid import shorten
-from tests.analysis.profile.samples import NASTY, RUNS, eager, failed, fused, layer, nasty, other, profile, untouched
+from inferlens.views.table import render
+from tests.analysis.profile.floors import nasty as nasty_work
+from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels
+from tests.analysis.profile.kernel_profiles import nasty as nasty_kernels
+from tests.analysis.profile.samples import NASTY, RUNS, eager, failed, fused, layer, nasty, other, profile
+from tests.views.profiled import TABLES, cases, data, drawn, lines, loaded, row
 from tests.views.samples import GPU_MACHINE, WRONG, case
 
-ALL = (eager(), fused(), other(), failed(case("torchscript:trace"), "It <broke>."))
+BROKEN = failed(case("torchscript:trace"), "It <broke>.")
+ALL = (eager(), fused(), other(), BROKEN)
+KERNELS = of_kernels("torch_compile", made(kernel("gemm", 1e-3, "a"), kernel("relu", 1e-3, "b")))
+# What each table draws besides all of the profiles, with names that break out of whatever they stand in.
+NASTY_ONES: dict[str, Profile] = {
+    "layers": nasty(), "modules": nasty(), "kernels": nasty_kernels(), "roofline": nasty_work(),
+}  # fmt: skip
+
+every_table = pytest.mark.parametrize("table", TABLES)
 
 
-def loaded(*profiles, median: float | None = 6e-3, **fields) -> list:
-    records = (
-        {each.id: msgspec.structs.replace(untouched(each, median), **fields) for each in profiles} if median else {}
-    )
-    return groups(LoadedProfiles(profiles=list(profiles), records=records))
+# All of them
 
 
-def tables(*profiles, format="table", **options) -> str:
-    return layers.render([case for group in loaded(*profiles) for case in group], format, **options)
+@every_table
+@pytest.mark.parametrize("format", ["table", "markdown", "csv", "json", "html"])
+def test_nothing_in_a_name_breaks_out(table, format):
+    shown = drawn(table, NASTY_ONES[table], *ALL, KERNELS, format=format)
+    if format == "json":
+        assert repr(NASTY) in str(json.loads(shown))
+    elif format == "csv":
+        assert NASTY in {cell for line in csv.reader(io.StringIO(shown)) for cell in line}
+    else:
+        assert not {"\u202e", "\x1b"} & set(shown)
+    if format == "markdown":
+        assert "<b>" not in shown.replace("\\<", "")
+        assert max(map(len, shown.splitlines())) < 2000
 
 
-def trees(*profiles, format="table", median: float | None = 6e-3, **options) -> str:
-    return modules.render(loaded(*profiles, median=median), format, **options)
+@every_table
+@pytest.mark.parametrize("width", [20, 60, 61, 80, 120, 200])
+def test_lines_fit_the_terminal(table, width):
+    shown = drawn(table, NASTY_ONES[table], *ALL, KERNELS, width=width)
+    assert max(map(cell_len, shown.splitlines())) <= max(width, 60)
+    assert drawn(table, NASTY_ONES[table], *ALL, KERNELS, width=width) == shown
+    assert "\x1b" in drawn(table, eager(), KERNELS, width=width, color=True)
 
 
-def rows_of(drawn: str, name: str) -> list[str]:
-    return [line for line in drawn.splitlines() if line.startswith(name)]
+@every_table
+def test_only_failures(table):
+    level = "kernel" if table == "kernels" else "layer"
+    broken = msgspec.structs.replace(failed(case()), level=level, hint="--device cuda")
+    assert "It broke." in drawn(table, broken)
+    assert "It broke." in drawn(table, broken, format="markdown")
+    assert "It broke." in drawn(table, broken, format="json")
+    assert len(lines(table, broken)) == 0
+
+
+@pytest.mark.parametrize(
+    ("table", "options"),
+    [("layers", {"sort": "tim"}), ("kernels", {"sort": "name"}), ("kernels", {"by": "module"}),
+     ("roofline", {"sort": "wun"}), ("roofline", {"by": "modul"}), ("modules", {"level": "kernels"}),
+     ("modules", {"fused": "half"}), ("modules", {"format": "cvs"})],
+)  # fmt: skip
+def test_what_there_is_not_is_refused(table, options):
+    with pytest.raises(InferlensError, match=f"There is no .* '{next(iter(options.values()))}'"):
+        drawn(table, eager(), **options)
+
+
+@pytest.mark.parametrize("top", [None, 1, 3])
+@pytest.mark.parametrize("table", ["layers", "kernels"])
+def test_csv_adds_up(table, top):
+    rows = lines(table, *ALL, KERNELS, top=top)
+    for digest in {each["digest"] for each in rows}:
+        mine = [each for each in rows if each["digest"] == digest]
+        parts = sum(float(each["typical"] or 0) for each in mine if each["row"] != "whole")
+        (whole,) = [float(each["typical"]) for each in mine if each["row"] == "whole"]
+        assert parts == pytest.approx(whole)
+    assert len({each["digest"] for each in rows}) == (3 if table == "layers" else 1)
+
+
+def test_csv_of_modules_adds_up():
+    rows = lines("modules", *ALL)
+    for digest in {each["digest"] for each in rows}:
+        mine = [each for each in rows if each["digest"] == digest]
+        top = sum(float(each["typical"] or 0) for each in mine if each["depth"] == "1")
+        assert top == pytest.approx(float(mine[0]["typical"]))
+
+
+@pytest.mark.parametrize("table", ["layers", "kernels"])
+def test_notes_and_warnings_are_shown(table):
+    warned = (Warning("x", "Clocks moved.", "Hold them."),)
+    of = profile(case(), [layer("a", 1e-3)], warnings=warned)
+    of = msgspec.structs.replace(of, layers=msgspec.structs.replace(of.layers, absent={"modules": "not known"}))
+    if table == "kernels":
+        of = of_kernels("pytorch", made(kernel("a", 1e-3), absent={"modules": "not known"}), warnings=warned)
+    for format in ("table", "markdown"):
+        assert "Clocks moved. Hold them." in drawn(table, of, format=format)
+        assert "modules: not known" in drawn(table, of, format=format)
 
 
 # Layers
 
 
 def test_layers_what_is_in_none_and_what_it_cost():
-    drawn = tables(eager(), top=3, width=160)
-    assert rows_of(drawn, "conv1")
-    assert "1x64x56x56" in rows_of(drawn, "conv1")[0]
-    assert "23.8 %" in rows_of(drawn, "conv1")[0]
-    assert rows_of(drawn, "9 other layers")
-    assert "2.36 %" in rows_of(drawn, "in no layer")[0]
-    assert "100 %" in rows_of(drawn, "whole run")[0]
-    assert "conv1 takes most: 23.8 % of a run; the 5 that take most of 12 layers take 71.4 %." in drawn
-    assert "Layers add up to 8.26 ms of 8.46 ms (medians); 0.200 ms (2.36 %) were in no layer." in drawn
-    assert "Profiling made a call 1.40x (1.39 to 1.40) as long: 8.46 ms instead of 6.06 ms." in drawn
+    """The one place that holds what is said of layers."""
+    text = drawn("layers", eager(), top=3, width=160)
+    assert {"1x64x56x56", "23.8"} <= set(row(text, "conv1"))
+    assert row(text, "9 other layers")
+    assert row(text, "in no layer")[-2:] == ["2.36", "%"]
+    assert row(text, "whole run")[-2:] == ["100", "%"]
+    assert text.splitlines()[-3:] == [
+        "conv1 takes most: 23.8 % of a run; the 5 that take most of 12 layers take 71.4 %.",
+        "Layers add up to 8.26 ms of 8.46 ms (medians); 0.200 ms (2.36 %) were in no layer.",
+        "Profiling made a call 1.40x (1.39 to 1.40) as long: 8.46 ms instead of 6.06 ms.",
+    ]
 
 
 def test_layers_by_time_or_in_order():
-    names = [row["name"] for row in json.loads(tables(eager(), format="json"))["cases"][0]["rows"]]
-    ordered = [row["name"] for row in json.loads(tables(eager(), format="json", sort="order"))["cases"][0]["rows"]]
-    assert ordered == [each.name for each in eager().layers.layers]
-    assert names[:2] == ["conv1", "bn1"]
-    top = json.loads(tables(eager(), format="json", sort="order", top=1))["cases"][0]["rows"]
-    assert [row["name"] for row in top] == ["conv1"]
-    with pytest.raises(InferlensError, match="sorted by 'tim'"):
-        tables(eager(), sort="tim")
+    def names(**options) -> list[str]:
+        return [each["name"] for each in data("layers", eager(), **options)["cases"][0]["rows"]]
+
+    assert names(sort="order") == [each.name for each in eager().layers.layers]
+    assert names()[:2] == ["conv1", "bn1"]
+    assert names(sort="order", top=1) == ["conv1"]
 
 
 def test_the_model_itself_has_a_name():
     """Eager PyTorch executes it too, and its path is empty."""
-    of = profile(case("pytorch"), [layer("", 3e-3, "", kind="ResNet"), layer("fc", 1e-3, "fc")])
-    cases = [one for group in groups(LoadedProfiles(profiles=[of])) for one in group]
-    text = layers.render(cases, width=200)
+    text = drawn("layers", profile(case("pytorch"), [layer("", 3e-3, "", kind="ResNet"), layer("fc", 1e-3, "fc")]))
     assert "the model takes most" in text
     assert "(no name)" not in text
 
 
 def test_layers_that_overlap_say_so():
-    made = profile(case(), [layer("a", 3e-3, "a"), layer("b", 3e-3, "b")], outside=-2e-3)
-    assert "some ran at the same time" in tables(made, width=300)
-    assert "-49.6 %" in rows_of(tables(made, width=300), "in no layer")[0]
-    assert "Below zero: layers ran at the same time." in trees(made, width=300)
-
-
-def test_notes_and_warnings_are_shown():
-    warned = profile(case(), [layer("a", 1e-3)], warnings=(Warning("x", "Clocks moved.", "Hold them."),))
-    warned = msgspec.structs.replace(
-        warned, layers=msgspec.structs.replace(warned.layers, absent={"modules": "not told"})
-    )
-    drawn = tables(warned)
-    assert "Clocks moved. Hold them." in drawn
-    assert "modules: not told" in drawn
-    assert "Clocks moved. Hold them." in tables(warned, format="markdown")
-
-
-@pytest.mark.parametrize("top", [None, 1, 3])
-def test_csv_of_layers_adds_up(top):
-    rows = list(csv.DictReader(io.StringIO(tables(*ALL, format="csv", top=top))))
-    for digest in {row["digest"] for row in rows}:
-        mine = [row for row in rows if row["digest"] == digest]
-        parts = sum(float(row["typical"] or 0) for row in mine if row["row"] != "whole")
-        (whole,) = [float(row["typical"]) for row in mine if row["row"] == "whole"]
-        assert parts == pytest.approx(whole)
-    assert len({row["digest"] for row in rows}) == 3
+    of = profile(case(), [layer("a", 3e-3, "a"), layer("b", 3e-3, "b")], outside=-2e-3)
+    assert "some ran at the same time" in drawn("layers", of)
+    assert row(drawn("layers", of), "in no layer")[-2:] == ["-49.6", "%"]
+    assert "Below zero: layers ran at the same time." in drawn("modules", of)
 
 
 def test_json_of_layers_has_the_reconciliation():
-    data = json.loads(tables(*ALL, format="json"))
-    assert data["schema"] == "inferlens.layers/1"
-    first, *_, last = data["cases"]
+    found = data("layers", *ALL)
+    assert found["schema"] == "inferlens.layers/1"
+    first, *_, last = found["cases"]
     assert first["reconciliation"]["runs"] == RUNS
+    assert first["reconciliation"]["untouched"] == pytest.approx(6.06e-3, rel=0.01)
     assert first["reconciliation"]["outside"]["share"] == pytest.approx(0.0236, rel=0.01)
     assert (last["status"], last["reason"], last["rows"]) == ("failed", "It <broke>.", [])
 
@@ -120,27 +169,25 @@ def test_json_of_layers_has_the_reconciliation():
 
 
 def test_a_tree_has_the_backends_side_by_side():
-    drawn = trees(*ALL, width=140)
-    (line,) = [line for line in drawn.splitlines() if line.startswith("├─ layer2")]
-    assert line.split() == ["├─", "layer2", "1.71", "20.2", "%", "0.907", "★", "20", "%", "5.05", "▼", "64.1", "%"]
-    assert "layer2 takes most: 64.1 % with openvino fp32" in drawn
-    assert "torchscript:trace fp32 has no layers: It <broke>." in drawn
-    assert "↑: fused with modules outside of this row" in drawn
-    assert "untouched call" in drawn
+    text = drawn("modules", *ALL)
+    assert row(text, "layer2") == ["1.71", "20.2", "%", "0.907", "★", "20", "%", "5.05", "▼", "64.1", "%"]
+    assert "layer2 takes most: 64.1 % with openvino fp32" in text
+    assert "torchscript:trace fp32 has no layers: It <broke>." in text
+    assert "↑: fused with modules outside of this row" in text
+    assert row(text, "unprofiled call")
 
 
 def test_the_rule_for_fused_layers_is_said():
-    assert "split equally among them" in trees(*ALL, fused="split")
-    assert "0.755 ≈" in trees(*ALL, fused="split", width=160)
-    assert json.loads(trees(*ALL, fused="split", format="json"))["models"][0]["rule"] == "split"
-    with pytest.raises(InferlensError, match="no rule for fused layers 'half'"):
-        trees(eager(), fused="half")
+    text = drawn("modules", *ALL, fused="split")
+    assert "split equally among them" in text
+    assert "0.755 ≈" in text
+    assert data("modules", *ALL, fused="split")["models"][0]["rule"] == "split"
 
 
 def test_the_reference_is_the_first_column():
     def names(**options) -> list[str]:
-        data = json.loads(trees(other(), fused(), eager(), format="json", **options))
-        return [column["name"] for column in data["models"][0]["columns"]]
+        found = data("modules", other(), fused(), eager(), **options)
+        return [column["name"] for column in found["models"][0]["columns"]]
 
     assert names()[0] == "pytorch fp32"
     assert names(reference="onnxruntime")[0] == "onnxruntime:cpu fp32"
@@ -151,97 +198,34 @@ def test_the_reference_is_the_first_column():
 
 
 def test_other_models_batches_and_machines_have_trees_of_their_own():
-    made = [eager(), profile(case(batch=8), [layer("a", 1e-3, "a")])]
-    made.append(profile(case(model="other"), [layer("a", 1e-3, "a")]))
-    made.append(profile(case("fake"), [layer("a", 1e-3, "a")], environment=GPU_MACHINE))
-    assert len(json.loads(trees(*made, format="json"))["models"]) == 4
+    several = [eager(), profile(case(batch=8), [layer("a", 1e-3, "a")])]
+    several.append(profile(case(model="other"), [layer("a", 1e-3, "a")]))
+    several.append(profile(case("fake"), [layer("a", 1e-3, "a")], environment=GPU_MACHINE))
+    assert len(data("modules", *several)["models"]) == 4
 
 
 def test_the_latest_profile_of_a_case_counts():
     late = msgspec.structs.replace(failed(case(), "Too late."), id="late", created="2027-01-01T00:00:00Z")
-    assert "pytorch fp32 has no layers: Too late." in trees(late, eager())
+    assert "pytorch fp32 has no layers: Too late." in drawn("modules", late, eager())
 
 
-def test_wrong_outputs_and_unknown_costs_are_said():
-    drawn = modules.render(loaded(eager(), other(), agreement=WRONG), width=200)
-    assert "The outputs of openvino fp32 are wrong." in drawn
-    assert "★" not in drawn
-    assert "What profiling cost with pytorch fp32 is not known." in trees(eager(), median=None, width=200)
-
-
-def test_columns_that_profiling_made_much_longer_are_not_compared():
-    assert "★" in trees(eager(), fused(), width=200)
-    drawn = trees(eager(), fused(), median=2e-3, width=200)
-    assert "★" not in drawn
-    assert "Not compared with others, because profiling made calls that much longer: pytorch fp32 (" in drawn
-
-
-@pytest.mark.parametrize("draw", [tables, trees])
-def test_profiled_faster_than_untouched_is_explained(draw):
-    said = "Below 1x the two processes differ by more than profiling costs."
-    assert said in draw(fused(), width=300)
-    assert said not in draw(eager(), width=300)
+def test_columns_that_cannot_be_compared_are_named():
+    wrong = render(modules.document(groups(loaded(eager(), other(), agreement=WRONG))), width=200)
+    assert "The outputs of openvino fp32 are wrong." in wrong
+    costly = drawn("modules", eager(), fused(), median=2e-3)
+    assert "Not compared with others: pytorch fp32 (profiling made calls 4.19x as long)" in costly
+    assert "★" not in wrong + costly
+    assert "★" in drawn("modules", eager(), fused())
+    assert "What profiling cost with pytorch fp32 is not known." in drawn("modules", eager(), median=None)
 
 
 def test_depth():
-    assert "unfolds more of 9" in trees(eager(), depth=1, width=200)
-    assert "layer1.0.conv1" not in trees(eager(), depth=2, format="markdown")
-    assert "layer1.0.conv1" in trees(eager(), depth=3, format="markdown")
+    assert "unfolds more of 9" in drawn("modules", eager(), depth=1)
+    assert "layer1.0.conv1" not in drawn("modules", eager(), depth=2, format="markdown")
+    assert "layer1.0.conv1" in drawn("modules", eager(), depth=3, format="markdown")
     many = profile(case(), [layer(f"{n}", 1e-3, f"block.{n}.conv.inner") for n in range(30)])
-    assert "unfolded 2 of 4 deep" in trees(many)
-    assert '"depth": 4' in trees(many, format="json").replace("\n", "")
-
-
-def test_csv_of_modules_adds_up():
-    rows = list(csv.DictReader(io.StringIO(trees(*ALL, format="csv"))))
-    for digest in {row["digest"] for row in rows}:
-        mine = [row for row in rows if row["digest"] == digest]
-        top = sum(float(row["typical"] or 0) for row in mine if row["depth"] == "1")
-        assert top == pytest.approx(float(mine[0]["typical"]))
-
-
-# Both
-
-
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("draw", [tables, trees])
-def test_nothing_in_a_name_breaks_out(draw, format):
-    drawn = draw(nasty(), *ALL, format=format)
-    if format == "json":
-        assert repr(NASTY) in str(json.loads(drawn))
-    elif format == "csv":
-        assert NASTY in {cell for row in csv.reader(io.StringIO(drawn)) for cell in row}
-    else:
-        assert "\u202e" not in drawn
-        assert "\x1b" not in drawn
-    if format == "markdown":
-        assert "<b>" not in drawn.replace("\\<", "")
-        assert max(map(len, drawn.splitlines())) < 2000
-
-
-@pytest.mark.parametrize("width", [20, 60, 61, 80, 100, 120, 200])
-@pytest.mark.parametrize("draw", [tables, trees])
-def test_lines_fit_the_terminal(draw, width):
-    drawn = draw(nasty(), *ALL, width=width)
-    assert max(map(cell_len, drawn.splitlines())) <= max(width, 60)
-    assert draw(nasty(), *ALL, width=width) == drawn
-    assert "\x1b" in draw(*ALL, width=width, color=True)
-
-
-@pytest.mark.parametrize("draw", [tables, trees])
-def test_only_failures(draw):
-    assert "has no layers: It broke." in draw(failed(case()), width=200)
-    assert "It broke." in draw(failed(case()), format="markdown")
-    assert draw(failed(case()), format="csv").count("\n") == 1
-    assert "It broke." in draw(failed(case()), format="json")
-    with pytest.raises(InferlensError, match="no format 'cvs'"):
-        draw(eager(), format="cvs")
-
-
-def test_shortening():
-    assert shorten("abc", 3) == "abc"
-    assert shorten("abcdefghij", 5) == "ab…ij"
-    assert [cell_len(shorten("層" * 9, width)) <= width for width in range(1, 20)] == [True] * 19
+    assert "unfolded 2 of 4 deep" in drawn("modules", many)
+    assert data("modules", many)["models"][0]["depth"] == 4
 
 
 # Boxes
@@ -250,37 +234,36 @@ def test_shortening():
 def test_boxes_are_drawn_of_any_names():
     pytest.importorskip("altair")
     pytest.importorskip("vl_convert")
-    cases = [each for group in loaded(nasty(), *ALL) for each in group]
-    svg = boxes.render(cases, "svg")
+    several = cases(nasty(), *ALL)
+    svg = boxes.render(several, "svg")
     assert isinstance(svg, str)
-    assert svg == boxes.render(cases, "svg")
-    root = Xml.fromstring(svg)
-    shown = "".join(root.itertext())
+    assert svg == boxes.render(several, "svg")
+    shown = "".join(Xml.fromstring(svg).itertext())
     for name in ("layer2.0 all", "pytorch fp32", "openvino fp32", "#12", "5th to 95th percentile"):
         assert name in shown
     assert "Gone" not in shown
-    assert boxes.not_drawn(cases) == ["Not drawn: torchscript:trace fp32. It <broke>."]
-    assert boxes.render(cases, "png", top=2)[:4] == b"\x89PNG"
-    page = boxes.render(cases, "html", sort="order")
+    assert boxes.not_drawn(several) == ["Not drawn: torchscript:trace fp32. It <broke>."]
+    assert boxes.render(several, "png", top=2)[:4] == b"\x89PNG"
+    page = boxes.render(several, "html", sort="order")
     assert "<b>" not in page.partition("</script>")[2]
 
 
-def test_boxes_are_quantiles_over_the_runs():
+@pytest.mark.parametrize(
+    ("times", "ends", "whiskers"),
+    [
+        (tuple(0.001 * run for run in range(41)), [2, 10, 20, 30, 38], "5th to 95th percentile"),
+        ((0.001, 0.002, 0.003), [1, 1.5, 2, 2.5, 3], "all runs"),
+    ],
+)
+def test_boxes_are_quantiles_over_the_runs(times, ends, whiskers):
     pytest.importorskip("altair")
-    made = profile(case(), [layer("a", None, "a", times=tuple(0.001 * run for run in range(41)))])
-    (each,) = [one for group in loaded(made) for one in group]
-    (box,) = boxes._panel(each, "time", 5)["values"]
-    assert [box[end] for end in ("low", "lower", "middle", "upper", "high")] == pytest.approx([2, 10, 20, 30, 38])
-    few = profile(case(), [layer("a", None, "a", times=(0.001, 0.002, 0.003))])
-    (each,) = [one for group in loaded(few) for one in group]
-    panel = boxes._panel(each, "time", 5)
-    assert [panel["values"][0][end] for end in ("low", "high")] == [1, 3]
-    assert "all runs" in panel["subtitle"][1]
+    of = profile(case(), [layer("a", None, "a", times=times)])
+    panel = boxes._panel(boxes.chosen_layers(cases(of), "time", 5)[0], "red").to_dict()
+    (box,) = panel["data"]["values"]
+    assert [box[end] for end in ("low", "lower", "middle", "upper", "high")] == pytest.approx(ends)
+    assert whiskers in panel["title"]["subtitle"][1]
 
 
 def test_nothing_to_draw_is_an_error():
-    pytest.importorskip("altair")
     with pytest.raises(InferlensError, match="nothing to draw"):
-        boxes.render([one for group in loaded(failed(case())) for one in group], "svg")
-    with pytest.raises(InferlensError, match="cannot be written as 'gif'"):
-        boxes.render([], "gif")
+        boxes.render(cases(failed(case())), "svg")

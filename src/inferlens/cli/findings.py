@@ -33,14 +33,11 @@ def show(paths: Sequence[Path], format: str = "table", top: int | None = None, *
         InferlensError: if there is no profile, or no such format.
     """
     from inferlens.cli import screen
-    from inferlens.record.profile_store import load_profiles
-    from inferlens.views.profiled import check
-    from inferlens.views.profiled.findings import judged, render
+    from inferlens.errors import check_choice
+    from inferlens.views.profiled.findings import FORMATS, judged, render
 
-    check(format)
-    loaded = load_profiles(paths)
-    for problem in loaded.problems:
-        screen.note(problem)
+    check_choice("format", format, FORMATS)
+    loaded = screen.profiles(paths)
     console = screen.output()
     color = console.is_terminal and not console.no_color
     screen.text(render(judged(loaded), format, top=top, brief=brief, width=console.width, color=color))

@@ -24,22 +24,9 @@ def kernels(
 
     Beneath them is how long the GPU was busy and idle in a run, and what profiling cost.
     """
-    from inferlens.analysis.profile.kernels import WAYS
     from inferlens.cli import screen
-    from inferlens.errors import check_choice
-    from inferlens.record.profile_store import load_profiles
-    from inferlens.views.profiled import check
-    from inferlens.views.profiled.cases import groups
-    from inferlens.views.profiled.kernels import check_sort, render
+    from inferlens.views.profiled.cases import of_level
+    from inferlens.views.profiled.kernels import document
 
-    check(format)
-    check_sort(sort)
-    check_choice("way to group kernels", by, WAYS)
-    loaded = load_profiles(paths)
-    for problem in loaded.problems:
-        screen.note(problem)
-    cases = [case for group in groups(loaded, "kernel") for case in group]
-    console = screen.output()
-    color = console.is_terminal and not console.no_color
-    drawn = render(cases, format, sort=sort, by=by, top=top, width=console.width, color=color)  # type: ignore[arg-type] # which it checks
-    screen.text(drawn)
+    cases = of_level(screen.profiles(paths, format), "kernel")
+    screen.document(document(cases, by=by, sort=sort, top=top), format)  # type: ignore[arg-type] # which it checks

@@ -30,34 +30,23 @@ def layers(
     """
     from inferlens.cli import screen
     from inferlens.cli.plot import write
-    from inferlens.record.profile_store import load_profiles
     from inferlens.views import picture
-    from inferlens.views.profiled import boxes, check, perfetto
-    from inferlens.views.profiled.cases import groups
-    from inferlens.views.profiled.layers import check_sort, render
+    from inferlens.views.profiled import boxes, perfetto
+    from inferlens.views.profiled.cases import of_level
+    from inferlens.views.profiled.layers import document
 
-    check(format)
-    check_sort(sort)
-    drawn_as = plot.suffix.lower().removeprefix(".") if plot else ""
-    if plot:
-        picture.check(drawn_as, "--plot layers.svg")
+    drawn_as = plot.suffix.lower().removeprefix(".") if plot else "svg"
+    picture.check(drawn_as, "--plot layers.svg")
     if trace:
         perfetto.check_file(trace)
-    loaded = load_profiles(paths)
-    for problem in loaded.problems:
-        screen.note(problem)
-    cases = [case for group in groups(loaded, "layer") for case in group]
+    loaded = screen.profiles(paths, format)
+    cases = of_level(loaded, "layer")
     if plot:
         write(plot, boxes.render(cases, drawn_as, sort=sort, top=top), "--plot")
-        for sentence in [f"Wrote {plot}.", *boxes.not_drawn(cases)]:
-            screen.note(sentence)
+        screen.notes([f"Wrote {plot}.", *boxes.not_drawn(cases)])
     if trace:
         traced = perfetto.every_level(loaded)
         write(trace, perfetto.render(traced, compressed=trace.suffix.lower() == ".gz"), "--trace")
-        for sentence in [f"Wrote {trace}.", *perfetto.not_drawn(traced)]:
-            screen.note(sentence)
-    if plot or trace:
-        return
-    console = screen.output()
-    color = console.is_terminal and not console.no_color
-    screen.text(render(cases, format, sort=sort, top=top, width=console.width, color=color))
+        screen.notes([f"Wrote {trace}.", *perfetto.not_drawn(traced)])
+    if not (plot or trace):
+        screen.document(document(cases, sort=sort, top=top), format)

@@ -29,30 +29,10 @@ def modules(
     Profiles of one model, the same inputs and one machine share a table. What no module can be named for has a row of
     its own, so that every column adds up to its whole: of layers to a profiled run, of kernels to all kernels.
     """
-    from inferlens.analysis.profile.modules import rule_of
     from inferlens.cli import screen
-    from inferlens.record.profile_store import load_profiles
-    from inferlens.views.profiled import check
     from inferlens.views.profiled.cases import groups
-    from inferlens.views.profiled.module_columns import check_level
-    from inferlens.views.profiled.modules import render
+    from inferlens.views.profiled.modules import document
 
-    check(format)
-    check_level(level)
-    rule_of(fused)
-    loaded = load_profiles(paths)
-    for problem in loaded.problems:
-        screen.note(problem)
-    console = screen.output()
-    color = console.is_terminal and not console.no_color
-    drawn = render(
-        groups(loaded),
-        format,
-        level=level,  # type: ignore[arg-type] # which is checked
-        depth=depth,
-        reference=reference,
-        fused=fused,
-        width=console.width,
-        color=color,
-    )
-    screen.text(drawn)
+    loaded = groups(screen.profiles(paths, format))
+    shown = document(loaded, level=level, depth=depth, reference=reference, fused=fused)  # type: ignore[arg-type]
+    screen.document(shown, format)

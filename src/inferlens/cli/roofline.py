@@ -33,29 +33,17 @@ def roofline(
     from inferlens.cli import screen
     from inferlens.cli.plot import write
     from inferlens.errors import InferlensError
-    from inferlens.record.profile_store import load_profiles
     from inferlens.views import picture
-    from inferlens.views.profiled import check
-    from inferlens.views.profiled.roofline import check_sort, render, roofed
-    from inferlens.views.profiled.roofline_plot import not_drawn
-    from inferlens.views.profiled.roofline_plot import render as drawing
+    from inferlens.views.profiled import roofline_plot
+    from inferlens.views.profiled.roofline import document, roofed
 
-    check(format)
-    check_sort(sort)
     if depth is not None and by != "module":
         raise InferlensError("Layers have no depth.", hint="--by module")
-    drawn_as = plot.suffix.lower().removeprefix(".") if plot else ""
+    drawn_as = plot.suffix.lower().removeprefix(".") if plot else "svg"
+    picture.check(drawn_as, "--plot roofline.svg")
+    cases = roofed(screen.profiles(paths, format), by, depth)  # type: ignore[arg-type] # which it checks
     if plot:
-        picture.check(drawn_as, "--plot layers.svg")
-    loaded = load_profiles(paths)
-    for problem in loaded.problems:
-        screen.note(problem)
-    cases = roofed(loaded, by, depth)  # type: ignore[arg-type] # which it checks
-    if plot:
-        write(plot, drawing(cases, drawn_as), "--plot")
-        for sentence in [f"Wrote {plot}.", *not_drawn(cases)]:
-            screen.note(sentence)
-        return
-    console = screen.output()
-    color = console.is_terminal and not console.no_color
-    screen.text(render(cases, format, sort=sort, top=top, width=console.width, color=color))
+        write(plot, roofline_plot.render(cases, drawn_as), "--plot")
+        screen.notes([f"Wrote {plot}.", *roofline_plot.not_drawn(cases)])
+    else:
+        screen.document(document(cases, sort=sort, top=top), format)

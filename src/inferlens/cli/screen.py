@@ -10,8 +10,11 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
+    from inferlens.record.profile_store import LoadedProfiles
     from inferlens.record.record import Record, Warning
     from inferlens.views.base import View
     from inferlens.views.table import Document
@@ -42,6 +45,12 @@ def note(text: str) -> None:
     from rich.markup import escape
 
     errors().print(f"[dim]{escape(text)}[/dim]", soft_wrap=True)
+
+
+def notes(texts: Iterable[str]) -> None:
+    """Some remarks."""
+    for each in texts:
+        note(each)
 
 
 def warnings(found: Iterable[Warning]) -> None:
@@ -118,6 +127,22 @@ def _view(name: str) -> type[View]:
     if not chosen.printable:
         raise InferlensError(f"The view '{name}' draws pictures.", hint="inferlens plot")
     return chosen
+
+
+def profiles(paths: Sequence[Path], format: str = "table") -> LoadedProfiles:
+    """The profiles under ``paths``, to be shown in that format; what could not be read is a remark.
+
+    Raises:
+        InferlensError: if there are none, or no such format.
+    """
+    from inferlens.errors import check_choice
+    from inferlens.record.profile_store import load_profiles
+    from inferlens.views.table import FORMATS
+
+    check_choice("format", format, FORMATS)
+    loaded = load_profiles(paths)
+    notes(loaded.problems)
+    return loaded
 
 
 def text(drawn: str) -> None:

@@ -51,7 +51,7 @@ def test_what_could_not_be_looked_at_is_said() -> None:
 
 @pytest.mark.parametrize("of", [samples.eager(), samples.fused(), samples.other(), samples.nasty()])
 def test_every_claim_stands_on_numbers(of: Profile) -> None:
-    for each in findings(of, samples.untouched(of, 6e-3)):
+    for each in findings(of, samples.unprofiled(of, 6e-3)):
         assert each.evidence
         assert each.sentence.endswith((".", ")"))
         assert each.advice.endswith(".")

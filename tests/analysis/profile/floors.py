@@ -6,7 +6,7 @@ from typing import Any
 
 from inferlens.record.layer_profile import Layer, Profile
 from inferlens.record.work import Ceilings, ModuleWork, Work
-from tests.analysis.profile.samples import profile
+from tests.analysis.profile.samples import NASTY, layer, profile
 from tests.views.samples import case
 
 RATE, BANDWIDTH = 1e9, 1e9  # a million FLOPs or bytes take a millisecond
@@ -51,3 +51,11 @@ def worked(layers: list[Layer], work: Work | None = CHAIN, **fields: Any) -> Pro
     """A profile with its work and ceilings."""
     known = {"ceilings": ceilings(), "of": case("pytorch"), **fields}
     return profile(known.pop("of"), layers, work=work, **known)
+
+
+def nasty() -> Profile:
+    """Names that break out of whatever they stand in."""
+    work = work_of(module(NASTY, flops=10, weights=1, outputs=1, given=1), module("." * 500, flops=1, outputs=1))
+    times = {"times": (1e-3,) * 8}
+    layers = [layer(NASTY, None, NASTY, kind=NASTY, **times), layer("", None, "." * 500, **times)]
+    return worked([*layers, layer("x", None, **times)], work, of=case(model=NASTY))

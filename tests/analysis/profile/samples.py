@@ -87,7 +87,7 @@ def nasty() -> Profile:
     return profile(case("pytorch", model=NASTY), layers)
 
 
-def untouched(of: Profile, median: float) -> Record:
+def unprofiled(of: Profile, median: float) -> Record:
     """The record that a profile names."""
     return record(of.case, median=median, id=of.record)
 
@@ -99,5 +99,5 @@ def saved(folder: Path, *profiles: Profile, median: float | None = 6e-3) -> Path
         place.mkdir(parents=True)
         save(place, each)
         if median:
-            (place / "record.json").write_bytes(encode(untouched(each, median)))
+            (place / "record.json").write_bytes(encode(unprofiled(each, median)))
     return folder

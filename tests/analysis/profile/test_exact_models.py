@@ -25,7 +25,8 @@ from inferlens.record.layer_profile import Layers, Profile, decode, encode
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.spec.case import TensorSpec
 from inferlens.views.profiled import boxes, layers, modules, perfetto
-from inferlens.views.profiled.cases import Profiled, groups
+from inferlens.views.profiled.cases import Profiled, groups, of_level
+from inferlens.views.table import render
 from tests.analysis.profile.samples import profile
 from tests.backends.profiling.layered import Fused, model, prepared, profiled, seconds
 from tests.views.samples import case
@@ -135,12 +136,18 @@ def cases(kind: Any) -> list[list[Profiled]]:
 
 
 def flat(kind: Any) -> list[Profiled]:
-    return [each for group in cases(kind) for each in group]
+    return of_level(LoadedProfiles(profiles=list(seen(kind))), None)
+
+
+def drawn(table: Any, kind: Any, format: str, **options: Any) -> str:
+    """``layers`` or ``modules`` of a model, as text."""
+    given = flat(kind) if table is layers else cases(kind)
+    return render(table.document(given, **options), format)
 
 
 def tree(kind: Any, **options: Any) -> dict[str, dict[str, Any]]:
     """The cells of each module's row, by backend."""
-    (shown,) = json.loads(modules.render(cases(kind), "json", **options))["models"]
+    (shown,) = json.loads(drawn(modules, kind, "json", **options))["models"]
     labels = [column["profile"] for column in shown["columns"]]
     rows = [row for row in shown["rows"] if row["kind"] == "module"]
     return {row["path"]: dict(zip(labels, row["cells"], strict=True)) for row in rows}
@@ -163,7 +170,7 @@ def test_a_module_with_eight_times_the_work_takes_about_eight_times_as_long() ->
     for label, told in of(Costly):
         assert median(found["second"][label]) > median(found["first"][label])
         assert 3 < fastest(told, "second") / fastest(told, "first") < 60
-    for each in json.loads(layers.render(flat(Costly), "json"))["cases"]:
+    for each in json.loads(drawn(layers, Costly, "json"))["cases"]:
         assert each["rows"][0]["modules"][0] == "second.conv"
 
 
@@ -267,7 +274,7 @@ def test_a_fused_chain_is_whole_in_the_module_around_it_or_split_among_its_parts
 
 @pytest.mark.parametrize("kind", [Costly, Shared, Fused, Loop, Named])
 def test_modules_and_what_belongs_to_none_add_up_to_the_whole(kind: Any) -> None:
-    rows = list(csv.DictReader(io.StringIO(modules.render(cases(kind), "csv"))))
+    rows = list(csv.DictReader(io.StringIO(drawn(modules, kind, "csv"))))
     for digest in {row["digest"] for row in rows}:
         mine = [row for row in rows if row["digest"] == digest]
         top = sum(float(row["typical"] or 0) for row in mine if row["depth"] == "1")
@@ -283,29 +290,29 @@ def test_every_backend_traces_every_name() -> None:
     assert set(tree(Named)) == set(NAMES)
 
 
-@pytest.mark.parametrize("draw", [layers.render, modules.render])
-def test_names_in_the_terminal(draw: Any) -> None:
-    drawn = draw(flat(Named) if draw is layers.render else cases(Named), "table", width=120)
-    assert max(map(cell_len, drawn.splitlines())) <= 120
-    assert all(line.isprintable() for line in drawn.splitlines())
-    assert "with spaces" in drawn
-    assert "lines and tabs" in drawn
+@pytest.mark.parametrize("table", [layers, modules])
+def test_names_in_the_terminal(table: Any) -> None:
+    text = drawn(table, Named, "table")
+    assert max(map(cell_len, text.splitlines())) <= 120
+    assert all(line.isprintable() for line in text.splitlines())
+    assert "with spaces" in text
+    assert "lines and tabs" in text
 
 
-@pytest.mark.parametrize("draw", [layers.render, modules.render])
-def test_names_in_markdown(draw: Any) -> None:
-    drawn = draw(flat(Named) if draw is layers.render else cases(Named), "markdown")
-    assert not re.search(r"(?<!\\)<b>", drawn)
-    tables = [line for line in drawn.splitlines() if line.startswith("|")]
+@pytest.mark.parametrize("table", [layers, modules])
+def test_names_in_markdown(table: Any) -> None:
+    text = drawn(table, Named, "markdown")
+    assert not re.search(r"(?<!\\)<b>", text)
+    tables = [line for line in text.splitlines() if line.startswith("|")]
     bars = {len(re.findall(r"(?<!\\)\|", line)) for line in tables}
     assert len(bars) == 1
     assert max(map(len, tables)) < 2000
 
 
 def test_names_in_csv_and_json() -> None:
-    rows = list(csv.DictReader(io.StringIO(modules.render(cases(Named), "csv"))))
+    rows = list(csv.DictReader(io.StringIO(drawn(modules, Named, "csv"))))
     assert {row["module"] for row in rows} >= set(NAMES)
-    told = json.loads(layers.render(flat(Named), "json"))["cases"]
+    told = json.loads(drawn(layers, Named, "json"))["cases"]
     for each in told:
         assert {module for row in each["rows"] for module in row["modules"]} >= set(NAMES)
 

@@ -13,7 +13,7 @@ from inferlens.record.layer_profile import Layer, Profile, Tensor
 from inferlens.record.record import Warning
 from tests.analysis.profile.floors import CHAIN, MEGA, ceilings, module, work_of, worked
 from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels
-from tests.analysis.profile.samples import failed, fused, layer, untouched
+from tests.analysis.profile.samples import failed, fused, layer, unprofiled
 from tests.views.samples import case
 
 RUNS = 8
@@ -200,7 +200,7 @@ def test_the_rate_is_that_of_the_precision_that_ran() -> None:
     assert row(of, "conv").floor == pytest.approx(5e-3)
     plain = worked(EACH, of=case("tensorrt", device="cuda"), ceilings=rates)
     assert precision_of(plain) == "fp32"
-    lowered = msgspec.structs.replace(untouched(plain, 1e-3), warnings=(Warning("lower-precision", "It is TF32."),))
+    lowered = msgspec.structs.replace(unprofiled(plain, 1e-3), warnings=(Warning("lower-precision", "It is TF32."),))
     assert precision_of(plain, lowered) == "tf32"
     assert precision_of(worked(EACH, of=case("pytorch", options={"tf32": True}))) == "fp32"  # no CPU has it
     openvino = msgspec.structs.replace(worked(EACH, of=case("openvino")), facts={"inference_precision": "bf16"})

@@ -20,7 +20,8 @@ from inferlens.backends.profiling import module_hooks
 from inferlens.record.layer_profile import Profile
 from inferlens.record.profile_store import load_profiles, save
 from inferlens.views.profiled import layers, modules, perfetto
-from inferlens.views.profiled.cases import groups
+from inferlens.views.profiled.cases import groups, of_level
+from inferlens.views.table import render
 
 PATIENCE = 60  # seconds in which, on a busy machine too, everything has to be done
 
@@ -47,11 +48,10 @@ def test_the_file_comes_back_as_it_was_written(tmp_path: Path, made: Profile) ->
 def test_every_view_draws_it(tmp_path: Path, made: Profile) -> None:
     save(tmp_path, made)
     loaded = load_profiles([tmp_path])
-    cases = [case for group in groups(loaded) for case in group]
-    rows = json.loads(layers.render(cases, "json"))["cases"][0]["rows"]
-    assert len(rows) == LAYERS
-    assert "2,000 layers" in layers.render(cases)
-    assert "unfolded" in modules.render(groups(loaded))
+    table = layers.document(of_level(loaded, "layer"))
+    assert len(json.loads(render(table, "json"))["cases"][0]["rows"]) == LAYERS
+    assert "2,000 layers" in render(table)
+    assert "unfolded" in render(modules.document(groups(loaded)))
     loaded.profiles = [large(LAYERS, RUNS // 10)]  # of all runs it takes ten seconds
     trace = perfetto.render(perfetto.every_level(loaded))
     assert trace.count(b'"cat":"layers"') == LAYERS * RUNS // 10

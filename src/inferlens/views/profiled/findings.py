@@ -9,14 +9,16 @@ from typing import Any
 import msgspec
 
 from inferlens.analysis.findings import Finding, evidence_of, findings, unseen
+from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Profile
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.record.record import machine_name
-from inferlens.views.profiled import check, findings_text, json
-from inferlens.views.profiled.cases import Profiled, groups
+from inferlens.views.profiled import findings_text
+from inferlens.views.profiled.cases import Profiled, of_level
 from inferlens.views.renderers.csv import csv_text
 
 SCHEMA = "inferlens.findings/1"
+FORMATS = ("table", "markdown", "csv", "json")
 CASE = ("model", "case", "digest", "profile")
 FIELDS = ("place", "rule", "about", "subject", "sentence", "seconds", "whole", "share", "advice")
 
@@ -43,7 +45,7 @@ def judged(loaded: LoadedProfiles) -> list[Judged]:
     for profile in loaded.profiles:  # by their creation
         levels.setdefault(_key(profile), {})[profile.level] = profile
     found: dict[tuple[str, str], Judged] = {}
-    for case in (case for group in groups(loaded, "layer") for case in group):
+    for case in of_level(loaded, "layer"):
         key = _key(case.profile)
         if key not in found:
             found[key] = _judged(case, list(levels[key].values()), loaded)
@@ -88,7 +90,7 @@ def render(
     Raises:
         InferlensError: for another format.
     """
-    check(format)
+    check_choice("format", format, FORMATS)
     if format == "csv":
         return _csv(cases, top)
     if format == "json":
@@ -101,7 +103,7 @@ def render(
 
 def _object(of: Judged, top: int | None) -> dict[str, Any]:
     return {
-        **json.case(of.case),
+        **of.case.data,
         "status": of.case.profile.status,
         "reason": of.reason,
         "not_looked_at": of.unseen,

@@ -2,137 +2,140 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from inferlens.analysis.profile.layers import LayerRow, LayerTable, Times, layer_table
-from inferlens.record.layer_profile import Tensor
-from inferlens.units import ABSENT, half_width, milliseconds, percent, plural
-from inferlens.views.plain import plain
-from inferlens.views.profiled import check, check_order, csv, json
-from inferlens.views.profiled.cases import Profiled
-from inferlens.views.profiled.grid import Grid, Heading, Line, ruled
-from inferlens.views.profiled.sentences import by_time, layer_name, name_of, of_layers
-from inferlens.views.profiled.tables import Chosen, drawn, limit
-
-SORTS = ("time", "order")
-HEADINGS = (
-    Heading("#", keep=10),
-    Heading("kind", keep=5, numeric=False, most=20),
-    Heading("modules", keep=8, numeric=False),
-    Heading("input", keep=3, numeric=False, most=24),
-    Heading("output", keep=4, numeric=False, most=24),
-    Heading("calls", keep=9),
-    Heading("mean", "ms", keep=2),
-    Heading("p50", "ms", keep=0),
-    Heading("±", "95 %", keep=6),
-    Heading("p95", "ms", keep=7),
-    Heading("share", keep=1),
+from inferlens.analysis.profile.layers import LayerTable, Times, layer_table
+from inferlens.errors import check_choice
+from inferlens.units import milliseconds, percent, plural
+from inferlens.views.profiled.cases import CASE, TIMES, TOP, Chosen, Profiled, by_time, chosen, time_fields
+from inferlens.views.profiled.sentences import (
+    FEW,
+    cost,
+    half,
+    layer_name,
+    modules,
+    name_of,
+    remarks,
+    shapes,
+    takes_most,
 )
+from inferlens.views.table import Column, Document, Line, Table, ruled, share
+
+SCHEMA = "inferlens.layers/1"
+SORTS = ("time", "order")
+NUMBERS = (
+    Column("times.mean", "mean", "ms", milliseconds, keep=2),
+    Column("times.median", "p50", "ms", milliseconds, keep=0),
+    Column("times", "±", "95 %", half, keep=6),
+    Column("times.p95", "p95", "ms", milliseconds, keep=7),
+    Column("times.share", "share", write=share, keep=1),
+)
+COLUMNS = (
+    Column("place", "#", keep=10),
+    Column("kind", "kind", keep=5, numeric=False, most=20),
+    Column("modules", "modules", write=modules, keep=8, numeric=False),
+    Column("inputs", "input", write=shapes, keep=3, numeric=False, most=24),
+    Column("outputs", "output", write=shapes, keep=4, numeric=False, most=24),
+    Column("calls", "calls", write=lambda calls: "" if calls == 1 else str(calls), keep=9),
+    *NUMBERS,
+)
+OWN = ("place", "name", "kind", "modules", "operators", "inputs", "outputs", "calls")
 
 
-def render(
-    cases: Sequence[Profiled],
-    format: str = "table",
-    *,
-    sort: str = "time",
-    top: int | None = None,
-    width: int = 120,
-    color: bool = False,
-) -> str:
-    """The layers of each case as text.
+def document(cases: Sequence[Profiled], *, sort: str = "time", top: int | None = None) -> Document:
+    """The layers of each case.
 
     Args:
         cases: profiles, named.
-        format: one of ``FORMATS``.
         sort: ``time``, what takes most first, or ``order``, that of execution.
-        top: how many layers, those that take most; ``None``: :data:`.tables.TOP` in tables for people, all otherwise.
-        width, color: of the terminal.
+        top: how many layers, those that take most; ``None``: :data:`.cases.TOP` for people, all for programs.
 
     Raises:
-        InferlensError: for another format or order.
+        InferlensError: for another order.
     """
-    check(format)
-    check_sort(sort)
-    chosen = [_chosen(case, sort, limit(top, format)) for case in cases]
-    if format == "csv":
-        return csv.layers(chosen)
-    if format == "json":
-        return json.layers(chosen)
-    return drawn(map(grid, chosen), format, width, color)
+    check_choice("order of layers", sort, SORTS)
 
+    def rows(most: int | None) -> list[Chosen[LayerTable]]:
+        return [chosen(case, layer_table(case.profile, case.unprofiled), by_time, sort, most) for case in cases]
 
-def check_sort(sort: str) -> None:
-    """Refuses an order that there is not.
-
-    Raises:
-        InferlensError: if there is no such order.
-    """
-    check_order("Layers", sort, SORTS)
-
-
-def grid(of: Chosen[LayerTable, LayerRow]) -> Grid:
-    """One case as a table."""
-    table = of.table
-    if isinstance(table, str):
-        why = plain(f"It has no layers: {table} {of.case.profile.hint}")
-        return Grid(of.headline, "", "layer", HEADINGS, (), sentences=(why,))
-    account, rest = table.reconciliation, of.rest
-    lines = [_line(row) for row in of.rows]
-    lines += [_total(plural(len(rest), "other layer"), table.sum_of(rest))] if rest else []
-    sums = [_total("in no layer", account.outside), _total("whole run", account.whole, style="bold")]
-    about = f"{plural(len(table.rows), 'layer')} · {plural(account.runs, 'run')} · {table.timed} times by {table.clock}"
-    layers = of.case.profile.layers
-    notes = [plain(f"{what}: {why}") for what, why in (layers.absent if layers else {}).items()]
-    notes += [plain(f"{warning.message} {warning.advice}") for warning in of.case.profile.warnings]
-    return Grid(of.headline, plain(about), "layer", HEADINGS, ruled(lines, sums), tuple(notes), tuple(of_layers(table)))
-
-
-def _chosen(case: Profiled, sort: str, top: int | None) -> Chosen[LayerTable, LayerRow]:
-    """The rows that take most, in the order asked for."""
-    table = layer_table(case.profile, case.unprofiled)
-    if isinstance(table, str):
-        return Chosen(case, table)
-    rows = by_time(table.rows)[:top]
-    return Chosen(case, table, rows if sort == "time" else sorted(rows, key=lambda row: row.place))
-
-
-def _line(row: LayerRow) -> Line:
-    texts = (
-        str(row.place),
-        plain(row.kind) or ABSENT,
-        modules(row.modules),
-        shapes(row.inputs),
-        shapes(row.outputs),
-        str(row.calls) if row.calls != 1 else ABSENT,
-        *_numbers(row.times),
+    return Document(
+        blocks=lambda: [_table(each) for each in rows(top or TOP)],
+        data=lambda: {"schema": SCHEMA, "cases": [_data(each) for each in rows(top)]},
+        csv=lambda: ((*CASE, "row", *OWN, *TIMES), _lines(rows(top))),
     )
-    return Line.of(name_of(layer_name(row)), texts)
 
 
-def _total(name: str, times: Times, style: str = "") -> Line:
-    return Line.of(name, ["", "", "", "", "", "", *_numbers(times)], style)
+def _table(of: Chosen[LayerTable]) -> Table:
+    table, profile = of.table, of.case.profile
+    if isinstance(table, str):
+        return Table(of.case.title, "layer", COLUMNS, (), sentences=[f"It has no layers: {table} {profile.hint}"])
+    lines = [Line.of(name_of(layer_name(row)), COLUMNS, row) for row in of.rows]
+    lines += [_sum(plural(len(of.rest), "other layer"), table.sum_of(of.rest))] if of.rest else []
+    account, layers = table.reconciliation, plural(len(table.rows), "layer")
+    sums = [_sum("in no layer", account.outside), _sum("whole run", account.whole, style="bold")]
+    return Table(
+        of.case.title,
+        "layer",
+        COLUMNS,
+        ruled(lines, sums),
+        about=f"{layers} · {plural(account.runs, 'run')} · {table.timed} times by {table.clock}",
+        notes=remarks(profile, profile.layers.absent if profile.layers else {}),
+        sentences=sentences(table),
+    )
 
 
-def _numbers(times: Times | None) -> list[str]:
-    if times is None:
-        return [ABSENT] * 5
-    share = ABSENT if times.share is None else signed_percent(times.share)
-    half = half_width(abs(times.median), times.median_low, times.median_high) if times.median > 0 else ABSENT
-    return [milliseconds(times.mean), milliseconds(times.median), half, milliseconds(times.p95), share]
+def _sum(name: str, times: Times, **more: Any) -> Line:
+    own = [""] * (len(COLUMNS) - len(NUMBERS))
+    return Line(name, (*own, *(column.text({"times": times}) for column in NUMBERS)), **more)
 
 
-def signed_percent(share: float) -> str:
-    """A share; below zero where layers overlap."""
-    return f"{'-' if share < 0 else ''}{percent(share)}"
+def sentences(table: LayerTable) -> list[str]:
+    """Which layers take most, how they add up, and what profiling cost."""
+    account, first = table.reconciliation, by_time(table)[:FEW]
+    layers, whole = milliseconds(account.layers.median), milliseconds(account.whole.median)
+    most = "No layer has a time."
+    if first and first[0].times and first[0].times.share:
+        several = table.sum_of(first).share if len(table.rows) > FEW else None
+        of = plural(len(table.rows), "layer")
+        most = takes_most(layer_name(first[0]), first[0].times.share, "a run", several, of)
+    outside = account.outside
+    left = f"{milliseconds(max(outside.median, 0.0))} ms"
+    left += "" if outside.share is None else f" ({percent(max(outside.share, 0.0))})"
+    added = f"Layers add up to {layers} ms of {whole} ms (medians); {left} were in no layer."
+    if account.overlaps:
+        added = f"Layers add up to {layers} ms, more than the {whole} ms of the whole run: some ran at the same time."
+    return [most, added, cost(account)]
 
 
-def modules(paths: Sequence[str]) -> str:
-    """Where a layer came from: the path, or all of them."""
-    names = [name_of(path) if path else "the model" for path in paths]
-    return ", ".join(names) or ABSENT
+def _data(of: Chosen[LayerTable]) -> dict[str, Any]:
+    """Every field of every row, and the reconciliation."""
+    table, profile = of.table, of.case.profile
+    about: dict[str, Any] = {**of.case.data, "status": profile.status, "warnings": profile.warnings}
+    if isinstance(table, str):
+        return {**about, "reason": table, "rows": []}
+    return {
+        **about,
+        "reason": "",
+        "timed": table.timed,
+        "clock": table.clock,
+        "absent": profile.layers.absent if profile.layers else {},
+        "rows": of.rows,
+        "reconciliation": table.reconciliation,
+        "sentences": sentences(table),
+    }
 
 
-def shapes(tensors: Sequence[Tensor]) -> str:
-    """Dimensions of tensors, ``1x64x56x56``; those that are not told are left out."""
-    told = ["x".join(map(str, tensor.shape)) for tensor in tensors if tensor.shape]
-    return ", ".join(told) or ABSENT
+def _lines(cases: Sequence[Chosen[LayerTable]]) -> Iterator[list[object]]:
+    """Layers, and what is in none, of every case that has layers; those of a case add up to its whole."""
+    for of in cases:
+        if isinstance(of.table, str):
+            continue
+        for row in of.rows:
+            tensors = [["x".join(map(str, each.shape)) for each in some] for some in (row.inputs, row.outputs)]
+            own = [row.place, row.name, row.kind, row.modules, row.operators, *tensors, row.calls]
+            yield [*of.case.fields, "layer", *own, *time_fields(row.times)]
+        sums = [("other layers", of.table.sum_of(of.rest))] if of.rest else []
+        account = of.table.reconciliation
+        for name, times in (*sums, ("in no layer", account.outside), ("whole", account.whole)):
+            yield [*of.case.fields, name, *[None] * len(OWN), *time_fields(times)]

@@ -26,17 +26,16 @@ from inferlens.analysis.profile.layers import (
     unknown_share,
 )
 from inferlens.analysis.profile.modules import MOST_UNKNOWN
-from inferlens.errors import InferlensError, suggestion
 from inferlens.record.layer_profile import Level
-from inferlens.units import listing
 from inferlens.views.profiled.cases import Profiled, named, referenced
 
 LEVELS: tuple[Level, ...] = get_args(Level)
-MOST_COST = 1.5  # of a profiled call over an untouched one: beyond, columns are not compared
+MOST_COST = 1.5  # of a profiled call over an unprofiled one: beyond, columns are not compared
+_OVERLAP = 0.005  # of all kernels: less comes from the clock's rounding
 
 
 @dataclass(frozen=True)
-class Column:
+class ModuleColumn:
     """A case in the tree of modules; ``runs`` say what its shares are of: of a run, or of all kernels."""
 
     case: Profiled
@@ -65,6 +64,12 @@ class Column:
         return None if busy is None else self.runs.times(busy)
 
     @property
+    def overlaps(self) -> bool:
+        """Whether kernels add up to more than the time in which the GPU was busy, so that some ran side by side."""
+        all_ = self.runs.typical(self.runs.sums)
+        return self.busy is not None and all_ - self.busy.typical > _OVERLAP * all_
+
+    @property
     def distorted(self) -> bool:
         """Whether profiling made calls so much longer that a module's time may be more of what timed it than its own.
 
@@ -74,45 +79,31 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Missing:
-    """A case that is no column: of what level it has nothing, why, and what to try; all of it sentences."""
+class MissingColumn:
+    """A case that is no column: of what level it has nothing, and why."""
 
     case: Profiled
     level: Level
     why: str
-    hint: str
 
 
 @dataclass(frozen=True)
-class Columns:
+class ModuleColumns:
     """What one tree is of.
 
     Attributes:
         level: of the table.
         shown: the reference first.
-        by_layers: names of the cases that can be columns of layers.
-        by_kernels: of those that can be columns of kernels, and whether their kernels are traced to modules.
+        elsewhere: names of the cases that the other level has columns of, which are not shown.
     """
 
     level: Level
-    shown: tuple[Column, ...]
-    missing: tuple[Missing, ...]
-    by_layers: tuple[str, ...]
-    by_kernels: dict[str, bool]
+    shown: tuple[ModuleColumn, ...]
+    missing: tuple[MissingColumn, ...]
+    elsewhere: tuple[str, ...]
 
 
-def check_level(level: str | None) -> None:
-    """Refuses a level that there is not.
-
-    Raises:
-        InferlensError: if there is no such level.
-    """
-    if level is not None and level not in LEVELS:
-        hint = suggestion(level, LEVELS)
-        raise InferlensError(f"There are no modules of the level '{level}'.", expected=listing(LEVELS), hint=hint)
-
-
-def columns(group: Sequence[Profiled], level: Level | None, reference: str | None) -> Columns:
+def columns(group: Sequence[Profiled], level: Level | None, reference: str | None) -> ModuleColumns:
     """The columns of profiles that can be compared, one for each case.
 
     Args:
@@ -123,79 +114,71 @@ def columns(group: Sequence[Profiled], level: Level | None, reference: str | Non
     Raises:
         InferlensError: if ``reference`` fits several cases.
     """
-    cases = _cases(group)
-    ran = [case for case in cases if case.by_layers or case.by_kernels]
+    levels: dict[str, dict[Level, Profiled]] = {}
+    for one in group:
+        levels.setdefault(one.profile.case.digest, {})[one.profile.level] = one
+    cases = [_Case(each) for each in levels.values()]
+    ran = [case for case in cases if case.column_of("layer") or case.kernels]
     chosen: Level = level or ("kernel" if ran and all(case.traced for case in ran) else "layer")
     found = [case.column(chosen, alone=level is not None) for case in cases]
-    mixed = len({one.of_kernels for one in found if isinstance(one, Column)}) > 1
+    mixed = len({one.of_kernels for one in found if isinstance(one, ModuleColumn)}) > 1
     names = named([one.case for one in found], tell_level=mixed)
     found = [replace(one, case=case) for one, case in zip(found, names, strict=True)]
     by_id = {one.case.profile.id: one for one in found}
     ordered = [by_id[case.profile.id] for case in referenced(names, reference)]
-    return Columns(
+    elsewhere = (
+        one.case.name
+        for one, case in zip(found, cases, strict=True)
+        if (case.column_of("layer") if chosen == "kernel" else case.kernels and not getattr(one, "of_kernels", False))
+    )
+    return ModuleColumns(
         level=chosen,
-        shown=tuple(one for one in ordered if isinstance(one, Column)),
-        missing=tuple(one for one in ordered if isinstance(one, Missing)),
-        by_layers=tuple(name.name for name, case in zip(names, cases, strict=True) if case.by_layers),
-        by_kernels={name.name: case.traced for name, case in zip(names, cases, strict=True) if case.by_kernels},
+        shown=tuple(one for one in ordered if isinstance(one, ModuleColumn)),
+        missing=tuple(one for one in ordered if isinstance(one, MissingColumn)),
+        elsewhere=tuple(elsewhere),
     )
 
 
 @dataclass(frozen=True)
 class _Case:
-    """The profiles of a case; at least one of them is there."""
+    """The profiles of a case, by their level; at least one of them is there."""
 
-    layers: Profiled | None
-    kernels: Profiled | None
+    profiles: dict[Level, Profiled]
+
+    def column_of(self, level: Level) -> ModuleColumn | None:
+        """The column of the profile of a level, with shares of its runs."""
+        case = self.profiles.get(level)
+        runs = runs_of(case.profile) if case else ""
+        return ModuleColumn(case, runs) if case and not isinstance(runs, str) else None
 
     @cached_property
-    def by_layers(self) -> Column | None:
-        """The column of its layers."""
-        return _column(self.layers)
-
-    @cached_property
-    def by_kernels(self) -> Column | None:
+    def kernels(self) -> ModuleColumn | None:
         """The column of its kernels, from the profile that tells enough of their modules, or else most."""
         able = [
-            Column(column.case, column.runs.of_kernels())
-            for column in (_column(self.kernels), self.by_layers)
-            if column and times_kernels(column.case.profile)
+            ModuleColumn(column.case, column.runs.of_kernels())
+            for level in ("kernel", "layer")
+            if (column := self.column_of(level)) and times_kernels(column.case.profile)
         ]
         return min(able, key=lambda column: max(_unknown(column), MOST_UNKNOWN), default=None)
 
     @property
     def traced(self) -> bool:
         """Whether its kernels are traced to modules."""
-        return self.by_kernels is not None and _unknown(self.by_kernels) <= MOST_UNKNOWN
+        return self.kernels is not None and _unknown(self.kernels) <= MOST_UNKNOWN
 
-    def column(self, level: Level, *, alone: bool) -> Column | Missing:
+    def column(self, level: Level, *, alone: bool) -> ModuleColumn | MissingColumn:
         """Its column in a table of that level; ``alone``: of no other."""
-        order: tuple[Level, ...] = (level, *(each for each in LEVELS if each != level and not alone))
-        able = {"layer": self.by_layers, "kernel": self.by_kernels}
-        profiles = {"layer": self.layers, "kernel": self.kernels}
-        column = next((able[each] for each in order if able[each]), None)
-        if column:
-            return column
+        order = sorted(LEVELS, key=lambda each: each != level)[: 1 if alone else None]
         for each in order:
-            if case := profiles[each]:
-                return Missing(case, each, str(runs_of(case.profile)), case.profile.hint)
-        other = next(case for case in profiles.values() if case)
+            column = self.kernels if each == "kernel" else self.column_of("layer")
+            if column:
+                return column
+        for each in order:
+            if case := self.profiles.get(each):
+                return MissingColumn(case, each, str(runs_of(case.profile)))
         why = f"It was not profiled at that level; inferlens profile MODEL --level {level} does that."
-        return Missing(other, level, why, hint="")
+        return MissingColumn(next(self.profiles[each] for each in LEVELS if each in self.profiles), level, why)
 
 
-def _cases(group: Sequence[Profiled]) -> list[_Case]:
-    """The profiles of each case, in the order of the first ones."""
-    found: dict[str, dict[Level, Profiled]] = {}
-    for one in group:
-        found.setdefault(one.profile.case.digest, {})[one.profile.level] = one
-    return [_Case(each.get("layer"), each.get("kernel")) for each in found.values()]
-
-
-def _column(case: Profiled | None) -> Column | None:
-    runs = runs_of(case.profile) if case else "There is none."
-    return None if case is None or isinstance(runs, str) else Column(case, runs)
-
-
-def _unknown(column: Column) -> float:
+def _unknown(column: ModuleColumn) -> float:
     return unknown_share(column.case.profile, column.runs)

@@ -20,16 +20,16 @@ import msgspec
 
 from inferlens.analysis.profile.timeline import RUNS_KNOWN, Slice, Timeline, TimelineRow, timeline
 from inferlens.errors import InferlensError
-from inferlens.record.kernel_profile import Kernel
 from inferlens.record.layer_profile import Layer
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.views.plain import plain
-from inferlens.views.profiled.cases import Profiled, groups
-from inferlens.views.profiled.layers import shapes
-from inferlens.views.profiled.sentences import name_of
+from inferlens.views.profiled.cases import Profiled, of_level
+from inferlens.views.profiled.sentences import THE_MODEL, cut, shapes, short
 
+SCHEMA = "inferlens.perfetto/1"
 FORMATS = (".json", ".json.gz")
 LONGEST_NAME = 120
+_FIRST_THREAD = 1001  # never a process's number: viewers take such a thread for the main one
 
 Json = dict[str, Any]
 
@@ -48,11 +48,9 @@ def check_file(path: Path) -> None:
 
 def every_level(loaded: LoadedProfiles) -> list[Profiled]:
     """The latest profile of each case at each level, named; cases that can be compared are together."""
-    found: list[Profiled] = []
-    for level in dict.fromkeys(one.level for one in loaded.profiles):
-        part = replace(loaded, profiles=[one for one in loaded.profiles if one.level == level])
-        found += [case for group in groups(part) for case in group]
-    return found
+    levels = dict.fromkeys(one.level for one in loaded.profiles)
+    parts = [replace(loaded, profiles=[one for one in loaded.profiles if one.level == level]) for level in levels]
+    return [case for part in parts for case in of_level(part, None)]
 
 
 def render(cases: Sequence[Profiled], *, compressed: bool = False) -> bytes:
@@ -65,28 +63,22 @@ def render(cases: Sequence[Profiled], *, compressed: bool = False) -> bytes:
     Raises:
         InferlensError: if there is nothing to draw.
     """
-    drawn = [(case, each) for case in cases if not isinstance(each := timeline(case.profile), str)]
+    drawn = [(case, made) for case in cases if not isinstance(made := timeline(case.profile), str)]
     if not drawn:
         reasons = " ".join(not_drawn(cases))
         raise InferlensError(f"There is nothing to trace. {reasons}".strip(), hint="inferlens profile MODEL")
     events: list[bytes] = []
-    threads = 0
+    thread = _FIRST_THREAD
     for process, (case, made) in enumerate(drawn, start=1):
         name = f"{case.headline[:200]} · {case.name[:200]} · {made.level}s"
         events += _named("process", process, 0, name, process)
         for number, row in enumerate(made.rows, start=1):
-            threads += 1
-            thread = 1000 + threads  # never a process's number: viewers take such a thread for the main one
             events += _named("thread", process, thread, _title(row, made), number)
             events += _slices(row, made, process, thread)
-    about = msgspec.json.encode([_about(case, made) for case, made in drawn])
-    whole = (
-        b'{"displayTimeUnit":"ns","otherData":{"schema":"inferlens.perfetto/1","profiles":'
-        + about
-        + b'},"traceEvents":[\n'
-        + b",\n".join(events)
-        + b"\n]}\n"
-    )
+            thread += 1
+    other = {"schema": SCHEMA, "profiles": [_about(case, made) for case, made in drawn]}
+    head = b'{"displayTimeUnit":"ns","otherData":' + msgspec.json.encode(other) + b',"traceEvents":[\n'
+    whole = head + b",\n".join(events) + b"\n]}\n"
     return gzip.compress(whole, 6, mtime=0) if compressed else whole
 
 
@@ -99,28 +91,26 @@ def not_drawn(cases: Sequence[Profiled]) -> list[str]:
 def _named(what: str, process: int, thread: int, name: str, place: int) -> Iterator[bytes]:
     """The name of a process or a thread, and its place among its like."""
     for key, value in ((f"{what}_name", {"name": name}), (f"{what}_sort_index", {"sort_index": place})):
-        event = {"ph": "M", "pid": process, "tid": thread, "name": key, "args": value}
-        yield msgspec.json.encode(event)
+        yield msgspec.json.encode({"ph": "M", "pid": process, "tid": thread, "name": key, "args": value})
 
 
 def _title(row: TimelineRow, made: Timeline) -> str:
     """The name of a row: whose times they are, of what, and how they were laid out if not as they were."""
-    said = row.note or ("" if row.what != "runs" or made.gaps == RUNS_KNOWN else made.gaps)
+    note = row.note or (made.gaps if row.what == "runs" and made.gaps != RUNS_KNOWN else "")
     words = " · ".join(word for word in (row.where, row.what) if word)
-    return f"{words} ({said})" if said else words
+    return f"{words} ({note})" if note else words
 
 
 def _slices(row: TimelineRow, made: Timeline, process: int, thread: int) -> Iterator[bytes]:
     """The slices of a row."""
     head = f'{{"ph":"X","pid":{process},"tid":{thread},"cat":"{row.what}",'.encode()
-    fixed: dict[tuple[object, bool], bytes] = {}
+    fixed: dict[object, bytes] = {}
     for each in row.slices:
         first = each.run == 0
-        is_module = each.path is not None
-        key = (each.path if is_module else each.run if each.of is None else each.of, first)
+        key = (each.path, each.run if row.what == "runs" else each.of, first)
         if key not in fixed:
             fixed[key] = _fixed(each, made, full=first)
-        inside = f',"layers":{each.layers},"in layers, ms":{_micro(each.time // 1000)}' if is_module else ""
+        inside = f',"layers":{each.layers},"in layers, ms":{_micro(each.time // 1000)}' if each.path is not None else ""
         stamp = f'"ts":{_micro(each.begin)},"dur":{_micro(each.end - each.begin)},"args":{{"run":{each.run + 1}{inside}'
         yield head + stamp.encode() + fixed[key]
 
@@ -129,7 +119,7 @@ def _fixed(each: Slice, made: Timeline, *, full: bool) -> bytes:
     """What of an event is the same in every run: the rest of the arguments, and the name."""
     arguments: Json
     if each.path is not None:
-        name = each.path[-1] if each.path else "the model"
+        name = each.path[-1] if each.path else THE_MODEL
         arguments = {"module": ".".join(each.path)}
     elif each.of is None:
         name = f"run {each.run + 1}"
@@ -137,49 +127,39 @@ def _fixed(each: Slice, made: Timeline, *, full: bool) -> bytes:
     else:
         part = made.parts[each.of]
         name = part.name
-        arguments = {"place": each.of + 1, **(_layer(part) if isinstance(part, Layer) else _kernel(part))}
-    shown = _short(name_of(name))
+        arguments = {"place": each.of + 1, "kind": part.kind, "calls": part.calls}
+        arguments["modules"] = ", ".join(path or THE_MODEL for path in part.modules)
+        if isinstance(part, Layer):
+            arguments["operators"] = ", ".join(part.operators)
+            arguments["input"] = shapes(part.inputs) if part.inputs else ""
+            arguments["output"] = shapes(part.outputs) if part.outputs else ""
+        else:
+            arguments |= {
+                "layer": part.layer,
+                "operator": part.operator,
+                "grid": "x".join(map(str, part.grid)),
+                "block": "x".join(map(str, part.block)),
+                "registers": part.registers,
+                "shared memory, bytes": part.shared_memory,
+                "occupancy": part.occupancy,
+                "achieved occupancy, estimated": part.achieved,
+                "tensor cores": part.tensor_cores,
+            }
+    shown = short(name, LONGEST_NAME)
     if full and shown != name:
         arguments["name"] = name
-    texts = {key: value if full else _cut(value) for key, value in arguments.items() if value not in ("", None)}
+    texts = {
+        key: cut(value, LONGEST_NAME) if isinstance(value, str) and not full else value
+        for key, value in arguments.items()
+        if value not in ("", None)
+    }
     encoded = msgspec.json.encode(texts)[1:-1]
     return (b"," + encoded if encoded else b"") + b'},"name":' + msgspec.json.encode(shown) + b"}"
-
-
-def _layer(layer: Layer) -> Json:
-    """What is told of a layer."""
-    return {
-        "kind": layer.kind,
-        "modules": ", ".join(path or "the model" for path in layer.modules),
-        "operators": ", ".join(layer.operators),
-        "input": shapes(layer.inputs) if layer.inputs else "",
-        "output": shapes(layer.outputs) if layer.outputs else "",
-        "calls": layer.calls,
-    }
-
-
-def _kernel(kernel: Kernel) -> Json:
-    """What is told of a kernel."""
-    return {
-        "kind": kernel.kind,
-        "layer": kernel.layer,
-        "operator": kernel.operator,
-        "modules": ", ".join(path or "the model" for path in kernel.modules),
-        "calls": kernel.calls,
-        "grid": "x".join(map(str, kernel.grid)),
-        "block": "x".join(map(str, kernel.block)),
-        "registers": kernel.registers,
-        "shared memory, bytes": kernel.shared_memory,
-        "occupancy": kernel.occupancy,
-        "achieved occupancy, estimated": kernel.achieved,
-        "tensor cores": kernel.tensor_cores,
-    }
 
 
 def _about(case: Profiled, made: Timeline) -> Json:
     """Where a process of the trace comes from, and how its time stamps came about."""
     profile = case.profile
-    told = {row.note for row in made.rows if row.note}
     return {
         "case": profile.case.label,
         "level": made.level,
@@ -189,7 +169,7 @@ def _about(case: Profiled, made: Timeline) -> Json:
         "first run began": made.started,
         "clock": made.clock,
         "runs": made.gaps,
-        "rows": sorted(told),
+        "rows": sorted({row.note for row in made.rows if row.note}),
         "without a time": made.undrawn,
     }
 
@@ -197,12 +177,3 @@ def _about(case: Profiled, made: Timeline) -> Json:
 def _micro(nanoseconds: int) -> str:
     """Microseconds with three decimals, exactly."""
     return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
-
-
-def _cut(value: Any) -> Any:
-    return _short(value) if isinstance(value, str) else value
-
-
-def _short(text: str) -> str:
-    half = LONGEST_NAME // 2
-    return text if len(text) <= LONGEST_NAME else f"{text[: half - 1]}…{text[-half:]}"

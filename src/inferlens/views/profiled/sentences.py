@@ -1,26 +1,17 @@
-"""What a profile comes to, in plain sentences: where the time goes, what is in no layer, what profiling cost."""
+"""What the tables of profiles say alike: names, modules, shapes, what takes most, and what profiling cost."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from inferlens.analysis.profile.layers import LayerRow, LayerTable, ProfilingCost, Reconciliation
-from inferlens.units import milliseconds, percent, plural, ratio, ratio_range
+from inferlens.analysis.profile.layers import LayerRow, ProfilingCost, Times
+from inferlens.record.layer_profile import Profile, Tensor
+from inferlens.units import ABSENT, half_width, milliseconds, percent, ratio, ratio_range
 from inferlens.views.plain import plain
 
 LONGEST_NAME = 60
-FASTER_WHEN_PROFILED = "Below 1x the two processes differ by more than profiling costs."
-_FEW = 5
-
-
-def of_layers(table: LayerTable) -> list[str]:
-    """Which layers take most, how they add up, and what profiling cost."""
-    return [*_most(table), added_up(table.reconciliation), cost(table.reconciliation)]
-
-
-def by_time(rows: Sequence[LayerRow]) -> list[LayerRow]:
-    """The layers that take most first; those without a time last."""
-    return sorted(rows, key=lambda row: -1.0 if row.times is None else row.times.typical, reverse=True)
+FEW = 5  # rows that a sentence adds up
+THE_MODEL = "the model"
 
 
 def name_of(name: str) -> str:
@@ -28,47 +19,53 @@ def name_of(name: str) -> str:
     return plain(name) or "(no name)"
 
 
+def short(name: str, longest: int = LONGEST_NAME) -> str:
+    """A name, not longer than what it stands in bears."""
+    return cut(name_of(name), longest)
+
+
+def cut(text: str, longest: int) -> str:
+    """A text without its middle, if it is longer."""
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[: half - 1]}…{text[-half:]}"
+
+
 def layer_name(row: LayerRow) -> str:
     """What a layer is called; the model itself, which eager PyTorch executes too, has the empty path."""
-    return "the model" if not row.name and row.modules == ("",) else row.name
+    return THE_MODEL if not row.name and row.modules == ("",) else row.name
 
 
-def short(name: str) -> str:
-    """A name in a sentence, not longer than a sentence bears."""
-    text = name_of(name)
-    return text if len(text) <= LONGEST_NAME else f"{text[: LONGEST_NAME // 2]}…{text[-LONGEST_NAME // 2 :]}"
+def modules(paths: Sequence[str]) -> str:
+    """Where a layer came from: the path, or all of them."""
+    return ", ".join(name_of(path) if path else THE_MODEL for path in paths) or ABSENT
 
 
-def added_up(account: Reconciliation) -> str:
-    """How the layers and the whole fit together."""
-    layers, whole = milliseconds(account.layers.median), milliseconds(account.whole.median)
-    outside = account.outside
-    if account.overlaps:
-        return (
-            f"Layers add up to {layers} ms, more than the {whole} ms of the whole run (medians): some ran at the same "
-            "time, or what timed them cost time, so shares add up to more than 100 %."
-        )
-    share = "" if outside.share is None else f" ({percent(max(outside.share, 0.0))})"
-    left = milliseconds(max(outside.median, 0.0))
-    return f"Layers add up to {layers} ms of {whole} ms (medians); {left} ms{share} were in no layer."
+def shapes(tensors: Sequence[Tensor]) -> str:
+    """Dimensions of tensors, ``1x64x56x56``; those that are not known are left out."""
+    return ", ".join("x".join(map(str, tensor.shape)) for tensor in tensors if tensor.shape) or ABSENT
+
+
+def half(times: Times | None) -> str:
+    """Half of the median's interval, in percent of the median."""
+    return half_width(times.median, times.median_low, times.median_high) if times and times.median > 0 else ABSENT
+
+
+def takes_most(name: str, share: float, whole: str, several: float | None, of: str) -> str:
+    """The row that takes most of ``whole``, and the first few together, if there are more, as a share of it."""
+    first = f"{short(name)} takes most: {percent(share)} of {whole}"
+    return f"{first}." if several is None else f"{first}; the {FEW} that take most of {of} take {percent(several)}."
 
 
 def cost(account: ProfilingCost) -> str:
     """What profiling cost."""
     if account.cost is None:
-        return "What profiling cost is not known: there is no record of untouched calls beside the profile."
+        return "What profiling cost is not known: there is no record of unprofiled calls beside the profile."
     interval = f" ({ratio_range(account.cost_low, account.cost_high)})" if account.cost_low is not None else ""
     whole, before = milliseconds(account.whole.median), milliseconds(account.unprofiled)
-    sentence = f"Profiling made a call {ratio(account.cost)}{interval} as long: {whole} ms instead of {before} ms."
-    return sentence if account.cost >= 1 else f"{sentence} {FASTER_WHEN_PROFILED}"
+    return f"Profiling made a call {ratio(account.cost)}{interval} as long: {whole} ms instead of {before} ms."
 
 
-def _most(table: LayerTable) -> list[str]:
-    rows = [row for row in by_time(table.rows) if row.times and row.times.typical > 0]
-    if not rows or rows[0].times is None or rows[0].times.share is None:
-        return ["No layer has a time."]
-    first = f"{short(layer_name(rows[0]))} takes most: {percent(rows[0].times.share)} of a run"
-    several = table.sum_of(rows[:_FEW]).share
-    if len(rows) <= _FEW or several is None:
-        return [f"{first}."]
-    return [f"{first}; the {_FEW} that take most of {plural(len(table.rows), 'layer')} take {percent(several)}."]
+def remarks(profile: Profile, absent: Mapping[str, str]) -> list[str]:
+    """What is not known of a profile, and what its process warned of."""
+    said = [f"{what}: {why}" for what, why in absent.items()]
+    return said + [f"{warning.message} {warning.advice}" for warning in profile.warnings]

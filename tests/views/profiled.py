@@ -1,0 +1,68 @@
+"""Tables of profiles as text, for every test of them: what is drawn of which profiles, and rows found in it."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from typing import Any
+
+import msgspec
+
+from inferlens.record.layer_profile import Level, Profile
+from inferlens.record.profile_store import LoadedProfiles
+from inferlens.views.profiled import kernels, layers, modules, roofline
+from inferlens.views.profiled.cases import Profiled, groups, of_level
+from inferlens.views.table import Document, render
+from tests.analysis.profile.samples import unprofiled
+
+TABLES = ("layers", "modules", "kernels", "roofline")
+
+
+def loaded(*profiles: Profile, median: float | None = 6e-3, **fields: Any) -> LoadedProfiles:
+    """Profiles beside records whose latency has that median, if there are any."""
+    records = {each.id: msgspec.structs.replace(unprofiled(each, median), **fields) for each in profiles if median}
+    return LoadedProfiles(profiles=list(profiles), records=records)
+
+
+def cases(*profiles: Profile, level: Level | None = None, median: float | None = 6e-3) -> list[Profiled]:
+    return of_level(loaded(*profiles, median=median), level)
+
+
+def document(table: str, found: LoadedProfiles, **options: Any) -> Document:
+    """The document that the command of that name shows."""
+    if table == "modules":
+        return modules.document(groups(found), **options)
+    if table == "roofline":
+        by, depth = options.pop("by", "layer"), options.pop("depth", None)
+        return roofline.document(roofline.roofed(found, by, depth), **options)
+    if table == "layers":
+        return layers.document(of_level(found, "layer"), **options)
+    return kernels.document(of_level(found, "kernel"), **options)
+
+
+def drawn(
+    table: str,
+    *profiles: Profile,
+    format: str = "table",
+    width: int = 250,
+    color: bool = False,
+    median: float | None = 6e-3,
+    **options: Any,
+) -> str:
+    return render(document(table, loaded(*profiles, median=median), **options), format, width=width, color=color)
+
+
+def data(table: str, *profiles: Profile, **options: Any) -> Any:
+    return json.loads(drawn(table, *profiles, format="json", **options))
+
+
+def lines(table: str, *profiles: Profile, **options: Any) -> list[dict[str, str]]:
+    """What CSV has."""
+    return list(csv.DictReader(io.StringIO(drawn(table, *profiles, format="csv", **options))))
+
+
+def row(text: str, name: str) -> list[str]:
+    """Cells of the row of that name, without the lines of a tree."""
+    (found,) = [line for line in text.splitlines() if f"{line} ".lstrip("├─└│ ").startswith(f"{name}  ")]
+    return found.partition(f"{name} ")[2].split()
