@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from inferlens.backends import BACKENDS
-from inferlens.backends.base import Backend, Inputs, Outputs, Preparation
+from inferlens.backends.base import Backend, Inputs, Outputs, Preparation, Runner
 from inferlens.models.model import Format, Model, ModelInfo
 from inferlens.spec.case import Case, TensorSpec, with_batch
 
@@ -112,6 +112,38 @@ def case(label: str, **more: Any) -> Case:
 def allowed(label: str, precision: str = "fp32", **options: Any) -> float:
     """The largest error that the backend of ``label`` may have on a GPU."""
     return backend(label).tolerance(case(label, device="cuda", precision=precision, options=options))
+
+
+def stays_right(runner: Runner, model: Model, tolerance: float) -> None:
+    """Agreement, repeated calls, another feed, entering twice, and outputs that are the caller's own."""
+    inputs, others = arrays(model), arrays(model, seed=1)
+    expected, other = eager(model, inputs), eager(model, others)
+    for _ in range(2):
+        with runner:
+            feed, second = runner.place(arrays(model)), runner.place(arrays(model, seed=1))
+            for array in inputs.values():  # a feed keeps what it was made from
+                _ = [np.full_like(array, np.nan) for _ in range(100)]
+            for placed, right in ((feed, expected), (feed, expected), (second, other), (feed, expected)):
+                outputs = runner.infer(placed)
+                runner.synchronize()
+                got = runner.collect(outputs)
+                assert error(got, right) < tolerance
+                assert all(value.dtype == np.float32 for value in got)
+            kept = runner.collect(runner.infer(feed))
+            runner.infer(second)
+            runner.synchronize()
+            assert error(kept, expected) < tolerance, "collected outputs were overwritten"
+
+
+def flattens(runner: Runner, model: Model, tolerance: float) -> None:
+    """The outputs of ``TwoInputs`` are flattened in order, whole numbers as they are."""
+    inputs = arrays(model)
+    expected = eager(model, inputs)
+    with runner:
+        got = runner.collect(runner.infer(runner.place(inputs)))
+    assert [value.shape for value in got] == [(3, 6), (3, 6, 16), (3, 16), (3, 6)]
+    assert error(got, expected) < tolerance
+    assert got[3].dtype == np.int64
 
 
 def found(format: Format) -> ModelInfo:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ from inferlens.backends.base import TOLERANCES, Preparation
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.spec.case import PRECISIONS, QUANTIZED
 from tests.backends import small
+from tests.backends.profiling.layered import resnet18
 
 REAL = (
     "pytorch",
@@ -105,24 +107,10 @@ def test_unknown_option_is_rejected_with_a_suggestion(name: str) -> None:
 def test_outputs_are_right_and_stay_so(label: str, preparation: Preparation) -> None:
     """Agreement, repeated calls, another feed, entering twice, threads and phases, in one preparation."""
     model = small.model()
-    inputs, others = small.arrays(model), small.arrays(model, seed=1)
-    expected, other = small.eager(model, inputs), small.eager(model, others)
-    case = small.case(label, threads=1)
     threads = torch.get_num_threads()
-    runner = small.backend(label).prepare(model, case, preparation)
-    for _ in range(2):
-        with runner:
-            feed, second = runner.place(small.arrays(model)), runner.place(small.arrays(model, seed=1))
-            for array in inputs.values():  # a feed keeps what it was made from
-                _ = [np.full_like(array, np.nan) for _ in range(100)]
-            for placed, right in ((feed, expected), (feed, expected), (second, other), (feed, expected)):
-                got = runner.collect(runner.infer(placed))
-                assert small.error(got, right) < TOLERANCES["fp32"]
-                assert all(value.dtype == np.float32 for value in got)
-            kept = runner.collect(runner.infer(feed))
-            runner.infer(second)
-            assert small.error(kept, expected) < TOLERANCES["fp32"], "collected outputs were overwritten"
-            assert not runner.clock.asynchronous
+    runner = small.backend(label).prepare(model, small.case(label, threads=1), preparation)
+    small.stays_right(runner, model, TOLERANCES["fp32"])
+    assert not runner.clock.asynchronous
     assert preparation.facts["threads"] == 1
     assert torch.get_num_threads() == threads
     assert "build" in {phase.name for phase in preparation.phases}
@@ -132,12 +120,8 @@ def test_outputs_are_right_and_stay_so(label: str, preparation: Preparation) -> 
 @pytest.mark.parametrize("label", REAL)
 def test_two_inputs_and_nested_outputs(label: str, preparation: Preparation) -> None:
     model = small.model(small.TwoInputs, batch=3)
-    inputs = small.arrays(model)
-    expected = small.eager(model, inputs)
-    got = small.run(model, small.case(label, batch=3), preparation, inputs)
-    assert [value.shape for value in got] == [(3, 6), (3, 6, 16), (3, 16), (3, 6)]
-    assert small.error(got, expected) < TOLERANCES["fp32"]
-    assert got[3].dtype == np.int64
+    runner = small.backend(label).prepare(model, small.case(label, batch=3), preparation)
+    small.flattens(runner, model, TOLERANCES["fp32"])
     assert preparation.facts["threads"] >= 1
 
 
@@ -218,3 +202,33 @@ def test_missing_library_is_an_answer(name: str, monkeypatch: pytest.MonkeyPatch
     assert able.absent[0].hint.startswith("pip install 'inferlens[")
     refusal = able.refusal(small.case(name), small.found("module"))
     assert isinstance(refusal, Unsupported)
+
+
+@pytest.mark.parametrize("label", REAL)
+def test_each_thread_gets_the_outputs_of_its_own_feed(label: str, preparation: Preparation) -> None:
+    model = small.model(batch=2)
+    runner = small.backend(label).prepare(model, small.case(label, threads=1), preparation)
+    if label.startswith("torch_compile"):
+        assert runner.caller() is None, "what is compiled as it is called is not called by several threads"
+        return
+    with runner:
+        feeds = [small.arrays(model, seed=seed) for seed in range(4)]
+        right = [small.eager(small.model(batch=2), feed) for feed in feeds]
+        callers = [runner.caller() for _ in feeds]
+        placed = [runner.place(feed) for feed in feeds]
+
+        def work(index: int) -> float:
+            call = callers[index]
+            assert call is not None
+            return max(small.error(runner.collect(call(placed[index])), right[index]) for _ in range(50))
+
+        with ThreadPoolExecutor(len(feeds)) as pool:
+            assert max(pool.map(work, range(len(feeds)))) < 1e-5
+
+
+@pytest.mark.parametrize("label", REAL)
+def test_a_real_network_agrees_with_eager(label: str, preparation: Preparation) -> None:
+    model = resnet18()
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs)
+    assert small.error(small.run(model, small.case(label), preparation, inputs), expected) < TOLERANCES["fp32"]

@@ -19,6 +19,7 @@ from tests.backends.profiling.layered import (
     of,
     prepared,
     profiled,
+    resnet18,
     seconds,
     total,
 )
@@ -67,9 +68,6 @@ def test_fused_layers_name_all_their_modules(label: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("label", LABELS)
 def test_resnet18_is_attributed(label: str, tmp_path: Path) -> None:
-    pytest.importorskip("torchvision")
-    from tests.backends.test_resnet18 import resnet18
-
     network = resnet18()
     assert network.module is not None
     paths = {path for path, _ in network.module.named_modules()}

@@ -73,20 +73,7 @@ def prepared(label: str, options: Options, model: Model, preparation: Preparatio
 @pytest.mark.parametrize(("label", "options"), RUNS, ids=name)
 def test_outputs_are_right_and_stay_so(label: str, options: Options, preparation: Preparation) -> None:
     model = small.model(batch=3)
-    inputs, others = small.arrays(model), small.arrays(model, seed=1)
-    expected, other = small.eager(model, inputs), small.eager(model, others)
-    runner = prepared(label, options, model, preparation)
-    for _ in range(2):
-        with runner:
-            feed, second = runner.place(inputs), runner.place(others)
-            for placed, right in ((feed, expected), (feed, expected), (second, other), (feed, expected)):
-                outputs = runner.infer(placed)
-                runner.synchronize()
-                assert small.error(runner.collect(outputs), right) < small.allowed(label)
-            kept = runner.collect(runner.infer(feed))
-            runner.infer(second)
-            runner.synchronize()
-            assert small.error(kept, expected) < small.allowed(label), "collected outputs were overwritten"
+    small.stays_right(prepared(label, options, model, preparation), model, small.allowed(label))
     assert "build" in {phase.name for phase in preparation.phases}
     assert not preparation.warnings
 
@@ -95,13 +82,7 @@ def test_outputs_are_right_and_stay_so(label: str, options: Options, preparation
 @pytest.mark.parametrize("label", [label for label in LABELS if ":ts-" not in label])
 def test_two_inputs_and_nested_outputs(label: str, preparation: Preparation) -> None:
     model = small.model(small.TwoInputs, batch=3)
-    inputs = small.arrays(model)
-    expected = small.eager(model, inputs)
-    with prepared(label, {}, model, preparation) as runner:
-        got = runner.collect(runner.infer(runner.place(inputs)))
-    assert [value.shape for value in got] == [(3, 6), (3, 6, 16), (3, 16), (3, 6)]
-    assert small.error(got, expected) < small.allowed(label)
-    assert got[3].dtype == np.int64
+    small.flattens(prepared(label, {}, model, preparation), model, small.allowed(label))
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -87,6 +88,17 @@ def model(kind: Callable[[], nn.Module], *shape: int) -> Model:
     torch.manual_seed(0)
     spec = TensorSpec("image", shape or (1, 3, 32, 32))
     return Model("small", "small", "module", (spec,), module=kind().eval())
+
+
+def resnet18() -> Model:
+    torchvision = pytest.importorskip("torchvision")
+    torch.manual_seed(0)
+    module = torchvision.models.resnet18(weights=None).eval()
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):  # statistics near those of the activations: no layer is drowned
+            nn.init.uniform_(part.running_var, 0.5, 2.0)
+    spec = TensorSpec("image", (1, 3, 224, 224))
+    return Model("torchvision:resnet18", "resnet18", "module", (spec,), module=module)
 
 
 def prepared(folder: Path, level: str = "layer") -> Preparation:
