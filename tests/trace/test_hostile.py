@@ -217,14 +217,3 @@ def test_numbers_that_no_column_holds_are_not_known() -> None:
     assert (trace.begin.tolist(), trace.duration.tolist(), trace.gpu.stream.tolist()) == ([5000], [0], [4])
     assert str([*trace.gpu.occupancy, *trace.gpu.blocks_per_sm]) == "[np.float64(nan), np.float64(nan)]"
     assert trace.gpu.bytes[0] == 2**63 - 1
-
-
-def test_a_begin_and_an_end_with_times_of_two_kinds_are_one_event() -> None:
-    """Times of 2024 are decimals where no float holds them; those of a part of the text with small ones are floats."""
-    between = [event("op", number + 0.5, 1) for number in range(200)]
-    begin = {"ph": "B", "name": "a", "pid": 1, "tid": 1, "ts": 1.5}
-    end = {"ph": "E", "name": "a", "pid": 1, "tid": 1, "ts": 1.7e15 + 0.5}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source, "BLOCK", 2**10)
-        trace = read(text(begin, *between, end))
-    assert int(trace.duration.max()) == 1_700_000_000_000_000_500 - 1500

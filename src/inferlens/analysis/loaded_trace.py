@@ -5,16 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferlens.trace.analysis import Analysis
+from inferlens.trace.advice import Advice, advice_of
+from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import Columns
+from inferlens.trace.memory import holders
+from inferlens.trace.modules import module_tree
 from inferlens.trace.reading.cache import read_cached
 from inferlens.trace.reading.read import read
+from inferlens.trace.timeline import stepping, timeline
+from inferlens.trace.trace import Category
 
 if TYPE_CHECKING:
     from polars import DataFrame
-
-    from inferlens.trace.advice import Advice
-    from inferlens.trace.analysis import Overview
 
 
 class LoadedTrace:
@@ -26,8 +28,7 @@ class LoadedTrace:
     """
 
     def __init__(self, analysis: Analysis) -> None:
-        self.analysis = analysis
-        self.notes = analysis.trace.notes
+        self.analysis, self.notes = analysis, analysis.trace.notes
 
     def overview(self) -> Overview:
         """The numbers of the overview."""
@@ -35,57 +36,46 @@ class LoadedTrace:
 
     def advice(self) -> list[Advice]:
         """What to try, what is about the most time of a step first."""
-        from inferlens.trace.advice import advice_of
-
         return advice_of(self.analysis)
 
     def operators(self, *by: str) -> DataFrame:
         """Operators by name, and by ``"shapes"`` or ``"stack"`` too where that is given."""
-        return _frame(self.analysis.operators(*by))
+        return self.analysis.operators(*by).frame()
 
     def kernels(self, *, by_operator: bool = False) -> DataFrame:
         """Kernels, copies and fills by name, or by the operator that launched them, grid and block too."""
-        return _frame(self.analysis.kernels(by_operator=by_operator))
+        return self.analysis.kernels(by_operator=by_operator).frame()
 
     def modules(self) -> DataFrame:
         """Modules in the order of a walk through their tree."""
-        from inferlens.trace.modules import module_tree
-
-        return _frame(module_tree(self.analysis))
+        return module_tree(self.analysis).frame()
 
     def memory(self) -> DataFrame:
         """Who held memory at each device's peak."""
-        from inferlens.trace.memory import holders
-
-        return _frame(holders(self.analysis))
+        return holders(self.analysis).frame()
 
     def steps(self) -> DataFrame:
         """Every step, and what its time went to."""
-        from inferlens.trace.timeline import stepping
-
-        return _frame(stepping(self.analysis))
+        return stepping(self.analysis).frame()
 
     def timeline(self) -> DataFrame:
         """How much of each slice of time the GPU and the host were at work."""
-        from inferlens.trace.timeline import timeline
-
-        return _frame(timeline(self.analysis))
+        return timeline(self.analysis).frame()
 
     def events(self) -> DataFrame:
         """All complete events, in the order of the file; begin and duration in nanoseconds."""
-        from inferlens.trace.trace import Category
-
         trace = self.analysis.trace
         names = {int(category): category.name.lower() for category in Category}
+        threads = [trace.threads[code] for code in trace.thread.tolist()]
         columns: dict[str, Any] = {
             "name": [trace.strings[code] for code in trace.name.tolist()],
             "category": [names[code] for code in trace.category.tolist()],
-            "process": list(map(str, trace.pid.tolist())),
-            "thread": list(map(str, trace.tid.tolist())),
+            "process": [str(thread.pid) for thread in threads],
+            "thread": [str(thread.tid) for thread in threads],
             "begin": trace.begin,
             "duration": trace.duration,
         }
-        return _frame(Columns(columns))
+        return Columns(columns).frame()
 
 
 def load_trace(path: Path | str, step: int | str | None = None, *, cache: bool = True) -> LoadedTrace:
@@ -101,8 +91,3 @@ def load_trace(path: Path | str, step: int | str | None = None, *, cache: bool =
     """
     file = Path(path)
     return LoadedTrace(Analysis(read_cached(file) if cache else read(file), step))
-
-
-def _frame(table: Columns) -> DataFrame:
-    made: DataFrame = table.frame()
-    return made

@@ -2,7 +2,7 @@
 
     trace = read(Path("trace.json.gz"))           # Kineto's, of torch.profiler's export_chrome_trace; or bytes
     trace.names_of(trace.gpu.row)                 # names of kernels, copies and fills, in the order of their begins
-    trace.duration[trace.gpu.row]                 # whole nanoseconds; begin, end, category, thread, pid, tid likewise
+    trace.duration[trace.gpu.row]                 # whole nanoseconds; begin, category, thread likewise
     trace.gpu.grid, trace.gpu.registers           # columns beside those of all events; -1 or NaN where not told
     trace.about.devices                           # the GPUs' properties
 

@@ -15,7 +15,7 @@ from inferlens.trace.launch_links import LaunchLinks
 from inferlens.trace.shares import HOST, SYNCHRONISING, idle_of, parts_of, shares_of
 from inferlens.trace.steps import Steps, steps_of
 from inferlens.trace.tables import kernels, operators
-from inferlens.trace.trace import Bools, Trace
+from inferlens.trace.trace import Bools, Ints, Trace
 
 # From this share of the step's time on one side decides; between the two, both do.
 GPU_BOUND, HOST_BOUND = 0.8, 0.3
@@ -112,34 +112,35 @@ class Analysis:
 
     def operators(self, *by: str) -> Columns:
         """Operators, told apart by name, and by ``shapes`` or ``stack`` too where that is asked for."""
-        return operators(self.costs, by=by, within=self.scopes_within)
+        return operators(self.costs, self.scopes_within, by)
 
     def kernels(self, *, by_operator: bool = False) -> Columns:
         """Kernels, copies and fills, told apart by name, or by what launched them too."""
-        return kernels(self.costs, by_operator=by_operator, within=self.gpu_within)
+        return kernels(self.costs, self.gpu_within, by_operator=by_operator)
+
+    def within(self, moments: Ints) -> Bools:
+        """Which moments of the host are in the chosen step; all if none was chosen."""
+        if self.step is None:
+            return np.ones(len(moments), bool)
+        found: Bools = (moments >= self.counted.host_begin[0]) & (moments < self.counted.host_end[0])
+        return found
 
     @cached_property
-    def scopes_within(self) -> Bools | None:
-        """Which scopes begin in the chosen step; ``None`` if none was chosen."""
-        if self.step is None:
-            return None
-        begin = self.trace.begin[self.trace.scopes.row]
-        within: Bools = (begin >= self.counted.host_begin[0]) & (begin < self.counted.host_end[0])
-        return within
+    def scopes_within(self) -> Bools:
+        """Which scopes begin in the chosen step."""
+        return self.within(self.trace.begin[self.trace.scopes.row])
 
     @cached_property
-    def gpu_within(self) -> Bools | None:
-        """Which GPU events were launched in the chosen step; those that nobody launched, by their begin."""
-        if self.step is None:
-            return None
+    def gpu_within(self) -> Bools:
+        """Which GPU events were launched in the chosen step; those that nobody launched begin in it."""
         trace, launch = self.trace, self.launch_links.launch
         moment = trace.begin[trace.gpu.row]
         known = launch >= 0
-        moment[known] = trace.begin[trace.calls.row[launch[known]]]
-        low = self.counted.host_begin[0]
-        high = np.where(known, self.counted.host_end[0], self.counted.end[0])
-        within: Bools = (moment >= low) & (moment < high)
-        return within
+        began = np.ones(len(moment), bool)
+        if self.step is not None:
+            began = (moment >= self.counted.host_begin[0]) & (moment < self.counted.end[0])
+        began[known] = self.within(trace.begin[trace.calls.row[launch[known]]])
+        return began
 
 
 def _bound(length: float, idle: dict[str, float]) -> str:

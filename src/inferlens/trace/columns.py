@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from polars import DataFrame
 
 # Nanoseconds. They are divided by it: times a billionth is not the same number.
 SECOND = 1e9
@@ -52,7 +55,7 @@ class Columns:
         """Some of the rows, in that order."""
         return Columns({name: _take(column, places) for name, column in self.columns.items()})
 
-    def frame(self) -> Any:
+    def frame(self) -> DataFrame:
         """The same as a polars data frame.
 
         Raises:

@@ -90,10 +90,9 @@ def _sequence(analysis: Analysis, gpu: bool) -> list[_Event]:
         return []
     one = Analysis(trace, steps.names[0]) if analysis.step is None else analysis
     if gpu:
-        rows = trace.gpu.row if one.gpu_within is None else trace.gpu.row[one.gpu_within]
+        rows = trace.gpu.row[one.gpu_within]
     else:
-        outer = one.costs.is_operator & (one.costs.parent < 0)
-        rows = trace.scopes.row[outer if one.scopes_within is None else outer & one.scopes_within]
+        rows = trace.scopes.row[one.costs.is_operator & (one.costs.parent < 0) & one.scopes_within]
     rows = rows[np.argsort(trace.begin[rows], kind="stable")]
     begins, lengths = (trace.begin[rows] - steps.begin[0]) / SECOND, trace.duration[rows] / SECOND
     keys = _numbered([(name,) for name in trace.names_of(rows)])

@@ -59,7 +59,7 @@ def _one(costs: Costs, steps: Steps, device: int, properties: DeviceProperties |
     return GpuUse(
         device=device,
         name=properties.name if properties else "",
-        utilization=Intervals.union(begin, end).both(Intervals.one(low, high)).total / length,
+        utilization=int(Intervals.union(begin, end).covered(steps.begin[:1], steps.end[-1:])[0]) / length,
         sm_efficiency=_efficiency(trace, here, low, high),
         occupancy=_occupancy(trace, costs.occupancy, here, low, high),
         tensor_share=float(duration[costs.uses_tensor_cores[here]].sum() / whole) if whole else None,

@@ -34,11 +34,6 @@ class Intervals:
         """Every moment in which at least one of some events ran."""
         return cls.union(trace.begin[rows], trace.ends(rows))
 
-    @classmethod
-    def one(cls, begin: int, end: int) -> Intervals:
-        """A single one, or none if it is empty."""
-        return cls.union(np.array([begin], dtype=np.int64), np.array([end], dtype=np.int64))
-
     def __len__(self) -> int:
         return len(self.begin)
 

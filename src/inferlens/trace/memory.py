@@ -39,10 +39,7 @@ class Peak(Struct, frozen=True, kw_only=True):
 def devices_of(analysis: Analysis) -> list[tuple[str, Ints]]:
     """Each device's name and its events' places, the host first; of the step that was chosen."""
     memory = analysis.trace.allocations
-    within = np.ones(len(memory), bool)
-    if analysis.step is not None:
-        steps = analysis.counted
-        within = (memory.time >= steps.host_begin[0]) & (memory.time < steps.host_end[0])
+    within = analysis.within(memory.time)
     found = []
     for kind, number in sorted(set(zip(memory.device_type.tolist(), memory.device.tolist(), strict=True))):
         places = np.flatnonzero(within & (memory.device_type == kind) & (memory.device == number))

@@ -61,7 +61,7 @@ def module_tree(analysis: Analysis, *, depth: int | None = None, most_rows: int 
     own = host.copy()
     inner = calls.nest.parent >= 0
     np.subtract.at(own, calls.path[calls.nest.parent[inner]], duration[inner])
-    launched = trace.duration[trace.gpu.row] * (True if analysis.gpu_within is None else analysis.gpu_within)
+    launched = trace.duration[trace.gpu.row] * analysis.gpu_within
     device = np.bincount(_of_events(analysis, calls), weights=launched, minlength=count + 1)
     total = device.copy()
     for path in range(count - 1, -1, -1):
@@ -100,10 +100,7 @@ def _depth(levels: list[int], depth: int | None, most_rows: int | None) -> int:
 def _calls(analysis: Analysis) -> _Calls:
     trace = analysis.trace
     rows = _module_rows(analysis)
-    if analysis.step is not None:
-        steps = analysis.counted
-        begin = trace.begin[rows]
-        rows = rows[(begin >= steps.host_begin[0]) & (begin < steps.host_end[0])]
+    rows = rows[analysis.within(trace.begin[rows])]
     rows = rows[np.lexsort((-trace.duration[rows], trace.begin[rows], trace.thread[rows]))]
     nest = Nest.of(trace, rows)
     numbers: dict[tuple[int, int], int] = {}

@@ -15,20 +15,20 @@ from inferlens.trace.trace import UNKNOWN, Bools, Category, Ints
 KINDS = {Category.KERNEL: "kernel", Category.MEMCPY: "copy", Category.MEMSET: "fill"}
 
 
-def operators(costs: Costs, *, by: tuple[str, ...] = (), within: Bools | None = None) -> Columns:
+def operators(costs: Costs, within: Bools, by: tuple[str, ...] = ()) -> Columns:
     """A row for each operator, what takes most on the GPU first, or without one on the host.
 
     Args:
         costs: of the trace.
+        within: which of its scopes count.
         by: told apart not by name alone: ``shapes`` of the inputs, ``stack`` of calls.
-        within: which of the trace's scopes count; all by default.
 
     Returns:
         Times in seconds. ``tensor_share`` is that of kernels with tensor cores in the operator's GPU time; ``eligible``
         says whether it could use them. Times on a GPU are NaN where the trace has no GPU events.
     """
     trace = costs.trace
-    places = np.flatnonzero(costs.is_operator if within is None else costs.is_operator & within)
+    places = np.flatnonzero(costs.is_operator & within)
     scopes = trace.scopes
     keys = [trace.name[scopes.row[places]], *(getattr(scopes, key)[places] for key in by)]
     groups = Groups.by(*keys)
@@ -65,20 +65,20 @@ def _if_gpu(seconds: NDArray[np.float64], costs: Costs) -> NDArray[np.float64]:
     return seconds if len(costs.trace.gpu) else np.full(len(seconds), np.nan)
 
 
-def kernels(costs: Costs, *, by_operator: bool = False, within: Bools | None = None) -> Columns:
+def kernels(costs: Costs, within: Bools, *, by_operator: bool = False) -> Columns:
     """A row for each name of a GPU event, what takes most first.
 
     Args:
         costs: of the trace.
+        within: which of its GPU events count.
         by_operator: told apart by the operator that launched it, grid, block, registers and shared memory too.
-        within: which of the trace's GPU events count; all by default.
 
     Returns:
         Times in seconds, ``shared_memory`` in bytes, ``occupancy`` from 0 to 1. Blocks per SM and occupancy are means
         weighted by duration; registers, shared memory, grid and block are those of most calls' time.
     """
     trace, gpu = costs.trace, costs.trace.gpu
-    events = np.arange(len(gpu)) if within is None else np.flatnonzero(within)
+    events = np.flatnonzero(within)
     rows = gpu.row[events]
     launchers = costs.operator[events]
     # An operator is told apart by its name; without one it is a name of its own.

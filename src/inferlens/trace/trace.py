@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,30 +44,14 @@ SCOPES = (Category.OPERATOR, Category.ANNOTATION)
 
 # Kineto's names of today, then those of before PyTorch 1.12; of CUDA, ROCm (which uses CUDA's) and XPU.
 _NAMES = {
-    "cpu_op": Category.OPERATOR,
-    "user_annotation": Category.ANNOTATION,
-    "python_function": Category.PYTHON,
-    "cuda_runtime": Category.RUNTIME,
-    "xpu_runtime": Category.RUNTIME,
-    "cuda_driver": Category.DRIVER,
-    "xpu_driver": Category.DRIVER,
-    "kernel": Category.KERNEL,
-    "gpu_memcpy": Category.MEMCPY,
-    "gpu_memset": Category.MEMSET,
-    "gpu_user_annotation": Category.GPU_ANNOTATION,
-    "trace": Category.SPAN,
-    "overhead": Category.OVERHEAD,
-    "cuda_sync": Category.SYNCHRONISATION,
-    "operator": Category.OPERATOR,
-    "runtime": Category.RUNTIME,
-    "memcpy": Category.MEMCPY,
-    "memset": Category.MEMSET,
-    "python": Category.PYTHON,
-    "pythonfunction": Category.PYTHON,
-    "cpu_instant_event": Category.OTHER,
-}
-
-
+    "cpu_op": Category.OPERATOR, "user_annotation": Category.ANNOTATION, "python_function": Category.PYTHON,
+    "cuda_runtime": Category.RUNTIME, "xpu_runtime": Category.RUNTIME, "cuda_driver": Category.DRIVER,
+    "xpu_driver": Category.DRIVER, "kernel": Category.KERNEL, "gpu_memcpy": Category.MEMCPY,
+    "gpu_memset": Category.MEMSET, "gpu_user_annotation": Category.GPU_ANNOTATION, "trace": Category.SPAN,
+    "overhead": Category.OVERHEAD, "cuda_sync": Category.SYNCHRONISATION,
+    "operator": Category.OPERATOR, "runtime": Category.RUNTIME, "memcpy": Category.MEMCPY, "memset": Category.MEMSET,
+    "python": Category.PYTHON, "pythonfunction": Category.PYTHON,
+}  # fmt: skip
 # What was in the category of operators before there was one of annotations.
 _ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
 
@@ -77,9 +61,10 @@ def is_annotation(name: str) -> bool:
     return name.startswith(_ANNOTATIONS)
 
 
-def category_of(name: str) -> Category:
-    """The category that a trace calls ``name``."""
-    return _NAMES.get(name.lower(), Category.OTHER)
+@cache
+def category_of(name: str) -> int:
+    """Number of the category that a trace calls ``name``."""
+    return int(_NAMES.get(name.lower(), Category.OTHER))
 
 
 @dataclass(frozen=True)
@@ -92,7 +77,15 @@ class Thread:
 
 
 @dataclass(frozen=True, eq=False)
-class GpuEvents:
+class _Rows:
+    row: Ints
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+
+@dataclass(frozen=True, eq=False)
+class GpuEvents(_Rows):
     """What GPUs ran: kernels, copies and fills, in the order of their begins.
 
     Attributes:
@@ -108,7 +101,6 @@ class GpuEvents:
         bytes: that a copy or a fill moved.
     """
 
-    row: Ints
     device: Ints
     stream: Ints
     correlation: Ints
@@ -121,24 +113,16 @@ class GpuEvents:
     occupancy: Floats
     bytes: Ints
 
-    def __len__(self) -> int:
-        return len(self.row)
-
 
 @dataclass(frozen=True, eq=False)
-class Calls:
+class Calls(_Rows):
     """Calls of the CUDA runtime and driver, in the order of their begins; ``row`` is the place in the trace."""
 
-    row: Ints
     correlation: Ints
-    external: Ints
-
-    def __len__(self) -> int:
-        return len(self.row)
 
 
 @dataclass(frozen=True, eq=False)
-class Scopes:
+class Scopes(_Rows):
     """Operators and annotations of the host, by thread, then by begin, outer ones first.
 
     Attributes:
@@ -147,13 +131,9 @@ class Scopes:
         shapes, stack: places in the trace's ``texts``: JSON as the trace has it, empty where it has none.
     """
 
-    row: Ints
     external: Ints
     shapes: Codes
     stack: Codes
-
-    def __len__(self) -> int:
-        return len(self.row)
 
 
 @dataclass(frozen=True, eq=False)
@@ -215,16 +195,6 @@ class Trace:
     def ends(self, rows: Ints) -> Ints:
         """When these events ended, in nanoseconds."""
         return self.begin[rows] + self.duration[rows]
-
-    @property
-    def pid(self) -> NDArray[Any]:
-        """Process of each event: a number, or a text where the trace has one."""
-        return np.array([thread.pid for thread in self.threads], dtype=object)[self.thread]
-
-    @property
-    def tid(self) -> NDArray[Any]:
-        """Thread of each event, or stream."""
-        return np.array([thread.tid for thread in self.threads], dtype=object)[self.thread]
 
     def rows(self, *categories: Category) -> Ints:
         """Places of the events of these categories."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from decimal import Decimal
 from operator import attrgetter
@@ -49,9 +49,9 @@ _PART = np.array([next((n for n, of in enumerate((GPU, CALLS, SCOPES)) if each i
 class _Codes(dict[Any, int]):
     """Numbers whatever is looked up, in the order in which it comes up."""
 
-    def codes(self, keys: Iterable[Any], form: Any = np.int32, *, count: int = -1) -> Any:
-        """The numbers of many, ``count`` if that is known."""
-        return np.fromiter(map(self.__getitem__, keys), form, count)
+    def codes(self, keys: Sequence[Any]) -> Codes:
+        """The numbers of many."""
+        return np.fromiter(map(self.__getitem__, keys), np.int32, len(keys))
 
     def __missing__(self, key: Any) -> int:
         self[key] = number = len(self)
@@ -63,17 +63,7 @@ class _Threads(_Codes):
 
     def __missing__(self, key: Any) -> int:
         normal = (_number(key[0]), _number(key[1]))
-        number = dict.get(self, normal)
-        if number is None:
-            number = len(set(self.values()))
-            self[normal] = number
-        self[key] = number
-        return number
-
-
-class _Categories(_Codes):
-    def __missing__(self, key: str) -> int:
-        self[key] = number = int(category_of(key))
+        self[key] = number = self.setdefault(normal, len(set(self.values())))
         return number
 
 
@@ -83,10 +73,8 @@ class TraceBuilder:
     def __init__(self, remarks: Remarks) -> None:
         self._remarks = remarks
         self._names, self._texts, self._threads = _Codes(), _Codes(), _Threads()
-        self._categories = _Categories()
         self._texts[b""]  # the first: none
         self._columns: dict[type[Any], list[dict[str, NDArray[Any]]]] = {}
-        self._halves: dict[int, list[Event]] = {}
         self._thread_names: dict[int, str] = {}
         self._count = self._bytes = 0
         self._most: int | None = None
@@ -102,22 +90,20 @@ class TraceBuilder:
         memory = [event for event in others if event.name == _MEMORY and event.args and event.ts is not None]
         self._add_memory([event for event in memory if event.args.change is not None])  # type: ignore[union-attr]
         for event in others:
-            if event.ph in ("B", "E"):
-                self._halves.setdefault(self._threads[event.pid, event.tid], []).append(event)
-            elif event.ph == "M" and event.name == "thread_name" and event.args:
+            if event.ph == "M" and event.name == "thread_name" and event.args:
                 self._thread_names[self._threads[event.pid, event.tid]] = text_of(event.args.name)
+        halves = sum(event.ph in ("B", "E") for event in others)
+        self._remarks.count("are a begin or an end alone, not both in one, and were skipped", halves)
 
     def trace(self, about: About) -> Trace:
         """Everything that was added, as a trace."""
-        self._add(self._joined_halves())
+        self._add([])
         self._add_memory([])
         main = self._joined(Trace)
         annotations = np.array([is_annotation(name) for name in self._names], dtype=bool)
         operators = main["category"] == Category.OPERATOR
         main["category"][operators & annotations[main["name"]]] = Category.ANNOTATION
-        pairs: dict[int, tuple[int | str, int | str]] = {}
-        for pair, number in self._threads.items():
-            pairs.setdefault(number, pair)
+        threads = {number: pair for pair, number in reversed(self._threads.items())}  # of several, the first
         begin, thread, duration = main["begin"], main["thread"], main["duration"]
         gpu, calls = GpuEvents(**self._joined(GpuEvents)), Calls(**self._joined(Calls))
         scopes, memory = Scopes(**self._joined(Scopes)), Allocations(**self._joined(Allocations))
@@ -125,7 +111,7 @@ class TraceBuilder:
         return Trace(
             strings=tuple(self._names),
             texts=tuple(text.decode(errors="replace") for text in self._texts),
-            threads=tuple(Thread(*pair, self._thread_names.get(number, "")) for number, pair in sorted(pairs.items())),
+            threads=tuple(Thread(pid, tid, self._thread_names.get(n, "")) for n, (pid, tid) in sorted(threads.items())),
             **main,
             gpu=_ordered(gpu, np.argsort(begin[gpu.row], kind="stable")),
             calls=_ordered(calls, np.argsort(begin[calls.row], kind="stable")),
@@ -151,25 +137,6 @@ class TraceBuilder:
         parts = self._columns.pop(form)
         return {name: np.concatenate([part.pop(name) for part in parts]) for name in tuple(parts[0])}
 
-    def _joined_halves(self) -> list[Event]:
-        """Complete events of begins (``B``) and ends (``E``): what ends is what began last on the same thread."""
-        made: list[Event] = []
-        unpaired = 0
-        for halves in self._halves.values():
-            timed = [event for event in halves if event.ts is not None]
-            open_ones: list[Event] = []
-            before = len(made)
-            for event in sorted(timed, key=lambda each: each.ts or 0):  # equal times stay in the order of the file
-                if event.ph == "B":
-                    open_ones.append(event)
-                elif open_ones:
-                    begin = open_ones.pop()
-                    made.append(Event("X", begin.name, begin.cat, begin.pid, begin.tid, begin.ts, args=begin.args))
-                    made[-1].dur = _difference(event.ts, begin.ts)
-            unpaired += len(halves) - 2 * (len(made) - before)
-        self._remarks.count("begin without an end, or end without a begin, and were skipped", unpaired)
-        return made
-
     def _add(self, events: Sequence[Event]) -> None:
         timed, begin = _timed(events)
         self._remarks.count("have no time and were skipped", len(events) - len(timed))
@@ -177,7 +144,7 @@ class TraceBuilder:
         odd = ~_usable(lengths, least=0)
         lengths[odd] = 0
         self._remarks.count("have no duration, or one below zero; it was taken as zero", int(odd.sum()))
-        categories = self._categories.codes([event.cat for event in timed], np.int8)
+        categories = np.fromiter(map(category_of, [event.cat for event in timed]), np.int8, len(timed))
         self._keep(
             Trace,
             {
@@ -196,9 +163,7 @@ class TraceBuilder:
         self._count += len(timed)
 
     def _threads_of(self, events: Sequence[Event]) -> Codes:
-        pairs = zip([event.pid for event in events], [event.tid for event in events], strict=True)
-        codes: Codes = self._threads.codes(pairs, count=len(events))
-        return codes
+        return self._threads.codes([(event.pid, event.tid) for event in events])
 
     def _add_gpu(self, rows: Ints, events: Sequence[Event], args: Sequence[Arguments]) -> None:
         told = zip(args, events, strict=True)
@@ -216,7 +181,7 @@ class TraceBuilder:
         self._keep(GpuEvents, {**columns, **_wholes(args, "correlation", "registers", "shared_memory", "bytes")})
 
     def _add_calls(self, rows: Ints, _: Sequence[Event], args: Sequence[Arguments]) -> None:
-        self._keep(Calls, {"row": rows, "external": _external(args), **_wholes(args, "correlation")})
+        self._keep(Calls, {"row": rows, **_wholes(args, "correlation")})
 
     def _add_scopes(self, rows: Ints, _: Sequence[Event], args: Sequence[Arguments]) -> None:
         columns: dict[str, Any] = {"row": rows, "external": _external(args)}
@@ -252,11 +217,6 @@ def _else(value: Any, other: Any) -> Any:
     """What an argument tells, or else the process or thread of the event, if that is a number."""
     number = value if value is not None else _number(other)
     return None if isinstance(number, str) else number
-
-
-def _difference(end: Any, begin: Any) -> Any:
-    """Of two times, of which one may come of a part of the text whose times floats hold."""
-    return Decimal(end) - Decimal(begin) if Decimal in (type(end), type(begin)) else end - begin
 
 
 def _timed(events: Sequence[Event]) -> tuple[Sequence[Event], Any]:

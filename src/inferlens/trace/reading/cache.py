@@ -28,16 +28,9 @@ LEAST_SECONDS = 1.0
 _SETTLED = 2.0
 _PARTS = {"gpu": GpuEvents, "calls": Calls, "scopes": Scopes, "allocations": Allocations}
 _MAIN = ("name", "category", "thread", "begin", "duration")
-_WIDE = ("grid", "block")
-
-
-class _Stamp(msgspec.Struct, frozen=True):
-    """What a file is known again by."""
-
-    size: int
-    inode: int
-    modified: int
-    changed: int
+_WIDE = ("gpu.grid", "gpu.block")
+# Size, inode and times of change, by which a file is known again.
+_Stamp = tuple[int, int, int, int]
 
 
 class _Kept(msgspec.Struct, frozen=True):
@@ -45,9 +38,11 @@ class _Kept(msgspec.Struct, frozen=True):
 
     version: int
     stamp: _Stamp
-    threads: list[tuple[int | str, int | str, str]]
-    notes: tuple[str, ...]
+    strings: tuple[str, ...]
+    texts: tuple[str, ...]
+    threads: tuple[Thread, ...]
     about: About
+    notes: tuple[str, ...]
 
 
 def read_cached(path: Path) -> Trace:
@@ -59,14 +54,16 @@ def read_cached(path: Path) -> Trace:
     stamp = _stamp(path)
     if stamp is None:
         return read(path)
-    kept = _loaded(path.with_name(path.name + SUFFIX), stamp)
+    file = path.with_name(path.name + SUFFIX)
+    kept = _loaded(file, stamp)
     if kept is not None:
         return kept
     begin = time.perf_counter()
     trace = read(path)
     took = time.perf_counter() - begin
-    if took >= LEAST_SECONDS and time.time() - stamp.changed / 1e9 > _SETTLED and _stamp(path) == stamp:
-        _keep(path.with_name(path.name + SUFFIX), stamp, trace)
+    if took >= LEAST_SECONDS and time.time() - stamp[-1] / 1e9 > _SETTLED and _stamp(path) == stamp:
+        with suppress(OSError, InferlensError, ImportError):
+            _keep(file, stamp, trace)
     return trace
 
 
@@ -76,30 +73,23 @@ def _stamp(path: Path) -> _Stamp | None:
         found = path.stat()
     except (OSError, ValueError):
         return None
-    if not path.is_file():
-        return None
-    return _Stamp(found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
+    return (found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns) if path.is_file() else None
 
 
 def _keep(file: Path, stamp: _Stamp, trace: Trace) -> None:
     """One row with a list for each column."""
-    try:
-        import polars
-    except ImportError:
-        return
+    import polars
+
     from inferlens.record.files import write_whole
 
-    threads = [(thread.pid, thread.tid, thread.name) for thread in trace.threads]
-    about = msgspec.json.encode(_Kept(VERSION, stamp, threads, trace.notes, trace.about))
-    columns: dict[str, Any] = {"kept": [about], "strings": [list(trace.strings)], "texts": [list(trace.texts)]}
+    beside = (tuple(trace.strings), tuple(trace.texts), tuple(trace.threads), trace.about, trace.notes)
     arrays = {name: getattr(trace, name) for name in _MAIN}
-    for part, form in _PARTS.items():
-        arrays |= {f"{part}.{each.name}": getattr(getattr(trace, part), each.name) for each in fields(form)}
+    arrays |= {f"{part}.{name}": each for part in _PARTS for name, each in vars(getattr(trace, part)).items()}
+    columns: dict[str, Any] = {"kept": [msgspec.json.encode(_Kept(VERSION, stamp, *beside))]}
     columns |= {name: polars.Series([polars.Series(array.ravel())]) for name, array in arrays.items()}
     made = io.BytesIO()
     polars.DataFrame(columns).write_parquet(made, compression="zstd", compression_level=1)
-    with suppress(OSError, InferlensError):
-        write_whole(file, made.getvalue())
+    write_whole(file, made.getvalue())
 
 
 def _loaded(file: Path, stamp: _Stamp) -> Trace | None:
@@ -113,18 +103,12 @@ def _loaded(file: Path, stamp: _Stamp) -> Trace | None:
         if kept.version != VERSION or kept.stamp != stamp:
             return None
         columns = {name: row[name][0].to_numpy() for name in row.columns[1:]}
-        parts: dict[str, Any] = {}
-        for part, form in _PARTS.items():
-            some = {each.name: columns[f"{part}.{each.name}"] for each in fields(form)}
-            parts[part] = form(**{name: one.reshape(-1, 3) if name in _WIDE else one for name, one in some.items()})
-        return Trace(
-            strings=tuple(columns["strings"].tolist()),
-            texts=tuple(columns["texts"].tolist()),
-            threads=tuple(Thread(*each) for each in kept.threads),
-            about=kept.about,
-            notes=kept.notes,
-            **{name: columns[name] for name in _MAIN},
-            **parts,
-        )
+        columns |= {name: columns[name].reshape(-1, 3) for name in _WIDE}
+        parts: dict[str, Any] = {
+            part: form(**{each.name: columns[f"{part}.{each.name}"] for each in fields(form)})
+            for part, form in _PARTS.items()
+        }
+        main = {name: columns[name] for name in _MAIN}
+        return Trace(kept.strings, kept.texts, kept.threads, **main, **parts, about=kept.about, notes=kept.notes)
     except Exception:  # whatever a file that is damaged makes the library raise
         return None

@@ -86,17 +86,11 @@ class Event(Struct, gc=False):
     args: Arguments | None = None
 
 
-class ExactEvent(Struct, gc=False):
+class ExactEvent(Event, gc=False):
     """The same, with times that no float holds to the nanosecond: microseconds since 1970, with decimals."""
 
-    ph: str = ""
-    name: str = ""
-    cat: str = ""
-    pid: int | str | float | None = None
-    tid: int | str | float | None = None
-    ts: Decimal | None = None
-    dur: Decimal | None = None
-    args: Arguments | None = None
+    ts: Decimal | None = None  # type: ignore[assignment]
+    dur: Decimal | None = None  # type: ignore[assignment]
 
 
 class DeviceProperties(
@@ -163,8 +157,7 @@ def decode_events(text: bytes) -> list[Event]:
     events: list[Event] = _EVENTS.decode(text)
     times = [event.ts or 0 for event in events]
     if times and (max(times) > _LARGE or min(times) < -_LARGE) and float in set(map(type, times)):
-        exact: Any = _EXACT.decode(text)
-        return list(exact)
+        return list(_EXACT.decode(text))
     return events
 
 
