@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from inferlens.analysis.interference.samples import in_turns, latencies
+from inferlens.analysis.interference.samples import common_span, latencies
 from inferlens.execution.expand import Planned, backends_named, expand
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
@@ -199,10 +199,10 @@ def _measured(scheduler: Scheduler, planned: Sequence[Planned], number: int, kin
     ear = scheduler.observer = Ear()
     begin, tick, load = time.time(), time.perf_counter(), os.getloadavg()[0]
     alone = len(planned) == 1
-    records = [scheduler.measure(planned[0], number)[0]] if alone else scheduler.measure_in_turns(planned, number)
+    records = [scheduler.measure(planned[0], number)[0]] if alone else scheduler.measure_interleaved(planned, number)
     seconds = (time.perf_counter() - tick) / len(records)
     found = [latencies(record) for record in records]
-    samples = [kept.samples for kept in found] if alone else in_turns(records, "latency")
+    samples = [kept.samples for kept in found] if alone else common_span(records, "latency")
     for kind, record, kept, taken in zip(kinds, records, found, samples, strict=True):
         yield Process(
             round=number, kind=kind, begin=round(begin, 3), seconds=round(seconds, 3),

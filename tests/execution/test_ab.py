@@ -79,7 +79,7 @@ class Waves:
 
     id = "run"
 
-    def measure_in_turns(self, pair: list[Planned], number: int) -> list[Record]:
+    def measure_interleaved(self, pair: list[Planned], number: int) -> list[Record]:
         steady = tuple(10e-3 * (1 + 1e-4 * ((7 * index + number) % 11 - 5)) for index in range(300))
         waves = (*(2 * value for value in steady[:100]), *steady[100:])
         cycle = [20e-3 if index % 3 == 0 else 10e-3 for index in range(100)]  # of either speed, and no level of its own

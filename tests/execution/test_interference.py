@@ -57,7 +57,7 @@ def test_a_calm_machine_leaves_all_samples() -> None:
 
 def test_of_two_in_turns_neither_energy_nor_memory_of_the_gpu_is_told() -> None:
     log = msgspec.structs.replace(gpu_log(), peak_case_memory=700)
-    alone, beside = (interference(ON_GPU, answer(), log, in_turns=turns) for turns in (False, True))
+    alone, beside = (interference(ON_GPU, answer(), log, interleaved=both) for both in (False, True))
     assert alone.memory.device_peak == 700
     assert beside.memory.device_peak is None
     assert beside.energy is not None

@@ -19,7 +19,7 @@ from typing import Any
 from inferlens.analysis.compare.ab_result import LEAST_ROUNDS, ABResult, End, Rule, other_work
 from inferlens.analysis.compare.cases import Verdict
 from inferlens.analysis.compare.side import MISSING, Side, notes_of, read
-from inferlens.analysis.interference.samples import CaseRuns, in_turns, steady_samples
+from inferlens.analysis.interference.samples import CaseRuns, common_span, steady_samples
 from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned, backends_named, expand
@@ -191,14 +191,14 @@ class ABRun:
     def _taken(self, pair: Sequence[Record]) -> list[Sequence[float]]:
         """The samples of a round."""
         if self.calls:
-            return in_turns(pair, self.rule.metric)
+            return common_span(pair, self.rule.metric)
         return [steady_samples(record, self.rule.metric).samples for record in pair]
 
     def _measured(self, order: Sequence[int], number: int) -> Iterator[Record]:
         """The records of a round; none after one that does not run to its end, if they come one after the other."""
         pair = [self.pair[place] for place in order]
         if self.calls and not any(planned.refusal for planned in pair):
-            yield from self.scheduler.measure_in_turns(pair, number)
+            yield from self.scheduler.measure_interleaved(pair, number)
             return
         for planned in pair:
             yield self.scheduler.measure(planned, number)[0]

@@ -42,7 +42,7 @@ def interference(
     *,
     repeated: bool = False,
     last: bool = False,
-    in_turns: bool = False,
+    interleaved: bool = False,
 ) -> Interference:
     """What ``log`` says about what was measured.
 
@@ -52,9 +52,9 @@ def interference(
         log: what the machine did meanwhile; ``None`` if it was not watched.
         repeated: whether this is the second time already, because the first was disturbed.
         last: whether there will be no second time, for another reason.
-        in_turns: whether another case was measured in between: memory of the GPU and energy are of both then.
+        interleaved: whether another case was measured in between: memory of the GPU and energy are of both then.
     """
-    device = peak_device_memory(log) if log and case.device == "cuda" and not in_turns else None
+    device = peak_device_memory(log) if log and case.device == "cuda" and not interleaved else None
     memory = result.memory
     if device:
         memory = replace(memory, device_peak=device.bytes, device_basis=device.basis)
@@ -68,7 +68,7 @@ def interference(
         seconds = [windows.calls / rate for rate in windows.values]
         window_marks = mark(windows.begins, seconds, log, repeated=repeated, last=last, least=LEAST_WINDOWS)
     spans = [measured for measured in (calls, windows) if measured]
-    energy = Energy(reason=NO_ENERGY) if in_turns else _energy(case, result, calls or windows, log)
+    energy = Energy(reason=NO_ENERGY) if interleaved else _energy(case, result, calls or windows, log)
     return Interference(
         memory=memory,
         machine=log.between(spans[0].begins[0], _end(spans[-1])),

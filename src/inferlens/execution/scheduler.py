@@ -61,7 +61,7 @@ class Attempt:
     def as_it_is(self) -> Attempt:
         """The same, with its disturbed samples kept: there is no better one."""
         log, beside = self.outcome.machine, bool(self.beside)
-        return replace(self, found=interference(self.planned.case, self.result, log, last=True, in_turns=beside))
+        return replace(self, found=interference(self.planned.case, self.result, log, last=True, interleaved=beside))
 
 
 @dataclass
@@ -123,7 +123,7 @@ class Scheduler:
         waiting, self._waiting = self._waiting, []
         return {record.id: self._second_time(first, record) for first, record in waiting}
 
-    def measure_in_turns(self, pair: Sequence[Planned], repeat: int = 0) -> list[Record]:
+    def measure_interleaved(self, pair: Sequence[Planned], repeat: int = 0) -> list[Record]:
         """Measures two cases that can run, each in a fresh process, the two at once, in turns; keeps their records.
 
         There are no second times: what disturbs one of the two disturbs the other as well, and their ratio is what
@@ -190,7 +190,7 @@ class Scheduler:
             benchmark,
             job,
             log=folder / LOG,
-            on_event=partial(self._heard_in_turns, case) if slot else self.observer.heard,
+            on_event=partial(self._heard_interleaved, case) if slot else self.observer.heard,
             monitor=lambda pid: Monitor(pid, gpu=case.device == "cuda", before=before, beside=neighbour),
             slot=slot,
         )
@@ -202,10 +202,10 @@ class Scheduler:
         if beside and result.status == "out of memory":  # two models were there
             result = msgspec.structs.replace(result, hint=f"--interleave processes, {result.hint}")
         outcome = replace(outcome, result=result)
-        found = interference(case, result, outcome.machine, repeated=again, in_turns=bool(beside))
+        found = interference(case, result, outcome.machine, repeated=again, interleaved=bool(beside))
         return Attempt(planned, repeat, folder, created, outcome, found, beside)
 
-    def _heard_in_turns(self, case: Case, event: Event) -> None:
+    def _heard_interleaved(self, case: Case, event: Event) -> None:
         """Of two cases in turns, the one that entered a phase last has begun last."""
         if isinstance(event, Began):
             self.observer.began(case)

@@ -123,10 +123,10 @@ def test_what_one_was_not_steady_in_is_left_out_of_both() -> None:
     warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
     flat = FLAT + FLAT[:100]
     for metric, by in (("latency", 1.0), ("GPU time", 0.5)):
-        one, other = samples.in_turns(in_turns(warm_up, flat), metric)  # type: ignore[arg-type]
+        one, other = samples.common_span(in_turns(warm_up, flat), metric)  # type: ignore[arg-type]
         assert one == [by * value for value in warm_up[100:]]
         assert other == [by * value for value in flat[100:]]
-        other, one = samples.in_turns(in_turns(flat, warm_up), metric)  # type: ignore[arg-type]
+        other, one = samples.common_span(in_turns(flat, warm_up), metric)  # type: ignore[arg-type]
         assert one == [by * value for value in warm_up[100:]]
         assert other == [by * value for value in flat[120:]], "its turn comes first"
 
@@ -135,18 +135,32 @@ def test_a_disturbed_end_of_one_is_left_out_of_both() -> None:
     slower = (*FLAT[:120], *(1.1 * value for value in FLAT[120:]))
     pair = in_turns(slower, FLAT)
     pair[0] = msgspec.structs.replace(pair[0], marks=Marks(count=200, disturbed=tuple(range(110, 200))))
-    one, other = samples.in_turns(pair, "latency")
+    one, other = samples.common_span(pair, "latency")
     assert one == list(FLAT[:110])
     assert other == list(FLAT[:100]), "the turn after that had not begun"
 
 
+<<<<<<< HEAD
+=======
+def test_steady_processes_in_turns_have_all_their_samples() -> None:
+    assert samples.common_span(in_turns(FLAT, FLAT[:60]), "latency") == [list(FLAT), list(FLAT[:60])]
+
+
+def test_where_too_little_would_be_left_each_has_its_own() -> None:
+    warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
+    for short in (FLAT[:110], FLAT[:10]):  # it had enough before the other one was steady
+        one, other = samples.common_span(in_turns(warm_up, short), "latency")
+        assert (one, other) == (warm_up[100:], short)
+
+
+>>>>>>> 25eb8d5 (refactor: in turns has three plain names: in rounds, interleaved, common span)
 def test_where_times_are_not_known_each_has_its_own() -> None:
     warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
-    assert samples.in_turns([made(warm_up), made(FLAT)], "latency") == [warm_up[100:], FLAT]
+    assert samples.common_span([made(warm_up), made(FLAT)], "latency") == [warm_up[100:], FLAT]
     windows = [record(rate=rate) for rate in (100.0, 110.0)]
-    assert samples.in_turns(windows, "throughput") == [one.samples("throughput") for one in windows]
+    assert samples.common_span(windows, "throughput") == [one.samples("throughput") for one in windows]
     broken = failure(case())
-    assert samples.in_turns([broken, made()], "latency") == [(), FLAT]
+    assert samples.common_span([broken, made()], "latency") == [(), FLAT]
 
 
 def test_windows_of_throughput_are_not_the_calls_that_the_marks_are_of() -> None:

@@ -6,7 +6,7 @@ records profit from better statistics:
 * samples that are no finite numbers, or negative;
 * samples that something on the machine disturbed, if the record's marks say to leave them out (``mark``);
 * the beginning of a series that was not steady yet (``stats.steady``);
-* of two cases that took turns, what was taken before the other one was steady, too (:func:`in_turns`);
+* of two cases that took turns, what was taken before the other one was steady, too (:func:`common_span`);
 * the end of a series that is slower than what was before while something disturbed the machine. The steady-state rule
   alone would believe the last level, whatever made it, and leave out the calm beginning. The beginning counts if it is
   a third of the series at least, steady by itself, and a series that the rule of ``mark`` would keep; what
@@ -101,7 +101,7 @@ def _before_a_disturbed_end(
     return calm if len(calm) >= LEAST_KEPT and steady([taken[place] for place in calm]).steady else []
 
 
-def in_turns(pair: Sequence[Record], metric: Metric) -> list[Sequence[float]]:
+def common_span(pair: Sequence[Record], metric: Metric) -> list[Sequence[float]]:
     """The samples of two processes that took turns, both from the same time on, and to the same time.
 
     What one was not steady in, for the machine changed or for itself, is left out of both: else one would be told of
