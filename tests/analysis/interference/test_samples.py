@@ -140,20 +140,6 @@ def test_a_disturbed_end_of_one_is_left_out_of_both() -> None:
     assert other == list(FLAT[:100]), "the turn after that had not begun"
 
 
-<<<<<<< HEAD
-=======
-def test_steady_processes_in_turns_have_all_their_samples() -> None:
-    assert samples.common_span(in_turns(FLAT, FLAT[:60]), "latency") == [list(FLAT), list(FLAT[:60])]
-
-
-def test_where_too_little_would_be_left_each_has_its_own() -> None:
-    warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
-    for short in (FLAT[:110], FLAT[:10]):  # it had enough before the other one was steady
-        one, other = samples.common_span(in_turns(warm_up, short), "latency")
-        assert (one, other) == (warm_up[100:], short)
-
-
->>>>>>> 25eb8d5 (refactor: in turns has three plain names: in rounds, interleaved, common span)
 def test_where_times_are_not_known_each_has_its_own() -> None:
     warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
     assert samples.common_span([made(warm_up), made(FLAT)], "latency") == [warm_up[100:], FLAT]
