@@ -54,37 +54,24 @@ def preparation(tmp_path: Path) -> Preparation:
     return small.preparation(tmp_path)
 
 
-def test_no_more_calls_than_the_depth_are_in_flight() -> None:
+@pytest.mark.parametrize("depth", [1, 2, 4, None])
+def test_no_more_calls_than_the_depth_are_in_flight(depth: int | None) -> None:
     """A matrix product of a millisecond and more: the host runs ahead of the GPU as far as it may."""
     x = torch.randn(6144, 6144, device="cuda")
-    clock = CudaClock()
-    for depth in (1, 2, 4):
-        ahead: list[int] = []
-        done: list[Any] = []
-
-        def infer(_: Any, done: list[Any] = done, ahead: list[int] = ahead) -> None:
-            ahead.append(sum(not event.query() for event in done))
-            x @ x
-            done.append(torch.cuda.Event())
-            done[-1].record()
-
-        clock.window(infer, itertools.repeat(None), 20, depth)
-        assert max(ahead) == depth - 1 or (depth > 2 and max(ahead) in (depth - 1, depth - 2)), (depth, ahead)
-
-
-def test_without_a_depth_the_host_runs_ahead() -> None:
-    x = torch.randn(6144, 6144, device="cuda")
-    waiting: list[int] = []
+    ahead: list[int] = []
     done: list[Any] = []
 
     def infer(_: Any) -> None:
-        waiting.append(sum(not event.query() for event in done))
+        ahead.append(sum(not event.query() for event in done))
         x @ x
         done.append(torch.cuda.Event())
         done[-1].record()
 
-    CudaClock().window(infer, itertools.repeat(None), 20)
-    assert max(waiting) > 8
+    CudaClock().window(infer, itertools.repeat(None), 20, depth)
+    if depth is None:
+        assert max(ahead) > 8
+    else:
+        assert max(ahead) == depth - 1 or (depth > 2 and max(ahead) == depth - 2), ahead
 
 
 @pytest.mark.parametrize(("label", "options"), CAPTURED, ids=str)

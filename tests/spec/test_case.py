@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.store import safe_name
 from inferlens.spec.case import Case, TensorSpec, with_batch
+from inferlens.spec.words import words_of
 
 CASE = Case(model="torchvision:resnet18", backend="onnxruntime", variant="cpu")
 
@@ -202,3 +206,59 @@ def test_a_batch_outside_of_the_range_is_refused(batch: int) -> None:
 def test_inputs_that_share_a_range_share_the_batch() -> None:
     specs = (TensorSpec.parse("ids=1..8x16:opt=2"), TensorSpec.parse("mask=1..8x16"), TensorSpec.parse("t=1..9x2"))
     assert [spec.shape for spec in with_batch(specs, 4)] == [(4, 16), (4, 16), (9, 2)]
+
+
+# A case in one text, and back to the words of a plan
+
+NAMES = BACKENDS.names()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("pytorch", {}),
+        ("onnxruntime:cpu fp16", {"precision": "fp16"}),
+        ("pytorch fp16, batch=8, cuda", {"precision": "fp16", "batch": "8", "device": "cuda"}),
+        ("pytorch batch 8 4 threads depth 2", {"batch": "8", "threads": "4", "depth": "2"}),
+        ("pytorch 1 thread", {"threads": "1"}),
+        ("pytorch host io cold rotating", {"io": "host", "cold": True, "rotate": True}),
+        ("pytorch threads=1 device=cpu io=host", {"threads": "1", "device": "cpu", "io": "host"}),
+        ("fake latency=2 fake.per_item=0.5", {"option": {"fake.latency": "2", "fake.per_item": "0.5"}}),
+        ("fake 'trouble=memory error'", {"option": {"fake.trouble": "memory error"}}),
+        ("fake input=x=1x3x8x8 weights=w.pth seed=3", {"input": "x=1x3x8x8", "weights": "w.pth", "seed": "3"}),
+    ],
+)
+def test_texts_and_what_they_mean(text: str, words: dict[str, Any]) -> None:
+    assert words_of(text, NAMES) == {"backend": text.split()[0], "option": {}, **words}
+
+
+def test_a_label_is_understood() -> None:
+    case = Case(
+        model="fake:demo", backend="fake", variant="noisy", precision="fp16", batch=8, threads=4, io="host", cold=True,
+        rotate=True, depth=2, options={"latency": 2.5, "trouble": "none"},
+    )  # fmt: skip
+    assert words_of(case.label, NAMES) == {
+        "backend": "fake:noisy", "precision": "fp16", "batch": "8", "device": "cpu", "threads": "4", "io": "host",
+        "cold": True, "rotate": True, "depth": "2", "option": {"fake.latency": "2.5", "fake.trouble": "none"},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "nothing"),
+        (" , ", "nothing"),
+        ("fp16 pytorch", "no backend 'fp16'"),
+        ("pytorhc", "no backend"),
+        ("pytorch fp61", "'fp61' is no word"),
+        ("pytorch batch", "'batch' is no word"),
+        ("pytorch 4", "'4' is no word"),
+        ("pytorch batch=", "no word"),
+        ("pytorch fp16 fp32", "precision twice"),
+        ("fake latency=1 fake.latency=2", "latency twice"),
+        ("fake 'trouble=none", "quotation mark"),
+    ],
+)
+def test_what_means_nothing_is_refused(text: str, said: str) -> None:
+    with pytest.raises(InferlensError, match=said):
+        words_of(text, NAMES)

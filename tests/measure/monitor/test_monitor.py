@@ -75,30 +75,22 @@ def test_a_gpu_that_is_lost_leaves_holes_and_its_reason(tmp_path: Path) -> None:
     assert "GPU is lost" in log.absent["power"]
 
 
-def test_throttling_is_found_where_it_was(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("steps", "found"),
+    [
+        (
+            {5: {"reasons": 0x40}, 8: {"reasons": 0x04}, 10: {"reasons": 0}},
+            {"throttled": (100.4, 100.8), "power cap": (100.7, 101.0)},
+        ),
+        ({12: {"sm_clock": 1500}, 15: {"sm_clock": 1950}}, {"clock change": (101.1, 101.5)}),
+        ({15: {"sm_clock": 345, "reasons": 1, "utilisation": 0}}, {}),
+    ],
+    ids=["throttled", "slower while busy", "idle"],
+)
+def test_what_becomes_of_the_clocks_is_found_where_it_was(steps: Any, found: Any, tmp_path: Path) -> None:
     device = Device(compute={PID: 1}, utilisation=99)
-    steps = {
-        5: lambda: setattr(device, "reasons", 0x40),
-        8: lambda: setattr(device, "reasons", 0x04),
-        10: lambda: setattr(device, "reasons", 0),
-    }
-    found = kinds(watched(FakeNvml(device), tmp_path, at=steps))
-    assert found == {"throttled": (100.4, 100.8), "power cap": (100.7, 101.0)}
-
-
-def test_a_clock_that_changes_while_busy_is_found(tmp_path: Path) -> None:
-    device = Device(utilisation=99, compute={PID: 1})
-    steps = {12: lambda: setattr(device, "sm_clock", 1500), 15: lambda: setattr(device, "sm_clock", 1950)}
-    assert kinds(watched(FakeNvml(device), tmp_path, at=steps)) == {"clock change": (101.1, 101.5)}
-
-
-def test_an_idle_clock_is_no_change(tmp_path: Path) -> None:
-    device = Device(utilisation=99, compute={PID: 1})
-
-    def idle() -> None:
-        device.sm_clock, device.reasons, device.utilisation = 345, 1, 0
-
-    assert kinds(watched(FakeNvml(device), tmp_path, at={15: idle})) == {}
+    at = {step: lambda fields=fields: vars(device).update(fields) for step, fields in steps.items()}
+    assert kinds(watched(FakeNvml(device), tmp_path, at=at)) == found
 
 
 def test_a_newcomer_on_the_gpu_is_found(tmp_path: Path) -> None:
@@ -124,50 +116,31 @@ def test_a_neighbour_that_wakes_up_is_found(tmp_path: Path) -> None:
     assert kinds(log) == {"foreign process": (100.5, 101.5)}
 
 
-def test_processes_of_the_cases_tree_are_its_own(tmp_path: Path) -> None:
-    log = watched(FakeNvml(Device(compute={PID: 3, 4243: 4})), tmp_path, pids=(PID, 4243))
-    assert log.processes
-    assert set(log.processes.case_memory) == {7}
-    assert set(log.processes.foreign) == {0}
+ABROAD: dict[str, Any] = {"first_namespace": False}  # as in a container
 
 
-def test_a_container_that_names_others_processes_says_nothing_false(tmp_path: Path) -> None:
-    before = Before(processes=(), memory_used=400)
-    nvml = FakeNvml(Device(compute={2_000_000: 600}, memory_used=1000))
-    log = watched(nvml, tmp_path, first_namespace=False, before=before)
+@pytest.mark.parametrize(
+    ("compute", "words", "memory", "foreign", "absent"),
+    [
+        ({PID: 3, 4243: 4}, {"pids": (PID, 4243)}, {7}, {0}, ""),
+        ({2**30: 600}, {}, set(), set(), ""),
+        ({2_000_000: 600}, {**ABROAD, "before": Before(processes=(), memory_used=400)}, set(), set(), "container"),
+        ({2_000_000: 600, 9: 5}, {**ABROAD, "before": Before(processes=(9,))}, set(), {1}, ""),
+        ({PID: 600}, ABROAD, {600}, set(), "hidden"),
+    ],
+    ids=["its tree", "no process here", "others' numbers", "there before", "nobody seen"],
+)
+def test_who_is_on_the_gpu_is_said_as_far_as_it_is_known(
+    compute: dict[int, int], words: dict[str, Any], memory: set[int], foreign: set[int], absent: str, tmp_path: Path
+) -> None:
+    log = watched(FakeNvml(Device(compute=compute, memory_used=1000)), tmp_path, **words)
     assert log.processes
-    assert log.processes.foreign == ()
-    assert log.processes.case_memory == ()
-    assert "container" in log.absent["foreign"]
+    assert (set(log.processes.case_memory), set(log.processes.foreign)) == (memory, foreign)
+    assert absent in log.absent.get("foreign", "")
     peak = peak_device_memory(log)
-    assert peak
-    assert peak.bytes == 600
-    assert "whole device" in peak.basis
-
-
-def test_in_a_container_what_was_there_before_is_still_foreign(tmp_path: Path) -> None:
-    nvml = FakeNvml(Device(compute={2_000_000: 600, 9: 5}))
-    log = watched(nvml, tmp_path, first_namespace=False, before=Before(processes=(9,)))
-    assert log.processes
-    assert set(log.processes.foreign) == {1}
-    assert log.processes.case_memory == ()
-
-
-def test_in_a_container_nobody_seen_is_not_nobody_there(tmp_path: Path) -> None:
-    log = watched(FakeNvml(Device(compute={PID: 600})), tmp_path, first_namespace=False)
-    assert log.processes
-    assert log.processes.foreign == ()
-    assert "hidden" in log.absent["foreign"]
-    peak = peak_device_memory(log)
-    assert peak
-    assert peak.bytes == 600
-    assert "case's process" in peak.basis
-
-
-def test_numbers_that_mean_no_process_here_are_not_called_foreign(tmp_path: Path) -> None:
-    log = watched(FakeNvml(Device(compute={2**30: 600})), tmp_path)
-    assert log.processes
-    assert log.processes.foreign == ()
+    if absent:
+        assert peak
+        assert peak.bytes == 600, "its own memory, or what is used of the whole device but not before"
 
 
 @pytest.mark.parametrize(
@@ -196,26 +169,29 @@ def test_gpus_of_different_kinds_need_an_order(tmp_path: Path) -> None:
     assert watched(nvml, tmp_path, environ={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}).gpu_uuid == "GPU-1"
 
 
-def test_a_sliced_gpu_is_not_watched(tmp_path: Path) -> None:
-    assert "MIG" in watched(FakeNvml(Device(mig=1)), tmp_path).absent["gpu"]
-    assert watched(FakeNvml(Device(mig=0)), tmp_path).gpu is not None
+class Broken:
+    open = 0
+
+    def nvmlInit(self) -> None:
+        raise RuntimeError("no such thing")
+
+    nvmlShutdown = nvmlInit
 
 
-def test_no_driver_is_an_answer(tmp_path: Path) -> None:
+def refusing() -> FakeNvml:
     nvml = FakeNvml()
     nvml.refuse["nvmlInit"] = 12
+    return nvml
+
+
+@pytest.mark.parametrize(
+    ("nvml", "absent"), [(FakeNvml(Device(mig=1)), "MIG"), (refusing(), "error 12"), (Broken(), "no such thing")]
+)
+def test_a_gpu_that_cannot_be_watched_is_an_absence(nvml: Any, absent: str, tmp_path: Path) -> None:
     log = watched(nvml, tmp_path)
-    assert log.gpu is None
-    assert "error 12" in log.absent["gpu"]
-    assert nvml.open == 0
-
-
-def test_any_error_at_all_is_an_absence(tmp_path: Path) -> None:
-    class Broken:
-        def __getattr__(self, name: str) -> Any:
-            raise RuntimeError("no such thing")
-
-    assert "no such thing" in watched(Broken(), tmp_path).absent["gpu"]
+    assert (log.gpu, nvml.open) == (None, 0)
+    assert absent in log.absent["gpu"]
+    assert watched(FakeNvml(Device(mig=0)), tmp_path).gpu is not None
 
 
 def test_a_thread_that_hangs_does_not_hang_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
