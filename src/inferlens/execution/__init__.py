@@ -10,6 +10,6 @@ Read in this order, beginning with ``cli.bench``, which makes words of a person 
 * ``measure.agreement``: when outputs are wrong; ``interference``: what the machine did to the samples;
 * ``record.store``: what is kept, and what tables are made of.
 
-Other tasks are a file each: ``profile``, ``trace``, ``build``; and ``ab``, whose two cases the ``interleaver`` lets work
-in turns.
+Other tasks are a file each: ``profile``, ``trace``, ``build``; and ``ab``, whose two cases the ``interleaver`` lets
+work in turns.
 """
