@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import re
 
-from inferlens.views.chart import Chart, colours_of_ways, labels
+from inferlens.views.chart import Chart, labels
 from inferlens.views.picture import colours_of, shapes_of
 from inferlens.views.rows import rows
 
@@ -28,22 +28,6 @@ def test_what_is_not_drawn_is_named_with_its_reason():
     drawn = texts(cpu_records())
     assert "Not drawn: torchscript:script fp32 (wrong outputs), openvino bf16 (crashed)" in " ".join(drawn.split())
     assert "Whiskers: 5th to 95th percentile" in drawn
-
-
-def test_many_lines_are_drawn_apart_by_precision_and_look_the_same_in_each():
-    many = [
-        record(case(f"backend{number}", precision=precision, batch=batch), samples=series(0.01 * (number + 1)))
-        for number in range(6)
-        for precision in ("fp32", "fp16")
-        for batch in (1, 8)
-    ]
-    assert texts(many[:20]).count("batch size (log scale)") == 1  # latency alone was measured
-    assert texts(many).count("batch size (log scale)") == 2
-    names, colours, shapes = colours_of_ways(rows(many))
-    assert len(names) == 12
-    assert colours[::2] == colours[1::2]
-    assert shapes[::2] == shapes[1::2]
-    assert len(set(zip(colours, shapes, strict=True))) == 6
 
 
 def test_rows_that_tie_are_said_to():

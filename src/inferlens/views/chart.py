@@ -12,18 +12,16 @@ from typing import Any, ClassVar
 
 from inferlens.errors import InferlensError
 from inferlens.record.record import Record
-from inferlens.units import ABSENT, milliseconds, rate
+from inferlens.units import ABSENT, milliseconds
 from inferlens.views import picture
 from inferlens.views.base import View
-from inferlens.views.columns import headline
+from inferlens.views.columns import COLUMNS, headline
 from inferlens.views.picture import THEMES, Theme, colours_of, config, shapes_of
 from inferlens.views.plain import plain
 from inferlens.views.row import Row
 from inferlens.views.rows import rows
+from inferlens.views.table import Column
 from inferlens.views.verdict import by, of_table
-
-# Names of a legend, and colour and shape of each.
-Palette = tuple[list[str], list[str], list[str]]
 
 PANEL = 330
 _STEP = 27
@@ -31,7 +29,8 @@ _STEP = 27
 _BETWEEN = 76
 _BETWEEN_LINES = 12
 _HEADROOM = 1.22
-MOST_LINES = 10  # in a panel; more of several precisions are drawn apart
+_SCALES = {"ms": 1e3}  # of what is kept in seconds
+CHARTED = tuple(column for column in COLUMNS if column.chart)
 # Characters of 12-pixel type across the names and two panels.
 _CHARACTERS = 2 * PANEL // 6 + 45
 
@@ -76,8 +75,8 @@ class Chart(View):
         """The Vega-Lite document."""
         import altair as alt
 
-        families = colours([row for row in shown if drawn(row)], by_series=False)
-        blocks = [_block(table, families) for table in by(shown, "table") if any(drawn(row) for row in table)]
+        names = list(dict.fromkeys(_colour_key(row, False) for row in shown if drawn(row)))
+        blocks = [_block(table, names) for table in by(shown, "table") if any(drawn(row) for row in table)]
         chart = alt.vconcat(*blocks, spacing=44).resolve_scale(color="independent", shape="independent")
         document: dict[str, Any] = chart.to_dict()
         document["config"] = config(theme)
@@ -89,34 +88,22 @@ def drawn(row: Row) -> bool:
     return row.ranked and row.pace is not None
 
 
-def _block(table: Sequence[Row], families: Palette) -> Any:
+def _block(table: Sequence[Row], families: Sequence[str]) -> Any:
     """One model on one machine: lines over the batch sizes if there are several, bars for each of them."""
     import altair as alt
 
-    able = [row for row in table if drawn(row)]
-    batches = list(dict.fromkeys(row.comparison for row in able))
-    several = len(batches) > 1
+    comparisons = by([row for row in table if drawn(row)], "comparison")
+    several = len(comparisons) > 1
+    able = [row for rows_of in comparisons for row in rows_of]
     largest = sorted(able, key=lambda row: (-(row.batch or 0), row.pace or 0.0))
-    palette, panels = _lines(able, largest) if several else (families, [])
-    for comparison in batches:
-        rows_of = [row for row in able if row.comparison == comparison]
-        title = f"batch {rows_of[0].batch}" if several else ""
-        panels.append(bars(rows_of, palette, several, title))
+    names = list(dict.fromkeys(_colour_key(row, True) for row in largest)) if several else families
+    panels = [_lines(able, names)] if several else []
+    panels += [_bars(each, names, several, f"batch {each[0].batch}" if several else "") for each in comparisons]
     title = alt.TitleParams(
         plain(table[0].model), subtitle=_subtitle(table), fontSize=18, anchor="start", offset=18, frame="bounds"
     )
     # Each panel names its colours itself; sharing them would make one legend of those with and without.
     return alt.vconcat(*panels, spacing=30, title=title).resolve_scale(color="independent", shape="independent")
-
-
-def _lines(able: Sequence[Row], largest: Sequence[Row]) -> tuple[Palette, list[Any]]:
-    """Panels of lines, those of each precision apart where there are many; and the colours of all that is drawn."""
-    palette = colours(largest, by_series=True)
-    precisions = list(dict.fromkeys(row.precision for row in largest))
-    if len(palette[0]) <= MOST_LINES or len(precisions) == 1:
-        return palette, [lines(able, palette)]
-    palette = colours_of_ways(largest)
-    return palette, [lines([row for row in able if row.precision == each], palette, each) for each in precisions]
 
 
 def _subtitle(table: Sequence[Row]) -> list[str]:
@@ -141,110 +128,79 @@ def _why(row: Row) -> str:
     return "wrong outputs" if row.agrees is False else "not measured like the others"
 
 
-def colours(rows: Sequence[Row], by_series: bool) -> Palette:
-    """Names, colours and shapes of the legend: each series its own, or one for all of a backend's variants."""
-    names = list(dict.fromkeys(colour_key(row, by_series) for row in rows))
-    return names, colours_of(len(names)), shapes_of(len(names))
-
-
-def colours_of_ways(rows: Sequence[Row]) -> Palette:
-    """As :func:`colours` of series, but what differs in precision alone looks the same."""
-    ways = list(dict.fromkeys(map(_way, rows)))
-    names = {colour_key(row, True): ways.index(_way(row)) for row in rows}
-    order = sorted(names, key=lambda name: names[name])
-    colours, shapes = colours_of(len(ways)), shapes_of(len(ways))
-    return order, [colours[names[name]] for name in order], [shapes[names[name]] for name in order]
-
-
-def _way(row: Row) -> str:
-    """A series' name without its precision, and what it was computed in instead."""
-    return row.name.replace(f" {row.precision}", "", 1).removesuffix(" (TF32)")
-
-
-def colour_key(row: Row, by_series: bool) -> str:
-    """What decides a row's colour."""
+def _colour_key(row: Row, by_series: bool) -> str:
+    """What decides a row's colour: the series, or the backend for all of its variants."""
     return plain(row.name if by_series else row.backend.partition(":")[0])
 
 
-def bars(rows: Sequence[Row], palette: Palette, by_series: bool, title: str) -> Any:
-    """Median latency and items per second of one comparison side by side, as measured, fastest on top."""
+def _bars(rows: Sequence[Row], series: Sequence[str], by_series: bool, title: str) -> Any:
+    """What was measured in one comparison side by side, fastest on top; whiskers at the latency."""
     import altair as alt
 
     ordered = sorted(rows, key=lambda row: row.pace or 0.0)
     names = labels(ordered)
     values = [{**_values(row, by_series), "name": name} for row, name in zip(ordered, names, strict=True)]
-    data = alt.Data(values=values)
-    y = alt.Y("name:N", sort=names, title=None)
-    colour = alt.Color("colour:N", scale=alt.Scale(domain=palette[0], range=palette[1]), legend=None)
-    chart, layers = alt.Chart(data, title=title), []
-    if any(row.median for row in ordered):
-        latency = _panel(chart, "latency", "median latency (ms)", y, colour, _top(ordered, "p95"))
-        spread = alt.Chart(data).mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q", y=y)
-        ends = [alt.Chart(data).mark_tick(size=9, thickness=1.5).encode(x=f"{end}:Q", y=y) for end in ("low", "high")]
-        layers.append(alt.layer(latency[0], spread, *ends, latency[1]))
-        chart, y = alt.Chart(data), alt.Y("name:N", sort=names, title=None, axis=None)
-    top = max((row.items_per_second or 0.0 for row in ordered), default=0.0)
-    if top:
-        layers.append(alt.layer(*_panel(chart, "items", "throughput (items per second)", y, colour, top)))
-    panels = [layer.properties(width=PANEL, height=alt.Step(_STEP)) for layer in layers]
+    scale = alt.Scale(domain=list(series), range=colours_of(len(series)))
+    colour = alt.Color("colour:N", scale=scale, legend=None)
+    panels: list[Any] = []
+    for column in CHARTED:
+        if not any(each[column.key] for each in values):
+            continue  # it was not measured
+        first = not panels
+        chart = alt.Chart(alt.Data(values=values), **({"title": title} if first else {}))
+        y = alt.Y("name:N", sort=names, title=None, **({} if first else {"axis": None}))
+        layers = _panel(chart, column, y, colour, max(each[f"{column.key}_end"] for each in values))
+        if column.key == "median":
+            bare = alt.Chart(alt.Data(values=values))
+            ticks = [bare.mark_tick(size=9, thickness=1.5).encode(x=f"{end}:Q", y=y) for end in ("low", "high")]
+            layers[1:1] = [bare.mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q", y=y), *ticks]
+        panels.append(alt.layer(*layers).properties(width=PANEL, height=alt.Step(_STEP)))
     return alt.hconcat(*panels, spacing=_BETWEEN)
 
 
-def _panel(chart: Any, field: str, title: str, y: Any, colour: Any, top: float) -> tuple[Any, Any]:
-    """Bars of a field, and its values written at their ends."""
+def _panel(chart: Any, column: Column, y: Any, colour: Any, top: float) -> list[Any]:
+    """Bars of a metric, and its values written at their ends."""
     import altair as alt
 
     scale = alt.Scale(domain=[0, (top or 1.0) * _HEADROOM], nice=False)
-    x = alt.X(f"{field}:Q", title=title, scale=scale, axis=alt.Axis(tickCount=5))
-    tooltip = [alt.Tooltip(f"{name}:N", title=shown) for name, shown in _TOOLTIP.items()]
-    bar = chart.mark_bar(height=alt.RelativeBandSize(0.66), cornerRadiusEnd=2).encode(
-        x=x, y=y, color=colour, tooltip=tooltip
-    )
-    text = chart.mark_text(align="left", baseline="middle", dx=6).encode(
-        x=alt.X(f"{field}_end:Q", scale=scale), y=y, text=f"{field}_text:N"
-    )
-    return bar, text
+    x = alt.X(f"{column.key}:Q", title=column.chart, scale=scale, axis=alt.Axis(tickCount=5))
+    bar = chart.mark_bar(height=alt.RelativeBandSize(0.66), cornerRadiusEnd=2)
+    text = chart.mark_text(align="left", baseline="middle", dx=6)
+    end = alt.X(f"{column.key}_end:Q", scale=scale)
+    return [
+        bar.encode(x=x, y=y, color=colour, tooltip=_tooltip()),
+        text.encode(x=end, y=y, text=f"{column.key}_text:N"),
+    ]
 
 
-def lines(rows: Sequence[Row], palette: Palette, heading: str = "") -> Any:
-    """Latency and items per second against the batch size, one line for each series, under a heading."""
+def _lines(rows: Sequence[Row], names: Sequence[str]) -> Any:
+    """What was measured against the batch size, one line for each series."""
     import altair as alt
 
-    own = {colour_key(row, True) for row in rows}
-    legend_rows = [each for each in zip(*palette, strict=True) if each[0] in own]
-    names, colours, shapes = ([each[place] for each in legend_rows] for place in range(3))
-    data = alt.Data(values=[_values(row, True) for row in rows if row.batch])
+    values = [_values(row, True) for row in rows if row.batch]
     batches = sorted({row.batch for row in rows if row.batch})
     axis = alt.Axis(values=batches, format="d", labelOverlap=True)
     x = alt.X("batch:Q", title="batch size (log scale)", scale=alt.Scale(type="log", base=2, nice=False), axis=axis)
-    in_a_row = max(1, 110 // (max(map(len, names)) + 6))
-    legend = alt.Legend(title=None, orient="top", columns=in_a_row, offset=16)
-    colour = alt.Color("colour:N", scale=alt.Scale(domain=names, range=colours), legend=legend)
-    shape = alt.Shape("colour:N", scale=alt.Scale(domain=names, range=shapes), legend=legend)
-    tooltip = [alt.Tooltip(f"{name}:N", title=shown) for name, shown in _TOOLTIP.items()]
+    legend = alt.Legend(title=None, orient="top", columns=max(1, 110 // (max(map(len, names)) + 6)), offset=16)
+    domain, count = list(names), len(names)
+    colour = alt.Color("colour:N", scale=alt.Scale(domain=domain, range=colours_of(count)), legend=legend)
+    shape = alt.Shape("colour:N", scale=alt.Scale(domain=domain, range=shapes_of(count)), legend=legend)
     panels: list[Any] = []
-    for field, title in (("latency", "median latency (ms, log scale)"), ("items", "items per second (log scale)")):
-        known = [value for row in rows for value in [_values(row, True)[field]] if value]
+    for column in CHARTED:
+        known = [each[column.key] for each in values if each[column.key]]
         if not known:
             continue  # it was not measured
         # A log scale keeps slow and fast apart; lines whose speed-up is the same at every batch are parallel.
-        low, high = _range(known)
+        low, high = min(known) / 1.2, max(known) * 1.2
+        axis = alt.Axis(values=_ticks(low, high), format=",~r", minExtent=44)
         scale = alt.Scale(type="log", domain=[low, high], nice=False)
-        y = alt.Y(
-            f"{field}:Q", title=title, scale=scale, axis=alt.Axis(values=_ticks(low, high), format=",~r", minExtent=44)
-        )
-        base = alt.Chart(data, title="" if panels else heading).transform_filter(f"datum.{field} > 0")
+        y = alt.Y(f"{column.key}:Q", title=f"{column.chart}, log scale", scale=scale, axis=axis)
+        base = alt.Chart(alt.Data(values=values)).transform_filter(f"datum.{column.key} > 0")
         line = base.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour)
-        point = base.mark_point(filled=True, size=60, opacity=1).encode(
-            x=x, y=y, color=colour, shape=shape, tooltip=tooltip
-        )
+        point = base.mark_point(filled=True, size=60, opacity=1)
+        point = point.encode(x=x, y=y, color=colour, shape=shape, tooltip=_tooltip())
         panels.append(alt.layer(line, point).properties(width=PANEL, height=260))
     return alt.hconcat(*panels, spacing=_BETWEEN_LINES)
-
-
-def _range(values: Sequence[float]) -> tuple[float, float]:
-    """From a little below the least to a little above the most."""
-    return min(values) / 1.2, max(values) * 1.2
 
 
 def _ticks(low: float, high: float) -> list[float]:
@@ -255,43 +211,38 @@ def _ticks(low: float, high: float) -> list[float]:
     ]
 
 
-_TOOLTIP = {"case": "case", "latency_text": "median (ms)", "spread": "p5 to p95 (ms)", "items_text": "items per second"}
+def _tooltip() -> list[Any]:
+    import altair as alt
 
-
-def _top(rows: Sequence[Row], field: str) -> float:
-    return max((max(row.median or 0.0, getattr(row, field) or 0.0) * 1e3 for row in rows), default=0.0)
+    shown = {"case": "case", "spread": "p5 to p95 (ms)", **{f"{each.key}_text": each.chart for each in CHARTED}}
+    return [alt.Tooltip(f"{name}:N", title=title) for name, title in shown.items()]
 
 
 def labels(rows: Sequence[Row]) -> list[str]:
     """Names of the rows of one comparison with their roles, long ones without their middle, no two alike."""
     tied = sum(row.fastest for row in rows) > 1
-    names = [shortened(plain(row.name)) for row in rows]
-    if len(set(names)) < len(names):
-        names = [plain(row.name) for row in rows]
+    names = [plain(row.name) for row in rows]
+    short = [name if len(name) <= 52 else f"{name[:25]}…{name[-26:]}" for name in names]
+    if len(set(short)) == len(short):
+        names = short
     roles = [["reference"] * row.is_reference + ["tied" if tied else "fastest"] * row.fastest for row in rows]
     return [f"{name} ({', '.join(mine)})" if mine else name for name, mine in zip(names, roles, strict=True)]
 
 
-def shortened(name: str, most: int = 52) -> str:
-    """``name`` with its middle left out if it is long: backend and options are at its ends."""
-    return name if len(name) <= most else f"{name[: most // 2 - 1]}…{name[-most // 2 :]}"
-
-
 def _values(row: Row, by_series: bool) -> dict[str, Any]:
-    """What the panels draw of a row: milliseconds and texts."""
+    """What the panels draw of a row: numbers in the unit of their column, and texts."""
     known = row.p5 is not None and row.p95 is not None
     low, high = (1e3 * (row.p5 or 0.0), 1e3 * (row.p95 or 0.0)) if known else (None, None)
-    return {
+    values: dict[str, Any] = {
         "case": plain(row.name),
-        "colour": colour_key(row, by_series),
+        "colour": _colour_key(row, by_series),
         "batch": row.batch,
-        "latency": 1e3 * (row.median or 0.0),
-        "latency_end": max(1e3 * (row.median or 0.0), high or 0.0),
-        "latency_text": milliseconds(row.median),
         "low": low,
         "high": high,
         "spread": f"{milliseconds(row.p5)} to {milliseconds(row.p95)}" if known else ABSENT,
-        "items": row.items_per_second,
-        "items_end": row.items_per_second or 0.0,
-        "items_text": rate(row.items_per_second) if row.items_per_second else "not measured",
     }
+    for column in CHARTED:
+        value = (getattr(row, column.key) or 0.0) * _SCALES.get(column.unit, 1.0)
+        values[column.key], values[f"{column.key}_text"] = value, column.text(row) if value else "not measured"
+        values[f"{column.key}_end"] = max(value, high or 0.0) if column.key == "median" else value
+    return values

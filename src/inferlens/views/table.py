@@ -81,6 +81,7 @@ class Column:
         most: characters of a cell that a terminal shows at most.
         fold: whether long cells run on over several lines rather than being shortened.
         better: which direction is better, of a metric.
+        chart: title of its axis where charts draw it.
     """
 
     key: str
@@ -92,6 +93,7 @@ class Column:
     most: int = 28
     fold: bool = False
     better: Literal["", "lower", "higher"] = ""
+    chart: str = ""
 
     @property
     def heading(self) -> str:
