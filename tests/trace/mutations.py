@@ -9,34 +9,8 @@ import re
 def mutated(data: bytes, of: random.Random) -> bytes:
     """``data`` with a few bytes changed, taken out, put in, doubled, or numbers and texts replaced by odd ones."""
     made = bytearray(data)
-    words = (
-        b"NaN",
-        b"-Infinity",
-        b"1e999",
-        b'"',
-        b"{",
-        b"}",
-        b"[",
-        b"]",
-        b",",
-        b"\\ud800",
-        b"\\x",
-        b"null",
-        b"},{",
-        b"}],",
-    )
-    odd = (
-        b"0",
-        b"-1",
-        b"1e300",
-        b'"7"',
-        b"null",
-        b"[]",
-        b"{}",
-        b"true",
-        b"-9223372036854775808",
-        b'"' + b"x" * 9999 + b'"',
-    )
+    words = rb'NaN -Infinity 1e999 " { } [ ] , \ud800 \x null },{ }],'.split()
+    odd = [*b'0 -1 1e300 "7" null [] {} true -9223372036854775808'.split(), b'"%s"' % (b"x" * 9999)]
     for _ in range(of.randint(1, 6)):
         at = of.randrange(len(made) + 1)
         match of.randrange(6):

@@ -51,27 +51,12 @@ def launch(
 
 
 def kernel(
-    number: int,
-    begin: float,
-    duration: float,
-    name: str = "gemm",
-    category: str = "kernel",
-    stream: int = 7,
-    **args: Any,
+    number: int, at: float, takes: float, name: str = "gemm", category: str = "kernel", stream: int = 7, **args: Any
 ) -> dict[str, Any]:
     """An event of GPU 0."""
     told = {"device": 0, "stream": stream, "correlation": number, **args}
     named = {key.replace("__", " "): value for key, value in told.items()}
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": 0,
-        "tid": stream,
-        "ts": begin,
-        "dur": duration,
-        "args": named,
-    }
+    return {**event(name, at, takes, category, stream), "pid": 0, "args": named}
 
 
 def step(number: int, begin: float, duration: float) -> dict[str, Any]:
@@ -81,9 +66,8 @@ def step(number: int, begin: float, duration: float) -> dict[str, Any]:
 
 def text(*events: dict[str, Any], **about: Any) -> bytes:
     """The events as Kineto writes them."""
-    return json.dumps(
-        {"schemaVersion": 1, **about, "traceEvents": list(events), "traceName": "t.json"}, indent=2
-    ).encode()
+    whole = {"schemaVersion": 1, **about, "traceEvents": list(events), "traceName": "t.json"}
+    return json.dumps(whole, indent=2).encode()
 
 
 GPU = {
@@ -95,6 +79,7 @@ GPU = {
 def training() -> bytes:
     """Two steps, each of two operators, one in the other, three kernels on two streams, and a copy."""
     events = []
+    known = {"est. achieved occupancy %": 0, "grid": [8, 1, 1], "block": [128, 1, 1]}
     for number, at in ((0, 0.0), (1, 1000.0)):
         first = 10 * number
         events += [
@@ -107,16 +92,7 @@ def training() -> bytes:
             event("aten::copy_", at + 450, 50),
             launch(first + 3, at + 460, 5, "cudaMemcpyAsync"),
             event("cudaStreamSynchronize", at + 470, 120, "cuda_runtime", correlation=first + 4),
-            kernel(
-                first + 1,
-                at + 200,
-                100,
-                "s16816gemm",
-                blocks__per__SM=0.5,
-                **{"est. achieved occupancy %": 0},
-                grid=[8, 1, 1],
-                block=[128, 1, 1],
-            ),
+            kernel(first + 1, at + 200, 100, "s16816gemm", blocks__per__SM=0.5, **known),
             kernel(first + 2, at + 320, 200, "add", stream=8, blocks__per__SM=2.0),
             kernel(first + 3, at + 530, 40, "Memcpy DtoH (Device -> Pageable)", "gpu_memcpy", bytes=4096),
         ]
@@ -130,12 +106,8 @@ def of_torch() -> bytes:
     import tempfile
 
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU],
-        record_shapes=True,
-        profile_memory=True,
-        with_stack=True,
-    ) as profiler:
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=cpu, record_shapes=True, profile_memory=True, with_stack=True) as profiler:
         for _ in range(3):
             with torch.profiler.record_function("forward"):
                 model(torch.randn(2, 8))

@@ -55,12 +55,6 @@ def test_what_is_kept_is_what_was_read(data: bytes | None, path: Path, monkeypat
     assert same(first, cache.read_cached(path))
 
 
-def test_another_trace_is_read(path: Path) -> None:
-    cache.read_cached(path)
-    path.write_bytes(text(event("another", 1, 1)))
-    assert cache.read_cached(path).strings == ("another",)
-
-
 def test_a_change_that_keeps_size_and_time_is_seen(path: Path) -> None:
     path.write_bytes(text(event("one", 1, 1)))
     cache.read_cached(path)
@@ -71,14 +65,11 @@ def test_a_change_that_keeps_size_and_time_is_seen(path: Path) -> None:
     assert cache.read_cached(path).strings == ("two",)
 
 
-def test_a_trace_that_was_just_written_is_not_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "_SETTLED", 2.0)
-    cache.read_cached(path)
-    assert not kept(path).exists()
-
-
-def test_small_traces_are_not_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "LEAST_SECONDS", 1.0)
+@pytest.mark.parametrize(("name", "value"), [("_SETTLED", 2.0), ("LEAST_SECONDS", 1.0)], ids=["new", "small"])
+def test_what_was_just_written_or_is_small_is_not_kept(
+    name: str, value: float, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, name, value)
     cache.read_cached(path)
     assert not kept(path).exists()
 

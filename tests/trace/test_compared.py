@@ -64,17 +64,14 @@ def test_a_trace_is_no_different_from_itself() -> None:
             assert all(row["change"] == 0 and row["state"] == "" for row in table.rows())
 
 
+@pytest.mark.parametrize("format", ["table", "json"])
 @pytest.mark.parametrize("view", ["overview", "operators", "kernels", "modules", "timeline"])
-def test_against(view: str, tmp_path: Path) -> None:
+def test_against(view: str, format: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(training())
     (tmp_path / "b.json").write_bytes(faster())
-    for format in ("table", "json", "csv", "html", "markdown"):
-        done = inferlens("trace", "a.json", "--against", "b.json", "--view", view, "--format", format, cwd=tmp_path)
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout
-    done = inferlens("trace", "a.json", "--against", "b.json", "--view", "memory", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "does not compare" in done.stderr
+    done = inferlens("trace", "a.json", "--against", "b.json", "--view", view, "--format", format, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "linear" in done.stdout or view != "operators"
 
 
 def test_ranks_of_a_job(tmp_path: Path) -> None:

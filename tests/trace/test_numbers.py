@@ -23,46 +23,32 @@ def rows(table: Any) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in table.rows()}
 
 
+def micros(row: dict[str, Any], *names: str) -> list[int]:
+    return [round(row[name] * 1e6) for name in names]
+
+
 def test_operators_by_hand() -> None:
     found = rows(Analysis(read(training())).operators())
     linear, mm = found["aten::linear"], found["aten::mm"]
-    assert (linear["calls"], linear["host_total"], linear["host_self"]) == (
-        2,
-        pytest.approx(600e-6),
-        pytest.approx(380e-6),
-    )
-    assert (linear["device_total"], linear["device_self"]) == (pytest.approx(600e-6), pytest.approx(400e-6))
-    assert (mm["host_self"], mm["device_self"], mm["tensor_share"]) == (
-        pytest.approx(180e-6),
-        pytest.approx(200e-6),
-        1.0,
-    )
+    assert micros(linear, "host_total", "host_self", "device_total", "device_self") == [600, 380, 600, 400]
+    assert (linear["calls"], micros(mm, "host_self", "device_self"), mm["tensor_share"]) == (2, [180, 200], 1.0)
     assert linear["tensor_share"] == pytest.approx(1 / 3)
     assert (linear["eligible"], found["aten::copy_"]["eligible"]) == (True, False)
     by_shape = Analysis(read(training())).operators("shapes", "stack")
     told = {(row["name"], "".join(row["shapes"].split()), row["stack"]) for row in by_shape.rows()}
-    assert ("aten::linear", "[[8,4],[4,4]]", "a.py(1): f") in told
-    assert ("aten::copy_", "", "") in told
+    assert {("aten::linear", "[[8,4],[4,4]]", "a.py(1): f"), ("aten::copy_", "", "")} <= told
 
 
 def test_kernels_by_hand() -> None:
     analysis = Analysis(read(training()))
     found = rows(analysis.kernels())
     gemm = found["s16816gemm"]
-    assert (gemm["kind"], gemm["calls"], gemm["total"], gemm["mean"]) == (
-        "kernel",
-        2,
-        pytest.approx(2e-4),
-        pytest.approx(1e-4),
-    )
+    assert (gemm["kind"], gemm["calls"], micros(gemm, "total", "mean")) == ("kernel", 2, [200, 100])
     assert (gemm["blocks_per_sm"], gemm["occupancy"], gemm["tensor_cores"]) == (0.5, 0.0, True)
     assert (gemm["grid"], gemm["block"], found["add"]["grid"]) == ("8x1x1", "128x1x1", None)
     assert found["Memcpy DtoH (Device -> Pageable)"]["kind"] == "copy"
-    assert {row["operator"] for row in analysis.kernels(by_operator=True).rows()} == {
-        "aten::mm",
-        "aten::linear",
-        "aten::copy_",
-    }
+    launchers = {row["operator"] for row in analysis.kernels(by_operator=True).rows()}
+    assert launchers == {"aten::mm", "aten::linear", "aten::copy_"}
 
 
 def test_one_step_alone() -> None:

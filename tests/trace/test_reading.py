@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from inferlens.errors import InferlensError
 from inferlens.trace import Category, Trace, read
-from inferlens.trace.reading import source
+from inferlens.trace.reading import builder, source
 from tests.trace.samples import H100, V100, event, kernel, launch, of_torch, shared, text, training
 
 
@@ -162,3 +162,18 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
 def test_training_sample_is_as_it_is_meant() -> None:
     trace = read(training())
     assert (len(trace.gpu), len(trace.calls), len(trace.scopes)) == (6, 8, 10)
+
+
+def test_columns_that_memory_has_no_room_for_are_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(builder, "_UNASKED", 0)
+    monkeypatch.setattr(builder, "memory_left", lambda: 1000)
+    with pytest.raises(InferlensError, match="larger than memory"):
+        read(training())
+
+
+def test_small_traces_ask_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked() -> int:
+        raise AssertionError("the system was asked")
+
+    monkeypatch.setattr(builder, "memory_left", asked)
+    assert len(read(training())) > 0

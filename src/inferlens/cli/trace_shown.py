@@ -37,45 +37,23 @@ def parsed(words: Sequence[str]) -> dict[str, Any] | None:
     return None if min(found.get("top", 1), found.get("depth", 1)) < 1 else found
 
 
-def show(
-    path: Path,
-    *,
-    view: str = "overview",
-    against: Path | None = None,
-    step: str | None = None,
-    by: str = "name",
-    top: int | None = None,
-    depth: int | None = None,
-    no_cache: bool = False,
-    format: str = "table",
-) -> None:
+def show(path: Path, *, format: str = "table", no_cache: bool = False, **words: Any) -> None:
     """Prints a trace; the words are those of the command.
 
     Raises:
         InferlensError: if there is no trace, the words mean nothing, or memory is not enough.
     """
-    _import_numpy()
+    if "numpy" not in sys.modules:  # nothing here uses the threads of its linear algebra, and starting them takes long
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from inferlens.cli import screen
     from inferlens.errors import InferlensError
     from inferlens.views.traced.show import TraceRequest, document
 
-    request = TraceRequest(path, against, view, step, by, top, depth, cache=not no_cache)
     try:
-        shown, notes = document(request, format)
+        shown, notes = document(TraceRequest(path, cache=not no_cache, **words), format)
         for note in notes:
             screen.note(note)
         screen.document(shown, format)
     except MemoryError as error:
         hint = "a limit that is less tight (ulimit -d, ulimit -v), or fewer steps in a trace"
         raise InferlensError(f"There is not enough memory for {path}.", hint=hint) from error
-
-
-def _import_numpy() -> None:
-    """Without the threads of its linear algebra: nothing here uses them, and starting them takes long."""
-    threads = "OPENBLAS_NUM_THREADS"
-    if "numpy" in sys.modules or threads in os.environ:
-        return
-    os.environ[threads] = "1"
-    import numpy  # noqa: F401
-
-    del os.environ[threads]

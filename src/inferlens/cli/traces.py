@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from inferlens.errors import InferlensError
+from inferlens.units import ABSENT, byte_count, duration, milliseconds, ratio
 
+if TYPE_CHECKING:
     from inferlens.execution.trace import Traced
     from inferlens.spec.plan import Plan
+    from inferlens.views.table import Table
 
 
 def refuse(words: Mapping[str, Any], how: str) -> None:
@@ -21,8 +23,6 @@ def refuse(words: Mapping[str, Any], how: str) -> None:
     Raises:
         InferlensError: for the first that was given.
     """
-    from inferlens.errors import InferlensError
-
     for name, value in words.items():
         if value is not None:
             hint = "--torch-profiler too" if how == "without" else "two commands"
@@ -39,6 +39,7 @@ def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
     from inferlens.cli import screen
     from inferlens.cli.progress import Bar
     from inferlens.execution.trace import run, tracing_of
+    from inferlens.views.table import Document
 
     given = {name: value for name, value in wanted.items() if value is not None}
     folder = given.pop("tensorboard", None)
@@ -46,11 +47,9 @@ def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
     with Bar(screen.errors()) as bar:
         for made in run(plan, tracing_of(**given), folder, bar):
             every.append(made)
-            bar.ended(made.model, made.case, _ending(made))
-    console = screen.output()
-    console.print(table(every, folder))
-    for sentence in notes(every):
-        console.print(sentence, markup=False, style="dim", soft_wrap=True)
+            ending = f"a step took {duration(made.step)}" if made.status == "ok" else f"{made.status}: {made.reason}"
+            bar.ended(made.model, made.case, ending)
+    screen.document(Document(lambda: [table(every, folder)], data=dict), "table")
     taken = [made for made in every if made.files]
     if not taken:
         raise typer.Exit(1)
@@ -59,34 +58,36 @@ def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
 
 
 def table(every: Sequence[Traced], tensorboard: Path | None) -> Table:
-    """A row for each case: what a step and an ordinary call took, and its trace."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from inferlens.units import byte_count, milliseconds, ratio
+    """A row for each case: what a step and an ordinary call took, and its trace; what must be known beneath."""
     from inferlens.views.plain import plain
+    from inferlens.views.table import Column, Line, Table, count, text
 
-    drawn = Table(box=None, pad_edge=False, header_style="bold")
-    drawn.add_column("case")
-    for title in ("step\nms", "untraced\nms", "cost\n", "events\n", "size\n"):
-        drawn.add_column(title, justify="right")
-    drawn.add_column("trace", overflow="fold")
+    columns = (
+        Column("step", "step", "ms", milliseconds, 0),
+        Column("untraced", "untraced", "ms", milliseconds, 2),
+        Column("cost", "cost", "", ratio, 3),
+        Column("shown", "events", "", lambda shown: count(sum(each.events for each in shown)) if shown else ABSENT, 4),
+        Column("", "size", "", lambda made: byte_count(_size(made)), 5),
+        Column("", "trace", "", lambda made: text(_place(made, tensorboard)), 1, numeric=False, fold=True),
+    )
     several = len({made.model for made in every}) > 1
-    for made in every:
-        label = f"{made.model} {made.case.label}" if several else made.case.label
-        size = byte_count(sum(file.stat().st_size for file in made.files)) if made.files else ""
-        events = f"{sum(each.events for each in made.shown):,}" if made.shown else ""
-        times = (milliseconds(made.step), milliseconds(made.untraced), ratio(made.cost))
-        folders = made.files if tensorboard is None else dict.fromkeys(file.parent for file in made.files)
-        place = "\n".join(map(str, folders)) or made.status
-        drawn.add_row(*(escape(plain(text)) for text in (label, *times, events, size)), escape(place))
-    return drawn
+    labels = [f"{made.model} {made.case.label}" if several else made.case.label for made in every]
+    lines = [Line.of(plain(label), columns, made) for label, made in zip(labels, every, strict=True)]
+    return Table("", "case", columns, lines, notes=notes(every))
+
+
+def _size(made: Traced) -> int | None:
+    return sum(file.stat().st_size for file in made.files) if made.files else None
+
+
+def _place(made: Traced, tensorboard: Path | None) -> str:
+    """The files, or the folders that TensorBoard takes; without any, the status."""
+    places = made.files if tensorboard is None else dict.fromkeys(file.parent for file in made.files)
+    return " ".join(map(str, places)) or made.status
 
 
 def notes(every: Sequence[Traced]) -> list[str]:
     """What traces do not show, why there are none, and what else must be known of a case; a sentence each."""
-    from inferlens.views.plain import plain
-
     found: dict[str, None] = {}
     for made in every:
         texts = [f"{each.message} {each.advice}" for each in made.warnings]
@@ -96,27 +97,18 @@ def notes(every: Sequence[Traced]) -> list[str]:
             log = f" What it printed: {made.log}" if made.log else ""
             texts.append(f"{made.reason or made.status}{hint}{log}")
         found |= dict.fromkeys(f"{made.case.label}: {text}" for text in texts)
-    return [plain(text) for text in dict.fromkeys([*found, *(made.unseen for made in every)]) if text]
+    return [note for note in dict.fromkeys([*found, *(made.unseen for made in every)]) if note]
 
 
 def commands(taken: Sequence[Traced], tensorboard: Path | None) -> list[str]:
     """What to type to look at the traces."""
-    first, last = (_one(made, tensorboard) for made in (taken[0], taken[-1]))
+    first, last = (
+        f"{made.files[0].parent}/*.gz" if tensorboard and len(made.files) == 1 else str(made.files[0])
+        for made in (taken[0], taken[-1])
+    )
     lines = [f"Look at them:  inferlens trace {first}"]
     if first != last:
         lines.append(f"Compare two:   inferlens trace {first} --against {last}")
     if tensorboard:
         lines.append(f"TensorBoard:   tensorboard --logdir {tensorboard}   (with torch-tb-profiler installed)")
     return [*lines, "Perfetto:      drop a file on https://ui.perfetto.dev"]
-
-
-def _one(made: Traced, tensorboard: Path | None) -> str:
-    """A case's first trace, as short as a shell takes it."""
-    file = made.files[0]
-    return f"{file.parent}/*.gz" if tensorboard and len(made.files) == 1 else str(file)
-
-
-def _ending(made: Traced) -> str:
-    from inferlens.units import duration
-
-    return f"a step took {duration(made.step)}" if made.status == "ok" else f"{made.status}: {made.reason}"
