@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inferlens.analysis.findings import trace_findings
 from inferlens.errors import InferlensError
 from inferlens.trace import read
-from inferlens.trace.advice import advice_of
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.timeline import CUT_OFF, SLOW, stepping, timeline, trend
 from tests.trace.samples import GPU, H100, V100, event, kernel, launch, of_torch, shared, step, text, training
@@ -77,7 +77,7 @@ def test_the_overview_by_hand() -> None:
     assert gpu.utilization == pytest.approx(600 / 1600)
     assert gpu.sm_efficiency == pytest.approx((2 * 100 * 0.5 + 2 * 200) / 1600)
     assert (gpu.occupancy, gpu.tensor_share, gpu.name) == (0.0, pytest.approx(1 / 3), "Test GPU")
-    at_stake = [advice.at_stake for advice in advice_of(analysis)]
+    at_stake = [each.seconds for each in trace_findings(analysis)]
     assert at_stake == sorted(at_stake, reverse=True)
 
 
@@ -186,8 +186,8 @@ def test_what_names_do_not_tell_of_tensor_cores_is_open() -> None:
     made = analysis.overview
     (gpu,) = made.gpus
     assert (gpu.tensor_share, gpu.tensor_untold) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
-    (advice,) = [each for each in advice_of(analysis) if "tensor cores" in each.what]
-    assert advice.at_stake == pytest.approx(80e-6)  # of the one whose name tells that it does not use them
+    (advice,) = [each for each in trace_findings(analysis) if each.code == "tensor-cores-unused"]
+    assert advice.seconds == pytest.approx(80e-6)  # of the one whose name tells that it does not use them
 
 
 # What torch-tb-profiler 0.4.3 says: of the newer trace after its categories were renamed to those that it knows.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferlens.trace.advice import Advice, advice_of
+from inferlens.analysis.findings import Finding, trace_findings
 from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import Columns
 from inferlens.trace.memory import holders
@@ -34,9 +34,9 @@ class LoadedTrace:
         """The numbers of the overview."""
         return self.analysis.overview
 
-    def advice(self) -> list[Advice]:
+    def advice(self) -> list[Finding]:
         """What to try, what is about the most time of a step first."""
-        return advice_of(self.analysis)
+        return trace_findings(self.analysis)
 
     def operators(self, *by: str) -> DataFrame:
         """Operators by name, and by ``"shapes"`` or ``"stack"`` too where that is given."""

@@ -25,7 +25,7 @@ def check(paths: Sequence[str], words: Mapping[str, Any], format: str) -> None:
     Raises:
         InferlensError: if there is no record, or a word is given that is of measuring.
     """
-    from inferlens.analysis.findings.warnings import cautions
+    from inferlens.analysis.findings.warnings import warnings_of
     from inferlens.analysis.interference.samples import latest
     from inferlens.cli import screen
     from inferlens.record.store import load_records
@@ -36,7 +36,7 @@ def check(paths: Sequence[str], words: Mapping[str, Any], format: str) -> None:
     for problem in loaded.problems:
         screen.note(problem)
     waves = of_comparisons(loaded.records)
-    found = [(repeats, (*cautions(repeats), *waves.get(repeats.first.id, ()))) for repeats in latest(loaded.records)]
+    found = [(repeats, (*warnings_of(repeats), *waves.get(repeats.first.id, ()))) for repeats in latest(loaded.records)]
     if format == "json":
         screen.data({"schema": SCHEMA, "cases": [_data(*each) for each in found]})
     else:

@@ -27,17 +27,18 @@ def findings(
 
 
 def show(paths: Sequence[Path], format: str = "table", top: int | None = None, *, brief: bool = False) -> None:
-    """Prints the findings of the profiles under ``paths``; ``brief`` as ``views.profiled.findings.render`` takes it.
+    """Prints the findings of the profiles under ``paths``; ``brief`` as ``views.profiled.findings.document`` takes it.
 
     Raises:
         InferlensError: if there is no profile, or no such format.
     """
     from inferlens.cli import screen
     from inferlens.errors import check_choice
-    from inferlens.views.profiled.findings import FORMATS, judged, render
+    from inferlens.views.profiled.findings import FORMATS, document, judged
+    from inferlens.views.table import render
 
     check_choice("format", format, FORMATS)
     loaded = screen.profiles(paths)
     console = screen.output()
     color = console.is_terminal and not console.no_color
-    screen.text(render(judged(loaded), format, top=top, brief=brief, width=console.width, color=color))
+    screen.text(render(document(judged(loaded), top=top, brief=brief), format, width=console.width, color=color))

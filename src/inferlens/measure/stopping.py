@@ -2,7 +2,7 @@
 
 A :class:`StoppingRule` is told the samples as they come and says when there are enough. Rules are small objects; a new
 one needs no change anywhere else. Each ends at its ``max_time`` at the latest, and tells what was not reached then, but
-for a median's interval, which the record's samples tell: see ``cautions``.
+for a median's interval, which the record's samples tell: see the findings of records.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Why an interval, or the median itself, is not to be trusted: a closed list of reasons.
 
-Each has a code that stays, a message in plain words and the number that it is about; what to do about it is said by
-``cautions``. A series without doubts against its interval has one that holds about as often as its level says: `python
--m benchmarks coverage`.
+Each has a code that stays, a message in plain words and the number that it is about; what to do about it is said by the
+findings of records. A series without doubts against its interval has one that holds about as often as its level says:
+`python -m benchmarks coverage`.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 from msgspec import Struct
 
+from inferlens.stats.host_bound import gpu_waits
 from inferlens.trace.columns import SECOND, Columns
 from inferlens.trace.costs import Costs
 from inferlens.trace.gpu_use import GpuUse, gpu_use
@@ -16,9 +17,6 @@ from inferlens.trace.shares import HOST, SYNCHRONISING, idle_of, parts_of, share
 from inferlens.trace.steps import Steps, steps_of
 from inferlens.trace.tables import kernels, operators
 from inferlens.trace.trace import Bools, Ints, Trace
-
-# From this share of the step's time on one side decides; between the two, both do.
-GPU_BOUND, HOST_BOUND = 0.8, 0.3
 
 
 class Overview(Struct, frozen=True, kw_only=True):
@@ -144,6 +142,6 @@ class Analysis:
 
 
 def _bound(length: float, idle: dict[str, float]) -> str:
-    if 1 - sum(idle.values()) / length >= GPU_BOUND:
+    if not gpu_waits(sum(idle.values()), length):
         return "GPU"
-    return "host" if (idle[HOST] + idle[SYNCHRONISING]) / length >= HOST_BOUND else "both"
+    return "host" if gpu_waits(idle[HOST] + idle[SYNCHRONISING], length) else "both"

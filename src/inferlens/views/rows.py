@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.warnings import bound_by, cautions, in_waves, on_other_card
+from inferlens.analysis.findings.warnings import bound_by, in_waves, on_other_card, warnings_of
 from inferlens.analysis.interference.samples import CaseRuns, card, in_rounds, latest, steady_samples
 from inferlens.record.record import Agreement, Metric, Record, Warning, machine_name
 from inferlens.spec.case import Case, TensorSpec, with_batch
@@ -122,7 +122,7 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> Row:
     """What one run says by itself; ``device`` is a word of the name where it is not the same for all."""
     record = run.first
     case, environment, agreement = record.case, record.environment, _worst(run)
-    warned = cautions(run)
+    warned = warnings_of(run)
     lowered = any(warning.code == "lower-precision" for warning in warned)
     words = [case.backend_label, case.precision, "(TF32)" if lowered else "", device]
     words += ["" if case.threads is None else plural(case.threads, "thread"), *case.manner, case.options_label]

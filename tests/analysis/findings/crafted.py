@@ -86,7 +86,7 @@ def ceilings(**rates: float) -> Ceilings:
 
 def of_rule(name: str, *profiles: Profile, record: Record | None = None) -> list[Finding]:
     """What one rule finds."""
-    return [each for each in findings(profiles, record) if each.rule == name]
+    return [each for each in findings(profiles, record) if each.code == name]
 
 
 def the(name: str, *profiles: Profile, record: Record | None = None) -> Finding:

@@ -13,24 +13,17 @@ import numpy as np
 import pytest
 
 import inferlens
-from inferlens.analysis.findings import warnings as module
-from inferlens.analysis.findings.warnings import (
-    ADVICE,
-    CAUTIONS,
-    OF_SEVERAL,
-    OF_THE_BACKEND,
-    OF_THE_CASE,
-    OF_THE_MACHINE,
-    bound_by,
-    cautions,
-)
+from inferlens.analysis.findings import thresholds
+from inferlens.analysis.findings.rule import rules_of
+from inferlens.analysis.findings.rules.records import OF_THE_MACHINE, OF_THE_SERIES, bound_by
+from inferlens.analysis.findings.warnings import CODES, OF_THE_RECORD, warnings_of
 from inferlens.analysis.interference import mark
 from inferlens.analysis.interference.samples import CaseRuns
 from inferlens.backends.base import Preparation
 from inferlens.record.machine import Marks, Span
 from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Measurement, Record, Warning
 from inferlens.spec.case import Budget, Case
-from inferlens.stats import diagnostics as doubts
+from inferlens.stats import diagnostics, host_bound
 from tests.stats.series import autoregressive
 from tests.views.samples import case, failure, record
 
@@ -50,7 +43,7 @@ def of(samples: Any, budget: Budget = FIXED, **fields: Any) -> Record:
 
 
 def codes(*records: Record) -> list[str]:
-    return [warning.code for warning in cautions(CaseRuns(records))]
+    return [warning.code for warning in warnings_of(CaseRuns(records))]
 
 
 # Of the samples
@@ -69,8 +62,8 @@ def codes(*records: Record) -> list[str]:
     ],
 )
 def test_a_series_that_is_unfit_is_told(code: str, samples: Any) -> None:
-    (warning,) = [each for each in cautions(CaseRuns((of(samples, Budget()),))) if each.code == code]
-    assert warning.advice == ADVICE[code]
+    (warning,) = [each for each in warnings_of(CaseRuns((of(samples, Budget()),))) if each.code == code]
+    assert warning.advice
     assert code not in codes(of(1 + noise(6)))
 
 
@@ -84,11 +77,11 @@ def test_a_series_that_is_unfit_is_told(code: str, samples: Any) -> None:
     ],
 )
 def test_the_advice_is_the_word_that_makes_the_series_longer(budget: Budget, advice: str) -> None:
-    assert cautions(CaseRuns((of(1 + noise(1)[:10], budget),)))[0].advice == advice
+    assert warnings_of(CaseRuns((of(1 + noise(1)[:10], budget),)))[0].advice == advice
 
 
 def test_a_long_beginning_that_was_left_out_is_told() -> None:
-    (warning,) = cautions(CaseRuns((of(1 + 0.3 * (AT < 0.4) + noise(7)),)))
+    (warning,) = warnings_of(CaseRuns((of(1 + 0.3 * (AT < 0.4) + noise(7)),)))
     assert warning.code == "beginning-left-out"
     assert warning.message == "The first 120 of 300 samples were not steady yet, and are left out."
 
@@ -96,7 +89,7 @@ def test_a_long_beginning_that_was_left_out_is_told() -> None:
 def test_samples_that_are_no_numbers_are_told() -> None:
     odd = 1 + noise(6)
     odd[[3, 100, 200]] = np.nan, -1.0, np.inf
-    assert [(each.code, each.message) for each in cautions(CaseRuns((of(odd),)))] == [
+    assert [(each.code, each.message) for each in warnings_of(CaseRuns((of(odd),)))] == [
         ("not-finite", "3 samples are negative or not finite, and left out.")
     ]
 
@@ -115,15 +108,11 @@ def test_samples_that_are_no_numbers_are_told() -> None:
 def test_throughput_that_is_not_known_well_is_told(windows: list[float], said: str | None) -> None:
     one = of(1 + noise(6))
     rates = Measurement(metric="throughput", unit="calls/s", clock="host", samples=tuple(windows))
-    found = cautions(CaseRuns((msgspec.structs.replace(one, measurements=(*one.measurements, rates)),)))
+    found = warnings_of(CaseRuns((msgspec.structs.replace(one, measurements=(*one.measurements, rates)),)))
     assert [each.message for each in found] == ([said] if said else [])
 
 
-def test_all_that_advises_processes_has_another_advice_for_who_asked_for_them() -> None:
-    assert {code for code, advice in ADVICE.items() if "--repeats" in advice} - set(OF_SEVERAL) == set()
-
-
-@pytest.mark.parametrize("code", [code for code in OF_SEVERAL if code in doubts.CODES])
+@pytest.mark.parametrize("code", ["few-independent-samples", "drifting", "cycling", "never-steady"])
 def test_who_asked_for_several_processes_is_not_told_to_ask_for_them(code: str) -> None:
     samples = {
         "few-independent-samples": 1 + 0.05 * autoregressive(1, 1, 200, 0.9)[0],
@@ -132,10 +121,13 @@ def test_who_asked_for_several_processes_is_not_told_to_ask_for_them(code: str) 
         "never-steady": 1 + 0.2 * (AT > 0.8) + noise(4),
     }[code]
     said = {
-        repeats: next(each.advice for each in cautions(CaseRuns((of(samples, repeats=repeats),))) if each.code == code)
+        repeats: next(
+            each.advice for each in warnings_of(CaseRuns((of(samples, repeats=repeats),))) if each.code == code
+        )
         for repeats in (1, 5)
     }
-    assert "--repeats" in said[1]
+    assert "--repeats 5" in said[1]
+    assert said[5]
     assert "--repeats" not in said[5]
 
 
@@ -168,7 +160,7 @@ def test_a_case_that_did_not_run_has_none() -> None:
     ],
 )
 def test_a_median_that_is_not_known_as_well_as_was_asked(spread: float, budget: Budget, message: str | None) -> None:
-    found = cautions(CaseRuns((of(1 + noise(6, spread), budget),)))
+    found = warnings_of(CaseRuns((of(1 + noise(6, spread), budget),)))
     assert [warning.message for warning in found] == ([message] if message else [])
     assert all(warning.code == "not-narrow-enough" for warning in found)
 
@@ -189,16 +181,16 @@ def test_a_warm_up_that_was_not_steady() -> None:
 
 def test_a_process_that_failed() -> None:
     fell = failure(case(), "crashed", "killed by SIGSEGV")
-    (warning,) = cautions(CaseRuns((of(1 + noise(6)), fell, fell)))
+    (warning,) = warnings_of(CaseRuns((of(1 + noise(6)), fell, fell)))
     assert (warning.code, warning.message) == ("repeat-failed", "2 of 3 processes failed: killed by SIGSEGV.")
     assert codes(fell, fell) == []
 
 
 def test_a_run_that_was_cut_short() -> None:
     planned = of(1 + noise(6), repeats=5)
-    (warning,) = cautions(CaseRuns((planned, planned)))
+    (warning,) = warnings_of(CaseRuns((planned, planned)))
     assert (warning.code, warning.message) == ("cut-short", "The run was cut short: 2 of 5 processes were measured.")
-    (warning,) = cautions(CaseRuns((of(1 + noise(6)),), later=(planned,)))
+    (warning,) = warnings_of(CaseRuns((of(1 + noise(6)),), later=(planned,)))
     assert warning.message.startswith("A later run was cut short, 1 of 5 processes")
     assert codes(*[planned] * 5) == []
 
@@ -242,7 +234,7 @@ def test_a_case_that_took_turns_says_with_whom(fact: Any, told: list[str]) -> No
     made = of(1 + noise(6), facts={IN_TURNS: fact})
     assert codes(made) == told
     if told:
-        assert "in turns with fake fp32:" in cautions(CaseRuns((made,)))[0].message
+        assert "in turns with fake fp32:" in warnings_of(CaseRuns((made,)))[0].message
 
 
 @pytest.mark.parametrize(
@@ -259,7 +251,7 @@ def test_a_short_gpu_time_says_how_much_of_it_is_launch_and_events(fact: Any, to
     made = msgspec.structs.replace(timed(latency=0.2, GPU=0.1), facts={EMPTY_KERNEL: fact})
     assert codes(made) == told
     if told:
-        assert "Of 100 µs of GPU time 6.00 µs are launch and timing" in cautions(CaseRuns((made,)))[0].message
+        assert "Of 100 µs of GPU time 6.00 µs are launch and timing" in warnings_of(CaseRuns((made,)))[0].message
 
 
 @pytest.mark.parametrize(
@@ -272,7 +264,7 @@ def test_a_short_gpu_time_says_how_much_of_it_is_launch_and_events(fact: Any, to
     ],
 )
 def test_who_waits_for_the_host_is_told_what_his_backend_has(of: Case, said: str) -> None:
-    (warning,) = cautions(CaseRuns((msgspec.structs.replace(timed(enqueue=9.2, GPU=9.0), case=of),)))
+    (warning,) = warnings_of(CaseRuns((msgspec.structs.replace(timed(enqueue=9.2, GPU=9.0), case=of),)))
     assert warning.advice.startswith(said)
 
 
@@ -320,7 +312,7 @@ def marks(*kinds: str, disturbed: int = 0, left_out: bool = False, repeat: bool 
 )
 def test_what_the_machine_did(found: Marks, code: str, message: str) -> None:
     for field in ("marks", "window_marks"):
-        (warning,) = cautions(CaseRuns((of(1 + noise(6), **{field: found}),)))
+        (warning,) = warnings_of(CaseRuns((of(1 + noise(6), **{field: found}),)))
         assert (warning.code, warning.message) == (code, message)
         assert warning.advice
     assert codes(of(1 + noise(6), marks=Marks(count=300))) == []
@@ -332,7 +324,7 @@ def test_what_the_machine_did(found: Marks, code: str, message: str) -> None:
 def test_equal_warnings_of_several_processes_are_said_once() -> None:
     said = (Warning("no-engines", "There is no engine.", "inferlens partition tells why."),)
     few = [of(1 + noise(seed)[:count], warnings=said) for seed, count in ((1, 12), (2, 15))]
-    found = cautions(CaseRuns(tuple(few)))
+    found = warnings_of(CaseRuns(tuple(few)))
     assert [warning.code for warning in found] == ["no-engines", "few-samples"]
     assert "12 samples" in found[1].message
     disturbed = [of(1 + noise(6), marks=marks("steal", disturbed=count)) for count in (250, 251)]
@@ -352,7 +344,7 @@ def test_what_was_not_reached_is_said_once_of_several_processes_with_the_word_th
         )
         for seed, count in ((1, 12), (2, 15))
     ]
-    assert [(each.code, each.advice) for each in cautions(CaseRuns(tuple(few)))] == [
+    assert [(each.code, each.advice) for each in warnings_of(CaseRuns(tuple(few)))] == [
         ("not-reached", "A longer --max-time."),
         ("few-samples", "A longer --max-time."),
     ]
@@ -360,21 +352,21 @@ def test_what_was_not_reached_is_said_once_of_several_processes_with_the_word_th
 
 def test_different_ones_of_the_process_are_all_said() -> None:
     said = [Warning("no-effect", f"The option {name} does nothing on cpu.", "Leave it out.") for name in "ab"]
-    assert cautions(CaseRuns((of(1 + noise(6), warnings=tuple(said)), of(1 + noise(6), warnings=(said[0],))))) == (
+    assert warnings_of(CaseRuns((of(1 + noise(6), warnings=tuple(said)), of(1 + noise(6), warnings=(said[0],))))) == (
         *said,
     )
 
 
 def test_a_warning_of_a_process_that_failed_is_said() -> None:
     said = Warning("export-fallback", "The exporter failed.", "Its nodes have no module paths.")
-    assert cautions(CaseRuns((failure(case(), warnings=(said,)),))) == (said,)
+    assert warnings_of(CaseRuns((failure(case(), warnings=(said,)),))) == (said,)
 
 
 # The list, the source and the page
 
 
-def warned() -> Iterator[tuple[str, str, list[str | None]]]:
-    """Where, and the constant arguments, of each call that makes a warning."""
+def warned() -> Iterator[tuple[str, list[str | None]]]:
+    """The file, and the constant arguments, of each call that warns outside of the rules."""
     for path in sorted(ROOT.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         constants = {
@@ -385,59 +377,55 @@ def warned() -> Iterator[tuple[str, str, list[str | None]]]:
             if isinstance(target, ast.Name)
         }
         for call in ast.walk(tree):
-            if not isinstance(call, ast.Call):
-                continue
-            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-            if name not in ("warn", "Warning", "_caution") or not call.args:
+            name = ast.unparse(call.func).rpartition(".")[2] if isinstance(call, ast.Call) else ""
+            if name not in ("warn", "Warning") or not isinstance(call, ast.Call) or not call.args:
                 continue
             (first, *_), arguments = call.args, list(call.args)
             if isinstance(first, ast.Starred) and isinstance(first.value, ast.Name):
                 arguments = list(constants[first.value.id].elts)  # type: ignore[attr-defined]
-            yield path.name, name, [each.value if isinstance(each, ast.Constant) else None for each in arguments]
+            yield path.name, [each.value if isinstance(each, ast.Constant) else None for each in arguments]
 
 
 def test_every_code_in_the_source_is_in_the_list_and_the_list_has_no_other() -> None:
-    said = {arguments[0] for _, _, arguments in warned() if arguments[0]}
-    said |= {"disturbed", "samples-left-out"} | (set(doubts.CODES) & set(ADVICE))
-    assert said == set(CAUTIONS)
-    assert set(doubts.CODES) - set(ADVICE) == {"warm-up", "outliers"}
+    said = {arguments[0] for _, arguments in warned() if arguments[0]} | {"disturbed", "samples-left-out"}
+    said |= {each.code for each in rules_of("record") if each.code} | set(OF_THE_SERIES)
+    assert said == set(CODES)
+    assert set(diagnostics.CODES) - set(OF_THE_SERIES) == {"warm-up", "outliers"}
+    assert len(CODES) == len(set(CODES))
+    assert {*OF_THE_MACHINE, *OF_THE_RECORD} <= set(CODES)
 
 
 def test_every_warning_has_an_advice() -> None:
-    for where, name, arguments in warned():
-        if name != "_caution":
-            assert len(arguments) == 3, where
-            assert arguments[2] != "", where
-    assert all(ADVICE.values())
+    assert all(arguments[2] != "" for _, arguments in warned() if len(arguments) > 2)
+    assert all(OF_THE_SERIES.values())
     assert all(mark.ADVICE.values())
-    assert set(ADVICE).isdisjoint((*OF_THE_BACKEND, *OF_THE_MACHINE, *OF_THE_CASE))
-    assert module.CAUTIONS.keys() == {*ADVICE, *OF_THE_BACKEND, *OF_THE_MACHINE, *OF_THE_CASE}
+    assert all(each.hint for each in rules_of("record") if each.code not in ("", "host-bound"))
 
 
 def test_the_page_has_every_code_and_no_other() -> None:
     rows = re.findall(r"^\| `([\w-]+)` \| (.+) \| (.+) \| (.+) \|$", PAGE.read_text(encoding="utf-8"), re.M)
-    assert [row[0] for row in rows] == list(CAUTIONS)
+    assert sorted(row[0] for row in rows) == sorted(CODES)
 
 
 def test_the_page_has_the_numbers_of_the_code() -> None:
     rows = dict(re.findall(r"^\| `([\w-]+)` \| .+? \| (.+?) \|", PAGE.read_text(encoding="utf-8"), re.M))
-    from inferlens.analysis.interference import mark, spans
+    from inferlens.analysis.interference import spans
     from inferlens.execution.interference import LEAST_WINDOWS
     from inferlens.execution.subprocess import GOODBYE
     from inferlens.stats import modes, steady
 
     said = {
-        "few-samples": f"fewer than {doubts.LEAST_SAMPLES} samples",
-        "few-independent-samples": f"{doubts.LEAST_TIMES} autocorrelation times",
+        "few-samples": f"fewer than {diagnostics.LEAST_SAMPLES} samples",
+        "few-independent-samples": f"{diagnostics.LEAST_TIMES} autocorrelation times",
         "drifting": f"{steady.TOLERANCE:.1%}".replace("%", " %"),
         "never-steady": "a third" if steady.LEAST_SHARE == 1 / 3 else "",
         "two-modes": f"{modes.LEAST_DISTANCE:.0%}".replace("%", " %"),
-        "quantised": f"{doubts.LEAST_STEPS:.0f} steps",
+        "quantised": f"{diagnostics.LEAST_STEPS:.0f} steps",
         "not-narrow-enough": f"{Budget().half_width:.0%}".replace("%", " %"),
         "unsteady-warm-up": f"{steady.LEAST_SAMPLES} calls",
-        "host-bound": f"{module.HOST_BOUND:.0%}".replace("%", " %"),
-        "gpu-floor": f"{module.FLOOR:.0%}".replace("%", " %"),
-        "copy-bound": f"{module.COPY_BOUND:.0%}".replace("%", " %"),
+        "host-bound": f"{host_bound.ENQUEUEING:.0%}".replace("%", " %"),
+        "gpu-floor": f"{thresholds.GPU_FLOOR:.0%}".replace("%", " %"),
+        "copy-bound": f"{thresholds.COPY_BOUND:.0%}".replace("%", " %"),
         "disturbed": f"fewer than {mark.LEAST_KEPT} ({LEAST_WINDOWS} windows",
         "samples-left-out": f"{mark.DISCARD_AT_MOST:.0%}".replace("%", " %"),
         "cpu-quota": f"{spans.QUOTA_WAIT:.0%}".replace("%", " %"),
@@ -449,4 +437,4 @@ def test_the_page_has_the_numbers_of_the_code() -> None:
 def test_an_unknown_code_of_a_third_partys_backend_is_said_as_it_is() -> None:
     preparation = Preparation(Path(), Path())
     preparation.warn("its-own", "Something.", "Something else.")
-    assert cautions(CaseRuns((of(1 + noise(6), warnings=tuple(preparation.warnings)),)))[0].code == "its-own"
+    assert warnings_of(CaseRuns((of(1 + noise(6), warnings=tuple(preparation.warnings)),)))[0].code == "its-own"

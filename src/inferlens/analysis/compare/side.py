@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from inferlens.analysis.findings.warnings import cautions, has_figures
+from inferlens.analysis.findings.warnings import has_figures, warnings_of
 from inferlens.analysis.interference.samples import CaseRuns, Series, latest, steady_samples
 from inferlens.errors import InferlensError, one_line
 from inferlens.record.record import Metric, Record, machine_name
@@ -126,7 +126,7 @@ def _notes(repeats: CaseRuns, series: Sequence[Series], metric: Metric) -> Itera
         if record.agreement is None or record.agreement.agrees is None:
             why = record.agreement.reason if record.agreement else ""
             yield f"Outputs not checked: {why or 'nothing was there to compare them with'}"
-    warnings = [warning for warning in cautions(repeats) if warning.code not in _QUIET]
+    warnings = [warning for warning in warnings_of(repeats) if warning.code not in _QUIET]
     yield from (f"{each.message} {each.advice}".strip() for each in warnings if not has_figures(each))
     # Figures differ from case to case: with them there would be a note for each.
     codes = [each.code for each in warnings if has_figures(each)]

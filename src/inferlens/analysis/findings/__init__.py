@@ -1,27 +1,34 @@
-"""Profiles become findings: a short ranked list in plain words, each with its evidence and what to try.
+"""Records, profiles and traces become findings: what is worth knowing, each with its numbers and what to try.
 
-Every finding comes from one of a closed list of rules, ``rules.RULES``. A rule speaks only where its evidence is there
+Every finding comes from a rule of ``inferlens.analysis.findings.rules``. A rule speaks only where its evidence is there
 and reaches a threshold, and claims no more than it shows: what could be won is what could be won at most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from inferlens.analysis.findings.evidence import Evidence
-from inferlens.analysis.findings.finding import Finding
-from inferlens.analysis.findings.rules import RULES
+from inferlens.analysis.findings.rule import Finding, Rule, found, rule, rules_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Record
 
-__all__ = ["RULES", "Evidence", "Finding", "evidence_of", "findings", "unseen"]
+if TYPE_CHECKING:
+    from inferlens.trace.analysis import Analysis
+
+__all__ = [
+    "Evidence", "Finding", "Rule", "evidence_of", "findings", "found", "rule", "rules_of", "trace_findings", "unseen",
+]  # fmt: skip
 DOUBTFUL = "doubtful-profile"
 UNKNOWN = 0.1  # of a run: so that a fallback or a graph break, which no profile shows the cost of, is not the last
 
 
 def findings(profiles: Profile | Sequence[Profile], record: Record | None = None) -> list[Finding]:
-    """What the rules find, most important first.
+    """What the rules find in profiles, most important first.
 
     A doubtful profile comes first of all: everything else stands on it. Then what concerns time, by the part of a run
     that could be won, or that it is about where that is not known; what tells neither counts as a tenth. Last comes how
@@ -29,14 +36,22 @@ def findings(profiles: Profile | Sequence[Profile], record: Record | None = None
 
     Args:
         profiles: of one case; several are its levels.
-        record: of the same case, timed untouched; without it rules are silent that need to know what a call takes.
+        record: of the same case, timed unprofiled; without it rules are silent that need to know what a call takes.
 
     Raises:
         InferlensError: if the profiles are of different cases, or there are none.
     """
     seen = evidence_of(profiles, record)
-    found = [each for rule in RULES for each in rule(seen)]
-    return sorted(found, key=_rank)
+    return sorted((_of_a_run(each, seen) for rule in rules_of("profile") for each in rule(seen)), key=_rank)
+
+
+def trace_findings(analysis: Analysis) -> list[Finding]:
+    """What the rules find in a trace, what is about the most time of a step first; that is not what will be gained."""
+    from inferlens.analysis.findings.rules.traces import TraceEvidence
+
+    seen = TraceEvidence(analysis)
+    made = [each for rule in rules_of("trace") for each in rule(seen)] if seen.step else []
+    return sorted(made, key=lambda each: -(each.seconds or 0.0))
 
 
 def evidence_of(profiles: Profile | Sequence[Profile], record: Record | None = None) -> Evidence:
@@ -53,19 +68,21 @@ def evidence_of(profiles: Profile | Sequence[Profile], record: Record | None = N
 
 def unseen(seen: Evidence) -> list[str]:
     """What the rules could not look at for want of evidence, a few words each."""
-    found = []
-    if not seen.parts:
-        found.append("layers (no profile of them)")
-    if seen.on_gpu and not seen.launched:
-        found.append("kernels (no profile of them)")
-    if seen.parts and seen.floors is None:
-        found.append("floors (the model's work or the device's ceilings are not known)")
-    if seen.latency is None:
-        found.append("untouched calls (no record beside the profile)")
-    return found
+    absent = {
+        "layers (no profile of them)": not seen.parts,
+        "kernels (no profile of them)": seen.on_gpu and not seen.launched,
+        "floors (the model's work or the device's ceilings are not known)": bool(seen.parts) and seen.floors is None,
+        "unprofiled calls (no record beside the profile)": seen.latency is None,
+    }
+    return [words for words, is_absent in absent.items() if is_absent]
+
+
+def _of_a_run(of: Finding, seen: Evidence) -> Finding:
+    whole = None if of.seconds is None else of.whole or seen.profiled
+    return replace(of, whole=whole, untouched=whole is not None and whole == seen.latency)
 
 
 def _rank(of: Finding) -> tuple[int, float]:
     """Lowest first."""
-    group = 0 if of.rule == DOUBTFUL else 1 if of.about == "time" else 2
+    group = 0 if of.code == DOUBTFUL else 1 if of.about == "time" else 2
     return group, -next(each for each in (of.won, of.share, UNKNOWN) if each is not None)

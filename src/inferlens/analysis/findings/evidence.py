@@ -1,4 +1,4 @@
-"""What the rules look at: the profiles of one case, and the record of its untouched calls; worked out once.
+"""What the rules look at: the profiles of one case, and the record of its unprofiled calls; worked out once.
 
 What is absent is ``None`` or empty, and the rules that need it are silent. Nothing here is repaired: a profile whose
 times cannot be right counts as absent.
@@ -15,10 +15,10 @@ from functools import cached_property
 import numpy as np
 from msgspec.structs import replace
 
-from inferlens.analysis.findings import families
-from inferlens.analysis.findings import hints as cures
+from inferlens.analysis.findings import families, hints
 from inferlens.analysis.findings.families import Family
 from inferlens.analysis.findings.hints import Hint
+from inferlens.analysis.findings.thresholds import OWN_OPERATORS
 from inferlens.analysis.interference.samples import latencies, steady_samples
 from inferlens.analysis.profile.kernels import busy_of
 from inferlens.analysis.profile.layer_work import LayerWork, layer_work
@@ -31,18 +31,15 @@ from inferlens.record.work import Ceilings, Work
 from inferlens.spec.case import Case, Option
 from inferlens.stats.quantiles import median
 
-OWN = 0.9  # of the kernels, launched by PyTorch's own operators where nothing has compiled the model
 # Compute capability of the first tensor cores: Volta, Ampere, Turing, Ada.
 FIRST = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "int8": (7, 2), "fp8": (8, 9)}
 # Elements in 16 bytes: what channels should be multiples of (NVIDIA, "Matrix Multiplication Background", table 1).
 MULTIPLES = {"fp16": 8, "bf16": 8, "tf32": 4, "int8": 16, "fp8": 16}
-_HALVES = ("float16", "half", "fp16", "bfloat16", "bf16")
-_SINGLES = ("float32", "float", "fp32", "f32")
 
 
 @dataclass(frozen=True)
 class Part:
-    """One layer with its family and its typical time: see ``insight.runs``; zero where it was not timed."""
+    """One layer with its family and its typical time; zero where it was not timed."""
 
     layer: Layer
     row: LayerRow
@@ -71,13 +68,6 @@ class Part:
         """Whether the backend says that it added it itself."""
         return "inserted" in self.layer.details
 
-    @property
-    def widths(self) -> frozenset[str]:
-        """Which floating-point types it reads and writes: ``single``, ``half``, both or none that is known."""
-        told = {tensor.dtype.lower() for tensor in (*self.layer.inputs, *self.layer.outputs)}
-        found = {"half" for each in told if each in _HALVES} | {"single" for each in told if each in _SINGLES}
-        return frozenset(found)
-
 
 @dataclass(frozen=True)
 class Launched:
@@ -104,7 +94,7 @@ class Evidence:
 
     Attributes:
         profiles: of one case on one machine, at most one of each level.
-        record: of the same case, timed untouched.
+        record: of the same case, timed unprofiled.
     """
 
     profiles: tuple[Profile, ...]
@@ -130,7 +120,7 @@ class Evidence:
 
     def hint(self, option: str, value: Option = True) -> Hint:
         """How the case gets what an option of that name does, whatever its backend has for it."""
-        return cures.hint(self.case, option, value, self.facts)
+        return hints.hint(self.case, option, value, self.facts)
 
     @cached_property
     def multiple(self) -> int:
@@ -168,22 +158,22 @@ class Evidence:
             found |= profile.facts
         return found | (self.record.facts if self.record else {})
 
-    # Of the untouched calls
+    # Of the unprofiled calls
 
     @cached_property
     def latency(self) -> float | None:
-        """Median of untouched calls."""
+        """Median of unprofiled calls."""
         samples = latencies(self.record).samples if self.record else ()
         return median(samples) if samples else None
 
     def measured(self, metric: Metric) -> float | None:
-        """Median of another metric of the untouched calls."""
+        """Median of another metric of the unprofiled calls."""
         samples = steady_samples(self.record, metric).samples if self.record else ()
         return median(samples) if samples else None
 
     @property
     def call(self) -> float | None:
-        """Seconds that a call takes: an untouched one if that is known, else one whose kernels were profiled."""
+        """Seconds that a call takes: an unprofiled one if that is known, else one whose kernels were profiled."""
         if self.latency:
             return self.latency
         return self.kernel_runs.typical(self.kernel_runs.whole) if self.kernel_runs else None
@@ -200,8 +190,8 @@ class Evidence:
         """The layers with their times, and how they add up."""
         if self.layered is None:
             return None
-        untouched = latencies(self.record).samples if self.record else ()
-        table = layer_table(self.layered, untouched)
+        unprofiled = latencies(self.record).samples if self.record else ()
+        table = layer_table(self.layered, unprofiled)
         return None if isinstance(table, str) or not table.rows else table
 
     @cached_property
@@ -254,7 +244,7 @@ class Evidence:
         """Whether PyTorch's own operators launched the kernels, one after the other: nothing has compiled them."""
         kernels = [each.kernel for each in self.launched if each.kernel.kind == "kernel"]
         own = sum(each.operator.startswith("aten::") for each in kernels)
-        return 0 < OWN * len(kernels) <= own
+        return 0 < OWN_OPERATORS * len(kernels) <= own
 
     @property
     def profiled(self) -> float | None:
@@ -264,6 +254,11 @@ class Evidence:
     def share(self, seconds: float) -> float:
         """Seconds of layers as a share of a profiled run."""
         return seconds / self.profiled if self.profiled else 0.0
+
+    def together(self, parts: Sequence[Part]) -> tuple[float, float]:
+        """Seconds of some layers, and their share of a profiled run."""
+        total = sum(each.seconds for each in parts)
+        return total, self.share(total)
 
     # Of the kernels
 
@@ -309,3 +304,8 @@ class Evidence:
     def share_of_gpu(self, seconds: float) -> float:
         """Seconds of kernels as a share of the GPU's busy time."""
         return seconds / self.busy if self.busy > 0 else 0.0
+
+    def on_the_gpu(self, kernels: Sequence[Launched]) -> tuple[float, float, int]:
+        """Seconds of some kernels, their share of the GPU's busy time, and their calls."""
+        total = sum(each.seconds for each in kernels)
+        return total, self.share_of_gpu(total), sum(each.kernel.calls for each in kernels)

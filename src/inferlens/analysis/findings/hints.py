@@ -1,4 +1,4 @@
-"""What to ask for so that a case gets what it lacks: advice names what its backend has, and was not asked for already.
+"""What to ask for so that a case gets what it lacks: hints name what its backend has, and was not asked for already.
 
 The backend itself is asked, through the door that all backends come in by: it alone knows its options and variants, and
 which of them do something for a case. Of one that is not installed where records are looked at, nothing is named.
@@ -15,17 +15,12 @@ from inferlens.errors import InferlensError
 from inferlens.registry import Registry
 from inferlens.spec.case import Case, Option
 
-OTHERS = (
-    "another backend with a CUDA graph (pytorch.cuda_graph=true or torch_compile:reduce-overhead, if the model is "
-    "PyTorch's)"
-)
-
 
 class Hint(Struct, frozen=True):
     """How a case gets something; neither where its backend has no such thing, or none that does anything here.
 
     Attributes:
-        ask: what to ask for, as the command line has it: ``pytorch.tf32=true``, or ``torch_compile:reduce-overhead``.
+        ask: what to ask for, as the command line has it: an option with its value, or a backend with its variant.
         asked: whether the case has it already.
     """
 
@@ -33,7 +28,7 @@ class Hint(Struct, frozen=True):
     asked: bool = False
 
 
-class Curing(Protocol):
+class Hinting(Protocol):
     """What is asked of a backend: see :meth:`inferlens.backends.base.Backend.hint`."""
 
     @classmethod
@@ -42,7 +37,7 @@ class Curing(Protocol):
         ...
 
 
-_BACKENDS: Registry[Curing] = Registry("inferlens.backends", "backend")
+_BACKENDS: Registry[Hinting] = Registry("inferlens.backends", "backend")
 
 
 def hint(case: Case, option: str, value: Option = True, facts: Mapping[str, Any] | None = None) -> Hint:
@@ -57,13 +52,13 @@ def hint(case: Case, option: str, value: Option = True, facts: Mapping[str, Any]
         return Hint()
 
 
-def of_the_host(case: Case, facts: Mapping[str, Any], *more: str) -> str:
+def for_the_host(case: Case, facts: Mapping[str, Any], *more: str) -> str:
     """What to try where the GPU waits for the host; ``more`` is for calls that are not replayed from a CUDA graph."""
-    found = hint(case, "cuda_graph", facts=facts)
-    if found.asked:
+    graph = hint(case, "cuda_graph", facts=facts)
+    if graph.asked:
         return "A larger --batch; a CUDA graph was asked for already."
-    tries = [f"a CUDA graph ({found.ask})" if found.ask else OTHERS, *more]
-    return sentence([*tries, "a larger --batch"])
+    first = f"a CUDA graph ({graph.ask})" if graph.ask else "another backend with a CUDA graph"
+    return sentence([first, *more, "a larger --batch"])
 
 
 def one_of(tries: Sequence[str]) -> str:

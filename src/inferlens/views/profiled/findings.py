@@ -1,26 +1,31 @@
-"""Findings of each case as text: a ranked list for people, or all of each finding for programs."""
+"""Findings of each case: a ranked list for people, or all of each finding for programs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from inferlens.analysis.findings import Finding, evidence_of, findings, unseen
-from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Profile
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.record.record import machine_name
-from inferlens.views.profiled import findings_text
+from inferlens.units import duration, listing, percent
+from inferlens.views.plain import plain
 from inferlens.views.profiled.cases import Profiled, of_level
-from inferlens.views.renderers.csv import csv_text
+from inferlens.views.table import Document, Table
 
 SCHEMA = "inferlens.findings/1"
 FORMATS = ("table", "markdown", "csv", "json")
 CASE = ("model", "case", "digest", "profile")
-FIELDS = ("place", "rule", "about", "subject", "sentence", "seconds", "whole", "share", "advice")
+# Names of a finding in CSV, and its attributes.
+FIELDS = {
+    "rule": "code", "about": "about", "subject": "subject", "sentence": "sentence", "seconds": "seconds",
+    "whole": "whole", "share": "share", "advice": "hint",
+}  # fmt: skip
+NOTHING = "No rule has anything to say."
 
 
 @dataclass(frozen=True)
@@ -44,12 +49,10 @@ def judged(loaded: LoadedProfiles) -> list[Judged]:
     levels: dict[tuple[str, str], dict[str, Profile]] = {}
     for profile in loaded.profiles:  # by their creation
         levels.setdefault(_key(profile), {})[profile.level] = profile
-    found: dict[tuple[str, str], Judged] = {}
+    cases: dict[tuple[str, str], Profiled] = {}
     for case in of_level(loaded, "layer"):
-        key = _key(case.profile)
-        if key not in found:
-            found[key] = _judged(case, list(levels[key].values()), loaded)
-    return list(found.values())
+        cases.setdefault(_key(case.profile), case)
+    return [_judged(case, list(levels[key].values()), loaded) for key, case in cases.items()]
 
 
 def _key(profile: Profile) -> tuple[str, str]:
@@ -65,40 +68,48 @@ def _judged(case: Profiled, profiles: Sequence[Profile], loaded: LoadedProfiles)
     layers_first = sorted(able, key=lambda each: each.level != "layer")
     records = [record for each in layers_first if (record := loaded.records.get(each.id))]
     record = records[0] if records else None
-    seen = evidence_of(able, record)
-    return Judged(case, tuple(findings(able, record)), tuple(unseen(seen)))
+    return Judged(case, tuple(findings(able, record)), tuple(unseen(evidence_of(able, record))))
 
 
-def render(
-    cases: Sequence[Judged],
-    format: str = "table",
-    *,
-    top: int | None = None,
-    brief: bool = False,
-    width: int = 120,
-    color: bool = False,
-) -> str:
-    """The findings of each case as text.
+def document(cases: Sequence[Judged], *, top: int | None = None, brief: bool = False) -> Document:
+    """The findings of each case.
 
     Args:
         cases: as :func:`judged` makes them.
-        format: one of ``FORMATS``.
         top: how many of each case; ``None``: all.
-        brief: on the terminal: without the rules' names and what could not be looked at.
-        width, color: of the terminal.
-
-    Raises:
-        InferlensError: for another format.
+        brief: for people: without the rules' names and what could not be looked at.
     """
-    check_choice("format", format, FORMATS)
-    if format == "csv":
-        return _csv(cases, top)
-    if format == "json":
-        document = {"schema": SCHEMA, "cases": [_object(each, top) for each in cases]}
-        return msgspec.json.format(msgspec.json.encode(document), indent=1).decode() + "\n"
-    if format == "markdown":
-        return findings_text.markdown(cases, top)
-    return findings_text.terminal(cases, top, brief, width, color)
+    return Document(
+        lambda: list(_blocks(cases, top, brief)) or ["There are no profiles to look at."],
+        data=lambda: {"schema": SCHEMA, "cases": [_object(each, top) for each in cases]},
+        csv=lambda: ((*CASE, "place", *FIELDS, "evidence"), _lines(cases, top)),
+        title="Findings",
+    )
+
+
+def _blocks(cases: Sequence[Judged], top: int | None, brief: bool) -> Iterator[Table | str]:
+    headline = ""
+    for of in cases:
+        if brief and of.reason:
+            continue  # what is beneath says so
+        if of.case.headline != headline:
+            headline = of.case.headline
+            yield Table(headline, "", (), ())
+        said = [
+            f"{number}. {each.sentence} Try: {each.hint}{'' if brief else f' ({about(each)})'}"
+            for number, each in enumerate(of.found[:top], 1)
+        ]
+        missing = f"Not looked at: {listing(of.unseen)}." if of.unseen and not brief else ""
+        told = tuple(map(plain, said or [of.reason or NOTHING]))
+        yield Table(plain(of.case.name), "", (), (), notes=(missing,) if missing else (), sentences=told)
+
+
+def about(of: Finding) -> str:
+    """What could be won, and the rule: ``at most 1.3 ms of a profiled run could be won (11 %) · reformats``."""
+    if of.seconds is None or of.won is None:
+        return of.code
+    run = "an unprofiled call" if of.untouched else "a profiled run"
+    return f"at most {duration(of.seconds)} of {run} could be won ({percent(of.won)}) · {of.code}"
 
 
 def _object(of: Judged, top: int | None) -> dict[str, Any]:
@@ -111,12 +122,10 @@ def _object(of: Judged, top: int | None) -> dict[str, Any]:
     }
 
 
-def _csv(cases: Sequence[Judged], top: int | None) -> str:
-    lines = []
+def _lines(cases: Sequence[Judged], top: int | None) -> Iterable[Sequence[object]]:
     for of in cases:
         profile = of.case.profile
         case = (profile.case.model, profile.case.label, profile.case.digest, profile.id)
         for place, each in enumerate(of.found[:top], 1):
-            fields = [place, *(getattr(each, name) for name in FIELDS[1:])]
-            lines.append([*case, *fields, msgspec.json.encode(each.evidence).decode()])
-    return csv_text((*CASE, *FIELDS, "evidence"), lines)
+            fields = [getattr(each, name) for name in FIELDS.values()]
+            yield [*case, place, *fields, msgspec.json.encode(each.numbers).decode()]

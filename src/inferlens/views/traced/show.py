@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import structs
 
+from inferlens.analysis.findings import trace_findings
 from inferlens.errors import InferlensError, check_choice
-from inferlens.trace.advice import advice_of
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.folders import SUFFIXES, rank_of, run_of, runs_in, traces_in
 from inferlens.trace.reading.cache import read_cached
@@ -181,7 +181,10 @@ def _overview(analysis: Analysis) -> dict[str, Any]:
         {**structs.asdict(gpu), "properties": structs.asdict(gpu.properties) if gpu.properties else None}
         for gpu in analysis.overview.gpus
     ]
-    return {**structs.asdict(analysis.overview), "gpus": gpus, "advice": advice_of(analysis)}
+    advice = [
+        {"what": each.hint, "evidence": each.sentence, "at_stake": each.seconds} for each in trace_findings(analysis)
+    ]
+    return {**structs.asdict(analysis.overview), "gpus": gpus, "advice": advice}
 
 
 def _words(what: str, given: str, known: Sequence[str] | dict[str, Any]) -> tuple[str, ...]:

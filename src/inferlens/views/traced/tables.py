@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from inferlens.analysis.findings import trace_findings
 from inferlens.trace import memory
-from inferlens.trace.advice import advice_of
 from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import Columns
 from inferlens.trace.folders import Rank, Run
@@ -164,7 +164,9 @@ def _said(analysis: Analysis) -> list[str]:
     made = analysis.overview
     step = made.step_time or 1.0
     busy = percent(max(0.0, 1 - sum(made.idle.values()) / step))
-    advice = (plain(f"{number}. {each.what} {each.evidence}") for number, each in enumerate(advice_of(analysis), 1))
+    advice = (
+        plain(f"{number}. {each.hint} {each.sentence}") for number, each in enumerate(trace_findings(analysis), 1)
+    )
     return [_BOUND[made.bound].format(busy=busy, host=percent(made.waiting / step)), *advice]
 
 

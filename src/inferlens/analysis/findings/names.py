@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from inferlens.analysis.findings.evidence import Launched, Part
 from inferlens.analysis.profile.kernels import short_name
 from inferlens.analysis.profile.modules import ancestor, path_of
-from inferlens.units import duration, listing, percent, plural
+from inferlens.units import listing, plural
 
 _LONGEST = 60
 _FEW = 3
@@ -75,18 +75,3 @@ def kinds(parts: Sequence[Part]) -> str:
     named = [f"{count:,} {kind}" for kind, count in counts.most_common(4)]
     rest = sum(counts.values()) - sum(count for _, count in counts.most_common(4))
     return listing([*named, plural(rest, "other")] if rest else named)
-
-
-def of_run(seconds: float, share: float) -> str:
-    """``12 % of a profiled run (3.4 ms)``: layers are timed in no other, and it may be much longer than a call."""
-    return f"{percent(share)} of a profiled run ({duration(seconds)})"
-
-
-def of_gpu(seconds: float, share: float) -> str:
-    """``12 % of the GPU's time (3.4 ms)``."""
-    return f"{percent(share)} of the GPU's time ({duration(seconds)})"
-
-
-def verb(count: int, one: str = "takes", several: str = "take") -> str:
-    """The form of a verb that fits a count."""
-    return one if count == 1 else several

@@ -1,0 +1,160 @@
+"""The noun, a :class:`Finding`, and the :class:`Rule` that makes it.
+
+A rule is a function with :func:`rule` above it in any module of ``inferlens.analysis.findings.rules``; nothing else has
+to know of it. It looks at evidence of one sort and yields what :func:`found` makes: a template, and the numbers that it
+is filled from::
+
+    @rule("empty-runs", of="profile", hint="Look at the model.")
+    def empty_runs(seen: Evidence) -> Iterator[Finding]:
+        if seen.parts and not any(part.seconds for part in seen.parts):
+            yield found("{layers:#layer} {layers:takes|take} no time.", {"layers": len(seen.parts)})
+
+In a template ``{layers:#layer}`` counts (``1 layer``, ``2 layers``), ``{layers:takes|take}`` chooses by the count,
+``:duration``, ``:percent``, ``:ratio``, ``:bytes`` and ``:two`` (digits) write numbers. ``{run}`` and ``{gpu}`` are the
+share and the seconds of a profiled run, or of the GPU's time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+from string import Formatter
+from typing import Any, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from inferlens.units import byte_count, duration, percent, plural, ratio, significant
+
+About = Literal["time", "trust"]
+Sort = Literal["record", "profile", "trace"]
+Number = float | int | None
+_RULES = "inferlens.analysis.findings.rules"
+_SHORT = {
+    "{run}": "{share:percent} of a profiled run ({seconds:duration})",
+    "{gpu}": "{share:percent} of the GPU's time ({seconds:duration})",
+}
+_WRITERS: dict[str, Callable[[Any], str]] = {
+    "duration": duration, "percent": percent, "ratio": ratio, "bytes": byte_count,
+    "two": lambda value: significant(value, 2),
+}  # fmt: skip
+
+
+class Finding(Struct, frozen=True, kw_only=True, rename={"code": "rule", "numbers": "evidence", "hint": "advice"}):
+    """Something worth knowing about one case, with the numbers that it stands on.
+
+    Attributes:
+        code: of the rule that made it.
+        about: ``time`` that may be won, or how far the profile can be ``trust``-ed.
+        subject: what it is about: a module, a layer, some of them, or the run.
+        sentence: what was found, with the most important numbers.
+        numbers: all that it stands on, by name; seconds, shares from 0 to 1, and counts.
+        seconds: that could be won at most; ``None`` where the evidence does not tell. Those of several findings are not
+            to be added up: they may be about the same time. Of a trace: of a step, that it is about.
+        whole: seconds of the run that ``seconds`` are part of: the profiled one where they are of layers, an unprofiled
+            one where they are of the GPU and that is known.
+        untouched: whether ``whole`` is an unprofiled call, and no profiled run.
+        share: of a call's time that it is about; ``None`` where the evidence does not tell.
+        hint: what to try.
+    """
+
+    code: str = ""
+    about: About = "time"
+    subject: str = ""
+    sentence: str = ""
+    numbers: dict[str, Number] = {}
+    seconds: float | None = None
+    whole: float | None = None
+    untouched: bool = False
+    share: float | None = None
+    hint: str = ""
+
+    @property
+    def won(self) -> float | None:
+        """What could be won as a share of the run; ``None`` where the evidence does not tell."""
+        return self.seconds / self.whole if self.seconds is not None and self.whole else None
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule.
+
+    Attributes:
+        code: stays, and is documented; empty if its findings bring theirs.
+        of: what it looks at.
+        hint: what it says to try, unless a finding says something more fitting.
+        about: see :class:`Finding`.
+        judge: finds.
+    """
+
+    code: str
+    of: Sort
+    hint: str
+    about: About
+    judge: Callable[[Any], Iterable[Finding]]
+
+    def __call__(self, seen: Any) -> Iterator[Finding]:
+        """What the rule finds in the evidence."""
+        for each in self.judge(seen):
+            yield replace(each, code=each.code or self.code, about=self.about, hint=each.hint or self.hint)
+
+
+def rule(
+    code: str, *, of: Sort, hint: str = "", about: About = "time"
+) -> Callable[[Callable[[Any], Iterable[Finding]]], Rule]:
+    """Makes a :class:`Rule` of the function beneath."""
+    return lambda judge: Rule(code, of, hint, about, judge)
+
+
+@cache
+def rules_of(of: Sort) -> tuple[Rule, ...]:
+    """All rules of that sort, as they stand in their modules, these by name."""
+    names = sorted(each.name for each in iter_modules(import_module(_RULES).__path__))
+    modules = [import_module(f"{_RULES}.{name}") for name in names]
+    return tuple(
+        each
+        for module in modules
+        for each in vars(module).values()
+        if isinstance(each, Rule) and each.of == of and each.judge.__module__ == module.__name__
+    )
+
+
+def found(
+    template: str,
+    numbers: Mapping[str, Number] | None = None,
+    *,
+    subject: str = "",
+    seconds: float | None = None,
+    whole: float | None = None,
+    share: float | None = None,
+    hint: str = "",
+    code: str = "",
+    **words: object,
+) -> Finding:
+    """A finding whose sentence is ``template``, filled from its numbers and from ``words``."""
+    kept = dict(numbers or {})
+    for short, long in _SHORT.items():
+        template = template.replace(short, long)
+    sentence = _FILLER.vformat(template, (), {"share": share or 0.0, **kept, **words})
+    return Finding(
+        code=code, subject=subject, sentence=sentence, numbers=kept, seconds=seconds, whole=whole, share=share,
+        hint=hint,
+    )  # fmt: skip
+
+
+class _Filler(Formatter):
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if "|" in format_spec:
+            one, several = format_spec.split("|")
+            return one if value == 1 else several
+        if format_spec.startswith("#"):
+            return plural(value, format_spec[1:])
+        if format_spec in _WRITERS:
+            return _WRITERS[format_spec](value)
+        return format(value, format_spec)
+
+
+_FILLER = _Filler()

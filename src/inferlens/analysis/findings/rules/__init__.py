@@ -1,0 +1,1 @@
+"""One file a subject; every function in them with ``@rule`` above it is a rule: see ``rule.py`` beside this folder."""

@@ -1,0 +1,195 @@
+"""Everything that follows from what a record keeps, samples and the machine's log, worked out anew each time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from inferlens.analysis.findings import hints
+from inferlens.analysis.findings.rule import Finding, found, rule
+from inferlens.analysis.findings.thresholds import COPY_BOUND, GPU_FLOOR, LEFT_OUT, UNEVEN
+from inferlens.analysis.interference import mark
+from inferlens.analysis.interference.samples import Series, finite, latencies, steady_samples
+from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Record
+from inferlens.stats.diagnostics import doubts
+from inferlens.stats.host_bound import enqueueing_takes_all
+from inferlens.stats.intervals import median_interval
+from inferlens.stats.quantiles import median
+from inferlens.stats.steady import LEAST_SAMPLES, steady
+
+# Of the codes of inferlens.stats.diagnostics; a warm-up was cut off already, and outliers are seen in p95 and p99.
+OF_THE_SERIES = {
+    "few-samples": "A longer --max-time.",
+    "few-independent-samples": "--repeats 5, or a longer --max-time.",
+    "drifting": "More --warmup; if it is heat, let the machine cool down; --repeats 5 shows how far runs differ.",
+    "cycling": "Look for what runs on the machine at intervals; --repeats 5 shows how far runs differ.",
+    "never-steady": "More --warmup or a longer --max-time; --repeats 5 shows how far runs differ.",
+    "two-modes": "Judge by p95 as well: one median does not describe two speeds.",
+    "quantised": "A larger --batch: calls are too short for the clock.",
+}
+OF_THE_MACHINE = ("disturbed", "samples-left-out", "power-cap", "cpu-quota")
+
+
+@dataclass(frozen=True)
+class RecordEvidence:
+    """One record, with the series of its latencies worked out once."""
+
+    record: Record
+
+    @cached_property
+    def series(self) -> Series:
+        """The latencies that statistics are of."""
+        return latencies(self.record)
+
+    @cached_property
+    def bound(self) -> str:
+        """See :func:`bound_by`."""
+        return bound_by(self.record)
+
+
+@rule("", of="record")
+def machine(seen: RecordEvidence) -> Iterator[Finding]:
+    """What disturbed the samples, in the words of :mod:`inferlens.analysis.interference`."""
+    for marks, late in ((seen.record.marks, seen.series.late), (seen.record.window_marks, 0)):
+        for each in mark.warnings(marks, late) if marks else ():
+            yield found("{message}", message=each.message, hint=each.advice, code=each.code)
+
+
+@rule(
+    "not-finite",
+    of="record",
+    hint="See the log beside the record: a clock that gives such numbers is not to be trusted for the others.",
+)
+def not_finite(seen: RecordEvidence) -> Iterator[Finding]:
+    """Samples that are no times."""
+    count = seen.series.not_finite
+    if count:
+        yield found("{samples:#sample} {samples:is|are} negative or not finite, and left out.", {"samples": count})
+
+
+@rule("", of="record")
+def series(seen: RecordEvidence) -> Iterator[Finding]:
+    """What speaks against the interval of the median, or the median itself."""
+    samples = seen.series.samples
+    for doubt in doubts(samples) if samples else ():
+        if doubt.code in OF_THE_SERIES:
+            hint = OF_THE_SERIES[doubt.code]
+            yield found("{message}", {"value": doubt.value}, message=doubt.message, hint=hint, code=doubt.code)
+
+
+@rule("beginning-left-out", of="record", hint="More --warmup; --repeats 5 shows whether it is so each time.")
+def beginning_left_out(seen: RecordEvidence) -> Iterator[Finding]:
+    """Much of the series was not steady yet."""
+    known = seen.series
+    whole = known.unsteady + len(known.samples)
+    if known.samples and known.unsteady > LEFT_OUT * whole:
+        yield found(
+            "The first {unsteady:,} of {samples:#sample} were not steady yet, and are left out.",
+            {"unsteady": known.unsteady, "samples": whole},
+        )
+
+
+@rule("not-narrow-enough", of="record", hint="A longer --max-time, or a quieter machine.")
+def not_narrow_enough(seen: RecordEvidence) -> Iterator[Finding]:
+    """The time was up before the median was known as well as was asked for; no interval has a doubt of its own."""
+    budget, samples = seen.record.budget, seen.series.samples
+    if not samples or budget.iterations is not None or budget.seconds is not None or budget.stop != "half-width":
+        return
+    width = _half_width(samples)
+    if width is not None and width > budget.half_width:
+        yield found(
+            "The median is known to {width:percent} only; {wanted:percent} was wanted.",
+            {"width": width, "wanted": budget.half_width},
+        )
+
+
+@rule("unsteady-warm-up", of="record", hint="More --warmup, or a longer --max-time.")
+def unsteady_warm_up(seen: RecordEvidence) -> Iterator[Finding]:
+    """Of a warm-up that was as long as it had to be, not of one that was asked for."""
+    calls = finite(seen.record, "warm-up")
+    if seen.record.budget.warmup is None and len(calls) >= LEAST_SAMPLES and not steady(calls).steady:
+        yield found("The calls before the first sample had not become steady.")
+
+
+@rule("uneven-throughput", of="record", hint="--repeats 5, or a quieter machine.")
+def uneven_throughput(seen: RecordEvidence) -> Iterator[Finding]:
+    """How far the windows of throughput differ, where that is much."""
+    rates = steady_samples(seen.record, "throughput").samples
+    middle = median(rates) if rates else 0.0
+    if middle <= 0:
+        return
+    width = _half_width(rates)
+    few = width is None
+    if width is None:
+        width = max(max(rates) - middle, middle - min(rates)) / middle
+    if width > UNEVEN:
+        known = "The median of the throughput windows is known to {width:percent} only."
+        yield found(
+            "Throughput windows differ from their median by {width:percent}." if few else known, {"width": width}
+        )
+
+
+@rule("host-bound", of="record")
+def host_bound(seen: RecordEvidence) -> Iterator[Finding]:
+    """The GPU waits for the host, as far as the time to enqueue tells."""
+    if seen.bound == "host":
+        hint = hints.for_the_host(seen.record.case, seen.record.facts)
+        yield found("Bound by the host: enqueueing a call takes about as long as the call.", hint=hint)
+
+
+@rule(
+    "copy-bound",
+    of="record",
+    hint="Keep inputs and outputs on the GPU (--io device) where the application can, or make them smaller.",
+)
+def copy_bound(seen: RecordEvidence) -> Iterator[Finding]:
+    """Copies take as long as the inference."""
+    if seen.bound == "copies":
+        yield found("Bound by copies between host and GPU.")
+
+
+@rule(
+    "gpu-floor",
+    of="record",
+    hint="Compare it with other GPU times alone; a profile at the level kernel tells the kernels' own.",
+)
+def gpu_floor(seen: RecordEvidence) -> Iterator[Finding]:
+    """How much of a short GPU time is launch and events; older records do not know."""
+    kernel, gpu = seen.record.facts.get(EMPTY_KERNEL), steady_samples(seen.record, "GPU time").samples
+    floor = kernel.get("gpu_seconds") if isinstance(kernel, dict) else None
+    if isinstance(floor, float) and gpu and floor >= GPU_FLOOR * median(gpu) > 0:
+        yield found(
+            "Of {whole:duration} of GPU time {floor:duration} are launch and timing: a kernel that does nothing reads "
+            "that much.",
+            {"whole": median(gpu), "floor": floor},
+        )
+
+
+@rule("in-turns", of="record", hint="Compare it with the other one, or with what was measured in turns as well.")
+def in_turns(seen: RecordEvidence) -> Iterator[Finding]:
+    """Calls of two cases alternated."""
+    other = seen.record.facts.get(IN_TURNS)
+    if isinstance(other, str):
+        yield found("Measured in turns with {other}: both were there at once.", other=other)
+
+
+def bound_by(record: Record) -> str:
+    """What a call on a GPU waits for most: ``host``, ``copies`` or ``GPU``; empty where that was not measured."""
+    latency, enqueue, gpu = (
+        steady_samples(record, metric).samples for metric in ("latency", "enqueue time", "GPU time")
+    )
+    if not (latency and enqueue and gpu):
+        return ""
+    copies = [steady_samples(record, metric).samples for metric in ("H2D time", "D2H time")]
+    if all(copies) and sum(median(each) for each in copies) >= COPY_BOUND * median(gpu):
+        return "copies"
+    return "host" if enqueueing_takes_all(median(enqueue), median(latency)) else "GPU"
+
+
+def _half_width(samples: tuple[float, ...]) -> float | None:
+    """How far the 95 % interval of the median reaches to its farther side, as a share; ``None`` if there is none."""
+    interval, middle = median_interval(samples), median(samples)
+    if interval is None or middle <= 0:
+        return None
+    return max(interval.high - middle, middle - interval.low) / middle

@@ -1,0 +1,200 @@
+"""What a trace shows that could be better; ``seconds`` are of a step, and what a finding is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from inferlens.analysis.findings.rule import Finding, found, rule
+from inferlens.analysis.findings.thresholds import (
+    ALLOCATING,
+    COMMUNICATION,
+    COPIES,
+    ELEMENTWISE,
+    FILLED,
+    LOADER,
+    ONE_KERNEL,
+    SYNCHRONISING,
+    WITHOUT_TENSOR_CORES,
+)
+from inferlens.stats.host_bound import gpu_waits
+from inferlens.trace.analysis import Analysis
+from inferlens.trace.columns import SECOND
+from inferlens.trace.shares import synchronising
+from inferlens.trace.trace import Category
+
+_ELEMENTWISE_NAMES = ("elementwise_kernel", "vectorized_elementwise", "unrolled_elementwise", "CatArrayBatchedCopy")
+_ALLOCATES = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister")
+_LONGEST = 70
+_STEP = "{share:percent} of a step ({time:duration})"
+
+
+class TraceEvidence:
+    """What the rules look at; times are seconds of one step."""
+
+    def __init__(self, analysis: Analysis) -> None:
+        overview = analysis.overview
+        self.analysis, self.step, self.bound = analysis, overview.step_time, overview.bound
+        self.parts, self.idle = overview.parts, overview.idle
+        self.kernels = list(analysis.kernels().rows())
+        # Tables are of all of the trace, or of the one step that was chosen.
+        self.tables_of = max(len(analysis.steps), 1) if analysis.step is None else 1
+        self.kernel_time = sum(row["total"] for row in self.kernels if row["kind"] == "kernel") / self.tables_of
+
+    def found(self, template: str, seconds: float, **more: object) -> Finding:
+        """A finding about so many seconds of a step: ``{step}`` in its template."""
+        share = seconds / self.step
+        numbers = {"time": seconds, "share": share}
+        return found(template.replace("{step}", _STEP), numbers, seconds=seconds, whole=self.step, share=share, **more)  # type: ignore[arg-type]
+
+
+@rule("data-loader", of="trace", hint="Load data in other processes: num_workers of DataLoader, and pin_memory.")
+def data_loader(seen: TraceEvidence) -> Iterator[Finding]:
+    """The loader works while no GPU does."""
+    time = seen.parts["data loader"]
+    if time > LOADER * seen.step:
+        yield seen.found("{step} goes to the data loader while no GPU works.", time)
+
+
+@rule(
+    "host-bound",
+    of="trace",
+    hint="Launch less from Python: torch.compile(mode='reduce-overhead'), a CUDA graph, or a larger batch.",
+)
+def host_bound(seen: TraceEvidence) -> Iterator[Finding]:
+    """The GPU waits for the host, the data loader aside."""
+    time = seen.idle["waiting for the host"] - seen.parts["data loader"]
+    if gpu_waits(time, seen.step) and seen.kernels:
+        calls = sum(row["calls"] for row in seen.kernels)
+        yield seen.found(
+            "The GPU waits for the host for {step}; a step gives it {calls:#piece} of work of {mean:duration} on "
+            "average.",
+            time, calls=round(calls / seen.tables_of), mean=sum(row["total"] for row in seen.kernels) / calls,
+        )  # fmt: skip
+
+
+@rule(
+    "synchronising",
+    of="trace",
+    hint="Wait for the GPU less often: no .item(), .cpu() or print of a tensor within a step.",
+)
+def synchronises(seen: TraceEvidence) -> Iterator[Finding]:
+    """The host waits for the GPU, which then waits for the host."""
+    trace, time = seen.analysis.trace, seen.idle["synchronising"]
+    rows = synchronising(trace)
+    if time > SYNCHRONISING * seen.step and len(rows):
+        links = seen.analysis.launch_links
+        place = links.innermost(trace.thread[rows], trace.begin[rows], Category.OPERATOR)
+        names = trace.names_of(trace.scopes.row[place[place >= 0]])
+        most = max(set(names), key=names.count) if names else ""
+        yield seen.found(
+            "The GPU is idle for {step} while the host is in {calls:#waiting call}{by}.",
+            time, calls=len(rows), by=f", most by {most}" if most else "",
+        )  # fmt: skip
+
+
+@rule(
+    "tensor-cores-unused",
+    of="trace",
+    hint="Use tensor cores: fp16 or bf16 (autocast), or TF32 (torch.set_float32_matmul_precision('high')).",
+)
+def tensor_cores_unused(seen: TraceEvidence) -> Iterator[Finding]:
+    """Kernels of operators that could use tensor cores, on a GPU that has them."""
+    trace, costs = seen.analysis.trace, seen.analysis.costs
+    if not trace.about.devices or trace.about.devices[0].major < 7:
+        return
+    launched = costs.operator >= 0
+    durations = trace.duration[trace.gpu.row]
+    could = np.zeros(len(launched), bool)
+    could[launched] = costs.eligible[costs.operator[launched]]
+    unused = float(durations[could & costs.tells_tensor_cores & ~costs.uses_tensor_cores].sum())
+    time = unused / max(float(durations.sum()), 1.0) * (seen.parts["kernel"] or 0.0)
+    if time > WITHOUT_TENSOR_CORES * seen.step:
+        yield seen.found("Kernels that could use them and do not, as their names tell, take {step}.", time)
+
+
+@rule("copies", of="trace")
+def copies(seen: TraceEvidence) -> Iterator[Finding]:
+    """Copies that no kernel runs beside."""
+    time = seen.parts["copy"]
+    if time > COPIES * seen.step:
+        rows = [row for row in seen.kernels if row["kind"] == "copy"]
+        pageable = any("Pageable" in row["name"] for row in rows)
+        how = "from and to pinned memory (pin_memory, non_blocking=True)"
+        yield seen.found(
+            "{step} goes to copies while no kernel runs, most to {name}.",
+            time, name=rows[0]["name"], hint=f"Copy less, or {how if pageable else 'on a stream beside the kernels'}.",
+        )  # fmt: skip
+
+
+@rule("communication", of="trace", hint="Communicate while kernels run: larger buckets, gradients sent as they come.")
+def communication(seen: TraceEvidence) -> Iterator[Finding]:
+    """Communication that no kernel runs beside."""
+    time = seen.parts["communication"]
+    if time > COMMUNICATION * seen.step:
+        yield seen.found("{step} goes to communication while no other kernel runs.", time)
+
+
+@rule(
+    "allocations",
+    of="trace",
+    hint="Warm up before profiling, or keep memory: the allocator asks the driver within steps.",
+)
+def allocations(seen: TraceEvidence) -> Iterator[Finding]:
+    """Calls of the driver that allocate or free, within steps."""
+    trace, steps = seen.analysis.trace, seen.analysis.counted
+    fits = np.array([name.startswith(_ALLOCATES) for name in trace.strings], dtype=bool)
+    rows = trace.calls.row[fits[trace.name[trace.calls.row]]] if len(trace.calls) else trace.calls.row
+    inside = np.zeros(len(rows), bool)
+    for low, high in zip(steps.host_begin.tolist(), steps.host_end.tolist(), strict=True):
+        inside |= (trace.begin[rows] >= low) & (trace.begin[rows] < high)
+    time = float(trace.duration[rows[inside]].sum()) / max(len(steps), 1) / SECOND
+    if time > ALLOCATING * seen.step:
+        yield seen.found("{calls:#call} that allocate or free take {step}.", time, calls=int(inside.sum()))
+
+
+@rule("elementwise", of="trace", hint="Fuse what is done element by element: compile the model.")
+def elementwise(seen: TraceEvidence) -> Iterator[Finding]:
+    """Kernels that do little but read and write memory."""
+    rows = [row for row in seen.kernels if any(part in row["name"] for part in _ELEMENTWISE_NAMES)]
+    time = sum(row["total"] for row in rows) / seen.tables_of
+    if seen.kernel_time and time > ELEMENTWISE * seen.kernel_time:
+        yield seen.found(
+            "{of_kernels:percent} of the kernels' time ({time:duration} of a step) is in elementwise kernels, which do "
+            "little but read and write memory.",
+            time, of_kernels=time / seen.kernel_time,
+        )  # fmt: skip
+
+
+@rule(
+    "one-kernel",
+    of="trace",
+    hint="Look at one kernel first; '--view kernels --by operator' says what launches it.",
+)
+def one_kernel(seen: TraceEvidence) -> Iterator[Finding]:
+    """One kernel takes much of the kernels' time."""
+    rows = [row for row in seen.kernels if row["kind"] == "kernel"]
+    if not rows or not seen.kernel_time:
+        return
+    first = rows[0]
+    share = first["total"] / sum(row["total"] for row in rows)
+    if share > ONE_KERNEL:
+        name = first["name"] if len(first["name"]) <= _LONGEST else first["name"][: _LONGEST - 1] + "…"
+        yield seen.found(
+            "{name} takes {of_kernels:percent} of the kernels' time in {calls:#call}.",
+            share * seen.kernel_time, name=name, of_kernels=share, calls=first["calls"],
+        )  # fmt: skip
+
+
+@rule("gpu-not-filled", of="trace", hint="Give the GPU more at a time: a larger batch.")
+def gpu_not_filled(seen: TraceEvidence) -> Iterator[Finding]:
+    """A GPU that sets the pace, with too few blocks for its multiprocessors."""
+    for gpu in seen.analysis.gpu_use if seen.bound == "GPU" else ():
+        if gpu.sm_efficiency is not None and gpu.utilization and gpu.sm_efficiency < FILLED * gpu.utilization:
+            yield seen.found(
+                "GPU {device} runs kernels for {busy:percent} of the time, with blocks for only {filled:percent} of "
+                "its multiprocessors.",
+                (gpu.utilization - gpu.sm_efficiency) * seen.step,
+                device=gpu.device, busy=gpu.utilization, filled=gpu.sm_efficiency,
+            )  # fmt: skip
