@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 
 from inferlens.backends.abilities import Launched
 from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, of_engine
-from inferlens.backends.tensorrt.inspector import NO_ONNX, absences, inspected_layers, named_layer, onnx_lookup
+from inferlens.backends.tensorrt.inspector import NO_ONNX, absences, inspected_layers, onnx_lookup
 from inferlens.backends.tensorrt.layers import (
     KERNEL,
     MULTIPLY,
@@ -55,7 +55,7 @@ def nowhere(_: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def test_reports_of_an_engine_meet_what_its_inspector_has() -> None:
     layers = inspected_layers(sample("resnet18-dynamo-engine.json")["Layers"], lookup_among(PATHS))
     reports = [[(name, ms) for name, ms in run] for run in sample("resnet18-dynamo-reports.json")]
-    timed = with_times(layers, reports, named_layer(nowhere))
+    timed = with_times(layers, reports, nowhere)
     assert [layer.name for layer in timed] == [name for name, _ in reports[0]]
     assert all(len(layer.times) == 5 for layer in timed)
     assert sum(layer.times[-1] for layer in timed) == pytest.approx(0.0004095, rel=1e-3)
@@ -144,7 +144,7 @@ def test_contexts_report_when_asked_or_from_within_their_calls(stubborn: bool) -
 def test_layers_of_one_name_are_told_apart_by_their_order() -> None:
     layers = [Layer(name="a"), Layer(name="b"), Layer(name="a", kind="second"), Layer(name="never")]
     reports = [[("a", 1.0), ("b", 2.0), ("a", 3.0)], [("a", 4.0), ("b", 5.0), ("a", 6.0), ("new", 7.0)]]
-    timed = with_times(layers, reports, named_layer(nowhere))
+    timed = with_times(layers, reports, nowhere)
     assert [(layer.name, layer.kind, layer.times) for layer in timed] == [
         ("a", "", (0.001, 0.004)),
         ("b", "", (0.002, 0.005)),
@@ -153,10 +153,10 @@ def test_layers_of_one_name_are_told_apart_by_their_order() -> None:
         ("new", "", (0.0, 0.007)),
     ]
     name = "%8 : Tensor = aten::relu(%7), scope: __module.layer1/__module.layer1.0 # f.py:1:0_myl0_3"
-    (reported,) = with_times([], [[(name, 1.0)]], named_layer(lookup_among(PATHS)))
+    (reported,) = with_times([], [[(name, 1.0)]], lookup_among(PATHS))
     assert (reported.modules, reported.times) == (("layer1.0",), (0.001,))
     with pytest.raises(Unsupported, match="reports no times of layers"):
-        with_times([Layer(name="a")], [[], []], named_layer(nowhere))
+        with_times([Layer(name="a")], [[], []], nowhere)
 
 
 def test_reports_under_other_names_go_by_their_order() -> None:

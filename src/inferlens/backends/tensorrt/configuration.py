@@ -193,14 +193,9 @@ def _check_shared(network: Network, profile: Profile, index: int) -> None:
             if own != known:
                 raise Unsupported(
                     one_line(
-                        f"In profile {index} the size '{name}' is {_range(known)} in the input '{first}' and "
-                        f"{_range(own)} in '{tensor.name}': in the ONNX graph they are one."
+                        f"In profile {index} the size '{name}' is {'/'.join(map(str, known))} in the input '{first}' "
+                        f"and {'/'.join(map(str, own))} in '{tensor.name}': in the ONNX graph they are one."
                     ),
                     expected="the same MIN/OPT/MAX for both",
                     hint="--option tensorrt.profiles",
                 )
-
-
-def _range(sizes: Shape) -> str:
-    """A range of one size, such as ``1/2/8``."""
-    return "/".join(map(str, sizes))

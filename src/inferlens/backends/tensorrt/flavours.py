@@ -14,7 +14,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 from inferlens.backends.availability import imported
 from inferlens.backends.base import Absence
@@ -149,15 +149,12 @@ def targets(named: tuple[str, ...], flavour: Flavour, gpu: Gpu | None) -> tuple[
     return tuple(name for name in known if name in named)
 
 
-class Log(Protocol):
-    """A logger of a flavour; ``errors`` are its errors' texts in order."""
+def log(flavour: Flavour) -> Any:
+    """A new logger, which writes to the case's log; its ``errors`` are their texts in order.
 
-    errors: list[str]
-
-
-def log(flavour: Flavour) -> Log:
-    """A new logger, which writes to the case's log. It must outlive what it is given to: builder, parser, runtime."""
-    return cast("Log", _log_class(flavour.module)())
+    It must outlive what it is given to: builder, parser, runtime.
+    """
+    return _log_class(flavour.module)()
 
 
 @functools.lru_cache(maxsize=2)

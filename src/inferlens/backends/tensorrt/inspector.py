@@ -52,11 +52,6 @@ def inspected_layers(entries: Iterable[Any], lookup: Lookup) -> list[Layer]:
     return [_layer({"Name": str(entry)} if not isinstance(entry, dict) else entry, lookup) for entry in entries]
 
 
-def named_layer(lookup: Lookup) -> Callable[[str], Layer]:
-    """What makes a layer of a name alone: of one that the profiler reports and the inspector does not have."""
-    return lambda name: _layer({"Name": name}, lookup)
-
-
 def onnx_lookup(onnx: Path | None) -> tuple[Lookup, str]:
     """Modules and operators of nodes of the ONNX file an engine was built from, by their names or by what they write.
 

@@ -29,7 +29,6 @@ from inferlens.backends.tensorrt.inspector import (
     Lookup,
     absences,
     inspected_layers,
-    named_layer,
     only_orders,
     onnx_lookup,
     tactic,
@@ -81,7 +80,7 @@ def timed_layers(
     reports: list[Report] = []
     clocked = clocked_runs(runner, feed, runs, lambda: reports.append(take()))
     return Layers(
-        layers=with_times(known, reports, named_layer(lookup)),
+        layers=with_times(known, reports, lookup),
         whole=clocked.whole,
         timed="GPU",
         clock=CLOCK,
@@ -90,13 +89,13 @@ def timed_layers(
     )
 
 
-def with_times(layers: Sequence[Layer], reports: Sequence[Report], named: Callable[[str], Layer]) -> tuple[Layer, ...]:
+def with_times(layers: Sequence[Layer], reports: Sequence[Report], lookup: Lookup) -> tuple[Layer, ...]:
     """The layers with their times in each run.
 
     Args:
         layers: in the order of execution.
-        reports: of each run; a layer that none of them names has no times, one that ``layers`` lacks is added.
-        named: makes a layer of a name alone.
+        reports: of each run; a layer that none of them names has no times.
+        lookup: where a layer came from that is reported and ``layers`` lacks: it is added.
     """
     runs = [numbered(report) for report in reports]
     if not any(runs):
@@ -105,7 +104,7 @@ def with_times(layers: Sequence[Layer], reports: Sequence[Report], named: Callab
         )
     reported = dict.fromkeys(key for run in runs for key in run)
     found = dict(zip(numbered([(layer.name, 0.0) for layer in layers]), layers, strict=True))
-    found |= {key: named(key[0]) for key in reported if key not in found}
+    found |= {key: inspected_layers([key[0]], lookup)[0] for key in reported if key not in found}
     return tuple(
         replace(layer, times=tuple(run.get(key, 0.0) / 1e3 for run in runs)) if key in reported else layer
         for key, layer in found.items()

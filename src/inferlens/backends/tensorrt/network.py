@@ -9,7 +9,7 @@ from typing import Any
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.onnx.modules import scopes_of
-from inferlens.backends.tensorrt.flavours import Flavour, Log, condensed, current_gpu, log
+from inferlens.backends.tensorrt.flavours import Flavour, condensed, current_gpu, log
 from inferlens.errors import InferlensError, Unsupported, one_line
 from inferlens.models.sources.files import broken_file
 from inferlens.spec.case import TensorSpec
@@ -41,7 +41,7 @@ class Network:
     """
 
     flavour: Flavour
-    log: Log
+    log: Any
     builder: Any
     definition: Any
     parser: Any

@@ -74,20 +74,19 @@ def check_shapes(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorS
 
 def spread(specs: tuple[TensorSpec, ...], profiles: tuple[Profile, ...]) -> tuple[TensorSpec, ...]:
     """The inputs with the range of sizes that all the profiles take together: what the graph is exported for."""
-    return tuple(_spread(spec, [profile[spec.name] for profile in profiles]) for spec in specs)
+    found = []
+    for spec in specs:
+        triples = [profile[spec.name] for profile in profiles]
+        least = tuple(min(sizes) for sizes in zip(*(triple[0] for triple in triples), strict=True))
+        most = tuple(max(sizes) for sizes in zip(*(triple[2] for triple in triples), strict=True))
+        ranged = msgspec.structs.replace(spec, least=least, best=triples[0][1], most=most)
+        found.append(spec if least == most else ranged)
+    return tuple(found)
 
 
 def shape_text(shape: Shape) -> str:
     """A shape as text, ``?`` where a size is free, such as ``?x3x224x224``."""
     return "x".join("?" if size < 0 else str(size) for size in shape) or "scalar"
-
-
-def _spread(spec: TensorSpec, triples: list[tuple[Shape, Shape, Shape]]) -> TensorSpec:
-    least = tuple(min(sizes) for sizes in zip(*(triple[0] for triple in triples), strict=True))
-    most = tuple(max(sizes) for sizes in zip(*(triple[2] for triple in triples), strict=True))
-    if least == most:
-        return spec
-    return msgspec.structs.replace(spec, least=least, best=triples[0][1], most=most)
 
 
 def _profile(text: str, specs: tuple[TensorSpec, ...]) -> Profile:

@@ -81,11 +81,6 @@ class Engine:
             )
         return getattr(torch, TYPES[kind])
 
-    def profile_shapes(self, name: str, profile: int) -> tuple[Shape, Shape, Shape]:
-        """Smallest, best and largest shape of an input in a profile."""
-        least, best, most = (tuple(shape) for shape in self.opened.get_tensor_profile_shape(name, profile))
-        return least, best, most
-
     def context(self) -> Any:
         """A new execution context."""
         create = self.opened.create_execution_context
@@ -146,7 +141,8 @@ class Call:
         """
         for name, shape in shapes.items():
             if not self.context.set_input_shape(name, shape):
-                least, _, most = self.engine.profile_shapes(name, self._profile)
+                shapes_of = self.engine.opened.get_tensor_profile_shape(name, self._profile)
+                least, _, most = (tuple(each) for each in shapes_of)
                 range_ = f"from {shape_text(least)} to {shape_text(most)}"
                 raise Unsupported(f"The engine takes {one_line(name)} {range_}, not {shape_text(shape)}.")
 

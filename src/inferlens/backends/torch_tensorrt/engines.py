@@ -32,6 +32,7 @@ class Inside(AbstractContextManager["Inside"]):
     """One engine; a context in which it is profiled. ``describe`` gives what its inspector wrote, as JSON."""
 
     clock = CLOCK
+    prefix = ""  # of the names of its layers, where there are several engines
 
     def __init__(self, name: str, describe: Callable[[], Any]) -> None:
         self.name = name
@@ -151,6 +152,8 @@ def engines_in(compiled: Any, folder: Path, tensorrt: Any) -> list[Inside]:
             if not native and hasattr(context, "execute_async_v3"):
                 found.append(PythonEngine(path, part, context, tensorrt))
                 break
+    for each in found:
+        each.prefix = f"{each.name}/" if len(found) > 1 else ""
     return found
 
 

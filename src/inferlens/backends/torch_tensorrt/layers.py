@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -47,14 +47,6 @@ DYNAMO_NAME = re.compile(r"^\[[^\]]*\]-\[([^\]]*)\]-\[(.*)\]", re.S)
 SCRIPT_NAME = re.compile(r"scope: (\S+)")
 SCRIPT_OPERATOR = re.compile(r"\b(aten::\w+)\(")
 SCRIPT_ROOT = "__module."
-
-
-class Inspected(NamedTuple):
-    """Layers of each engine without their times, the names of the engines' inputs and outputs, and what is absent."""
-
-    layers: dict[str, list[Layer]]
-    bindings: list[str]
-    absent: dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -105,9 +97,9 @@ class Interior:
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
         """Where each kernel of one run came from: layers of engines, or parts by their scopes around a launch."""
-        found = inspected(self.engines(), self.lookup)
-        layers = [layer for each in found.layers.values() for layer in each]
-        return origins_in(launched, layers, self.part_layers(), found.absent)
+        found, _, absent = inspected(self.engines(), self.lookup)
+        layers = [layer for each in found.values() for layer in each]
+        return origins_in(launched, layers, self.part_layers(), absent)
 
     def profile(self, runner: Any, feed: Any, runs: int) -> tuple[Layers, list[str]]:
         """Times the layers of what ``runner.infer(feed)`` calls, in ``runs`` runs.
@@ -121,13 +113,17 @@ class Interior:
                 "The compiled module has no engine that can be asked.",
                 hint="--backend torch_tensorrt:dynamo, or --level kernel",
             )
-        known = inspected(engines, self.lookup)
-        groups = known.layers | {layer.name: [layer] for layer in self.part_layers()}
+        known, bindings, absent = inspected(engines, self.lookup)
+        groups = known | {layer.name: [layer] for layer in self.part_layers()}
         order = {name: place for place, (name, _) in enumerate(self.children)}  # where it is not known, engines first
         every = [layer for name in sorted(groups, key=lambda name: order.get(name, -1)) for layer in groups[name]]
 
         def take() -> Report:
-            report = [*_reported(engines, known.layers), *parts.take()]
+            report: Report = []
+            for engine in engines:
+                own = [(engine.prefix + name, milliseconds) for name, milliseconds in engine.take()]
+                report += inspectors_names(own, known[engine.name])
+            report += parts.take()
             parts.begin()
             return report
 
@@ -142,7 +138,7 @@ class Interior:
             parts.begin()
             layers = timed_layers(runner, feed, runs, every, take, self.lookup)
         lost = absences([{}], layers.layers, help=BEST)
-        return replace(layers, clock=engines[0].clock, absent=known.absent | lost), known.bindings
+        return replace(layers, clock=engines[0].clock, absent=absent | lost), bindings
 
 
 class PartTimes:
@@ -169,17 +165,18 @@ class PartTimes:
         ]
 
 
-def inspected(engines: Sequence[Inside], lookup: Lookup) -> Inspected:
-    """What the engines' inspectors have of their layers."""
-    found = Inspected({}, [], {})
+def inspected(engines: Sequence[Inside], lookup: Lookup) -> tuple[dict[str, list[Layer]], list[str], dict[str, str]]:
+    """Layers of each engine without their times, the engines' inputs and outputs by name, and what is absent."""
+    layers: dict[str, list[Layer]] = {}
+    bindings: list[str] = []
+    absent: dict[str, str] = {}
     for engine in engines:
         entries, names = engine.information()
-        found.bindings.extend(names)
-        found.absent.update(absences(entries, (), help=BEST))
-        before = _before(engine, engines)
-        layers = inspected_layers(entries, lookup)
-        found.layers[engine.name] = [replace(layer, name=before + layer.name) for layer in layers]
-    return found
+        bindings += names
+        absent |= absences(entries, (), help=BEST)
+        own = inspected_layers(entries, lookup)
+        layers[engine.name] = [replace(layer, name=engine.prefix + layer.name) for layer in own]
+    return layers, bindings, absent
 
 
 def origins_in(
@@ -285,16 +282,3 @@ def module_and_operator(name: str, paths: frozenset[str]) -> tuple[str, str] | N
         return None
     inner = module.partition(".")[2]  # behind the name of a module that was put around the model
     return next(((path, operator) for path in (module, inner) if path in paths), None)
-
-
-def _reported(engines: Sequence[Inside], layers: dict[str, list[Layer]]) -> Iterator[tuple[str, float]]:
-    """Names and milliseconds of all engines in the run that has just ended."""
-    for engine in engines:
-        before = _before(engine, engines)
-        report = [(before + name, milliseconds) for name, milliseconds in engine.take()]
-        yield from inspectors_names(report, layers[engine.name])
-
-
-def _before(engine: Inside, engines: Sequence[Inside]) -> str:
-    """What stands before the names of an engine's layers: its own name where there are several."""
-    return f"{engine.name}/" if len(engines) > 1 else ""
