@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from inferlens.backends.torch_tensorrt.library import replaced
 from inferlens.backends.torch_tensorrt.operators import STACK, clean_path
 from inferlens.record.partition import Interruption
 
@@ -136,11 +137,8 @@ def kept_paths() -> Iterator[None]:
                 node.meta[STACK] = dict(node.meta[STACK])
         return made
 
-    setattr(backends, EXPORTS, exported)
-    try:
+    with replaced(backends, **{EXPORTS: exported}):
         yield
-    finally:
-        setattr(backends, EXPORTS, own)
 
 
 def short_reason(text: str) -> str:

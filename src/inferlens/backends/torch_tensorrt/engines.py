@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partialmethod
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +19,7 @@ import msgspec
 
 from inferlens.backends.tensorrt.inspector import layers_and_bindings
 from inferlens.backends.tensorrt.layers import CLOCK, Report, Reporting, numbered
+from inferlens.backends.torch_tensorrt.library import replaced
 
 NATIVE_CLOCK = "Torch-TensorRT's runtime in C++, which has TensorRT's IProfiler put CUDA events around every layer"
 ENGINE_TYPE = "tensorrt.Engine"
@@ -115,8 +116,8 @@ def collected(level: str) -> Iterator[list[Any]]:
     What ``torch.compile`` makes can be called and not be looked into, so its engines are noted as they are made.
     """
     runtime = import_module("torch_tensorrt.dynamo.runtime") if level else None
-    kinds = {name: getattr(runtime, name) for name in OWNERS if hasattr(runtime, name)}
-    own = {name: kind.setup_engine for name, kind in kinds.items() if hasattr(kind, "setup_engine")}
+    named: list[Any] = [getattr(runtime, name, None) for name in OWNERS]
+    kinds = [kind for kind in named if hasattr(kind, "setup_engine")]
     made: list[Any] = []
 
     def noted(module: Any, setup: Any, *arguments: Any) -> Any:
@@ -124,13 +125,10 @@ def collected(level: str) -> Iterator[list[Any]]:
             made.append(module)
         return setup(module, *arguments)
 
-    try:
-        for name, setup in own.items():
-            kinds[name].setup_engine = partialmethod(noted, setup)
+    with ExitStack() as watched:
+        for kind in kinds:
+            watched.enter_context(replaced(kind, setup_engine=partialmethod(noted, kind.setup_engine)))
         yield made
-    finally:
-        for name, setup in own.items():
-            kinds[name].setup_engine = setup
 
 
 def engines_in(compiled: Any, folder: Path, tensorrt: Any) -> list[Inside]:

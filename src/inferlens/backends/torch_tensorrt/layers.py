@@ -29,7 +29,7 @@ from inferlens.backends.profiling.module_hooks import GpuMoments
 from inferlens.backends.tensorrt.inspector import Lookup, absences, inspected_layers
 from inferlens.backends.tensorrt.layers import Report, inspectors_names, kernel_origins, timed_layers
 from inferlens.backends.torch_tensorrt.engines import Inside, engines_in
-from inferlens.backends.torch_tensorrt.library import Library
+from inferlens.backends.torch_tensorrt.library import Library, replaced
 from inferlens.backends.torch_tensorrt.operators import clean_path
 from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer, Layers
@@ -248,13 +248,8 @@ def detailed_engines(library: Library, level: str) -> Iterator[None]:
             layer.metadata = layer.metadata or layer.name
         return config
 
-    setattr(kind, CONFIGURES, detailed)
-    setattr(kind, CONVERTS, converted)
-    try:
+    with replaced(kind, **{CONFIGURES: detailed, CONVERTS: converted}):
         yield
-    finally:
-        for name, function in own.items():
-            setattr(kind, name, function)
 
 
 def lookup_among(paths: frozenset[str]) -> Lookup:

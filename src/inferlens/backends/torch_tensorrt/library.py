@@ -107,6 +107,19 @@ def load() -> Library:
 
 
 @contextmanager
+def replaced(owner: Any, **new: Any) -> Iterator[None]:
+    """While it lasts, attributes of a module or class of the library are others."""
+    own = {name: getattr(owner, name) for name in new}
+    try:
+        for name, value in new.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name, value in own.items():
+            setattr(owner, name, value)
+
+
+@contextmanager
 def quiet() -> Iterator[None]:
     """Without the library's notices of what is deprecated: what the versions differ in is this package's business."""
     with warnings.catch_warnings():
@@ -134,13 +147,12 @@ def gpu_or_assumed() -> Iterator[str]:
         "get_device_name": device.name, "mem_get_info": (memory, memory),
     }  # fmt: skip
     with ExitStack() as put_back:
-        for name, answer in answers.items():
-            put_back.callback(setattr, torch.cuda, name, getattr(torch.cuda, name))
-            setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+        functions = {name: lambda *_, answer=answer: answer for name, answer in answers.items()}
+        put_back.enter_context(replaced(torch.cuda, **functions))
         if found("torch_tensorrt"):
-            compiler: Any = importlib.import_module("torch_tensorrt.dynamo._compiler")
-            put_back.callback(setattr, compiler, "to_torch_device", compiler.to_torch_device)
-            compiler.to_torch_device = lambda _: torch.device("cpu")  # where what PyTorch runs is moved to
+            compiler = importlib.import_module("torch_tensorrt.dynamo._compiler")
+            here = torch.device("cpu")  # where what PyTorch runs is moved to
+            put_back.enter_context(replaced(compiler, to_torch_device=lambda _: here))
         # The CPU's convolutions are chosen by the batch, so a range of sizes would not go beyond 15 (or not below 16).
         put_back.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
         put_back.callback(torch._C._set_nnpack_enabled, torch._C._get_nnpack_enabled())

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from inferlens.backends.availability import first_lines
 from inferlens.backends.torch_tensorrt.engines import OWNERS
+from inferlens.backends.torch_tensorrt.library import replaced
 from inferlens.record.partition import (
     Operator,
     Partition,
@@ -138,7 +139,6 @@ def watching() -> Iterator[list[Lowered]]:
 
     graphs: list[Lowered] = []
     asks = partitioning.get_graph_converter_support
-    ways = {name: getattr(partitioning, name) for name in ("fast_partition", "global_partition")}
 
     def asked(graph_module: Any, torch_executed_ops: Any = None) -> Any:
         supported, total = asks(graph_module, torch_executed_ops)
@@ -151,15 +151,9 @@ def watching() -> Iterator[list[Lowered]]:
             graphs[-1].partitioned(partition, arguments, result[0])
         return result
 
-    try:
-        partitioning.get_graph_converter_support = asked
-        for name, partition in ways.items():
-            setattr(partitioning, name, partial(done, partition))
+    watched = {name: partial(done, getattr(partitioning, name)) for name in ("fast_partition", "global_partition")}
+    with replaced(partitioning, get_graph_converter_support=asked, **watched):
         yield graphs
-    finally:
-        partitioning.get_graph_converter_support = asks
-        for name, partition in ways.items():
-            setattr(partitioning, name, partition)
 
 
 def segments_of(graphs: Sequence[Lowered]) -> tuple[Segment, ...]:
