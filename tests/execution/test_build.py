@@ -165,12 +165,7 @@ def graph(path: Path, data: str = "") -> None:
 
 @pytest.mark.parametrize(
     ("old", "new", "kept"),
-    [
-        ("m.onnx.data", "", False),
-        ("m.onnx.data", "m.onnx.data", True),
-        ("", "", True),
-        ("other.data", "", True),
-    ],
+    [("m.onnx.data", "", False), ("m.onnx.data", "m.onnx.data", True), ("", "", True), ("other.data", "", True)],
     ids=["its own", "written anew", "of nobody", "by another name"],
 )
 def test_weights_of_a_graph_that_is_replaced_go_with_it(

@@ -10,10 +10,7 @@ torch = pytest.importorskip("torch")
 
 from inferlens.measure.ceilings import measure  # noqa: E402
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 
 
 def test_a_gpu_has_a_bandwidth_and_rates_that_repeat() -> None:

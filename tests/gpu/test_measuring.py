@@ -20,10 +20,7 @@ from inferlens.record.record import IN_TURNS  # noqa: E402
 from inferlens.views.rows import rows  # noqa: E402
 from tests.backends import small  # noqa: E402
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 CAPTURED = [
     ("pytorch", {}),
     ("pytorch", {"cuda_graph": True}),

@@ -19,10 +19,7 @@ from inferlens.trace.analysis import Analysis  # noqa: E402
 from tests.commands import traced  # noqa: E402
 
 VARIANT = next((variant for variant in ("trt", "rtx") if find(variant)[0] is not None), "")
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")]
 needs_tensorrt = pytest.mark.skipif(not VARIANT, reason="needs TensorRT or TensorRT for RTX")
 
 

@@ -17,13 +17,7 @@ from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
 
 
-def bench(
-    model: Any,
-    example_inputs: Any = None,
-    *,
-    observer: Observer | None = None,
-    **words: Any,
-) -> list[Record]:
+def bench(model: Any, example_inputs: Any = None, *, observer: Observer | None = None, **words: Any) -> list[Record]:
     """Measures a model on the backends of this machine.
 
     Args:

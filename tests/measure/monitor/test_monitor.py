@@ -106,10 +106,7 @@ def test_a_newcomer_on_the_gpu_is_found(tmp_path: Path) -> None:
 def test_a_neighbour_that_wakes_up_is_found(tmp_path: Path) -> None:
     device = Device(compute={PID: 1, 77: 5})
     far = 10**18
-    steps = {
-        7: lambda: device.activity.append((77, far, 50)),
-        11: lambda: device.activity.append((PID, far + 1, 90)),
-    }
+    steps = {7: lambda: device.activity.append((77, far, 50)), 11: lambda: device.activity.append((PID, far + 1, 90))}
     log = watched(FakeNvml(device), tmp_path, at=steps)
     assert log.processes
     assert log.processes.foreign_utilisation == (0.0, 0.0, 0.5, 0.0, 0.0)
