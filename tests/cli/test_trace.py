@@ -73,11 +73,13 @@ def test_rows_are_told_apart_and_limited(folder: Path) -> None:
         (("gpu.json", "--step", "9"), "no step 9"),
         (("gpu.json", "--by", "colour"), "There is no --by 'colour'"),
         (("nothing.json",), "cannot be read"),
+        (("empty",), "There is no trace in empty"),
         (("broken.json",), "This is no trace"),
     ],
 )
 def test_what_cannot_be_is_one_error(arguments: tuple[str, ...], says: str, folder: Path) -> None:
     (folder / "broken.json").write_text("Hello")
+    (folder / "empty").mkdir()
     done = inferlens("trace", *arguments, cwd=folder)
     assert done.returncode == 2
     assert says in done.stderr

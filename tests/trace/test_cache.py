@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from inferlens.trace import Trace, read
-from inferlens.trace.reading import cache
+from inferlens.trace.reading import read as cache
 from tests.trace.samples import event, of_torch, text, training
 
 pytest.importorskip("polars")

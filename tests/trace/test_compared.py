@@ -90,9 +90,3 @@ def test_ranks_of_a_job(tmp_path: Path) -> None:
     assert row.split()[1:3] == ["2", "0.500"]
     assert "50 %" in row  # half of the communication is hidden behind the gemm
     assert "Communication takes" in done.stdout
-
-
-def test_a_folder_without_traces(tmp_path: Path) -> None:
-    done = inferlens("trace", ".", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "There is no trace in" in done.stderr

@@ -73,13 +73,6 @@ def test_a_broken_run_is_named_and_left_out(logs: Path) -> None:
     assert [line.split()[0] for line in done.stdout.splitlines() if line.startswith("bs")] == ["bs1", "bs16"]
 
 
-def test_one_run_is_shown_as_a_trace(logs: Path) -> None:
-    for name in ("bs8", "bs16"):
-        (logs / name / f"host_{name}.1.pt.trace.json").unlink()
-    done = inferlens("trace", "runs", cwd=logs.parent)
-    assert "What a step's time goes to" in done.stdout
-
-
 def test_log_folders_are_compared_as_their_traces(logs: Path) -> None:
     done = inferlens("trace", "runs/bs1", "--against", "runs/bs8", cwd=logs.parent)
     assert (done.returncode, done.stderr) == (0, "")

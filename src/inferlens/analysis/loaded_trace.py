@@ -10,8 +10,7 @@ from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import Columns
 from inferlens.trace.memory import holders
 from inferlens.trace.modules import module_tree
-from inferlens.trace.reading.cache import read_cached
-from inferlens.trace.reading.read import read
+from inferlens.trace.reading.read import read, read_cached
 from inferlens.trace.timeline import stepping, timeline
 from inferlens.trace.trace import Category
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,6 @@ class Peak(Struct, frozen=True, kw_only=True):
     Attributes:
         absolute: whether what was there before the trace is in it; else it is what came on top of that.
         reserved: what the allocator then held of the device; ``None``: not told.
-        held: whether holders are known by address, or only by what each operator took less what it gave back.
     """
 
     device: str
@@ -33,11 +33,24 @@ class Peak(Struct, frozen=True, kw_only=True):
     absolute: bool
     reserved: int | None
     events: int
-    held: bool
 
 
-def devices_of(analysis: Analysis) -> list[tuple[str, Ints]]:
-    """Each device's name and its events' places, the host first; of the step that was chosen."""
+@dataclass(frozen=True, eq=False)
+class _Device:
+    """Events of a device's memory: their places, and bytes given out after each; ``absolute`` as of a peak."""
+
+    name: str
+    places: Ints
+    level: Ints
+    absolute: bool
+
+    @property
+    def top(self) -> int:
+        return int(self.level.argmax())
+
+
+def _devices(analysis: Analysis) -> list[_Device]:
+    """Each device, the host first; of the step that was chosen."""
     memory = analysis.trace.allocations
     within = analysis.within(memory.time)
     found = []
@@ -45,36 +58,28 @@ def devices_of(analysis: Analysis) -> list[tuple[str, Ints]]:
         places = np.flatnonzero(within & (memory.device_type == kind) & (memory.device == number))
         if len(places):
             name = _DEVICES.get(kind, f"device type {kind}")
-            found.append((name if number < 0 or kind == 0 else f"{name} {number}", places))
+            told = memory.allocated[places]
+            absolute = bool((told != UNKNOWN).all())
+            level = told if absolute else np.cumsum(memory.change[places])
+            found.append(_Device(name if number < 0 or kind == 0 else f"{name} {number}", places, level, absolute))
     return found
-
-
-def curve(analysis: Analysis, places: Ints) -> tuple[Ints, bool]:
-    """Bytes given out after each of a device's events; and whether what was there before is in it."""
-    memory = analysis.trace.allocations
-    told = memory.allocated[places]
-    if (told != UNKNOWN).all():
-        return told, True
-    return np.cumsum(memory.change[places]), False
 
 
 def peaks(analysis: Analysis) -> list[Peak]:
     """The peak of each device."""
     memory = analysis.trace.allocations
     found = []
-    for name, places in devices_of(analysis):
-        level, absolute = curve(analysis, places)
-        top = int(level.argmax())
-        reserved = int(memory.reserved[places[top]])
+    for each in _devices(analysis):
+        at = each.places[each.top]
+        reserved = int(memory.reserved[at])
         found.append(
             Peak(
-                device=name,
-                peak=int(level[top]),
-                time=float(memory.time[places[top]] - memory.time[0]) / SECOND,
-                absolute=absolute,
+                device=each.name,
+                peak=int(each.level[each.top]),
+                time=float(memory.time[at] - memory.time[0]) / SECOND,
+                absolute=each.absolute,
                 reserved=None if reserved in (UNKNOWN, 0) else reserved,
-                events=len(places),
-                held=bool((memory.address[places] != UNKNOWN).all()),
+                events=len(each.places),
             )
         )
     return found
@@ -86,17 +91,13 @@ def holders(analysis: Analysis) -> Columns:
     Only what was allocated in the trace has an operator, that which needed it. Without addresses it is what an operator
     took in all until then less what it gave back.
     """
-    rows: list[tuple[Any, ...]] = []
-    for name, places in devices_of(analysis):
-        level, absolute = curve(analysis, places)
-        top = int(level.argmax())
-        rows += _holders(analysis, name, places[: top + 1], int(level[top]) if absolute else 0)
+    rows = [row for device in _devices(analysis) for row in _holders(analysis, device)]
     return Columns.named(("device", "operator", "held", "allocations"), rows)
 
 
-def _holders(analysis: Analysis, device: str, places: Ints, peak: int) -> list[tuple[Any, ...]]:
+def _holders(analysis: Analysis, device: _Device) -> list[tuple[Any, ...]]:
     trace, memory = analysis.trace, analysis.trace.allocations
-    alive = places
+    alive = places = device.places[: device.top + 1]
     if (memory.address[places] != UNKNOWN).all():
         alive = _alive(memory.address[places].tolist(), memory.change[places].tolist(), places)
     around = _asking(analysis, alive)
@@ -107,10 +108,10 @@ def _holders(analysis: Analysis, device: str, places: Ints, peak: int) -> list[t
     order = np.argsort(-held, kind="stable")
     names = [trace.strings[code] if code >= 0 else NO_OPERATOR for code in named[groups.first].tolist()]
     rows: list[tuple[Any, ...]] = [
-        (device, names[place], int(held[place]), int(given[place])) for place in order.tolist() if held[place] > 0
+        (device.name, names[place], int(held[place]), int(given[place])) for place in order.tolist() if held[place] > 0
     ]
-    before = peak - int(held.sum())
-    return [*rows, (device, BEFORE, before, None)] if before > 0 else rows
+    before = int(device.level[device.top]) - int(held.sum()) if device.absolute else 0
+    return [*rows, (device.name, BEFORE, before, None)] if before > 0 else rows
 
 
 def _asking(analysis: Analysis, places: Ints) -> Ints:
@@ -146,20 +147,19 @@ def curves(analysis: Analysis, points: int | None = None) -> Columns:
         analysis: of the trace.
         points: of each device, no more than so many of the slices where there are more than twice as many in all.
     """
-    memory, devices = analysis.trace.allocations, devices_of(analysis)
+    memory, devices = analysis.trace.allocations, _devices(analysis)
     some = SLICES if points is None or len(devices) * SLICES <= 2 * points else min(points, SLICES)
     rows: list[tuple[Any, ...]] = []
-    for name, places in devices:
-        level, _ = curve(analysis, places)
-        times = memory.time[places]
+    for each in devices:
+        times = memory.time[each.places]
         edges = np.linspace(times[0], times[-1], SLICES + 1)
         slices = np.clip(np.searchsorted(edges, times, "right") - 1, 0, SLICES - 1)
         # What was given out when a slice began counts in it too.
         before = np.searchsorted(times, edges[:-1], "right") - 1
-        most = level[np.maximum(before, 0)]
-        np.maximum.at(most, slices, level)
+        most = each.level[np.maximum(before, 0)]
+        np.maximum.at(most, slices, each.level)
         times = (edges[:-1] - memory.time[0]) / SECOND
         for part in np.array_split(np.arange(SLICES), some):
             at = part[most[part].argmax()]
-            rows.append((name, float(times[at]), most[at].item()))
+            rows.append((each.name, float(times[at]), most[at].item()))
     return Columns.named(("device", "time", "allocated"), rows)

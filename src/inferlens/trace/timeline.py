@@ -50,17 +50,10 @@ def trend(table: Columns) -> float | None:
 
 
 def _notes(length: Any, kept: Any) -> list[str]:
-    notes = ["" if counts else CUT_OFF for counts in kept.tolist()]
-    counted = length[kept]
-    if len(counted) < LEAST_STEPS:
-        return notes
-    low, high = np.quantile(counted, [0.25, 0.75])
+    low, high = np.quantile(length[kept], [0.25, 0.75]) if kept.sum() >= LEAST_STEPS else (-np.inf, np.inf)
     reach = FENCE * (high - low)
-    for place in np.flatnonzero(kept).tolist():
-        if length[place] > high + reach:
-            notes[place] = SLOW
-        elif length[place] < low - reach:
-            notes[place] = FAST
+    out = np.where(length > high + reach, SLOW, np.where(length < low - reach, FAST, ""))
+    notes: list[str] = np.where(kept, out, CUT_OFF).tolist()
     return notes
 
 

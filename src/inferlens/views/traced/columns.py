@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from inferlens.trace.shares import PARTS
 from inferlens.units import ABSENT, byte_count, microseconds, milliseconds, significant
 from inferlens.views.plain import plain
 from inferlens.views.table import Column, count, share, text
@@ -39,10 +40,6 @@ def _dimensions(shape: Any) -> str:
     return "x".join(map(str, shape))
 
 
-def _number(value: float | None) -> str:
-    return ABSENT if value is None else significant(value)
-
-
 def span(row: Row) -> str:
     """The share of tensor cores, and how much of the rest may belong to it too: ``12 %`` or ``12 % to 90 %``."""
     known, untold = row["tensor_share"], row["tensor_untold"]
@@ -59,8 +56,8 @@ def _ms(key: str, title: str, keep: int) -> Column:
     return Column(key, title, "ms", milliseconds, keep)
 
 
-def _us(key: str, keep: int) -> Column:
-    return Column(key, key, "µs", microseconds, keep)
+def _bytes(key: str, title: str, keep: int) -> Column:
+    return Column(key, title, "", byte_count, keep)
 
 
 def _count(key: str, title: str, keep: int) -> Column:
@@ -89,13 +86,9 @@ GPUS = (
     _SPAN,
     _words("compute_capability", "compute capability", 6),
     _count("multiprocessors", "SMs", 5),
-    Column("memory", "memory", "", byte_count, 4),
+    _bytes("memory", "memory", 4),
 )
-SHARES = (
-    _ms("time", "time", 0),
-    _share("share", "share", 1),
-    bar_of("share", 2),
-)
+SHARES = (_ms("time", "time", 0), _share("share", "share", 1), bar_of("share", 2))
 OPERATORS = (
     _count("calls", "calls", 1),
     _ms("host_self", "host self", 2),
@@ -112,14 +105,12 @@ KERNELS = (
     _count("calls", "calls", 1),
     _ms("total", "total", 0),
     _share("share", "share", 2),
-    _us("mean", 3),
-    _us("min", 7),
-    _us("max", 6),
-    Column("blocks_per_sm", "blocks per SM", "", _number, 5),
+    *(Column(name, name, "µs", microseconds, keep) for name, keep in (("mean", 3), ("min", 7), ("max", 6))),
+    Column("blocks_per_sm", "blocks per SM", "", lambda value: ABSENT if value is None else significant(value), 5),
     _share("occupancy", "occupancy", 5, "est."),
     Column("tensor_cores", "tensor cores", "", _TENSOR_CORES.__getitem__, 4, numeric=False),
     _count("registers", "registers", 10),
-    Column("shared_memory", "shared memory", "", byte_count, 11),
+    _bytes("shared_memory", "shared memory", 11),
 )
 LAUNCHED = (_words("operator", "operator", 0), *KERNELS, _words("grid", "grid", 12), _words("block", "block", 13))
 MODULES = (
@@ -133,21 +124,10 @@ STEPS = (
     _ms("time", "time", 0),
     _share("utilization", "GPU utilization", 1),
     _count("launched", "GPU events", 8),
-    _ms("kernel", "kernel", 2),
-    _ms("copy", "copy", 4),
-    _ms("fill", "fill", 9),
-    _ms("communication", "communication", 7),
-    _ms("runtime", "runtime", 6),
-    _ms("data loader", "data loader", 5),
-    _ms("CPU", "CPU", 5),
-    _ms("other", "other", 7),
+    *(_ms(part, part, keep) for part, keep in zip(PARTS, (2, 4, 9, 7, 6, 5, 5, 7), strict=True)),
     _words("note", "note", 3),
 )
-HOLDERS = (
-    _words("device", "device", 0),
-    Column("held", "held", "", byte_count, 1),
-    _count("allocations", "allocations", 2),
-)
+HOLDERS = (_words("device", "device", 0), _bytes("held", "held", 1), _count("allocations", "allocations", 2))
 TIMELINE = (
     _share("kernel", "kernel", 1),
     bar_of("kernel", 0),

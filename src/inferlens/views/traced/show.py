@@ -13,8 +13,7 @@ from inferlens.analysis.findings import trace_findings
 from inferlens.errors import InferlensError, check_choice
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.folders import SUFFIXES, rank_of, run_of, runs_in, traces_in
-from inferlens.trace.reading.cache import read_cached
-from inferlens.trace.reading.read import read
+from inferlens.trace.reading.read import read, read_cached
 from inferlens.views.plain import plain
 from inferlens.views.table import FOR_PROGRAMS, FORMATS, Document, Table
 from inferlens.views.traced import compared

@@ -16,25 +16,8 @@ from inferlens.trace.timeline import stepping, timeline, trend
 from inferlens.units import ABSENT, byte_count, duration, listing, milliseconds, percent, plural
 from inferlens.views.plain import plain
 from inferlens.views.table import Column, Line, Table, text
-from inferlens.views.traced.columns import (
-    GPUS,
-    HOLDERS,
-    KERNELS,
-    LAUNCHED,
-    MODULES,
-    OPERATORS,
-    RANKS,
-    RUNS,
-    SHARES,
-    SPANNED,
-    STEPS,
-    TIMELINE,
-    UNTOLD,
-    Row,
-    bar,
-    shapes,
-    span,
-)
+from inferlens.views.traced import columns
+from inferlens.views.traced.columns import Row, bar, shapes, span
 
 TOP = 20
 MODULE_ROWS = 40
@@ -129,7 +112,7 @@ def _overview(analysis: Analysis, _: Selection) -> list[TraceTable]:
     idle = _shares("idle", "Why the GPU is idle", "cause", made.idle, made.step_time, about)
     gpus = _gpus(made)
     return [
-        TraceTable("gpus", "GPUs", "GPU", GPUS, gpus, notes=_span_notes(gpus)),
+        TraceTable("gpus", "GPUs", "GPU", columns.GPUS, gpus, notes=_span_notes(gpus)),
         parts,
         replace(idle, sentences=_said(analysis)),
     ]
@@ -152,11 +135,11 @@ def _gpus(made: Overview) -> Columns:
 
 def _shares(name: str, title: str, first: str, parts: Mapping[str, float], step: float, about: str) -> TraceTable:
     rows = [(what, seconds, seconds / step if step else 0.0) for what, seconds in parts.items()]
-    return TraceTable(name, title, first, SHARES, Columns.named(("what", "time", "share"), rows), "what", about)
+    return TraceTable(name, title, first, columns.SHARES, Columns.named(("what", "time", "share"), rows), "what", about)
 
 
 def _span_notes(table: Columns) -> tuple[str, ...]:
-    return (SPANNED,) if any(" to " in span(row) for row in table.rows()) else ()
+    return (columns.SPANNED,) if any(" to " in span(row) for row in table.rows()) else ()
 
 
 def _said(analysis: Analysis) -> list[str]:
@@ -176,8 +159,8 @@ def _operators(analysis: Analysis, selection: Selection) -> list[TraceTable]:
     more = (Column(key, key, "", shapes if key == "shapes" else text, 1, numeric=False, most=40) for key in keys)
     calls = plural(int(sum(data.columns["calls"])), "call")
     about = f"{plural(len(data), 'row')} · {calls} · GPU time is of all that was launched, added up"
-    columns = (*more, *OPERATORS)
-    return [TraceTable("operators", "Operators", "operator", columns, data, about=about, top=selection.top)]
+    wanted = (*more, *columns.OPERATORS)
+    return [TraceTable("operators", "Operators", "operator", wanted, data, about=about, top=selection.top)]
 
 
 def _kernels(analysis: Analysis, selection: Selection) -> list[TraceTable]:
@@ -185,10 +168,10 @@ def _kernels(analysis: Analysis, selection: Selection) -> list[TraceTable]:
     data = analysis.kernels(by_operator=by_operator)
     calls = plural(int(sum(data.columns["calls"])), "launch")
     about = f"{plural(len(data), 'row')} · {calls} · {milliseconds(float(sum(data.columns['total'])))} ms in all"
-    notes = (UNTOLD,) if None in data.columns["tensor_cores"] else ()
-    columns = LAUNCHED if by_operator else KERNELS
+    notes = (columns.UNTOLD,) if None in data.columns["tensor_cores"] else ()
+    wanted = columns.LAUNCHED if by_operator else columns.KERNELS
     title = "Kernels, copies and fills"
-    return [TraceTable("kernels", title, "name", columns, data, short, about, notes, top=selection.top)]
+    return [TraceTable("kernels", title, "name", wanted, data, short, about, notes, top=selection.top)]
 
 
 def short(row: Row) -> str:
@@ -202,7 +185,7 @@ def _modules(analysis: Analysis, selection: Selection) -> list[TraceTable]:
     data = module_tree(analysis, depth=selection.depth, most_rows=None if selection.top is None else MODULE_ROWS)
     about = f"{plural(len(data), 'row')} · in the order in which they are first called"
     notes = () if len(data) else ("No module is known: profile with stacks and modules, or name scopes.",)
-    return [TraceTable("modules", "Modules", "module", MODULES, data, about=about, notes=notes, tree=True)]
+    return [TraceTable("modules", "Modules", "module", columns.MODULES, data, about=about, notes=notes, tree=True)]
 
 
 def _memory(analysis: Analysis, selection: Selection) -> list[TraceTable]:
@@ -223,7 +206,7 @@ def _memory(analysis: Analysis, selection: Selection) -> list[TraceTable]:
     held, curve = memory.holders(analysis), memory.curves(analysis, selection.top)
     title = "Memory at the peak, by operator"
     return [
-        TraceTable("holders", title, "operator", HOLDERS, held, "operator", top=selection.top),
+        TraceTable("holders", title, "operator", columns.HOLDERS, held, "operator", top=selection.top),
         TraceTable("curve", "Memory over time", "time", drawn, curve, _moment, sentences=said),
     ]
 
@@ -240,18 +223,15 @@ def _steps(analysis: Analysis, selection: Selection) -> list[TraceTable]:
         way = "longer" if grows > 0 else "shorter"
         said.append(f"Over the trace a step becomes {duration(abs(grows))} {way} each time.")
     about = plural(len(data), "step")
-    return [TraceTable("steps", "Steps", "step", STEPS, data, "step", about, sentences=said, top=selection.top)]
+    return [TraceTable("steps", "Steps", "step", columns.STEPS, data, "step", about, sentences=said, top=selection.top)]
 
 
 def _timeline(analysis: Analysis, _: Selection) -> list[TraceTable]:
     data = timeline(analysis)
     slices = f"{plural(len(data), 'slice')} of {duration(float(data.columns['length'][0]))}" if len(data) else ""
     about = slices or "nothing ran"
-
-    def begin(row: Row) -> str:
-        return milliseconds(row["begin"])
-
-    return [TraceTable("timeline", "What ran when", "from (ms)", TIMELINE, data, begin, about)]
+    label = ("timeline", "What ran when", "from (ms)")
+    return [TraceTable(*label, columns.TIMELINE, data, lambda row: milliseconds(row["begin"]), about)]
 
 
 VIEWS: dict[str, Callable[[Analysis, Selection], list[TraceTable]]] = {
@@ -282,7 +262,7 @@ def ranks_table(ranks: Sequence[Rank]) -> TraceTable:
             "communicates least is the one that the others wait for."
         )
     about = f"{len(ranks)} traces"
-    return TraceTable("ranks", "Ranks", "trace", RANKS, Columns.of(ranks), about=about, sentences=said)
+    return TraceTable("ranks", "Ranks", "trace", columns.RANKS, Columns.of(ranks), about=about, sentences=said)
 
 
 def runs_table(runs: Sequence[Run]) -> TraceTable:
@@ -298,4 +278,4 @@ def runs_table(runs: Sequence[Run]) -> TraceTable:
     if hosts:
         said.append(f"The host sets the pace of {listing(hosts)}: the GPU waits for it.")
     data = Columns.of(runs)
-    return TraceTable("runs", "Runs", "run", RUNS, data, "name", f"{len(runs)} traces", _span_notes(data), said)
+    return TraceTable("runs", "Runs", "run", columns.RUNS, data, "name", f"{len(runs)} traces", _span_notes(data), said)
