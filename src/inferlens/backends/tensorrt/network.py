@@ -133,7 +133,7 @@ def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
     elif NO_OPERATOR.search(text):
         reason = "it has no such operator"
     else:
-        reason = condensed([text.replace(f"Invalid OnnxNode - {name}", "", 1)], "the parser gives no reason")
+        reason = condensed([text.replace(f"Invalid Node - {name}", "", 1)], "the parser gives no reason")
     if any(hasattr(flavour.module.INetworkDefinition, each) for each in ("add_plugin_v3", "add_plugin_v2")):
         hint = f"a plugin (option plugins), or {hint}"
     module = _module_of(path, name)
