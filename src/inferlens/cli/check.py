@@ -53,16 +53,12 @@ def _refuse(words: Mapping[str, Any], format: str) -> None:
         raise InferlensError(f"Warnings have no format '{format}'.", expected=f"one of {', '.join(FORMATS)}")
 
 
-def _data(repeats: CaseRuns, warnings: Sequence[Warning]) -> dict[str, Any]:
-    first = repeats.first
+def _data(runs: CaseRuns, warnings: Sequence[Warning]) -> dict[str, Any]:
+    case = runs.first.case
     return {
-        "model": first.case.model,
-        "label": first.case.label,
-        "digest": first.case.digest,
-        "records": [record.id for record in repeats.records],
-        "status": first.status,
-        "warnings": warnings,
-    }
+        "model": case.model, "label": case.label, "digest": case.digest,
+        "records": [record.id for record in runs.records], "status": runs.first.status, "warnings": warnings,
+    }  # fmt: skip
 
 
 def _lines(found: Sequence[tuple[CaseRuns, Sequence[Warning]]]) -> list[str]:
@@ -71,14 +67,12 @@ def _lines(found: Sequence[tuple[CaseRuns, Sequence[Warning]]]) -> list[str]:
     from inferlens.views.plain import plain
 
     lines = []
-    for repeats, warnings in found:
-        case = repeats.first.case
-        lines += [plain(f"{case.model} {case.label}")] if warnings else []
+    for runs, warnings in found:
+        lines += [plain(f"{runs.first.case.model} {runs.first.case.label}")] if warnings else []
         for warning in warnings:
             lines += [f"  {plain(warning.code)}: {plain(warning.message)}"]
             lines += [f"    {plain(warning.advice)}"] if warning.advice else []
     total, warned = sum(len(warnings) for _, warnings in found), sum(bool(warnings) for _, warnings in found)
-    failed = sum(not repeats.ran for repeats, _ in found)
-    cases = plural(len(found), "case")
-    told = f"{plural(total, 'warning')} about {warned:,} of {cases}" if total else f"No warnings about {cases}"
-    return [*lines, *([""] if lines else []), told + (f"; {failed:,} did not run." if failed else ".")]
+    failed, cases = sum(not runs.ran for runs, _ in found), plural(len(found), "case")
+    said = f"{plural(total, 'warning')} about {warned:,} of {cases}" if total else f"No warnings about {cases}"
+    return [*lines, *([""] if lines else []), said + (f"; {failed:,} did not run." if failed else ".")]

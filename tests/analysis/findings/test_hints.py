@@ -178,25 +178,6 @@ def test_channels_are_not_padded_for_tensor_cores_that_are_not_there() -> None:
         assert ("Pad" in the("first-convolution", of).hint) is pads, (capability, precision)
 
 
-# Waiting for the host
-
-
-@pytest.mark.parametrize(
-    ("of", "said"),
-    [
-        (on_gpu("pytorch"), "A CUDA graph (pytorch.cuda_graph=true) or a larger --batch."),
-        (on_gpu("torch_compile:default"), "A CUDA graph (torch_compile:reduce-overhead) or a larger --batch."),
-        (on_gpu("torch_compile:max-autotune"), "A larger --batch; a CUDA graph was asked for already."),
-        (on_gpu("tensorrt:rtx", cuda_graph=True), "A larger --batch; a CUDA graph was asked for already."),
-    ],
-)
-def test_a_run_that_waits_for_the_host_is_told_of_its_own_backend(of: Case, said: str) -> None:
-    kernels = launched(kernel(TENSOR, 4.0, 400), of=of)
-    assert the("host-bound", kernels, record=untouched(kernels, 5.0)).hint == said
-    layers = layered(layer("conv", 1.0, "Conv", "conv1"), of=of, timed="GPU")
-    assert the("host-bound", layers, record=untouched(layers, 1.0, enqueue=0.95, gpu=0.9)).hint == said
-
-
 def test_only_what_nothing_has_compiled_is_told_to_compile() -> None:
     of = launched(kernel("add", 4.0, 400, operator="aten::add"))
     assert "by compiling" in the("host-bound", of, record=untouched(of, 5.0)).hint

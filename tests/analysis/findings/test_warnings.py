@@ -22,7 +22,7 @@ from inferlens.analysis.interference.samples import CaseRuns
 from inferlens.backends.base import Preparation
 from inferlens.record.machine import Marks, Span
 from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Measurement, Record, Warning
-from inferlens.spec.case import Budget, Case
+from inferlens.spec.case import Budget
 from inferlens.stats import diagnostics, host_bound
 from tests.stats.series import autoregressive
 from tests.views.samples import case, failure, record
@@ -254,20 +254,6 @@ def test_a_short_gpu_time_says_how_much_of_it_is_launch_and_events(fact: Any, to
         assert "Of 100 µs of GPU time 6.00 µs are launch and timing" in warnings_of(CaseRuns((made,)))[0].message
 
 
-@pytest.mark.parametrize(
-    ("of", "said"),
-    [
-        (case("pytorch", device="cuda"), "A CUDA graph (pytorch.cuda_graph=true) or a larger --batch."),
-        (case("torch_compile:default", device="cuda"), "A CUDA graph (torch_compile:reduce-overhead) or a larger"),
-        (case("torch_compile:reduce-overhead", device="cuda"), "A larger --batch; a CUDA graph was asked for already."),
-        (case("torchscript:trace", device="cuda"), "Another backend with a CUDA graph"),
-    ],
-)
-def test_who_waits_for_the_host_is_told_what_his_backend_has(of: Case, said: str) -> None:
-    (warning,) = warnings_of(CaseRuns((msgspec.structs.replace(timed(enqueue=9.2, GPU=9.0), case=of),)))
-    assert warning.advice.startswith(said)
-
-
 # Of the machine
 
 
@@ -350,16 +336,11 @@ def test_what_was_not_reached_is_said_once_of_several_processes_with_the_word_th
     ]
 
 
-def test_different_ones_of_the_process_are_all_said() -> None:
+def test_what_the_process_said_is_said_even_if_it_failed() -> None:
     said = [Warning("no-effect", f"The option {name} does nothing on cpu.", "Leave it out.") for name in "ab"]
-    assert warnings_of(CaseRuns((of(1 + noise(6), warnings=tuple(said)), of(1 + noise(6), warnings=(said[0],))))) == (
-        *said,
-    )
-
-
-def test_a_warning_of_a_process_that_failed_is_said() -> None:
-    said = Warning("export-fallback", "The exporter failed.", "Its nodes have no module paths.")
-    assert warnings_of(CaseRuns((failure(case(), warnings=(said,)),))) == (said,)
+    both = CaseRuns((of(1 + noise(6), warnings=tuple(said)), of(1 + noise(6), warnings=(said[0],))))
+    assert warnings_of(both) == (*said,)
+    assert warnings_of(CaseRuns((failure(case(), warnings=(said[0],)),))) == (said[0],)
 
 
 # The list, the source and the page

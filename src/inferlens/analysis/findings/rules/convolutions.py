@@ -6,16 +6,11 @@ import math
 import re
 from collections.abc import Iterator
 
+from inferlens.analysis.findings import thresholds
 from inferlens.analysis.findings.evidence import Evidence, Part
 from inferlens.analysis.findings.hints import sentence
 from inferlens.analysis.findings.names import part
 from inferlens.analysis.findings.rule import Finding, found, rule
-from inferlens.analysis.findings.thresholds import (
-    FEW_CHANNELS,
-    FIRST_CONVOLUTION,
-    FIRST_CONVOLUTION_WITHOUT_RATE,
-    SLOWER,
-)
 
 _TRANSPOSED = re.compile("transpose|deconv|backpropdata", re.IGNORECASE)
 PADDED = 4  # channels that tensor cores have kernels of their own for, beside multiples of 16 bytes
@@ -30,7 +25,7 @@ def first_convolution(seen: Evidence) -> Iterator[Finding]:
         return
     first, others = convolutions[0], convolutions[1:]
     channels = input_channels(first)
-    if channels is None or channels > FEW_CHANNELS:
+    if channels is None or channels > thresholds.FEW_CHANNELS:
         return
     mine, share, hint = flops(seen, first), seen.share(first.steady), _tries(seen, channels)
     known = [(done, each) for each in others if (done := flops(seen, each)) and not is_grouped(each)]
@@ -39,7 +34,7 @@ def first_convolution(seen: Evidence) -> Iterator[Finding]:
         rate = sum(done for done, _ in known) / sum(each.steady for _, each in known)
         floor = mine / rate
         won = first.steady - floor
-        if first.steady < SLOWER * floor or seen.share(won) < FIRST_CONVOLUTION:
+        if first.steady < thresholds.SLOWER * floor or seen.share(won) < thresholds.FIRST_CONVOLUTION:
             return
         yield found(
             f"{_HAS}, takes {{run}} and computes at 1/{{slower:.1f}} of the rate of the other convolutions; at theirs "
@@ -47,7 +42,7 @@ def first_convolution(seen: Evidence) -> Iterator[Finding]:
             {**numbers, "flops": mine, "rate of the others": rate, "seconds at their rate": floor},
             subject=part(first), seconds=won, share=share, hint=hint, name=part(first), slower=first.steady / floor,
         )  # fmt: skip
-    elif seen.on_gpu and share >= FIRST_CONVOLUTION_WITHOUT_RATE:
+    elif seen.on_gpu and share >= thresholds.FIRST_CONVOLUTION_WITHOUT_RATE:
         mean = sum(each.steady for each in others) / len(others)
         yield found(
             f"{_HAS} and takes {{run}}, {{times:ratio}} as long as the mean of the other convolutions.",

@@ -4,24 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from inferlens.analysis.findings import thresholds
 from inferlens.analysis.findings.evidence import Evidence, Part
 from inferlens.analysis.findings.families import DENSE
 from inferlens.analysis.findings.hints import one_of
 from inferlens.analysis.findings.names import kinds, longest, part, where
 from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.analysis.findings.rules.fusion import avoidable
-from inferlens.analysis.findings.thresholds import (
-    BELOW,
-    DOMINATING,
-    FAR,
-    LARGE,
-    LARGE_FOR_ITS_WORK,
-    LARGER_THAN_CACHES,
-    LEAST_LAYERS,
-    MOST_FAR,
-    NEAR,
-    OUT_OF_PROPORTION,
-)
 from inferlens.analysis.profile.roofline import Floor
 from inferlens.spec.case import QUANTIZED, Option
 from inferlens.units import plural
@@ -52,12 +41,12 @@ def far_above_floor(seen: Evidence) -> Iterator[Finding]:
         (each.steady - floor.floor, each, floor)
         for each in seen.parts
         if each.family not in ("reformat", "cast", "copy") and each.row.place not in others
-        if seen.share(each.steady) >= LARGE
-        if (floor := seen.floor_of(each)) and floor.floor and each.steady >= FAR * floor.floor
+        if seen.share(each.steady) >= thresholds.LARGE
+        if (floor := seen.floor_of(each)) and floor.floor and each.steady >= thresholds.FAR * floor.floor
     ]
     out = len(seen.floors.unplaced)
     caveat = f" Floors may be too low: the work of {plural(out, 'module')} is in no layer." if out else ""
-    for won, each, floor in sorted(far, key=lambda one: -one[0])[:MOST_FAR]:
+    for won, each, floor in sorted(far, key=lambda one: -one[0])[: thresholds.MOST_FAR]:
         name = f"What {part(each)} does outside of the modules in it" if _contains(seen, each) else part(each)
         distance = each.steady / floor.floor if floor.floor else None
         yield found(
@@ -103,13 +92,13 @@ def _contains(seen: Evidence, of: Part) -> bool:
 def dominating(seen: Evidence) -> Iterator[Finding]:
     """Without floors: one layer that takes most of the time, or more than its work lets expect."""
     timed = [each for each in seen.parts if each.seconds > 0]
-    if len(timed) < LEAST_LAYERS or seen.floors is not None:
+    if len(timed) < thresholds.LEAST_LAYERS or seen.floors is not None:
         return
     first = max(timed, key=lambda each: each.steady)
     share, work = seen.share(first.steady), _work_share(seen, first)
-    if work is not None and share >= LARGE_FOR_ITS_WORK and share >= OUT_OF_PROPORTION * work:
+    if work is not None and share >= thresholds.LARGE_FOR_ITS_WORK and share >= thresholds.OUT_OF_PROPORTION * work:
         more = " and does {share of FLOPs:percent} of the model's FLOPs"
-    elif work is None and share >= DOMINATING:
+    elif work is None and share >= thresholds.DOMINATING:
         more = ", more than the other {others:,} layers together"
     else:
         return
@@ -138,12 +127,12 @@ def bandwidth_bound(seen: Evidence) -> Iterator[Finding]:
         and (floor := seen.floor_of(each))
         and floor.bound == "memory"
         and floor.distance is not None
-        and BELOW <= floor.distance <= NEAR
+        and thresholds.BELOW <= floor.distance <= thresholds.NEAR
     ]
     parts = [each for each, _ in near]
     total, share = seen.together(parts)
     moved = sum(floor.bytes or 0.0 for _, floor in near)
-    if moved < LARGER_THAN_CACHES or share < LARGE:
+    if moved < thresholds.LARGER_THAN_CACHES or share < thresholds.LARGE:
         return
     least = sum(floor.floor or 0.0 for _, floor in near)
     yield found(

@@ -6,18 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from inferlens.analysis.findings import thresholds
 from inferlens.analysis.findings.rule import Finding, found, rule
-from inferlens.analysis.findings.thresholds import (
-    ALLOCATING,
-    COMMUNICATION,
-    COPIES,
-    ELEMENTWISE,
-    FILLED,
-    LOADER,
-    ONE_KERNEL,
-    SYNCHRONISING,
-    WITHOUT_TENSOR_CORES,
-)
 from inferlens.stats.host_bound import gpu_waits
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.columns import SECOND
@@ -53,7 +43,7 @@ class TraceEvidence:
 def data_loader(seen: TraceEvidence) -> Iterator[Finding]:
     """The loader works while no GPU does."""
     time = seen.parts["data loader"]
-    if time > LOADER * seen.step:
+    if time > thresholds.LOADER * seen.step:
         yield seen.found("{step} goes to the data loader while no GPU works.", time)
 
 
@@ -83,7 +73,7 @@ def synchronises(seen: TraceEvidence) -> Iterator[Finding]:
     """The host waits for the GPU, which then waits for the host."""
     trace, time = seen.analysis.trace, seen.idle["synchronising"]
     rows = synchronising(trace)
-    if time > SYNCHRONISING * seen.step and len(rows):
+    if time > thresholds.SYNCHRONISING * seen.step and len(rows):
         links = seen.analysis.launch_links
         place = links.innermost(trace.thread[rows], trace.begin[rows], Category.OPERATOR)
         names = trace.names_of(trace.scopes.row[place[place >= 0]])
@@ -110,7 +100,7 @@ def tensor_cores_unused(seen: TraceEvidence) -> Iterator[Finding]:
     could[launched] = costs.eligible[costs.operator[launched]]
     unused = float(durations[could & costs.tells_tensor_cores & ~costs.uses_tensor_cores].sum())
     time = unused / max(float(durations.sum()), 1.0) * (seen.parts["kernel"] or 0.0)
-    if time > WITHOUT_TENSOR_CORES * seen.step:
+    if time > thresholds.WITHOUT_TENSOR_CORES * seen.step:
         yield seen.found("Kernels that could use them and do not, as their names tell, take {step}.", time)
 
 
@@ -118,7 +108,7 @@ def tensor_cores_unused(seen: TraceEvidence) -> Iterator[Finding]:
 def copies(seen: TraceEvidence) -> Iterator[Finding]:
     """Copies that no kernel runs beside."""
     time = seen.parts["copy"]
-    if time > COPIES * seen.step:
+    if time > thresholds.COPIES * seen.step:
         rows = [row for row in seen.kernels if row["kind"] == "copy"]
         pageable = any("Pageable" in row["name"] for row in rows)
         how = "from and to pinned memory (pin_memory, non_blocking=True)"
@@ -132,7 +122,7 @@ def copies(seen: TraceEvidence) -> Iterator[Finding]:
 def communication(seen: TraceEvidence) -> Iterator[Finding]:
     """Communication that no kernel runs beside."""
     time = seen.parts["communication"]
-    if time > COMMUNICATION * seen.step:
+    if time > thresholds.COMMUNICATION * seen.step:
         yield seen.found("{step} goes to communication while no other kernel runs.", time)
 
 
@@ -150,7 +140,7 @@ def allocations(seen: TraceEvidence) -> Iterator[Finding]:
     for low, high in zip(steps.host_begin.tolist(), steps.host_end.tolist(), strict=True):
         inside |= (trace.begin[rows] >= low) & (trace.begin[rows] < high)
     time = float(trace.duration[rows[inside]].sum()) / max(len(steps), 1) / SECOND
-    if time > ALLOCATING * seen.step:
+    if time > thresholds.ALLOCATING * seen.step:
         yield seen.found("{calls:#call} that allocate or free take {step}.", time, calls=int(inside.sum()))
 
 
@@ -159,7 +149,7 @@ def elementwise(seen: TraceEvidence) -> Iterator[Finding]:
     """Kernels that do little but read and write memory."""
     rows = [row for row in seen.kernels if any(part in row["name"] for part in _ELEMENTWISE_NAMES)]
     time = sum(row["total"] for row in rows) / seen.tables_of
-    if seen.kernel_time and time > ELEMENTWISE * seen.kernel_time:
+    if seen.kernel_time and time > thresholds.ELEMENTWISE * seen.kernel_time:
         yield seen.found(
             "{of_kernels:percent} of the kernels' time ({time:duration} of a step) is in elementwise kernels, which do "
             "little but read and write memory.",
@@ -179,7 +169,7 @@ def one_kernel(seen: TraceEvidence) -> Iterator[Finding]:
         return
     first = rows[0]
     share = first["total"] / sum(row["total"] for row in rows)
-    if share > ONE_KERNEL:
+    if share > thresholds.ONE_KERNEL:
         name = first["name"] if len(first["name"]) <= _LONGEST else first["name"][: _LONGEST - 1] + "…"
         yield seen.found(
             "{name} takes {of_kernels:percent} of the kernels' time in {calls:#call}.",
@@ -191,7 +181,11 @@ def one_kernel(seen: TraceEvidence) -> Iterator[Finding]:
 def gpu_not_filled(seen: TraceEvidence) -> Iterator[Finding]:
     """A GPU that sets the pace, with too few blocks for its multiprocessors."""
     for gpu in seen.analysis.gpu_use if seen.bound == "GPU" else ():
-        if gpu.sm_efficiency is not None and gpu.utilization and gpu.sm_efficiency < FILLED * gpu.utilization:
+        if (
+            gpu.sm_efficiency is not None
+            and gpu.utilization
+            and gpu.sm_efficiency < thresholds.FILLED * gpu.utilization
+        ):
             yield seen.found(
                 "GPU {device} runs kernels for {busy:percent} of the time, with blocks for only {filled:percent} of "
                 "its multiprocessors.",

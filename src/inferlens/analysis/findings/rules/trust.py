@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from inferlens.analysis.findings import thresholds
 from inferlens.analysis.findings.evidence import Evidence, Part
 from inferlens.analysis.findings.names import longest, part, short, where
 from inferlens.analysis.findings.rule import Finding, found, rule
-from inferlens.analysis.findings.thresholds import (
-    COST,
-    FASTER,
-    GPU_COST,
-    LAYER_LOSS,
-    LAYER_SPREAD,
-    MANY,
-    OVERLAP,
-    RUN_SPREAD,
-    UNKNOWN,
-)
 
 _MACHINE = "Look for what else runs on the machine; more --runs."
 
@@ -34,9 +24,9 @@ def doubtful_profile(seen: Evidence) -> Iterator[Finding]:
     account = seen.table.reconciliation if seen.table else None
     if account and account.cost is not None and account.unprofiled:
         why = ""
-        if account.cost >= COST and (account.cost_low or account.cost) >= COST:
+        if account.cost >= thresholds.COST and (account.cost_low or account.cost) >= thresholds.COST:
             why = "Profiling takes time itself, or the machine was busier."
-        elif account.cost <= FASTER and (account.cost_high or account.cost) <= FASTER:
+        elif account.cost <= thresholds.FASTER and (account.cost_high or account.cost) <= thresholds.FASTER:
             why = "Profiling speeds nothing up: something else slowed the unprofiled calls down."
         if why:
             yield found(
@@ -45,7 +35,7 @@ def doubtful_profile(seen: Evidence) -> Iterator[Finding]:
                 {"cost": account.cost, "profiled": account.whole.median, "untouched": account.unprofiled},
                 subject="the layers",
             )
-    if seen.latency and seen.busy >= GPU_COST * seen.latency:
+    if seen.latency and seen.busy >= thresholds.GPU_COST * seen.latency:
         yield found(
             "The kernels' profile is doubtful: the GPU works {busy:duration} in a profiled run, and a whole unprofiled "
             "call takes {latency:duration}.",
@@ -68,7 +58,7 @@ def not_attributed(seen: Evidence) -> Iterator[Finding]:
         if not each.layer.modules and not each.inserted and each.family not in ("reformat", "cast", "copy")
     ]
     total, share = seen.together(parts)
-    if parts and share >= UNKNOWN:
+    if parts and share >= thresholds.UNKNOWN:
         layers = seen.layered.layers if seen.layered else None
         why = short(layers.absent["modules"]).rstrip(".") if layers and "modules" in layers.absent else ""
         yield found(
@@ -90,7 +80,7 @@ def unstable(seen: Evidence) -> Iterator[Finding]:
     whole = seen.table.reconciliation.whole if seen.table else None
     if whole is None or whole.p95 is None or whole.median <= 0:
         return
-    if whole.p95 >= RUN_SPREAD * whole.median:
+    if whole.p95 >= thresholds.RUN_SPREAD * whole.median:
         yield found(
             "Profiled runs vary: their 95th percentile is {p95:duration}, {times:ratio} their median of "
             "{median:duration}.",
@@ -98,7 +88,7 @@ def unstable(seen: Evidence) -> Iterator[Finding]:
             subject="the runs", hint=_MACHINE, times=whole.p95 / whole.median,
         )  # fmt: skip
         return
-    varying = [(spread, each) for each in seen.parts if (spread := _spread(each, LAYER_LOSS * whole.median))]
+    varying = [(spread, each) for each in seen.parts if (spread := _spread(each, thresholds.LAYER_LOSS * whole.median))]
     if not varying:
         return
     (p95, middle), worst = max(varying, key=lambda pair: pair[0][0] - pair[0][1])
@@ -107,7 +97,7 @@ def unstable(seen: Evidence) -> Iterator[Finding]:
         "{layers:#layer} {layers:varies|vary} and {layers:takes|take} {share:percent} of a run: the 95th percentile of "
         "{name} is {p95:duration}, {times:ratio} its median of {median:duration}.",
         {"p95": p95, "median": middle, "layers": len(varying)},
-        subject=part(worst), share=share, hint=_MACHINE if share >= MANY else "", name=part(worst), times=p95 / middle,
+        subject=part(worst), share=share, hint=_MACHINE if share >= thresholds.MANY else "", name=part(worst), times=p95 / middle,
     )  # fmt: skip
 
 
@@ -116,7 +106,7 @@ def _spread(of: Part, least: float) -> tuple[float, float] | None:
     times = of.row.times
     if times is None or times.p95 is None or times.median <= 0:
         return None
-    far = times.p95 >= LAYER_SPREAD * times.median and times.p95 - times.median >= least
+    far = times.p95 >= thresholds.LAYER_SPREAD * times.median and times.p95 - times.median >= least
     return (times.p95, times.median) if far else None
 
 
@@ -132,7 +122,7 @@ def overlap(seen: Evidence) -> Iterator[Finding]:
     if seen.table and seen.table.reconciliation.overlaps:
         account = seen.table.reconciliation
         over = seen.share(-account.outside.typical)
-        if over >= OVERLAP:
+        if over >= thresholds.OVERLAP:
             yield found(
                 "Layers overlap: they add up to {layers:duration} in a run of {whole:duration}.",
                 {"layers": account.layers.typical, "whole": account.whole.typical},
@@ -140,7 +130,7 @@ def overlap(seen: Evidence) -> Iterator[Finding]:
             )  # fmt: skip
     total, share, _ = seen.on_the_gpu(seen.launched)
     streams = {each.kernel.stream for each in seen.launched if each.kernel.stream is not None}
-    if len(streams) > 1 and share >= 1 + OVERLAP:
+    if len(streams) > 1 and share >= 1 + thresholds.OVERLAP:
         yield found(
             "Kernels overlap on {streams:#stream}: they add up to {kernels:duration} while the GPU is busy for "
             "{busy:duration}.",
