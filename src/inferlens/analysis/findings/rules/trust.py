@@ -97,7 +97,8 @@ def unstable(seen: Evidence) -> Iterator[Finding]:
         "{layers:#layer} {layers:varies|vary} and {layers:takes|take} {share:percent} of a run: the 95th percentile of "
         "{name} is {p95:duration}, {times:ratio} its median of {median:duration}.",
         {"p95": p95, "median": middle, "layers": len(varying)},
-        subject=part(worst), share=share, hint=_MACHINE if share >= thresholds.MANY else "", name=part(worst), times=p95 / middle,
+        subject=part(worst), share=share, hint=_MACHINE if share >= thresholds.MANY else "",
+        name=part(worst), times=p95 / middle,
     )  # fmt: skip
 
 
