@@ -143,10 +143,10 @@ def test_onnxruntime_own_times_of_nodes_with_graphs_inside() -> None:
 
     events = [event("If", 10, 100), event("Conv", 20, 30), event("Conv", 60, 40), event("Relu", 110, 5)]
     timed = by_node([(0, events)])
-    assert [(node.first.name, node.times[0], node.calls[0]) for node in timed] == [
+    assert [(first.name, taken.times[0], taken.calls[0]) for first, taken in timed] == [
         ("If", pytest.approx(30e-6), 1), ("Conv", pytest.approx(70e-6), 2), ("Relu", pytest.approx(5e-6), 1),
     ]  # fmt: skip
-    assert timed[1].begins[0] == pytest.approx(20e-6)
+    assert timed[1][1].begins[0] == pytest.approx(20e-6)
 
 
 @pytest.mark.parametrize("label", ["onnxruntime:cpu", "openvino:cpu"])

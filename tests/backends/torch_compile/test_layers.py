@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.backends.profiling.operator_layers import Taken
+from inferlens.backends.profiling.layer_runs import Taken
 from inferlens.backends.profiling.traced_runs import TracedOperator
 from inferlens.backends.torch_compile.layers import InductorNames
 from inferlens.backends.torch_compile.provenance import (
@@ -219,7 +219,7 @@ def named(
     taken: dict[Any, Taken] = {}
     for place, (call, operator) in enumerate(names.calls(run)):
         operator.begin = place
-        taken.setdefault(call, Taken()).add(0, operator, on_gpu=False)
+        taken.setdefault(call, Taken()).add(0, operator.time, operator.begin)
     return [
         (each.name, each.modules, taken[call].calls[0]) for call, each in names.named(taken).items()
     ], names.absent()

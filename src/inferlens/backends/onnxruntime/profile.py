@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from inferlens.backends.onnx.fusion import Fusion
 from inferlens.backends.onnx.modules import modules_among, operators_among, origins
-from inferlens.backends.profiling.layer_runs import clocked_runs
+from inferlens.backends.profiling.layer_runs import Taken, clocked_runs
 from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer, Layers, Tensor
 
@@ -62,15 +62,6 @@ class ProfileEvent(Struct):
         return self.name, self.args.node_index, self.args.op_name
 
 
-class Timed(Struct):
-    """One node in all runs: its first event, and by run its own seconds, when it began and its calls."""
-
-    first: ProfileEvent
-    times: dict[int, float] = {}
-    begins: dict[int, float] = {}
-    calls: dict[int, int] = {}
-
-
 def ask_for_profile(settings: Any, folder: Path) -> None:
     """Has a session, made with ``settings``, write its profile and its optimised graph into ``folder``.
 
@@ -102,7 +93,7 @@ def layers_of(runner: Any, loaded: Any, folder: Path, path: Path, feed: Any, run
     timed = by_node(runs_of(events, runs))
     graph = origins(path)
     fusion = Fusion(graph, origins(folder / OPTIMISED))
-    layers = tuple(layer(each, fusion, runs) for each in timed)
+    layers = tuple(layer(*each, fusion, runs) for each in timed)
     lost = sum(not each.modules and "inserted" not in each.details for each in layers)
     absent = {"modules": graph.absent or UNNAMED.format(lost)} if graph.absent or lost else {}
     return clocked.layers(layers, clock=CLOCK, absent=absent | ({"sum": SIDE_BY_SIDE} if parallel else {}))
@@ -128,15 +119,13 @@ def runs_of(events: list[ProfileEvent], runs: int) -> list[tuple[int, list[Profi
     return found
 
 
-def by_node(runs: list[tuple[int, list[ProfileEvent]]]) -> list[Timed]:
-    """The nodes in the order in which they first began, each with its own times."""
-    found: dict[tuple[str, str, str], Timed] = {}
+def by_node(runs: list[tuple[int, list[ProfileEvent]]]) -> list[tuple[ProfileEvent, Taken]]:
+    """The first event of each node, in the order in which they first began, with the node's own times."""
+    found: dict[tuple[str, str, str], tuple[ProfileEvent, Taken]] = {}
     for number, (begin, events) in enumerate(runs):
         for event, own in zip(events, own_durations(events), strict=True):
-            node = found.setdefault(event.key, Timed(event))
-            node.times[number] = node.times.get(number, 0.0) + own / 1e6
-            node.begins.setdefault(number, (event.ts - begin) / 1e6)
-            node.calls[number] = node.calls.get(number, 0) + 1
+            _, taken = found.setdefault(event.key, (event, Taken()))
+            taken.add(number, own / 1e6, (event.ts - begin) / 1e6)
     return list(found.values())
 
 
@@ -154,14 +143,13 @@ def own_durations(events: list[ProfileEvent]) -> list[int]:
     return own
 
 
-def layer(timed: Timed, fusion: Fusion, runs: int) -> Layer:
+def layer(first: ProfileEvent, taken: Taken, fusion: Fusion, runs: int) -> Layer:
     """One node's layer."""
-    arguments = timed.first.args
-    name = timed.first.name.removesuffix(ENDING)
+    arguments = first.args
+    name = first.name.removesuffix(ENDING)
     nodes = fusion.sources(name)
     inserted = fusion.inserted(name)
     ran = fusion.node(name, arguments.op_name)
-    numbers = range(runs)
     return Layer(
         name=name,
         kind=arguments.op_name,
@@ -170,9 +158,7 @@ def layer(timed: Timed, fusion: Fusion, runs: int) -> Layer:
         inputs=tensors(arguments.input_type_shape, ran.inputs if ran else (), fusion.written),
         outputs=tensors(arguments.output_type_shape, ran.outputs if ran else ()),
         details={"provider": arguments.provider} | ({"inserted": INSERTED} if inserted else {}),
-        times=tuple(timed.times.get(number, 0.0) for number in numbers),
-        begins=tuple(timed.begins.get(number, 0.0) for number in numbers),
-        calls=max(timed.calls.values()),
+        **taken.timing(runs),
     )
 
 

@@ -31,6 +31,35 @@ def check_level(preparation: Preparation) -> None:
         )
 
 
+class Taken(Struct):
+    """What a layer took in each run: seconds, when it first began, how many calls; and the names of its kernels."""
+
+    times: dict[int, float] = {}
+    begins: dict[int, float] = {}
+    calls: dict[int, int] = {}
+    kernels: dict[str, None] = {}
+
+    def add(self, run: int, time: float, begin: float, calls: int = 1) -> None:
+        """One call in one run, or several."""
+        self.times[run] = self.times.get(run, 0.0) + time
+        self.begins.setdefault(run, begin)
+        self.calls[run] = self.calls.get(run, 0) + calls
+
+    def join(self, other: Taken) -> None:
+        """What another call, later in each run, took."""
+        for run, seconds in other.times.items():
+            self.add(run, seconds, other.begins[run], other.calls[run])
+        self.kernels.update(other.kernels)
+
+    def timing(self, runs: int) -> dict[str, Any]:
+        """The part of a layer that is about time."""
+        return {
+            "times": tuple(self.times.get(run, 0.0) for run in range(runs)),
+            "begins": tuple(self.begins.get(run, 0.0) for run in range(runs)),
+            "calls": max(self.calls.values()),
+        }
+
+
 class Runnable(Protocol):
     """What can be run: a runner, or anything else with these two of its methods."""
 

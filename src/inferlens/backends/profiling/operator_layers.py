@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from inferlens.backends.abilities import Origin
 from inferlens.backends.profiling.kernel_origins import MatchedKernel
-from inferlens.backends.profiling.layer_runs import NO_RUNS, Runnable
+from inferlens.backends.profiling.layer_runs import NO_RUNS, Runnable, Taken
 from inferlens.backends.profiling.traced_runs import GPU_CLOCK, HOST_CLOCK, TracedOperator, one_run, trace_runs
 from inferlens.record.layer_profile import Layer, Layers, Tensor
 
@@ -40,34 +40,6 @@ class NamedLayer(Struct, frozen=True):
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
     inserted: str = ""
-
-
-class Taken(Struct):
-    """What a layer took in each run: seconds, when it first began, how many calls; and the names of its kernels."""
-
-    times: dict[int, float] = {}
-    begins: dict[int, float] = {}
-    calls: dict[int, int] = {}
-    kernels: dict[str, None] = {}
-
-    def add(self, run: int, operator: TracedOperator, *, on_gpu: bool) -> None:
-        """One call in one run; on a GPU its time is that of its kernels."""
-        kernels = list(operator.launched()) if on_gpu else []
-        begin = max(min((each.begin for each in kernels), default=0), 0) / 1e9 if on_gpu else operator.begin
-        time = sum(each.time for each in kernels) / 1e9 if on_gpu else operator.time
-        self._add(run, time, begin, 1)
-        self.kernels.update(dict.fromkeys(each.launched.name for each in kernels))
-
-    def join(self, other: Taken) -> None:
-        """What another call, later in each run, took."""
-        for run, time in other.times.items():
-            self._add(run, time, other.begins[run], other.calls[run])
-        self.kernels.update(other.kernels)
-
-    def _add(self, run: int, time: float, begin: float, calls: int) -> None:
-        self.times[run] = self.times.get(run, 0.0) + time
-        self.begins.setdefault(run, begin)
-        self.calls[run] = self.calls.get(run, 0) + calls
 
 
 class OperatorNames(ABC):
@@ -146,7 +118,11 @@ def _take(
     """Adds what the layers of a run took; on a GPU they are those that launch kernels."""
     calls = [each for each in names.calls(root) if not on_gpu or any(each[1].launched())]
     for call, operator in calls:
-        taken.setdefault(call, Taken()).add(run, operator, on_gpu=on_gpu)
+        each = taken.setdefault(call, Taken())
+        kernels = list(operator.launched()) if on_gpu else []
+        begin = max(min(event.begin for event in kernels), 0) / 1e9 if on_gpu else operator.begin
+        each.add(run, sum(event.time for event in kernels) / 1e9 if on_gpu else operator.time, begin)
+        each.kernels.update(dict.fromkeys(event.launched.name for event in kernels))
     return calls
 
 
@@ -160,9 +136,7 @@ def _layer(known: NamedLayer, taken: Taken, runs: int) -> Layer:
         inputs=known.inputs,
         outputs=known.outputs,
         details=details | ({"inserted": known.inserted} if known.inserted else {}),
-        times=tuple(taken.times.get(run, 0.0) for run in range(runs)),
-        begins=tuple(taken.begins.get(run, 0.0) for run in range(runs)),
-        calls=max(taken.calls.values()),
+        **taken.timing(runs),
     )
 
 

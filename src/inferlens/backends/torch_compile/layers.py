@@ -12,7 +12,8 @@ from collections import Counter
 from collections.abc import Mapping
 from math import inf
 
-from inferlens.backends.profiling.operator_layers import Call, NamedLayer, OperatorNames, Taken, numbered, outermost
+from inferlens.backends.profiling.layer_runs import Taken
+from inferlens.backends.profiling.operator_layers import Call, NamedLayer, OperatorNames, numbered, outermost
 from inferlens.backends.profiling.traced_runs import TracedOperator
 from inferlens.backends.torch_compile.provenance import GRAPH, CodeCall, Compiler
 

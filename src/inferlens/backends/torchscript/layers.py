@@ -16,8 +16,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.backends.profiling.layer_runs import Runnable
-from inferlens.backends.profiling.operator_layers import Call, NamedLayer, OperatorNames, Taken, numbered, outermost
+from inferlens.backends.profiling.layer_runs import Runnable, Taken
+from inferlens.backends.profiling.operator_layers import Call, NamedLayer, OperatorNames, numbered, outermost
 from inferlens.backends.profiling.traced_runs import SPAN, TracedOperator, one_run
 from inferlens.backends.torchscript.graph import (
     INSERTED,
