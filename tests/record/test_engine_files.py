@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
-from inferlens.record.engine_files import INFORMATION, LATENCY, engine_files
 from inferlens.record.layer_profile import Layer, Profile
-from inferlens.record.profile_store import save
+from inferlens.record.profile_store import INFORMATION, LATENCY, engine_files, save
 from tests.analysis.profile.samples import eager, failed, layer, profile
 from tests.views.samples import case
 
@@ -76,31 +74,13 @@ def read(folder: Path, name: str) -> Any:
     return json.loads((folder / name).read_text())
 
 
-def test_latency_has_the_milliseconds_of_every_run(tmp_path: Path) -> None:
+def test_milliseconds_of_every_run_and_what_the_inspector_says(tmp_path: Path) -> None:
     save(tmp_path, engine())
     assert read(tmp_path, LATENCY) == {
         REFORMAT: [0.038912, 0.021504, 0.009216],
         CONVOLUTION: [0.038912, 0.031744, 0.026624],
     }
-
-
-def test_information_is_what_the_inspector_told(tmp_path: Path) -> None:
-    save(tmp_path, engine())
     assert read(tmp_path, INFORMATION) == {"Layers": inspected(), "Bindings": BINDINGS}
-
-
-def test_the_loops_of_such_scripts_work(tmp_path: Path) -> None:
-    """A table of name, dimensions and mean latency; and each layer's type by its name."""
-    save(tmp_path, engine())
-    latency, information = read(tmp_path, LATENCY), read(tmp_path, INFORMATION)
-    types = {each["Name"]: each["LayerType"] for each in information["Layers"]}
-    rows = [
-        (each["Name"], each["Inputs"][0]["Dimensions"], each["Outputs"][0]["Dimensions"],
-         sum(latency[each["Name"]]) / len(latency[each["Name"]]))
-        for each in information["Layers"]
-    ]  # fmt: skip
-    assert types[CONVOLUTION] == "CaskConvolution"
-    assert rows[1] == (CONVOLUTION, [1, 3, 224, 224], [1, 64, 55, 55], pytest.approx(0.03242667))
 
 
 def test_low_verbosity_leaves_names(tmp_path: Path) -> None:
@@ -111,8 +91,8 @@ def test_low_verbosity_leaves_names(tmp_path: Path) -> None:
 def test_layers_of_one_name_keep_a_number_for_every_run() -> None:
     made = engine()
     assert made.layers
-    twins = tuple(msgspec.structs.replace(each, name='same "name"\n<b>') for each in made.layers.layers)
-    files = engine_files(msgspec.structs.replace(made, layers=msgspec.structs.replace(made.layers, layers=twins)))
+    same = tuple(msgspec.structs.replace(each, name='same "name"\n<b>') for each in made.layers.layers)
+    files = engine_files(msgspec.structs.replace(made, layers=msgspec.structs.replace(made.layers, layers=same)))
     assert {name: len(times) for name, times in json.loads(files[LATENCY]).items()} == {
         'same "name"\n<b>': 3, 'same "name"\n<b> #2': 3,
     }  # fmt: skip

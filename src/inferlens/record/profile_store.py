@@ -1,26 +1,37 @@
 """Profiles on disk: ``<output>/<model>/<case>/profile-layer.json``, beside the record of the same case.
 
-Beside the layers of a TensorRT engine lie ``trt_layer_latency.json`` and ``trt_engine_info.json``, for scripts that
-read these. Reading is lenient: a file that is no profile is a problem in the answer, and the others are shown. Of each
-case at each level on each machine the latest profile counts.
+Reading is lenient: a file that is no profile is a problem in the answer, and the others are shown. Of each case at each
+level on each machine the latest profile counts.
+
+Beside the layers of an engine lie two files for scripts, of those layers that have the words of the engine's inspector:
+``trt_layer_latency.json`` has the milliseconds of every run by a layer's name, ``trt_engine_info.json`` what the
+inspector says (``get_engine_information`` in JSON), and the names of the engine's inputs and outputs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from inferlens.errors import InferlensError
 from inferlens.record import layer_profile, record
-from inferlens.record.engine_files import INFORMATION, LATENCY, engine_files
 from inferlens.record.files import PACKED, read_unpacked, write_whole
-from inferlens.record.layer_profile import Level, Profile
+from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import RECORD, files_under
 
 PROFILES = "profile-*.json"
+LATENCY = "trt_layer_latency.json"
+INFORMATION = "trt_engine_info.json"
+INSPECTOR = "inspector"  # the detail of a layer, and below the fact of a profile, that these files are made from
+BINDINGS = "engine_bindings"
 HINT = "inferlens profile MODEL"
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -29,32 +40,46 @@ class LoadedProfiles:
 
     Attributes:
         profiles: all of them.
-        records: by a profile's id, the record of its case that was timed untouched, where that lies beside it.
-        folders: by a profile's id, where it lies.
+        records: by a profile's id, the record of its case timed without profiling, where that lies beside it.
         problems: what could not be read, a sentence each.
     """
 
     profiles: list[Profile] = field(default_factory=list)
     records: dict[str, Record] = field(default_factory=dict)
-    folders: dict[str, Path] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-
-
-def name_of(level: Level) -> str:
-    """Name of the file that keeps a profile of that level."""
-    return f"profile-{level}.json"
 
 
 def save(folder: Path, made: Profile) -> None:
     """Writes a profile into its case's folder, whole or not at all, and the files of an engine's layers beside it."""
-    write_whole(folder / name_of(made.level), layer_profile.encode(made))
+    write_whole(folder / f"profile-{made.level}.json", layer_profile.encode(made))
     if made.level == "layer":
-        files = engine_files(made)
-        for name in (LATENCY, INFORMATION):
-            if name in files:
-                write_whole(folder / name, files[name])
-            else:  # those of an earlier profile would be taken for this one's
-                (folder / name).unlink(missing_ok=True)
+        for name in (LATENCY, INFORMATION):  # those of an earlier profile would be taken for this one's
+            (folder / name).unlink(missing_ok=True)
+        for name, data in engine_files(made).items():
+            write_whole(folder / name, data)
+
+
+def engine_files(profile: Profile) -> dict[str, bytes]:
+    """The two files by name; empty for a profile that is of no engine.
+
+    A layer that is not timed has an empty list. Layers of the same name are told apart by ``#2``, ``#3`` and so on, so
+    that each list has a number for every run.
+    """
+    layers = [layer for layer in (profile.layers.layers if profile.layers else ()) if INSPECTOR in layer.details]
+    latency: dict[str, list[float]] = {}
+    for layer in layers:
+        name, number = layer.name, 1
+        while name in latency:
+            number += 1
+            name = f"{layer.name} #{number}"
+        latency[name] = [round(time * 1e3, 9) for time in layer.times]
+    bindings = profile.facts.get(BINDINGS)
+    information = {
+        "Layers": [layer.details[INSPECTOR] for layer in layers],
+        "Bindings": bindings if isinstance(bindings, list) else [],
+    }
+    files = {LATENCY: latency, INFORMATION: information} if layers else {}
+    return {name: msgspec.json.format(msgspec.json.encode(data), indent=4) + b"\n" for name, data in files.items()}
 
 
 def load_profiles(paths: Iterable[Path | str]) -> LoadedProfiles:
@@ -83,30 +108,23 @@ def latest(profiles: Sequence[Profile]) -> list[Profile]:
 
 
 def _load(file: Path, loaded: LoadedProfiles) -> None:
-    try:
-        made = layer_profile.decode(read_unpacked(file))
-    except OSError as error:
-        loaded.problems.append(f"{file} cannot be read: {error.strerror}.")
-    except InferlensError as error:
-        loaded.problems.append(f"{file} was left out. {error}")
-    else:
-        if made.id not in loaded.folders:
-            loaded.profiles.append(made)
-            loaded.folders[made.id] = file.parent
-            for end in PACKED:
-                _load_record(file.with_name(RECORD + end), made, loaded)
-
-
-def _load_record(file: Path, made: Profile, loaded: LoadedProfiles) -> None:
-    """The record beside a profile, if it is the one that the profile names."""
-    try:
-        found = record.decode(read_unpacked(file))
-    except FileNotFoundError:
+    """A profile, and the record beside it, if it is the one that the profile names."""
+    made = _read(file, layer_profile.decode, loaded)
+    if made is None or any(made.id == each.id for each in loaded.profiles):
         return
+    loaded.profiles.append(made)
+    for beside in (file.with_name(RECORD + end) for end in PACKED):
+        found = _read(beside, record.decode, loaded) if beside.exists() else None
+        if found and (found.id, found.case) == (made.record, made.case):
+            loaded.records[made.id] = found
+
+
+def _read(file: Path, decode: Callable[[bytes], T], loaded: LoadedProfiles) -> T | None:
+    """What a file holds; ``None``, and a problem, where it cannot be read."""
+    try:
+        return decode(read_unpacked(file))
     except OSError as error:
         loaded.problems.append(f"{file} cannot be read: {error.strerror}.")
     except InferlensError as error:
         loaded.problems.append(f"{file} was left out. {error}")
-    else:
-        if found.id == made.record and found.case == made.case:
-            loaded.records[made.id] = found
+    return None

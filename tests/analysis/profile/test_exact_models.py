@@ -7,24 +7,21 @@ import functools
 import io
 import itertools
 import json
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree as Xml
 
 import msgspec
 import numpy as np
 import pytest
 import torch
-from rich.cells import cell_len
 from torch import nn
 
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers, Profile, decode, encode
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.spec.case import TensorSpec
-from inferlens.views.profiled import boxes, layers, modules, perfetto
+from inferlens.views.profiled import layers, modules, perfetto
 from inferlens.views.profiled.cases import Profiled, groups, of_level
 from inferlens.views.table import render
 from tests.analysis.profile.samples import profile
@@ -281,52 +278,13 @@ def test_modules_and_what_belongs_to_none_add_up_to_the_whole(kind: Any) -> None
         assert top == pytest.approx(float(mine[0]["typical"]))
 
 
-# Names, in every view
+# Names
 
 
 def test_every_backend_traces_every_name() -> None:
     for label, told in of(Named):
         assert {module for layer in told.layers for module in layer.modules} >= set(NAMES), label
     assert set(tree(Named)) == set(NAMES)
-
-
-@pytest.mark.parametrize("table", [layers, modules])
-def test_names_in_the_terminal(table: Any) -> None:
-    text = drawn(table, Named, "table")
-    assert max(map(cell_len, text.splitlines())) <= 120
-    assert all(line.isprintable() for line in text.splitlines())
-    assert "with spaces" in text
-    assert "lines and tabs" in text
-
-
-@pytest.mark.parametrize("table", [layers, modules])
-def test_names_in_markdown(table: Any) -> None:
-    text = drawn(table, Named, "markdown")
-    assert not re.search(r"(?<!\\)<b>", text)
-    tables = [line for line in text.splitlines() if line.startswith("|")]
-    bars = {len(re.findall(r"(?<!\\)\|", line)) for line in tables}
-    assert len(bars) == 1
-    assert max(map(len, tables)) < 2000
-
-
-def test_names_in_csv_and_json() -> None:
-    rows = list(csv.DictReader(io.StringIO(drawn(modules, Named, "csv"))))
-    assert {row["module"] for row in rows} >= set(NAMES)
-    told = json.loads(drawn(layers, Named, "json"))["cases"]
-    for each in told:
-        assert {module for row in each["rows"] for module in row["modules"]} >= set(NAMES)
-
-
-def test_names_in_a_plot() -> None:
-    pytest.importorskip("altair")
-    pytest.importorskip("vl_convert")
-    root = Xml.fromstring(boxes.render(flat(Named), "svg"))
-    shown = "".join(root.itertext())
-    assert "<b>tag</b> &lt;" in shown
-    assert "lines and tabs" in shown
-    page = boxes.render(flat(Named), "html")
-    assert isinstance(page, str)
-    assert "<b>tag" not in page.rpartition("</script>")[0].rpartition("<script")[0]
 
 
 # Time stamps
@@ -353,10 +311,3 @@ def test_a_trace_has_every_run_and_all_of_every_layer(kind: Any) -> None:
                 run = runs[event["args"]["run"] - 1]
                 assert end - begin == pytest.approx(time * 1e9, abs=2)
                 assert run[0] <= begin
-
-
-def test_a_traces_modules_are_those_of_the_model() -> None:
-    trace = checked(perfetto.render(perfetto.every_level(LoadedProfiles(profiles=list(seen(Named))))))
-    found = [event for event in trace["traceEvents"] if event.get("cat") == "modules" and event["args"]["run"] == 1]
-    told = {event["args"].get("module") for event in found} - {None}
-    assert told == set(NAMES)
