@@ -10,7 +10,7 @@ from inferlens.cli import options
 
 DEPTH = "How deep modules are unfolded. [dim]Default: to about 40 rows in tables, all in CSV and JSON.[/dim]"
 REFERENCE = "The case of the first column, such as 'onnxruntime:cpu fp32'. \
-[dim]Default: pytorch fp32, or else the first that ran.[/dim]"
+[dim]Default: the plain one that outputs were checked against, or else the first that ran.[/dim]"
 LEVEL = "Whose times are shown: layer or kernel. [dim]Default: kernel if all that ran have kernels traced to modules, \
 or else layer.[/dim]"
 FUSED = "Layers fused from several modules: whole (to the deepest module that contains them) or split (equally)."
