@@ -12,7 +12,7 @@ import msgspec
 from inferlens.record.layer_profile import Level, Profile
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.views.profiled import kernels, layers, modules, roofline
-from inferlens.views.profiled.cases import Profiled, groups, of_level
+from inferlens.views.profiled.cases import ProfiledCase, groups, of_level
 from inferlens.views.table import Document, render
 from tests.analysis.profile.samples import unprofiled
 
@@ -25,7 +25,7 @@ def loaded(*profiles: Profile, median: float | None = 6e-3, **fields: Any) -> Lo
     return LoadedProfiles(profiles=list(profiles), records=records)
 
 
-def cases(*profiles: Profile, level: Level | None = None, median: float | None = 6e-3) -> list[Profiled]:
+def cases(*profiles: Profile, level: Level | None = None, median: float | None = 6e-3) -> list[ProfiledCase]:
     return of_level(loaded(*profiles, median=median), level)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from inferlens.analysis.profile.layers import Array, ProfilingCost, Runs, Times, are_times, profiling_cost, runs_of
+from inferlens.analysis.profile.layers import Array, ProfilingCost, Runs, RunTimes, are_times, profiling_cost, runs_of
 from inferlens.errors import check_choice
 from inferlens.record.kernel_profile import Kernel, Kernels
 from inferlens.record.layer_profile import Profile
@@ -58,7 +58,7 @@ class KernelRow(Struct, frozen=True, kw_only=True):
     name: str
     kind: str
     calls: int
-    times: Times | None
+    times: RunTimes | None
     of_busy: float | None
     layers: tuple[str, ...]
     modules: tuple[str, ...]
@@ -89,10 +89,10 @@ class GpuAccount(ProfilingCost, frozen=True, kw_only=True):
         without_tensor_cores: of those that say they do not, of copies and fills.
     """
 
-    kernels: Times
-    busy: Times
-    idle: Times
-    overlap: Times
+    kernels: RunTimes
+    busy: RunTimes
+    idle: RunTimes
+    overlap: RunTimes
     calls: int
     launches: int
     attributed: float
@@ -114,12 +114,12 @@ class KernelTable:
     account: GpuAccount
     runs: Runs
 
-    def sum_of(self, rows: Iterable[KernelRow]) -> Times:
+    def sum_of(self, rows: Iterable[KernelRow]) -> RunTimes:
         """What some of the rows add up to, run by run."""
         of = {row.place: members for row, members in zip(self.rows, self.members, strict=True)}
         return self.runs.of_layers(place for row in rows for place in of[row.place])
 
-    def share_of_busy(self, times: Times) -> float | None:
+    def share_of_busy(self, times: RunTimes) -> float | None:
         """A typical time over that in which the GPU was busy."""
         return times.typical / self.account.busy.typical if self.account.busy.typical > 0 else None
 

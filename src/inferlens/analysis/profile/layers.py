@@ -33,7 +33,7 @@ _ROUNDING = 0.005  # of the whole: layers that add up to so little more than it 
 Array = NDArray[np.float64]
 
 
-class Times(Struct, frozen=True, kw_only=True):
+class RunTimes(Struct, frozen=True, kw_only=True):
     """What a time came to over the runs, in seconds.
 
     Attributes:
@@ -104,17 +104,17 @@ class Runs:
         base = self.typical(self.base)
         return self.typical(series) / base if base > 0 else None
 
-    def times(self, series: Array) -> Times:
+    def times(self, series: Array) -> RunTimes:
         """What a series, a number for each run in their order, comes to."""
         summary = summarise(series.tolist())
         assert summary is not None, "a profile without runs has no times"
         low, high = ends(median_interval(series.tolist()))
-        return Times(
+        return RunTimes(
             typical=self.typical(series), share=self.share(series), mean=summary.mean, median=summary.median,
             median_low=low, median_high=high, p95=summary.p95,
         )  # fmt: skip
 
-    def of_layers(self, places: Iterable[int]) -> Times:
+    def of_layers(self, places: Iterable[int]) -> RunTimes:
         """What the layers at these places, from 0, add up to, run by run."""
         return self.times(self.layers[list(places)].sum(axis=0))
 
@@ -140,7 +140,7 @@ class LayerRow(Struct, frozen=True, kw_only=True):
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
     calls: int
-    times: Times | None
+    times: RunTimes | None
 
 
 class ProfilingCost(Struct, frozen=True, kw_only=True):
@@ -155,7 +155,7 @@ class ProfilingCost(Struct, frozen=True, kw_only=True):
     """
 
     runs: int
-    whole: Times
+    whole: RunTimes
     unprofiled: float | None = field(name="untouched")
     cost: float | None
     cost_low: float | None
@@ -171,8 +171,8 @@ class Reconciliation(ProfilingCost, frozen=True, kw_only=True):
         untimed: how many layers have no time.
     """
 
-    layers: Times
-    outside: Times
+    layers: RunTimes
+    outside: RunTimes
     untimed: int
 
     @property
@@ -196,7 +196,7 @@ class LayerTable:
     clock: str
     runs: Runs
 
-    def sum_of(self, rows: Iterable[LayerRow]) -> Times:
+    def sum_of(self, rows: Iterable[LayerRow]) -> RunTimes:
         """What some of the rows add up to, run by run."""
         return self.runs.of_layers(row.place - 1 for row in rows)
 

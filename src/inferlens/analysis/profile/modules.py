@@ -26,7 +26,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.profile.layers import Array, Runs, Times, parts_of, timed_of
+from inferlens.analysis.profile.layers import Array, Runs, RunTimes, parts_of, timed_of
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Profile
 from inferlens.record.work import Work
@@ -85,7 +85,7 @@ class Cell(Struct, frozen=True, kw_only=True):
         untimed: a layer has no time.
     """
 
-    times: Times | None
+    times: RunTimes | None
     shared: bool = False
     untimed: bool = False
     fastest: bool = False

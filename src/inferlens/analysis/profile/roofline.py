@@ -199,13 +199,15 @@ def _with_floor(row: Floor, flops: float, size: float, compute: float, memory: f
 
 def _total(row: Floor, shares: Sequence[tuple[Floor, float]], whole: float) -> Floor:
     """``row`` with what shares of others add up to; ``whole`` is the typical time of a run."""
-    time = sum(share * each.time for each, share in shares)
+    time = sum((share * each.time for each, share in shares), 0.0)
     row = replace(row, time=time, share=time / whole if whole else None)
     known = [(each, share) for each, share in shares if each.floor is not None]
-    flops, size, won = (sum(share * getattr(each, name) for each, share in known) for name in ("flops", "bytes", "won"))
+    flops, size, won = (
+        sum((share * getattr(each, name) for each, share in known), 0.0) for name in ("flops", "bytes", "won")
+    )
 
     def made_by(bound: str) -> float:
-        return sum(share * (each.floor or 0.0) for each, share in known if each.bound == bound)
+        return sum((share * (each.floor or 0.0) for each, share in known if each.bound == bound), 0.0)
 
     return _with_floor(row, flops, size, made_by("compute"), made_by("memory"), won) if known else row
 

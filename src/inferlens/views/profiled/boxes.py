@@ -17,7 +17,7 @@ from inferlens.stats.quantiles import LEAST_FOR_P95
 from inferlens.units import milliseconds
 from inferlens.views.picture import Theme, colours_of, config, drawn
 from inferlens.views.plain import plain
-from inferlens.views.profiled.cases import TOP, Chosen, Profiled, by_time, chosen
+from inferlens.views.profiled.cases import TOP, Chosen, ProfiledCase, by_time, chosen
 from inferlens.views.profiled.layers import SORTS
 from inferlens.views.profiled.sentences import layer_name, short
 
@@ -27,7 +27,7 @@ _LONGEST_NAME = 48
 _LONGEST_LINE = 110
 
 
-def render(cases: Sequence[Profiled], format: str, *, sort: str = "time", top: int | None = None) -> str | bytes:
+def render(cases: Sequence[ProfiledCase], format: str, *, sort: str = "time", top: int | None = None) -> str | bytes:
     """The layers of each case as boxes: text for SVG and HTML, bytes for PNG.
 
     Args:
@@ -52,18 +52,18 @@ def render(cases: Sequence[Profiled], format: str, *, sort: str = "time", top: i
     return drawn(document, format, found[0].case.name)
 
 
-def chosen_layers(cases: Sequence[Profiled], sort: str, top: int | None) -> list[Chosen[LayerTable]]:
+def chosen_layers(cases: Sequence[ProfiledCase], sort: str, top: int | None) -> list[Chosen[LayerTable]]:
     """The layers to draw of each case that has a panel."""
     check_choice("order of layers", sort, SORTS)
     return [chosen(case, layer_table(case.profile), by_time, sort, top or TOP) for case in cases if not why_not(case)]
 
 
-def not_drawn(cases: Sequence[Profiled]) -> list[str]:
+def not_drawn(cases: Sequence[ProfiledCase]) -> list[str]:
     """A sentence for each case that has no box, and why."""
     return [plain(f"Not drawn: {case.name}. {why}") for case in cases if (why := why_not(case))]
 
 
-def why_not(case: Profiled) -> str:
+def why_not(case: ProfiledCase) -> str:
     """Why a case has no panel; empty if it has one."""
     table = layer_table(case.profile)
     return table if isinstance(table, str) else "" if any(table.runs.was_timed) else "No layer has a time."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
 from inferlens.analysis.interference.samples import latencies
-from inferlens.analysis.profile.layers import Times
+from inferlens.analysis.profile.layers import RunTimes
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Level, Profile
 from inferlens.record.profile_store import LoadedProfiles, latest
@@ -21,7 +21,7 @@ TIMES = ("typical", "share", "mean", "median", "median_low", "median_high", "p95
 
 
 @dataclass(frozen=True)
-class Profiled:
+class ProfiledCase:
     """One profile, the record of its case timed without profiling, and a name that tells it from its like."""
 
     profile: Profile
@@ -88,9 +88,15 @@ T = TypeVar("T", bound=Rows)
 class Chosen(Generic[T]):
     """One case, what has its rows or the sentence that says why it has none, and the rows to show, in their order."""
 
-    case: Profiled
+    case: ProfiledCase
     table: T | str
     rows: Sequence[Any] = ()
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What JSON has of every table: which case it is, how it ended, its rows, or why it has none."""
+        reason = self.table if isinstance(self.table, str) else ""
+        return {**self.case.data, "status": self.case.profile.status, "reason": reason, "rows": self.rows}
 
     @property
     def rest(self) -> list[Any]:
@@ -100,7 +106,7 @@ class Chosen(Generic[T]):
 
 
 def chosen(
-    case: Profiled, table: T | str, ranked: Callable[[T], Sequence[Any]], sort: str, top: int | None
+    case: ProfiledCase, table: T | str, ranked: Callable[[T], Sequence[Any]], sort: str, top: int | None
 ) -> Chosen[T]:
     """The ``top`` rows of those that are ``ranked``; sorted by ``order``, they are in that of execution."""
     if isinstance(table, str):
@@ -114,12 +120,12 @@ def by_time(table: Rows) -> list[Any]:
     return sorted(table.rows, key=lambda row: -1.0 if row.times is None else row.times.typical, reverse=True)
 
 
-def time_fields(times: Times | None) -> list[object]:
+def time_fields(times: RunTimes | None) -> list[object]:
     """The fields of :data:`TIMES`, in seconds."""
     return [getattr(times, name, None) for name in TIMES]
 
 
-def groups(loaded: LoadedProfiles, level: Level | None = None) -> list[list[Profiled]]:
+def groups(loaded: LoadedProfiles, level: Level | None = None) -> list[list[ProfiledCase]]:
     """The latest profiles, named, in groups that can be compared.
 
     Args:
@@ -132,19 +138,19 @@ def groups(loaded: LoadedProfiles, level: Level | None = None) -> list[list[Prof
         key = one.case.digest, machine_name(one.environment), None if level else one.level
         if key not in one_each or one.level == level:
             one_each[key] = one
-    found: dict[tuple[object, ...], list[Profiled]] = {}
+    found: dict[tuple[object, ...], list[ProfiledCase]] = {}
     for one in one_each.values():
-        profiled = Profiled(one, loaded.records.get(one.id))
+        profiled = ProfiledCase(one, loaded.records.get(one.id))
         found.setdefault(profiled.group, []).append(profiled)
     return [named(group) for group in found.values()]
 
 
-def of_level(loaded: LoadedProfiles, level: Level | None) -> list[Profiled]:
+def of_level(loaded: LoadedProfiles, level: Level | None) -> list[ProfiledCase]:
     """The cases of all groups, one after the other."""
     return [case for group in groups(loaded, level) for case in group]
 
 
-def referenced(group: Sequence[Profiled], words: str | None) -> list[Profiled]:
+def referenced(group: Sequence[ProfiledCase], words: str | None) -> list[ProfiledCase]:
     """The group with its reference first: the one that ``words`` name, else the usual one, else the first that ran.
 
     The usual one is plain (fp32, no options) and of the backend that the others' outputs were checked against.
@@ -164,7 +170,7 @@ def referenced(group: Sequence[Profiled], words: str | None) -> list[Profiled]:
     return [first, *(one for one in group if one is not first)]
 
 
-def check_reference(every: Sequence[Profiled], words: str | None) -> None:
+def check_reference(every: Sequence[ProfiledCase], words: str | None) -> None:
     """Refuses a reference that is nowhere.
 
     Raises:
@@ -174,21 +180,21 @@ def check_reference(every: Sequence[Profiled], words: str | None) -> None:
         raise InferlensError(f"No case fits the reference '{words}'.", expected=_labels(every))
 
 
-def _labels(cases: Sequence[Profiled]) -> str:
+def _labels(cases: Sequence[ProfiledCase]) -> str:
     return f"one of {listing(list(dict.fromkeys(repr(one.profile.case.label) for one in cases))[:12])}"
 
 
-def _is_plain(one: Profiled) -> bool:
+def _is_plain(one: ProfiledCase) -> bool:
     case = one.profile.case
     return case.precision == "fp32" and not case.options and case.threads is None
 
 
-def _fits(one: Profiled, words: str) -> bool:
+def _fits(one: ProfiledCase, words: str) -> bool:
     case = one.profile.case
     return set(words.split()) <= {*case.label.split(), *one.name.split(), case.backend}
 
 
-def named(group: Sequence[Profiled], *, tell_level: bool = True) -> list[Profiled]:
+def named(group: Sequence[ProfiledCase], *, tell_level: bool = True) -> list[ProfiledCase]:
     """Names without what all of a group share, and with a number where they are equal.
 
     Args:
@@ -206,5 +212,5 @@ def named(group: Sequence[Profiled], *, tell_level: bool = True) -> list[Profile
         words += ["kernels"] if tell_level and len(levels) > 1 and one.profile.level == "kernel" else []
         name = plain(" ".join(word for word in words if word))
         number = seen[name] = seen.get(name, 0) + 1
-        found.append(Profiled(one.profile, one.record, f"{name} ({number})" if number > 1 else name))
+        found.append(ProfiledCase(one.profile, one.record, f"{name} ({number})" if number > 1 else name))
     return found

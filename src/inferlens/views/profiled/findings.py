@@ -14,7 +14,7 @@ from inferlens.record.profile_store import LoadedProfiles
 from inferlens.record.record import machine_name
 from inferlens.units import duration, listing, percent
 from inferlens.views.plain import plain
-from inferlens.views.profiled.cases import Profiled, of_level
+from inferlens.views.profiled.cases import ProfiledCase, of_level
 from inferlens.views.table import Document, Table
 
 SCHEMA = "inferlens.findings/1"
@@ -38,7 +38,7 @@ class Judged:
         reason: why there is nothing to look at; empty where there is.
     """
 
-    case: Profiled
+    case: ProfiledCase
     found: tuple[Finding, ...]
     unseen: tuple[str, ...] = ()
     reason: str = ""
@@ -49,7 +49,7 @@ def judged(loaded: LoadedProfiles) -> list[Judged]:
     levels: dict[tuple[str, str], dict[str, Profile]] = {}
     for profile in loaded.profiles:  # by their creation
         levels.setdefault(_key(profile), {})[profile.level] = profile
-    cases: dict[tuple[str, str], Profiled] = {}
+    cases: dict[tuple[str, str], ProfiledCase] = {}
     for case in of_level(loaded, "layer"):
         cases.setdefault(_key(case.profile), case)
     return [_judged(case, list(levels[key].values()), loaded) for key, case in cases.items()]
@@ -59,7 +59,7 @@ def _key(profile: Profile) -> tuple[str, str]:
     return profile.case.digest, machine_name(profile.environment)
 
 
-def _judged(case: Profiled, profiles: Sequence[Profile], loaded: LoadedProfiles) -> Judged:
+def _judged(case: ProfiledCase, profiles: Sequence[Profile], loaded: LoadedProfiles) -> Judged:
     able = [each for each in profiles if each.status == "ok"]
     if not able:
         reason = case.profile.reason or f"It ended as '{case.profile.status}', and no reason is known."

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from inferlens.analysis.profile.kernels import By, GpuAccount, KernelRow, KernelTable, kernel_table, short_name
-from inferlens.analysis.profile.layers import Times
+from inferlens.analysis.profile.layers import RunTimes
 from inferlens.analysis.profile.modules import ancestor, path_of
 from inferlens.errors import check_choice
 from inferlens.units import ABSENT, duration, kibibytes, microseconds, milliseconds, percent, plural
-from inferlens.views.profiled.cases import CASE, TIMES, TOP, Chosen, Profiled, by_time, chosen, time_fields
+from inferlens.views.profiled.cases import CASE, TIMES, TOP, Chosen, ProfiledCase, by_time, chosen, time_fields
 from inferlens.views.profiled.sentences import FEW, cost, half, modules, name_of, remarks, takes_most
 from inferlens.views.table import Column, Document, Line, Table, count, ruled, share, text
 
@@ -84,7 +84,7 @@ OWN = (
 )
 
 
-def document(cases: Sequence[Profiled], *, by: By = "name", sort: str = "time", top: int | None = None) -> Document:
+def document(cases: Sequence[ProfiledCase], *, by: By = "name", sort: str = "time", top: int | None = None) -> Document:
     """The kernels of each case.
 
     Args:
@@ -144,7 +144,7 @@ def _marks(row: KernelRow) -> tuple[str, ...]:
     return tuple(more if column.key == "grid" else "" for column in COLUMNS)
 
 
-def _sum(name: str, times: Times, table: KernelTable | None = None, **more: Any) -> Line:
+def _sum(name: str, times: RunTimes, table: KernelTable | None = None, **more: Any) -> Line:
     row = {"times": times, "of_busy": table.share_of_busy(times) if table else None}
     return Line(name, tuple(column.text(row) if column in NUMBERS else "" for column in COLUMNS), **more)
 
@@ -186,17 +186,15 @@ def _busy(account: GpuAccount) -> str:
 def _data(of: Chosen[KernelTable]) -> dict[str, Any]:
     """Every field of every row, and where the GPU's time went."""
     table, profile, kernels = of.table, of.case.profile, of.case.profile.kernels
-    about: dict[str, Any] = {**of.case.data, "status": profile.status, "warnings": profile.warnings}
+    about = {**of.data, "warnings": profile.warnings}
     if isinstance(table, str) or kernels is None:
-        return {**about, "reason": table, "rows": []}
+        return about
     return {
         **about,
-        "reason": "",
         "by": table.by,
         "gpu": kernels.gpu,
         "clock": kernels.clock,
         "absent": kernels.absent,
-        "rows": of.rows,
         "account": table.account,
         "sentences": sentences(table),
     }

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from inferlens.analysis.profile.layers import LayerTable, Times, layer_table
+from inferlens.analysis.profile.layers import LayerTable, RunTimes, layer_table
 from inferlens.errors import check_choice
 from inferlens.units import milliseconds, percent, plural
-from inferlens.views.profiled.cases import CASE, TIMES, TOP, Chosen, Profiled, by_time, chosen, time_fields
+from inferlens.views.profiled.cases import CASE, TIMES, TOP, Chosen, ProfiledCase, by_time, chosen, time_fields
 from inferlens.views.profiled.sentences import (
     FEW,
     cost,
@@ -43,7 +43,7 @@ COLUMNS = (
 OWN = ("place", "name", "kind", "modules", "operators", "inputs", "outputs", "calls")
 
 
-def document(cases: Sequence[Profiled], *, sort: str = "time", top: int | None = None) -> Document:
+def document(cases: Sequence[ProfiledCase], *, sort: str = "time", top: int | None = None) -> Document:
     """The layers of each case.
 
     Args:
@@ -85,7 +85,7 @@ def _table(of: Chosen[LayerTable]) -> Table:
     )
 
 
-def _sum(name: str, times: Times, **more: Any) -> Line:
+def _sum(name: str, times: RunTimes, **more: Any) -> Line:
     own = [""] * (len(COLUMNS) - len(NUMBERS))
     return Line(name, (*own, *(column.text({"times": times}) for column in NUMBERS)), **more)
 
@@ -111,16 +111,14 @@ def sentences(table: LayerTable) -> list[str]:
 def _data(of: Chosen[LayerTable]) -> dict[str, Any]:
     """Every field of every row, and the reconciliation."""
     table, profile = of.table, of.case.profile
-    about: dict[str, Any] = {**of.case.data, "status": profile.status, "warnings": profile.warnings}
+    about = {**of.data, "warnings": profile.warnings}
     if isinstance(table, str):
-        return {**about, "reason": table, "rows": []}
+        return about
     return {
         **about,
-        "reason": "",
         "timed": table.timed,
         "clock": table.clock,
         "absent": profile.layers.absent if profile.layers else {},
-        "rows": of.rows,
         "reconciliation": table.reconciliation,
         "sentences": sentences(table),
     }

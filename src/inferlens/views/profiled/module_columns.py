@@ -19,7 +19,7 @@ from inferlens.analysis.profile.kernels import busy_of
 from inferlens.analysis.profile.layers import (
     Reconciliation,
     Runs,
-    Times,
+    RunTimes,
     reconciliation,
     runs_of,
     times_kernels,
@@ -27,7 +27,7 @@ from inferlens.analysis.profile.layers import (
 )
 from inferlens.analysis.profile.modules import MOST_UNKNOWN
 from inferlens.record.layer_profile import Level
-from inferlens.views.profiled.cases import Profiled, named, referenced
+from inferlens.views.profiled.cases import ProfiledCase, named, referenced
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 MOST_COST = 1.5  # of a profiled call over an unprofiled one: beyond, columns are not compared
@@ -38,7 +38,7 @@ _OVERLAP = 0.005  # of all kernels: less comes from the clock's rounding
 class ModuleColumn:
     """A case in the tree of modules; ``runs`` say what its shares are of: of a run, or of all kernels."""
 
-    case: Profiled
+    case: ProfiledCase
     runs: Runs
 
     @property
@@ -52,7 +52,7 @@ class ModuleColumn:
         return reconciliation(replace(self.runs, share_of="run"), self.case.unprofiled)
 
     @cached_property
-    def busy(self) -> Times | None:
+    def busy(self) -> RunTimes | None:
         """How long the GPU ran any kernel, the sum of layers that are timed as kernels; shares are of all kernels.
 
         ``None`` if the column is not of kernels, or that is not known.
@@ -82,7 +82,7 @@ class ModuleColumn:
 class MissingColumn:
     """A case that is no column: of what level it has nothing, and why."""
 
-    case: Profiled
+    case: ProfiledCase
     level: Level
     why: str
 
@@ -103,7 +103,7 @@ class ModuleColumns:
     elsewhere: tuple[str, ...]
 
 
-def columns(group: Sequence[Profiled], level: Level | None, reference: str | None) -> ModuleColumns:
+def columns(group: Sequence[ProfiledCase], level: Level | None, reference: str | None) -> ModuleColumns:
     """The columns of profiles that can be compared, one for each case.
 
     Args:
@@ -114,7 +114,7 @@ def columns(group: Sequence[Profiled], level: Level | None, reference: str | Non
     Raises:
         InferlensError: if ``reference`` fits several cases.
     """
-    levels: dict[str, dict[Level, Profiled]] = {}
+    levels: dict[str, dict[Level, ProfiledCase]] = {}
     for one in group:
         levels.setdefault(one.profile.case.digest, {})[one.profile.level] = one
     cases = [_Case(each) for each in levels.values()]
@@ -143,7 +143,7 @@ def columns(group: Sequence[Profiled], level: Level | None, reference: str | Non
 class _Case:
     """The profiles of a case, by their level; at least one of them is there."""
 
-    profiles: dict[Level, Profiled]
+    profiles: dict[Level, ProfiledCase]
 
     def column_of(self, level: Level) -> ModuleColumn | None:
         """The column of the profile of a level, with shares of its runs."""

@@ -14,7 +14,7 @@ from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level
 from inferlens.units import ABSENT, listing, milliseconds, percent, plural, ratio
 from inferlens.views.columns import FASTEST
-from inferlens.views.profiled.cases import CASE, TIMES, Profiled, check_reference, time_fields
+from inferlens.views.profiled.cases import CASE, TIMES, ProfiledCase, check_reference, time_fields
 from inferlens.views.profiled.module_columns import LEVELS, ModuleColumn, ModuleColumns, columns
 from inferlens.views.profiled.sentences import name_of, short
 from inferlens.views.table import Column, Document, Line, Table, share
@@ -48,7 +48,7 @@ class ModuleTree:
 
 
 def document(
-    groups: Sequence[Sequence[Profiled]],
+    groups: Sequence[Sequence[ProfiledCase]],
     *,
     level: Level | None = None,
     depth: int | None = None,

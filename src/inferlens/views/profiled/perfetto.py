@@ -23,7 +23,7 @@ from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Layer
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.views.plain import plain
-from inferlens.views.profiled.cases import Profiled, of_level
+from inferlens.views.profiled.cases import ProfiledCase, of_level
 from inferlens.views.profiled.sentences import THE_MODEL, cut, shapes, short
 
 SCHEMA = "inferlens.perfetto/1"
@@ -46,14 +46,14 @@ def check_file(path: Path) -> None:
         )
 
 
-def every_level(loaded: LoadedProfiles) -> list[Profiled]:
+def every_level(loaded: LoadedProfiles) -> list[ProfiledCase]:
     """The latest profile of each case at each level, named; cases that can be compared are together."""
     levels = dict.fromkeys(one.level for one in loaded.profiles)
     parts = [replace(loaded, profiles=[one for one in loaded.profiles if one.level == level]) for level in levels]
     return [case for part in parts for case in of_level(part, None)]
 
 
-def render(cases: Sequence[Profiled], *, compressed: bool = False) -> bytes:
+def render(cases: Sequence[ProfiledCase], *, compressed: bool = False) -> bytes:
     """The trace of all cases that have layers or kernels.
 
     Args:
@@ -82,7 +82,7 @@ def render(cases: Sequence[Profiled], *, compressed: bool = False) -> bytes:
     return gzip.compress(whole, 6, mtime=0) if compressed else whole
 
 
-def not_drawn(cases: Sequence[Profiled]) -> list[str]:
+def not_drawn(cases: Sequence[ProfiledCase]) -> list[str]:
     """A sentence for each case that is not in the trace, and why."""
     found = ((case, timeline(case.profile)) for case in cases)
     return [plain(f"Not drawn: {case.name}. {why}") for case, why in found if isinstance(why, str)]
@@ -157,7 +157,7 @@ def _fixed(each: Slice, made: Timeline, *, full: bool) -> bytes:
     return (b"," + encoded if encoded else b"") + b'},"name":' + msgspec.json.encode(shown) + b"}"
 
 
-def _about(case: Profiled, made: Timeline) -> Json:
+def _about(case: ProfiledCase, made: Timeline) -> Json:
     """Where a process of the trace comes from, and how its time stamps came about."""
     profile = case.profile
     return {

@@ -214,16 +214,13 @@ def _first(names: Sequence[str]) -> str:
 def _data(of: Chosen[Roofline]) -> dict[str, Any]:
     """Every field of every row, the ceilings, and what was not counted."""
     found, profile, work = of.table, of.case.profile, of.case.profile.work
-    about: dict[str, Any] = {**of.case.data, "status": profile.status}
     if isinstance(found, str):
-        return {**about, "reason": found, "rows": []}
+        return of.data
     return {
-        **about,
-        "reason": "",
+        **of.data,
         **{name: getattr(found, name) for name in TOTALS},
         "counted": work.note if work else "",
         "uncovered": work.uncovered if work else {},
-        "rows": of.rows,
         "sentences": sentences(found),
         "notes": notes(profile, found),
     }

@@ -84,8 +84,8 @@ def _panel(of: Chosen[Roofline], theme: Theme) -> Any:
         for each in (low, *ridge, high)
     ]
     floor, top = _ends([each["rate"] for each in points + roof])
-    x = alt.X("intensity:Q", title="FLOPs for each byte", scale=_scale(low, high), axis=_axis(low, high, "~g"))
-    y = alt.Y("rate:Q", title="FLOPs per second", scale=_scale(floor, top), axis=_axis(floor, top, "~s"))
+    x = alt.X("intensity:Q", title="FLOPs for each byte", **_logarithmic(low, high, "~g"))
+    y = alt.Y("rate:Q", title="FLOPs per second", **_logarithmic(floor, top, "~s"))
     legend = {"orient": "bottom", "direction": "horizontal"}
     bounds = [bound for bound in COLOURS if any(point["bound"] == bound for point in points)]
     colours = alt.Scale(domain=bounds, range=[COLOURS[bound] for bound in bounds])
@@ -152,18 +152,13 @@ def _along(value: float, low: float, high: float) -> float:
     return math.log(value / low) / math.log(high / low)
 
 
-def _scale(low: float, high: float) -> Any:
-    import altair as alt
-
-    return alt.Scale(type="log", domain=[low, high], nice=False)
-
-
-def _axis(low: float, high: float, format: str) -> Any:
-    """An axis with a tick at every power of ten."""
+def _logarithmic(low: float, high: float, format: str) -> dict[str, Any]:
+    """Scale and axis of a channel, with a tick at every power of ten."""
     import altair as alt
 
     powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
-    return alt.Axis(format=format, values=[10.0**power for power in powers])
+    axis = alt.Axis(format=format, values=[10.0**power for power in powers])
+    return {"scale": alt.Scale(type="log", domain=[low, high], nice=False), "axis": axis}
 
 
 def _ends(values: Sequence[float]) -> tuple[float, float]:

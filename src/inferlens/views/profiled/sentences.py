@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from inferlens.analysis.profile.layers import LayerRow, ProfilingCost, Times
+from inferlens.analysis.profile.layers import LayerRow, ProfilingCost, RunTimes
 from inferlens.record.layer_profile import Profile, Tensor
 from inferlens.units import ABSENT, half_width, milliseconds, percent, ratio, ratio_range
 from inferlens.views.plain import plain
@@ -45,7 +45,7 @@ def shapes(tensors: Sequence[Tensor]) -> str:
     return ", ".join("x".join(map(str, tensor.shape)) for tensor in tensors if tensor.shape) or ABSENT
 
 
-def half(times: Times | None) -> str:
+def half(times: RunTimes | None) -> str:
     """Half of the median's interval, in percent of the median."""
     return half_width(times.median, times.median_low, times.median_high) if times and times.median > 0 else ABSENT
 
