@@ -183,7 +183,9 @@ def _overview(analysis: Analysis) -> dict[str, Any]:
     advice = [
         {"what": each.hint, "evidence": each.sentence, "at_stake": each.seconds} for each in trace_findings(analysis)
     ]
-    return {**structs.asdict(analysis.overview), "gpus": gpus, "advice": advice}
+    made = structs.asdict(analysis.overview)
+    notes = made.pop("notes")
+    return {**made, "gpus": gpus, "advice": advice, "notes": notes}
 
 
 def _words(what: str, given: str, known: Sequence[str] | dict[str, Any]) -> tuple[str, ...]:
