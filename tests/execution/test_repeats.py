@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 import inferlens
-from inferlens.analysis.findings.warnings import of_record
-from inferlens.analysis.interference.samples import latencies
+from inferlens.analysis.findings.warnings import warnings_of
+from inferlens.analysis.interference.samples import CaseRuns, latencies
 from inferlens.backends import fake
 from inferlens.backends.fake import FakeClock
 from inferlens.errors import Unsupported
@@ -150,7 +150,7 @@ def test_disturbed_twice_in_its_second_half_alone_the_first_half_counts(
     assert counting.late > 100
     assert max(counting.samples) < 0.02
     assert sum(counting.samples) == pytest.approx(2.5, abs=0.1)
-    warning, *_ = of_record(record)
+    warning, *_ = warnings_of(CaseRuns((record,)))
     assert warning.code == "samples-left-out"
     assert f"the last {counting.late} samples" in warning.message
 
