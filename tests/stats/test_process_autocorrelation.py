@@ -52,8 +52,8 @@ def test_waves_widen_the_interval_and_say_so():
     wavy, mixed = (compare(processes(logs), processes(logs, 1.06)) for logs in (WAVE, MIXED))
     assert wavy.interval is not None
     assert mixed.interval is not None
-    assert mixed.resemblance == 0.0
-    assert wavy.resemblance > 0.5
+    assert mixed.autocorrelation == 0.0
+    assert wavy.autocorrelation > 0.5
     assert "resemble those before them" in wavy.reason
     assert wavy.interval.low < mixed.interval.low < mixed.interval.high < wavy.interval.high
     assert (wavy.verdict, mixed.verdict) == ("UNDECIDED", "SLOWER")
@@ -61,7 +61,7 @@ def test_waves_widen_the_interval_and_say_so():
 
 def test_waves_that_hit_both_of_a_pair_alike_do_not_matter():
     found = compare(processes(WAVE), processes(WAVE, 1.03), paired=True)
-    assert (found.resemblance, found.verdict) == (0.0, "SLOWER")
+    assert (found.autocorrelation, found.verdict) == (0.0, "SLOWER")
 
 
 def test_runs_of_two_times_are_told_apart_less_often():
@@ -80,6 +80,6 @@ def test_rounds_whose_ratio_comes_in_waves_do_not_decide_it():
             race.add(*processes([0.0]), *processes([log], 1.05))
     assert mixed.comparison is not None
     assert wavy.comparison is not None
-    assert (mixed.comparison.verdict, mixed.comparison.resemblance) == ("SLOWER", 0.0)
+    assert (mixed.comparison.verdict, mixed.comparison.autocorrelation) == ("SLOWER", 0.0)
     assert wavy.comparison.verdict == "UNDECIDED"
-    assert wavy.comparison.resemblance > 0.5
+    assert wavy.comparison.autocorrelation > 0.5

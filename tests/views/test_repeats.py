@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.analysis.compare.cases import compare
-from inferlens.analysis.findings.warnings import in_waves, on_other_card
+from inferlens.analysis.findings.warnings import autocorrelated, on_other_card
 from inferlens.record.machine import Energy
 from inferlens.record.record import Gpu, Measurement, Memory, Record
 from inferlens.views.chart import Chart
@@ -53,7 +53,7 @@ def test_a_speed_up_that_comes_in_waves_says_so():
         next(row for row in rows([*base, *processes("openvino", *(0.01 * one for one in each))]) if row.speedup != 1)
         for each in (wave, mixed)
     )
-    said = in_waves().message
+    said = autocorrelated().message
     assert any(said in each for each in wavy.warnings)
     assert not any(said in each for each in calm.warnings)
     assert wavy.speedup_high - wavy.speedup_low > calm.speedup_high - calm.speedup_low
@@ -128,7 +128,7 @@ def test_rates_alone_are_ranked_by_themselves():
     assert (fast.name, fast.median) == ("openvino fp32", None)
     assert fast.speedup == pytest.approx(3.0)
     assert verdict(shown)[0].endswith("300 calls/s against 100 calls/s.")
-    assert shown[0].pace_range is not None
+    assert shown[0].seconds_range is not None
     assert "throughput" in Chart().render([rates("pytorch", 100.0)])
 
 

@@ -35,8 +35,10 @@ def check(paths: Sequence[str], words: Mapping[str, Any], format: str) -> None:
     loaded = load_records([Path(path) for path in paths])
     for problem in loaded.problems:
         screen.note(problem)
-    waves = of_comparisons(loaded.records)
-    found = [(repeats, (*warnings_of(repeats), *waves.get(repeats.first.id, ()))) for repeats in latest(loaded.records)]
+    compared = of_comparisons(loaded.records)
+    found = [
+        (repeats, (*warnings_of(repeats), *compared.get(repeats.first.id, ()))) for repeats in latest(loaded.records)
+    ]
     if format == "json":
         screen.data({"schema": SCHEMA, "cases": [_data(*each) for each in found]})
     else:

@@ -255,9 +255,6 @@ class ABRun:
 
 def _dependence(found: Comparison | None) -> list[str]:
     """What the reader must know where even what is measured in turns is not independent."""
-    if not (found and found.resemblance):
+    if not (found and found.autocorrelation):
         return []
-    return [
-        f"The ratio of a round resembles that of the round before (correlation {found.resemblance:.2f}): the interval "
-        "is wider for that."
-    ]
+    return [f"The ratios of successive rounds are correlated ({found.autocorrelation:.2f}), so the interval is wider."]

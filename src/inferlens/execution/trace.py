@@ -249,7 +249,7 @@ def run_name(case: Case, format: Format) -> str:
     words += [] if case.backend == reference and case.precision == "fp32" else [case.precision]
     words += [f"bs{case.batch}"] * (case.batch is not None) + [case.device] * (case.device != "cuda")
     words += [f"t{case.threads}"] * (case.threads is not None)
-    words += [word.replace(" ", "") for word in case.manner]
+    words += [word.replace(" ", "") for word in case.call_mode]
     if any((case.options, case.inputs, case.weights, case.seed)):
         options = case.options_label.replace(" ", "_")
         words += [*([options] if 0 < len(options) <= 60 else []), case.digest[:6]]

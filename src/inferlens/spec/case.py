@@ -278,7 +278,7 @@ class Case(Struct, frozen=True, kw_only=True):
         return " ".join([self.backend_label, *words, self.options_label]).rstrip()
 
     @property
-    def manner(self) -> list[str]:
+    def call_mode(self) -> list[str]:
         """How it is called, in words; none for a call on the device, with warm caches and no limit in flight."""
         return [word for axis in MANNER for word in axis.words(self)]
 

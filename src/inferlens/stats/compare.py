@@ -68,7 +68,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
         processes: of base and candidate; of pairs, the same number twice.
         threshold: relative difference that matters.
         level: confidence of ``interval``, after the correction for several comparisons, or looks.
-        resemblance: correlation of processes, or of pairs' differences, with the one before; 0 where none is shown.
+        autocorrelation: correlation of processes, or of pairs' differences, with the one before; 0 where none is shown.
     """
 
     verdict: Verdict
@@ -79,7 +79,7 @@ class Comparison(Struct, frozen=True, kw_only=True):
     processes: tuple[int, int]
     threshold: float
     level: float
-    resemblance: float = 0.0
+    autocorrelation: float = 0.0
 
     @property
     def speedup(self) -> float | None:
@@ -164,7 +164,7 @@ def conclude(
     alike: float = 0.0,
     unseen: float = UNSEEN,
 ) -> Comparison:
-    """The comparison of two sides of which the centres, the interval of the ratio and the resemblance are known."""
+    """The comparison of two sides of which the centres, the interval of the ratio and the autocorrelation are known."""
     ratio = _ratio(below, above) if below and above else None
     if ratio is not None and interval is not None:
         # Two ways to the same ratio round differently.
@@ -182,7 +182,7 @@ def conclude(
         processes=(len(below), len(above)),
         threshold=threshold,
         level=level,
-        resemblance=alike,
+        autocorrelation=alike,
     )
 
 

@@ -85,7 +85,7 @@ class Chart(View):
 
 def drawn(row: Row) -> bool:
     """Whether a row is in the panels; those that are not are named beneath the title."""
-    return row.ranked and row.pace is not None
+    return row.ranked and row.seconds_per_call is not None
 
 
 def _block(table: Sequence[Row], families: Sequence[str]) -> Any:
@@ -95,7 +95,7 @@ def _block(table: Sequence[Row], families: Sequence[str]) -> Any:
     comparisons = by([row for row in table if drawn(row)], "comparison")
     several = len(comparisons) > 1
     able = [row for rows_of in comparisons for row in rows_of]
-    largest = sorted(able, key=lambda row: (-(row.batch or 0), row.pace or 0.0))
+    largest = sorted(able, key=lambda row: (-(row.batch or 0), row.seconds_per_call or 0.0))
     names = list(dict.fromkeys(_colour_key(row, True) for row in largest)) if several else families
     panels = [_lines(able, names)] if several else []
     panels += [_bars(each, names, several, f"batch {each[0].batch}" if several else "") for each in comparisons]
@@ -137,7 +137,7 @@ def _bars(rows: Sequence[Row], series: Sequence[str], by_series: bool, title: st
     """What was measured in one comparison side by side, fastest on top; whiskers at the latency."""
     import altair as alt
 
-    ordered = sorted(rows, key=lambda row: row.pace or 0.0)
+    ordered = sorted(rows, key=lambda row: row.seconds_per_call or 0.0)
     names = labels(ordered)
     values = [{**_values(row, by_series), "name": name} for row, name in zip(ordered, names, strict=True)]
     scale = alt.Scale(domain=list(series), range=colours_of(len(series)))

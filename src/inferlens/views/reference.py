@@ -74,7 +74,7 @@ def _matching(rows: Sequence[Row], named: str) -> dict[str, Row]:
     for row in fitting:
         by_device.setdefault(row.device, []).append(row)
     single = {device: _single(found, named) for device, found in by_device.items()}
-    able = {device: row for device, row in single.items() if row.ok and row.pace is not None}
+    able = {device: row for device, row in single.items() if row.ok and row.seconds_per_call is not None}
     if len(single) == 1 and able:
         (only,) = able.values()
         return {row.device: only for row in rows}

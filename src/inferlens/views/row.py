@@ -22,7 +22,7 @@ class Row(Struct, frozen=True, kw_only=True):
         inputs: the actual inputs; ``batch`` is the number of items in one call.
         prepared: the range of sizes it was prepared for, if for more than the measured ones.
         io: where a call begins and ends, ``device`` or ``host``.
-        manner: how it was called beside ``io``: ``cold``, ``rotating``.
+        call_mode: how it was called beside ``io``: ``cold``, ``rotating``.
         processes: how many processes it was measured in; ``between``: whether intervals cover how far these differ.
         samples: number of latency samples that statistics are of; ``left_out`` were disturbed or not steady yet.
         warmup: calls before the first sample.
@@ -36,7 +36,7 @@ class Row(Struct, frozen=True, kw_only=True):
         reference: name of the row the speed-up is against; empty if there is none.
         speedup: reference's median latency over this one's, with its 95 % interval; of rates where no latency was
             measured.
-        waves: whether the speed-up's interval is wider because processes resemble those before them.
+        autocorrelated: whether the speed-up's interval is wider because processes resemble those before them.
         card: the GPU's own name (UUID), of cases on a GPU; ``other_card`` if the reference was measured on another.
         error: relative L2 error of the outputs; ``agrees`` is ``None`` where they could not be checked.
         h2d, compute, d2h: medians of the parts of the GPU time, where a call begins and ends on the host.
@@ -68,7 +68,7 @@ class Row(Struct, frozen=True, kw_only=True):
     reason: str
     hint: str = field(name="cure")
     card: str = ""
-    manner: str = ""
+    call_mode: str = field(default="", name="manner")
     processes: int = 1
     between: bool = False
     samples: int = 0
@@ -120,7 +120,7 @@ class Row(Struct, frozen=True, kw_only=True):
     energy_high: float | None = None
     ranked: bool = False
     fastest: bool = False
-    waves: bool = False
+    autocorrelated: bool = field(default=False, name="waves")
     other_card: bool = False
     warnings: tuple[str, ...] = ()
 
@@ -137,18 +137,18 @@ class Row(Struct, frozen=True, kw_only=True):
     @property
     def comparison(self) -> tuple[str, str, str, int | None, str, str]:
         """Rows that share this are compared with each other."""
-        return self.model, self.machine, self.inputs, self.batch, self.io, self.manner
+        return self.model, self.machine, self.inputs, self.batch, self.io, self.call_mode
 
     @property
-    def pace(self) -> float | None:
+    def seconds_per_call(self) -> float | None:
         """Seconds for one call, by which rows are ordered: the median latency, or one over a rate alone."""
         if self.median is None and self.iterations_per_second:
             return 1 / self.iterations_per_second
         return self.median
 
     @property
-    def pace_range(self) -> Interval | None:
-        """Where the case's true pace may be; ``None`` where that is not known.
+    def seconds_range(self) -> Interval | None:
+        """Where the case's true time for a call may be; ``None`` where that is not known.
 
         The 95 % interval, or else what nine tenths of the samples span, or few of them.
         """
@@ -168,7 +168,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
     def overlaps(self, other: Row) -> bool:
         """Whether the two cannot be told apart by their ranges: these are too close, or one of them is not known."""
-        mine, theirs = self.pace_range, other.pace_range
+        mine, theirs = self.seconds_range, other.seconds_range
         if mine is None or theirs is None:
             return True
         return max(mine.low, theirs.low) <= min(mine.high, theirs.high) * self.least_apart(other)

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.warnings import bound_by, in_waves, on_other_card, warnings_of
+from inferlens.analysis.findings.warnings import autocorrelated, bound_by, on_other_card, warnings_of
 from inferlens.analysis.interference.samples import CaseRuns, card, in_rounds, latest, steady_samples
 from inferlens.record.record import Agreement, Metric, Record, Warning, machine_name
 from inferlens.spec.case import Case, TensorSpec, with_batch
@@ -125,7 +125,7 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> Row:
     warned = warnings_of(run)
     lowered = any(warning.code == "lower-precision" for warning in warned)
     words = [case.backend_label, case.precision, "(TF32)" if lowered else "", device]
-    words += ["" if case.threads is None else plural(case.threads, "thread"), *case.manner, case.options_label]
+    words += ["" if case.threads is None else plural(case.threads, "thread"), *case.call_mode, case.options_label]
     gpu = environment.gpus[0].name if environment.gpus else "GPU"
     batch = inputs[0].shape[0] if inputs and inputs[0].shape else case.batch
     exports = [record.phase_seconds("export"), record.phase_seconds("build")]
@@ -148,7 +148,7 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         inputs=", ".join(map(str, inputs)),
         prepared=", ".join(_range(spec) for spec in inputs if spec.dynamic),
         io=case.io,
-        manner=" ".join(word for word, on in (("cold", case.cold), ("rotating", case.rotate)) if on),
+        call_mode=" ".join(word for word, on in (("cold", case.cold), ("rotating", case.rotate)) if on),
         processes=len(run.ran),
         status=record.status,
         reason=record.reason,
@@ -264,11 +264,11 @@ def _compared(pairs: Sequence[Pair], chosen: dict[str, Row]) -> list[Row]:
 def _marked(rows: Sequence[Row]) -> list[Row]:
     """The rows, those marked that cannot be told from the fastest; with the reference all that lies between the two."""
     ranked = [row for row in rows if row.ranked]
-    best = min(ranked, key=lambda row: row.pace or 0.0, default=None)
+    best = min(ranked, key=_seconds, default=None)
     if best is None:
         return list(rows)
-    doubtful = max((row.pace or 0.0 for row in ranked if row.may_equal(best)), default=0.0)
-    return [replace(row, fastest=row.ranked and (row.overlaps(best) or (row.pace or 0.0) <= doubtful)) for row in rows]
+    doubtful = max((_seconds(row) for row in ranked if row.may_equal(best)), default=0.0)
+    return [replace(row, fastest=row.ranked and (row.overlaps(best) or _seconds(row) <= doubtful)) for row in rows]
 
 
 def _comparable(pairs: Sequence[Pair]) -> list[Pair]:
@@ -297,7 +297,7 @@ def _against(row: Row, reference: Row, processes: dict[str, list[Sequence[float]
         speedup=found.speedup,
         speedup_low=low,
         speedup_high=high,
-        waves=bool(found.resemblance),
+        autocorrelated=bool(found.autocorrelation),
         other_card=bool(row.card and reference.card and row.card != reference.card),
     )
     return replace(row, warnings=(*row.warnings, *map(_note, _of_comparison(row))))
@@ -305,7 +305,7 @@ def _against(row: Row, reference: Row, processes: dict[str, list[Sequence[float]
 
 def _of_comparison(row: Row) -> tuple[Warning, ...]:
     """The warnings that a row has of being compared with its reference."""
-    found = ((row.waves, in_waves()), (row.other_card, on_other_card()))
+    found = ((row.autocorrelated, autocorrelated()), (row.other_card, on_other_card()))
     return tuple(warning for true, warning in found if true)
 
 
@@ -316,4 +316,8 @@ def _note(warning: Warning) -> str:
 
 def _place(row: Row) -> tuple[str, bool, bool, bool, float]:
     """Order within a comparison and device: reference, ranked rows by speed, wrong ones by speed, what did not run."""
-    return row.device, not row.is_reference, not row.ranked, not row.ok, math.inf if row.pace is None else row.pace
+    return row.device, not row.is_reference, not row.ranked, not row.ok, _seconds(row)
+
+
+def _seconds(row: Row) -> float:
+    return math.inf if row.seconds_per_call is None else row.seconds_per_call

@@ -46,7 +46,7 @@ def of_table(rows: Sequence[Row], named: bool = True) -> list[str]:
 
 def _ranked(rows: Sequence[Row]) -> list[Row]:
     """Rows that may win, fastest first."""
-    return sorted((row for row in rows if row.ranked and row.pace is not None), key=_pace)
+    return sorted((row for row in rows if row.ranked and row.seconds_per_call is not None), key=_seconds)
 
 
 def _said(rows: Sequence[Row]) -> str:
@@ -87,8 +87,9 @@ def _left_out(comparisons: Sequence[Sequence[Row]]) -> list[str]:
     for rows in comparisons:
         best = next(iter(_ranked(rows)), None)
         for row in rows:
-            if row.ok and row.agrees is False and row.pace is not None:
-                wrong += [row.name] if best is None or (_pace(row) < _pace(best) and not row.overlaps(best)) else []
+            if row.ok and row.agrees is False and row.seconds_per_call is not None:
+                would_win = best is None or (_seconds(row) < _seconds(best) and not row.overlaps(best))
+                wrong += [row.name] if would_win else []
     names, anyone = list(dict.fromkeys(wrong)), any(map(_ranked, comparisons))
     faster = "faster but " if anyone else ""
     return [f"{listing(names)} {'was' if len(names) == 1 else 'were'} {faster}wrong, so not ranked."] if names else []
@@ -136,7 +137,7 @@ def _basis(rows: Sequence[Row], timed: Sequence[Row], none: bool) -> str:
 
 def _least_apart(every: Sequence[Sequence[Row]]) -> str:
     """How far apart single processes have to be to be told apart, if any are told apart at all."""
-    pairs = [pair for rows in every for pair in itertools.combinations([row for row in rows if row.pace_range], 2)]
+    pairs = [pair for rows in every for pair in itertools.combinations([row for row in rows if row.seconds_range], 2)]
     apart = sorted({found for one, other in pairs if (found := one.least_apart(other)) > 1})
     if not apart:
         return ""
@@ -159,8 +160,8 @@ def _written(row: Row) -> str:
     return duration(row.median) if row.median is not None else f"{rate(row.iterations_per_second)} calls/s"
 
 
-def _pace(row: Row) -> float:
-    return row.pace or 0.0
+def _seconds(row: Row) -> float:
+    return row.seconds_per_call or 0.0
 
 
 def _span(counts: Sequence[int], thing: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 import inferlens
 from inferlens import InferlensError
 from inferlens.analysis.compare.cases import Compared, compare
-from inferlens.analysis.compare.side import WAVES
+from inferlens.analysis.compare.side import AUTOCORRELATED
 from inferlens.record.machine import Marks
 from inferlens.record.record import Measurement
 from inferlens.stats import compare as statistics
@@ -207,6 +207,6 @@ def test_runs_whose_processes_come_in_waves_say_so():
 
     found = one(waves(10e-3, "base"), waves(10.6e-3, "new"))
     assert found.verdict == "UNDECIDED"
-    assert WAVES in found.base.notes
-    assert WAVES in found.candidate.notes
-    assert WAVES not in one(ran(processes=12), ran(seconds=10.6e-3, run="new", processes=12)).base.notes
+    assert AUTOCORRELATED in found.base.notes
+    assert AUTOCORRELATED in found.candidate.notes
+    assert AUTOCORRELATED not in one(ran(processes=12), ran(seconds=10.6e-3, run="new", processes=12)).base.notes

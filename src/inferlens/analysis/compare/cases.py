@@ -17,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.compare.environment_diff import Difference, differences, refusal
-from inferlens.analysis.compare.side import MISSING, WAVES, WRONG, Side, matches, read
+from inferlens.analysis.compare.side import AUTOCORRELATED, MISSING, WRONG, Side, matches, read
 from inferlens.analysis.interference.samples import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.record.record import Metric, Record
@@ -190,8 +190,8 @@ def _did_not_run(case: Case, base: Side, candidate: Side) -> ComparedCase:
 
 def _judged(case: Case, base: Side, candidate: Side, result: statistics.Comparison, metric: Metric) -> ComparedCase:
     shown, interval = result.ratio, result.interval
-    if result.resemblance:
-        base, candidate = (replace(side, notes=(*side.notes, WAVES)) for side in (base, candidate))
+    if result.autocorrelation:
+        base, candidate = (replace(side, notes=(*side.notes, AUTOCORRELATED)) for side in (base, candidate))
     if metric == "throughput":
         shown, interval = result.speedup, result.speedup_interval
     return ComparedCase(

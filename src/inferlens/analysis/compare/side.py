@@ -20,9 +20,8 @@ OK = "ok"
 MISSING = "missing"
 WRONG = "wrong"
 NOT_MEASURED = "not measured"
-WAVES = (
-    "Processes resemble those measured just before them: the machine was faster and slower in waves, and the interval "
-    "is wider for that. Runs of different times may differ by such waves alone: inferlens ab measures in turns."
+AUTOCORRELATED = (
+    "Successive processes are correlated, so the interval is wider; inferlens ab, which measures in turns, avoids that."
 )
 # In seconds, or calls per second; what is beyond would leave the range of numbers as a ratio.
 _LEAST, _MOST = 1e-100, 1e100

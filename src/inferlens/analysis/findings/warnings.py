@@ -14,7 +14,7 @@ from inferlens.analysis.findings.rules.records import OF_THE_MACHINE, OF_THE_SER
 from inferlens.analysis.interference.samples import CaseRuns
 from inferlens.record.record import Record, Warning
 
-__all__ = ["CODES", "OF_THE_RECORD", "bound_by", "has_figures", "in_waves", "on_other_card", "warnings_of"]
+__all__ = ["CODES", "OF_THE_RECORD", "autocorrelated", "bound_by", "has_figures", "on_other_card", "warnings_of"]
 
 NOT_REACHED = "not-reached"
 # What several records together tell.
@@ -68,8 +68,8 @@ def has_figures(warning: Warning) -> bool:
     return warning.code == NOT_REACHED or warning.code in set(CODES) - {"host-bound", *OF_THE_RECORD}
 
 
-def in_waves() -> Warning:
-    """Of a case that was compared with another: see :attr:`inferlens.stats.compare.Comparison.resemblance`."""
+def autocorrelated() -> Warning:
+    """Of a case that was compared with another: see :attr:`inferlens.stats.compare.Comparison.autocorrelation`."""
     return Warning("waves", *_OF_RUNS["waves"])
 
 

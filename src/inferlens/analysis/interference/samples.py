@@ -177,7 +177,7 @@ class CaseRuns:
 
     @property
     def processes(self) -> list[Sequence[float]]:
-        """The samples of each process, as ``stats.levels`` and ``stats.compare`` take them."""
+        """The samples of each process, as ``stats.between_process`` and ``stats.compare`` take them."""
         return [series.samples for series in self.series if series.samples]
 
     @property

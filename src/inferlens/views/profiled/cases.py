@@ -208,7 +208,7 @@ def named(group: Sequence[ProfiledCase], *, tell_level: bool = True) -> list[Pro
     for one in group:
         case = one.profile.case
         words = [case.backend_label, case.precision, case.device if len(devices) > 1 else ""]
-        words += ["" if case.threads is None else plural(case.threads, "thread"), *case.manner, case.options_label]
+        words += ["" if case.threads is None else plural(case.threads, "thread"), *case.call_mode, case.options_label]
         words += ["kernels"] if tell_level and len(levels) > 1 and one.profile.level == "kernel" else []
         name = plain(" ".join(word for word in words if word))
         number = seen[name] = seen.get(name, 0) + 1
