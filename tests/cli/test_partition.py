@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from inferlens.cli.partition_tables import Answer, document, place, told_apart
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.partition import Choice, Interruption, Operator, Partition, Segment, Side, partition_of
 from inferlens.record.record import Warning
 from inferlens.spec.case import Case
+from inferlens.views.partition import Answer, document, place, told_apart
 from inferlens.views.table import render
 from tests.commands import inferlens
 

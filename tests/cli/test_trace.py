@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import typer
 
+from inferlens.cli import trace_words
 from inferlens.cli.commands import app
-from inferlens.cli.trace_shown import parsed
 from inferlens.views.table import FORMATS
 from inferlens.views.traced.tables import VIEWS
 from tests.commands import inferlens
@@ -151,9 +151,9 @@ def test_too_little_memory_is_one_error(folder: Path, monkeypatch: pytest.Monkey
 def test_right_words_mean_what_the_command_says(line: str) -> None:
     command = typer.main.get_command(app).get_command(None, "trace")  # type: ignore[attr-defined]
     with command.make_context("trace", line.split()) as context:
-        assert (parsed(line.split()) or {}).items() <= context.params.items()
+        assert (trace_words(line.split()) or {}).items() <= context.params.items()
 
 
 @pytest.mark.parametrize("line", ["", "--help", "a.json b.json", "a.json --vie x", "a.json --top 0", "a.json --top x"])
 def test_wrong_words_are_left_to_the_command(line: str) -> None:
-    assert parsed(line.split()) is None
+    assert trace_words(line.split()) is None

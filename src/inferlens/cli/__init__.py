@@ -3,14 +3,21 @@
 Tables and data go to standard output, progress and notes to standard error. Exit codes: 0 done, 1 nothing could be
 measured, 2 bad input, 130 interrupted, 141 nobody reads the output any more. ``compare`` and ``ab`` have codes of
 their own, in their help.
+
+Typer, and what it imports, takes as long as reading a trace of 100,000 events does. Where the words of ``trace`` are
+right it is not needed: ``argparse`` reads these, and the command says what is wrong with others.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
+from typing import Any, NoReturn
 
 from inferlens.errors import InferlensError
 
@@ -35,11 +42,8 @@ def main() -> None:
 
 
 def _run(words: list[str]) -> None:
-    if words[:1] == ["trace"]:
-        from inferlens.cli import trace_shown
-
-        if plain := trace_shown.parsed(words[1:]):
-            return trace_shown.show(**plain)
+    if words[:1] == ["trace"] and (plain := trace_words(words[1:])):
+        return show_trace(**plain)
     from inferlens.cli.commands import app
 
     return app()  # type: ignore[no-any-return]
@@ -47,3 +51,48 @@ def _run(words: list[str]) -> None:
 
 def _interrupt(_: int, __: FrameType | None) -> None:
     raise KeyboardInterrupt
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)
+
+
+def trace_words(words: Sequence[str]) -> dict[str, Any] | None:
+    """What the command would be called with; ``None`` if it has to say something: help, or what is wrong."""
+    parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    parser.add_argument("path", type=Path)
+    for name in ("--view", "--step", "--by"):
+        parser.add_argument(name)
+    parser.add_argument("--format", "-f")
+    parser.add_argument("--against", type=Path)
+    for name in ("--top", "--depth"):
+        parser.add_argument(name, type=int)
+    parser.add_argument("--no-cache", action="store_true")
+    try:
+        found = vars(parser.parse_args(words))
+    except ValueError:
+        return None
+    return None if min(found.get("top", 1), found.get("depth", 1)) < 1 else found
+
+
+def show_trace(path: Path, *, format: str = "table", no_cache: bool = False, **words: Any) -> None:
+    """Prints a trace; the words are those of the command.
+
+    Raises:
+        InferlensError: if there is no trace, the words mean nothing, or memory is not enough.
+    """
+    if "numpy" not in sys.modules:  # nothing here uses the threads of its linear algebra, and starting them takes long
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from inferlens.cli import screen
+    from inferlens.errors import InferlensError
+    from inferlens.views.traced.show import TraceRequest, document
+
+    try:
+        shown, notes = document(TraceRequest(path, cache=not no_cache, **words), format)
+        for note in notes:
+            screen.note(note)
+        screen.document(shown, format)
+    except MemoryError as error:
+        hint = "a limit that is less tight (ulimit -d, ulimit -v), or fewer steps in a trace"
+        raise InferlensError(f"There is not enough memory for {path}.", hint=hint) from error

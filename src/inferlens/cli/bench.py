@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +12,9 @@ import typer
 from inferlens.cli import options
 
 if TYPE_CHECKING:
+    from inferlens.analysis.interference.samples import CaseRuns
     from inferlens.execution.expand import Planned
-    from inferlens.record.record import Record
+    from inferlens.record.record import Record, Warning
     from inferlens.spec.plan import Plan
 
 DEVICE = "cpu, cuda, with commas. [dim]Default: cuda if it works.[/dim]"
@@ -29,6 +30,8 @@ ITERATIONS = "Latency samples of each case. [dim]Default: as --stop says.[/dim]"
 SECONDS = "Time for the latency samples. [dim]Default: as --stop says.[/dim]"
 OWN = ("reference", "format", "json", "dry_run", "check")  # options that are no words of a plan
 CHECK = "Measure nothing: MODEL... are folders with records, or record files, and their warnings are printed."
+CHECK_FORMATS = ("table", "json")
+CHECK_SCHEMA = "inferlens.warnings/1"
 
 
 def bench(
@@ -71,7 +74,6 @@ def bench(
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
     from inferlens.cli import screen
-    from inferlens.cli.check import check as check_records
     from inferlens.execution.survey import cases_of
 
     format = "json" if json else format
@@ -149,3 +151,69 @@ def list_cases(cases: Sequence[Planned], as_json: bool) -> None:
         why = f"  (cannot run: {each.refusal})" if each.refusal else ""
         sys.stdout.write(f"{each.case.model}  {each.case.label}{why}\n")
     sys.stdout.write(f"{len(cases)} cases, {sum(not each.refusal for each in cases)} of them can run here.\n")
+
+
+def check_records(paths: Sequence[str], words: Mapping[str, Any], format: str) -> None:
+    """``--check``: prints each case's warnings, worked out anew: of its latest run, as the tables have it.
+
+    Args:
+        paths: folders with records, at any height, or record files.
+        words: what else the command line said.
+        format: ``table`` or ``json``.
+
+    Raises:
+        InferlensError: if there is no record, or a word is given that is of measuring.
+    """
+    from inferlens.analysis.findings.warnings import warnings_of
+    from inferlens.analysis.interference.samples import latest
+    from inferlens.cli import screen
+    from inferlens.record.store import load_records
+    from inferlens.views.rows import of_comparisons
+
+    _refuse(words, format)
+    loaded = load_records([Path(path) for path in paths])
+    for problem in loaded.problems:
+        screen.note(problem)
+    compared = of_comparisons(loaded.records)
+    found = [
+        (repeats, (*warnings_of(repeats), *compared.get(repeats.first.id, ()))) for repeats in latest(loaded.records)
+    ]
+    if format == "json":
+        screen.data({"schema": CHECK_SCHEMA, "cases": [_data(*each) for each in found]})
+    else:
+        screen.text("\n".join(_lines(found)))
+
+
+def _refuse(words: Mapping[str, Any], format: str) -> None:
+    from inferlens.errors import InferlensError
+
+    given = [f"--{name.replace('_', '-')}" for name, value in words.items() if value not in (None, [], False)]
+    if given:
+        raise InferlensError(f"With --check nothing is measured, and {given[0]} means nothing.", hint="without it")
+    if format not in CHECK_FORMATS:
+        raise InferlensError(f"Warnings have no format '{format}'.", expected=f"one of {', '.join(CHECK_FORMATS)}")
+
+
+def _data(runs: CaseRuns, warnings: Sequence[Warning]) -> dict[str, Any]:
+    case = runs.first.case
+    return {
+        "model": case.model, "label": case.label, "digest": case.digest,
+        "records": [record.id for record in runs.records], "status": runs.first.status, "warnings": warnings,
+    }  # fmt: skip
+
+
+def _lines(found: Sequence[tuple[CaseRuns, Sequence[Warning]]]) -> list[str]:
+    """A paragraph for each case that has warnings, and a closing sentence."""
+    from inferlens.units import plural
+    from inferlens.views.plain import plain
+
+    lines = []
+    for runs, warnings in found:
+        lines += [plain(f"{runs.first.case.model} {runs.first.case.label}")] if warnings else []
+        for warning in warnings:
+            lines += [f"  {plain(warning.code)}: {plain(warning.message)}"]
+            lines += [f"    {plain(warning.advice)}"] if warning.advice else []
+    total, warned = sum(len(warnings) for _, warnings in found), sum(bool(warnings) for _, warnings in found)
+    failed, cases = sum(not runs.ran for runs, _ in found), plural(len(found), "case")
+    said = f"{plural(total, 'warning')} about {warned:,} of {cases}" if total else f"No warnings about {cases}"
+    return [*lines, *([""] if lines else []), said + (f"; {failed:,} did not run." if failed else ".")]

@@ -1,4 +1,4 @@
-"""The commands as one program: each is a module with a function of its name, whose docstring is its help.
+"""The commands as one program: each is a function of its name, whose docstring is its help.
 
 A command's module is imported when it is called, or when the help of all is printed.
 """
@@ -13,10 +13,13 @@ from typer.core import TyperGroup
 
 import inferlens
 
-COMMANDS = (
-    "bench", "ab", "show", "compare", "plot", "profile", "findings", "modules", "layers", "kernels", "trace",
-    "roofline", "graph", "build", "export", "partition", "doctor", "backends",
-)  # fmt: skip
+# The commands in the order of the help, and the modules that have their functions.
+COMMANDS = {
+    **dict.fromkeys(("bench", "ab", "show", "compare", "plot", "profile"), ""),
+    **dict.fromkeys(("findings", "modules", "layers", "kernels"), "profiled"),
+    "trace": "", "roofline": "profiled", "graph": "", "build": "", "export": "", "partition": "",
+    **dict.fromkeys(("doctor", "backends"), "backends"),
+}  # fmt: skip
 
 
 class Commands(TyperGroup):
@@ -27,11 +30,11 @@ class Commands(TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, _: Any, cmd_name: str) -> Any:
-        """A command, from the module of its name."""
+        """A command, from its module."""
         if cmd_name not in COMMANDS:
             return None
         alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode="rich")
-        alone.command(cmd_name)(getattr(import_module(f"inferlens.cli.{cmd_name}"), cmd_name))
+        alone.command(cmd_name)(getattr(import_module(f"inferlens.cli.{COMMANDS[cmd_name] or cmd_name}"), cmd_name))
         return typer.main.get_command(alone)
 
 

@@ -1,11 +1,15 @@
-"""``inferlens graph``: what a backend executes, as a picture."""
+"""``inferlens graph``: what a backend executes, as a picture: of profiles, ONNX files and engines' information."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from inferlens.analysis.profile.graph import Source
 
 PATHS = "Folders with profiles, at any height, profile files, .onnx files, or trt_engine_info.json of an engine."
 OUTPUT = "The file to write; .svg, .png, .html or .json decides its format."
@@ -26,7 +30,6 @@ def graph(
     """
     from inferlens.analysis.profile.graph_fold import check_regions, graph_of
     from inferlens.cli import screen
-    from inferlens.cli.graph_sources import sources_of
     from inferlens.cli.plot import write
     from inferlens.views.graph import check_format, render
 
@@ -43,3 +46,65 @@ def graph(
     for note in dict.fromkeys(note for one in graphs for note in one.notes):
         screen.note(note)
     screen.note(f"Wrote {output}.")
+
+
+def sources_of(paths: Sequence[Path]) -> tuple[str, list[Source], list[str]]:
+    """What all of them are of, everything that can be drawn under ``paths``, and what could not be read.
+
+    Raises:
+        InferlensError: if a path does not exist, or there is nothing to draw.
+    """
+    from inferlens.analysis.profile.graph import source_of
+    from inferlens.errors import InferlensError
+    from inferlens.record.profile_store import LoadedProfiles, load_profiles
+    from inferlens.views.plain import plain
+    from inferlens.views.profiled.cases import groups
+
+    sources, problems, titles = [], [], []
+    profiles: list[Path] = []
+    for path in paths:
+        source = _file(path)
+        if source is None:
+            profiles.append(path)
+        else:
+            sources.append(source)
+            titles.append(path.name)
+    loaded = load_profiles(profiles) if profiles else LoadedProfiles()
+    problems += loaded.problems
+    for case in (case for group in groups(loaded, "layer") for case in group):
+        found = source_of(case.profile, case.name, case.headline)
+        if isinstance(found, str) or not found.layers:
+            reason = found if isinstance(found, str) else "It has no layers."
+            problems.append(plain(f"Not drawn: {case.name}. {reason}"))
+        else:
+            sources.append(found)
+            titles.append(case.profile.case.model)
+    if not sources:
+        raise InferlensError(f"There is nothing to draw: {' '.join(problems)}", hint="inferlens profile MODEL")
+    return plain(" and ".join(dict.fromkeys(titles))), sources, problems
+
+
+def _file(path: Path) -> Source | None:
+    """An ONNX file, or an engine's information; ``None`` for anything else."""
+    from inferlens.analysis.profile.graph import Source
+    from inferlens.analysis.profile.graph_engine import engine_source, is_engine_information
+    from inferlens.backends.onnx.layers import onnx_layers
+    from inferlens.errors import InferlensError
+    from inferlens.units import plural
+    from inferlens.views.plain import plain
+
+    if not path.is_file():
+        return None
+    if path.suffix.lower() == ".onnx":
+        told = onnx_layers(path)
+        about = f"ONNX file · {plural(len(told.layers), 'node')} · no times"
+        return Source(title=plain(path.name), about=about, layers=told.layers, inputs=told.inputs, outputs=told.outputs,
+                      notes=told.notes)  # fmt: skip
+    try:
+        with path.open("rb") as file:
+            start = file.read(1 << 16)
+            if not is_engine_information(start):
+                return None
+            return engine_source(start + file.read(), plain(path.name))
+    except OSError as error:
+        raise InferlensError(f"{path} cannot be read: {error.strerror}.") from error

@@ -33,9 +33,9 @@ def partition(
     them could not be told.
     """
     from inferlens.cli import screen
-    from inferlens.cli.partition_tables import Answer, document
     from inferlens.errors import InferlensError
     from inferlens.execution import build
+    from inferlens.views.partition import Answer, document
 
     if format not in ("table", "json"):
         raise InferlensError(f"'{format}' is no format of a partition.", expected="table or json")

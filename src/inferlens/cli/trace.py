@@ -36,8 +36,8 @@ def trace(
 
     It measures nothing and needs no framework. What is damaged is read as far as sense allows, and said.
     """
-    from inferlens.cli import trace_shown
+    from inferlens.cli import show_trace
 
-    trace_shown.show(
+    show_trace(
         path, view=view, against=against, step=step, by=by, top=top, depth=depth, no_cache=no_cache, format=format
     )

@@ -1,0 +1,174 @@
+"""``inferlens findings``, ``modules``, ``layers``, ``kernels`` and ``roofline``: what profiles show, nothing measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from inferlens.cli import options
+
+FINDINGS_TOP = "Only so many findings of each case. [dim]Default: all.[/dim]"
+MODULES_DEPTH = "How deep modules are unfolded. [dim]Default: to about 40 rows in tables, all in CSV and JSON.[/dim]"
+MODULES_REFERENCE = "The case of the first column, such as 'onnxruntime:cpu fp32'. \
+[dim]Default: the plain one that outputs were checked against, or else the first that ran.[/dim]"
+MODULES_LEVEL = "Whose times are shown: layer or kernel. \
+[dim]Default: kernel if all that ran have kernels traced to modules, or else layer.[/dim]"
+MODULES_FUSED = (
+    "Layers fused from several modules: whole (to the deepest module that contains them) or split (equally)."
+)
+LAYERS_SORT = "time (what takes most first) or order (that of execution)."
+LAYERS_TOP = "Only so many layers, those that take most. [dim]Default: 20 in tables, all in CSV and JSON.[/dim]"
+LAYERS_PLOT = "Draw the layers' times as a box plot into this file instead; .svg, .png or .html decides its format."
+LAYERS_TRACE = "Write every run as a trace for Perfetto (ui.perfetto.dev) into this file instead; .json or .json.gz."
+KERNELS_BY = "name (a row for each kernel, with all its launches) or launch (a row for each)."
+KERNELS_SORT = "time (what takes most first), order (that of execution) or calls (what is launched most first)."
+KERNELS_TOP = "Only so many rows. [dim]Default: 20 in tables, all in CSV and JSON.[/dim]"
+ROOFLINE_BY = "layer (as the backend executes them) or module (of the model)."
+ROOFLINE_DEPTH = "With --by module: modules deeper than this count to those above them. [dim]Default: none do.[/dim]"
+ROOFLINE_SORT = "won (where most is to be won first), time (what takes most first) or order (that of execution)."
+ROOFLINE_TOP = "Only so many, those with most to be won. [dim]Default: 20 in tables, all in CSV and JSON.[/dim]"
+ROOFLINE_PLOT = "Draw the rooflines, log-log, into this file instead; .svg, .png or .html decides its format."
+
+
+def findings(
+    paths: options.Profiles,
+    top: Annotated[int | None, typer.Option(min=1, help=FINDINGS_TOP)] = None,
+    format: options.Format = "table",
+) -> None:
+    """Say in plain words what takes time in profiled cases that need not, with the evidence and what to try.
+
+    Findings come from a closed list of rules, and are ranked by the time that could be won at most. What they could not
+    look at is said.
+    """
+    show_findings(paths, format, top)
+
+
+def show_findings(paths: Sequence[Path], format: str = "table", top: int | None = None, *, brief: bool = False) -> None:
+    """Prints the findings of the profiles under ``paths``; ``brief`` as ``views.profiled.findings.document`` takes it.
+
+    Raises:
+        InferlensError: if there is no profile, or no such format.
+    """
+    from inferlens.cli import screen
+    from inferlens.errors import check_choice
+    from inferlens.views.profiled.findings import FORMATS, document, judged
+    from inferlens.views.table import render
+
+    check_choice("format", format, FORMATS)
+    loaded = screen.profiles(paths)
+    console = screen.output()
+    color = console.is_terminal and not console.no_color
+    screen.text(render(document(judged(loaded), top=top, brief=brief), format, width=console.width, color=color))
+
+
+def modules(
+    paths: options.Profiles,
+    level: Annotated[str | None, typer.Option(help=MODULES_LEVEL)] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help=MODULES_DEPTH)] = None,
+    reference: Annotated[str | None, typer.Option(help=MODULES_REFERENCE)] = None,
+    fused: Annotated[str, typer.Option(help=MODULES_FUSED)] = "whole",
+    format: options.Format = "table",
+) -> None:
+    """Show where the time goes by module of the model: modules as rows, backends as columns.
+
+    Profiles of one model, the same inputs and one machine share a table. What no module can be named for has a row of
+    its own, so that every column adds up to its whole: of layers to a profiled run, of kernels to all kernels.
+    """
+    from inferlens.cli import screen
+    from inferlens.views.profiled.cases import groups
+    from inferlens.views.profiled.modules import document
+
+    loaded = groups(screen.profiles(paths, format))
+    shown = document(loaded, level=level, depth=depth, reference=reference, fused=fused)  # type: ignore[arg-type]
+    screen.document(shown, format)
+
+
+def layers(
+    paths: options.Profiles,
+    sort: Annotated[str, typer.Option(help=LAYERS_SORT)] = "time",
+    top: Annotated[int | None, typer.Option(min=1, help=LAYERS_TOP)] = None,
+    format: options.Format = "table",
+    plot: Annotated[Path | None, typer.Option("--plot", help=LAYERS_PLOT, show_default=False)] = None,
+    trace: Annotated[Path | None, typer.Option("--trace", help=LAYERS_TRACE, show_default=False)] = None,
+) -> None:
+    """Show the layers of profiled cases: what each is, mean, median and 95th percentile over the runs, and its share.
+
+    Beneath them is what they add up to, what is in no layer, and what profiling cost.
+    """
+    from inferlens.cli import screen
+    from inferlens.cli.plot import write
+    from inferlens.views import picture
+    from inferlens.views.profiled import boxes, perfetto
+    from inferlens.views.profiled.cases import of_level
+    from inferlens.views.profiled.layers import document
+
+    drawn_as = plot.suffix.lower().removeprefix(".") if plot else "svg"
+    picture.check(drawn_as, "--plot layers.svg")
+    if trace:
+        perfetto.check_file(trace)
+    loaded = screen.profiles(paths, format)
+    cases = of_level(loaded, "layer")
+    if plot:
+        write(plot, boxes.render(cases, drawn_as, sort=sort, top=top), "--plot")
+        screen.notes([f"Wrote {plot}.", *boxes.not_drawn(cases)])
+    if trace:
+        traced = perfetto.every_level(loaded)
+        write(trace, perfetto.render(traced, compressed=trace.suffix.lower() == ".gz"), "--trace")
+        screen.notes([f"Wrote {trace}.", *perfetto.not_drawn(traced)])
+    if not (plot or trace):
+        screen.document(document(cases, sort=sort, top=top), format)
+
+
+def kernels(
+    paths: options.Profiles,
+    by: Annotated[str, typer.Option(help=KERNELS_BY)] = "name",
+    sort: Annotated[str, typer.Option(help=KERNELS_SORT)] = "time",
+    top: Annotated[int | None, typer.Option(min=1, help=KERNELS_TOP)] = None,
+    format: options.Format = "table",
+) -> None:
+    """Show the kernels of cases profiled with --level kernel: times, launches, occupancy, tensor cores, modules.
+
+    Beneath them is how long the GPU was busy and idle in a run, and what profiling cost.
+    """
+    from inferlens.cli import screen
+    from inferlens.views.profiled.cases import of_level
+    from inferlens.views.profiled.kernels import document
+
+    cases = of_level(screen.profiles(paths, format), "kernel")
+    screen.document(document(cases, by=by, sort=sort, top=top), format)  # type: ignore[arg-type] # which it checks
+
+
+def roofline(
+    paths: options.Profiles,
+    by: Annotated[str, typer.Option(help=ROOFLINE_BY)] = "layer",
+    depth: Annotated[int | None, typer.Option(min=1, help=ROOFLINE_DEPTH)] = None,
+    sort: Annotated[str, typer.Option(help=ROOFLINE_SORT)] = "won",
+    top: Annotated[int | None, typer.Option(min=1, help=ROOFLINE_TOP)] = None,
+    format: options.Format = "table",
+    plot: Annotated[Path | None, typer.Option("--plot", help=ROOFLINE_PLOT, show_default=False)] = None,
+) -> None:
+    """Show how far layers are from the least time that their work takes on this device, and what there is to be won.
+
+    That floor is the longer of two times: FLOPs at the rate of large matrix products, and bytes at the bandwidth of
+    large copies, both measured on the same device.
+    """
+    from inferlens.cli import screen
+    from inferlens.cli.plot import write
+    from inferlens.errors import InferlensError
+    from inferlens.views import picture
+    from inferlens.views.profiled import roofline_plot
+    from inferlens.views.profiled.roofline import document, roofed
+
+    if depth is not None and by != "module":
+        raise InferlensError("Layers have no depth.", hint="--by module")
+    drawn_as = plot.suffix.lower().removeprefix(".") if plot else "svg"
+    picture.check(drawn_as, "--plot roofline.svg")
+    cases = roofed(screen.profiles(paths, format), by, depth)  # type: ignore[arg-type] # which it checks
+    if plot:
+        write(plot, roofline_plot.render(cases, drawn_as), "--plot")
+        screen.notes([f"Wrote {plot}.", *roofline_plot.not_drawn(cases)])
+    else:
+        screen.document(document(cases, sort=sort, top=top), format)
