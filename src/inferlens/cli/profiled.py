@@ -1,4 +1,4 @@
-"""``inferlens findings``, ``modules``, ``layers``, ``kernels`` and ``roofline``: what profiles show, nothing measured."""
+"""``inferlens findings``, ``modules``, ``layers``, ``kernels`` and ``roofline``: what profiles show."""
 
 from __future__ import annotations
 
