@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from inferlens.analysis.findings.warnings import has_figures, warnings_of
+from inferlens.analysis.findings.warnings import warnings_of
 from inferlens.analysis.interference.samples import CaseRuns, Series, latest, steady_samples
 from inferlens.errors import InferlensError, one_line
 from inferlens.record.record import Metric, Record, machine_name
@@ -30,8 +30,6 @@ _QUIET = (
     "host-bound", "copy-bound", "gpu-floor", "in-turns", "not-narrow-enough", "samples-left-out", "repeat-failed",
     "not-finite",
 )  # fmt: skip
-_OF_THE_MACHINE = ("disturbed", "power-cap", "cpu-quota")
-_OF_THROUGHPUT = ("uneven-throughput",)
 
 
 class Side(Struct, frozen=True, kw_only=True):
@@ -68,7 +66,7 @@ class Side(Struct, frozen=True, kw_only=True):
 
 
 def read(
-    repeats: CaseRuns | None, metric: Metric, level: float, taken: Sequence[Sequence[float]] = ()
+    runs: CaseRuns | None, metric: Metric, level: float, taken: Sequence[Sequence[float]] = ()
 ) -> tuple[Side, list[Sequence[float]]]:
     """A side, and the samples of each of its processes; none of them if there is nothing to compare.
 
@@ -76,10 +74,10 @@ def read(
     ``taken`` are the samples to go by, where they are not all that
     :func:`inferlens.analysis.interference.samples.steady_samples` tells.
     """
-    if repeats is None:
+    if runs is None:
         return Side(state=MISSING, reason="There is no record of it."), []
-    series = [steady_samples(record, metric) for record in repeats.ran]
-    state, reason = _state(repeats, series, metric)
+    series = [steady_samples(record, metric) for record in runs.ran]
+    state, reason = _state(runs, series, metric)
     processes = list(taken or [each.samples for each in series]) if state == OK else []
     found = estimate(processes, level)
     if state == OK and not (found and _LEAST < found.median < _MOST):
@@ -87,14 +85,14 @@ def read(
     side = Side(
         state=state,
         reason=reason,
-        device=_device(repeats.first),
-        records=tuple(record.id for record in repeats.records),
-        created=max(record.created for record in repeats.records),
+        device=_device(runs.first),
+        records=tuple(record.id for record in runs.records),
+        created=max(record.created for record in runs.records),
         processes=len(processes),
         samples=sum(map(len, processes)),
         median=found.median if found else None,
         interval=found.interval if found else None,
-        notes=tuple(dict.fromkeys(_notes(repeats, series, metric))) if state == OK else (),
+        notes=tuple(dict.fromkeys(_notes(runs, series))) if state == OK else (),
     )
     return side, processes
 
@@ -104,13 +102,13 @@ def _device(record: Record) -> str:
     return (record.environment.cpu or "CPU") if record.case.device == "cpu" else gpus[0].name if gpus else "GPU"
 
 
-def _state(repeats: CaseRuns, series: Sequence[Series], metric: Metric) -> tuple[str, str]:
-    failed = [record for record in repeats.records if record.status != OK]
+def _state(runs: CaseRuns, series: Sequence[Series], metric: Metric) -> tuple[str, str]:
+    failed = [record for record in runs.records if record.status != OK]
     if failed:
-        share = f" ({len(failed)} of {len(repeats.records)} processes)" if repeats.ran else ""
+        share = f" ({len(failed)} of {len(runs.records)} processes)" if runs.ran else ""
         hint = f" Try: {failed[0].hint}" if failed[0].hint else ""
         return failed[0].status, f"{failed[0].reason or 'No reason is known.'}{hint}{share}"
-    wrong = [record.agreement for record in repeats.records if not record.ranked and record.agreement]
+    wrong = [record.agreement for record in runs.records if not record.ranked and record.agreement]
     if wrong:
         why = wrong[0].reason or "they differ from the reference"
         return WRONG, f"{why[:1].upper()}{why[1:].rstrip('.')}."
@@ -120,21 +118,14 @@ def _state(repeats: CaseRuns, series: Sequence[Series], metric: Metric) -> tuple
     return OK, ""
 
 
-def _notes(repeats: CaseRuns, series: Sequence[Series], metric: Metric) -> Iterator[str]:
-    for record in repeats.ran:
+def _notes(runs: CaseRuns, series: Sequence[Series]) -> Iterator[str]:
+    for record in runs.ran:
         if record.agreement is None or record.agreement.agrees is None:
             why = record.agreement.reason if record.agreement else ""
             yield f"Outputs not checked: {why or 'nothing was there to compare them with'}"
-    warnings = [warning for warning in warnings_of(repeats) if warning.code not in _QUIET]
-    yield from (f"{each.message} {each.advice}".strip() for each in warnings if not has_figures(each))
-    # Figures differ from case to case: with them there would be a note for each.
-    codes = [each.code for each in warnings if has_figures(each)]
-    if metric == "throughput":  # the others are of the samples of latency
-        codes = [code for code in codes if code in (*_OF_THE_MACHINE, *_OF_THROUGHPUT)]
-    else:
-        codes = [code for code in codes if code not in _OF_THROUGHPUT]
-    if codes:
-        yield f"warned of {listing(codes)}; inferlens show has the figures."
+    # Their codes alone: figures differ from case to case, and with them there would be a note for each.
+    if codes := [warning.code for warning in warnings_of(runs) if warning.code not in _QUIET]:
+        yield f"warned of {listing(list(dict.fromkeys(codes)))}; inferlens show says more."
     left_out = sum(each.not_finite for each in series)
     if left_out:
         yield f"{plural(left_out, 'sample')} left out: negative or not finite."
@@ -199,19 +190,19 @@ def matches(base: Sequence[Record], candidate: Sequence[Record]) -> list[Match]:
 def _by_case(records: Sequence[Record]) -> dict[str, dict[str, CaseRuns]]:
     """Digest of the case, then machine, then its latest run there."""
     found: dict[str, dict[str, CaseRuns]] = {}
-    for repeats in latest(records):
-        first = repeats.first
-        found.setdefault(first.case.digest, {})[machine_name(first.environment)] = repeats
+    for runs in latest(records):
+        first = runs.first
+        found.setdefault(first.case.digest, {})[machine_name(first.environment)] = runs
     return found
 
 
 def _of_case(base: dict[str, CaseRuns], candidate: dict[str, CaseRuns]) -> list[Match]:
     same = [Match(base[where], candidate[where]) for where in base if where in candidate]
-    mine = [repeats for where, repeats in base.items() if where not in candidate]
-    theirs = [repeats for where, repeats in candidate.items() if where not in base]
+    mine = [runs for where, runs in base.items() if where not in candidate]
+    theirs = [runs for where, runs in candidate.items() if where not in base]
     if len(mine) == len(theirs) == 1:
         return [*same, Match(mine[0], theirs[0])]
-    return [*same, *(Match(repeats, None) for repeats in mine), *(Match(None, repeats) for repeats in theirs)]
+    return [*same, *(Match(runs, None) for runs in mine), *(Match(None, runs) for runs in theirs)]
 
 
 def _labels(records: Sequence[Record]) -> str:

@@ -38,7 +38,11 @@ ADVICE: dict[Kind, str] = {
     "power cap": "This is the speed at this power limit; compare it only with the same limit.",
     "cpu quota": "This is the speed within the container's CPU limit; raise it, or choose fewer --threads.",
 }
-OWN_DOING: frozenset[Kind] = frozenset({"power cap", "cpu quota"})
+# What a case does to itself, in words.
+OWN_DOING: dict[Kind, str] = {
+    "power cap": "at the GPU's power limit",
+    "cpu quota": "while the CPU quota of the control group was used up",
+}
 UNCOVERED = "the watch did not cover the whole series"
 SLACK = 1.0  # seconds that a log may miss of a series' begin and end, and be held to cover it
 
@@ -147,18 +151,11 @@ def warnings(marks: Marks, late: int = 0) -> tuple[Warning, ...]:
         if late:
             decision = f"they are left out, with all of the slower level that the last {late:,} samples are"
         found.append(Warning(code, f"{share}; {decision}.", ADVICE[worst]))
-    if "power cap" in marks.touched:
-        found.append(
-            Warning("power-cap", f"{_share(marks, 'power cap')} at the GPU's power limit.", ADVICE["power cap"])
-        )
-    if "cpu quota" in marks.touched:
-        message = f"{_share(marks, 'cpu quota')} while the CPU quota of the control group was used up."
-        found.append(Warning("cpu-quota", message, ADVICE["cpu quota"]))
+    for kind, when in OWN_DOING.items():
+        if kind in marks.touched:
+            message = f"{marks.touched[kind]:,} of {marks.count:,} samples were taken {when}."
+            found.append(Warning(kind.replace(" ", "-"), message, ADVICE[kind]))
     return tuple(found)
-
-
-def _share(marks: Marks, kind: Kind) -> str:
-    return f"{marks.touched[kind]:,} of {marks.count:,} samples were taken"
 
 
 def _more(marks: Marks, kind: Kind) -> str:

@@ -61,27 +61,12 @@ def steady_samples(record: Record, metric: Metric) -> Series:
     kept = [place for place in range(len(taken)) if place not in out]
     places = [place for place in kept if _countable(taken[place])]
     state = steady([taken[place] for place in places])
-    found = Series(
-        samples=tuple(taken[place] for place in places[state.start :]),
-        not_finite=len(kept) - len(places),
-        disturbed=len(taken) - len(kept),
-        unsteady=state.start,
-        state=state,
-        places=tuple(places[state.start :]),
-    )
-    calm = _before_a_disturbed_end(taken, places, state.start, frozenset(known.disturbed))
-    if not calm:
-        return found
-    early = steady([taken[place] for place in calm])
-    return replace(
-        found,
-        samples=tuple(taken[place] for place in calm[early.start :]),
-        disturbed=found.disturbed + state.start - len(calm),
-        unsteady=early.start,
-        state=early,
-        late=len(places) - state.start,
-        places=tuple(calm[early.start :]),
-    )
+    not_finite, disturbed, late = len(kept) - len(places), len(taken) - len(kept), 0
+    if calm := _before_a_disturbed_end(taken, places, state.start, frozenset(known.disturbed)):
+        disturbed, late = disturbed + state.start - len(calm), len(places) - state.start
+        places, state = calm, steady([taken[place] for place in calm])
+    used = tuple(places[state.start :])
+    return Series(tuple(taken[place] for place in used), not_finite, disturbed, state.start, state, late, used)
 
 
 def _before_a_disturbed_end(
