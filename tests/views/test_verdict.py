@@ -9,7 +9,7 @@ from inferlens.views.verdict import verdict
 from .samples import CPU, CPU_MACHINE, GPU_MACHINE, WRONG, case, failure, record, series
 
 WHERE = f"torchvision:resnet18 on {CPU}: "
-NOT_BETWEEN = "one process each: variation between runs is not in the intervals."
+NOT_BETWEEN = "one process each: variation between runs is in no intervals."
 SURE = (
     f"Medians of 100 samples, {NOT_BETWEEN} So what is within 51.5 % is not told apart; --repeats 5 measures how far "
     "runs differ."

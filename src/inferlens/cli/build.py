@@ -25,7 +25,7 @@ CAPABILITY = "GPUs to build for, such as 8.0,8.9; also without a GPU (rtx). [dim
 def build(
     model: Annotated[str, typer.Argument(help=MODEL)],
     output: Annotated[Path, typer.Option("--output", "-o", help=OUTPUT)],
-    backend: Annotated[str, typer.Option("--backend", "-b", help=BACKEND)] = "tensorrt",
+    backend: Annotated[str | None, typer.Option("--backend", "-b", help=BACKEND)] = None,
     precision: options.Precision = None,
     batch: Annotated[int | None, typer.Option(help="Batch size. [dim]Default: the model's own.[/dim]")] = None,
     option: options.Options = None,
@@ -44,11 +44,13 @@ def build(
     Beside it goes what it was built from and for. 'inferlens bench model.engine' runs it. Without a GPU, TensorRT for
     RTX builds for the compute capabilities that are named.
     """
+    from inferlens.backends.abilities import Builder
     from inferlens.cli import screen
+    from inferlens.execution.build import able, single
     from inferlens.execution.build import build as build_file
-    from inferlens.execution.build import single
     from inferlens.units import parse_duration
 
+    backend = backend or able(Builder)[0]
     given = [*(option or ())]
     if compute_capability is not None:
         given = with_capability(given, compute_capability, backend.partition(":")[0])

@@ -9,13 +9,13 @@ import typer
 from inferlens.cli import options
 
 MODEL = "A name, a file or a factory, as for 'inferlens bench'."
-BACKEND = "A backend that divides a model, as name or name:variant."
+BACKEND = "A backend that divides a model, as name or name:variant. [dim]Default: the first that does.[/dim]"
 FORMAT = "table or json."
 
 
 def partition(
     model: Annotated[str, typer.Argument(help=MODEL)],
-    backend: Annotated[str, typer.Option("--backend", "-b", help=BACKEND)] = "torch_tensorrt:dynamo",
+    backend: Annotated[str | None, typer.Option("--backend", "-b", help=BACKEND)] = None,
     option: options.Options = None,
     precision: Annotated[str | None, typer.Option(help="fp32, fp16, bf16, with commas.")] = None,
     batch: options.Batches = None,
@@ -32,6 +32,7 @@ def partition(
     --option torch_tensorrt.min_block_size=1,5,100 shows what the size of blocks changes. The exit code is 2 if any of
     them could not be told.
     """
+    from inferlens.backends.abilities import Partitioner
     from inferlens.cli import screen
     from inferlens.errors import InferlensError
     from inferlens.execution import build
@@ -43,7 +44,8 @@ def partition(
         "model": model, "option": option, "precision": precision, "batch": batch, "input": input, "weights": weights,
         "trust": trust, "seed": seed,
     }  # fmt: skip
-    cases = build.cases({name: value for name, value in words.items() if value is not None}, backend)
+    given = {name: value for name, value in words.items() if value is not None}
+    cases = build.cases(given, backend or build.able(Partitioner)[0])
     answers = []
     for number, case in enumerate(cases, 1):
         with screen.busy(f"{number} of {len(cases)}, {case.label}") as phase:

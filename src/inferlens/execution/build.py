@@ -146,10 +146,15 @@ def partition(case: Case, **more: Any) -> TaskResult[Partition]:
     return _done(partition_model, CaseJob, case, **more)
 
 
+def able(ability: type[ABC]) -> list[str]:
+    """Names of the backends that have an ability, such as :class:`inferlens.backends.abilities.Builder`."""
+    return [name for name in BACKENDS.names() if issubclass(BACKENDS.get(name), ability)]
+
+
 def _check_able(case: Case, ability: type[ABC], name: str) -> None:
-    if not issubclass(BACKENDS.get(case.backend), ability):
-        able = [f"--backend {name}" for name in BACKENDS.names() if issubclass(BACKENDS.get(name), ability)]
-        raise InferlensError(f"The backend '{case.backend}' has no '{name}'.", hint=one_of(able))
+    if case.backend not in able(ability):
+        hint = one_of([f"--backend {each}" for each in able(ability)])
+        raise InferlensError(f"The backend '{case.backend}' has no '{name}'.", hint=hint)
 
 
 def _done(

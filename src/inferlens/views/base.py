@@ -23,7 +23,7 @@ class View(ABC):
     def __init__(self, *, reference: str | None = None) -> None:
         """
         Args:
-            reference: words that name the row others are compared with; ``None`` is plain PyTorch.
+            reference: words that name the row others are compared with; ``None`` is the usual one.
         """
         self.reference = reference
 

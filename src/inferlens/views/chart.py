@@ -45,7 +45,7 @@ class Chart(View):
     def __init__(self, *, reference: str | None = None, format: str = "svg", theme: str = "auto") -> None:
         """
         Args:
-            reference: words that name the row others are compared with; ``None`` is plain PyTorch.
+            reference: words that name the row others are compared with; ``None`` is the usual one.
             format: ``svg``, ``png``, or ``html``, which is interactive.
             theme: ``auto`` is light, and in HTML whatever the reader's system is set to.
 

@@ -26,7 +26,7 @@ def document(records: Sequence[Record], reference: str | None = None) -> Documen
 
     Args:
         records: in any order; of each case the latest run counts.
-        reference: words that name the row others are compared with; ``None`` is plain PyTorch.
+        reference: words that name the row others are compared with; ``None`` is the usual one.
 
     Raises:
         InferlensError: if ``reference`` names no row, or more than one.

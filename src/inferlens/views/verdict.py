@@ -105,34 +105,17 @@ def _unchecked(every: Sequence[Sequence[Row]]) -> list[str]:
 def _how_sure(every: Sequence[Sequence[Row]]) -> Iterator[str]:
     """Of how many samples and processes the ranking is, and how far apart rows have to be to be told apart."""
     rows = [row for ranked in every for row in ranked]
+    if len(rows) < 2:
+        return
     timed = [row for row in rows if row.median is not None]
-    short = [row for row in timed if row.median_low is None]
-    none, between = len(short) == len(timed) > 0, any(row.between for row in rows)
-    if len(rows) > 1:
-        yield _basis(rows, timed, none) + _least_apart(every)
-    windows = [row for row in rows if row.median is None and row.iterations_low is None]
-    for what, lacking in (("samples", short if between or not none else ()), ("windows", windows)):
-        if lacking and (len(rows) > 1 or what == "windows"):
-            names = listing(list(dict.fromkeys(row.name for row in lacking)))
-            yield f"{names} had too few independent {what} for an interval."
-    if len(rows) > 1 and any(row.iterations_per_second for row in timed):
-        yield "Latencies are of one call at a time, rates (throughput) of calls back to back."
-    if (cards := len({row.card for row in rows if row.card})) > 1:
-        yield f"Measured on {cards} GPUs of one name: how far these differ is in no interval."
-
-
-def _basis(rows: Sequence[Row], timed: Sequence[Row], none: bool) -> str:
-    """What the medians, or rates, are of; ``none`` if no median has an interval."""
     of = f"Medians of {_span([row.samples for row in timed], 'sample')}" if timed else "Rates"
-    single = list(dict.fromkeys(row.name for row in rows if not row.between))
-    if not single:
-        processes = _span([row.processes for row in rows], "process")
-        return f"{of}{',' if timed else ''} over {processes}: variation between processes is in the intervals."
-    if len(single) < len({row.name for row in rows}):
-        its = "its interval" if len(single) == 1 else "their intervals"
-        return f"{of}, of {listing(single)} in one process: variation between runs is not in {its}."
-    lacks = "too few for an interval" if none else "variation between runs is not in the intervals"
-    return f"{of}, one process each: {lacks}."
+    single = sum(not row.between for row in rows)
+    processes = "one process each" if single == len(rows) else _span([row.processes for row in rows], "process")
+    covered = "all" if not single else "no" if single == len(rows) else "some"
+    yield f"{of}, {processes}: variation between runs is in {covered} intervals.{_least_apart(every)}"
+    lacking = [row for row in rows if (row.iterations_low if row.median is None else row.median_low) is None]
+    if lacking:
+        yield f"{listing(list(dict.fromkeys(row.name for row in lacking)))} had too few samples for an interval."
 
 
 def _least_apart(every: Sequence[Sequence[Row]]) -> str:
@@ -141,8 +124,7 @@ def _least_apart(every: Sequence[Sequence[Row]]) -> str:
     apart = sorted({found for one, other in pairs if (found := one.least_apart(other)) > 1})
     if not apart:
         return ""
-    shares = [percent(math.floor((least - 1) * 1000) / 1000) for least in (apart[0], apart[-1])]
-    within = shares[0] if len(apart) == 1 else f"{shares[0]} to {shares[1]} (by device and number of processes)"
+    within = " to ".join(dict.fromkeys(percent(math.floor((each - 1) * 1000) / 1000) for each in (apart[0], apart[-1])))
     advice = "" if any(row.between for rows in every for row in rows) else "; --repeats 5 measures how far runs differ"
     return f" So what is within {within} is not told apart{advice}."
 

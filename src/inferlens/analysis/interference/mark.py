@@ -38,10 +38,10 @@ ADVICE: dict[Kind, str] = {
     "power cap": "This is the speed at this power limit; compare it only with the same limit.",
     "cpu quota": "This is the speed within the container's CPU limit; raise it, or choose fewer --threads.",
 }
-# What a case does to itself, in words.
-OWN_DOING: dict[Kind, str] = {
-    "power cap": "at the GPU's power limit",
-    "cpu quota": "while the CPU quota of the control group was used up",
+# What a case does to itself: the warning's code, and when samples were taken.
+OWN_DOING: dict[Kind, tuple[str, str]] = {
+    "power cap": ("power-cap", "at the GPU's power limit"),
+    "cpu quota": ("cpu-quota", "while the CPU quota of the control group was used up"),
 }
 UNCOVERED = "the watch did not cover the whole series"
 SLACK = 1.0  # seconds that a log may miss of a series' begin and end, and be held to cover it
@@ -151,10 +151,10 @@ def warnings(marks: Marks, late: int = 0) -> tuple[Warning, ...]:
         if late:
             decision = f"they are left out, with all of the slower level that the last {late:,} samples are"
         found.append(Warning(code, f"{share}; {decision}.", ADVICE[worst]))
-    for kind, when in OWN_DOING.items():
+    for kind, (code, when) in OWN_DOING.items():
         if kind in marks.touched:
             message = f"{marks.touched[kind]:,} of {marks.count:,} samples were taken {when}."
-            found.append(Warning(kind.replace(" ", "-"), message, ADVICE[kind]))
+            found.append(Warning(code, message, ADVICE[kind]))
     return tuple(found)
 
 

@@ -74,7 +74,7 @@ def render(graphs: Sequence[Graph], format: str, *, title: str, fused: bool = Fa
         raise InferlensError(
             f"These are {len(graphs)} graphs, and {MOST_GRAPHS} at most fit side by side.",
             expected="a folder with fewer cases",
-            hint="the folder of one case, such as results/resnet18/onnxruntime-cpu-fp32-b1-cpu",
+            hint="the folder of one case, such as RESULTS/MODEL/CASE",
         )
     drawn = _svg(graphs, title, fused)
     if format == "html":
