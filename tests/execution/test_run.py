@@ -10,6 +10,8 @@ import torch
 
 import inferlens
 from inferlens import InferlensError
+from inferlens.backends.fake import FakeRunner
+from inferlens.errors import Unsupported
 from inferlens.execution import scheduler
 from inferlens.execution import subprocess as processes
 from inferlens.execution.expand import Planned
@@ -157,3 +159,25 @@ def test_what_a_file_was_compiled_from_keeps_its_seed_and_is_fed_with_the_cases(
         run = scheduler.Scheduler(Plan(model=("net.engine",), output=str(tmp_path)), Observer(), tmp_path)
         run._reference(Planned(case, found, None))
         assert (heard[-1].case.seed, heard[-1].inputs_seed) == (3, seed)
+
+
+@pytest.mark.usefixtures("one_process")
+def test_a_runner_that_cannot_be_entered_is_a_row_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a runner cannot tell what memory it takes either: libraries build their engines when they are entered."""
+
+    def refuse(_: FakeRunner) -> FakeRunner:
+        raise Unsupported("It takes no such layer.", hint="another precision")
+
+    def untold(_: FakeRunner) -> None:
+        raise AttributeError("there is no device yet")
+
+    monkeypatch.setattr(FakeRunner, "__enter__", refuse)
+    monkeypatch.setattr(FakeRunner, "device_memory", untold)
+    (record,) = inferlens.bench("fake:demo", backend="fake", output=str(tmp_path))
+    assert (record.status, record.reason, record.hint) == (
+        "unsupported",
+        "It takes no such layer.",
+        "another precision",
+    )

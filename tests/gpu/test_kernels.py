@@ -278,7 +278,7 @@ def test_the_command_keeps_and_shows_them(tmp_path: Path) -> None:
         input="image=1x3x64x64", runs=RUNS, iterations=50, warmup=5, output=str(tmp_path / "results"),
     )  # fmt: skip
     assert [(each.level, each.status, each.reason) for each in profiles] == [("layer", "ok", ""), ("kernel", "ok", "")]
-    table = kernel_table(profiles[1], untouched=(1e-3,) * 20)
+    table = kernel_table(profiles[1], unprofiled=(1e-3,) * 20)
     assert isinstance(table, KernelTable)
     assert table.account.attributed >= 0.95
     shown = command("kernels", "results", "--by", "launch", "--format", "json", cwd=tmp_path)

@@ -54,6 +54,7 @@ class Child:
 
     Attributes:
         preparation: folders for the backend; phases, facts, artefacts and warnings of the case.
+        runner: once it was entered, which is when it can tell what memory it takes.
         found: what the task has found so far.
         turn: whose turn it is to use the machine.
     """
@@ -88,8 +89,7 @@ class Child:
 
     def prepare(self, model: Model) -> Runner:
         """The model made ready by the case's backend; the device is untouched yet."""
-        self.runner = self.backend.prepare(model, self.job.case, self.preparation)
-        return self.runner
+        return self.backend.prepare(model, self.job.case, self.preparation)
 
     def place(self, model: Model, runner: Runner, seed: int | None = None) -> Any:
         """What to call an entered runner with, drawn from the case's seed or another one."""
