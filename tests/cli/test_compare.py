@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import typing
 from pathlib import Path
@@ -50,20 +49,6 @@ def test_exit_codes(tmp_path: Path, records, code, word) -> None:
     assert done.returncode == code, done.stdout
     assert word in done.stdout
     assert not done.stderr
-
-
-@pytest.mark.parametrize("format", ["table", "markdown", "github", "junit", "json"])
-def test_formats(tmp_path: Path, base: Path, format: str) -> None:
-    candidate(tmp_path, [*ran(seconds=15e-3), *ran(OTHER)])
-    done = inferlens("compare", "base", "new", "-f", format, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "SLOWER" in done.stdout
-    if format == "json":
-        assert json.loads(done.stdout)["exit_code"] == 1
-    if format == "junit":
-        assert Xml.fromstring(done.stdout.encode()).attrib["failures"] == "1"
-    if format == "github":
-        assert all(line.startswith("::") for line in done.stdout.splitlines())
 
 
 def test_a_file_and_the_table_beside_it(tmp_path: Path, base: Path) -> None:

@@ -13,8 +13,8 @@ from markdown_it import MarkdownIt
 from inferlens.analysis.compare.cases import Compared, compare
 from inferlens.record.record import Agreement, Environment, Warning
 from inferlens.views.compared import FORMATS, render
-from inferlens.views.compared.github import command
 from inferlens.views.compared.lines import groups, sentences
+from inferlens.views.compared.reports import command
 from tests.analysis.compare.sides import broken, ran
 from tests.views.samples import CPU_MACHINE, case
 

@@ -90,8 +90,7 @@ def show_trace(path: Path, *, format: str = "table", no_cache: bool = False, **w
 
     try:
         shown, notes = document(TraceRequest(path, cache=not no_cache, **words), format)
-        for note in notes:
-            screen.note(note)
+        screen.notes(notes)
         screen.document(shown, format)
     except MemoryError as error:
         hint = "a limit that is less tight (ulimit -d, ulimit -v), or fewer steps in a trace"

@@ -172,8 +172,7 @@ def check_records(paths: Sequence[str], words: Mapping[str, Any], format: str) -
 
     _refuse(words, format)
     loaded = load_records([Path(path) for path in paths])
-    for problem in loaded.problems:
-        screen.note(problem)
+    screen.notes(loaded.problems)
     compared = of_comparisons(loaded.records)
     found = [
         (repeats, (*warnings_of(repeats), *compared.get(repeats.first.id, ()))) for repeats in latest(loaded.records)

@@ -50,8 +50,7 @@ def compare(
         level=parse_share(level),
         unlike=unlike,
     )
-    for problem in compared.problems:
-        screen.note(problem)
+    screen.notes(compared.problems)
     if output:
         write(output, render(compared, format))
         screen.note(f"Wrote {output}.")

@@ -37,8 +37,7 @@ def graph(
     check_format(format)
     check_regions(regions)
     title, sources, problems = sources_of(paths)
-    for problem in problems:
-        screen.note(problem)
+    screen.notes(problems)
     graphs = [graph_of(source, regions=regions, depth=depth) for source in sources]
     with screen.busy("Drawing"):
         drawn = render(graphs, format, title=title, fused=regions == "fused")

@@ -29,8 +29,7 @@ def plot(
 
     chart = Chart(reference=reference, format=output.suffix.lower().removeprefix("."), theme=theme or "auto")
     loaded = load_records(paths)
-    for problem in loaded.problems:
-        screen.note(problem)
+    screen.notes(loaded.problems)
     write(output, chart.render(loaded.records))
     screen.note(f"Wrote {output}.")
 

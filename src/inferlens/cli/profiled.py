@@ -55,13 +55,10 @@ def show_findings(paths: Sequence[Path], format: str = "table", top: int | None 
     from inferlens.cli import screen
     from inferlens.errors import check_choice
     from inferlens.views.profiled.findings import FORMATS, document, judged
-    from inferlens.views.table import render
 
     check_choice("format", format, FORMATS)
     loaded = screen.profiles(paths)
-    console = screen.output()
-    color = console.is_terminal and not console.no_color
-    screen.text(render(document(judged(loaded), top=top, brief=brief), format, width=console.width, color=color))
+    screen.document(document(judged(loaded), top=top, brief=brief), format)
 
 
 def modules(

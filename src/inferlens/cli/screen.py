@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 WIDTH_OF_A_PIPE = 160
 
 
-def output() -> Console:
-    """The console for what was asked for."""
-    from rich.console import Console
-
-    console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = WIDTH_OF_A_PIPE
-    return console
-
-
 def errors() -> Console:
     """The console for progress and notes."""
     from rich.console import Console

@@ -20,6 +20,5 @@ def show(
     from inferlens.record.store import load_records
 
     loaded = load_records(paths)
-    for problem in loaded.problems:
-        screen.note(problem)
+    screen.notes(loaded.problems)
     screen.show(loaded.records, "json" if json else format, reference)

@@ -35,12 +35,10 @@ def of_table(rows: Sequence[Row], named: bool = True) -> list[str]:
     """Sentences on the rows of one model and machine; where these stand in a title already, not ``named`` again."""
     comparisons = by(rows, "comparison")
     several = len({each[0].batch for each in comparisons}) > 1
-    every = [_ranked(each) for each in comparisons]
     return [
         *(_where(each, named, several) + _said(each) for each in comparisons),
         *_left_out(comparisons),
-        *_unchecked(every),
-        *_how_sure(every),
+        *_how_sure([_ranked(each) for each in comparisons]),
     ]
 
 
@@ -93,13 +91,6 @@ def _left_out(comparisons: Sequence[Sequence[Row]]) -> list[str]:
     names, anyone = list(dict.fromkeys(wrong)), any(map(_ranked, comparisons))
     faster = "faster but " if anyone else ""
     return [f"{listing(names)} {'was' if len(names) == 1 else 'were'} {faster}wrong, so not ranked."] if names else []
-
-
-def _unchecked(every: Sequence[Sequence[Row]]) -> list[str]:
-    """The winners whose outputs could not be compared with anything."""
-    winners = [row for ranked in every for row in ranked if row.fastest or row is ranked[0]]
-    names = list(dict.fromkeys(row.name for row in winners if row.agrees is None))
-    return [f"The outputs of {listing(names)} were not checked."] if names else []
 
 
 def _how_sure(every: Sequence[Sequence[Row]]) -> Iterator[str]:

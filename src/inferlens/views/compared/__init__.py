@@ -11,14 +11,14 @@ from inferlens.analysis.compare.environment_diff import about
 from inferlens.errors import check_choice
 from inferlens.units import percent
 from inferlens.views import table
-from inferlens.views.compared import github, junit
 from inferlens.views.compared.lines import full_names, groups, sentences, unit
+from inferlens.views.compared.reports import github, junit
 from inferlens.views.notes import Notes
 from inferlens.views.plain import plain
 from inferlens.views.table import Column, Document, Line, Table
 
 SCHEMA = "inferlens.comparison/1"
-OWN = {"github": github.render, "junit": junit.render}
+OWN = {"github": github, "junit": junit}
 FORMATS = (*(name for name in table.FORMATS if name != "csv"), *OWN)
 _STYLES = {"FASTER": "green", "SLOWER": "bold red", "UNDECIDED": "yellow", "DID NOT RUN": "bold magenta", "SAME": ""}
 
