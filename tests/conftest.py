@@ -13,7 +13,7 @@ import pytest
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 if TYPE_CHECKING:
-    from tests.partitions import Made
+    from tests.backends.torch_tensorrt.partitions import Made
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def nothing_to_collect() -> None:
 @pytest.fixture(scope="session")
 def partitions(tmp_path_factory: pytest.TempPathFactory) -> Made:
     """Partitions of real models, and a run of the command."""
-    from tests.partitions import made
+    from tests.backends.torch_tensorrt.partitions import made
 
     return made(tmp_path_factory.mktemp("partitions"))
 

@@ -19,7 +19,7 @@ from inferlens.views.table import render
 from tests.commands import inferlens
 
 if TYPE_CHECKING:
-    from tests.partitions import Made
+    from tests.backends.torch_tensorrt.partitions import Made
 
 
 def case(variant: str = "dynamo", precision: str = "fp32", batch: int = 1, **options: Any) -> Case:

@@ -24,7 +24,7 @@ from inferlens.execution.build import save, single  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
 from inferlens.spec.case import TensorSpec  # noqa: E402
 from tests.backends import small  # noqa: E402
-from tests.partitions import Broken, Filtered  # noqa: E402
+from tests.backends.torch_tensorrt.partitions import Broken, Filtered  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,

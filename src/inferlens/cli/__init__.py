@@ -4,7 +4,7 @@ Tables and data go to standard output, progress and notes to standard error. Exi
 measured, 2 bad input, 130 interrupted, 141 nobody reads the output any more. ``compare`` and ``ab`` have codes of
 their own, in their help.
 
-Typer, and what it imports, takes as long as reading a trace of 100,000 events does. Where the words of ``trace`` are
+Typer, and what it imports, takes as long as reading a large trace does. Where the words of ``trace`` are
 right it is not needed: ``argparse`` reads these, and the command says what is wrong with others.
 """
 

@@ -205,5 +205,5 @@ def _warn_of_lower_precision(found: Agreement, case: Case, preparation: Preparat
             "lower-precision",
             f"Asked for fp32, but the outputs differ by {error:.1g} (relative L2), as in TF32: the library computes in "
             "a lower precision than it was told to.",
-            "Compare it with the others' TF32, such as --option pytorch.tf32=true.",
+            "Compare it with the others' TF32, their option tf32=true.",
         )

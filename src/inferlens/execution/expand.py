@@ -215,7 +215,7 @@ def _check_options(plan: Plan, capabilities: Mapping[str, Capabilities]) -> None
     for name in plan.option:
         backend, dot, _ = name.partition(".")
         if not dot:
-            form = "BACKEND.OPTION=VALUE, such as onnxruntime.graph_optimization=all,basic"
+            form = "BACKEND.OPTION=VALUE, as inferlens backends NAME lists them"
             raise InferlensError(f"The option '{name}' names no backend.", expected=form)
         split_label(backend, known)
         if plan.backend and EVERY_VARIANT not in plan.backend and backend not in named:

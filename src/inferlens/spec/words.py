@@ -142,7 +142,7 @@ def option_values(value: Any) -> dict[str, tuple[str, ...]]:
         pairs = [str(text).partition("=") for text in listed(value)]
         for name, equals, _ in pairs:
             if not equals:
-                form = "BACKEND.OPTION=VALUE, such as onnxruntime.graph_optimization=all,basic"
+                form = "BACKEND.OPTION=VALUE, as inferlens backends NAME lists them"
                 raise InferlensError(f"The option '{name}' has no value.", expected=form)
         return {name.strip(): texts(values) for name, _, values in pairs}
     flat: dict[str, tuple[str, ...]] = {}

@@ -1,6 +1,6 @@
 """Partitions of real models by the installed Torch-TensorRT, and what layers of its networks carry for profiles.
 
-``tests/partitions.py`` makes them.
+``tests/backends/torch_tensorrt/partitions.py`` makes them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from inferlens.backends.torch_tensorrt.layers import UNNAMED, module_and_operator
 from inferlens.record.partition import MOST_CHOICES
-from tests.partitions import Made
+from tests.backends.torch_tensorrt.partitions import Made
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("torch_tensorrt") is None or importlib.util.find_spec("torchvision") is None,
@@ -102,7 +102,7 @@ def test_an_operator_that_python_runs_between_graphs_is_named_with_its_line(foun
     assert part.operators == part.in_tensorrt
     (between,) = part.interruptions
     assert "aten.nonzero.default" in between.reason
-    source = (Path(__file__).parents[2] / "partitions.py").read_text().splitlines()
+    source = Path(__file__).with_name("partitions.py").read_text().splitlines()
     assert "kept.sum(1) > 0" in source[int(between.place.rpartition(" ")[2]) - 1]
     assert "inferlens bench refuses this: Python runs between the compiled graphs" in part.note
 

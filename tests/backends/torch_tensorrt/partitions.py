@@ -31,7 +31,7 @@ from inferlens.spec.case import TensorSpec
 from tests.backends import small
 from tests.commands import inferlens
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 TINY = """import torch
 
 def build():

@@ -16,7 +16,7 @@ import pytest
 from inferlens.record.record import encode
 from tests.views.samples import sample_records
 
-OURS = Path(__file__).parent.parent / "src"
+OURS = Path(__file__).parents[2] / "src"
 
 
 def core_distributions() -> set[str]:
