@@ -144,11 +144,11 @@ class RoundsBar(Bar):
             return
         self._say(f"[round {record.repeat + 1}] {self._side(record.case)} {record.case.label}: {ending(record)}")
 
-    def looked(self, duel: ABResult) -> None:
+    def looked(self, so_far: ABResult) -> None:
         """A round is over."""
-        self.last = duel
-        if not self._console.is_terminal and duel.ratio is not None:
-            self._say(f"[round {duel.rounds}, of {self._rounds} at most] {duel.standing}")
+        self.last = so_far
+        if not self._console.is_terminal and so_far.ratio is not None:
+            self._say(f"[round {so_far.rounds}, of {self._rounds} at most] {so_far.standing}")
 
     def _draw(self, what: str, share: float = 0.0) -> None:
         found = self.last.interval if self.last else None
