@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import inferlens
+from inferlens.backends import BACKENDS
+from inferlens.models.model import Format
 
 ROOT = Path(inferlens.__file__).parent
 # From the bottom to the top: a room may import from those before it, and from itself.
@@ -19,6 +23,9 @@ ROOMS = [
     "measure", "execution", "views", "cli", "__main__",
 ]  # fmt: skip
 MOST_AT_THE_TOP = 18
+MOST_IN_A_FOLDER = 20
+# The names of TensorRT's packages, by which an engine's file is held against what is installed.
+LEFT = {"models.engine_header": {"tensorrt"}}
 FRAMEWORKS = {
     "torch", "torchvision", "timm", "transformers", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx",
     "torch_tensorrt", "altair", "vl_convert", "cloudpickle", "safetensors", "pynvml", "scipy",
@@ -92,15 +99,33 @@ def test_every_module_says_what_it_is_for(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text()))
 
 
-def test_nothing_outside_a_backend_asks_for_its_name() -> None:
-    """A comparison of ``.backend`` or ``.variant`` with a text is a branch on a name; ask a capability instead."""
+def texts(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and text of every literal that is no docstring."""
+    bodies = (node.body for node in ast.walk(tree) if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)))
+    docstrings = {id(body[0].value) for body in bodies if body and isinstance(body[0], ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings:
+            yield node.lineno, node.value
+
+
+def test_nothing_outside_a_backend_holds_its_name() -> None:
+    """In no text, be it a tuple, a constant or a message, but for examples in the command line's help.
+
+    Two formats of model files are called like the backends that write them.
+    """
+    backends = set(BACKENDS.names()) - {"fake"}
+    name = re.compile(rf"(?<![\w-])({'|'.join(sorted(backends))})(?!\w)")
     for path in modules():
-        for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Compare) or room_of(name_of(path)) == "backends":
-                continue
-            names = {side.attr for side in [node.left, *node.comparators] if isinstance(side, ast.Attribute)}
-            texts = [side for side in [node.left, *node.comparators] if isinstance(side, ast.Constant)]
-            assert not (names & {"backend", "variant"} and any(isinstance(text.value, str) for text in texts)), path
+        room, tree = room_of(name_of(path)), ast.parse(path.read_text())
+        if room in ("backends", "cli"):
+            continue
+        found = {text for _, text in texts(tree) if name.search(text)}
+        assert not found - (set(get_args(Format)) if room == "models" else set()) - LEFT.get(name_of(path), set()), path
+
+
+def test_folders_have_twenty_entries_at_most() -> None:
+    for folder in (ROOT, *(path for path in ROOT.rglob("*") if path.is_dir() and path.name != "__pycache__")):
+        assert len([path for path in folder.iterdir() if path.name != "__pycache__"]) <= MOST_IN_A_FOLDER, folder
 
 
 def test_views_see_no_runner_and_backends_see_no_record() -> None:
