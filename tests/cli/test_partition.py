@@ -14,7 +14,7 @@ from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.partition import Choice, Interruption, Operator, Partition, Segment, Side, partition_of
 from inferlens.record.record import Warning
 from inferlens.spec.case import Case
-from inferlens.views.partition import Answer, document, place, told_apart
+from inferlens.views.partition import Answer, document, told_apart
 from inferlens.views.table import render
 from tests.commands import inferlens
 
@@ -72,19 +72,28 @@ def test_several_are_side_by_side_and_told_apart_by_what_differs() -> None:
     shared, labels = told_apart(cases)
     assert labels == ["min_block_size=1", "min_block_size=5"]
     assert shared == ["torch_tensorrt:dynamo", "fp32", "batch 1", "tf32=true"]
-    text = shown((cases[0], MIXED), (cases[1], WHOLE))
+    warned = Answer(cases[0], MIXED, [Warning("no-effect", "It does nothing.", "Leave it out.")])
+    answers = [warned, Answer(cases[1], WHOLE), Answer(case(), Unsupported("torch.export cannot take it."))]
+    made = document(answers)
+    text = render(made, width=110)
     assert "What PyTorch runs with min_block_size=1" in text
     assert "What min_block_size changes with min_block_size=1" in text
     assert "runs with min_block_size=5" not in text
+    assert "With min_block_size=1 tf32=true: It does nothing. Leave it out." in text
+    assert "default: torch.export cannot take it." in text
+    data = json.loads(render(made, "json"))
+    assert data["schema"] == "inferlens.partitions/1"
+    assert data["partitions"][0]["warnings"][0]["code"] == "no-effect"
+    assert msgspec.convert(data["partitions"][1]["partition"], Partition) == WHOLE
+    assert (data["partitions"][2]["partition"], data["partitions"][2]["failure"]) == (
+        None, "torch.export cannot take it.",
+    )  # fmt: skip
     alike = [case(precision=precision, batch=batch) for batch in (1, 2) for precision in ("fp32", "fp16")]
     assert told_apart(alike)[1] == ["fp32 batch 1", "fp16 batch 1", "fp32 batch 2", "fp16 batch 2"]
     assert shown(*((each, MIXED) for each in alike)).count("What PyTorch runs") == 1, "said once of all"
-    assert told_apart([case(), case("compile", tf32=True)])[1] == [
-        "torch_tensorrt:dynamo", "torch_tensorrt:compile tf32=true",
-    ]  # fmt: skip
 
 
-def test_graph_breaks_have_rows_and_what_is_counted_is_said() -> None:
+def test_graph_breaks_have_rows() -> None:
     graphs = [ENGINE, Segment("TensorRT", ENGINE.operators, 1), Segment("PyTorch", TORCH.operators, 2)]
     breaks = [Interruption(0, "Failed to trace print", "model.py line 7", ""), Interruption(1, "a jump")]
     part = partition_of(graphs, front_end="compile", min_block_size=1, interruptions=breaks)
@@ -96,7 +105,6 @@ def test_graph_breaks_have_rows_and_what_is_counted_is_said() -> None:
     )
     assert [line for line in lines(text) if line in rows] == list(rows)
     assert "graph breaks (Python) 2" in lines(text)
-    assert "the operators of 3 captured graphs" in text
 
 
 def test_what_is_not_known_is_said() -> None:
@@ -107,36 +115,7 @@ def test_what_is_not_known_is_said() -> None:
     assert "What min_block_size changes (2 of 24 results)" in text
 
 
-def test_warnings_are_shown_and_of_which_case() -> None:
-    warned = Answer(case(tf32=True), WHOLE, [Warning("no-effect", "It does nothing.", "Leave it out there.")])
-    made = document([warned, Answer(case(), WHOLE)])
-    assert "With tf32=true: It does nothing. Leave it out there." in render(made)
-    assert json.loads(render(made, "json"))["partitions"][0]["warnings"][0]["code"] == "no-effect"
-
-
-def test_one_that_could_not_be_partitioned_leaves_the_others() -> None:
-    failed = Unsupported("torch.export cannot take it.", hint="another")
-    results = [(case(min_block_size=1), failed), (case(min_block_size=5), WHOLE)]
-    assert "min_block_size=1: torch.export cannot take it." in shown(*results)
-    data = json.loads(render(document([Answer(*each) for each in results]), "json"))
-    assert data["schema"] == "inferlens.partitions/1"
-    assert data["partitions"][0]["partition"] is None
-    assert "cannot take it" in data["partitions"][0]["failure"]
-    assert msgspec.convert(data["partitions"][1]["partition"], Partition) == WHOLE
-
-
-def test_places_are_told_by_the_engines_around() -> None:
-    parts = (TORCH, ENGINE, TORCH, ENGINE, TORCH)
-    assert [place(parts, number) for number in (0, 2, 4)] == [
-        "before engine 1", "between engines 1 and 2", "after engine 2",
-    ]  # fmt: skip
-    assert place((TORCH,), 0) == "the whole graph"
-
-
-@pytest.mark.skipif(
-    importlib.util.find_spec("torch_tensorrt") is None or importlib.util.find_spec("torchvision") is None,
-    reason="needs Torch-TensorRT and torchvision",
-)
+@pytest.mark.skipif(importlib.util.find_spec("torch_tensorrt") is None, reason="needs Torch-TensorRT")
 def test_a_model_is_partitioned(partitions: Made) -> None:
     assert partitions.code == 0, partitions.errors
     data = json.loads(partitions.output)["partitions"]
@@ -144,11 +123,7 @@ def test_a_model_is_partitioned(partitions: Made) -> None:
     assert first.engines == (first.operators,)
     assert second.engines == ()
     assert second.breaks[0].why == ("block too small",)
-
-
-@pytest.mark.skipif(importlib.util.find_spec("torch_tensorrt") is None, reason="needs Torch-TensorRT")
-def test_if_one_of_several_is_bad_input_the_exit_code_says_so(partitions: Made) -> None:
-    assert partitions.refused_code == 2
+    assert partitions.refused_code == 2, "if one of several is bad input"
     bad, good = json.loads(partitions.refused_output)["partitions"]
     assert "names 'aten.rlu', which is no operator" in bad["failure"]
     assert good["partition"]["operators"] > 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -14,10 +16,8 @@ from inferlens.record.partition import (
     Segment,
     Side,
     choices_of,
-    fewest_segments,
     merged,
     partition_of,
-    reaches_of,
 )
 
 
@@ -35,13 +35,19 @@ def at(min_block_size: int) -> tuple[Segment, ...]:
     return merged(small)
 
 
+def part(**known: Any) -> Partition:
+    return partition_of(MIXED, front_end="compile", min_block_size=1, **known)
+
+
 def test_everything_is_counted() -> None:
-    part = partition_of(MIXED, front_end="dynamo", min_block_size=1)
-    assert (part.operators, part.in_tensorrt, part.engines) == (13, 10, (7, 3))
-    assert [each.segment for each in part.breaks] == [1, 3]
-    assert part.breaks[0].modules == ("head",)
-    assert part.breaks[0].operators == {"aten.op0": 1, "aten.op1": 1}
-    assert part.breaks[0].why == ("unsupported",)
+    breaks = [Interruption(0, "print", "model.py line 7", ""), Interruption(1, "unknown to us")]
+    found = part(interruptions=breaks, **choices_of([7, 3], 5, at))
+    assert (found.operators, found.in_tensorrt, found.engines) == (13, 10, (7, 3))
+    assert [each.segment for each in found.breaks] == [1, 3]
+    head = found.breaks[0]
+    assert (head.modules, head.operators, head.why) == (("head",), {"aten.op0": 1, "aten.op1": 1}, ("unsupported",))
+    assert found.graph_breaks == ("print (model.py line 7)", "unknown to us")
+    assert msgspec.json.decode(msgspec.json.encode(found), type=Partition) == found
 
 
 def test_neighbours_of_pytorchs_are_one_segment_but_not_across_graphs() -> None:
@@ -51,29 +57,18 @@ def test_neighbours_of_pytorchs_are_one_segment_but_not_across_graphs() -> None:
     assert len(merged([segment("TensorRT", 1), segment("TensorRT", 1)])) == 2
 
 
-def test_choices_cover_every_value_that_leaves_an_engine() -> None:
-    choices = choices_of(reaches_of([7, 3], 5), 5, at)
+def test_choices_cover_every_value_that_leaves_an_engine_and_the_cases_own() -> None:
+    choices = choices_of([7, 3], 5, at)["choices"]
     assert choices == (Choice(1, 3, (7, 3), 4), Choice(4, 7, (7,), 2))
-    for value in range(1, 8):
-        (choice,) = (each for each in choices if each.least <= value <= each.most)
-        assert choice.segments == len(at(value))
-    assert fewest_segments(choices) == choices[1]
+    assert choices_of([7, 3], 7, at)["choices"] == choices
+    assert choices_of([7, 3], 100, at)["choices"] == (*choices, Choice(8, 100, (), 1))
+    assert choices_of([], 100, at) == {"choices": (), "ways": 0}
 
 
-def test_an_engine_is_kept_though_none_would_be_one_segment() -> None:
-    assert len(at(8)) == 1
-    assert fewest_segments([Choice(8, 9, (), 1)]) is None
-    assert fewest_segments([]) is None
-    assert fewest_segments([Choice(1, 1, (5, 5), 3), Choice(2, 5, (9,), 3)]) == Choice(1, 1, (5, 5), 3)
-
-
-def test_a_value_that_leaves_no_engine_is_a_choice_if_it_is_the_cases_own() -> None:
-    assert reaches_of([7, 3], 7) == [(1, 3), (4, 7)]
-    assert reaches_of([7, 3], 100) == [(1, 3), (4, 7), (8, 100)]
-    assert reaches_of([], 100) == []
-    choices = choices_of(reaches_of([7, 3], 100), 100, at)
-    assert choices[-1] == Choice(8, 100, (), 1)
-    assert fewest_segments(choices) == choices[1]
+def test_the_fewest_segments_are_those_that_leave_an_engine() -> None:
+    few, less, none = Choice(1, 1, (5, 5), 3), Choice(2, 5, (9,), 3), Choice(6, 9, (), 1)
+    assert part(choices=[less, few, none]).fewest == few, "of equal ones that with most in TensorRT"
+    assert part(choices=[none]).fewest is None
 
 
 @pytest.mark.parametrize("own", [1, 5, 199, 200, 400, 1000])
@@ -84,22 +79,10 @@ def test_many_sizes_are_thinned_out_and_the_largest_and_the_cases_own_stay(own: 
         asked.append(value)
         return (segment("TensorRT", 400),)
 
-    choices = choices_of(reaches_of(range(1, 401), own), own, evaluate)
-    assert len(asked) == len(set(asked))
-    assert MOST_CHOICES - 1 <= len(asked) <= MOST_CHOICES
-    assert choices[-1].most == max(own, 400)
-    assert choices[0].least == 1
+    choices = choices_of(range(1, 401), own, evaluate)["choices"]
+    assert MOST_CHOICES - 1 <= len(asked) == len(set(asked)) <= MOST_CHOICES
+    assert (choices[0].least, choices[-1].most) == (1, max(own, 400))
     assert any(choice.least <= own <= choice.most for choice in choices)
-    assert all(choice.least == choice.most for choice in choices if choice.most <= 400), "no more than was tried"
-
-
-def test_a_partition_crosses_a_process_border_whole() -> None:
-    breaks = [Interruption(0, "print", "model.py line 7", ""), Interruption(1, "unknown to us")]
-    choices = choices_of(reaches_of([7, 3], 5), 5, at)
-    part = partition_of(MIXED, front_end="compile", min_block_size=5, choices=choices, interruptions=breaks)
-    assert msgspec.json.decode(msgspec.json.encode(part), type=Partition) == part
-    assert part.fewest is not None
-    assert part.graph_breaks == ("print (model.py line 7)", "unknown to us")
 
 
 def test_partitions_of_older_records_can_be_read() -> None:
@@ -110,8 +93,4 @@ def test_partitions_of_older_records_can_be_read() -> None:
         "breaks": [{"segment": 0, "modules": [""], "operators": {"aten.relu": 1}, "why": []}],
         "graph_breaks": ["a reason"], "choices": [], "fewest": None, "note": "",
     }  # fmt: skip
-    part = msgspec.convert(old, Partition, strict=True)
-    assert part.graph_breaks == ("a reason",)
-    assert part.interruptions == ()
-    unknown = msgspec.structs.replace(part, operators=None, in_tensorrt=None)
-    assert msgspec.json.decode(msgspec.json.encode(unknown), type=Partition) == unknown
+    assert msgspec.convert(old, Partition, strict=True).graph_breaks == ("a reason",)

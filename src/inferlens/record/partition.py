@@ -1,8 +1,7 @@
 """Which operators of a model run in TensorRT and which in PyTorch: a :class:`Partition`, and what it could be instead.
 
-Pure data, and pure functions on it. A partition is a sequence of segments in the order of the graph; each engine is a
-segment, and so is each run of operators between engines. Where a segment of PyTorch's stands, the graph breaks. What is
-not known is ``None``, and never a number.
+A partition is a sequence of segments in the order of the graph; each engine is a segment, and so is each run of
+operators between engines. Where a segment of PyTorch's stands, the graph breaks. What is not known is ``None``.
 """
 
 from __future__ import annotations
@@ -22,14 +21,11 @@ Why = Literal["", "unsupported", "block too small", "forced"]
 
 
 class Operator(Struct, frozen=True):
-    """One operator of the lowered graph.
+    """One operator of the lowered graph, such as ``aten.convolution.default``.
 
     Attributes:
-        name: such as ``aten.convolution.default``.
-        module: path of the ``nn.Module`` it came from, such as ``layer1.0.conv1``; empty is the model itself, ``None``
-            is unknown.
-        why: why it runs in PyTorch; empty where TensorRT runs it.
-        detail: the same in words, where there is more to say.
+        module: path of the ``nn.Module`` it came from; empty is the model itself, ``None`` is unknown.
+        why: why it runs in PyTorch, ``detail`` in words; empty where TensorRT runs it.
     """
 
     name: str
@@ -41,10 +37,7 @@ class Operator(Struct, frozen=True):
 class Segment(Struct, frozen=True):
     """Operators that run together: one engine, or what PyTorch runs between engines.
 
-    Attributes:
-        runs_in: who runs them.
-        operators: in the order of the graph.
-        graph: which graph it belongs to, from 0, where the model was compiled into several.
+    ``graph`` is which graph it belongs to, from 0, where the model was compiled into several.
     """
 
     runs_in: Side
@@ -53,13 +46,9 @@ class Segment(Struct, frozen=True):
 
 
 class Break(Struct, frozen=True):
-    """A place where the graph leaves TensorRT.
+    """A place where the graph leaves TensorRT: of the segment that PyTorch runs its number and what is in it.
 
-    Attributes:
-        segment: number of the segment that PyTorch runs, from 0.
-        modules: paths of the modules it is about, in order, each once; ``None`` for those that are unknown.
-        operators: their names and how often each is there.
-        why: the reasons, each once.
+    Modules and reasons are there once each, operators with how often they are there.
     """
 
     segment: int
@@ -100,21 +89,17 @@ class Partition(Struct, frozen=True, kw_only=True):
     """Who runs what.
 
     Attributes:
-        front_end: the variant it was made with.
-        min_block_size: the one it was made with.
+        front_end, min_block_size: the variant and the size it was made with.
         operators, in_tensorrt: how many there are, and how many of them TensorRT runs; ``None`` where the front end
             does not tell. Of a model that was compiled into several graphs, those of its graphs.
         engines: operators of each engine; ``None`` for engines whose operators the front end does not tell.
-        segments: in the order of the graph.
-        breaks: where the graph leaves TensorRT.
-        graph_breaks: why the model was compiled into several graphs, in the compiler's words.
-        interruptions: the same, each with its place.
+        graph_breaks: why the model was compiled into several graphs, in the compiler's words; ``interruptions``: the
+            same, each with its place.
         choices: what other values of ``min_block_size`` give; empty where that was not found out.
         ways: how many different results there are, of which ``choices`` has some; 0 where that was not found out.
         fewest: the choice with the fewest segments among those that leave an engine.
-        flavour: of TensorRT.
         assumed_gpu: compute capability that was assumed because there was no GPU; empty where there was one.
-        note: what is not known, and why; and what was asked for in vain.
+        note: what is not known, and why.
     """
 
     schema: str = SCHEMA
@@ -139,82 +124,62 @@ def partition_of(segments: Sequence[Segment], **known: Any) -> Partition:
     """A partition from its segments and the fields that are ``known``; everything else is counted."""
     engines = tuple(len(each.operators) for each in segments if each.runs_in == "TensorRT")
     choices, interruptions = tuple(known.get("choices", ())), tuple(known.get("interruptions", ()))
+    # Of those that leave an engine the one with the fewest segments, of equal ones that with most in TensorRT.
+    able = [choice for choice in choices if choice.engines]
+    fewest = min(able, key=lambda choice: (choice.segments, -sum(choice.engines), choice.least), default=None)
     counted_fields = {
         "operators": sum(len(each.operators) for each in segments),
         "in_tensorrt": sum(engines),
         "engines": engines,
         "segments": tuple(segments),
-        "breaks": breaks_of(segments),
+        "breaks": tuple(_break(*each) for each in enumerate(segments) if each[1].runs_in == "PyTorch"),
         "graph_breaks": (*known.get("graph_breaks", ()), *map(str, interruptions)),
         "interruptions": interruptions,
         "choices": choices,
         "ways": known.get("ways") or len(choices),
-        "fewest": fewest_segments(choices),
+        "fewest": fewest,
     }
     return Partition(**{**known, **counted_fields})
+
+
+def _break(number: int, segment: Segment) -> Break:
+    return Break(
+        number,
+        tuple(dict.fromkeys(operator.module for operator in segment.operators)),
+        dict(Counter(operator.name for operator in segment.operators)),
+        tuple(dict.fromkeys(operator.why for operator in segment.operators if operator.why)),
+    )
 
 
 def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
     """Segments with neighbours of PyTorch's in one graph put together, and empty ones left out."""
     whole: list[Segment] = []
     for segment in segments:
-        if not segment.operators:
-            continue
         last = whole[-1] if whole else None
         if last and last.runs_in == segment.runs_in == "PyTorch" and last.graph == segment.graph:
             whole[-1] = Segment("PyTorch", (*last.operators, *segment.operators), last.graph)
-        else:
+        elif segment.operators:
             whole.append(segment)
     return tuple(whole)
 
 
-def breaks_of(segments: Sequence[Segment]) -> tuple[Break, ...]:
-    """Every segment that PyTorch runs, summed up."""
-    return tuple(
-        Break(
-            number,
-            tuple(dict.fromkeys(operator.module for operator in segment.operators)),
-            counted(operator.name for operator in segment.operators),
-            tuple(dict.fromkeys(operator.why for operator in segment.operators if operator.why)),
-        )
-        for number, segment in enumerate(segments)
-        if segment.runs_in == "PyTorch"
-    )
-
-
-def counted(names: Iterable[str]) -> dict[str, int]:
-    """How often each name is there, in the order of their first."""
-    return dict(Counter(names))
-
-
-def reaches_of(sizes: Iterable[int], own: int) -> list[tuple[int, int]]:
-    """Values of ``min_block_size`` that differ in what they give, from the first to the last that give the same.
+def choices_of(sizes: Iterable[int], own: int, evaluate: Callable[[int], Sequence[Segment]]) -> dict[str, Any]:
+    """What each ``min_block_size`` gives that changes anything: ``choices`` and ``ways`` of a :class:`Partition`.
 
     An engine goes when ``min_block_size`` exceeds its operators, so between two of their numbers nothing changes.
-    Larger values than the largest leave no engine: they are there if ``own`` is one of them.
+    Larger values than the largest leave no engine: they are there if ``own`` is one of them. Of very many values only
+    some are tried, the smallest, the largest and the case's own among them.
 
     Args:
         sizes: operators of every engine at ``min_block_size`` 1.
         own: the case's own ``min_block_size``.
+        evaluate: the segments that the partitioner makes with a ``min_block_size``.
     """
     known = sorted(set(sizes))
     reaches = [(below + 1, size) for below, size in pairwise([0, *known])]
-    return [*reaches, (known[-1] + 1, own)] if known and own > known[-1] else reaches
-
-
-def choices_of(
-    reaches: Sequence[tuple[int, int]], own: int, evaluate: Callable[[int], Sequence[Segment]]
-) -> tuple[Choice, ...]:
-    """What each ``min_block_size`` gives that changes anything.
-
-    Of very many values only some are tried, the smallest, the largest and the case's own among them.
-
-    Args:
-        reaches: as of :func:`reaches_of`.
-        own: the case's own ``min_block_size``.
-        evaluate: the segments that the partitioner makes with a ``min_block_size``.
-    """
-    tried = list(reaches)
+    if known and own > known[-1]:
+        reaches.append((known[-1] + 1, own))
+    tried = reaches
     if len(reaches) > MOST_CHOICES:  # the largest decides what is fewest; of the others some show the way
         step = (len(reaches) - 1) / (MOST_CHOICES - 2)
         kept = {reaches[round(index * step)] for index in range(MOST_CHOICES - 1)}
@@ -224,10 +189,4 @@ def choices_of(
         segments = evaluate(most)
         engines = tuple(len(each.operators) for each in segments if each.runs_in == "TensorRT")
         found.append(Choice(least, most, engines, len(segments)))
-    return tuple(found)
-
-
-def fewest_segments(choices: Iterable[Choice]) -> Choice | None:
-    """The choice with the fewest segments, of equal ones that with most in TensorRT; ``None`` if none has an engine."""
-    able = [choice for choice in choices if choice.engines]
-    return min(able, key=lambda choice: (choice.segments, -sum(choice.engines), choice.least), default=None)
+    return {"choices": tuple(found), "ways": len(reaches)}

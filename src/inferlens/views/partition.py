@@ -4,19 +4,18 @@ place. What the cases have in common stands above, what tells them apart heads t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from inferlens.errors import InferlensError
-from inferlens.record.partition import Break, Choice, Partition, Segment, counted
+from inferlens.record.partition import Break, Choice, Partition, Segment
 from inferlens.record.record import Warning
 from inferlens.spec.case import Case
-from inferlens.units import plural
 from inferlens.views.table import Column, Document, Line, Table
 
 T = TypeVar("T")
 SCHEMA = "inferlens.partitions/1"
-SIDES = ("TensorRT", "PyTorch")
 NAMED = 3  # modules and kinds of operators that a row names
 UNKNOWN = "unknown"
 PLACES = tuple(Column("", title, numeric=False, fold=True) for title in ("modules", "operators", "why"))
@@ -24,6 +23,16 @@ CHOICES = tuple(
     Column("", title, keep=keep, numeric=bool(title))
     for keep, title in enumerate(("engines", "operators per engine", "in TensorRT", "segments", ""))
 )
+BREAKS = "graph breaks (Python)"
+COUNTS: dict[str, Callable[[Partition], Any]] = {
+    "operators": lambda part: part.operators,
+    "  in TensorRT": lambda part: part.in_tensorrt,
+    "  in PyTorch": lambda part: len(_names(part, "PyTorch")),
+    "engines": lambda part: len(part.engines),
+    "operators per engine": lambda part: _sizes(part.engines),
+    "segments": lambda part: len(part.segments),
+    BREAKS: lambda part: len(part.graph_breaks),
+}
 
 
 class Answer(NamedTuple):
@@ -45,16 +54,10 @@ def document(answers: Sequence[Answer]) -> Document:
 def data(answers: Sequence[Answer]) -> Any:
     """Everything, for JSON."""
     parts = []
-    for each in answers:
-        failed = isinstance(each.result, InferlensError)
-        parts.append(
-            {
-                "case": each.case,
-                "partition": None if failed else each.result,
-                "failure": str(each.result) if failed else "",
-                "warnings": each.warnings,
-            }
-        )
+    for case, result, warnings in answers:
+        failed = isinstance(result, InferlensError)
+        partition, failure = (None, str(result)) if failed else (result, "")
+        parts.append({"case": case, "partition": partition, "failure": failure, "warnings": warnings})
     return {"schema": SCHEMA, "partitions": parts}
 
 
@@ -72,12 +75,11 @@ def blocks(answers: Sequence[Answer]) -> Iterator[Table | str]:
         lines = [Line(where, cells) for where, *cells in rows]
         yield Table(f"What PyTorch runs{_with(members, known)}", "where", PLACES, lines, fold=True)
     for members in _alike(known, lambda part: tuple(each for each in part.choices if each.engines)).values():
-        most = max(members.values(), key=lambda part: len(part.choices))
         own = {each.min_block_size for each in members.values()}
-        lines = [_choice(choice, most, own) for choice in most.choices]
-        some = f" ({len(most.choices)} of {most.ways} results)" if most.ways > len(most.choices) else ""
-        title = f"What min_block_size changes{_with(members, known)}{some}"
-        yield Table(title, "min_block_size", CHOICES, lines)
+        part = max(members.values(), key=lambda part: len(part.choices))
+        lines = [_choice(choice, part.fewest, own) for choice in part.choices]
+        some = f" ({len(part.choices)} of {part.ways} results)" if part.ways > len(part.choices) else ""
+        yield Table(f"What min_block_size changes{_with(members, known)}{some}", "min_block_size", CHOICES, lines)
     said: dict[str, list[str]] = {}
     for label, each in pairs:
         if isinstance(each.result, Partition):
@@ -85,14 +87,16 @@ def blocks(answers: Sequence[Answer]) -> Iterator[Table | str]:
                 said.setdefault(text, []).append(label)
     for text, whose in said.items():
         yield text if len(whose) == len(known) else f"With {', '.join(whose)}: {text}"
-    for label, each in pairs:
-        if isinstance(each.result, InferlensError):
-            yield f"{label}: {each.result}"
+    yield from (f"{label}: {each.result}" for label, each in pairs if isinstance(each.result, InferlensError))
 
 
 def told_apart(cases: Sequence[Case]) -> tuple[list[str], list[str]]:
     """What the cases have in common, in words, and what tells each from the others."""
-    every = [_words(case) for case in cases]
+    every = []
+    for case in cases:
+        batch, weights = f"batch {case.batch}" if case.batch else "", f"weights={case.weights}" if case.weights else ""
+        words = [case.backend_label, case.precision, batch, *map(str, case.inputs), weights]
+        every.append([word for word in (*words, *case.options_label.split()) if word])
     shared = [word for word in every[0] if all(word in words for words in every)]
     labels = [" ".join(word for word in words if word not in shared) or "default" for words in every]
     return shared, labels if len(cases) > 1 else ["operators"]
@@ -100,24 +104,18 @@ def told_apart(cases: Sequence[Case]) -> tuple[list[str], list[str]]:
 
 def counts(parts: Sequence[Partition]) -> list[Line]:
     """Numbers of operators and engines, a cell for each partition."""
-    rows: list[tuple[str, Callable[[Partition], Any]]] = [
-        ("operators", lambda part: part.operators),
-        ("  in TensorRT", lambda part: part.in_tensorrt),
-        ("  in PyTorch", lambda part: len(_names(part.segments, "PyTorch"))),
-        ("engines", lambda part: len(part.engines)),
-        ("operators per engine", lambda part: _sizes(part.engines)),
-        ("segments", lambda part: len(part.segments)),
-        ("graph breaks (Python)", lambda part: len(part.graph_breaks)),
+    return [
+        Line(name, [UNKNOWN if (found := of(part)) is None else str(found) for part in parts])
+        for name, of in COUNTS.items()
+        if name != BREAKS or any(part.graph_breaks for part in parts)
     ]
-    rows = rows if any(part.graph_breaks for part in parts) else rows[:-1]
-    return [Line(name, [UNKNOWN if (found := of(part)) is None else str(found) for part in parts]) for name, of in rows]
 
 
 def operators(parts: Sequence[Partition]) -> list[Line]:
     """How often each operator runs in TensorRT and in PyTorch, a cell for each partition."""
-    sides = [[counted(_names(part.segments, side)) for side in SIDES] for part in parts]
+    sides = [[Counter(_names(part, side)) for side in ("TensorRT", "PyTorch")] for part in parts]
     names = dict.fromkeys(name for of in sides for side in of for name in side)
-    return [Line(name, ["/".join(str(side.get(name, 0)) for side in of) for of in sides]) for name in names]
+    return [Line(name, ["/".join(str(side[name]) for side in of) for of in sides]) for name in names]
 
 
 def places(part: Partition) -> Iterator[tuple[str, ...]]:
@@ -147,25 +145,10 @@ def notes(part: Partition) -> list[str]:
     """What must be said beside the tables of one partition."""
     found = [part.note] if part.note else []
     if part.graph_breaks:
-        graphs = plural(len({each.graph for each in part.segments}), "captured graph")
-        found.append(f"Counted are the operators of {graphs}; what Python runs between them is not.")
-    if not part.interruptions:  # of older versions, which did not keep the places
-        found += [f"The graph breaks: {reason}" for reason in part.graph_breaks]
+        found.append("What Python runs between the captured graphs is not counted.")
     if part.assumed_gpu:
-        found.append(
-            f"There is no GPU here: one of compute capability {part.assumed_gpu} was assumed, on which little depends."
-        )
+        found.append(f"There is no GPU here: one of compute capability {part.assumed_gpu} was assumed.")
     return found
-
-
-def _words(case: Case) -> list[str]:
-    """Everything that a case may differ in from others of one command."""
-    options = [
-        f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in case.options.items()
-    ]
-    batch = [] if case.batch is None else [f"batch {case.batch}"]
-    weights = [f"weights={case.weights}"] if case.weights else []
-    return [case.backend_label, case.precision, *batch, *map(str, case.inputs), *weights, *sorted(options)]
 
 
 def _alike(known: Known, what: Callable[[Partition], T]) -> dict[T, Known]:
@@ -182,17 +165,17 @@ def _with(members: Known, known: Known) -> str:
     return f" with {', '.join(members)}" if len(members) < len(known) else ""
 
 
-def _choice(choice: Choice, part: Partition, own: set[int]) -> Line:
+def _choice(choice: Choice, fewest: Choice | None, own: set[int]) -> Line:
     """What values of ``min_block_size`` give; ``own`` are those of the cases."""
     sizes = str(choice.least) if choice.least == choice.most else f"{choice.least} to {choice.most}"
     here = any(choice.least <= each <= choice.most for each in own)
-    marks = ", ".join(["fewest segments"] * (choice == part.fewest) + ["in use"] * here)
+    marks = ", ".join(["fewest segments"] * (choice == fewest) + ["in use"] * here)
     cells = [str(len(choice.engines)), _sizes(choice.engines), str(sum(choice.engines)), str(choice.segments), marks]
-    return Line(sizes, cells, style="bold" if choice == part.fewest else "")
+    return Line(sizes, cells, style="bold" if choice == fewest else "")
 
 
-def _names(segments: Sequence[Segment], side: str) -> list[str]:
-    return [operator.name for segment in segments if segment.runs_in == side for operator in segment.operators]
+def _names(part: Partition, side: str) -> list[str]:
+    return [operator.name for segment in part.segments if segment.runs_in == side for operator in segment.operators]
 
 
 def _modules(modules: Sequence[str | None]) -> str:

@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch import nn
 
-from inferlens.backends.torch_tensorrt import captured
+from inferlens.backends.torch_tensorrt import partitions
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
 from inferlens.backends.torch_tensorrt.layers import CONFIGURES, detailed_engines
 from inferlens.backends.torch_tensorrt.library import gpu_or_assumed, load, quiet
@@ -80,8 +80,6 @@ class Broken(nn.Module):
 
 
 class Attention(nn.Module):
-    """An attention within a model."""
-
     def __init__(self) -> None:
         super().__init__()
         self.core = Core()
@@ -97,17 +95,8 @@ class Core(nn.Module):
         return nn.functional.scaled_dot_product_attention(heads, heads, heads)
 
 
-class Interrupted(nn.Module):
-    """A break in Dynamo's graph."""
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        double = torch.relu(image * 2)
-        torch._dynamo.graph_break()
-        return torch.relu(double + 1)
-
-
 class Filtered(nn.Module):
-    """A break of Dynamo's by an operator whose output has as many rows as there are positive ones."""
+    """A break of Dynamo's, by an operator whose output has as many rows as there are positive ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,7 +133,7 @@ class Parts(nn.Module):
 
 
 class Boxes(nn.Module):
-    """Dynamo makes a graph without any operator of this."""
+    """Dynamo makes a graph without any operator of this, after a break within a function that is called."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -158,65 +147,35 @@ class Boxes(nn.Module):
         return boxes[kept]
 
 
-class Sizes(nn.Module):
-    """Engines of 1 to 20 operators, with an operator without a converter after each."""
+def resnet18() -> nn.Module:
+    import torchvision
 
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        for size in range(1, 21):
-            for place in range(size):
-                rows = torch.relu(rows) if place % 2 else torch.sigmoid(rows)
-            rows = torch.special.bessel_j0(rows)
-        return rows
-
-
-class Sorted(nn.Module):
-    """An operator with two results, without a converter."""
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        values, places = torch.mode(torch.relu(rows), -1)
-        return torch.relu(values) + places
-
-
-def named(name: str) -> Callable[[], nn.Module]:
-    def make() -> nn.Module:
-        import torchvision
-
-        return torchvision.models.get_model(name, weights=None)  # type: ignore[no-any-return]
-
-    return make
+    return torchvision.models.resnet18(weights=None)  # type: ignore[no-any-return]
 
 
 IMAGE, SMALL = TensorSpec("x", (1, 3, 224, 224)), TensorSpec("x", (1, 3, 16, 16))
 ROWS = TensorSpec("rows", (8, 16))
 FROM_1_TO_16 = TensorSpec.parse("image=1..16x3x16x16:opt=1")  # 16: where a CPU would take another convolution
-Asked = tuple[Callable[[], nn.Module], tuple[TensorSpec, ...], str, str, dict[str, Any]]
+Asked = tuple[Callable[[], nn.Module], tuple[TensorSpec, ...], str, dict[str, Any]]
+WHOLE = {"min_block_size": 1, "require_full_compilation": True}
 ASKED: dict[str, Asked] = {
-    "resnet18": (named("resnet18"), (IMAGE,), "dynamo", "fp32", {}),
-    "resnet18 large blocks": (named("resnet18"), (IMAGE,), "dynamo", "fp32", {"min_block_size": 100}),
-    "resnet18 forced": (
-        named("resnet18"), (IMAGE,), "dynamo", "fp32",
-        {"torch_executed_ops": "aten.max_pool2d+aten.add.Tensor+aten.hardtanh"},
-    ),
-    "resnet18 compile": (named("resnet18"), (IMAGE,), "compile", "fp32", {}),
-    "mobilenet_v2": (named("mobilenet_v2"), (IMAGE,), "dynamo", "fp16", {}),
-    "broken": (Broken, (SMALL,), "dynamo", "fp32", {"min_block_size": 1}),
-    "interrupted": (Interrupted, (SMALL,), "compile", "fp32", {"min_block_size": 1}),
-    "range compile from 1": (small.Convolution, (FROM_1_TO_16,), "compile", "fp32", {"min_block_size": 1}),
-    "no operators": (nn.Identity, (ROWS,), "dynamo", "fp32", {"min_block_size": 1}),
-    "filtered": (Filtered, (ROWS,), "compile", "fp32", {"min_block_size": 1, "require_full_compilation": True}),
-    "parts": (Parts, (ROWS,), "compile", "fp32", {"min_block_size": 1}),
-    "boxes": (Boxes, (TensorSpec("rows", (8, 4)),), "compile", "fp32", {"min_block_size": 1}),
-    "sizes": (Sizes, (ROWS,), "dynamo", "fp32", {"min_block_size": 9}),
-    "sorted": (Sorted, (ROWS,), "dynamo", "fp32", {"min_block_size": 1, "require_full_compilation": True}),
-    "script": (small.Convolution, small.CONVOLUTION, "ts-trace", "fp32", {}),
-}  # fmt: skip
+    "resnet18": (resnet18, (IMAGE,), "dynamo", {}),
+    "large blocks": (resnet18, (IMAGE,), "dynamo", {"min_block_size": 100}),
+    "forced": (resnet18, (IMAGE,), "dynamo", {"torch_executed_ops": "aten.max_pool2d+aten.add.Tensor"}),
+    "compile": (resnet18, (IMAGE,), "compile", {}),
+    "broken": (Broken, (SMALL,), "dynamo", WHOLE),
+    "range from 1": (small.Convolution, (FROM_1_TO_16,), "compile", {"min_block_size": 1}),
+    "filtered": (Filtered, (ROWS,), "compile", WHOLE),
+    "parts": (Parts, (ROWS,), "compile", {"min_block_size": 1}),
+    "boxes": (Boxes, (TensorSpec("rows", (8, 4)),), "compile", {"min_block_size": 1}),
+}
 
 
 def partition(asked: Asked, folder: Path) -> Partition | str:
-    make, specs, variant, precision, options = asked
+    make, specs, variant, options = asked
     torch.manual_seed(0)
     model = Model("test:model", "model", "module", specs, module=make().eval())
-    case = small.case(f"torch_tensorrt:{variant}", device="cuda", precision=precision, options=options)
+    case = small.case(f"torch_tensorrt:{variant}", device="cuda", options=options)
     try:
         return TorchTensorRT().partition(model, case, small.preparation(folder))
     except InferlensError as error:
@@ -258,12 +217,12 @@ def lowered(keeping: Callable[[], AbstractContextManager[None]]) -> str:
         graphs.append(graph_module)
         return graph_module
 
-    module = named("mobilenet_v2")().eval()
+    module = resnet18().eval()
     torch._dynamo.reset()
     with gpu_or_assumed(), quiet(), torch.no_grad(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(backends, "compile_module", taken)
-        patch.setattr(captured, "kept_paths", keeping)
-        torch.compile(module, backend=captured.Captured().backend(module))(torch.randn(1, 3, 224, 224))
+        patch.setattr(partitions, "kept_paths", keeping)
+        torch.compile(module, backend=partitions.Captured().backend(module))(torch.randn(1, 3, 224, 224))
     (graph,) = graphs
     return str(graph.graph)
 
@@ -275,7 +234,7 @@ def main(target: Path) -> None:
         done = inferlens(*COMMAND, cwd=Path(folder))
         refused = inferlens(*REFUSED, cwd=Path(folder))
         found = {name: partition(asked, Path(folder)) for name, asked in ASKED.items()}
-    both = lowered(captured.kept_paths), lowered(nullcontext)
+    both = lowered(partitions.kept_paths), lowered(nullcontext)
     made = Made(found, carried(), both, done.returncode, done.stdout, done.stderr, refused.returncode, refused.stdout)
     target.write_bytes(msgspec.json.encode(made))
 

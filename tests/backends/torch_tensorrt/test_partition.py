@@ -13,7 +13,6 @@ import pytest
 import torch
 
 from inferlens.backends.torch_tensorrt.layers import UNNAMED, module_and_operator
-from inferlens.record.partition import MOST_CHOICES
 from tests.backends.torch_tensorrt.partitions import Made
 
 pytestmark = pytest.mark.skipif(
@@ -29,147 +28,101 @@ def found(partitions: Made) -> dict[str, Any]:
 
 def test_resnet18_is_one_engine_of_89_operators(found: dict[str, Any]) -> None:
     part = found["resnet18"]
-    assert (part.operators, part.in_tensorrt, part.engines) == (89, 89, (89,))
-    assert not part.breaks
+    assert (part.operators, part.in_tensorrt, part.engines, part.breaks) == (89, 89, (89,), ())
     assert part.flavour in ("TensorRT", "TensorRT for RTX")
     assert part.assumed_gpu == ("" if torch.cuda.is_available() else "8.9")
     operators = part.segments[0].operators
     assert (operators[0].name, operators[0].module) == ("aten.convolution.default", "conv1")
     assert {operator.module for operator in operators} >= {"layer1.0.conv1", "layer4.1.bn2", "fc"}
-
-
-def test_the_fewest_segments_are_told_with_every_value_that_gives_them(found: dict[str, Any]) -> None:
-    (choice,) = found["resnet18"].choices
+    (choice,) = part.choices
     assert (choice.least, choice.most, choice.engines, choice.segments) == (1, 89, (89,), 1)
-    assert found["resnet18"].fewest == choice
-    assert found["resnet18 large blocks"].fewest == choice
-    none = found["resnet18 large blocks"].choices[-1]
-    assert (none.least, none.most, none.engines) == (90, 100, ()), "its own value is there too"
+    assert part.fewest == choice
 
 
 def test_blocks_that_are_too_small_run_in_pytorch(found: dict[str, Any]) -> None:
-    part = found["resnet18 large blocks"]
+    part = found["large blocks"]
     assert (part.operators, part.in_tensorrt, part.engines) == (89, 0, ())
     (only,) = part.breaks
     assert only.why == ("block too small",)
     assert sum(only.operators.values()) == 89
+    assert (part.fewest, part.choices[:-1]) == (found["resnet18"].fewest, found["resnet18"].choices)
+    none = part.choices[-1]
+    assert (none.least, none.most, none.engines) == (90, 100, ()), "its own value is there too"
 
 
 def test_forced_operators_break_the_graph_where_their_modules_are(found: dict[str, Any]) -> None:
-    part = found["resnet18 forced"]
+    part = found["forced"]
     assert part.operators == 89
     assert part.in_tensorrt + sum(sum(each.operators.values()) for each in part.breaks) == 89
     inner = [each for each in part.breaks if each.operators == {"aten.add.Tensor": 1}]
     assert {module for each in inner for module in each.modules} >= {"layer1.0", "layer2.1"}
     assert all(each.why == ("forced",) for each in inner)
     assert "block too small" in part.breaks[0].why
-    assert part.fewest is not None
     assert part.fewest.segments < len(part.segments)
     current = next(choice for choice in part.choices if choice.least <= 5 <= choice.most)
     assert (current.engines, current.segments) == (part.engines, len(part.segments)), "as the library would build it"
-    assert part.note == "The lowered graph has no aten.hardtanh, so torch_executed_ops does nothing there."
 
 
 def test_unsupported_operators_are_named_with_their_module(found: dict[str, Any]) -> None:
     part = found["broken"]
     assert [each.runs_in for each in part.segments] == ["TensorRT", "PyTorch", "TensorRT"]
-    operator = part.segments[1].operators[0]
+    operator, result = part.segments[1].operators[:2]
     assert (operator.name, operator.module) == ("aten.linalg_inv_ex.default", "inverse")
     assert (operator.why, operator.detail) == ("unsupported", "no converter")
+    assert (result.name, result.detail) == ("getitem", "a result of aten.linalg_inv_ex.default: no converter")
+    assert "inferlens bench refuses this: PyTorch runs a part of 'model'" in part.note
 
 
-@pytest.mark.parametrize("name", ["mobilenet_v2", "resnet18 compile", "range compile from 1"])
-def test_the_whole_graph_is_one_engine(name: str, found: dict[str, Any]) -> None:
-    part = found[name]
-    assert not isinstance(part, str), part
+def test_a_range_that_begins_at_1_is_one_engine(found: dict[str, Any]) -> None:
+    part = found["range from 1"]
     assert part.engines == (part.operators,)
     assert part.operators > 5
-
-
-def test_graphs_that_dynamo_broke_are_told_apart(found: dict[str, Any]) -> None:
-    part = found["interrupted"]
-    assert [each.graph for each in part.segments] == [0, 1]
-    assert len(part.engines) == 2
-    (between,) = part.interruptions
-    assert between.graph == 0
-    assert "graph_break" in between.reason
-    assert between.place.startswith("partitions.py line ")
-    assert part.graph_breaks == (f"{between.reason} ({between.place})",)
 
 
 def test_an_operator_that_python_runs_between_graphs_is_named_with_its_line(found: dict[str, Any]) -> None:
     part = found["filtered"]
     assert part.operators == part.in_tensorrt
+    assert [each.graph for each in part.segments] == [0, 1]
     (between,) = part.interruptions
+    assert between.graph == 0
     assert "aten.nonzero.default" in between.reason
     source = Path(__file__).with_name("partitions.py").read_text().splitlines()
     assert "kept.sum(1) > 0" in source[int(between.place.rpartition(" ")[2]) - 1]
+    assert part.graph_breaks == (f"{between.reason} ({between.place})",)
     assert "inferlens bench refuses this: Python runs between the compiled graphs" in part.note
 
 
-def test_operators_of_torch_compile_have_the_paths_of_their_modules(found: dict[str, Any]) -> None:
+def test_operators_of_torch_compile_have_the_paths_of_their_modules(partitions: Made) -> None:
+    found: Any = partitions.partitions
+
     def paths(name: str) -> list[tuple[str, str | None]]:
         return [(each.name, each.module) for segment in found[name].segments for each in segment.operators]
 
     assert dict(paths("filtered"))["aten.tanh.default"] == ""
     assert [module for name, module in paths("filtered") if name == "aten.addmm.default"] == ["before", "after"]
     whole = {module for _, module in paths("resnet18")}
-    assert {module for _, module in paths("resnet18 compile")} >= whole - {"avgpool"}
-    assert found["resnet18 compile"].note == ""
-
-
-def test_that_modules_are_kept_changes_nothing_that_is_computed(partitions: Made) -> None:
+    assert {module for _, module in paths("compile")} >= whole - {"avgpool"}
+    assert len(found["compile"].engines) == 1
     kept, own = partitions.lowered
-    assert kept == own
+    assert kept == own, "what is computed stays the same"
     assert "aten.convolution" in own
 
 
 def test_a_break_in_a_part_of_a_model_mixes_up_no_modules(found: dict[str, Any]) -> None:
     """Dynamo then compiles the part for itself, where its ``inner`` is not that of the model."""
-    part = found["parts"]
-    modules = [
-        [each.module for each in segment.operators if each.name == "aten.addmm.default"] for segment in part.segments
-    ]
-    assert modules[0] == ["inner"]
-    assert {path for each in modules[1:] for path in each} <= {"first.inner", "second.inner", None}
-    tanh = [each.module for segment in part.segments for each in segment.operators if each.name == "aten.tanh.default"]
-    assert "" not in tanh
-
-
-def test_a_model_without_operators_is_nothing_to_divide(found: dict[str, Any]) -> None:
-    part = found["no operators"]
-    assert (part.operators, part.engines, part.segments, part.choices) == (0, (), (), ())
+    first, second, *_ = found["parts"].segments
+    assert [each.module for each in first.operators if each.name == "aten.addmm.default"] == ["inner"]
+    inner = {each.module for each in second.operators if each.name == "aten.addmm.default"}
+    assert inner <= {"first.inner", "second.inner", None}
 
 
 def test_a_graph_without_operators_contributes_nothing(found: dict[str, Any]) -> None:
     part = found["boxes"]
-    assert not isinstance(part, str), part
     assert part.operators == part.in_tensorrt == sum(part.engines)
     assert part.choices
     assert len(part.interruptions) == 1, "Dynamo tells the break of the caller and of the function: it is one"
     assert "torchvision.nms" in part.interruptions[0].reason
     assert "called from partitions.py line " in part.interruptions[0].place
-
-
-def test_of_many_values_some_are_tried_its_own_among_them(found: dict[str, Any]) -> None:
-    part = found["sizes"]
-    assert part.ways == 20
-    assert 10 < len(part.choices) <= MOST_CHOICES
-    current = next(choice for choice in part.choices if choice.least <= 9 <= choice.most)
-    assert (current.engines, current.segments) == (part.engines, len(part.segments))
-
-
-def test_a_result_runs_where_it_is_made_and_for_that_reason(found: dict[str, Any]) -> None:
-    (place,) = found["sorted"].breaks
-    assert place.operators == {"aten.mode.default": 1, "getitem": 2}
-    assert place.why == ("unsupported",)
-    results = [each for each in found["sorted"].segments[place.segment].operators if each.name == "getitem"]
-    assert {each.detail for each in results} == {"a result of aten.mode.default: no converter"}
-    assert "inferlens bench refuses this: PyTorch runs a part of 'model'" in found["sorted"].note
-
-
-def test_the_torchscript_front_end_tells_nothing_before_it_builds(found: dict[str, Any]) -> None:
-    assert "only when it has built" in found["script"]
 
 
 def test_layers_without_a_name_carry_what_they_were_converted_from(partitions: Made) -> None:

@@ -5,10 +5,11 @@ Here the library is not imported: that needs a GPU, or a process of its own (see
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -19,15 +20,27 @@ from torch import nn
 from inferlens.backends.abilities import Launched
 from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.export import WRAPPED, flat_outputs
-from inferlens.backends.torch_tensorrt import files, library, settings
+from inferlens.backends.torch_tensorrt import library
+from inferlens.backends.torch_tensorrt import options as settings
+from inferlens.backends.torch_tensorrt import runner as running
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
-from inferlens.backends.torch_tensorrt.captured import short_reason
-from inferlens.backends.torch_tensorrt.engines import NativeEngine, engines_in, read_sums
-from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS, FrontEnd, compiling, example_specs, moved_optimum
-from inferlens.backends.torch_tensorrt.layers import module_and_operator, origins_in
-from inferlens.backends.torch_tensorrt.operators import OF_FILE, clean_path, compiled_partition, ways_of
-from inferlens.backends.torch_tensorrt.runner import TensorRtRunner
-from inferlens.backends.torch_tensorrt.settings import Options
+from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS, Dynamo, Scripted, example_specs, moved_optimum
+from inferlens.backends.torch_tensorrt.layers import (
+    NativeEngine,
+    engines_in,
+    module_and_operator,
+    origins_in,
+    read_sums,
+)
+from inferlens.backends.torch_tensorrt.library import Library
+from inferlens.backends.torch_tensorrt.options import Options
+from inferlens.backends.torch_tensorrt.partitions import (
+    OF_FILE,
+    choices_in,
+    clean_path,
+    compiled_partition,
+    short_reason,
+)
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.adapter import ByKeyword
 from inferlens.models.provenance import Provenance
@@ -50,11 +63,11 @@ OLD = frozenset(f"{BOTH} use_python_runtime use_explicit_typing".split())
 NEW = frozenset(BOTH.split())
 
 
-def stub(names: frozenset[str] = NEW, *, rtx: bool = True) -> Any:
-    return SimpleNamespace(
-        rtx=rtx, flavour="TensorRT for RTX" if rtx else "TensorRT",
-        settings=names, parameters=names | {"use_python_runtime"}, native_runtime=True,
-        title="Torch-TensorRT 2.x", versions={"torch_tensorrt": "2.x", "tensorrt": "11"},
+def stub(names: frozenset[str] = NEW, *, rtx: bool = True) -> Library:
+    """TensorRT 11.0.0.1, or TensorRT for RTX."""
+    return Library(
+        None, "tensorrt", "TensorRT for RTX" if rtx else "TensorRT", {"tensorrt": "11.0.0.1"}, rtx, True, True, names,
+        names | {"use_python_runtime"},
     )  # fmt: skip
 
 
@@ -63,7 +76,9 @@ def case(variant: str = "dynamo", precision: str = "fp32") -> Case:
 
 
 @no_gpu
-def test_no_gpu_is_an_answer_and_the_library_is_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_gpu_is_an_answer_and_the_library_is_not_imported(
+    monkeypatch: pytest.MonkeyPatch, preparation: Preparation
+) -> None:
     monkeypatch.setattr(library, "found", lambda *_: True)
     able = TorchTensorRT().capabilities()
     assert "torch_tensorrt" in able.formats, "who has a compiled module hears of the missing GPU"
@@ -72,6 +87,8 @@ def test_no_gpu_is_an_answer_and_the_library_is_not_imported(monkeypatch: pytest
     assert isinstance(refusal, Unsupported)
     assert "no NVIDIA GPU" in refusal.what
     assert "torch_tensorrt" not in sys.modules
+    with pytest.raises(Unsupported, match="no NVIDIA GPU"):
+        TorchTensorRT().save(small.model(), case(), preparation, preparation.folder / "x.ep")
 
 
 def test_missing_library_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,7 +113,7 @@ def test_operators_are_named_in_any_spelling(text: str, names: set[str]) -> None
     assert {"torch.ops.aten.relu.default", "torch.ops.aten.relu.out"} <= set(settings.executed_ops("aten.relu"))
 
 
-@pytest.mark.parametrize(("text", "near"), [("aten.rleu", "aten.relu"), ("relu", "relu"), ("xyzw.bar", "partition")])
+@pytest.mark.parametrize(("text", "near"), [("aten.rleu", "relu"), ("relu", "partition"), ("xyzw.bar", "partition")])
 def test_an_operator_that_there_is_not_is_named(text: str, near: str) -> None:
     with pytest.raises(InferlensError, match="is no operator") as caught:
         settings.executed_ops(text)
@@ -106,21 +123,17 @@ def test_an_operator_that_there_is_not_is_named(text: str, near: str) -> None:
 def test_settings_are_those_of_the_installed_version(preparation: Preparation) -> None:
     wanted = Options(min_block_size=3, torch_executed_ops="aten.relu.default", optimization_level=5)
     for names in (OLD, NEW):
-        known = stub(names)
-        made = settings.dynamo_settings(wanted, case(), known, preparation, parameters=known.parameters)
+        made = settings.dynamo_settings(wanted, case(), stub(names), preparation)
         assert set(made) <= names
-        assert made["min_block_size"] == 3
+        assert (made["min_block_size"], made["optimization_level"], made["disable_tf32"]) == (3, 5, True)
         assert made["torch_executed_ops"] == {"torch.ops.aten.relu.default"}
-        assert made["optimization_level"] == 5
-        assert made["disable_tf32"] is True
         assert made["pass_through_build_failures"] is True
         assert made["timing_cache_path"].startswith(str(preparation.folder)), "builds share no timings"
         assert ("use_explicit_typing" in made) == (names is OLD)
         assert "use_python_runtime" not in made
     own = Options(autocast=True, use_python_runtime=True)
-    made = settings.dynamo_settings(own, case(precision="bf16"), stub(OLD), preparation, parameters=OLD)
-    assert made["use_python_runtime"] is True
-    assert made["enable_autocast"] is True
+    made = settings.dynamo_settings(own, case(precision="bf16"), stub(OLD), preparation)
+    assert (made["use_python_runtime"], made["enable_autocast"]) == (True, True)
     assert made["autocast_low_precision_type"] is torch.bfloat16
 
 
@@ -129,9 +142,7 @@ def test_script_settings() -> None:
     made = settings.script_settings(wanted, case("ts-trace", "fp16"))
     assert made["torch_executed_ops"] == ["aten::mean", "aten::relu"]
     assert made["enabled_precisions"] == {torch.float32, torch.float16}
-    assert made["refit"] is True
-    assert made["disable_tf32"] is False
-    assert made["min_block_size"] == Options().min_block_size
+    assert (made["refit"], made["disable_tf32"], made["min_block_size"]) == (True, False, Options().min_block_size)
 
 
 @pytest.mark.parametrize(
@@ -161,18 +172,9 @@ def test_what_cannot_be_honoured_is_refused(
 
 @pytest.mark.parametrize(("name", "value"), zip(settings.OF_TACTICS, (5, 4, True), strict=True))
 def test_what_does_nothing_is_a_warning(name: str, value: Any, preparation: Preparation) -> None:
-    wanted = Options(**{name: value})
-    settings.check(wanted, case(), stub(rtx=False), preparation)
-    assert not preparation.warnings
-    settings.check(wanted, case(), stub(rtx=True), preparation)
-    assert [warning.code for warning in preparation.warnings] == ["no-effect"]
-
-
-def test_operators_that_are_forced_in_vain_are_named() -> None:
-    there = ["aten.clamp.default", "aten.add.Tensor", "getitem"]
-    assert settings.in_vain("", there) == ""
-    assert settings.in_vain("aten.add+aten.clamp.default", there) == ""
-    assert "no aten.hardtanh and no aten.add.Scalar," in settings.in_vain("aten.hardtanh+aten.add.Scalar", there)
+    for rtx, codes in ((False, []), (True, ["no-effect"])):
+        settings.check(Options(**{name: value}), case(), stub(rtx=rtx), preparation)
+        assert [warning.code for warning in preparation.warnings] == codes
 
 
 # Front ends
@@ -192,53 +194,36 @@ class Subtracting(nn.Module):
         return a - b
 
 
-def test_modules_and_torchscript_are_scripted(tmp_path: Path) -> None:
-    script = FRONT_ENDS["ts-script"].export(ByKeyword.of(Subtracting(), ["b", "a"]), None)  # type: ignore[arg-type]
+def test_modules_and_torchscript_are_scripted(tmp_path: Path, preparation: Preparation) -> None:
+    runner = Scripted(small.model(), case("ts-script"), preparation, Options(), stub())
+    script = runner.export(ByKeyword.of(Subtracting(), ["b", "a"]))
     one, two = torch.ones(2), torch.zeros(2)
     assert torch.equal(script(one, two), two - one)
     torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()).save(str(tmp_path / "script.pt"))
     loaded = torch.jit.load(str(tmp_path / "script.pt"))
-    assert FRONT_ENDS["ts-script"].export(loaded, None) is loaded  # type: ignore[arg-type]
+    assert runner.export(loaded) is loaded
 
 
-@pytest.mark.parametrize("front_end", FRONT_ENDS.values(), ids=lambda each: each.variant)
-def test_a_model_that_does_not_compile_is_sent_to_another_front_end(front_end: FrontEnd) -> None:
+@pytest.mark.parametrize("variant", FRONT_ENDS)
+def test_a_model_that_does_not_compile_is_sent_to_another_front_end(variant: str) -> None:
+    instead = FRONT_ENDS[variant].instead
     with (
         pytest.raises(Unsupported, match="cannot compile 'm': RuntimeError: no converter") as refused,
-        compiling("m", "compile", front_end.instead),
+        running.compiling("m", "compile", instead),
     ):
         raise RuntimeError("no converter")
-    other = refused.value.hint.removeprefix("--backend torch_tensorrt:")
-    assert other in FRONT_ENDS
-    assert other != front_end.variant
+    assert refused.value.hint.removeprefix("--backend torch_tensorrt:") in set(FRONT_ENDS) - {variant}
 
 
-@pytest.mark.parametrize(
-    ("reason", "short"),
-    [
-        (
-            "Failed to trace builtin operator\n  Explanation: Dynamo does not know `print`.\n  Hint: Avoid it.\n",
-            "Failed to trace builtin operator: Dynamo does not know `print`",
-        ),
-        ("generic_jump TensorVariable()", "generic_jump TensorVariable()"),
-        ("", ""),
-    ],
-)
-def test_a_reason_of_dynamos_keeps_what_it_is_about(reason: str, short: str) -> None:
-    assert short_reason(reason) == short
-
-
-@pytest.mark.parametrize(
-    ("text", "path"),
-    [
-        ("layer1.0.conv1", "layer1.0.conv1"),
-        ("", ""),
+def test_names_that_dynamo_gives() -> None:
+    told = "Failed to trace builtin operator\n  Explanation: Dynamo does not know `print`.\n  Hint: Avoid it.\n"
+    assert short_reason(told) == "Failed to trace builtin operator: Dynamo does not know `print`"
+    assert [short_reason(each) for each in ("generic_jump", "")] == ["generic_jump", ""]
+    for text, path in (
+        ("layer1.0.conv1", "layer1.0.conv1"), ("", ""), ("L['self'].layer1", "layer1"),
         ("L['self']._modules['layer1']._modules['0']", "layer1.0"),
-        ("L['self'].layer1", "layer1"),
-    ],
-)
-def test_module_paths_are_those_of_named_modules(text: str, path: str) -> None:
-    assert clean_path(text) == path
+    ):  # fmt: skip
+        assert clean_path(text) == path
 
 
 # Partitions of what is compiled
@@ -290,17 +275,16 @@ def test_of_a_script_with_engines_what_is_not_known_is_no_number() -> None:
 
 def test_a_case_that_ran_does_not_fail_for_its_partition(preparation: Preparation) -> None:
     class Failing:
-        def at(self, *_: int) -> Any:
+        def at(self, _: int) -> Any:
             raise AssertionError("Couldn't create subgraphs")
 
-        def segments(self, _: int) -> Any:
+        @property
+        def segments(self) -> Any:
             raise KeyError("a version that keeps it elsewhere")
 
-    ways = ways_of([Failing()], 5)  # type: ignore[list-item]
-    assert list(ways) == ["note"]
-    assert "Couldn't create subgraphs" in ways["note"]
+    assert "Couldn't create subgraphs" in choices_in([Failing()], 5)["note"]  # type: ignore[list-item]
     for options in (Options(), Options(require_full_compilation=True)):
-        runner = TensorRtRunner(small.model(), case(), preparation, options, stub())
+        runner = Dynamo(small.model(), case(), preparation, options, stub())
         runner._graphs = [Failing()]  # type: ignore[list-item]
         if options.require_full_compilation:
             with pytest.raises(KeyError):
@@ -411,12 +395,6 @@ def test_what_cannot_be_saved_says_what_can(preparation: Preparation) -> None:
         TorchTensorRT().save(model, python, preparation, target)
 
 
-@no_gpu
-def test_where_there_is_no_gpu_nothing_is_compiled_to_be_saved(preparation: Preparation) -> None:
-    with pytest.raises(Unsupported, match="no NVIDIA GPU"):
-        TorchTensorRT().save(small.model(), case(), preparation, preparation.folder / "x.ep")
-
-
 @pytest.mark.parametrize(
     ("changes", "rtx", "words"),
     [
@@ -432,19 +410,15 @@ def test_where_there_is_no_gpu_nothing_is_compiled_to_be_saved(preparation: Prep
 def test_a_file_for_another_gpu_or_version_is_not_opened(
     changes: dict[str, Any], rtx: bool, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "current_gpu", lambda: Gpu(name="NVIDIA T4", compute_capability="7.5"))
+    monkeypatch.setattr(running, "current_gpu", lambda: Gpu(name="NVIDIA T4", compute_capability="7.5"))
     fields: dict[str, Any] = {
         "created": "", "kind": "", "file_sha256": "", "case": case(), "model": ModelFacts(name="small"),
         "format": "module", "flavour": "TensorRT", "version": "11.0.0.1", "gpu": "NVIDIA T4",
         "compute_capability": "7.5",
     }  # fmt: skip
     made = Provenance(**{**fields, **changes})
-    known: Any = SimpleNamespace(flavour="TensorRT", package="tensorrt", versions={"tensorrt": "11.0.0.1"}, rtx=rtx)
-    if not words:
-        files.check(Path("x.ts"), made, known)
-        return
-    with pytest.raises(Unsupported, match=words):
-        files.check(Path("x.ts"), made, known)
+    with pytest.raises(Unsupported, match=words) if words else nullcontext():
+        running.check_file(Path("x.ts"), made, dataclasses.replace(stub(rtx=False), rtx=rtx))
 
 
 @pytest.mark.parametrize("name", ["x.ts", "x.ep"])
@@ -452,5 +426,5 @@ def test_a_file_of_another_kind_is_one_sentence(name: str, preparation: Preparat
     path = preparation.folder / name
     path.write_bytes(b"no module")
     with pytest.raises(InferlensError, match=r"cannot be opened: \w+: .+") as caught:
-        files.open_module(path)
+        running.open_module(path)
     assert "inferlens export" in caught.value.hint

@@ -12,19 +12,21 @@ from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import Partitioner, Saver
 from inferlens.backends.availability import cuda_precisions, torch_versions
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support, tolerance_of
-from inferlens.backends.torch_tensorrt import files, settings
-from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS
+from inferlens.backends.tensorrt.flavours import current_gpu
+from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS, CompilingRunner
 from inferlens.backends.torch_tensorrt.library import FLAVOURS, TITLE, Library, find, gpu_or_assumed, load
-from inferlens.backends.torch_tensorrt.runner import TensorRtRunner
-from inferlens.backends.torch_tensorrt.settings import Options
+from inferlens.backends.torch_tensorrt.options import NOT_IN_SCRIPT, OF_TACTICS, Options, check
+from inferlens.backends.torch_tensorrt.runner import KINDS, LoadedRunner
 from inferlens.errors import Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Format, Model
 from inferlens.record.partition import Partition
+from inferlens.record.record import Gpu
 from inferlens.spec.case import Case, Option
 
 FORMATS: tuple[Format, ...] = ("module", "exported")
 LOADED = "loaded"
+DYNAMO = "--backend torch_tensorrt:dynamo"
 SCRIPTS = ("ts-trace", "ts-script")
 SCRIPTED = "ts-script"  # takes TorchScript too, as it is
 MODELOPT = "Torch-TensorRT quantizes through NVIDIA ModelOpt, which is not driven from here; TensorRT runs a quantized \
@@ -40,7 +42,7 @@ class TorchTensorRT(Backend, Saver, Partitioner):
     variants = (*FRONT_ENDS, LOADED)
     options = Options
     distributions = ("torch-tensorrt", "torch-tensorrt-rtx")
-    saves = files.KINDS
+    saves = KINDS
 
     def capabilities(self) -> Capabilities:
         """On NVIDIA GPUs alone. Imports the library where there is one."""
@@ -55,8 +57,8 @@ class TorchTensorRT(Backend, Saver, Partitioner):
         script = tuple(precision for precision in precisions if precision != "bf16")
         limits |= dict.fromkeys(("cuda/int8", "cuda/fp8"), MODELOPT)
         limits |= {f"{name}/cuda/bf16": "the TorchScript front end knows no bf16" for name in SCRIPTS}
-        scripts = SCRIPTS if library.script_front_end else ()
-        no_script = f"{library.title} was built without the TorchScript front end"
+        scripts = SCRIPTS if library.script else ()
+        no_script = f"this {TITLE} was built without the TorchScript front end"
         return Capabilities(
             formats=(*FORMATS, "torchscript") if scripts else FORMATS,
             supports=(
@@ -64,9 +66,7 @@ class TorchTensorRT(Backend, Saver, Partitioner):
                 *(Support(name, "cuda", script, _formats(name)) for name in scripts),
                 Support(LOADED, "cuda", precisions, ("torch_tensorrt",)),
             ),
-            absent=()
-            if scripts
-            else tuple(Absence(name, no_script, f"--backend {self.name}:dynamo") for name in SCRIPTS),
+            absent=() if scripts else tuple(Absence(name, no_script, DYNAMO) for name in SCRIPTS),
             limits=limits,
             libraries={**torch_versions(torch), **library.versions},
             dynamic_shapes=True,
@@ -74,12 +74,9 @@ class TorchTensorRT(Backend, Saver, Partitioner):
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """A runner that compiles when it is entered."""
-        options: Options = self.parse_options(case)
-        library = load()
         if case.variant == LOADED:
-            return files.LoadedRunner(model, case, preparation, options, library)
-        settings.check(options, case, library, preparation)
-        return self._runner(model, case, preparation, options, library)
+            return LoadedRunner(model, case, preparation, self.parse_options(case), load())
+        return self._runner(model, case, preparation, self.parse_options(case), load())
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Compiles and writes an exported program (``.ep``) or TorchScript (``.ts``), and beside it what it is.
@@ -94,19 +91,24 @@ class TorchTensorRT(Backend, Saver, Partitioner):
         if case.variant not in ("dynamo", *SCRIPTS) or (path.suffix != ".ts" and case.variant in SCRIPTS):
             raise Unsupported(
                 f"What {case.backend_label} compiles cannot be saved as {path.suffix}.",
-                hint="--backend torch_tensorrt:dynamo" + (", or a file .ts" if case.variant in SCRIPTS else ""),
+                hint=DYNAMO + (", or a file .ts" if case.variant in SCRIPTS else ""),
             )
         if options.use_python_runtime:
             raise Unsupported("Engines of the Python runtime cannot be saved.", hint="without use_python_runtime")
         library, absence = find()
         if library is None:
-            reason, help = (absence.reason, absence.hint) if absence else ("", "")
-            raise Unsupported(f"{TITLE} cannot build engines here: {reason}.", hint=help)
-        settings.check(options, case, library, preparation)
+            reason, hint = (absence.reason, absence.hint) if absence else ("", "")
+            raise Unsupported(f"{TITLE} cannot build engines here: {reason}.", hint=hint)
         with self._runner(model, case, preparation, options, library) as runner:
             runner.save(path)
-        seconds = sum(phase.seconds for phase in preparation.phases if phase.name == "build")
-        files.describe(path, model, case, options, library, seconds)
+        gpu = current_gpu() or Gpu(name="")
+        made = provenance.of(
+            path, KINDS[path.suffix], model, case,
+            flavour=library.flavour, version=library.versions[library.package], libraries=library.versions,
+            gpu=gpu.name, compute_capability=gpu.compute_capability, options=structs.asdict(options),
+            build_seconds=sum(phase.seconds for phase in preparation.phases if phase.name == "build"),
+        )  # fmt: skip
+        provenance.write(path, made)
 
     def partition(self, model: Model, case: Case, preparation: Preparation) -> Partition:
         """Which operators would run in TensorRT and which in PyTorch, and why; builds nothing.
@@ -117,17 +119,14 @@ class TorchTensorRT(Backend, Saver, Partitioner):
         Raises:
             Unsupported: if this model cannot be exported, or the front end has none beforehand.
         """
-        options: Options = self.parse_options(case)
         if model.format == "torchscript":
             raise Unsupported(
                 f"'{model.spec}' is TorchScript, which has a partition only when it has been built.",
-                hint=f"the model that it was made from, or inferlens bench --backend torch_tensorrt:{SCRIPTED}",
+                hint="the model that it was made from",
             )
         with gpu_or_assumed() as assumed:
-            library = load()
-            settings.check(options, case, library, preparation)
             here = structs.replace(case, device="cpu" if assumed else "cuda")
-            return self._runner(model, here, preparation, options, library).partition(assumed)
+            return self._runner(model, here, preparation, self.parse_options(case), load()).partition(assumed)
 
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on; TensorRT for RTX computes fp32 in TF32 whatever the option says."""
@@ -140,28 +139,25 @@ class TorchTensorRT(Backend, Saver, Partitioner):
         """A module from a file is compiled already; as for TensorRT for RTX, see the backend ``tensorrt``."""
         rtx = facts.get("flavour") == FLAVOURS["tensorrt_rtx"]
         is_built = case.variant == LOADED and option != "cuda_graph"
-        unknown = case.variant in SCRIPTS and option in settings.NOT_IN_SCRIPT
-        if is_built or unknown or (rtx and option in settings.OF_TACTICS):
+        unknown = case.variant in SCRIPTS and option in NOT_IN_SCRIPT
+        if is_built or unknown or (rtx and option in OF_TACTICS):
             return Hint()
         return Hint(asked=True) if rtx and option == "tf32" else super().hint(case, option, value, facts)
 
     def _runner(
         self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library
-    ) -> TensorRtRunner:
-        dynamo = "--backend torch_tensorrt:dynamo"
+    ) -> CompilingRunner:
+        check(options, case, library, preparation)
         if case.variant not in FRONT_ENDS:
-            raise Unsupported(f"{case.backend_label} runs a module that is compiled already.", hint=dynamo)
+            raise Unsupported(f"{case.backend_label} runs a module that is compiled already.", hint=DYNAMO)
         if model.module is None:
-            whole = f"inferlens bench {model.spec} --backend tensorrt" if model.format == "onnx" else ""
-            raise Unsupported(f"'{model.spec}' is no PyTorch module.", hint=whole)
+            raise Unsupported(f"'{model.spec}' is no PyTorch module.", hint="--backend tensorrt, for an ONNX file")
         if model.format not in _formats(case.variant) or (model.format == "exported" and case.variant == SCRIPTED):
-            scripted = model.format == "torchscript"
             raise Unsupported(
-                f"{case.backend_label} does not take '{model.spec}', which is "
-                f"{'TorchScript' if scripted else 'exported and has no source to script'}.",
-                hint=f"--backend torch_tensorrt:{SCRIPTED if scripted else 'ts-trace'}",
+                f"{case.backend_label} does not take '{model.spec}', of the format {model.format}.",
+                hint=f"--backend torch_tensorrt:{SCRIPTED if model.format == 'torchscript' else 'ts-trace'}",
             )
-        return TensorRtRunner(model, case, preparation, options, library)
+        return FRONT_ENDS[case.variant](model, case, preparation, options, library)
 
 
 def _formats(variant: str) -> tuple[Format, ...]:

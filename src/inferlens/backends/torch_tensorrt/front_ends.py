@@ -1,4 +1,4 @@
-"""The ways into Torch-TensorRT: each exports a module, if it does that, and compiles it.
+"""The ways into Torch-TensorRT, a runner each: it exports a module, if it does that, compiles it, and is called.
 
 ``torch.export`` and Dynamo take a size of 1 for a constant, and Torch-TensorRT takes the example's sizes for those to
 be fastest at. So examples have the optimum's sizes, and the largest ones where the optimum is 1.
@@ -6,170 +6,327 @@ be fastest at. So examples have the optimum's sizes, and the largest ones where 
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 import warnings
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
+import msgspec
 from msgspec import structs
 
 from inferlens.backends.availability import first_lines
+from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.cast import FLOATS, dtype_of
 from inferlens.backends.pytorch.export import WRAPPED, export_dimensions, flat_outputs, free_sizes
-from inferlens.backends.torch_tensorrt.captured import Captured
-from inferlens.backends.torch_tensorrt.library import TITLE, Library, quiet
-from inferlens.backends.torchscript.backend import quiet as quiet_script
-from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
+from inferlens.backends.pytorch.runner import Feed, not_entered
+from inferlens.backends.torch_tensorrt.library import Library, quiet
+from inferlens.backends.torch_tensorrt.options import Options, counting_cache, dynamo_settings, script_settings
+from inferlens.backends.torch_tensorrt.partitions import (
+    OF_SCRIPT,
+    Captured,
+    Lowered,
+    choices_in,
+    compiled_partition,
+    segments_of,
+    watching,
+)
+from inferlens.backends.torch_tensorrt.runner import ReplayingRunner, compiling
+from inferlens.errors import Unsupported
 from inferlens.models.adapter import ByKeyword
-from inferlens.spec.case import TensorSpec
+from inferlens.models.inputs import make_inputs
+from inferlens.models.model import Model
+from inferlens.record.partition import Partition, Segment, partition_of
+from inferlens.spec.case import Case, TensorSpec
 
-Feed = tuple[Any, ...]
-Specs = tuple[TensorSpec, ...]
+WEIGHTS = "without engine_cache: a kept engine's weights must be replaceable"
 
 
-@dataclass(frozen=True)
-class Work:
-    """What a front end works with.
+class CompilingRunner(ReplayingRunner):
+    """Compiles a module and calls what came out; subclasses are the ways to do that."""
 
-    Attributes:
-        library: the installed one.
-        specs: the model's inputs.
-        precision: of weights and inputs.
-        settings: keyword arguments for the library.
-        example: input tensors that show which sizes vary (see :func:`example_specs`).
-        feed: the input tensors that are measured.
-        captured: gets the graphs that Dynamo captures.
-    """
+    variant: ClassVar[str]
+    exports: ClassVar[bool] = True  # whether there is a step before the compilation
+    instead: ClassVar[str] = "--backend torch_tensorrt:dynamo"  # what to try where this one cannot take a model
 
-    library: Library
-    specs: Specs
-    precision: str
-    settings: dict[str, Any]
-    example: Feed
-    feed: Feed
-    captured: Captured = field(default_factory=Captured)
+    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library) -> None:
+        super().__init__(model, case, preparation, options, library)
+        self._program: Any = None
+        self._graphs: list[Lowered] = []
+        self._engines: list[Any] = []  # modules with an engine, noted where layers are to be profiled
+
+    @abstractmethod
+    def export(self, module: Any) -> Any:
+        """The module in the form that :meth:`compile` takes."""
+
+    @abstractmethod
+    def compile(self, program: Any, keywords: dict[str, Any]) -> Callable[..., Any]:
+        """What to call, with the input tensors as arguments."""
+
+    def keywords(self) -> dict[str, Any]:
+        """The options as the library's own settings."""
+        return dynamo_settings(self.options, self.case, self.library, self.preparation)
+
+    def save(self, path: Path) -> None:
+        """Writes the compiled module; the runner is entered."""
+        raise Unsupported(f"What '{self.variant}' compiles cannot be saved as {path.suffix}.", hint=self.instead)
+
+    def __enter__(self) -> CompilingRunner:
+        if self.exports:
+            with self.preparation.phase("export"), self.settings():
+                self._program = self._exported()
+        super().__enter__()
+        try:
+            self._note_facts()
+        except BaseException:
+            self.__exit__(*sys.exc_info())
+            raise
+        return self
+
+    def build(self, module: Any) -> Callable[..., Any]:
+        """Compiles."""
+        from inferlens.backends.torch_tensorrt.layers import collected, detailed_engines
+
+        cache = counting_cache(self.options, self.library, self.preparation)
+        level = self.preparation.level
+        with (
+            detailed_engines(self.library, level),
+            collected(level) as self._engines,
+            watching() as self._graphs,
+            compiling(self.model.name, "compile", hint=WEIGHTS if cache is not None else self.instead),
+        ):
+            keywords = self.keywords()
+            if cache is not None:
+                keywords["custom_engine_cache"] = cache
+            self.compiled = self.compile(self._program if self.exports else module, keywords)
+            if cache is not None:
+                self.preparation.facts["engine_cache"] = {"hits": cache.hits, "misses": cache.misses}
+                self.cached = bool(cache.hits and not cache.misses)
+            self._program = None
+            return self.captured(self.compiled)
+
+    def __exit__(self, *error: Any) -> None:
+        self._program = None
+        self._graphs, self._engines = [], []
+        super().__exit__(*error)
+
+    def inside(self) -> tuple[Any, Sequence[Segment]]:
+        """The compiled module, and its partition's segments."""
+        return self.compiled, segments_of(self._graphs)
+
+    def partition(self, assumed_gpu: str) -> Partition:
+        """How the model would be partitioned; nothing is built, and the runner is not entered."""
+        with self.settings():
+            program = self._exported() if self.exports else self._moved()
+            with watching() as self._graphs, compiling(self.model.name, "partition"):
+                self.compile(program, self.keywords() | {"dryrun": True, "require_full_compilation": False})
+            self._warn_of_sizes()
+            found = structs.replace(self.found_partition(), assumed_gpu=assumed_gpu)
+            refused = self._refused(found)
+            note = f"{found.note} inferlens bench refuses this: {refused}".strip()
+            return structs.replace(found, note=note) if refused else found
+
+    def found_partition(self) -> Partition:
+        """What was partitioned."""
+        return partition_of(
+            segments_of(self._graphs), **self._known(), **choices_in(self._graphs, self.options.min_block_size)
+        )
+
+    def example(self) -> Feed:
+        """Input tensors that show which sizes vary (see :func:`example_specs`)."""
+        specs = example_specs(self.model.inputs)
+        return self.place(make_inputs(dataclasses.replace(self.model, inputs=specs), self.case.seed))
 
     def inputs(self) -> list[Any]:
         """``torch_tensorrt.Input`` of each input."""
         import torch
 
         inputs = []
-        for spec in self.specs:
-            dtype = dtype_of(self.precision) if spec.dtype in FLOATS else getattr(torch, spec.dtype)
+        for spec in self.model.inputs:
+            dtype = dtype_of(self._stored) if spec.dtype in FLOATS else getattr(torch, spec.dtype)
             shapes: dict[str, Any] = {"shape": spec.shape}
             if spec.dynamic:
                 shapes = dict(zip(("min_shape", "opt_shape", "max_shape"), spec.profile, strict=True))
             inputs.append(self.library.module.Input(**shapes, dtype=dtype, name=spec.name))
         return inputs
 
+    def _known(self) -> dict[str, Any]:
+        """Fields of a partition."""
+        size = self.options.min_block_size
+        return {"front_end": self.variant, "min_block_size": size, "flavour": self.library.flavour}
 
-class FrontEnd(ABC):
-    """A way in."""
+    def _exported(self) -> Any:
+        module = self._moved()
+        with compiling(self.model.name, "export", hint=self.instead):
+            return self.export(module)
 
-    variant: ClassVar[str]
-    exports: ClassVar[bool] = True  # whether there is a step before the compilation
-    one_mode: ClassVar[bool] = False  # whether it must be called in the grad mode it was compiled in
-    script: ClassVar[bool] = False  # whether it is the TorchScript front end, whose partitioner cannot be watched
-    wrapped: ClassVar[str] = ""  # the path of the model in what is compiled, if that is not the model itself
-    instead: ClassVar[str] = "--backend torch_tensorrt:dynamo"  # what to try where this one cannot take a model
+    def _note_facts(self) -> None:
+        """What was built, as facts and warnings; refused, if PyTorch runs a part and that was not wanted."""
+        facts, options = self.preparation.facts, self.options
+        facts["flavour"] = self.library.flavour
+        facts["runtime"] = "Python" if options.use_python_runtime or not self.library.native else "C++"
+        self._warn_of_sizes()
+        try:
+            partition = self.found_partition()
+        except Exception as error:  # it is read from what the library keeps for itself; the case runs all the same
+            if options.require_full_compilation:
+                raise
+            facts["no_partition"] = f"What runs in TensorRT is not known: {type(error).__name__}: {first_lines(error)}"
+            return
+        facts["partition"] = msgspec.to_builtins(partition)
+        if not partition.engines:
+            self.preparation.warn(
+                "no-engines",
+                f"There is no engine: everything ran in PyTorch (min_block_size {options.min_block_size}).",
+                "inferlens partition shows why.",
+            )
+        if refused := self._refused(partition):
+            raise Unsupported(refused, hint="inferlens partition, which shows which part and why")
 
-    def export(self, module: Any, work: Work) -> Any:  # noqa: ARG002
-        """The module in the form that :meth:`compile` takes."""
-        return module
+    def _refused(self, partition: Partition) -> str:
+        """Why a partition is not what was asked for; empty if it is."""
+        if not self.options.require_full_compilation or not (partition.breaks or partition.interruptions):
+            return ""
+        what = "PyTorch runs a part" if partition.breaks else "Python runs between the compiled graphs"
+        return f"{what} of '{self.model.name}', and require_full_compilation was asked for."
 
-    @abstractmethod
-    def compile(self, program: Any, work: Work) -> Callable[..., Any]:
-        """What to call, with the input tensors as arguments."""
+    def _warn_of_sizes(self) -> None:
+        """Warns where engines cannot be fastest at the sizes that were asked for."""
+        moved = moved_optimum(self.model.inputs)
+        if moved:
+            places = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in moved.items())
+            self.preparation.warn(
+                "moved-optimum",
+                f"The engines are built to be fastest at {places}: a size of 1 is a constant to this front end.",
+                "opt=2 or more, or --backend torch_tensorrt:ts-script.",
+            )
 
-    def save(self, compiled: Any, work: Work, path: Path) -> None:  # noqa: ARG002
-        """Writes what :meth:`compile` returned to ``path``."""
-        raise Unsupported(
-            f"What {TITLE} compiles through '{self.variant}' cannot be saved as {path.suffix}.", hint=self.instead
-        )
 
-
-class Dynamo(FrontEnd):
+class Dynamo(CompilingRunner):
     """Ahead of time: ``torch.export``, then ``torch_tensorrt.dynamo.compile``."""
 
     variant = "dynamo"
     instead = "--backend torch_tensorrt:compile"
 
-    def export(self, module: Any, work: Work) -> Any:
+    def export(self, module: Any) -> Any:
         """An exported program."""
         import torch
 
-        dimensions = export_dimensions(module, work.specs)
-        return torch.export.export(module, work.example, dynamic_shapes=dimensions, strict=False)
+        dimensions = export_dimensions(module, self.model.inputs)
+        return torch.export.export(module, self.example(), dynamic_shapes=dimensions, strict=False)
 
-    def compile(self, program: Any, work: Work) -> Callable[..., Any]:
+    def compile(self, program: Any, keywords: dict[str, Any]) -> Callable[..., Any]:
         """A graph module with engines in it."""
-        compiled: Callable[..., Any] = work.library.module.dynamo.compile(
-            program, arg_inputs=work.inputs(), **work.settings
-        )
-        return compiled
+        compiled = self.library.module.dynamo.compile(program, arg_inputs=self.inputs(), **keywords)
+        return cast("Callable[..., Any]", compiled)
 
-    def save(self, compiled: Any, work: Work, path: Path) -> None:
+    def save(self, path: Path) -> None:
         """As an exported program (``.ep``) or as TorchScript (``.ts``), which is a trace."""
         kind = {"output_format": "torchscript" if path.suffix == ".ts" else "exported_program"}
         # Ranges are given as dimensions: from its own Inputs the library would make one for each input's batch.
-        dimensions = export_dimensions(compiled, work.specs) if path.suffix == ".ep" else None
+        dimensions = export_dimensions(self.compiled, self.model.inputs) if path.suffix == ".ep" else None
         more = {} if dimensions is None else {"dynamic_shapes": dimensions}
-        with quiet(), quiet_script():
-            work.library.module.save(compiled, str(path), arg_inputs=list(work.example), **kind, **more)
+        with compiling(self.model.name, f"save as {path.suffix}", hint="the other kind of file, .ts or .ep"):
+            self.library.module.save(self.compiled, str(path), arg_inputs=list(self.example()), **kind, **more)
 
 
-class Compile(FrontEnd):
+class Compile(CompilingRunner):
     """``torch.compile`` with Torch-TensorRT as its backend; compiles when it is first called."""
 
     variant = "compile"
     exports = False
-    one_mode = True
 
-    def compile(self, program: Any, work: Work) -> Callable[..., Any]:
+    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library) -> None:
+        super().__init__(model, case, preparation, options, library)
+        self._captured = Captured()
+
+    def __enter__(self) -> Compile:
+        import torch
+
+        super().__enter__()
+        # It was compiled outside of inference mode, and would compile again inside.
+        self._entered.enter_context(torch.inference_mode(mode=False))
+        self._entered.enter_context(torch.no_grad())
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        import torch
+
+        self._call, self.compiled = not_entered, None
+        self._captured = Captured()
+        torch._dynamo.reset()  # lets go of the compiled code and of the engines in it
+        super().__exit__(*error)
+
+    def export(self, module: Any) -> Any:
+        """The module as it is."""
+        return module
+
+    def compile(self, program: Any, keywords: dict[str, Any]) -> Callable[..., Any]:
         """The compiled module, called with both the example and what will be measured, so that both are compiled."""
         import torch
         from torch._dynamo.utils import counters
 
         torch._dynamo.reset()
         counters.clear()
-        ranges = any(spec.dynamic for spec in work.specs)
+        ranges = any(spec.dynamic for spec in self.model.inputs)
         compiled: Callable[..., Any] = torch.compile(
-            program,
-            backend=work.captured.backend(program),
-            options=work.settings,
-            dynamic=None if ranges else False,
+            program, backend=self._captured.backend(program), options=keywords, dynamic=None if ranges else False
         )
-        if ranges:
-            for tensor, spec in zip(work.example, work.specs, strict=True):
-                for index in free_sizes(spec):
-                    least, _, most = spec.profile
-                    torch._dynamo.mark_dynamic(tensor, index, min=least[index], max=most[index])
-            compiled(*work.example)
-        compiled(*work.feed)
+        example = self.example()
+        for tensor, spec in zip(example, self.model.inputs, strict=True):
+            for index in free_sizes(spec):
+                least, _, most = spec.profile
+                torch._dynamo.mark_dynamic(tensor, index, min=least[index], max=most[index])
+        compiled(*example)
+        if ranges and "dryrun" not in keywords:
+            compiled(*self.seeded_feed())
         return compiled
 
+    def inside(self) -> tuple[Any, Sequence[Segment]]:
+        """The engines that it made: what ``torch.compile`` returns cannot be looked into."""
+        return self._engines, segments_of(self._graphs)
 
-class Script(FrontEnd):
-    """The TorchScript front end: ``torch_tensorrt.ts.compile``."""
+    def _known(self) -> dict[str, Any]:
+        return super()._known() | {"interruptions": self._captured.interruptions()}
 
-    script = True
 
-    def compile(self, program: Any, work: Work) -> Callable[..., Any]:
+class Script(CompilingRunner):
+    """The TorchScript front end: ``torch_tensorrt.ts.compile``. Its partitioner cannot be watched."""
+
+    wrapped: ClassVar[str] = ""  # the path of the model in what is compiled, if that is not the model itself
+
+    def keywords(self) -> dict[str, Any]:
+        """Keyword arguments of ``torch_tensorrt.ts.compile``."""
+        return script_settings(self.options, self.case)
+
+    def compile(self, program: Any, keywords: dict[str, Any]) -> Callable[..., Any]:
         """A script module with engines in it."""
-        compiled: Callable[..., Any] = work.library.module.ts.compile(program, inputs=work.inputs(), **work.settings)
-        return compiled
+        compiled = self.library.module.ts.compile(program, inputs=self.inputs(), **keywords)
+        return cast("Callable[..., Any]", compiled)
 
-    def save(self, compiled: Any, work: Work, path: Path) -> None:
+    def save(self, path: Path) -> None:
         """As TorchScript (``.ts``)."""
         import torch
 
-        if path.suffix != ".ts":
-            super().save(compiled, work, path)
-        with quiet_script():
-            torch.jit.save(compiled, str(path))
+        with compiling(self.model.name, f"save as {path.suffix}"):
+            torch.jit.save(self.compiled, str(path))
+
+    def partition(self, assumed_gpu: str) -> Partition:  # noqa: ARG002
+        """None beforehand."""
+        raise Unsupported(
+            "The TorchScript front end has a partition only when it has built.", hint="--backend torch_tensorrt:dynamo"
+        )
+
+    def found_partition(self) -> Partition:
+        """As far as the compiled module shows it."""
+        forced = self.keywords()["torch_executed_ops"]
+        found = compiled_partition(self.compiled, OF_SCRIPT, forced=forced, wrapped=self.wrapped, **self._known())
+        return cast("Partition", found)
+
+    def _warn_of_sizes(self) -> None:
+        """It takes a size of 1 as it is."""
 
 
 class Trace(Script):
@@ -178,13 +335,13 @@ class Trace(Script):
     variant = "ts-trace"
     wrapped = WRAPPED
 
-    def export(self, module: Any, work: Work) -> Any:
+    def export(self, module: Any) -> Any:
         """A trace; its outputs are a flat tuple, for the front end takes no dictionaries."""
         import torch
 
-        with quiet_script(), warnings.catch_warnings():
+        with warnings.catch_warnings():
             warnings.simplefilter("ignore", torch.jit.TracerWarning)
-            return torch.jit.trace(flat_outputs(module), work.example, check_trace=False)
+            return torch.jit.trace(flat_outputs(module), self.example(), check_trace=False)
 
 
 class Scripted(Script):
@@ -192,23 +349,23 @@ class Scripted(Script):
 
     variant = "ts-script"
 
-    def export(self, module: Any, work: Work) -> Any:  # noqa: ARG002
+    def export(self, module: Any) -> Any:
         """The scripted module."""
         import torch
 
-        with quiet_script():
+        with quiet():
             return torch.jit.script(ByKeyword.in_source(module)[0])
 
 
-FRONT_ENDS: dict[str, FrontEnd] = {each.variant: each for each in (Dynamo(), Compile(), Trace(), Scripted())}
+FRONT_ENDS: dict[str, type[CompilingRunner]] = {each.variant: each for each in (Dynamo, Compile, Trace, Scripted)}
 
 
-def example_specs(specs: Specs) -> Specs:
+def example_specs(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
     """The inputs with the sizes of an example that shows which of them vary."""
     return tuple(structs.replace(spec, shape=_example(spec)) for spec in specs)
 
 
-def moved_optimum(specs: Specs) -> dict[str, tuple[int, ...]]:
+def moved_optimum(specs: tuple[TensorSpec, ...]) -> dict[str, tuple[int, ...]]:
     """The shapes to be fastest at, by input name, where they cannot be those that were asked for."""
     return {spec.name: _example(spec) for spec in specs if spec.dynamic and _example(spec) != spec.profile[1]}
 
@@ -216,35 +373,3 @@ def moved_optimum(specs: Specs) -> dict[str, tuple[int, ...]]:
 def _example(spec: TensorSpec) -> tuple[int, ...]:
     least, best, most = spec.profile
     return tuple(2 if low < high and size < 2 else size for low, size, high in zip(least, best, most, strict=True))
-
-
-@contextmanager
-def compiling(name: str, step: str, hint: str = "") -> Iterator[None]:
-    """Turns what a step raises for a model that it cannot take into the reason of a row; running out of memory is none.
-
-    Args:
-        name: the model's.
-        step: what is done, such as ``export``.
-        hint: what to try instead.
-    """
-    import torch
-
-    try:
-        with quiet(), torch.inference_mode(mode=False), torch.no_grad():
-            yield
-    except (torch.OutOfMemoryError, MemoryError, InferlensError):
-        raise
-    except Exception as error:  # exporters, compilers and converters raise nearly every type there is
-        inner = getattr(error, "inner_exception", None) or error
-        if isinstance(inner, InferlensError):
-            raise inner from error
-        if is_short_of_memory(inner) or "CUDA error" in str(inner):  # that is not the model's fault
-            raise
-        if isinstance(inner, AssertionError) and "require_full_compilation" in str(inner):
-            raise Unsupported(
-                f"PyTorch would run a part of '{name}', and require_full_compilation was asked for.",
-                hint="inferlens partition, which shows which part and why",
-            ) from error
-        raise Unsupported(
-            f"{TITLE} cannot {step} '{name}': {type(inner).__name__}: {first_lines(inner)}", hint=hint
-        ) from error

@@ -1,43 +1,57 @@
 """The layers of a module that Torch-TensorRT compiled: those of its engines, and what PyTorch runs between them.
 
 A part that PyTorch runs is one layer, timed by CUDA events around its call. Layers of several engines are told apart by
-the engine's name before their own.
+the engine's name before their own. Engines report after every run: those of the runtime in Python through TensorRT's
+``IProfiler``, those of that in C++ by files, which it writes anew in each call and in which times are sums since
+profiling began; a run's times are the differences of these sums.
 
-Torch-TensorRT builds engines that keep names alone unless its debugger is on, which also logs everything; and it does
-not say of a fused layer what was fused. While :func:`detailed_engines` lasts, engines are built to keep details, and
-every layer of the network carries its own name as metadata, which TensorRT hands on to the layer that it becomes a part
-of. Neither changes what is computed. The names hold the path of the module: ``[CONVOLUTION]-[aten_ops.convolution.
-default]-[layer1.0.conv1/convolution_1]``; those of the TorchScript front end end in ``scope: __module.layer1/... #
-file``. A converter may leave a layer without a name, such as those of an attention, and TensorRT then makes one up,
-``(Unnamed Layer* 36) [AttentionOutput]``: it carries what the others are named by, the operator that was converted.
+While :func:`detailed_engines` lasts, engines are built to keep details, and every layer of the network carries its own
+name as metadata, which TensorRT hands on to the layer that it becomes a part of. Neither changes what is computed. The
+names hold the path of the module: ``[CONVOLUTION]-[aten_ops.convolution.default]-[layer1.0.conv1/convolution_1]``;
+those of the TorchScript front end end in ``scope: __module.layer1/... # file``. A layer that a converter left without a
+name, ``(Unnamed Layer* 36) [AttentionOutput]``, carries the operator that was converted.
 """
 
 from __future__ import annotations
 
 import importlib
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from inferlens.backends.abilities import Launched, Origin, Origins
 from inferlens.backends.profiling.module_hooks import GpuMoments
-from inferlens.backends.tensorrt.inspector import Lookup, absences, inspected_layers
-from inferlens.backends.tensorrt.layers import Report, inspectors_names, kernel_origins, timed_layers
-from inferlens.backends.torch_tensorrt.engines import Inside, engines_in
+from inferlens.backends.tensorrt.inspector import Lookup, absences, inspected_layers, layers_and_bindings
+from inferlens.backends.tensorrt.layers import (
+    CLOCK,
+    Report,
+    Reporting,
+    inspectors_names,
+    kernel_origins,
+    numbered,
+    timed_layers,
+)
 from inferlens.backends.torch_tensorrt.library import Library, replaced
-from inferlens.backends.torch_tensorrt.operators import clean_path
+from inferlens.backends.torch_tensorrt.partitions import OWNERS, SCOPE, clean_path
 from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer, Layers
 from inferlens.record.partition import Segment
 
-Part = tuple[str, Any]  # a submodule that PyTorch runs, by its name
+NATIVE_CLOCK = "Torch-TensorRT's runtime in C++, which has TensorRT's IProfiler put CUDA events around every layer"
+ENGINE_TYPE = "tensorrt.Engine"
+WRITTEN = "*_engine_execution_profile.trace"
+NAMES = re.compile(r'"name":\s*"(.*?)",\s*"ph"', re.S)  # a name is written as it is, quotes too: that is no JSON then
+DURATIONS = re.compile(r'"dur":\s*([0-9.eE+-]+)')
 PART = "_run_on_gpu"  # begins the names of submodules that PyTorch runs
-SCOPE = "inferlens part "
+PART_SCOPE = "inferlens part "
 BEST = "torch_tensorrt:dynamo keeps them best"
 INTERPRETER = "torch_tensorrt.dynamo.conversion._TRTInterpreter"
 CONFIGURES = "_populate_trt_builder_config"
@@ -46,7 +60,150 @@ UNNAMED = "(Unnamed Layer* "  # begins the names that TensorRT makes up
 DYNAMO_NAME = re.compile(r"^\[[^\]]*\]-\[([^\]]*)\]-\[(.*)\]", re.S)
 SCRIPT_NAME = re.compile(r"scope: (\S+)")
 SCRIPT_OPERATOR = re.compile(r"\b(aten::\w+)\(")
-SCRIPT_ROOT = "__module."
+
+
+class Inside(AbstractContextManager["Inside"]):
+    """One engine; a context in which it is profiled. ``describe`` gives what its inspector wrote, as JSON."""
+
+    clock = CLOCK
+    prefix = ""  # of the names of its layers, where there are several engines
+
+    def __init__(self, name: str, describe: Callable[[], Any]) -> None:
+        self.name = name
+        self._describe = describe
+
+    @abstractmethod
+    def take(self) -> Report:
+        """The report of the run that has just ended."""
+
+    def information(self) -> tuple[list[Any], list[str]]:
+        """What it has of the layers, and the names of its inputs and outputs; nothing where that is no JSON."""
+        try:
+            return layers_and_bindings(str(self._describe()))
+        except (msgspec.DecodeError, RuntimeError):
+            return [], []
+
+
+class PythonEngine(Inside):
+    """An engine that the runtime in Python calls."""
+
+    def __init__(self, name: str, owner: Any, context: Any, module: Any) -> None:
+        super().__init__(name, owner.get_layer_info)
+        self._reporting = Reporting(context, module)
+
+    def __enter__(self) -> PythonEngine:
+        self._reporting.__enter__()
+        self._reporting.emit()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._reporting.__exit__()
+
+    def take(self) -> Report:
+        """See :class:`Inside`."""
+        return self._reporting.take()
+
+
+class NativeEngine(Inside):
+    """An engine that the runtime in C++ calls; it writes its reports into ``folder``, which is its own."""
+
+    clock = NATIVE_CLOCK
+
+    def __init__(self, name: str, engine: Any, folder: Path) -> None:
+        super().__init__(name, engine.get_engine_layer_info)
+        self._engine = engine
+        self._folder = folder
+        self._sums: dict[tuple[str, int], float] = {}
+
+    def __enter__(self) -> NativeEngine:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._engine.profile_path_prefix = str(self._folder)
+        self._engine.enable_profiling()
+        self._engine.set_profile_format("perfetto")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._engine.disable_profiling()
+        for path in self._folder.iterdir():
+            path.unlink()
+        self._folder.rmdir()
+
+    def take(self) -> Report:
+        """See :class:`Inside`."""
+        written = [path.read_text(errors="replace") for path in sorted(self._folder.glob(WRITTEN))]
+        sums = numbered([each for text in written for each in read_sums(text)])
+        report = [(key[0], (total - self._sums.get(key, 0.0)) / 1e3) for key, total in sums.items()]
+        self._sums = sums
+        return report
+
+
+def read_sums(written: str) -> list[tuple[str, float]]:
+    """Names and microseconds in a file of the runtime in C++, in the order of execution."""
+    return list(zip(NAMES.findall(written), map(float, DURATIONS.findall(written)), strict=False))
+
+
+@contextmanager
+def collected(level: str) -> Iterator[list[Any]]:
+    """The modules with an engine that are made meanwhile, in order, if it is to profile at some ``level``.
+
+    What ``torch.compile`` makes can be called and not be looked into, so its engines are noted as they are made.
+    """
+    runtime = importlib.import_module("torch_tensorrt.dynamo.runtime") if level else None
+    made: list[Any] = []
+
+    def noted(module: Any, setup: Any, *arguments: Any) -> Any:
+        if not any(module is each for each in made):
+            made.append(module)
+        return setup(module, *arguments)
+
+    with ExitStack() as watched:
+        for name in OWNERS:
+            kind: Any = getattr(runtime, name, None)
+            if hasattr(kind, "setup_engine"):
+                watched.enter_context(replaced(kind, setup_engine=partialmethod(noted, kind.setup_engine)))
+        yield made
+
+
+def engines_in(compiled: Any, folder: Path, tensorrt: Any) -> list[Inside]:
+    """The engines of a compiled module or a list of modules, in order; see :class:`Interior`."""
+    found: list[Inside] = []
+    for path, part in _modules(compiled):
+        native = list(_native(part))
+        for number, (name, engine) in enumerate(native):
+            found.append(NativeEngine(path or name, engine, folder / f"engine-{len(found)}-{number}"))
+        for holder in (part, getattr(part, "engine", None)):
+            context = getattr(holder, "context", None)
+            if not native and hasattr(context, "execute_async_v3"):
+                found.append(PythonEngine(path, part, context, tensorrt))
+                break
+    for each in found:
+        each.prefix = f"{each.name}/" if len(found) > 1 else ""
+    return found
+
+
+def _modules(compiled: Any) -> list[tuple[str, Any]]:
+    if isinstance(compiled, list):
+        named = ((str(getattr(module, "name", "")), module) for module in compiled)
+        return [(name or f"engine {place}", module) for place, (name, module) in enumerate(named)]
+    return list(compiled.named_modules()) if hasattr(compiled, "named_modules") else []
+
+
+def _native(part: Any) -> Iterator[tuple[str, Any]]:
+    """Engines that a module holds itself: as attributes, or, of a script module, as those that its graph reads."""
+    import torch
+
+    if not isinstance(part, torch.jit.ScriptModule):
+        for name, value in vars(part).items():
+            if isinstance(value, torch.ScriptObject) and ENGINE_TYPE in str(value._type()):
+                yield name, value
+        return
+    try:
+        nodes = list(part.graph.nodes())
+    except RuntimeError:  # a script module without a forward of its own
+        return
+    for node in nodes:
+        if node.kind() == "prim::GetAttr" and ENGINE_TYPE in str(node.output().type()):
+            yield node.s("name"), part._c.getattr(node.s("name"))
 
 
 @dataclass(frozen=True)
@@ -54,8 +211,7 @@ class Interior:
     """What is inside of a compiled module.
 
     Attributes:
-        compiled: a module, or a list of modules.
-        segments: who runs what of it, where that is known.
+        compiled: a module, or a list of modules; ``segments``: who runs what of it, where that is known.
         folder: where the runtime in C++ may write its reports.
         tensorrt: the module of TensorRT that the engines were built with.
         lookup: modules and operators, from the names of the network's layers.
@@ -79,52 +235,59 @@ class Interior:
 
     def part_layers(self) -> list[Layer]:
         """What PyTorch runs, each part a layer without times."""
-        runs = [segment for segment in self.segments if segment.runs_in == "PyTorch"]
-        operators = [each.operators for each in runs] if len(runs) == len(self.parts) else [()] * len(self.parts)
+        runs = [segment.operators for segment in self.segments if segment.runs_in == "PyTorch"]
+        known = runs if len(runs) == len(self.parts) else [()] * len(self.parts)
         return [
             Layer(
                 name=name,
                 kind="PyTorch",
-                modules=tuple(dict.fromkeys(each.module for each in known if each.module is not None)),
-                operators=tuple(each.name for each in known),
+                modules=tuple(dict.fromkeys(each.module for each in operators if each.module is not None)),
+                operators=tuple(each.name for each in operators),
             )
-            for (name, _), known in zip(self.parts, operators, strict=True)
+            for (name, _), operators in zip(self.parts, known, strict=True)
         ]
 
-    def engines(self) -> list[Inside]:
-        """The engines, in the module's order."""
-        return engines_in(self.compiled, self.folder, self.tensorrt)
+    def inspected(self) -> tuple[list[Inside], dict[str, list[Layer]], list[str], dict[str, str]]:
+        """The engines, layers of each without their times, their inputs and outputs by name, and what is absent."""
+        engines = engines_in(self.compiled, self.folder, self.tensorrt)
+        layers: dict[str, list[Layer]] = {}
+        bindings: list[str] = []
+        absent: dict[str, str] = {}
+        for engine in engines:
+            entries, names = engine.information()
+            bindings += names
+            absent |= absences(entries, (), help=BEST)
+            own = inspected_layers(entries, self.lookup)
+            layers[engine.name] = [replace(layer, name=engine.prefix + layer.name) for layer in own]
+        return engines, layers, bindings, absent
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
         """Where each kernel of one run came from: layers of engines, or parts by their scopes around a launch."""
-        found, _, absent = inspected(self.engines(), self.lookup)
-        layers = [layer for each in found.values() for layer in each]
-        return origins_in(launched, layers, self.part_layers(), absent)
+        _, found, _, absent = self.inspected()
+        return origins_in(launched, [layer for each in found.values() for layer in each], self.part_layers(), absent)
 
     def profile(self, runner: Any, feed: Any, runs: int) -> tuple[Layers, list[str]]:
-        """Times the layers of what ``runner.infer(feed)`` calls, in ``runs`` runs.
-
-        Returns:
-            The layers, and the names of inputs and outputs of the engines.
-        """
-        engines, parts = self.engines(), PartTimes(self.parts)
+        """Times the layers of what ``runner.infer(feed)`` calls, in ``runs`` runs; and names the engines' bindings."""
+        engines, known, bindings, absent = self.inspected()
         if not engines:
             raise Unsupported(
                 "The compiled module has no engine that can be asked.",
                 hint="--backend torch_tensorrt:dynamo, or --level kernel",
             )
-        known, bindings, absent = inspected(engines, self.lookup)
         groups = known | {layer.name: [layer] for layer in self.part_layers()}
         order = {name: place for place, (name, _) in enumerate(self.children)}  # where it is not known, engines first
         every = [layer for name in sorted(groups, key=lambda name: order.get(name, -1)) for layer in groups[name]]
+        parts, moments = self.parts, GpuMoments(2 * len(self.parts) + 1)  # one before the run, two for each part
 
         def take() -> Report:
             report: Report = []
             for engine in engines:
                 own = [(engine.prefix + name, milliseconds) for name, milliseconds in engine.take()]
                 report += inspectors_names(own, known[engine.name])
-            report += parts.take()
-            parts.begin()
+            times = moments.read()[1:]
+            pairs = zip(parts, times[::2], times[1::2], strict=False)
+            report += [(name, (end - begin) * 1e3) for (name, _), begin, end in pairs]
+            moments.take()
             return report
 
         with ExitStack() as profiled:
@@ -134,62 +297,30 @@ class Interior:
             runner.synchronize()
             for engine in engines:
                 engine.take()
-            profiled.enter_context(parts.taken())
-            parts.begin()
+            profiled.enter_context(around(parts, lambda _: moments.take(), moments.take))
+            moments.take()
             layers = timed_layers(runner, feed, runs, every, take, self.lookup)
         lost = absences([{}], layers.layers, help=BEST)
         return replace(layers, clock=engines[0].clock, absent=absent | lost), bindings
 
+    def scopes(self) -> AbstractContextManager[None]:
+        """Has every call of the parts that PyTorch runs be a scope of the trace, named by the part."""
+        import torch
 
-class PartTimes:
-    """Times of the parts that PyTorch runs, by events before and after each call."""
+        open_: list[Any] = []
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = parts
-        self._moments = GpuMoments(2 * len(parts) + 1)
+        def entering(name: str) -> None:
+            open_.append(torch.profiler.record_function(PART_SCOPE + name))
+            open_[-1].__enter__()
 
-    def taken(self) -> AbstractContextManager[None]:
-        """While it lasts, moments are taken around every part."""
-        return around(self._parts, lambda _: self._moments.take(), self._moments.take)
-
-    def begin(self) -> None:
-        """Before each run."""
-        self._moments.take()
-
-    def take(self) -> Report:
-        """Names and milliseconds of the run that has just ended."""
-        moments = self._moments.read()[1:]
-        return [
-            (name, (end - begin) * 1e3)
-            for (name, _), begin, end in zip(self._parts, moments[::2], moments[1::2], strict=False)
-        ]
-
-
-def inspected(engines: Sequence[Inside], lookup: Lookup) -> tuple[dict[str, list[Layer]], list[str], dict[str, str]]:
-    """Layers of each engine without their times, the engines' inputs and outputs by name, and what is absent."""
-    layers: dict[str, list[Layer]] = {}
-    bindings: list[str] = []
-    absent: dict[str, str] = {}
-    for engine in engines:
-        entries, names = engine.information()
-        bindings += names
-        absent |= absences(entries, (), help=BEST)
-        own = inspected_layers(entries, lookup)
-        layers[engine.name] = [replace(layer, name=engine.prefix + layer.name) for layer in own]
-    return layers, bindings, absent
+        return around(self.parts, entering, lambda: open_.pop().__exit__(None, None, None))
 
 
 def origins_in(
     launched: Sequence[Launched], layers: Sequence[Layer], parts: Sequence[Layer], absent: dict[str, str]
 ) -> Origins:
-    """Where each kernel of one run came from.
-
-    Args:
-        layers: of the engines, in the order of execution.
-        parts: what PyTorch runs between them, each known by its name in the scopes around a launch.
-        absent: what is not known of the layers.
-    """
-    inside = {SCOPE + part.name: part for part in parts}
+    """Where each kernel came from: the engines' ``layers``, in order, or ``parts``, known by scopes around a launch."""
+    inside = {PART_SCOPE + part.name: part for part in parts}
     of = [next((inside[name] for name in each.around if name in inside), None) for each in launched]
     elsewhere = [each for each, part in zip(launched, of, strict=True) if part is None]
     engines = kernel_origins(elsewhere, layers, absent)
@@ -199,26 +330,15 @@ def origins_in(
 
 
 @contextmanager
-def around(parts: Sequence[Part], before: Callable[[str], None], after: Callable[[], None]) -> Iterator[None]:
+def around(
+    parts: Sequence[tuple[str, Any]], before: Callable[[str], None], after: Callable[[], None]
+) -> Iterator[None]:
     """While it lasts, calls ``before``, with the part's name, and ``after`` around every call of a part."""
     with ExitStack() as hooked:
         for name, child in parts:
             hooked.callback(child.register_forward_pre_hook(lambda *_, name=name: before(name)).remove)
             hooked.callback(child.register_forward_hook(lambda *_: after()).remove)
         yield
-
-
-def part_scopes(parts: Sequence[Part]) -> AbstractContextManager[None]:
-    """Has every call of these parts be a scope of the trace, named by the part."""
-    import torch
-
-    open_: list[Any] = []
-
-    def entering(name: str) -> None:
-        open_.append(torch.profiler.record_function(SCOPE + name))
-        open_[-1].__enter__()
-
-    return around(parts, entering, lambda: open_.pop().__exit__(None, None, None))
 
 
 @contextmanager
@@ -269,7 +389,7 @@ def module_and_operator(name: str, paths: frozenset[str]) -> tuple[str, str] | N
     if script:
         aten = SCRIPT_OPERATOR.search(name)
         operator = aten.group(1) if aten else ""
-        module = f"{script.group(1).rpartition('/')[2]}.".removeprefix(SCRIPT_ROOT).rstrip(".")
+        module = f"{script.group(1).rpartition('/')[2]}.".removeprefix(SCOPE).rstrip(".")
     elif dynamo and "/" in dynamo.group(2):
         operator = dynamo.group(1).replace("_ops.", ".", 1)
         module = clean_path(dynamo.group(2).rpartition("/")[0])

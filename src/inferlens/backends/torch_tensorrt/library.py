@@ -13,17 +13,17 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from types import SimpleNamespace
 from typing import Any
 
 from inferlens.backends.availability import cuda_absence, found, imported
 from inferlens.backends.base import Absence
+from inferlens.backends.tensorrt.flavours import KINDS
 from inferlens.errors import InferlensError, MissingLibrary
 
 EXTRA = "tensorrt-rtx"
 TITLE = "Torch-TensorRT"
-FLAVOURS = {"tensorrt": "TensorRT", "tensorrt_rtx": "TensorRT for RTX"}
+FLAVOURS = {kind.module: kind.name for kind in KINDS.values()}
 ASSUMED = (8, 9)  # compute capability; converters ask for it only to tell Jetson boards
 
 
@@ -33,53 +33,23 @@ class Library:
 
     Attributes:
         module: ``torch_tensorrt``.
-        package: the TensorRT it was built for, ``tensorrt`` or ``tensorrt_rtx``.
+        package, flavour: the TensorRT it was built for, such as ``tensorrt_rtx``, and its name for people.
+        versions: of both, by module name.
+        rtx: whether kernels are compiled just in time: then the builder times no tactics.
+        script, native: whether this build has the TorchScript front end, and the runtime in C++.
+        settings: names that this version honours; a parameter alone may be there for old programs' sake.
+        parameters: names of the parameters that the Dynamo front end takes.
     """
 
     module: Any
     package: str
-
-    @property
-    def flavour(self) -> str:
-        """``TensorRT`` or ``TensorRT for RTX``."""
-        return FLAVOURS.get(self.package, self.package)
-
-    @property
-    def rtx(self) -> bool:
-        """Whether kernels are compiled just in time: then the builder times no tactics."""
-        return bool(getattr(self.module.ENABLED_FEATURES, "tensorrt_rtx", False))
-
-    @property
-    def versions(self) -> dict[str, str]:
-        """Versions of Torch-TensorRT and its TensorRT, by module name."""
-        tensorrt = importlib.import_module(self.package)
-        return {"torch_tensorrt": str(self.module.__version__), self.package: str(tensorrt.__version__)}
-
-    @property
-    def title(self) -> str:
-        """``Torch-TensorRT 2.14.0``."""
-        return f"{TITLE} {self.module.__version__}"
-
-    @property
-    def script_front_end(self) -> bool:
-        """Whether this build has the TorchScript front end."""
-        return bool(self.module.ENABLED_FEATURES.torchscript_frontend)
-
-    @property
-    def native_runtime(self) -> bool:
-        """Whether this build has the runtime in C++."""
-        return bool(self.module.ENABLED_FEATURES.torch_tensorrt_runtime)
-
-    @cached_property
-    def settings(self) -> frozenset[str]:
-        """Names of the settings that this version honours; a parameter alone may be there for old programs' sake."""
-        kind = self.module.dynamo.CompilationSettings
-        return frozenset(field.name for field in dataclasses.fields(kind))
-
-    @cached_property
-    def parameters(self) -> frozenset[str]:
-        """Names of the parameters that the Dynamo front end takes."""
-        return frozenset(inspect.signature(self.module.dynamo.compile).parameters)
+    flavour: str
+    versions: dict[str, str]
+    rtx: bool
+    script: bool
+    native: bool
+    settings: frozenset[str]
+    parameters: frozenset[str]
 
 
 def find() -> tuple[Library | None, Absence | None]:
@@ -103,7 +73,20 @@ def load() -> Library:
         module, broken = imported("torch_tensorrt", TITLE, EXTRA)
     if module is None:
         raise InferlensError(broken.reason if broken else "", hint=broken.hint if broken else "")
-    return Library(module, str(getattr(module, "tensorrt_package_name", "")) or "tensorrt")
+    package = str(getattr(module, "tensorrt_package_name", "")) or "tensorrt"
+    version = str(importlib.import_module(package).__version__)
+    features, dynamo = module.ENABLED_FEATURES, module.dynamo
+    return Library(
+        module,
+        package,
+        flavour=FLAVOURS.get(package, package),
+        versions={"torch_tensorrt": str(module.__version__), package: version},
+        rtx=bool(getattr(features, "tensorrt_rtx", False)),
+        script=bool(features.torchscript_frontend),
+        native=bool(features.torch_tensorrt_runtime),
+        settings=frozenset(field.name for field in dataclasses.fields(dynamo.CompilationSettings)),
+        parameters=frozenset(inspect.signature(dynamo.compile).parameters),
+    )
 
 
 @contextmanager
@@ -121,7 +104,7 @@ def replaced(owner: Any, **new: Any) -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without the library's notices of what is deprecated: what the versions differ in is this package's business."""
+    """Without notices of what is deprecated: what the versions differ in is this package's business."""
     with warnings.catch_warnings():
         for category in (DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
@@ -158,4 +141,4 @@ def gpu_or_assumed() -> Iterator[str]:
         put_back.callback(torch._C._set_nnpack_enabled, torch._C._get_nnpack_enabled())
         torch._C._set_mkldnn_enabled(False)
         torch._C._set_nnpack_enabled(False)
-        yield ".".join(map(str, ASSUMED))
+        yield f"{major}.{minor}"

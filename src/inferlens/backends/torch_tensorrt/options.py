@@ -6,7 +6,7 @@ and would change what is measured is ``Unsupported``; one that makes no differen
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,7 +21,6 @@ from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.spec.case import Case
 
 MOST = 5 * 2**30  # bytes of kept engines; the library removes the oldest
-NAMES = "inferlens partition, which shows the names of the model's operators"
 DEFAULT_LEVEL = 3  # TensorRT's own, which then need not be set
 # Options that the TorchScript front end has no word for, and what they are when they are not asked for.
 NOT_IN_SCRIPT = {
@@ -37,35 +36,20 @@ NOT_IN_RTX = {"hardware_compatible": "levels of hardware compatibility", "versio
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
     """Options of Torch-TensorRT."""
 
-    min_block_size: Annotated[
-        int, Meta(description="fewest operators of an engine; smaller blocks run in PyTorch", ge=1)
-    ] = 5
-    require_full_compilation: Annotated[bool, Meta(description="refuse a model of which PyTorch would run a part")] = (
-        False
-    )
-    torch_executed_ops: Annotated[
-        str, Meta(description="operators that PyTorch runs in any case, such as aten.relu+aten.mean.dim")
-    ] = ""
+    min_block_size: Annotated[int, Meta(description="fewest operators of an engine; PyTorch runs the others", ge=1)] = 5
+    require_full_compilation: Annotated[bool, Meta(description="refuse a model that PyTorch would run in part")] = False
+    torch_executed_ops: Annotated[str, Meta(description="operators for PyTorch, as aten.relu+aten.mean.dim")] = ""
     optimization_level: Annotated[int, Meta(description="how long the builder searches, 0 to 5", ge=0, le=5)] = 3
-    workspace_size: Annotated[
-        int, Meta(description="most memory of the GPU that a tactic may use, in bytes; 0 is no limit", ge=0)
-    ] = 0
+    workspace_size: Annotated[int, Meta(description="most bytes on the GPU for a tactic; 0 is no limit", ge=0)] = 0
     num_avg_timing_iters: Annotated[int, Meta(description="how often a tactic is timed; the mean counts", ge=1)] = 1
     truncate_double: Annotated[bool, Meta(description="compute float64 in float32")] = False
-    autocast: Annotated[
-        bool,
-        Meta(description="keep weights in fp32 and let the library's autocast choose the precision of each operator"),
-    ] = False
-    tf32: Annotated[bool, Meta(description="let fp32 convolutions and matrix products use TF32; off: fp32 is fp32")] = (
-        False
-    )
+    autocast: Annotated[bool, Meta(description="weights in fp32; the library's autocast lowers operators")] = False
+    tf32: Annotated[bool, Meta(description="TF32 in fp32 convolutions and matrix products; off: fp32 is fp32")] = False
     sparse_weights: Annotated[bool, Meta(description="let tactics use weights of which two in four are zero")] = False
     immutable_weights: Annotated[bool, Meta(description="engines whose weights cannot be replaced")] = True
     version_compatible: Annotated[bool, Meta(description="engines that later versions of TensorRT can run")] = False
     hardware_compatible: Annotated[bool, Meta(description="engines for other GPUs too, Ampere and newer")] = False
-    engine_cache: Annotated[
-        bool, Meta(description="keep built engines and use them again; needs immutable_weights=false")
-    ] = False
+    engine_cache: Annotated[bool, Meta(description="keep and reuse engines; needs immutable_weights=false")] = False
     use_python_runtime: Annotated[bool, Meta(description="run engines from Python rather than from C++")] = False
     cuda_graph: Annotated[bool, Meta(description="capture the call in a CUDA graph once and replay it")] = False
 
@@ -79,7 +63,7 @@ def check(options: Options, case: Case, library: Library, preparation: Preparati
     if options.autocast and case.variant == "compile":
         raise Unsupported("torch.compile has no step of export, which autocast is a part of.", hint=OTHER)
     if options.use_python_runtime and "use_python_runtime" not in library.settings:
-        raise Unsupported(f"{library.title} chooses its runtime itself.", hint="without use_python_runtime")
+        raise Unsupported("This version chooses its runtime itself.", hint="without use_python_runtime")
     if options.engine_cache and options.immutable_weights:
         raise Unsupported(
             "Torch-TensorRT keeps only engines whose weights can be replaced.",
@@ -89,17 +73,15 @@ def check(options: Options, case: Case, library: Library, preparation: Preparati
         for name, what in NOT_IN_RTX.items():
             if getattr(options, name):
                 raise Unsupported(f"{library.flavour} has no {what}.", hint=f"no {name}; build where it is to run")
-        why = f"{library.flavour} times no tactics, and its engines are the same at any value."
-        warn_unheeded(options, OF_TACTICS, why, preparation)
+        warn_unheeded(options, OF_TACTICS, f"{library.flavour} times no tactics.", preparation)
 
 
-def dynamo_settings(
-    options: Options, case: Case, library: Library, preparation: Preparation, *, parameters: frozenset[str]
-) -> dict[str, Any]:
+def dynamo_settings(options: Options, case: Case, library: Library, preparation: Preparation) -> dict[str, Any]:
     """Keyword arguments of ``torch_tensorrt.dynamo.compile``, or ``options`` of ``torch.compile``.
 
-    Names that the installed library or the front end, with its ``parameters``, does not know are left out.
+    Names that the installed library or the front end does not know are left out.
     """
+    known = library.settings if case.variant == "compile" else library.settings & library.parameters
     kept = engine_folder(library, preparation) if options.engine_cache else preparation.folder
     wanted = structs.asdict(options) | {
         "torch_executed_ops": set(executed_ops(options.torch_executed_ops)),
@@ -119,7 +101,7 @@ def dynamo_settings(
         del wanted["use_python_runtime"]
     if options.autocast:
         wanted |= {"enable_autocast": True, "autocast_low_precision_type": dtype_of(case.precision)}
-    return {name: value for name, value in wanted.items() if name in library.settings and name in parameters}
+    return {name: value for name, value in wanted.items() if name in known}
 
 
 def script_settings(options: Options, case: Case) -> dict[str, Any]:
@@ -149,18 +131,6 @@ def executed_ops(text: str) -> list[str]:
     return [name for word in words(text) for name in _overloads(word)]
 
 
-def in_vain(text: str, operators: Iterable[str]) -> str:
-    """What must be said of names in ``text`` that no operator of the lowered graph has; empty if there are none.
-
-    ``operators`` are the graph's, by names such as ``aten.relu.default``.
-    """
-    known = {f"torch.ops.{name}" for name in operators}
-    missing = [word for word in words(text) if known.isdisjoint(_overloads(word))]
-    if not missing:
-        return ""
-    return f"The lowered graph has no {' and no '.join(missing)}, so torch_executed_ops does nothing there."
-
-
 def _overloads(word: str) -> Iterator[str]:
     import torch
 
@@ -172,17 +142,9 @@ def _overloads(word: str) -> Iterator[str]:
         raise InferlensError(
             f"torch_executed_ops names '{word}', which is no operator.",
             expected="names such as aten.relu or aten.relu.default, joined by +",
-            hint=suggestion(f"{space}.{name}".rstrip("."), _known(space)) or NAMES,
+            hint=suggestion(name, dir(getattr(torch.ops, space))) or "inferlens partition shows the names",
         )
     yield from (f"torch.ops.{space}.{name}.{each}" for each in ([overload] if overload else overloads))
-
-
-def _known(space: str) -> list[str]:
-    """Operators of a namespace; all of them, if the namespace may have been left out."""
-    from torch._C import _jit_get_all_schemas
-
-    names = sorted({schema.name.replace("::", ".") for schema in _jit_get_all_schemas()})
-    return [name for name in names if name.startswith(f"{space}.")] or names
 
 
 def counting_cache(options: Options, library: Library, preparation: Preparation) -> Any:
@@ -201,12 +163,10 @@ def counting_cache(options: Options, library: Library, preparation: Preparation)
         misses = 0
 
         def save(self, *arguments: Any, **more: Any) -> None:
-            """Keeps an engine that was not there."""
             self.misses += 1
             super().save(*arguments, **more)
 
         def load(self, *arguments: Any, **more: Any) -> Any:
-            """The engine, if it is there."""
             blob = super().load(*arguments, **more)
             self.hits += blob is not None
             return blob

@@ -1,0 +1,399 @@
+"""How a model is partitioned: who runs each operator, why PyTorch, from which module it came, and where Dynamo breaks.
+
+The library asks how much of a graph is supported and then has it partitioned. Both functions are wrapped while it
+compiles; what went in and what came out is noted. So a partition is the one that was built, whichever front end and
+version. That of what is compiled already is read from its graph: which operators went into an engine is not known then,
+so neither is how many there were. The TorchScript front end gives one such: its partitioner is in C++ and says nothing.
+
+Of ``torch.compile``, Dynamo notes modules by their place in the function that it compiles, which after a break may be
+the ``forward`` of a part of the model, and Torch-TensorRT's lowering forgets them. Here they become paths of the model
+and are kept on the way. What is computed stays the same, and a path that is not certain is none.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module
+from operator import getitem
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from inferlens.backends.availability import first_lines
+from inferlens.backends.torch_tensorrt.library import replaced
+from inferlens.record.partition import (
+    Interruption,
+    Operator,
+    Partition,
+    Segment,
+    Side,
+    Why,
+    choices_of,
+    merged,
+    partition_of,
+)
+
+OWNERS = ("TorchTensorRTModule", "PythonTorchTensorRTModule")  # classes of modules with an engine
+CALLS = ("call_function", "call_method", "call_module")
+STACK = "nn_module_stack"
+ACCELERATED = "_run_on_acc"  # begins the names of submodules that become engines
+EXECUTES = re.compile(r"^tensorrt\b.*execute_engine")  # operators that run engines
+SCOPE = "__module."
+OF_SCRIPT = "The TorchScript front end does not say which operators went into an engine, nor why others did not."
+OF_FILE = "A compiled module does not say which operators went into an engine, nor why others did not."
+BACKENDS = "torch_tensorrt.dynamo.backend.backends"
+EXPORTS = "aot_export_joint_simple"
+LOCAL = re.compile(r"^[LG]\[['\"][^'\"]*['\"]\]")  # what begins the name of everything in a compiled function
+KINDS = re.compile(r"\._(?:parameters|buffers|modules)\b")
+
+
+class Lowered:
+    """One lowered graph: how it was partitioned, and how it would be with another ``min_block_size``.
+
+    The graph is kept without its weights, which would otherwise stay on the GPU.
+    """
+
+    def __init__(self, number: int, graph_module: Any, executed: Any, again: Callable[..., Any]) -> None:
+        """``executed`` are the operators that PyTorch runs in any case; ``again`` partitions a copy of the graph."""
+        from torch_tensorrt.dynamo.partitioning._adjacency_partitioner import OpSupportTester
+
+        self._number = number
+        self._module = weightless(graph_module)
+        self._executed = executed
+        self._support = OpSupportTester(torch_executed_ops=executed)
+        self._again = again
+        self._segments: tuple[Segment, ...] | None = None
+
+    def partitioned(self, result: Any, again: Callable[..., Any]) -> None:
+        """Notes what the library's partitioner made, and how to ask it again."""
+        self._again = again
+        self._segments = self._read(result)
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """As partitioned; a graph that was passed over as too small runs in PyTorch, whole."""
+        if self._segments is None:
+            return merged([self._segment(self._module.graph.nodes, "PyTorch")])
+        return self._segments
+
+    def at(self, min_block_size: int) -> tuple[Segment, ...]:
+        """The segments that another ``min_block_size`` gives; none of a graph without operators."""
+        if not any(node.op in CALLS for node in self._module.graph.nodes):
+            return ()
+        import torch
+
+        clone = torch.fx.GraphModule(self._module, copy.deepcopy(self._module.graph))  # partitioning changes it
+        return self._read(self._again(clone, min_block_size=min_block_size)[0])
+
+    def why(self, node: Any) -> tuple[Why, str]:
+        """Why PyTorch runs a node, and the same in words; asks the library's converters as its partitioner does."""
+        from torch_tensorrt.dynamo.conversion._ConverterRegistry import DYNAMO_CONVERTERS
+
+        if node.target in self._executed or full_name(node) in self._executed:
+            return "forced", "named in torch_executed_ops"
+        source = node.all_input_nodes[0] if node.target is getitem and node.all_input_nodes else None
+        if source is not None and source.op in CALLS:  # one of several results runs where they are made
+            reason, detail = self.why(source)
+            if reason != "block too small":
+                return reason, f"a result of {short_name(source)}: {detail}"
+        if self._support.is_node_supported({}, node):
+            return "block too small", ""
+        converted = node.target in DYNAMO_CONVERTERS
+        return "unsupported", "its converter does not take these arguments" if converted else "no converter"
+
+    def _read(self, partitioned: Any) -> tuple[Segment, ...]:
+        """Segments of a partitioned module: its submodules, and, from the global partitioner, nodes between them."""
+        parts = []
+        for node in partitioned.graph.nodes:
+            if node.op == "call_module":
+                side: Side = "TensorRT" if ACCELERATED in str(node.target) else "PyTorch"
+                parts.append(self._segment(partitioned.get_submodule(node.target).graph.nodes, side))
+            elif node.target is not getitem or not any(each.op == "call_module" for each in node.all_input_nodes):
+                parts.append(self._segment([node], "PyTorch"))  # what unpacks a submodule's outputs was not there
+        return merged(parts)
+
+    def _segment(self, nodes: Any, side: Side) -> Segment:
+        why: Callable[[Any], tuple[Why, str]] = self.why if side == "PyTorch" else lambda _: ("", "")
+        operators = (Operator(short_name(node), module_path(node), *why(node)) for node in nodes if node.op in CALLS)
+        return Segment(side, tuple(operators), self._number)
+
+
+@contextmanager
+def watching() -> Iterator[list[Lowered]]:
+    """The graphs that are partitioned meanwhile, in order."""
+    from torch_tensorrt.dynamo import partitioning
+
+    graphs: list[Lowered] = []
+    asks, fast = partitioning.get_graph_converter_support, partitioning.fast_partition
+    whole = {"require_full_compilation": False}
+
+    def asked(graph_module: Any, torch_executed_ops: Any = None) -> Any:
+        supported, total = asks(graph_module, torch_executed_ops)
+        executed = torch_executed_ops or set()
+        again = partial(fast, torch_executed_ops=executed, skip_fusion=supported == total, **whole)
+        graphs.append(Lowered(len(graphs), graph_module, executed, again))
+        return supported, total
+
+    def done(partition: Callable[..., Any], graph_module: Any, *positional: Any, **arguments: Any) -> Any:
+        result = partition(graph_module, *positional, **arguments)
+        if graphs:
+            graphs[-1].partitioned(result[0], partial(partition, **{**arguments, **whole}))
+        return result
+
+    watched = {name: partial(done, getattr(partitioning, name)) for name in ("fast_partition", "global_partition")}
+    with replaced(partitioning, get_graph_converter_support=asked, **watched):
+        yield graphs
+
+
+def segments_of(graphs: Sequence[Lowered]) -> tuple[Segment, ...]:
+    """Segments of all graphs, in order."""
+    return tuple(segment for graph in graphs for segment in graph.segments)
+
+
+def choices_in(graphs: Sequence[Lowered], own: int) -> dict[str, Any]:
+    """What other values of ``min_block_size`` than ``own`` give, each found by the library's partitioner.
+
+    Fields of a partition: ``choices``, of some values, and ``ways``; or the ``note`` why nothing is known.
+    """
+
+    def evaluate(min_block_size: int) -> list[Segment]:
+        return [segment for graph in graphs for segment in graph.at(min_block_size)]
+
+    try:
+        sizes = [len(each.operators) for each in evaluate(1) if each.runs_in == "TensorRT"]
+        return choices_of(sizes, own, evaluate)
+    except Exception as error:  # the partitioner raises nearly every type there is, and the partition is there already
+        reason = f"{type(error).__name__}: {first_lines(error)}"
+        return {"note": f"What other values of min_block_size give is not known: {reason}."}
+
+
+def weightless(graph_module: Any) -> Any:
+    """A copy of a graph whose weights have a shape and a type but no values."""
+    import torch
+
+    graph = copy.deepcopy(graph_module.graph)
+    root: dict[str, Any] = {}
+    for node in graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            value = graph_module
+            for name in str(node.target).split("."):
+                value = getattr(value, name)
+            root[str(node.target)] = value.to("meta") if isinstance(value, torch.Tensor) else value
+    return torch.fx.GraphModule(root, graph)
+
+
+# What is compiled already
+
+
+def compiled_partition(
+    compiled: Any, note: str, *, forced: Collection[str] = (), wrapped: str = "", **known: Any
+) -> Partition | None:
+    """The partition of a compiled module, from its graph; ``None`` if it has none that can be read.
+
+    PyTorch was to run the operators ``forced`` in any case; ``wrapped`` is the path of the model in what was traced.
+    """
+    import torch
+
+    if isinstance(compiled, torch.jit.ScriptModule):
+        compiled = compiled.inlined_graph
+    if isinstance(compiled, torch.fx.GraphModule):
+        parts = list(_graph_parts(compiled))
+    elif isinstance(compiled, torch.Graph):
+        parts = list(_script_parts(compiled, forced, f"{SCOPE}{wrapped}." if wrapped else SCOPE))
+    else:
+        return None
+    segments = tuple(Segment("TensorRT", ()) if each.runs_in == "TensorRT" else each for each in merged(parts))
+    found = partition_of(segments, note=note, **known)
+    if not found.engines:
+        return found
+    return replace(found, operators=None, in_tensorrt=None, engines=(None,) * len(found.engines))
+
+
+def _script_parts(graph: Any, forced: Collection[str], root: str) -> Iterator[Segment]:
+    """Engines and operators of a TorchScript graph, blocks within it included; what only packs values is left out."""
+    for node in graph.nodes():
+        name = node.kind()
+        if EXECUTES.search(name):
+            yield Segment("TensorRT", (Operator(name),))
+        elif name.startswith("aten::"):
+            inner = f"{str(node.scopeName()).rpartition('/')[2]}."
+            module = clean_path(inner.removeprefix(root)) if inner.startswith(root) else None
+            why: tuple[Why, str] = ("forced", "named in torch_executed_ops") if name in forced else ("", "")
+            yield Segment("PyTorch", (Operator(name.replace("::", "."), module, *why),))
+        for block in node.blocks():
+            yield from _script_parts(block, forced, root)
+
+
+def _graph_parts(module: Any) -> Iterator[Segment]:
+    """Engines and operators of a graph module, those of the submodules that it calls included."""
+    import torch
+
+    for node in module.graph.nodes:
+        if node.op not in CALLS:
+            continue
+        inner = module.get_submodule(node.target) if node.op == "call_module" else None
+        name = short_name(node) if inner is None else type(inner).__name__
+        if name in OWNERS or EXECUTES.search(name):
+            yield Segment("TensorRT", (Operator(name),))
+        elif isinstance(getattr(inner, "graph", None), torch.fx.Graph):
+            yield from _graph_parts(inner)
+        elif name.startswith("aten."):  # what else there is only packs values
+            yield Segment("PyTorch", (Operator(name, module_path(node)),))
+
+
+# Dynamo
+
+
+class Captured:
+    """The graphs that Dynamo captures of a module, as they come."""
+
+    _ends: list[Any]  # why each graph ended, one of each
+    _noted: int  # reasons that Dynamo had noted before
+
+    def backend(self, module: Any) -> Callable[..., Any]:
+        """The backend for ``torch.compile`` of ``module``: Torch-TensorRT's, which is watched."""
+        from torch._dynamo import lookup_backend, utils
+
+        own = lookup_backend("torch_tensorrt")
+        self._ends, self._noted = [], len(getattr(utils, "graph_break_reasons", ()))
+
+        def torch_tensorrt(graph_module: Any, inputs: Any, **more: Any) -> Any:
+            self._ends.append(getattr(graph_module, "compile_subgraph_reason", None))
+            try:
+                set_paths(graph_module, module)
+            except Exception:  # these are notes of Dynamo's own, which change from version to version
+                for node in graph_module.graph.nodes:
+                    node.meta.pop(STACK, None)
+            with kept_paths():
+                return own(graph_module, inputs, **more)
+
+        return torch_tensorrt
+
+    def interruptions(self) -> tuple[Interruption, ...]:
+        """Where Python runs between the graphs, in order."""
+        from torch._dynamo import utils
+
+        found: list[Interruption] = []
+        graph = -1
+        before: tuple[str, ...] = ()
+        for each in list(getattr(utils, "graph_break_reasons", ()))[self._noted :]:
+            graph = next((number for number, end in enumerate(self._ends) if end is each), graph)
+            reason = short_reason(each.reason)
+            lines = tuple(f"{Path(frame.filename).name} line {frame.lineno or 0}" for frame in each.user_stack or ())
+            # A break in a function that is called: Dynamo has it of the caller, and then of the function itself.
+            if not (lines and lines == before[-len(lines) :] and found[-1].reason == reason):
+                called = f", called from {lines[0]}" if len(set(lines)) > 1 else ""
+                found.append(Interruption(graph, reason, f"{lines[-1]}{called}" if lines else ""))
+            before = lines
+        known = {each.reason for each in found}
+        rest = dict.fromkeys(short_reason(each) for each in utils.counters.get("graph_break", {}))
+        return (*found, *(Interruption(graph, reason) for reason in rest if reason not in known))
+
+
+def set_paths(graph_module: Any, module: Any) -> None:
+    """Has every node of one of Dynamo's graphs carry the path of its module in ``module``, where that is certain."""
+    known = dict(module.named_modules())
+    own = own_path(graph_module, module)
+    for node in graph_module.graph.nodes:
+        stack = node.meta.pop(STACK, None)
+        path = own
+        if own is not None and stack:
+            inner, kind = list(stack.values())[-1][:2]
+            path = ".".join(filter(None, [own, clean_path(LOCAL.sub("", str(inner)))]))
+            if path not in known or (isinstance(kind, type) and not isinstance(known[path], kind)):
+                path = None
+        if path is not None:
+            node.meta[STACK] = {path: (path, type(known[path]))}
+
+
+def own_path(graph_module: Any, module: Any) -> str | None:
+    """Path of the module whose ``forward``, or a part of it, a graph of Dynamo's is; ``None`` if it is not certain.
+
+    The module is known by the parameters that the graph reads; of a graph without any it is not.
+    """
+    tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    for node in graph_module.graph.nodes:
+        read = node.meta.get("grapharg") if node.op == "placeholder" else None
+        source = getattr(read, "source", None)
+        if read is None or source is None:
+            continue
+        name = source.name() if callable(source.name) else source.name
+        local = clean_path(KINDS.sub("", LOCAL.sub("", name)))
+        paths = [path for path, tensor in tensors if tensor is read.example]
+        ends = [path for path in paths if path == local or path.endswith(f".{local}")]
+        if local and len(ends) == 1:
+            return str(ends[0]).removesuffix(local).rstrip(".")
+    return None
+
+
+@contextmanager
+def kept_paths() -> Iterator[None]:
+    """While it lasts, the lowering of Dynamo's graphs keeps the paths: as Inductor does it, node by node.
+
+    Where that cannot be, the library's own way is taken, which forgets them.
+    """
+    import torch
+    from torch.fx.traceback import preserve_node_meta
+
+    backends = import_module(BACKENDS)
+    own = getattr(backends, EXPORTS, None)
+    if own is None:
+        yield
+        return
+
+    def exported(graph_module: Any, inputs: Any, **more: Any) -> Any:
+        try:
+            with preserve_node_meta():
+                made = own(lambda *arguments: torch.fx.Interpreter(graph_module).run(*arguments), inputs, **more)
+        except Exception:  # whatever it is, the library is asked as if nobody watched
+            return own(graph_module, inputs, **more)
+        for node in made.graph.nodes:
+            if STACK in node.meta:  # nodes of one origin share it, and the library takes from it what it has read
+                node.meta[STACK] = dict(node.meta[STACK])
+        return made
+
+    with replaced(backends, **{EXPORTS: exported}):
+        yield
+
+
+def short_reason(text: str) -> str:
+    """What a reason of Dynamo's says, in one line: its title, and the line that begins ``Explanation:``."""
+    title, *lines = [line.strip() for line in str(text).strip().splitlines()] or [""]
+    why = next((line.removeprefix("Explanation:").strip() for line in lines if line.startswith("Explanation:")), "")
+    return f"{title}: {why}".rstrip(".") if why else title
+
+
+# Names
+
+
+def full_name(node: Any) -> str:
+    """``torch.ops.aten.relu.default``."""
+    from torch.fx.node import _get_qualified_name
+
+    return node.target if isinstance(node.target, str) else str(_get_qualified_name(node.target))
+
+
+def short_name(node: Any) -> str:
+    """``aten.relu.default``, ``getitem``."""
+    return full_name(node).removeprefix("torch.ops.").removeprefix("_operator.")
+
+
+def module_path(node: Any) -> str | None:
+    """Path of the ``nn.Module`` a node came from, such as ``layer1.0.conv1``; ``None`` where it is not known."""
+    stack = node.meta.get(STACK) or {}
+    paths = [str(entry[0]) for entry in stack.values() if isinstance(entry, tuple)]
+    return clean_path(paths[-1]) if paths else None
+
+
+def clean_path(path: str) -> str:
+    """A module's path as ``named_modules`` has it.
+
+    Dynamo writes ``L['self']._modules['layer1']._modules['0']``, or ``L__self___layer1``, for ``layer1.0``.
+    """
+    path = re.sub(r"(?:\._modules)?\[['\"]([^'\"]+)['\"]\]", r".\1", path)
+    return re.sub(r"^(L\.)?(fn|self)(\.|$)|^L\.", "", path).strip(".")
