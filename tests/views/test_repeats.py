@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.analysis.compare.cases import compare
-from inferlens.analysis.findings.warnings import autocorrelated, on_other_card
+from inferlens.analysis.findings.warnings import AUTOCORRELATED, OTHER_CARD
 from inferlens.record.machine import Energy
 from inferlens.record.record import Gpu, Measurement, Memory, Record
 from inferlens.views.chart import Chart
@@ -53,7 +53,7 @@ def test_a_speed_up_that_comes_in_waves_says_so():
         next(row for row in rows([*base, *processes("openvino", *(0.01 * one for one in each))]) if row.speedup != 1)
         for each in (wave, mixed)
     )
-    said = autocorrelated().message
+    said = AUTOCORRELATED.message
     assert any(said in each for each in wavy.warnings)
     assert not any(said in each for each in calm.warnings)
     assert wavy.speedup_high - wavy.speedup_low > calm.speedup_high - calm.speedup_low
@@ -92,8 +92,8 @@ def test_a_speed_up_against_another_card_of_the_same_name_says_so():
     near, far = on_card("torchscript:trace", 0.008, "GPU-1"), on_card("tensorrt", 0.005, "GPU-2")
     shown = rows([reference, near, far])
     assert [row.other_card for row in shown] == [False, True, False]
-    assert [on_other_card().message in " ".join(row.warnings) for row in shown] == [False, True, False]
-    assert of_comparisons([reference, near, far]) == {"tensorrt": (on_other_card(),)}
+    assert [OTHER_CARD.message in " ".join(row.warnings) for row in shown] == [False, True, False]
+    assert of_comparisons([reference, near, far]) == {"tensorrt": (OTHER_CARD,)}
 
 
 def test_rounds_are_pairs_so_that_drift_cancels_out():

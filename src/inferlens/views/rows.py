@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.warnings import autocorrelated, bound_by, on_other_card, warnings_of
+from inferlens.analysis.findings.warnings import AUTOCORRELATED, OTHER_CARD, bound_by, warnings_of
 from inferlens.analysis.interference.samples import CaseRuns, card, in_rounds, latest, steady_samples
 from inferlens.record.record import Agreement, Metric, Record, Warning, machine_name
 from inferlens.spec.case import Case, TensorSpec, with_batch
@@ -305,7 +305,7 @@ def _against(row: Row, reference: Row, processes: dict[str, list[Sequence[float]
 
 def _of_comparison(row: Row) -> tuple[Warning, ...]:
     """The warnings that a row has of being compared with its reference."""
-    found = ((row.autocorrelated, autocorrelated()), (row.other_card, on_other_card()))
+    found = ((row.autocorrelated, AUTOCORRELATED), (row.other_card, OTHER_CARD))
     return tuple(warning for true, warning in found if true)
 
 

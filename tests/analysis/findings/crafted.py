@@ -63,7 +63,7 @@ def _profile(of: Case, level: str, **fields: Any) -> Profile:
     return Profile(**{**given, **fields})
 
 
-def untouched(
+def unprofiled(
     of: Profile, ms: float, *, enqueue: float | None = None, gpu: float | None = None, **fields: Any
 ) -> Record:
     """The record of calls that take exactly so many milliseconds."""

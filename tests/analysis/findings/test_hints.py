@@ -4,28 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 from msgspec.structs import replace
 
 from inferlens.analysis.findings.hints import for_the_host, hint, one_of, sentence
 from inferlens.backends import BACKENDS
 from inferlens.record.record import Environment, Gpu
-from inferlens.record.work import ModuleWork, Work
 from inferlens.spec.case import Case, Option
-from tests.analysis.findings.crafted import (
-    ON_GPU,
-    ceilings,
-    kernel,
-    launched,
-    layer,
-    layered,
-    of_rule,
-    the,
-    untouched,
-    work,
-)  # fmt: skip
-from tests.analysis.findings.test_rules import ENGINE, PLAIN, TENSOR, convolution, half, partition, with_facts
+from tests.analysis.findings.crafted import ON_GPU, ceilings, kernel, launched, layer, layered, of_rule, the, work
+from tests.analysis.findings.test_rules import FAST, FC1, FC2, PAIR, SLOW, TO_NHWC, convolution
 from tests.views.samples import case
 
 WANTED: list[tuple[str, Option]] = [
@@ -59,6 +46,7 @@ def test_what_is_advised_can_be_done_and_is_not_advised_again(label: str, device
         found = hint(of, option, value)
         assert not (found.ask and found.asked)
         if found.ask:
+            assert device == "cuda" or option not in ("cuda_graph", "tf32", "cudnn_benchmark", "max_autotune")
             done = as_advised(of, found.ask)
             BACKENDS.get(of.backend).parse_options(done)
             again = hint(done, option, value)
@@ -72,42 +60,30 @@ def test_every_option_that_is_wanted_is_one_of_some_backend() -> None:
         assert any(each.ask or each.asked for each in found), option
 
 
-@pytest.mark.parametrize("label", LABELS)
-def test_on_the_cpu_nothing_is_advised_that_takes_a_gpu(label: str) -> None:
-    for option in ("cuda_graph", "tf32", "cudnn_benchmark", "max_autotune"):
-        assert hint(case(label), option).ask == "", option
-
-
-OTHERS = "Another backend with a CUDA graph or a larger --batch."
-ALREADY = "A larger --batch; a CUDA graph was asked for already."
-
-
 @pytest.mark.parametrize(
-    ("label", "options", "facts", "said"),
+    ("label", "options", "facts", "ask"),
     [
-        ("pytorch", {}, {}, "A CUDA graph (pytorch.cuda_graph=true) or a larger --batch."),
-        ("pytorch", {"cuda_graph": True}, {}, ALREADY),
-        ("pytorch", {"cuda_graph": "true"}, {}, ALREADY),
-        ("pytorch", {"cuda_graph": False}, {}, "A CUDA graph (pytorch.cuda_graph=true) or a larger --batch."),
-        ("torch_compile:default", {}, {}, "A CUDA graph (torch_compile:reduce-overhead) or a larger --batch."),
-        ("torch_compile:reduce-overhead", {}, {}, ALREADY),
-        ("torch_compile:max-autotune", {}, {}, ALREADY),
-        ("tensorrt:rtx", {}, {}, "A CUDA graph (tensorrt.cuda_graph=true) or a larger --batch."),
-        ("torch_tensorrt:ts-trace", {}, {}, "A CUDA graph (torch_tensorrt.cuda_graph=true) or a larger --batch."),
-        ("torch_tensorrt:loaded", {}, {}, "A CUDA graph (torch_tensorrt.cuda_graph=true) or a larger --batch."),
-        ("onnxruntime:cuda", {}, {}, "A CUDA graph (onnxruntime.cuda_graph=true) or a larger --batch."),
-        ("onnxruntime:cuda", {}, {"nodes_by_provider": {"CUDAExecutionProvider": 9, "CPUExecutionProvider": 1}}, None),
-        ("onnxruntime:tensorrt", {}, {"nodes_by_provider": {"CUDAExecutionProvider": 9}}, None),
-        ("torchscript:trace", {}, {}, None),
-        ("somebody-elses", {}, {}, None),
-        ("pytorch", {"an option of another version": 1}, {}, None),
+        ("pytorch", {}, {}, "pytorch.cuda_graph=true"),
+        ("pytorch", {"cuda_graph": "true"}, {}, "already"),
+        ("pytorch", {"cuda_graph": False}, {}, "pytorch.cuda_graph=true"),
+        ("torch_compile:default", {}, {}, "torch_compile:reduce-overhead"),
+        ("torch_compile:reduce-overhead", {}, {}, "already"),
+        ("torch_compile:max-autotune", {}, {}, "already"),
+        ("tensorrt:rtx", {}, {}, "tensorrt.cuda_graph=true"),
+        ("torch_tensorrt:loaded", {}, {}, "torch_tensorrt.cuda_graph=true"),
+        ("onnxruntime:cuda", {}, {"nodes_by_provider": {"CUDAExecutionProvider": 9, "CPUExecutionProvider": 1}}, ""),
+        ("onnxruntime:tensorrt", {}, {"nodes_by_provider": {"CUDAExecutionProvider": 9}}, ""),
+        ("torchscript:trace", {}, {}, ""),
+        ("somebody-elses", {}, {}, ""),
+        ("pytorch", {"an option of another version": 1}, {}, ""),
     ],
 )
 def test_a_cuda_graph_is_advised_as_the_backend_has_it(
-    label: str, options: dict[str, Any], facts: dict[str, Any], said: str | None
+    label: str, options: dict[str, Any], facts: dict[str, Any], ask: str
 ) -> None:
-    told = for_the_host(case(label, device="cuda", options=options), facts)
-    assert told == (said or OTHERS)
+    said = for_the_host(case(label, device="cuda", options=options), facts)
+    assert (ask if ask else "another backend") in said.lower()
+    assert "--batch" in said
 
 
 @pytest.mark.parametrize(
@@ -132,190 +108,94 @@ def test_options_that_would_do_nothing_are_not_advised(
 
 def test_several_things_to_try_are_one_sentence() -> None:
     assert sentence(["do this"]) == "Do this."
-    assert one_of(["a", "b"]) == "a or b"
-    assert one_of(["a", "b", "c"]) == "a, b, or c"
+    assert [one_of(list(words)) for words in ("ab", "abc")] == ["a or b", "a, b, or c"]
 
 
 # In findings
-
-CHANNELS_LAST = {"channels_last": True}
 
 
 def on_gpu(backend: str, precision: str = "fp16", **options: Any) -> Case:
     return case(backend, device="cuda", precision=precision, options=options)
 
 
-# The first convolution
-
-
 @pytest.mark.parametrize(
-    ("of", "channels", "said"),
+    ("of", "capability", "channels", "pads"),
     [
-        (ON_GPU, 3, "Pad the input channels to 4 or 8 (zeros in the input and in the weights), fold 2x2 pixels"),
-        (ON_GPU, 4, "Pad the input channels to 8 (zeros"),
-        (case(device="cuda", options={"tf32": True}), 3, "Pad the input channels to 4 (zeros"),
-        (case(device="cuda", options={"tf32": True}), 4, "Fold 2x2 pixels into channels before it (space to depth) or"),
-        (case("tensorrt:trt", device="cuda", precision="int8"), 3, "Pad the input channels to 4 or 16 (zeros"),
-        (case(device="cuda"), 3, "Use channels-last memory order (pytorch.channels_last=true) or compare other"),
-        (case(precision="bf16"), 3, "Use channels-last memory order (pytorch.channels_last=true) or compare other"),
-        (case("torchscript:trace", options={"channels_last": True}), 3, "Compare other backends (inferlens modules)."),
-        (case("onnxruntime:cpu"), 3, "Compare other backends (inferlens modules)."),
-        (case("openvino:cpu", precision="int8"), 4, "Compare other backends (inferlens modules)."),
+        (ON_GPU, "9.0", 3, "8"),
+        (on_gpu("pytorch", "fp32", tf32=True), "9.0", 3, "4"),
+        (on_gpu("pytorch", "fp32", tf32=True), "9.0", 4, None),
+        (on_gpu("tensorrt:trt", "int8"), "9.0", 3, "16"),
+        (on_gpu("pytorch", "fp32"), "9.0", 3, None),
+        (case(precision="bf16"), "", 3, None),
+        (ON_GPU, "6.1", 3, None),
+        (ON_GPU, "7.5", 3, "8"),
+        (on_gpu("pytorch", "bf16"), "7.5", 3, None),
     ],
 )
-def test_channels_are_padded_for_tensor_cores_alone(of: Any, channels: int, said: str) -> None:
+def test_channels_are_padded_for_tensor_cores_alone(of: Case, capability: str, channels: int, pads: str | None) -> None:
     others = [convolution(f"conv{number}", 1.0, 64, 64) for number in (2, 3, 4)]
-    profile = layered(convolution("conv1", 2.0, channels, 64, kind="correlation"), *others, of=of, timed="GPU")
-    assert the("first-convolution", profile).hint.startswith(said)
+    profile = layered(convolution("conv1", 2.0, channels, 64), *others, of=of, timed="GPU")
+    gpus = (Gpu(name="a GPU", compute_capability=capability),) if capability else ()
+    said = the("first-convolution", replace(profile, environment=Environment(gpus=gpus))).hint
+    assert (f"Pad the input channels to {pads} (" in said) if pads else ("Pad" not in said)
 
 
-def test_channels_are_not_padded_for_tensor_cores_that_are_not_there() -> None:
-    others = [convolution(f"conv{number}", 1.0, 64, 64) for number in (2, 3, 4)]
-    old = layered(convolution("conv1", 2.0, 3, 64), *others, of=ON_GPU, timed="GPU")
-    for capability, precision, pads in (("6.1", "fp16", False), ("7.5", "fp16", True), ("7.5", "bf16", False)):
-        gpu = Environment(gpus=(Gpu(name="of old", compute_capability=capability),))
-        of = msgspec.structs.replace(old, environment=gpu, case=msgspec.structs.replace(ON_GPU, precision=precision))
-        assert ("Pad" in the("first-convolution", of).hint) is pads, (capability, precision)
-
-
-def test_only_what_nothing_has_compiled_is_told_to_compile() -> None:
-    of = launched(kernel("add", 4.0, 400, operator="aten::add"))
-    assert "by compiling" in the("host-bound", of, record=untouched(of, 5.0)).hint
-
-
-# Memory order
-
-
-@pytest.mark.parametrize(
-    ("of", "said"),
-    [
-        (on_gpu("pytorch"), "Keep images and weights in channels-last order (pytorch.channels_last=true)."),
-        (on_gpu("pytorch", **CHANNELS_LAST), "Compare other backends (inferlens modules): channels-last order was"),
-        (on_gpu("onnxruntime:cuda"), "Feed the model in the memory order that the backend computes in"),
-    ],
-)
-def test_channels_last_order_is_for_backends_that_have_it(of: Case, said: str) -> None:
-    to_nhwc = kernel("void cudnn::ops::nchwToNhwcKernel<__half, __half>", 30.0, 4)
-    kernels = launched(to_nhwc, kernel("sm80_xmma_fprop_implicit_gemm", 780.0), of=of)
-    assert the("reformats", kernels).hint.startswith(said)
-    layers = layered(layer("r", 1.0, "Reorder", details={"inserted": "x"}), layer("conv", 9.0), of=of, timed="GPU")
-    assert the("reformats", layers).hint.startswith(said)
-
-
-def test_channels_last_order_is_for_images() -> None:
-    permute = kernel("void cutlass_transpose_kernel", 100.0)
-    assert "channels" not in the("reformats", launched(permute, kernel(TENSOR, 500.0))).hint
-    slow = kernel(PLAIN, 100.0, 5, tensor_cores=False)
-    assert "channels-last" not in the("tensor-cores-unused", launched(slow)).hint
+def test_channels_last_order_is_for_images_on_backends_that_have_it_and_were_not_asked() -> None:
+    image = kernel("sm80_xmma_fprop_implicit_gemm", 780.0)
+    for of, other, said in (
+        (on_gpu("pytorch"), image, True),
+        (on_gpu("pytorch", channels_last=True), image, False),
+        (on_gpu("onnxruntime:cuda"), image, False),
+        (on_gpu("pytorch"), FAST, False),
+    ):
+        assert ("(pytorch.channels_last=true)" in the("reformats", launched(TO_NHWC, other, of=of)).hint) is said
     slow = kernel("implicit_convolve_sgemm", 100.0, 5, tensor_cores=False)
     assert "channels-last order (pytorch.channels_last=true)" in the("tensor-cores-unused", launched(slow)).hint
-    already = launched(slow, of=on_gpu("pytorch", **CHANNELS_LAST))
-    assert "channels-last" not in the("tensor-cores-unused", already).hint
-
-
-# Precision
 
 
 def test_channels_that_fit_are_not_to_be_padded() -> None:
-    slow = kernel(PLAIN, 100.0, 5, tensor_cores=False, layer="fc1", modules=("fc1",))
-    fits, odd = half("fc1", 1.0, "Linear", 512, 512), half("fc1", 1.0, "Linear", 510, 512)
-    assert the("tensor-cores-unused", layered(fits, of=ON_GPU), launched(slow)).hint == "Try another backend."
-    assert the("tensor-cores-unused", layered(odd, of=ON_GPU), launched(slow)).hint == (
-        "Make channels and features multiples of 8 by padding or try another backend."
-    )
-    quantised = on_gpu("tensorrt:trt", "int8")
-    assert "multiples of 16" in the("tensor-cores-unused", layered(odd, of=quantised, timed="GPU")).hint
+    fits = replace(FC2, name="fc1", modules=("fc1",))
+    assert the("tensor-cores-unused", layered(fits, of=ON_GPU), launched(SLOW)).hint == "Try another backend."
+    odd = the("tensor-cores-unused", layered(FC1, of=on_gpu("tensorrt:trt", "int8"), timed="GPU")).hint
+    assert "multiples of 16 by padding" in odd
 
 
 @pytest.mark.parametrize(
     ("of", "said"),
     [
-        (on_gpu("pytorch", "fp32"), "pytorch.tf32=true: a trade of accuracy"),
-        (on_gpu("torch_tensorrt:dynamo", "fp32"), "torch_tensorrt.tf32=true: a trade of accuracy"),
-        (on_gpu("torch_tensorrt:loaded", "fp32"), "TF32 (the option tf32; of an engine, when it is built): a trade"),
-        (on_gpu("tensorrt:rtx", "fp32"), ""),
+        (on_gpu("pytorch", "fp32"), ["pytorch.tf32=true: a trade of accuracy"]),
+        (on_gpu("torch_tensorrt:loaded", "fp32"), ["TF32 (the option tf32; of an engine, when it is built): a trade"]),
+        (on_gpu("tensorrt:rtx", "fp32"), []),
     ],
 )
-def test_tf32_is_advised_where_there_is_a_choice(of: Case, said: str) -> None:
+def test_tf32_is_advised_where_there_is_a_choice(of: Case, said: list[str]) -> None:
     found = of_rule("tf32-off", layered(layer("conv", 8.0), of=of, timed="GPU"))
-    assert [each.hint.startswith(said) for each in found] == ([True] if said else [])
-
-
-def test_what_is_quantised_has_no_lower_precision() -> None:
-    for precision, lower in (("fp16", True), ("int8", False)):
-        of = layered(layer("dw", 3.0), of=on_gpu("tensorrt:trt", precision), timed="GPU")
-        moved = ModuleWork(module="dw", flops=1e9, inputs=10**9, outputs=10**9, returned=10**9)
-        of = msgspec.structs.replace(of, work=Work(modules=(moved,)), ceilings=ceilings(**{precision: 1e14}))
-        assert ("lower precision" in the("bandwidth-bound", of).hint) is lower, precision
-
-
-# Algorithms and folding
+    assert [each.hint[: len(words)] for each, words in zip(found, said, strict=True)] == said
 
 
 @pytest.mark.parametrize(
     ("of", "said"),
     [
-        (
-            on_gpu("pytorch"),
-            "channels-last order (pytorch.channels_last=true), the library's own search (pytorch.cudnn_benchmark=true)",
-        ),
-        (on_gpu("torch_compile:default", **CHANNELS_LAST), "the library's own search (torch_compile:max-autotune)"),
-        (on_gpu("tensorrt:trt"), "the library's own search (tensorrt.optimization_level=5)"),
-        (on_gpu("tensorrt:rtx"), ""),
-        (on_gpu("onnxruntime:cuda"), ""),
-        (on_gpu("onnxruntime:cuda", cudnn_conv_algo_search="DEFAULT"), "the library's own search (onnxruntime.cudnn_c"),
+        (on_gpu("pytorch"), "pytorch.channels_last=true, pytorch.cudnn_benchmark=true, another backend"),
+        (on_gpu("torch_compile:default", channels_last=True), "torch_compile:max-autotune, another"),
+        (on_gpu("tensorrt:trt"), "tensorrt.optimization_level=5, another"),
+        (on_gpu("tensorrt:rtx"), "another backend"),
     ],
 )
-def test_the_search_for_algorithms_is_the_librarys_own(of: Case, said: str) -> None:
+def test_algorithms_are_searched_for_by_the_library(of: Case, said: str) -> None:
     profile = layered(layer("conv1", 8.0), layer("pool", 2.0, "Pool"), of=of, timed="GPU")
-    profile = msgspec.structs.replace(profile, work=work(conv1=2e9), ceilings=ceilings(fp16=1e13))
-    said = said or "another backend or a larger --batch."
-    assert the("far-above-floor", profile).hint.startswith(f"Another algorithm for it: {said}")
+    profile = replace(profile, work=work(conv1=2e9), ceilings=ceilings(fp16=1e13))
+    assert said.lower() in the("far-above-floor", profile).hint.lower()
 
 
 @pytest.mark.parametrize(
-    ("of", "modules", "said"),
+    ("of", "said"),
     [
-        (case(), (), "PyTorch's fuse_conv_bn_eval, or a backend that compiles the model."),
-        (on_gpu("pytorch"), (), "PyTorch's fuse_conv_bn_eval, or a backend that compiles the model."),
-        (case("torchscript:trace"), ("net",), "torchscript.freeze=true."),
-        (
-            case("torchscript:trace", options={"freeze": True}),
-            ("net",),
-            "PyTorch's fuse_conv_bn_eval, be",
-        ),
-        (
-            case("onnxruntime:cpu", options={"graph_optimization": "disable"}),
-            ("net",),
-            "onnxruntime.graph_optimization=",
-        ),
-        (
-            case("onnxruntime:cpu"),
-            ("net",),
-            "PyTorch's fuse_conv_bn_eval, be",
-        ),
+        (case(), "PyTorch's fuse_conv_bn_eval"),
+        (case("torchscript:trace"), "torchscript.freeze=true."),
+        (case("torchscript:trace", options={"freeze": True}), "PyTorch's fuse_conv_bn_eval"),
+        (case("onnxruntime:cpu", options={"graph_optimization": "disable"}), "onnxruntime.graph_optimization=all."),
     ],
 )
-def test_batch_norms_are_folded_by_what_can(of: Case, modules: tuple[str, ...], said: str) -> None:
-    pair = layer("conv", 8.0, "Conv2d", *modules), layer("bn", 2.0, "BatchNorm2d", *modules)
-    found = the("batch-norm-not-folded", layered(*pair, of=of, timed="GPU" if of.device == "cuda" else "host"))
-    assert found.hint.startswith(f"Fold them into the weights: {said}")
-
-
-# Torch-TensorRT
-
-
-@pytest.mark.parametrize(
-    ("why", "said"),
-    [
-        ("unsupported", "; another form of the operators that are not supported may keep them in the engine."),
-        ("block too small", "; a smaller min_block_size may keep them in the engine."),
-        ("forced", "; fewer torch_executed_ops may keep them in the engine."),
-        ("", "."),
-    ],
-)
-def test_what_keeps_operators_in_an_engine_depends_on_why_they_are_not(why: str, said: str) -> None:
-    told = partition()
-    told["breaks"][0]["why"] = [why]
-    found = the("fallback", ENGINE, record=with_facts(ENGINE, partition=told))
-    assert found.hint == f"See each operator's reason with inferlens partition{said}"
+def test_batch_norms_are_folded_by_what_can(of: Case, said: str) -> None:
+    assert the("batch-norm-not-folded", layered(*PAIR, of=of)).hint.startswith(f"Fold them into the weights: {said}")

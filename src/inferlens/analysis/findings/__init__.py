@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from inferlens.analysis.findings.evidence import Evidence
-from inferlens.analysis.findings.rule import Finding, Rule, found, rule, rules_of
+from inferlens.analysis.findings.rule import Finding, rules_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Record
@@ -20,19 +20,15 @@ from inferlens.record.record import Record
 if TYPE_CHECKING:
     from inferlens.trace.analysis import Analysis
 
-__all__ = [
-    "Evidence", "Finding", "Rule", "evidence_of", "findings", "found", "rule", "rules_of", "trace_findings", "unseen",
-]  # fmt: skip
-DOUBTFUL = "doubtful-profile"
-UNKNOWN = 0.1  # of a run: so that a fallback or a graph break, which no profile shows the cost of, is not the last
+__all__ = ["Evidence", "Finding", "evidence_of", "findings", "trace_findings", "unseen"]
+_UNKNOWN = 0.1  # of a run: so that a fallback or a graph break, which no profile shows the cost of, is not the last
 
 
 def findings(profiles: Profile | Sequence[Profile], record: Record | None = None) -> list[Finding]:
     """What the rules find in profiles, most important first.
 
     A doubtful profile comes first of all: everything else stands on it. Then what concerns time, by the part of a run
-    that could be won, or that it is about where that is not known; what tells neither counts as a tenth. Last comes how
-    far the profile can be trusted.
+    that could be won, or that it is about where that is not known; what shows neither counts as a tenth.
 
     Args:
         profiles: of one case; several are its levels.
@@ -42,7 +38,8 @@ def findings(profiles: Profile | Sequence[Profile], record: Record | None = None
         InferlensError: if the profiles are of different cases, or there are none.
     """
     seen = evidence_of(profiles, record)
-    return sorted((_of_a_run(each, seen) for rule in rules_of("profile") for each in rule(seen)), key=_rank)
+    made = [each for rule in rules_of("profile") for each in rule(seen)]
+    return sorted((_of_a_run(each, seen) for each in made), key=_rank)
 
 
 def trace_findings(analysis: Analysis) -> list[Finding]:
@@ -79,10 +76,10 @@ def unseen(seen: Evidence) -> list[str]:
 
 def _of_a_run(of: Finding, seen: Evidence) -> Finding:
     whole = None if of.seconds is None else of.whole or seen.profiled
-    return replace(of, whole=whole, untouched=whole is not None and whole == seen.latency)
+    return replace(of, whole=whole, unprofiled=whole is not None and whole == seen.latency)
 
 
 def _rank(of: Finding) -> tuple[int, float]:
     """Lowest first."""
-    group = 0 if of.code == DOUBTFUL else 1 if of.about == "time" else 2
-    return group, -next(each for each in (of.won, of.share, UNKNOWN) if each is not None)
+    group = 0 if of.code == "doubtful-profile" else 1 if of.about == "time" else 2
+    return group, -next(each for each in (of.won, of.share, _UNKNOWN) if each is not None)

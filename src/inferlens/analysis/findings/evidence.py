@@ -7,53 +7,77 @@ times cannot be right counts as absent.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from msgspec.structs import replace
 
 from inferlens.analysis.findings import families, hints
 from inferlens.analysis.findings.families import Family
 from inferlens.analysis.findings.hints import Hint
-from inferlens.analysis.findings.thresholds import OWN_OPERATORS
-from inferlens.analysis.interference.samples import latencies, steady_samples
-from inferlens.analysis.profile.kernels import busy_of
-from inferlens.analysis.profile.layer_work import LayerWork, layer_work
-from inferlens.analysis.profile.layers import LayerRow, LayerTable, Runs, layer_table, runs_of
+from inferlens.analysis.findings.rule import Number
+from inferlens.analysis.interference.samples import latencies
+from inferlens.analysis.profile.kernels import busy_of, short_name
+from inferlens.analysis.profile.layers import LayerTable, Runs, RunTimes, layer_table, runs_of
 from inferlens.analysis.profile.roofline import Floor, Roofline, precision_of, roofline
 from inferlens.record.kernel_profile import Kernel, Kernels
 from inferlens.record.layer_profile import Layer, Profile
-from inferlens.record.record import Metric, Record
-from inferlens.record.work import Ceilings, Work
+from inferlens.record.record import Record
 from inferlens.spec.case import Case, Option
 from inferlens.stats.quantiles import median
+from inferlens.units import duration, listing, percent, plural
 
 # Compute capability of the first tensor cores: Volta, Ampere, Turing, Ada.
 FIRST = {"fp16": (7, 0), "bf16": (8, 0), "tf32": (8, 0), "int8": (7, 2), "fp8": (8, 9)}
 # Elements in 16 bytes: what channels should be multiples of (NVIDIA, "Matrix Multiplication Background", table 1).
 MULTIPLES = {"fp16": 8, "bf16": 8, "tf32": 4, "int8": 16, "fp8": 16}
+_LONGEST, _FEW = 60, 3
+
+
+def short(name: str) -> str:
+    """A name that a sentence can bear, its middle left out if it is long."""
+    text = " ".join(name[:5000].split()) or "(no name)"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 :]}"
+
+
+def few(names: Iterable[str], most: int = _FEW) -> str:
+    """``a, b, c and 4 others``, each name once."""
+    once = list(dict.fromkeys(names))
+    rest = len(once) - most
+    return listing(once if rest <= 0 else [*once[:most], plural(rest, "other")])
 
 
 @dataclass(frozen=True)
 class Part:
-    """One layer with its family and its typical time; zero where it was not timed."""
+    """One layer, with its times and its floor where they are known."""
 
     layer: Layer
-    row: LayerRow
-    family: Family
+    times: RunTimes | None
+    floor: Floor | None
+
+    @cached_property
+    def family(self) -> Family:
+        """What it does."""
+        return families.of_layer(self.layer.kind, self.layer.name)
 
     @property
     def name(self) -> str:
-        """As the backend names it."""
-        return self.layer.name
+        """The modules that it came from, where these are few, else as the backend names it."""
+        paths = self.layer.modules
+        return " + ".join(map(module, paths)) if 0 < len(paths) <= _FEW else short(self.layer.name)
+
+    @property
+    def kind(self) -> str:
+        """In the backend's words."""
+        return short(self.layer.kind) if self.layer.kind else "of no known kind"
 
     @property
     def seconds(self) -> float:
-        """Its typical time in one run."""
-        return self.row.times.typical if self.row.times else 0.0
+        """Its typical time in one run; zero where it was not timed."""
+        return self.times.typical if self.times else 0.0
 
     @property
     def steady(self) -> float:
@@ -61,31 +85,117 @@ class Part:
 
         A few disturbed runs change the mean of one layer, though not that of the whole.
         """
-        return min(self.row.times.typical, self.row.times.median) if self.row.times else 0.0
-
-    @property
-    def inserted(self) -> bool:
-        """Whether the backend says that it added it itself."""
-        return "inserted" in self.layer.details
+        return min(self.times.typical, self.times.median) if self.times else 0.0
 
 
 @dataclass(frozen=True)
 class Launched:
-    """One kernel with its family, and its typical time in one run, of all its calls."""
+    """One kernel, copy or fill with the typical seconds of all its calls in one run."""
 
     kernel: Kernel
-    family: Family
     seconds: float
+
+    @cached_property
+    def family(self) -> Family:
+        """What it does; empty of copies and fills."""
+        return families.of_kernel(self.kernel.name) if self.kernel.kind == "kernel" else ""
+
+    @property
+    def name(self) -> str:
+        """The module that it came from, or its own name without namespaces and arguments."""
+        return module(self.kernel.modules[0]) if self.kernel.modules else short(short_name(self.kernel.name))
+
+    @property
+    def kind(self) -> str:
+        """A kernel, a copy or a fill."""
+        return self.kernel.kind
 
     @property
     def blocks(self) -> int:
         """Blocks of its grid; 0 where that is not known."""
         return math.prod(self.kernel.grid) if self.kernel.grid else 0
 
+
+def module(path: str) -> str:
+    """A module's path; the model itself has none."""
+    return short(path) if path else "the model"
+
+
+Piece = TypeVar("Piece", Part, Launched)
+
+
+@dataclass(frozen=True)
+class Some(Generic[Piece]):
+    """Several layers, or kernels, and what they take together.
+
+    Attributes:
+        base, of: the seconds that ``share`` is of, and what these are in words.
+        run: the seconds of the run or call that something could be won of.
+    """
+
+    pieces: tuple[Piece, ...]
+    base: float
+    of: str
+    run: float | None
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def __iter__(self) -> Iterator[Piece]:
+        return iter(self.pieces)
+
+    @cached_property
+    def seconds(self) -> float:
+        """What they add up to."""
+        return sum(each.seconds for each in self.pieces)
+
     @property
-    def each(self) -> float:
-        """Seconds of one call."""
-        return self.seconds / max(self.kernel.calls, 1)
+    def share(self) -> float:
+        """That as a share of ``base``."""
+        return self.seconds / self.base if self.base else 0.0
+
+    @property
+    def calls(self) -> int:
+        """How often they are executed in a run."""
+        return sum(each.layer.calls if isinstance(each, Part) else each.kernel.calls for each in self.pieces)
+
+    @property
+    def numbers(self) -> dict[str, Number]:
+        """How many there are, layers or kernel calls, and what they take."""
+        layers = any(isinstance(each, Part) for each in self.pieces)
+        return {"seconds": self.seconds, **({"layers": len(self)} if layers else {"calls": self.calls})}
+
+    @property
+    def much(self) -> str:
+        """``25 % of a profiled run (2.00 ms)``."""
+        return f"{percent(self.share)} of {self.of} ({duration(self.seconds)})"
+
+    @property
+    def longest(self) -> str:
+        """Those that take most, by name: ``conv1, layer1 and fc``; of kernels two, and how many others there are."""
+        names = list(dict.fromkeys(each.name for each in sorted(self.pieces, key=lambda each: -each.seconds)))
+        return listing(names[:_FEW]) if "layers" in self.numbers else few(names, 2)
+
+    @property
+    def where(self) -> str:
+        """The end of a sentence: ``: conv1``, or ``; most in conv1, layer1 and fc``."""
+        return f"; most in {self.longest}" if len(self) > 1 else f": {self.longest}"
+
+    @property
+    def kinds(self) -> str:
+        """``7 Reorder and 2 Transpose``, or ``Reorder`` for a single one."""
+        counts = Counter(each.kind for each in self.pieces).most_common()
+        return counts[0][0] if len(self) == 1 else few([f"{count:,} {kind}" for kind, count in counts], 4)
+
+
+class HostWait(NamedTuple):
+    """How long a GPU waits for the host, of how many seconds, what it does else, and the numbers that say so."""
+
+    idle: float
+    whole: float
+    calls: int
+    mean: float
+    numbers: Mapping[str, Number]
 
 
 @dataclass(frozen=True)
@@ -112,15 +222,15 @@ class Evidence:
 
     @property
     def capability(self) -> tuple[int, int]:
-        """Compute capability of the GPU; ``(0, 0)`` where there is none or it is not told."""
-        told = [profile.kernels.gpu.compute_capability for profile in self.profiles if profile.kernels]
-        told += [gpu.compute_capability for profile in self.profiles for gpu in profile.environment.gpus[:1]]
-        found = next((match for each in told if (match := re.fullmatch(r"(\d{1,3})\.(\d{1,3})", each))), None)
-        return (int(found[1]), int(found[2])) if found else (0, 0)
+        """Compute capability of the GPU; ``(0, 0)`` where that is not known."""
+        gpus = self.profiles[0].environment.gpus
+        major, _, minor = (gpus[0].compute_capability if gpus else "").partition(".")
+        return (int(major), int(minor)) if f"{major}{minor}".isdecimal() and len(major + minor) < 9 else (0, 0)
 
-    def hint(self, option: str, value: Option = True) -> Hint:
-        """How the case gets what an option of that name does, whatever its backend has for it."""
-        return hints.hint(self.case, option, value, self.facts)
+    @property
+    def precision(self) -> str:
+        """What was computed in: the case's precision, or ``tf32`` where fp32 was lowered."""
+        return precision_of(self.profiles[0], self.record)
 
     @cached_property
     def multiple(self) -> int:
@@ -130,33 +240,16 @@ class Evidence:
         return MULTIPLES[self.precision]
 
     @cached_property
-    def convolves(self) -> bool:
-        """Whether any layer or kernel is a convolution: only then does the memory order of images matter."""
-        families_of = {each.family for each in self.parts} | {each.family for each in self.launched}
-        return "convolution" in families_of
-
-    @property
-    def compiled(self) -> bool:
-        """Whether something may have compiled the model: neither its layers nor its kernels tell that nothing has."""
-        return not (self.by_module or self.by_operator)
-
-    @cached_property
-    def work(self) -> Work | None:
-        """What the model does in one call."""
-        return next((each.work for each in self.profiles if each.work and each.work.modules), None)
-
-    @cached_property
-    def ceilings(self) -> Ceilings | None:
-        """What the device reaches at best."""
-        return next((each.ceilings for each in self.profiles if each.ceilings), None)
-
-    @cached_property
     def facts(self) -> dict[str, object]:
         """What the backend said of how it ran the model; the record's count first."""
         found: dict[str, object] = {}
         for profile in reversed(self.profiles):
             found |= profile.facts
         return found | (self.record.facts if self.record else {})
+
+    def hint(self, option: str, value: Option = True) -> Hint:
+        """How the case gets what an option of that name does, whatever its backend has for it."""
+        return hints.hint(self.case, option, value, self.facts)
 
     # Of the unprofiled calls
 
@@ -166,17 +259,12 @@ class Evidence:
         samples = latencies(self.record).samples if self.record else ()
         return median(samples) if samples else None
 
-    def measured(self, metric: Metric) -> float | None:
-        """Median of another metric of the unprofiled calls."""
-        samples = steady_samples(self.record, metric).samples if self.record else ()
-        return median(samples) if samples else None
-
     @property
     def call(self) -> float | None:
         """Seconds that a call takes: an unprofiled one if that is known, else one whose kernels were profiled."""
         if self.latency:
             return self.latency
-        return self.kernel_runs.typical(self.kernel_runs.whole) if self.kernel_runs else None
+        return self._kernels[1].typical(self._kernels[1].whole) if self._kernels else None
 
     # Of the layers
 
@@ -190,61 +278,28 @@ class Evidence:
         """The layers with their times, and how they add up."""
         if self.layered is None:
             return None
-        unprofiled = latencies(self.record).samples if self.record else ()
-        table = layer_table(self.layered, unprofiled)
+        table = layer_table(self.layered, latencies(self.record).samples if self.record else ())
         return None if isinstance(table, str) or not table.rows else table
+
+    @cached_property
+    def floors(self) -> Roofline | None:
+        """The layers against what the device reaches at best, where the work and the ceilings are known."""
+        found = roofline(self.layered, self.record) if self.layered else ""
+        return None if isinstance(found, str) or not found.known else found
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
         """The layers in the order of execution."""
         if self.table is None or self.layered is None or self.layered.layers is None:
             return ()
+        floors = {row.place: row for row in self.floors.rows if row.floor is not None} if self.floors else {}
         pairs = zip(self.layered.layers.layers, self.table.rows, strict=True)
-        return tuple(Part(layer, row, families.of_layer(layer.kind, layer.name)) for layer, row in pairs)
-
-    @cached_property
-    def floors(self) -> Roofline | None:
-        """The layers against what the device reaches at best, where the work and the ceilings are known."""
-        if self.layered is None or self.work is None or self.ceilings is None:
-            return None
-        found = roofline(replace(self.layered, work=self.work, ceilings=self.ceilings), self.record)
-        return None if isinstance(found, str) or not found.known else found
-
-    @cached_property
-    def _floors(self) -> dict[int, Floor]:
-        return {row.place: row for row in self.floors.rows if row.floor is not None} if self.floors else {}
-
-    @cached_property
-    def _done(self) -> Sequence[LayerWork | None]:
-        if self.work is None:
-            return [None] * len(self.parts)
-        times = [each.seconds for each in self.parts]
-        return layer_work([each.layer for each in self.parts], times, self.work)[0]
-
-    def done(self, part: Part) -> LayerWork | None:
-        """What a layer has to do, of a module in several layers its share; ``None`` where that is not known."""
-        return self._done[part.row.place - 1]
-
-    def floor_of(self, part: Part) -> Floor | None:
-        """A layer's floor; ``None`` if it has none."""
-        return self._floors.get(part.row.place)
-
-    @property
-    def precision(self) -> str:
-        """What was computed in: the case's precision, or ``tf32`` where fp32 was lowered."""
-        return precision_of(self.profiles[0], self.record)
+        return tuple(Part(layer, row.times, floors.get(row.place)) for layer, row in pairs)
 
     @cached_property
     def by_module(self) -> bool:
         """Whether every layer is a module, as in eager PyTorch: nothing has compiled the model."""
-        return bool(self.parts) and all(each.layer.modules == (each.name,) for each in self.parts)
-
-    @cached_property
-    def by_operator(self) -> bool:
-        """Whether PyTorch's own operators launched the kernels, one after the other: nothing has compiled them."""
-        kernels = [each.kernel for each in self.launched if each.kernel.kind == "kernel"]
-        own = sum(each.operator.startswith("aten::") for each in kernels)
-        return 0 < OWN_OPERATORS * len(kernels) <= own
+        return bool(self.parts) and all(each.layer.modules == (each.layer.name,) for each in self.parts)
 
     @property
     def profiled(self) -> float | None:
@@ -255,25 +310,16 @@ class Evidence:
         """Seconds of layers as a share of a profiled run."""
         return seconds / self.profiled if self.profiled else 0.0
 
-    def together(self, parts: Sequence[Part]) -> tuple[float, float]:
-        """Seconds of some layers, and their share of a profiled run."""
-        total = sum(each.seconds for each in parts)
-        return total, self.share(total)
+    def layers(self, parts: Iterable[Part]) -> Some[Part]:
+        """Those of some layers that took any time, as shares of a profiled run."""
+        timed = tuple(each for each in parts if each.seconds > 0)
+        return Some(timed, self.profiled or 0.0, "a profiled run", self.profiled)
 
     # Of the kernels
 
     @cached_property
-    def kernels(self) -> Kernels | None:
-        """The kernels, if their times can be right."""
-        return self._kernels[0] if self._kernels else None
-
-    @cached_property
-    def kernel_runs(self) -> Runs | None:
-        """The times of the kernels and of the whole in every run."""
-        return self._kernels[1] if self._kernels else None
-
-    @cached_property
     def _kernels(self) -> tuple[Kernels, Runs] | None:
+        """The kernels and the times of their runs, if these can be right."""
         for profile in self.profiles:
             if profile.status == "ok" and profile.kernels and profile.layers is None:
                 runs = runs_of(profile)
@@ -285,27 +331,34 @@ class Evidence:
     @cached_property
     def launched(self) -> tuple[Launched, ...]:
         """The kernels, copies and fills in the order of execution."""
-        if self.kernels is None or self.kernel_runs is None:
+        if self._kernels is None:
             return ()
-        return tuple(
-            Launched(kernel, families.of_kernel(kernel.name) if kernel.kind == "kernel" else "", typical)
-            for kernel, typical in zip(
-                self.kernels.kernels, map(self.kernel_runs.typical, self.kernel_runs.layers), strict=True
-            )
-        )
+        kernels, runs = self._kernels
+        return tuple(map(Launched, kernels.kernels, map(runs.typical, runs.layers)))
 
     @cached_property
     def busy(self) -> float:
         """Typical seconds of a run in which the GPU did anything; 0 where that is not known."""
-        if self.kernels is None or self.kernel_runs is None:
-            return 0.0
-        return self.kernel_runs.typical(np.asarray(self.kernels.busy, dtype=np.float64))
+        return self._kernels[1].typical(np.asarray(self._kernels[0].busy, dtype=np.float64)) if self._kernels else 0.0
 
-    def share_of_gpu(self, seconds: float) -> float:
-        """Seconds of kernels as a share of the GPU's busy time."""
-        return seconds / self.busy if self.busy > 0 else 0.0
+    @property
+    def multiprocessors(self) -> int:
+        """Of the GPU; 0 where that is not known."""
+        return self._kernels[0].gpu.multiprocessors if self._kernels else 0
 
-    def on_the_gpu(self, kernels: Sequence[Launched]) -> tuple[float, float, int]:
-        """Seconds of some kernels, their share of the GPU's busy time, and their calls."""
-        total = sum(each.seconds for each in kernels)
-        return total, self.share_of_gpu(total), sum(each.kernel.calls for each in kernels)
+    def kernels(self, launched: Sequence[Launched]) -> Some[Launched]:
+        """Some kernels, as shares of the time in which the GPU was busy."""
+        return Some(tuple(launched), self.busy, "the GPU's time", self.call)
+
+    @property
+    def host_wait(self) -> HostWait | None:
+        """Of unprofiled calls: kernels do not take longer for being profiled, calls do."""
+        if not self.on_gpu or not self.latency or not self._kernels or self.busy <= 0:
+            return None
+        kernels = self.kernels([each for each in self.launched if each.kind == "kernel"])
+        mean = kernels.seconds / max(kernels.calls, 1)
+        numbers: dict[str, Number] = {
+            "busy": self.busy, "latency": self.latency, "launches": self._kernels[0].launches, "kernels": kernels.calls,
+            "mean kernel": mean,
+        }  # fmt: skip
+        return HostWait(self.latency - self.busy, self.latency, kernels.calls, mean, numbers)

@@ -14,6 +14,7 @@ Family = Literal[
 ]
 POINTWISE: tuple[Family, ...] = ("normalisation", "activation", "elementwise")
 DENSE: tuple[Family, ...] = ("convolution", "matrix product")
+MOVING: tuple[Family, ...] = ("reformat", "cast", "copy")
 
 _LAYERS: tuple[tuple[Family, str], ...] = (
     ("reformat", r"reorder(input|output)?|reformat|reformatting|transpose|permute|shuffle"),
@@ -61,8 +62,8 @@ BATCH_NORM = re.compile(r"batch_?norm", re.IGNORECASE)
 _NO_TENSOR_CORES = re.compile(r"gemv|depthwise|dwconv|conv_?dw|_dw_|splitk_?reduce|reduce_?split", re.IGNORECASE)
 
 
-def of_layer(kind: str, name: str = "") -> Family:
-    """The family of a layer of that kind; of one whose kind is not told, if its name is that of an inserted copy."""
+def of_layer(kind: str, name: str) -> Family:
+    """The family of a layer of that kind; of one whose kind is not known, if its name is that of an inserted copy."""
     if name.startswith("Reformatting CopyNode"):  # as TensorRT calls them
         return "reformat"
     word = _SPLIT.split(kind.strip().rpartition(".")[2])[0].lower()

@@ -7,7 +7,7 @@ which of them do something for a case. Of one that is not installed where record
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
@@ -28,37 +28,29 @@ class Hint(Struct, frozen=True):
     asked: bool = False
 
 
-class Hinting(Protocol):
-    """What is asked of a backend: see :meth:`inferlens.backends.base.Backend.hint`."""
-
-    @classmethod
-    def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:
-        """How ``case`` gets what ``option`` does at ``value``."""
-        ...
-
-
-_BACKENDS: Registry[Hinting] = Registry("inferlens.backends", "backend")
+_BACKENDS: Registry[Any] = Registry("inferlens.backends", "backend")
 
 
 def hint(case: Case, option: str, value: Option = True, facts: Mapping[str, Any] | None = None) -> Hint:
     """How a case gets what an option of that name does at that value, whatever its backend has for it.
 
-    ``facts`` are those of the case's record or profile: what they tell may rule a hint out. Of a backend that is not
+    ``facts`` are those of the case's record or profile: what they say may rule a hint out. Of a backend that is not
     there, or does not know the case's options, nothing is known: an empty :class:`Hint`.
     """
     try:
-        return _BACKENDS.get(case.backend).hint(case, option, value, facts or {})
+        found: Hint = _BACKENDS.get(case.backend).hint(case, option, value, facts or {})
     except InferlensError:
         return Hint()
+    return found
 
 
-def for_the_host(case: Case, facts: Mapping[str, Any], *more: str) -> str:
-    """What to try where the GPU waits for the host; ``more`` is for calls that are not replayed from a CUDA graph."""
+def for_the_host(case: Case, facts: Mapping[str, Any]) -> str:
+    """What to try where the GPU waits for the host."""
     graph = hint(case, "cuda_graph", facts=facts)
     if graph.asked:
         return "A larger --batch; a CUDA graph was asked for already."
-    first = f"a CUDA graph ({graph.ask})" if graph.ask else "another backend with a CUDA graph"
-    return sentence([first, *more, "a larger --batch"])
+    graphs = f"a CUDA graph ({graph.ask})" if graph.ask else "another backend with a CUDA graph"
+    return sentence([graphs, "a larger --batch"])
 
 
 def one_of(tries: Sequence[str]) -> str:

@@ -1,17 +1,15 @@
 """The noun, a :class:`Finding`, and the :class:`Rule` that makes it.
 
 A rule is a function with :func:`rule` above it in any module of ``inferlens.analysis.findings.rules``; nothing else has
-to know of it. It looks at evidence of one sort and yields what :func:`found` makes: a template, and the numbers that it
-is filled from::
+to know of it. It looks at evidence of one sort, or of several, and yields what :func:`found` makes::
 
     @rule("empty-runs", of="profile", hint="Look at the model.")
     def empty_runs(seen: Evidence) -> Iterator[Finding]:
         if seen.parts and not any(part.seconds for part in seen.parts):
             yield found("{layers:#layer} {layers:takes|take} no time.", {"layers": len(seen.parts)})
 
-In a template ``{layers:#layer}`` counts (``1 layer``, ``2 layers``), ``{layers:takes|take}`` chooses by the count,
-``:duration``, ``:percent``, ``:ratio``, ``:bytes`` and ``:two`` (digits) write numbers. ``{run}`` and ``{gpu}`` are the
-share and the seconds of a profiled run, or of the GPU's time.
+In a template ``{layers:#layer}`` counts (``1 layer``, ``2 layers``), ``{layers:takes|take}`` chooses by the count, and
+``:duration``, ``:percent``, ``:ratio``, ``:bytes`` and ``:two`` (digits) write numbers.
 """
 
 from __future__ import annotations
@@ -22,28 +20,27 @@ from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from string import Formatter
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from inferlens.units import byte_count, duration, percent, plural, ratio, significant
+
+if TYPE_CHECKING:
+    from inferlens.analysis.findings.evidence import Some
 
 About = Literal["time", "trust"]
 Sort = Literal["record", "profile", "trace"]
 Number = float | int | None
 _RULES = "inferlens.analysis.findings.rules"
-_SHORT = {
-    "{run}": "{share:percent} of a profiled run ({seconds:duration})",
-    "{gpu}": "{share:percent} of the GPU's time ({seconds:duration})",
-}
 _WRITERS: dict[str, Callable[[Any], str]] = {
     "duration": duration, "percent": percent, "ratio": ratio, "bytes": byte_count,
     "two": lambda value: significant(value, 2),
 }  # fmt: skip
 
 
-class Finding(Struct, frozen=True, kw_only=True, rename={"code": "rule", "numbers": "evidence", "hint": "advice"}):
+class Finding(Struct, frozen=True, kw_only=True):
     """Something worth knowing about one case, with the numbers that it stands on.
 
     Attributes:
@@ -56,21 +53,21 @@ class Finding(Struct, frozen=True, kw_only=True, rename={"code": "rule", "number
             to be added up: they may be about the same time. Of a trace: of a step, that it is about.
         whole: seconds of the run that ``seconds`` are part of: the profiled one where they are of layers, an unprofiled
             one where they are of the GPU and that is known.
-        untouched: whether ``whole`` is an unprofiled call, and no profiled run.
+        unprofiled: whether ``whole`` is an unprofiled call, and no profiled run.
         share: of a call's time that it is about; ``None`` where the evidence does not tell.
         hint: what to try.
     """
 
-    code: str = ""
+    code: str = field(default="", name="rule")
     about: About = "time"
     subject: str = ""
     sentence: str = ""
-    numbers: dict[str, Number] = {}
+    numbers: dict[str, Number] = field(default_factory=dict, name="evidence")
     seconds: float | None = None
     whole: float | None = None
-    untouched: bool = False
+    unprofiled: bool = field(default=False, name="untouched")
     share: float | None = None
-    hint: str = ""
+    hint: str = field(default="", name="advice")
 
     @property
     def won(self) -> float | None:
@@ -80,18 +77,16 @@ class Finding(Struct, frozen=True, kw_only=True, rename={"code": "rule", "number
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule.
+    """One rule; :func:`rule` makes it.
 
     Attributes:
         code: stays, and is documented; empty if its findings bring theirs.
         of: what it looks at.
         hint: what it says to try, unless a finding says something more fitting.
-        about: see :class:`Finding`.
-        judge: finds.
     """
 
     code: str
-    of: Sort
+    of: tuple[Sort, ...]
     hint: str
     about: About
     judge: Callable[[Any], Iterable[Finding]]
@@ -103,28 +98,25 @@ class Rule:
 
 
 def rule(
-    code: str, *, of: Sort, hint: str = "", about: About = "time"
+    code: str, *, of: Sort | tuple[Sort, ...], hint: str = "", about: About = "time"
 ) -> Callable[[Callable[[Any], Iterable[Finding]]], Rule]:
     """Makes a :class:`Rule` of the function beneath."""
-    return lambda judge: Rule(code, of, hint, about, judge)
+    return lambda judge: Rule(code, (of,) if isinstance(of, str) else of, hint, about, judge)
 
 
 @cache
-def rules_of(of: Sort) -> tuple[Rule, ...]:
+def rules_of(sort: Sort) -> tuple[Rule, ...]:
     """All rules of that sort, as they stand in their modules, these by name."""
     names = sorted(each.name for each in iter_modules(import_module(_RULES).__path__))
     modules = [import_module(f"{_RULES}.{name}") for name in names]
-    return tuple(
-        each
-        for module in modules
-        for each in vars(module).values()
-        if isinstance(each, Rule) and each.of == of and each.judge.__module__ == module.__name__
-    )
+    made = [each for module in modules for each in vars(module).values() if isinstance(each, Rule)]
+    return tuple(each for each in made if sort in each.of)
 
 
 def found(
     template: str,
     numbers: Mapping[str, Number] | None = None,
+    of: Some[Any] | None = None,
     *,
     subject: str = "",
     seconds: float | None = None,
@@ -134,14 +126,19 @@ def found(
     code: str = "",
     **words: object,
 ) -> Finding:
-    """A finding whose sentence is ``template``, filled from its numbers and from ``words``."""
-    kept = dict(numbers or {})
-    for short, long in _SHORT.items():
-        template = template.replace(short, long)
-    sentence = _FILLER.vformat(template, (), {"share": share or 0.0, **kept, **words})
+    """A finding whose sentence is ``template``, filled from its numbers, its fields and ``words``.
+
+    ``of`` are the layers or kernels that it is about: they give the subject, the share, their number and seconds, and
+    the words ``{much}`` (of the run), ``{kinds}`` and ``{where}``, unless others are given.
+    """
+    kept = {**(of.numbers if of else {}), **(numbers or {})}
+    if of:
+        subject, share, whole = subject or of.longest, of.share if share is None else share, whole or of.run
+        words = {"much": of.much, "kinds": of.kinds, "where": of.where, **words}
+    words = {"subject": subject, "share": share, "whole": whole, **kept, **words}
     return Finding(
-        code=code, subject=subject, sentence=sentence, numbers=kept, seconds=seconds, whole=whole, share=share,
-        hint=hint,
+        code=code, subject=subject, sentence=_FILLER.vformat(template, (), words), numbers=kept, seconds=seconds,
+        whole=None if seconds is None else whole, share=share, hint=hint,
     )  # fmt: skip
 
 

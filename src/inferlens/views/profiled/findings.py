@@ -20,26 +20,16 @@ from inferlens.views.table import Document, Table
 SCHEMA = "inferlens.findings/1"
 FORMATS = ("table", "markdown", "csv", "json")
 CASE = ("model", "case", "digest", "profile")
-# Names of a finding in CSV, and its attributes.
-FIELDS = {
-    "rule": "code", "about": "about", "subject": "subject", "sentence": "sentence", "seconds": "seconds",
-    "whole": "whole", "share": "share", "advice": "hint",
-}  # fmt: skip
-NOTHING = "No rule has anything to say."
+# Names of a finding in CSV, as in JSON.
+FIELDS = ("rule", "about", "subject", "sentence", "seconds", "whole", "share", "advice")
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One case and what was found.
-
-    Attributes:
-        case: its name, its record, and its profile, or one of several.
-        unseen: what could not be looked at.
-        reason: why there is nothing to look at; empty where there is.
-    """
+    """One case, with its latest profile, what was found, what could not be looked at, or why nothing could."""
 
     case: ProfiledCase
-    found: tuple[Finding, ...]
+    found: tuple[Finding, ...] = ()
     unseen: tuple[str, ...] = ()
     reason: str = ""
 
@@ -60,14 +50,12 @@ def _key(profile: Profile) -> tuple[str, str]:
 
 
 def _judged(case: ProfiledCase, profiles: Sequence[Profile], loaded: LoadedProfiles) -> Judged:
-    able = [each for each in profiles if each.status == "ok"]
+    # What profiling cost is about layers, so by the calls that were timed with them, as in their table.
+    able = sorted((each for each in profiles if each.status == "ok"), key=lambda each: each.level != "layer")
     if not able:
         reason = case.profile.reason or f"It ended as '{case.profile.status}', and no reason is known."
-        return Judged(case, (), reason=f"{reason} {case.profile.hint}".strip())
-    # What profiling cost is told of layers, so by the calls that were timed with them, as in their table.
-    layers_first = sorted(able, key=lambda each: each.level != "layer")
-    records = [record for each in layers_first if (record := loaded.records.get(each.id))]
-    record = records[0] if records else None
+        return Judged(case, reason=f"{reason} {case.profile.hint}".strip())
+    record = next((record for each in able if (record := loaded.records.get(each.id))), None)
     return Judged(case, tuple(findings(able, record)), tuple(unseen(evidence_of(able, record))))
 
 
@@ -98,17 +86,16 @@ def _blocks(cases: Sequence[Judged], top: int | None, brief: bool) -> Iterator[T
         said = [
             f"{number}. {each.sentence} Try: {each.hint}{'' if brief else f' ({about(each)})'}"
             for number, each in enumerate(of.found[:top], 1)
-        ]
-        missing = f"Not looked at: {listing(of.unseen)}." if of.unseen and not brief else ""
-        told = tuple(map(plain, said or [of.reason or NOTHING]))
-        yield Table(plain(of.case.name), "", (), (), notes=(missing,) if missing else (), sentences=told)
+        ] or [of.reason or "No rule has anything to say."]
+        notes = (f"Not looked at: {listing(of.unseen)}.",) if of.unseen and not brief else ()
+        yield Table(plain(of.case.name), "", (), (), notes=notes, sentences=tuple(map(plain, said)))
 
 
 def about(of: Finding) -> str:
     """What could be won, and the rule: ``at most 1.3 ms of a profiled run could be won (11 %) · reformats``."""
     if of.seconds is None or of.won is None:
         return of.code
-    run = "an unprofiled call" if of.untouched else "a profiled run"
+    run = "an unprofiled call" if of.unprofiled else "a profiled run"
     return f"at most {duration(of.seconds)} of {run} could be won ({percent(of.won)}) · {of.code}"
 
 
@@ -127,5 +114,6 @@ def _lines(cases: Sequence[Judged], top: int | None) -> Iterable[Sequence[object
         profile = of.case.profile
         case = (profile.case.model, profile.case.label, profile.case.digest, profile.id)
         for place, each in enumerate(of.found[:top], 1):
-            fields = [getattr(each, name) for name in FIELDS.values()]
-            yield [*case, place, *fields, msgspec.json.encode(each.numbers).decode()]
+            fields = msgspec.to_builtins(each)
+            numbers = msgspec.json.encode(each.numbers).decode()
+            yield [*case, place, *(fields[name] for name in FIELDS), numbers]

@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from inferlens.analysis.findings import hints
 from inferlens.analysis.findings.rule import Finding, found, rule
-from inferlens.analysis.findings.thresholds import COPY_BOUND, GPU_FLOOR, LEFT_OUT, UNEVEN
+from inferlens.analysis.findings.rules.waiting import bound_by
+from inferlens.analysis.findings.thresholds import GPU_FLOOR, LEFT_OUT, UNEVEN
 from inferlens.analysis.interference import mark
 from inferlens.analysis.interference.samples import Series, finite, latencies, steady_samples
 from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Record
+from inferlens.spec.case import Case
 from inferlens.stats.diagnostics import doubts
-from inferlens.stats.host_bound import enqueueing_takes_all
 from inferlens.stats.intervals import median_interval
 from inferlens.stats.quantiles import median
 from inferlens.stats.steady import LEAST_SAMPLES, steady
 
+_LONGER = "a longer series (--max-time, --iterations or --seconds)"
 # Of the codes of inferlens.stats.diagnostics; a warm-up was cut off already, and outliers are seen in p95 and p99.
 OF_THE_SERIES = {
-    "few-samples": "A longer --max-time.",
-    "few-independent-samples": "--repeats 5, or a longer --max-time.",
-    "drifting": "More --warmup; if it is heat, let the machine cool down; --repeats 5 shows how far runs differ.",
-    "cycling": "Look for what runs on the machine at intervals; --repeats 5 shows how far runs differ.",
-    "never-steady": "More --warmup or a longer --max-time; --repeats 5 shows how far runs differ.",
+    "few-samples": f"Take {_LONGER}.",
+    "few-independent-samples": f"Several --repeats, or {_LONGER}.",
+    "drifting": "More --warmup; if it is heat, let the machine cool down; several --repeats show how far runs differ.",
+    "cycling": "Look for what runs on the machine at intervals; several --repeats show how far runs differ.",
+    "never-steady": f"More --warmup, or {_LONGER}; several --repeats show how far runs differ.",
     "two-modes": "Judge by p95 as well: one median does not describe two speeds.",
     "quantised": "A larger --batch: calls are too short for the clock.",
 }
-OF_THE_MACHINE = ("disturbed", "samples-left-out", "power-cap", "cpu-quota")
 
 
 @dataclass(frozen=True)
@@ -36,16 +37,22 @@ class RecordEvidence:
     """One record, with the series of its latencies worked out once."""
 
     record: Record
+    host_wait = None  # nobody saw the GPU wait
+
+    @property
+    def case(self) -> Case:
+        """What was measured."""
+        return self.record.case
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """What the backend said of how it ran the model."""
+        return self.record.facts
 
     @cached_property
     def series(self) -> Series:
         """The latencies that statistics are of."""
         return latencies(self.record)
-
-    @cached_property
-    def bound(self) -> str:
-        """See :func:`bound_by`."""
-        return bound_by(self.record)
 
 
 @rule("", of="record")
@@ -56,11 +63,7 @@ def machine(seen: RecordEvidence) -> Iterator[Finding]:
             yield found("{message}", message=each.message, hint=each.advice, code=each.code)
 
 
-@rule(
-    "not-finite",
-    of="record",
-    hint="See the log beside the record: a clock that gives such numbers is not to be trusted for the others.",
-)
+@rule("not-finite", of="record", hint="See the log beside the record: the clock is not to be trusted.")
 def not_finite(seen: RecordEvidence) -> Iterator[Finding]:
     """Samples that are no times."""
     count = seen.series.not_finite
@@ -73,20 +76,18 @@ def series(seen: RecordEvidence) -> Iterator[Finding]:
     """What speaks against the interval of the median, or the median itself."""
     samples = seen.series.samples
     for doubt in doubts(samples) if samples else ():
-        if doubt.code in OF_THE_SERIES:
-            hint = OF_THE_SERIES[doubt.code]
+        if hint := OF_THE_SERIES.get(doubt.code):
             yield found("{message}", {"value": doubt.value}, message=doubt.message, hint=hint, code=doubt.code)
 
 
-@rule("beginning-left-out", of="record", hint="More --warmup; --repeats 5 shows whether it is so each time.")
+@rule("beginning-left-out", of="record", hint="More --warmup; several --repeats show whether it is so each time.")
 def beginning_left_out(seen: RecordEvidence) -> Iterator[Finding]:
     """Much of the series was not steady yet."""
-    known = seen.series
-    whole = known.unsteady + len(known.samples)
-    if known.samples and known.unsteady > LEFT_OUT * whole:
+    left, kept = seen.series.unsteady, len(seen.series.samples)
+    if kept and left > LEFT_OUT * (left + kept):
         yield found(
             "The first {unsteady:,} of {samples:#sample} were not steady yet, and are left out.",
-            {"unsteady": known.unsteady, "samples": whole},
+            {"unsteady": left, "samples": left + kept},
         )
 
 
@@ -112,30 +113,16 @@ def unsteady_warm_up(seen: RecordEvidence) -> Iterator[Finding]:
         yield found("The calls before the first sample had not become steady.")
 
 
-@rule("uneven-throughput", of="record", hint="--repeats 5, or a quieter machine.")
+@rule("uneven-throughput", of="record", hint="Several --repeats, or a quieter machine.")
 def uneven_throughput(seen: RecordEvidence) -> Iterator[Finding]:
-    """How far the windows of throughput differ, where that is much."""
+    """How far the median of the windows of throughput may be off; of few windows, how far they differ from it."""
     rates = steady_samples(seen.record, "throughput").samples
     middle = median(rates) if rates else 0.0
-    if middle <= 0:
-        return
-    width = _half_width(rates)
-    few = width is None
-    if width is None:
-        width = max(max(rates) - middle, middle - min(rates)) / middle
-    if width > UNEVEN:
-        known = "The median of the throughput windows is known to {width:percent} only."
-        yield found(
-            "Throughput windows differ from their median by {width:percent}." if few else known, {"width": width}
-        )
-
-
-@rule("host-bound", of="record")
-def host_bound(seen: RecordEvidence) -> Iterator[Finding]:
-    """The GPU waits for the host, as far as the time to enqueue tells."""
-    if seen.bound == "host":
-        hint = hints.for_the_host(seen.record.case, seen.record.facts)
-        yield found("Bound by the host: enqueueing a call takes about as long as the call.", hint=hint)
+    if middle > 0:
+        width = _half_width(rates)
+        width = max(max(rates) - middle, middle - min(rates)) / middle if width is None else width
+        if width > UNEVEN:
+            yield found("The median of the throughput windows is known to {width:percent} only.", {"width": width})
 
 
 @rule(
@@ -145,7 +132,7 @@ def host_bound(seen: RecordEvidence) -> Iterator[Finding]:
 )
 def copy_bound(seen: RecordEvidence) -> Iterator[Finding]:
     """Copies take as long as the inference."""
-    if seen.bound == "copies":
+    if bound_by(seen.record) == "copies":
         yield found("Bound by copies between host and GPU.")
 
 
@@ -160,8 +147,7 @@ def gpu_floor(seen: RecordEvidence) -> Iterator[Finding]:
     floor = kernel.get("gpu_seconds") if isinstance(kernel, dict) else None
     if isinstance(floor, float) and gpu and floor >= GPU_FLOOR * median(gpu) > 0:
         yield found(
-            "Of {whole:duration} of GPU time {floor:duration} are launch and timing: a kernel that does nothing reads "
-            "that much.",
+            "Of {whole:duration} of GPU time {floor:duration} are launch and timing, as of an empty kernel.",
             {"whole": median(gpu), "floor": floor},
         )
 
@@ -172,19 +158,6 @@ def in_turns(seen: RecordEvidence) -> Iterator[Finding]:
     other = seen.record.facts.get(IN_TURNS)
     if isinstance(other, str):
         yield found("Measured in turns with {other}: both were there at once.", other=other)
-
-
-def bound_by(record: Record) -> str:
-    """What a call on a GPU waits for most: ``host``, ``copies`` or ``GPU``; empty where that was not measured."""
-    latency, enqueue, gpu = (
-        steady_samples(record, metric).samples for metric in ("latency", "enqueue time", "GPU time")
-    )
-    if not (latency and enqueue and gpu):
-        return ""
-    copies = [steady_samples(record, metric).samples for metric in ("H2D time", "D2H time")]
-    if all(copies) and sum(median(each) for each in copies) >= COPY_BOUND * median(gpu):
-        return "copies"
-    return "host" if enqueueing_takes_all(median(enqueue), median(latency)) else "GPU"
 
 
 def _half_width(samples: tuple[float, ...]) -> float | None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
 from inferlens.analysis.findings import thresholds
+from inferlens.analysis.findings.evidence import HostWait
 from inferlens.analysis.findings.rule import Finding, found, rule
-from inferlens.stats.host_bound import gpu_waits
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.columns import SECOND
 from inferlens.trace.shares import synchronising
@@ -16,12 +17,14 @@ from inferlens.trace.trace import Category
 
 _ELEMENTWISE_NAMES = ("elementwise_kernel", "vectorized_elementwise", "unrolled_elementwise", "CatArrayBatchedCopy")
 _ALLOCATES = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaHostRegister")
-_LONGEST = 70
 _STEP = "{share:percent} of a step ({time:duration})"
 
 
 class TraceEvidence:
     """What the rules look at; times are seconds of one step."""
+
+    case = record = None
+    facts: Mapping[str, Any] = {}
 
     def __init__(self, analysis: Analysis) -> None:
         overview = analysis.overview
@@ -32,11 +35,19 @@ class TraceEvidence:
         self.tables_of = max(len(analysis.steps), 1) if analysis.step is None else 1
         self.kernel_time = sum(row["total"] for row in self.kernels if row["kind"] == "kernel") / self.tables_of
 
-    def found(self, template: str, seconds: float, **more: object) -> Finding:
+    def found(self, template: str, seconds: float, **more: Any) -> Finding:
         """A finding about so many seconds of a step: ``{step}`` in its template."""
         share = seconds / self.step
         numbers = {"time": seconds, "share": share}
-        return found(template.replace("{step}", _STEP), numbers, seconds=seconds, whole=self.step, share=share, **more)  # type: ignore[arg-type]
+        return found(template.replace("{step}", _STEP), numbers, seconds=seconds, whole=self.step, share=share, **more)
+
+    @property
+    def host_wait(self) -> HostWait | None:
+        """How long the GPU waits for the host, the data loader aside."""
+        idle = self.idle["waiting for the host"] - self.parts["data loader"]
+        calls, total = (sum(row[name] for row in self.kernels) for name in ("calls", "total"))
+        numbers = {"time": idle, "share": idle / self.step}
+        return HostWait(idle, self.step, round(calls / self.tables_of), total / calls, numbers) if calls else None
 
 
 @rule("data-loader", of="trace", hint="Load data in other processes: num_workers of DataLoader, and pin_memory.")
@@ -45,23 +56,6 @@ def data_loader(seen: TraceEvidence) -> Iterator[Finding]:
     time = seen.parts["data loader"]
     if time > thresholds.LOADER * seen.step:
         yield seen.found("{step} goes to the data loader while no GPU works.", time)
-
-
-@rule(
-    "host-bound",
-    of="trace",
-    hint="Launch less from Python: torch.compile(mode='reduce-overhead'), a CUDA graph, or a larger batch.",
-)
-def host_bound(seen: TraceEvidence) -> Iterator[Finding]:
-    """The GPU waits for the host, the data loader aside."""
-    time = seen.idle["waiting for the host"] - seen.parts["data loader"]
-    if gpu_waits(time, seen.step) and seen.kernels:
-        calls = sum(row["calls"] for row in seen.kernels)
-        yield seen.found(
-            "The GPU waits for the host for {step}; a step gives it {calls:#piece} of work of {mean:duration} on "
-            "average.",
-            time, calls=round(calls / seen.tables_of), mean=sum(row["total"] for row in seen.kernels) / calls,
-        )  # fmt: skip
 
 
 @rule(
@@ -154,26 +148,6 @@ def elementwise(seen: TraceEvidence) -> Iterator[Finding]:
             "{of_kernels:percent} of the kernels' time ({time:duration} of a step) is in elementwise kernels, which do "
             "little but read and write memory.",
             time, of_kernels=time / seen.kernel_time,
-        )  # fmt: skip
-
-
-@rule(
-    "one-kernel",
-    of="trace",
-    hint="Look at one kernel first; '--view kernels --by operator' says what launches it.",
-)
-def one_kernel(seen: TraceEvidence) -> Iterator[Finding]:
-    """One kernel takes much of the kernels' time."""
-    rows = [row for row in seen.kernels if row["kind"] == "kernel"]
-    if not rows or not seen.kernel_time:
-        return
-    first = rows[0]
-    share = first["total"] / sum(row["total"] for row in rows)
-    if share > thresholds.ONE_KERNEL:
-        name = first["name"] if len(first["name"]) <= _LONGEST else first["name"][: _LONGEST - 1] + "…"
-        yield seen.found(
-            "{name} takes {of_kernels:percent} of the kernels' time in {calls:#call}.",
-            share * seen.kernel_time, name=name, of_kernels=share, calls=first["calls"],
         )  # fmt: skip
 
 

@@ -1,90 +1,57 @@
-"""Time in which the device waits: for the host, between tiny kernels, and outside of all layers."""
+"""A GPU that waits for the host: one rule for records, profiles and traces."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from inferlens.analysis.findings import hints
 from inferlens.analysis.findings.evidence import Evidence
+from inferlens.analysis.findings.hints import for_the_host
 from inferlens.analysis.findings.rule import Finding, found, rule
-from inferlens.analysis.findings.thresholds import FEW_LAUNCHES, OUTSIDE, TINY, TINY_SHARE
+from inferlens.analysis.findings.thresholds import COPY_BOUND
+from inferlens.analysis.interference.samples import steady_samples
+from inferlens.record.record import Record
 from inferlens.stats.host_bound import enqueueing_takes_all, gpu_waits
-from inferlens.units import plural
+from inferlens.stats.quantiles import median
+
+if TYPE_CHECKING:
+    from inferlens.analysis.findings.rules.records import RecordEvidence
+    from inferlens.analysis.findings.rules.traces import TraceEvidence
 
 
-@rule("host-bound", of="profile")
-def host_bound(seen: Evidence) -> Iterator[Finding]:
-    """The GPU's time per run against the latency; kernels do not take longer for being profiled, calls do."""
-    latency = seen.latency
-    if not seen.on_gpu or not latency:
-        return
-    more = [] if seen.compiled else ["fewer and larger kernels by compiling"]
-    hint = hints.for_the_host(seen.case, seen.facts, *more)
-    if seen.busy > 0 and seen.kernels is not None:
-        idle = latency - seen.busy
-        if not gpu_waits(idle, latency):
-            return
-        kernels = [each for each in seen.launched if each.kernel.kind == "kernel"]
-        calls, launches = sum(each.kernel.calls for each in kernels), seen.kernels.launches
-        few = "Look at what the host does around so few launches, or use a larger --batch."
+@rule(
+    "host-bound",
+    of=("record", "profile", "trace"),
+    hint="Launch less from Python: torch.compile(mode='reduce-overhead'), a CUDA graph, or a larger batch.",
+)
+def host_bound(seen: RecordEvidence | Evidence | TraceEvidence) -> Iterator[Finding]:
+    """The GPU is seen to wait, or where nobody looked, enqueueing a call takes about as long as the call."""
+    hint = for_the_host(seen.case, seen.facts) if seen.case else ""
+    if wait := seen.host_wait:
+        if gpu_waits(wait.idle, wait.whole):
+            yield found(
+                "Bound by the host: the GPU waits for {share:percent} of {whole:duration}; it gets {calls:#piece} of "
+                "work of {mean:duration} on average.",
+                wait.numbers, subject="the run", seconds=wait.idle, whole=wait.whole, share=wait.idle / wait.whole,
+                calls=wait.calls, mean=wait.mean, hint=hint,
+            )  # fmt: skip
+    elif seen.record and bound_by(seen.record) == "host":
+        latency, enqueue = (median(steady_samples(seen.record, each).samples) for each in ("latency", "enqueue time"))
         yield found(
-            "Host-bound: the GPU works {busy:duration} of a call's {latency:duration} ({works:percent}); "
-            "{launches:#launch}, {kernels:#kernel} of {mean kernel:duration} on average.",
-            {
-                "busy": seen.busy, "latency": latency, "launches": launches, "kernels": calls,
-                "mean kernel": sum(each.seconds for each in kernels) / max(calls, 1),
-            },
-            subject="the run", seconds=idle, whole=latency, share=1 - seen.busy / latency,
-            hint=few if launches < FEW_LAUNCHES else hint, works=seen.busy / latency,
-        )  # fmt: skip
-        return
-    enqueue = seen.measured("enqueue time")
-    if enqueue and enqueueing_takes_all(enqueue, latency) and seen.measured("GPU time"):
-        yield found(
-            "Host-bound, if no call waits for the GPU by itself: enqueueing takes {enqueue:duration} of a call's "
-            "{latency:duration}; profiled kernels would tell what the GPU does meanwhile.",
+            "Bound by the host: enqueueing a call takes about as long as the call.",
             {"enqueue": enqueue, "latency": latency},
             subject="the run", share=min(enqueue / latency, 1.0), hint=hint,
         )  # fmt: skip
 
 
-@rule(
-    "tiny-kernels",
-    of="profile",
-    hint="A larger --batch, so that each has more to do; a backend that compiles the model may fuse more of them.",
-)
-def tiny_kernels(seen: Evidence) -> Iterator[Finding]:
-    """A kernel of a few microseconds mostly starts and ends."""
-    kernels = [each for each in seen.launched if each.kernel.kind == "kernel"]
-    total, share, calls = seen.on_the_gpu([each for each in kernels if 0 < each.each < TINY])
-    if calls >= FEW_LAUNCHES and share >= TINY_SHARE:
-        yield found(
-            "{tiny:,} of {calls:#kernel call} last less than {least:duration} each ({mean:duration} on average) and "
-            "take {gpu}.",
-            {
-                "tiny": calls, "calls": sum(each.kernel.calls for each in kernels), "seconds": total,
-                "mean": total / calls,
-            },
-            subject=plural(calls, "kernel call"), share=share, least=TINY,
-        )  # fmt: skip
-
-
-@rule(
-    "outside-layers",
-    of="profile",
-    hint="Look around the layers: at Python, checks of the inputs, copies of inputs and outputs. A larger --batch "
-    "spreads it over more items.",
-)
-def outside_layers(seen: Evidence) -> Iterator[Finding]:
-    """What profiling has added is taken from what is in no layer, all of it, so that only the rest is claimed."""
-    if seen.table is None or seen.latency is None or seen.table.timed != "host":
-        return
-    account = seen.table.reconciliation
-    added = max(account.whole.median - seen.latency, 0.0)
-    left = account.outside.typical - added
-    if left > 0 and seen.share(left) >= OUTSIDE:
-        yield found(
-            "{share:percent} of a profiled run ({left:duration}) is spent outside of all layers.",
-            {"outside": account.outside.typical, "added by profiling": added, "whole": account.whole.typical},
-            subject="the run", seconds=left, share=seen.share(left), left=left,
-        )  # fmt: skip
+def bound_by(record: Record) -> str:
+    """What a call on a GPU waits for most: ``host``, ``copies`` or ``GPU``; empty where that was not measured."""
+    latency, enqueue, gpu = (
+        steady_samples(record, metric).samples for metric in ("latency", "enqueue time", "GPU time")
+    )
+    if not (latency and enqueue and gpu):
+        return ""
+    copies = [steady_samples(record, metric).samples for metric in ("H2D time", "D2H time")]
+    if all(copies) and sum(median(each) for each in copies) >= COPY_BOUND * median(gpu):
+        return "copies"
+    return "host" if enqueueing_takes_all(median(enqueue), median(latency)) else "GPU"

@@ -1,0 +1,135 @@
+"""Kernels: units of the GPU that they do not use, blocks and time that they do not fill, and copies between them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from inferlens.analysis.findings import thresholds
+from inferlens.analysis.findings.evidence import FIRST, Evidence, Launched, Part, Some, few
+from inferlens.analysis.findings.families import DENSE, could_use_tensor_cores
+from inferlens.analysis.findings.hints import sentence
+from inferlens.analysis.findings.rule import Finding, found, rule
+from inferlens.analysis.findings.rules.layers import channels_of, is_grouped
+from inferlens.units import plural
+
+_ACROSS = re.compile(r"HtoD|DtoH|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
+_TRADE = (
+    "a trade of accuracy for time. Products keep 10 bits of mantissa instead of 23, so check the outputs. A lower "
+    "precision is the next step."
+)
+
+
+@rule("tensor-cores-unused", of="profile")
+def tensor_cores_unused(seen: Evidence) -> Iterator[Finding]:
+    """Kernels know it; shapes alone tell only that tensor cores are used badly or not at all."""
+    odd = seen.layers(each for each in seen.parts if seen.multiple and _is_odd(each, seen.multiple))
+    some: Some[Part] | Some[Launched] = _without_tensor_cores(seen) if seen.launched else odd
+    if not seen.multiple or not some or some.share < thresholds.NO_TENSOR_CORES:
+        return
+    what = "{layers:#layer} may use tensor cores badly, or not at all"
+    if seen.launched:
+        what = "{calls:#kernel call} of convolutions and matrix products {calls:uses|use} no tensor cores"
+        paths = {path for each in _without_tensor_cores(seen) for path in each.kernel.modules}
+        odd = seen.layers(each for each in odd if paths.intersection(each.layer.modules))
+    sizes = few(f"{each.name} ({' to '.join(map(str, channels_of(each)))})" for each in odd)
+    tries = [f"make channels and features multiples of {seen.multiple} by padding"] if odd else []
+    order = seen.hint("channels_last").ask if any(each.family == "convolution" for each in some) else ""
+    yield found(
+        what + ": {much}{where}." + (" Channels of {sizes} are no multiples of {multiple}." if odd else ""),
+        {"multiple": seen.multiple}, some, sizes=sizes,
+        hint=sentence([*tries, *([f"try channels-last order ({order})"] if order else []), "try another backend"]),
+    )  # fmt: skip
+
+
+def _without_tensor_cores(seen: Evidence) -> Some[Launched]:
+    return seen.kernels([
+        each for each in seen.launched
+        if each.family in DENSE and each.kernel.tensor_cores is False and could_use_tensor_cores(each.kernel.name)
+    ])  # fmt: skip
+
+
+def _is_odd(of: Part, multiple: int) -> bool:
+    """Whether a layer's channels do not fit tensor cores; grouped and first convolutions never do."""
+    channels = channels_of(of) if of.family in DENSE and not is_grouped(of) else ()
+    is_first = of.family == "convolution" and channels[:1] <= (thresholds.FEW_CHANNELS,)
+    return not is_first and any(size % multiple for size in channels)
+
+
+@rule("tf32-off", of="profile", hint=f"TF32 (the option tf32; of an engine, when it is built): {_TRADE}")
+def tf32_off(seen: Evidence) -> Iterator[Finding]:
+    """An accuracy trade-off, and said to be one."""
+    hint = seen.hint("tf32")
+    if not seen.on_gpu or hint.asked or seen.precision != "fp32" or seen.capability < FIRST["tf32"]:
+        return
+    dense = seen.layers(each for each in seen.parts if each.family in DENSE)
+    some: Some[Part] | Some[Launched] = _without_tensor_cores(seen) if seen.launched else dense
+    if some.share < thresholds.TF32:
+        return
+    rates = next((each.ceilings.rates for each in seen.profiles if each.ceilings), {})
+    slow, fast = rates.get("fp32"), rates.get("tf32")
+    won = some.seconds * (1 - slow / fast) if slow and fast and 0 < slow < fast else None
+    yield found(
+        "Convolutions and matrix products take {much} in full fp32, although this GPU has TF32{gain}.",
+        {"seconds": some.seconds, "fp32 rate": slow, "tf32 rate": fast},
+        subject="convolutions and matrix products", seconds=won, whole=some.run, share=some.share, much=some.much,
+        gain=f", {fast / slow:.1f} times as fast" if won and slow and fast else "",
+        hint=f"{hint.ask}: {_TRADE}" if hint.ask else "",
+    )  # fmt: skip
+
+
+@rule(
+    "host-copies",
+    of="profile",
+    hint="Keep what the model needs on the GPU: make constants buffers of the model, call neither .item() nor .cpu() "
+    "in forward, and look for operators that the backend runs on the CPU.",
+)
+def host_copies(seen: Evidence) -> Iterator[Finding]:
+    """Copies as the profiler names them, ``Memcpy HtoD (Pageable -> Device)``, or a backend's copying layers."""
+    copies = tuple(each for each in seen.launched if each.kind == "copy" and _ACROSS.search(each.kernel.name))
+    layers = seen.layers(each for each in seen.parts if each.family == "copy")
+    some = Some(copies, seen.call or 0.0, "a run", seen.call) if copies else layers
+    if seen.on_gpu and seen.case.io != "host" and some.share >= thresholds.LAYOUT:
+        yield found(
+            "{copies:,} {copies:copy|copies} between host and GPU inside of a run {copies:takes|take} {much}{where}.",
+            {"copies": some.calls, "seconds": some.seconds},
+            subject=some.longest, seconds=some.seconds, whole=some.run, share=some.share,
+            much=some.much, where=some.where,
+        )  # fmt: skip
+
+
+@rule(
+    "tiny-kernels",
+    of="profile",
+    hint="A larger --batch, so that each has more to do; a backend that compiles the model may fuse more of them.",
+)
+def tiny_kernels(seen: Evidence) -> Iterator[Finding]:
+    """A kernel of a few microseconds mostly starts and ends."""
+    kernels = seen.kernels([each for each in seen.launched if each.kind == "kernel"])
+    tiny = seen.kernels([e for e in kernels if 0 < e.seconds / max(e.kernel.calls, 1) < thresholds.TINY])
+    if tiny.calls >= thresholds.FEW_LAUNCHES and tiny.share >= thresholds.TINY_SHARE:
+        yield found(
+            "{tiny:,} of {calls:#kernel call} last less than {least:duration} each ({mean:duration} on average) and "
+            "take {much}.",
+            {"tiny": tiny.calls, "calls": kernels.calls, "mean": tiny.seconds / tiny.calls}, tiny,
+            subject=plural(tiny.calls, "kernel call"), least=thresholds.TINY,
+        )  # fmt: skip
+
+
+@rule(
+    "few-blocks",
+    of="profile",
+    hint="A larger --batch, where throughput counts, fills it. For latency, another backend may split such work "
+    "further.",
+)
+def few_blocks(seen: Evidence) -> Iterator[Finding]:
+    """A multiprocessor without a block has nothing to do."""
+    few = [each for each in seen.launched if each.kind == "kernel" and 0 < each.blocks < seen.multiprocessors]
+    some = seen.kernels(few)
+    if some.share >= thresholds.FEW_BLOCKS:
+        idle = sum(each.seconds * (1 - each.blocks / seen.multiprocessors) for each in some)
+        yield found(
+            "{calls:#kernel call} with fewer blocks than the GPU's {multiprocessors} multiprocessors "
+            "{calls:takes|take} {much}, and on average {empty:percent} of the GPU is empty meanwhile{where}.",
+            {"idle": idle, "multiprocessors": seen.multiprocessors}, some, seconds=idle, empty=idle / some.seconds,
+        )  # fmt: skip
