@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import onnx
 import pytest
-import torch
 
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model, Origin
 from inferlens.models.resolve import find, load
 from inferlens.spec.case import Case, TensorSpec
-from tests.commands import inferlens
 
 X = TensorSpec.parse("x=1..16x3x8x8:opt=2")
 CASE = Case(
@@ -42,48 +41,38 @@ def compiled(folder: Path, name: str = "net.engine", case: Case = CASE, model: M
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     path = compiled(tmp_path)
-    assert provenance.beside(path) == tmp_path / "net.engine.json"
     made = provenance.read(path)
     assert made is not None
     assert (made.case, made.inputs, made.model.weights_sha256) == (CASE, (X,), "a" * 64)
     assert (made.gpu, made.targets) == ("NVIDIA H200", ("9.0",))
-    text = (tmp_path / "net.engine.json").read_text()
-    assert text.count("\n") > 20  # for people too
-    assert json.loads(text)["schema"] == "inferlens.provenance/1"
+    assert json.loads((tmp_path / "net.engine.json").read_text())["schema"] == "inferlens.provenance/1"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["net.engine", "net.engine.json"]
 
 
-@pytest.mark.parametrize("name", ["net.engine", "net.plan", "net.ts", "net.ep"])
-def test_a_compiled_file_is_found_with_what_it_was_made_for(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "format"),
+    [("net.engine", "engine"), ("net.plan", "engine"), ("net.ts", "torch_tensorrt"), ("net.ep", "torch_tensorrt")],
+)
+def test_a_compiled_file_is_found_and_opened_with_what_it_was_made_for(tmp_path: Path, name: str, format: str) -> None:
     found = find(str(compiled(tmp_path, name)))
-    assert found.format == ("engine" if name.endswith(("e", "n")) else "torch_tensorrt")
-    assert (found.name, found.batch, found.precision) == ("net", 2, "fp16")
-    assert found.origin == Origin(
-        spec="torchvision:resnet18",
-        format="module",
-        precision="fp16",
-        weights="w.pth",
-        seed=7,
-        inputs=(X,),
-        variant="rtx",
-    )
-
-
-def test_a_compiled_file_is_opened_with_its_inputs_and_weights(tmp_path: Path) -> None:
-    found = find(str(compiled(tmp_path)))
+    assert (found.name, found.format, found.batch, found.precision) == ("net", format, 2, "fp16")
+    made_from = {"weights": "w.pth", "seed": 7, "inputs": (X,), "variant": "rtx"}
+    assert found.origin == Origin(spec=CASE.model, format="module", precision="fp16", **made_from)
     case = Case(model=found.spec, backend="tensorrt", batch=4)
-    model = load(case)
-    assert model.inputs[0].shape == (4, 3, 8, 8)
-    assert model.inputs[0].profile == X.profile
+    if format != "engine":
+        with pytest.raises(InferlensError, match="can run code when it is opened") as raised:
+            load(case)
+        assert raised.value.hint.startswith("--trust")
+    model = load(case, trust=True)
+    assert (model.inputs[0].shape, model.inputs[0].profile) == ((4, 3, 8, 8), X.profile)
     assert (model.weights, model.weights_sha256, model.parameters) == ("file w.pth", "a" * 64, 12)
-    assert model.source.startswith("TensorRT engine, sha256 ")
     with pytest.raises(Unsupported, match="outside of the range"):
-        load(msgspec.structs.replace(case, batch=17))
+        load(msgspec.structs.replace(case, batch=17), trust=True)
     with pytest.raises(InferlensError, match="does not take") as raised:
-        load(msgspec.structs.replace(case, inputs=(TensorSpec.parse("x=2x3x8x9"),), batch=None))
-    assert raised.value.expected == "x=Nx3x8x8:float32"
+        load(msgspec.structs.replace(case, inputs=(TensorSpec.parse("x=2x3x8x9"),), batch=None), trust=True)
+    assert raised.value.expected == "x=1..16x3x8x8:float32"
     with pytest.raises(InferlensError, match="brings its own weights"):
-        load(msgspec.structs.replace(case, weights="other.pth"))
+        load(msgspec.structs.replace(case, weights="other.pth"), trust=True)
 
 
 def test_an_engine_of_nobody_asks_for_its_inputs(tmp_path: Path) -> None:
@@ -91,7 +80,7 @@ def test_an_engine_of_nobody_asks_for_its_inputs(tmp_path: Path) -> None:
     found = find(str(tmp_path / "net.engine"))
     assert (found.origin, found.batch, found.precision) == (None, None, "fp32")
     case = Case(model=found.spec, backend="tensorrt", batch=None)
-    with pytest.raises(InferlensError, match="Nothing beside the file tells") as raised:
+    with pytest.raises(InferlensError, match="What to feed this model is not known") as raised:
         load(case)
     assert raised.value.hint.startswith("--input x=")
     model = load(msgspec.structs.replace(case, inputs=(TensorSpec("x", (2, 3)),)))
@@ -99,30 +88,18 @@ def test_an_engine_of_nobody_asks_for_its_inputs(tmp_path: Path) -> None:
     assert len(model.weights_sha256) == 64
 
 
-@pytest.mark.parametrize("name", ["net.ts", "net.ep"])
-def test_compiled_modules_need_trust(tmp_path: Path, name: str) -> None:
-    case = Case(model=find(str(compiled(tmp_path, name))).spec, backend="torch_tensorrt", batch=2)
-    with pytest.raises(InferlensError, match="can run code when it is opened") as raised:
-        load(case)
-    assert raised.value.hint.startswith("--trust")
-    assert load(case, trust=True).format == "torch_tensorrt"
-
-
-@pytest.mark.parametrize("own", ["fp32", "fp16"])
-def test_an_onnx_file_that_an_engine_came_from_tells_its_own_precision(tmp_path: Path, own: str) -> None:
-    dtype = {"fp32": torch.float32, "fp16": torch.float16}[own]
-    torch.onnx.export(
-        torch.nn.Linear(4, 2).eval().to(dtype), (torch.ones(1, 4, dtype=dtype),), tmp_path / "net.onnx", dynamo=True,
-        verbose=False,
-    )  # fmt: skip
-    case = msgspec.structs.replace(CASE, model=f"onnx:{tmp_path / 'net.onnx'}", weights=None)  # built for fp16
+def test_an_onnx_file_that_an_engine_came_from_tells_its_own_precision(tmp_path: Path) -> None:
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT16, [1, 4]) for name in "xy")
+    onnx.save(onnx.helper.make_model(onnx.helper.make_graph([node], "g", [x], [y])), tmp_path / "net.onnx")
+    case = msgspec.structs.replace(CASE, model=f"onnx:{tmp_path / 'net.onnx'}", weights=None, precision="int8")
     path = compiled(tmp_path, case=case, model=Model(case.model, "net", "onnx", (X,)))
-    assert find(str(path)).precision == "fp16"
-    origin = find(str(path)).origin
-    assert origin is not None
-    assert origin.precision == own
-    (tmp_path / "net.onnx").unlink()
-    assert find(str(path)).origin is not None
+    for precision in ("fp16", "int8"):
+        found = find(str(path))
+        assert found.precision == "int8"
+        assert found.origin
+        assert found.origin.precision == precision
+        (tmp_path / "net.onnx").unlink(missing_ok=True)
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
@@ -139,18 +116,12 @@ def changed(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], obje
 TAMPERED: dict[str, tuple[str, Callable[[Path], object]]] = {
     "empty": ("does not tell what", lambda path: path.write_bytes(b"")),
     "truncated": ("does not tell what", lambda path: path.write_bytes(path.read_bytes()[:100])),
-    "no text": ("does not tell what", lambda path: path.write_bytes(b"\xff\xfe\x00")),
-    "no UTF-8 within": ("does not tell what", lambda path: path.write_bytes(b'{"schema": "\xff"}')),
     "other JSON": ("does not tell what", lambda path: path.write_text('{"name": "vite", "version": "1"}')),
-    "a list": ("does not tell what", lambda path: path.write_text("[]")),
-    "deep": ("does not tell what", lambda path: path.write_text("[" * 200_000)),
     "deep within": (
         "does not tell what",
         lambda path: path.write_text(path.read_text().replace('"options": {', '"options": {"a": ' + "[" * 200_000, 1)),
     ),
-    "wrong type": ("does not tell what", changed(lambda data: data.update(inputs=7))),
     "wrong type within": ("does not tell what", changed(lambda data: data["case"].update(batch="two"))),
-    "unknown format": ("does not tell what", changed(lambda data: data.update(format="elf"))),
     "no hash": ("does not tell what", changed(lambda data: data.pop("file_sha256"))),
     "other schema": ("has schema 'a.provenance/9'", changed(lambda data: data.update(schema="a.provenance/9"))),
     "other hash": ("cut short, or replaced", changed(lambda data: data.update(file_sha256="0" * 64))),
@@ -172,12 +143,9 @@ def test_a_provenance_that_was_tampered_with_is_one_message(tmp_path: Path, name
     assert len(raised.value.what) < 400
 
 
-def test_an_origin_of_no_known_source_is_one_message_when_it_is_loaded(tmp_path: Path) -> None:
-    path = compiled(tmp_path, case=msgspec.structs.replace(CASE, model="nowhere:net"))
-    origin = find(str(path)).origin
-    assert origin is not None
+def test_an_origin_of_no_known_source_is_one_message_when_it_is_loaded() -> None:
     with pytest.raises(InferlensError, match="There is no source of models 'nowhere'"):
-        load(Case(model=origin.spec, backend="pytorch"))
+        load(Case(model="nowhere:net", backend="pytorch"))
 
 
 @pytest.mark.parametrize("data", [b"", b"an engine" * 99, b"an engineX" * 100])
@@ -186,14 +154,3 @@ def test_a_file_that_is_not_the_one_that_was_made_is_refused(tmp_path: Path, dat
     path.write_bytes(data)
     with pytest.raises(InferlensError, match="cut short, or replaced"):
         find(str(path))
-
-
-def test_on_the_command_line_it_is_one_message_and_exit_code_2(tmp_path: Path) -> None:
-    path = compiled(tmp_path)
-    provenance.beside(path).write_text("[" * 200_000)
-    done = inferlens("bench", path.name, cwd=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("Error: net.engine.json does not tell what net.engine is")
-    assert "  Try: build it again" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.splitlines()) == 2

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,10 +12,9 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from inferlens.errors import InferlensError
 from inferlens.models.precision import graph_precision, onnx_file_precision, torch_file_precision
 from inferlens.models.resolve import find
-from tests.backends.quantized import quantized_file
+from tests.models.loading import Bomb
 
 ZERO_POINTS = {
     TensorProto.INT8: "int8", TensorProto.UINT8: "int8", TensorProto.FLOAT8E4M3FN: "fp8", TensorProto.FLOAT8E5M2: "fp8",
@@ -49,13 +46,10 @@ def test_the_type_of_the_weights_counts(kind: int, precision: str) -> None:
     assert graph_precision(graph([node], [weight("w", kind, 1, 4)])) == precision
 
 
-def test_most_of_the_weights_count_by_their_size_not_their_number() -> None:
+def test_most_of_the_weights_count_by_their_size_and_without_any_the_inputs() -> None:
     node = helper.make_node("Sum", ["x", "a", "b", "c"], ["y"])
     many_small = [weight(name, TensorProto.FLOAT, 4) for name in "ab"]
     assert graph_precision(graph([node], [*many_small, weight("c", TensorProto.FLOAT16, 8, 4)])) == "fp16"
-
-
-def test_without_weights_the_inputs_count() -> None:
     node = helper.make_node("Relu", ["x"], ["y"])
     assert graph_precision(graph([node], [], TensorProto.FLOAT16)) == "fp16"
     assert graph_precision(graph([node], [], TensorProto.INT64)) == "fp32"
@@ -72,31 +66,16 @@ def test_the_zero_point_says_what_a_graph_is_quantized_to(kind: int, precision: 
     assert graph_precision(graph(nodes, [scale] if place == "constant" else [scale, zero])) == precision
 
 
-@pytest.mark.parametrize(
-    ("attributes", "precision"), [({}, "int8"), ({"output_dtype": TensorProto.FLOAT8E4M3FN}, "fp8")]
-)
-def test_without_a_zero_point_an_attribute_says_it(attributes: dict[str, int], precision: str) -> None:
-    node = helper.make_node("QuantizeLinear", ["x", "s"], ["y"], **attributes)
-    assert graph_precision(graph([node], [weight("s", TensorProto.FLOAT)])) == precision
-
-
-@pytest.mark.parametrize("inputs", [["w", "s"], ["w", "s", ""]])
-def test_weights_that_are_stored_quantized_say_it_too(inputs: list[str]) -> None:
-    nodes = [helper.make_node("DequantizeLinear", inputs, ["d"]), helper.make_node("Add", ["x", "d"], ["y"])]
-    weights = [weight("w", TensorProto.FLOAT8E4M3FN, 1, 4), weight("s", TensorProto.FLOAT)]
-    assert graph_precision(graph(nodes, weights)) == "fp8"
-
-
-def test_integer_operators_are_int8() -> None:
+def test_without_a_zero_point_it_is_told_by_an_attribute_the_weights_or_the_operator() -> None:
+    scale, stored = weight("s", TensorProto.FLOAT), weight("w", TensorProto.FLOAT8E4M3FN, 1, 4)
+    quantize = ("QuantizeLinear", ["x", "s"], ["y"])
+    assert graph_precision(graph([helper.make_node(*quantize)], [scale])) == "int8"
+    named = helper.make_node(*quantize, output_dtype=TensorProto.FLOAT8E4M3FN)
+    assert graph_precision(graph([named], [scale])) == "fp8"
+    for inputs in (["w", "s"], ["w", "s", ""]):
+        nodes = [helper.make_node("DequantizeLinear", inputs, ["d"]), helper.make_node("Add", ["x", "d"], ["y"])]
+        assert graph_precision(graph(nodes, [stored, scale])) == "fp8"
     assert graph_precision(graph([helper.make_node("DynamicQuantizeLinear", ["x"], ["y", "s", "z"])], [])) == "int8"
-
-
-@pytest.mark.parametrize("kind", ["int8", "fp8"])
-def test_a_file_that_onnx_runtime_quantized(tmp_path: Path, kind: str) -> None:
-    path = quantized_file(tmp_path, kind, "linear")
-    assert onnx_file_precision(path) == kind
-    assert find(str(path)).precision == kind
-    assert find(str(tmp_path / "float.onnx")).precision == "fp32"
 
 
 def test_weights_in_another_file_need_not_be_there(tmp_path: Path) -> None:
@@ -123,16 +102,6 @@ def test_an_archive_of_both_types_is_fp32(tmp_path: Path) -> None:
     assert find(str(tmp_path / "m.pt")).precision == "fp32"
 
 
-class Bomb:
-    """Leaves a mark when it is unpickled."""
-
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.mark),)
-
-
 def test_telling_the_precision_unpickles_nothing(tmp_path: Path) -> None:
     torch.save(Bomb(tmp_path / "mark"), tmp_path / "m.pt")
     with zipfile.ZipFile(tmp_path / "m.pt", "a") as archive:  # dressed as TorchScript
@@ -148,9 +117,3 @@ def test_a_broken_description_of_weights_is_told_when_it_is_opened_not_before(tm
         archive.writestr("m/archive_format", "pt2")
         archive.writestr("m/data/weights/model_weights_config.json", config)
     assert torch_file_precision(tmp_path / "m.pt2") == "fp32"
-
-
-def test_a_graph_that_is_none_is_one_message(tmp_path: Path) -> None:
-    (tmp_path / "m.onnx").write_text(json.dumps({}))
-    with pytest.raises(InferlensError, match=r"m\.onnx"):
-        find(str(tmp_path / "m.onnx"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -12,10 +14,8 @@ import pytest
 import torch
 
 from inferlens.errors import InferlensError
-from inferlens.models.model import Model
-from inferlens.models.resolve import find, load
 from inferlens.models.sources.program_check import code_in, is_arithmetic
-from inferlens.spec.case import Case
+from tests.models.loading import Bomb, loaded
 
 
 class Net(torch.nn.Module):
@@ -31,23 +31,31 @@ class Net(torch.nn.Module):
         return {"pairs": pairs, "rest": [torch.einsum("ij,kj->ik", y, y), y.mean(0)]}
 
 
-def opened(path: Path, trust: bool = False) -> Model:
-    return load(Case(model=find(str(path)).spec, backend="pytorch", batch=None), trust=trust)
+@pytest.fixture
+def program(stored: Path, tmp_path: Path) -> Path:
+    """A copy of it to break."""
+    return Path(shutil.copy(stored, tmp_path))
 
 
-def exported(folder: Path) -> Path:
-    path = folder / "net.pt2"
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("program") / "net.pt2"
     batch = torch.export.Dim("batch", min=2, max=64)
     program = torch.export.export(Net().eval(), (torch.ones(4, 3),), dynamic_shapes=({0: batch},))
     torch.export.save(program, path)
     return path
 
 
-def rewritten(path: Path, change: Callable[[dict[str, Any]], None], copy: str = "") -> Path:
-    """The file with its program changed; ``copy`` is a second name under which the old program stays."""
+def rewritten(path: Path, change: Callable[[dict[str, Any]], None], copy: str = "", inputs: Any = None) -> Path:
+    """The file with its program changed; ``copy`` is a second name of the old one, ``inputs`` the sample inputs."""
     with zipfile.ZipFile(path) as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
     (model,) = (name for name in parts if name.endswith("models/model.json"))
+    for name in parts:
+        if inputs and "sample_inputs" in name:
+            buffer = io.BytesIO()
+            torch.save(inputs, buffer)
+            parts[name] = buffer.getvalue()
     if copy:
         parts[model.replace("model.json", copy)] = parts[model]
     program = json.loads(parts[model])
@@ -59,22 +67,21 @@ def rewritten(path: Path, change: Callable[[dict[str, Any]], None], copy: str = 
     return path
 
 
-def test_a_program_with_free_sizes_and_named_outputs_opens_and_answers(tmp_path: Path) -> None:
-    path = exported(tmp_path)
-    assert code_in(path) == ""
-    module = opened(path).module
+def test_a_program_with_free_sizes_and_named_outputs_opens_and_answers(stored: Path) -> None:
+    assert code_in(stored) == ""
+    module = loaded(stored).module
     assert module is not None
     assert module(torch.ones(7, 3))["pairs"].shape == (28, 2)
 
 
 @pytest.mark.parametrize("where", ["size", "bound", "name", "tree", "guard", "metadata"])
-def test_text_that_would_run_as_python_never_does(tmp_path: Path, where: str) -> None:
+def test_text_that_would_run_as_python_never_does(program: Path, tmp_path: Path, where: str) -> None:
     mark = tmp_path / "mark"
     code = f"__import__('pathlib').Path({str(mark)!r}).touch()"
     hostile = {"as_expr": {"expr_str": code, "hint": None}}
 
-    def change(program: dict[str, Any]) -> None:
-        graph = program["graph_module"]["graph"]
+    def change(content: dict[str, Any]) -> None:
+        graph = content["graph_module"]["graph"]
         tensors = graph["tensor_values"]
         if where == "size":
             tensors[next(iter(tensors))]["sizes"][0] = hostile
@@ -83,37 +90,36 @@ def test_text_that_would_run_as_python_never_does(tmp_path: Path, where: str) ->
         elif where == "name":
             graph["nodes"][0]["name"] = f"y; {code}"
         elif where == "tree":
-            call = program["graph_module"]["module_call_graph"][0]["signature"]
+            call = content["graph_module"]["module_call_graph"][0]["signature"]
             context = json.dumps({"__enum__": True, "fqn": "antigravity:x", "name": "y"})
             call["out_spec"] = json.dumps([1, {"type": "builtins.dict", "context": context, "children_spec": []}])
         elif where == "guard":
-            program["guards_code"] = [code]
+            content["guards_code"] = [code]
         else:  # a value called like a field that is not looked into
             tensors["metadata"] = {**next(iter(tensors.values())), "sizes": [hostile]}
 
-    path = rewritten(exported(tmp_path), change)
+    path = rewritten(program, change)
     if where == "guard":  # not run at all, so the file can be opened
-        assert opened(path).format == "exported"
+        assert loaded(path).format == "exported"
     else:
         with pytest.raises(InferlensError, match="can run code when it is opened") as raised:
-            opened(path)
+            loaded(path)
         assert "--trust" in raised.value.hint
     assert not mark.exists()
 
 
-def test_two_programs_of_one_name_are_refused(tmp_path: Path) -> None:
-    path = rewritten(exported(tmp_path), lambda program: None, copy="MODEL.json")
-    with pytest.raises(InferlensError, match="two parts of one name"):
-        opened(path)
-
-
-@pytest.mark.parametrize("part", ["net/data/constants/custom_obj_0", "net/data/aotinductor/model/x.so"])
-def test_pickled_objects_and_native_code_are_refused(tmp_path: Path, part: str) -> None:
-    path = exported(tmp_path)
-    with zipfile.ZipFile(path, "a") as archive:
-        archive.writestr(part, b"anything")
+@pytest.mark.parametrize("part", ["twin", "net/data/constants/custom_obj_0", "net/data/aotinductor/model/x.so", "bomb"])
+def test_pickled_objects_native_code_and_parts_of_one_name_are_refused(
+    program: Path, tmp_path: Path, part: str
+) -> None:
+    if part in ("twin", "bomb"):
+        rewritten(program, lambda content: None, *(["MODEL.json"] if part == "twin" else ["", Bomb(tmp_path / "mark")]))
+    else:
+        with zipfile.ZipFile(program, "a") as archive:
+            archive.writestr(part, b"anything")
     with pytest.raises(InferlensError, match="--trust"):
-        opened(path)
+        loaded(program)
+    assert not (tmp_path / "mark").exists()
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,11 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from inferlens.models.zoo import ZOO  # noqa: E402
-from inferlens.models.zoo.resnet34 import BasicBlock, resnet34  # noqa: E402
-
-IMAGES = torch.randn(2, 3, 224, 224, generator=torch.Generator().manual_seed(0))
+from inferlens.models.zoo.resnet34 import resnet34  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
-    torch.manual_seed(0)
     return resnet34().eval()
 
 
@@ -28,6 +25,7 @@ def convolution(channels_in: int, channels: int, size: int) -> int:
 
 
 def test_parameters_are_those_of_the_formula(model: nn.Module) -> None:
+    """Every convolution has a bias, and only the first block of stages two to four one in its shortcut."""
     expected = convolution(3, 64, 7) + 2 * 64
     width = 64
     for blocks, channels in ((3, 64), (4, 128), (6, 256), (3, 512)):
@@ -40,20 +38,14 @@ def test_parameters_are_those_of_the_formula(model: nn.Module) -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == expected
 
 
+@torch.no_grad()
 def test_stages_have_their_shapes(model: nn.Module) -> None:
-    shapes: list[tuple[int, ...]] = []
-    parts = [model.stem, *model.stages, model.pool, model.head]
-    hooks = [
-        part.register_forward_hook(lambda _part, _inputs, output: shapes.append(tuple(output.shape))) for part in parts
-    ]
-    with torch.no_grad():
-        model(IMAGES)
-    for hook in hooks:
-        hook.remove()
-    assert shapes == [
-        (2, 64, 56, 56), (2, 64, 56, 56), (2, 128, 28, 28), (2, 256, 14, 14), (2, 512, 7, 7), (2, 512, 3, 3), (2, 1000),
-    ]  # fmt: skip
-    assert model.head.in_features == 4608
+    x, shapes = torch.zeros(2, 3, 224, 224), []
+    for part in (model.stem, *model.stages, model.pool):
+        x = part(x)
+        shapes.append(tuple(x.shape[1:]))
+    assert shapes == [(64, 56, 56), (64, 56, 56), (128, 28, 28), (256, 14, 14), (512, 7, 7), (512, 3, 3)]
+    assert model.head(x.flatten(1)).shape == (2, 1000)
 
 
 def test_relu_comes_before_batch_norm(model: nn.Module) -> None:
@@ -70,33 +62,6 @@ def test_relu_comes_before_batch_norm(model: nn.Module) -> None:
             assert calls[node.args[0]] is nn.ReLU
             assert calls[node.args[0].args[0]] is nn.Conv2d
     assert normed == 1 + 2 * (3 + 4 + 6 + 3)
-
-
-def test_only_the_first_block_of_stages_two_to_four_has_a_shortcut_convolution(model: nn.Module) -> None:
-    for index, stage in enumerate(model.stages):
-        for place, block in enumerate(stage):
-            assert isinstance(block, BasicBlock)
-            if index == 0 or place:
-                assert isinstance(block.shortcut, nn.Identity)
-                continue
-            convolution, relu = block.shortcut
-            assert (convolution.kernel_size, convolution.stride) == ((3, 3), (2, 2))
-            assert isinstance(relu, nn.ReLU)
-
-
-def test_every_convolution_has_a_bias(model: nn.Module) -> None:
-    assert all(part.bias is not None for part in model.modules() if isinstance(part, nn.Conv2d))
-
-
-def test_it_scripts_traces_and_exports_to_the_same_outputs(model: nn.Module) -> None:
-    with torch.no_grad():
-        expected = model(IMAGES)
-        for other in (
-            torch.jit.script(model),
-            torch.jit.trace(model, (IMAGES,)),
-            torch.export.export(model, (IMAGES,)).module(),
-        ):
-            torch.testing.assert_close(other(IMAGES), expected)
 
 
 def test_the_zoo_names_factories_and_imports_no_torch() -> None:

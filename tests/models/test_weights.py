@@ -20,13 +20,15 @@ from torch import nn  # noqa: E402
 from inferlens.backends.base import TOLERANCES  # noqa: E402
 from inferlens.errors import InferlensError, MissingLibrary  # noqa: E402
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize  # noqa: E402
+from inferlens.models.zoo.resnet34 import resnet34  # noqa: E402
+from tests.models.loading import Bomb  # noqa: E402
 
 ROOT = Path(__file__).parent.parent.parent
 FACTOR = 1.02
 MARGIN = 5  # times the fp32 tolerance, that a layer changed by 2 % has to show
 SAMPLED = 12  # layers of the models that take long; all of them: benchmarks/sensitivity.py
-SMALL = ["alexnet", "mobilenet_v2", "resnet18", "resnet34", "convnext_atto"]
-LARGE = ["resnet50", "vit_b_16", "bert"]
+SMALL = ["alexnet", "mobilenet_v2", "convnext_atto"]
+LARGE = ["resnet34", "vit_b_16", "bert"]
 
 
 def build(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
@@ -37,8 +39,6 @@ def build(name: str) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
         return bert, (torch.randint(0, 30522, (1, 128), generator=source),)
     image = (torch.randn(1, 3, 224, 224, generator=source),)
     if name == "resnet34":
-        from inferlens.models.zoo.resnet34 import resnet34
-
         return resnet34(), image
     if name == "convnext_atto":
         return pytest.importorskip("timm").create_model(name), image
@@ -98,10 +98,11 @@ def test_rounding_stays_within_the_tolerances(zoo: tuple[str, nn.Module, tuple[t
     """Weights that show everything would be no use if they showed rounding, too."""
     _, module, example = zoo
     reference = module(*example)
-    for kind, precision in ((torch.float16, "fp16"), (torch.bfloat16, "bf16")):
+    limits = {torch.float64: TOLERANCES["fp32"] / 10, torch.float16: TOLERANCES["fp16"] / 2,
+              torch.bfloat16: TOLERANCES["bf16"] / 2}  # fmt: skip
+    for kind, limit in limits.items():
         inputs = [value.to(kind) if value.is_floating_point() else value for value in example]
-        outputs = copy.deepcopy(module).to(kind)(*inputs)
-        assert change(outputs, reference) < TOLERANCES[precision] / 2, precision
+        assert change(copy.deepcopy(module).to(kind)(*inputs), reference) < limit, kind
 
 
 @torch.no_grad()
@@ -131,10 +132,9 @@ def test_outputs_depend_on_the_inputs(zoo: tuple[str, nn.Module, tuple[torch.Ten
 
 def drawn(constructed: int) -> str:
     """Hashes of weights drawn from one seed, for modules that were constructed with another."""
-    from inferlens.models.zoo.resnet34 import resnet34
-
     torch.manual_seed(constructed)
-    modules = ((resnet34(), (1, 3, 224, 224)), (nn.TransformerEncoderLayer(64, 4), (32, 1, 64)))
+    convolutions = nn.Sequential(nn.Conv2d(3, 64, 7), nn.BatchNorm2d(64), nn.ReLU(), nn.Conv2d(64, 64, 3))
+    modules = ((convolutions, (1, 3, 64, 64)), (nn.TransformerEncoderLayer(64, 4), (32, 1, 64)))
     for module, shape in modules:
         randomize(module, (torch.ones(shape),), seed=3)
     return " ".join(fingerprint(module) for module, _ in modules)
@@ -176,16 +176,7 @@ def shared(seed: int = 0) -> Shared:
     return module
 
 
-def test_shared_parameters_stay_shared_and_are_scaled_once() -> None:
-    module = shared()
-    assert module.head.weight is module.embed.weight
-    assert parameter_count(module) == 50 * 16 + 16 * 16 + 16 + 12 + 16 + 1
-    assert 0.3 < float(module.embed(IDS).detach().square().mean().sqrt()) < 0.8
-    assert float(module.gamma.detach().abs().min()) >= 0.5
-    assert float(module.temperature.detach()) == 2.5
-
-
-def test_seeds_differ_and_the_global_state_is_left_alone() -> None:
+def test_shared_parameters_are_scaled_once_and_nothing_else_is_touched() -> None:
     torch.set_num_threads(2)
     torch.manual_seed(11)
     expected = torch.rand(4)
@@ -195,16 +186,14 @@ def test_seeds_differ_and_the_global_state_is_left_alone() -> None:
     assert torch.equal(torch.rand(4), expected)
     assert torch.get_num_threads() == 2
     torch.set_num_threads(1)
+    assert module.head.weight is module.embed.weight
+    assert parameter_count(module) == 50 * 16 + 16 * 16 + 16 + 12 + 16 + 1
+    assert 0.3 < float(module.embed(IDS).detach().square().mean().sqrt()) < 0.8
+    assert float(module.gamma.detach().abs().min()) >= 0.5
+    assert float(module.temperature.detach()) == 2.5
     assert fingerprint(module) == fingerprint(shared(0)) != fingerprint(shared(1))
     assert not module.training
     assert not any(part._forward_hooks for part in module.modules())
-
-
-def test_a_scripted_module_gets_weights_without_scaling() -> None:
-    module = torch.jit.script(nn.Sequential(nn.Linear(4, 4), nn.ReLU()))
-    before = fingerprint(module)
-    randomize(module, (torch.ones(1, 4),), seed=0)
-    assert fingerprint(module) != before
 
 
 def test_a_model_that_fails_says_so_and_keeps_no_hooks() -> None:
@@ -212,9 +201,6 @@ def test_a_model_that_fails_says_so_and_keeps_no_hooks() -> None:
     with pytest.raises(InferlensError, match="fails on its own inputs"):
         randomize(module, (torch.ones(1, 5),), seed=0)
     assert not module[0]._forward_hooks
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
 
 
 def small() -> nn.Module:
@@ -247,30 +233,25 @@ def test_a_missing_library_is_an_answer(tmp_path: Path, monkeypatch: pytest.Monk
         load_weights(small(), tmp_path / "weights.safetensors")
 
 
-def test_names_and_shapes_that_do_not_fit_are_listed_once_and_shortened(tmp_path: Path) -> None:
-    torch.save(nn.Sequential(nn.Conv2d(3, 4, 1), nn.Linear(2, 2), nn.Linear(2, 2)).state_dict(), tmp_path / "a.pth")
-    torch.save(nn.Sequential(nn.Conv2d(3, 4, 3)).state_dict(), tmp_path / "b.pth")
-    with pytest.raises(InferlensError) as other:
-        load_weights(nn.Sequential(nn.Conv2d(3, 4, 1)), tmp_path / "a.pth")
-    assert "unexpected: 1.weight, 1.bias, 2.weight and 1 more" in str(other.value)
-    with pytest.raises(InferlensError) as shape:
-        load_weights(small(), tmp_path / "b.pth")
-    assert "of another shape: 0.weight (4x3x3x3 instead of 4x3x1x1)" in str(shape.value)
-    assert "missing: 1.weight, 1.bias, 1.running_mean and 2 more" in str(shape.value)
-
-
-class Hostile:
-    def __init__(self, mark: Path) -> None:
-        self.mark = mark
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (Path.touch, (self.mark,))
+@pytest.mark.parametrize(
+    ("saved", "complaint"),
+    [
+        (nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Linear(2, 2)), "2.weight"),
+        (nn.Sequential(nn.Conv2d(3, 4, 1)), "1.running_mean"),
+        (nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), "size mismatch for 0.weight"),
+    ],
+)
+def test_names_and_shapes_that_do_not_fit_are_listed(tmp_path: Path, saved: nn.Module, complaint: str) -> None:
+    torch.save(saved.state_dict(), tmp_path / "a.pth")
+    with pytest.raises(InferlensError, match=complaint) as raised:
+        load_weights(small(), tmp_path / "a.pth")
+    assert len(str(raised.value)) < 600
 
 
 @pytest.mark.parametrize("write", ["torch", "legacy", "pickle"])
 def test_code_in_a_file_is_refused_and_not_run(tmp_path: Path, write: str) -> None:
     mark, file = tmp_path / "ran", tmp_path / "weights.pth"
-    content = {"0.weight": Hostile(mark)}
+    content = {"0.weight": Bomb(mark)}
     if write == "pickle":
         file.write_bytes(pickle.dumps(content))
     else:
@@ -282,38 +263,21 @@ def test_code_in_a_file_is_refused_and_not_run(tmp_path: Path, write: str) -> No
     assert mark.exists()  # so it was a weapon
 
 
-def foreign_files(folder: Path) -> Iterator[Path]:
+def test_foreign_and_broken_files_are_one_error_each(tmp_path: Path) -> None:
+    names = [f"absent{suffix}" for suffix in (".pth", ".safetensors", "")]
     for suffix in (".pth", ".pt", ".safetensors"):
         for name, content in (("empty", b""), ("text", b"hello"), ("zip", b"PK\x03\x04rest"), ("null", b"\0" * 64)):
-            file = folder / f"{name}{suffix}"
-            file.write_bytes(content)
-            yield file
-    whole = folder / "whole.pth"
-    torch.save(small().state_dict(), whole)
-    (folder / "cut.pth").write_bytes(whole.read_bytes()[:400])
-    yield folder / "cut.pth"
-    torch.save([torch.ones(2)], folder / "list.pth")
-    yield folder / "list.pth"
-    torch.save({"a": torch.ones(2), "lr": 0.1}, folder / "mixed.pth")
-    yield folder / "mixed.pth"
-    torch.jit.save(torch.jit.script(small()), folder / "script.pt")
-    yield folder / "script.pt"
-    torch.save(small(), folder / "module.pth")
-    yield folder / "module.pth"
-    yield folder / "absent.pth"
-    yield folder  # no suffix
-    (folder / "folder.pth").mkdir()
-    yield folder / "folder.pth"
-
-
-def test_foreign_and_broken_files_are_one_error_each(tmp_path: Path) -> None:
-    for file in foreign_files(tmp_path):
+            names.append(f"{name}{suffix}")
+            (tmp_path / names[-1]).write_bytes(content)
+    for index, content in enumerate(([torch.ones(2)], {"a": torch.ones(2), "lr": 0.1}, small(), small().state_dict())):
+        names.append(f"{index}.pth")
+        torch.save(content, tmp_path / names[-1])
+    (tmp_path / names[-1]).write_bytes((tmp_path / names[-1]).read_bytes()[:400])
+    (tmp_path / "folder.pth").mkdir()
+    for name in (*names, "folder.pth"):
         with pytest.raises(InferlensError) as caught:
-            load_weights(small(), file)
-        assert str(file) in str(caught.value)
-
-
-# --- names of weights ------------------------------------------------------------------------------------------------
+            load_weights(small(), tmp_path / name)
+        assert name in str(caught.value)
 
 
 def test_a_fingerprint_sees_names_types_shapes_and_bytes() -> None:

@@ -50,11 +50,11 @@ def named(model: Any, example_inputs: Any = None) -> Iterator[Named]:
             )
         yield Named([str(name) for name in model] if isinstance(model, (list, tuple)) else str(model))
         return
-    from inferlens.models.sources import live
+    from inferlens.models.sources import own_code
 
     with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
         path = Path(folder) / "module"
-        found = live.save(model, example_inputs, path)
+        found = own_code.save(model, example_inputs, path)
         yield Named(found.spec, [found], str(path))
 
 

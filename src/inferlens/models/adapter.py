@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from types import new_class
 from typing import TYPE_CHECKING, Any
 
@@ -27,12 +26,16 @@ class ByKeyword:
         exporters take them.
         """
         if not _is_all_in_its_class(module):
-            adapter: torch.nn.Module = _adapter_class()(module, tuple(names))
-            return adapter
+            return _calling(module, tuple(names), plain=True)
         kind = type(module)
-        told = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # by which libraries know it
-        body = {**told, "forward": _by_position(kind.forward, tuple(names)), NAMES: tuple(names)}
-        return _alike(module, new_class(kind.__name__, (kind,), exec_body=lambda own: own.update(body)))
+
+        def forward(self: torch.nn.Module, *values: torch.Tensor) -> Any:
+            """One call."""
+            return _plain(kind.forward(self, **dict(zip(names, values, strict=True))))
+
+        known_by = {"__module__": kind.__module__, "__qualname__": kind.__qualname__}  # by libraries
+        body = {**known_by, "forward": forward, NAMES: tuple(names)}
+        return _as(new_class(kind.__name__, (kind,), exec_body=lambda own: own.update(body)), module)
 
     @staticmethod
     def in_source(module: torch.nn.Module) -> tuple[torch.nn.Module, str]:
@@ -43,18 +46,17 @@ class ByKeyword:
         """
         names = getattr(type(module), NAMES, None)
         if names is not None:
-            own = _alike(module, type(module).__bases__[0])
+            own = _as(type(module).__bases__[0], module)
             return (own, "") if _in_order(own, names) == names else (_calling(own, names), "inner")
-        if isinstance(module, _adapter_class()):
-            return _calling(module.inner, module.names), ""
-        return module, ""
+        meta = getattr(module, "meta", {})
+        return (_calling(module.inner, meta[NAMES]) if NAMES in meta else module), ""
 
 
-def _alike(module: torch.nn.Module, kind: type) -> torch.nn.Module:
+def _as(kind: type, module: torch.nn.Module) -> torch.nn.Module:
     """``module`` as another class, with the same weights and submodules."""
-    twin: torch.nn.Module = object.__new__(kind)
-    twin.__dict__.update(module.__dict__)
-    return twin
+    made: torch.nn.Module = object.__new__(kind)
+    made.__dict__.update(module.__dict__)
+    return made
 
 
 def _in_order(module: torch.nn.Module, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -65,19 +67,22 @@ def _in_order(module: torch.nn.Module, names: tuple[str, ...]) -> tuple[str, ...
     return first if set(first) == set(names) else ()
 
 
-def _calling(inner: torch.nn.Module, names: tuple[str, ...]) -> torch.nn.Module:
+def _calling(inner: torch.nn.Module, names: tuple[str, ...], *, plain: bool = False) -> torch.nn.Module:
     """A module with source of its own that calls ``inner`` with arguments of these ``names``.
 
-    By position where that can be: hooks of TorchScript see nothing else.
+    By position where that can be: hooks of TorchScript see nothing else. ``plain`` as :func:`_plain`, which TorchScript
+    cannot read.
     """
     from torch import fx
 
     graph = fx.Graph()
     values = {name: graph.placeholder(name) for name in names}
-    ordered = _in_order(inner, names)
+    ordered = () if plain else _in_order(inner, names)
     arguments = tuple(values[name] for name in ordered)
-    graph.output(graph.call_module("inner", arguments, {} if ordered else values))
+    outputs = graph.call_module("inner", arguments, {} if ordered else values)
+    graph.output(graph.call_function(_plain, (outputs,)) if plain else outputs)
     made = fx.GraphModule({"inner": inner}, graph)
+    made.meta[NAMES] = names
     made.training = inner.training
     return made
 
@@ -94,36 +99,6 @@ def _is_all_in_its_class(module: torch.nn.Module) -> bool:
         and not module._forward_hooks
         and not module._forward_pre_hooks
     )
-
-
-def _by_position(own: Callable[..., Any], names: tuple[str, ...]) -> Callable[..., Any]:
-    """A method that calls ``own`` with its arguments by name."""
-
-    def forward(self: torch.nn.Module, *values: torch.Tensor) -> Any:
-        """One call."""
-        return _plain(own(self, **dict(zip(names, values, strict=True))))
-
-    return forward
-
-
-@cache
-def _adapter_class() -> Any:
-    """The module class, made when first needed, because its base comes from PyTorch."""
-    import torch
-
-    class Adapter(torch.nn.Module):  # type: ignore[misc]
-        """Calls ``inner`` with its arguments by name."""
-
-        def __init__(self, inner: torch.nn.Module, names: tuple[str, ...]) -> None:
-            super().__init__()
-            self.inner = inner
-            self.names = names
-
-        def forward(self, *values: torch.Tensor) -> Any:
-            """One call."""
-            return _plain(self.inner(**dict(zip(self.names, values, strict=True))))
-
-    return Adapter
 
 
 def _plain(outputs: Any) -> Any:

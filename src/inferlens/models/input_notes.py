@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import zipfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from inferlens.errors import InferlensError
-from inferlens.models.provenance import check_shapes
+from inferlens.models.provenance import shapes_fit
 from inferlens.models.sources.program_check import PLAIN
 from inferlens.spec.case import DTYPES, TensorSpec
 
@@ -42,11 +43,7 @@ def write(specs: tuple[TensorSpec, ...], floats: str) -> dict[str, str]:
     None for inputs that would be refused when they are read, such as names that hold line ends.
     """
     specs = tuple(msgspec.structs.replace(spec, dtype=floats) if "float" in spec.dtype else spec for spec in specs)
-    try:
-        check(specs)
-    except ValueError:
-        return {}
-    return {NAME: msgspec.json.encode(Note(specs)).decode()}
+    return {NAME: msgspec.json.encode(Note(specs)).decode()} if _can_be_fed(specs) else {}
 
 
 def read(path: Path) -> tuple[TensorSpec, ...]:
@@ -59,37 +56,26 @@ def read(path: Path) -> tuple[TensorSpec, ...]:
         notes = [entry for entry in archive.infolist() if PLACE.search(entry.filename)]
         if not notes:
             return ()
-        try:
-            if len(notes) > 1 or notes[0].file_size > LARGEST:
-                raise ValueError("there are several notes" if len(notes) > 1 else "the note is too long")
-            specs = msgspec.json.decode(archive.read(notes[0]), type=Note).inputs
-            check(specs)
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise InferlensError(
-                f"What {path} says of its inputs makes no sense: {error}.", hint="export it again"
-            ) from error
+        specs: tuple[TensorSpec, ...] = ()
+        if len(notes) == 1 and notes[0].file_size <= LARGEST:
+            with suppress(msgspec.DecodeError, ValueError, RecursionError):
+                specs = msgspec.json.decode(archive.read(notes[0]), type=Note).inputs
+    if not _can_be_fed(specs):
+        raise InferlensError(f"What {path} says of its inputs makes no sense.", hint="export it again")
     return specs
 
 
-def check(specs: tuple[TensorSpec, ...]) -> None:
-    """What the types of the fields do not say.
-
-    Raises:
-        ValueError: if these are no inputs that could be fed.
-    """
+def _can_be_fed(specs: tuple[TensorSpec, ...]) -> bool:
+    """What the types of the fields do not say of inputs."""
     names = {spec.name for spec in specs}
-    if not 0 < len(specs) <= MOST_INPUTS or len(names) < len(specs):
-        raise ValueError("it has no inputs, or too many, or two of one name")
-    if not all(0 < len(name) <= LONGEST_NAME and PLAIN.fullmatch(name) for name in names):
-        raise ValueError("an input's name is none")
-    check_shapes(specs)
-    if sum(math.prod(spec.profile[2]) + math.prod(spec.shape) for spec in specs) > 2 * MOST_ELEMENTS:
-        raise ValueError("its inputs are too large")
-    for spec in specs:
-        if spec.dtype not in DTYPES:
-            raise ValueError(f"its input '{spec.name}' has an unknown type")
-        if not _is_range(spec):
-            raise ValueError(f"the range of its input '{spec.name}' is empty, or not of its type")
+    return (
+        0 < len(specs) <= MOST_INPUTS
+        and len(names) == len(specs)
+        and all(0 < len(name) <= LONGEST_NAME and PLAIN.fullmatch(name) for name in names)
+        and shapes_fit(specs)
+        and sum(math.prod(spec.profile[2]) + math.prod(spec.shape) for spec in specs) <= 2 * MOST_ELEMENTS
+        and all(spec.dtype in DTYPES and _is_range(spec) for spec in specs)
+    )
 
 
 def _is_range(spec: TensorSpec) -> bool:

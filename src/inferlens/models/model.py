@@ -22,10 +22,7 @@ Array = NDArray[np.generic]
 
 
 class Origin(Struct, frozen=True, kw_only=True):
-    """What a compiled model was made from, and the precision that was in: enough to load that again.
-
-    ``inputs`` are those it was compiled for, with which both are fed; ``variant`` is that of the backend that did.
-    """
+    """What a compiled model was made from, enough to load that again: ``inputs`` are those that both are fed with."""
 
     spec: str
     format: Format
@@ -40,14 +37,14 @@ TRUST = "--trust, if you trust its author"
 
 
 class Problem(Struct, frozen=True):
-    """What stands against a model, in the words of an :class:`~inferlens.errors.InferlensError`."""
+    """What stands against a model: an error, as data."""
 
     what: str
     expected: str = ""
     hint: str = ""
 
     def refusal(self) -> Unsupported:
-        """The same as an error."""
+        """The error."""
         return Unsupported(self.what, expected=self.expected, hint=self.hint)
 
 
@@ -120,11 +117,4 @@ class Model:
     @property
     def facts(self) -> ModelFacts:
         """What records and files say of the model."""
-        return ModelFacts(
-            name=self.name,
-            inputs=self.inputs,
-            parameters=self.parameters,
-            weights=self.weights,
-            weights_sha256=self.weights_sha256,
-            source=self.source,
-        )
+        return ModelFacts(**{name: getattr(self, name) for name in ModelFacts.__struct_fields__})

@@ -108,7 +108,8 @@ def read(path: Path, content: bytes | None = None) -> Provenance | None:
         return None
     try:
         provenance = msgspec.json.decode(file.read_bytes(), type=Provenance)
-        check_shapes(provenance.inputs)
+        if not shapes_fit(provenance.inputs):
+            raise ValueError("the shapes of its inputs do not fit together")
     except (OSError, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise InferlensError(f"{file} does not tell what {path.name} is: {error}.", hint="build it again") from error
     if provenance.schema != SCHEMA:
@@ -124,16 +125,11 @@ def _hash(file: Path | bytes) -> str:
     return sha256(file) if isinstance(file, Path) else hashlib.sha256(file).hexdigest()
 
 
-def check_shapes(inputs: tuple[TensorSpec, ...]) -> None:
-    """What the types of the fields do not say.
-
-    Raises:
-        ValueError: if an input's shapes do not fit together, or nothing could be fed to it.
-    """
-    for spec in inputs:
-        least, best, most = spec.profile
-        ordered = len(least) == len(best) == len(most) == len(spec.shape) and all(
-            0 < low <= middle <= high for low, middle, high in zip(least, best, most, strict=True)
-        )
-        if not ordered or any(size < 1 for size in spec.shape):
-            raise ValueError(f"the shapes of its input '{spec.name}' do not fit together")
+def shapes_fit(inputs: tuple[TensorSpec, ...]) -> bool:
+    """Whether the shapes of each input fit together, and something could be fed to it."""
+    return all(
+        len({len(spec.shape), *map(len, spec.profile)}) == 1
+        and all(0 < low <= best <= high for low, best, high in zip(*spec.profile, strict=True))
+        and all(size > 0 for size in spec.shape)
+        for spec in inputs
+    )

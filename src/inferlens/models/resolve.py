@@ -11,14 +11,10 @@ from inferlens.errors import InferlensError, MissingLibrary, Unsupported, librar
 from inferlens.models.model import Model, ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.compiled import EngineFile, TorchTensorRtFile
-from inferlens.models.sources.factory import Factory
-from inferlens.models.sources.fake import Fake
 from inferlens.models.sources.files import SUFFIXES, TorchFile, is_plain_script
-from inferlens.models.sources.hub import Hub
-from inferlens.models.sources.libraries import Timm, Torchvision, Zoo
-from inferlens.models.sources.live import Live
+from inferlens.models.sources.libraries import Fake, Timm, Torchvision, Transformers, Zoo
 from inferlens.models.sources.onnx import OnnxFile
-from inferlens.models.sources.transformers import Transformers
+from inferlens.models.sources.own_code import Factory, Hub, Live
 from inferlens.spec.case import Case, TensorSpec, with_batch
 
 # A bare name is looked up in the sources that list their names, in this order.
@@ -31,7 +27,6 @@ BY_SUFFIX = {
     ".onnx": "onnx",
     **{suffix: kind.prefix for kind in (EngineFile, TorchTensorRtFile) for suffix in kind.suffixes},
 }
-IMAGE = TensorSpec("x", (1, 3, 224, 224))
 
 
 def find(name: str) -> ModelInfo:
@@ -52,52 +47,6 @@ def find(name: str) -> ModelInfo:
     else:
         found = _bare(name)
     return msgspec.structs.replace(found, asked=name)
-
-
-def runs_code(spec: str) -> bool:
-    """Whether loading the model of this full name runs code that is none of a library's."""
-    source = BY_PREFIX.get(spec.partition(":")[0])
-    return source is not None and source.runs_code
-
-
-def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
-    """Opens the model of ``case``, with its weights, its inputs and its batch size.
-
-    Args:
-        case: ``case.model`` is a full name, as in :attr:`ModelInfo.spec`.
-        trust: whether pickles that can run code may be opened.
-        live: where the parent process left a live module.
-
-    Raises:
-        InferlensError: if the model, its weights or the inputs asked for do not fit together.
-    """
-    prefix, _, name = case.model.partition(":")
-    source = BY_PREFIX.get(prefix)
-    if source is None:  # a name from a file, such as the origin of an engine
-        raise InferlensError(f"There is no source of models '{prefix}'.", expected=f"one of {', '.join(BY_PREFIX)}")
-    request = LoadRequest(seed=case.seed, weights=case.weights, trust=trust, live=live)
-    if source.format == "module":
-        library("torch", extra="torch").manual_seed(case.seed)
-    opened = source.open(name, request)
-    if opened.module is not None and opened.format == "module":  # stored programs are what they are
-        opened.module.eval().requires_grad_(False)
-    weights = _weights(opened, case)
-    inputs = _at_batch(opened, _inputs(opened, case.inputs), case)
-    _check_batch(opened, inputs)
-    _check_shapes(opened, inputs)
-    return Model(
-        spec=case.model,
-        name=name,
-        format=opened.format,
-        inputs=inputs,
-        module=opened.module,
-        path=opened.path,
-        example={} if case.inputs else opened.example,
-        weights=weights,
-        source=opened.source,
-        parameters=_parameters(opened),
-        weights_sha256=_fingerprint(opened),
-    )
 
 
 def _bare(name: str) -> ModelInfo:
@@ -123,16 +72,65 @@ def _bare(name: str) -> ModelInfo:
     )
 
 
+def runs_code(spec: str) -> bool:
+    """Whether loading the model of this full name runs code that is none of a library's."""
+    source = BY_PREFIX.get(spec.partition(":")[0])
+    return source is not None and source.runs_code
+
+
+def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
+    """Opens the model of ``case``, with its weights, its inputs and its batch size.
+
+    Args:
+        case: ``case.model`` is a full name, as in :attr:`ModelInfo.spec`.
+        trust: whether pickles that can run code may be opened.
+        live: where the parent process left a live module.
+
+    Raises:
+        InferlensError: if the model, its weights or the inputs asked for do not fit together.
+    """
+    from inferlens.models.weights import fingerprint, parameter_count
+
+    prefix, _, name = case.model.partition(":")
+    source = BY_PREFIX.get(prefix)
+    if source is None:  # a name from a file, such as the origin of an engine
+        raise InferlensError(f"There is no source of models '{prefix}'.", expected=f"one of {', '.join(BY_PREFIX)}")
+    request = LoadRequest(seed=case.seed, weights=case.weights, trust=trust, live=live)
+    if source.format == "module":
+        library("torch", extra="torch").manual_seed(case.seed)
+    opened = source.open(name, request)
+    module = opened.module
+    if module is not None and opened.format == "module":  # stored programs are what they are
+        module.eval().requires_grad_(False)
+    weights = _weights(opened, case)
+    inputs = _inputs(opened, case)
+    for spec in inputs:
+        _check_sizes(spec, opened)
+    of_file = opened.weights_sha256 or opened.source.rpartition(" ")[2]
+    return Model(
+        spec=case.model,
+        name=name,
+        format=opened.format,
+        inputs=inputs,
+        module=module,
+        path=opened.path,
+        example={} if case.inputs else opened.example,
+        weights=weights,
+        source=opened.source,
+        parameters=opened.parameters if module is None else parameter_count(module),
+        weights_sha256=of_file if module is None else fingerprint(module),
+    )
+
+
 def _weights(opened: Opened, case: Case) -> str:
     """Gives a fresh module its weights; says where they are from."""
-    from inferlens.models import inputs as input_arrays
-    from inferlens.models import weights
+    from inferlens.models.inputs import draw
+    from inferlens.models.weights import load_weights, randomize
 
-    if case.weights and opened.format != "module":
+    if case.weights and (opened.format != "module" or opened.module is None):
         raise InferlensError(f"{case.model} brings its own weights.", hint="leave out --weights")
-    if case.weights and Path(case.weights).suffix:
-        assert opened.module is not None
-        weights.load_weights(opened.module, Path(case.weights))
+    if case.weights and opened.module is not None and Path(case.weights).suffix:
+        load_weights(opened.module, Path(case.weights))
         return f"file {Path(case.weights).name}"
     if case.weights and (opened.fresh or not opened.named_weights):
         raise InferlensError(
@@ -143,41 +141,35 @@ def _weights(opened: Opened, case: Case) -> str:
     if opened.inputs:
         import torch
 
-        arrays = input_arrays.draw(opened.inputs, case.seed)
-        weights.randomize(opened.module, tuple(torch.from_numpy(array) for array in arrays.values()), case.seed)
+        arrays = draw(opened.inputs, case.seed)
+        randomize(opened.module, tuple(torch.from_numpy(array) for array in arrays.values()), case.seed)
     return f"random, seed {case.seed}"
 
 
-def _inputs(opened: Opened, asked: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
-    """The model's own inputs, with those asked for in their place."""
-    if not opened.inputs and opened.module is None and not asked:
-        raise InferlensError(
-            "Nothing beside the file tells what its inputs are.",
-            expected="an --input for each of them",
-            hint="--input x=1x3x224x224:float32",
-        )
+def _inputs(opened: Opened, case: Case) -> tuple[TensorSpec, ...]:
+    """The model's own inputs, with those asked for in their place, at the batch.
+
+    Those not asked for follow the model's own first input, whose batch they share.
+    """
     if not opened.inputs:
-        return asked or (_guess(opened),)
+        return with_batch(case.inputs or (_guess(opened),), case.batch)
     own = {spec.name: spec for spec in opened.inputs}
-    for spec in asked:
-        if spec.name not in own:
+    asked = {spec.name: spec for spec in case.inputs}
+    for name, spec in asked.items():
+        if name not in own:
             raise InferlensError(
-                f"The model has no input '{spec.name}'.",
+                f"The model has no input '{name}'.",
                 expected=f"one of {', '.join(own)}",
-                hint=suggestion(spec.name, own) or _option(opened.inputs[0]),
+                hint=suggestion(name, own) or _option(opened.inputs[0]),
             )
-        if spec.low is None and spec.dtype == own[spec.name].dtype:
-            spec = msgspec.structs.replace(spec, low=own[spec.name].low, high=own[spec.name].high)
-        own[spec.name] = spec
-    for spec in own.values():
+        if spec.low is None and spec.dtype == own[name].dtype:
+            asked[name] = msgspec.structs.replace(spec, low=own[name].low, high=own[name].high)
+    for spec in (own | asked).values():
         if 0 in spec.shape:
-            known = opened.shapes.get(spec.name) is not None
-            raise InferlensError(
-                f"The input '{spec.name}' has {'dimensions' if known else 'a shape'} that the model leaves open.",
-                expected="a size for each" if known else "its shape",
-                hint=_option(spec),
-            )
-    return tuple(own.values())
+            raise InferlensError(f"The input '{spec.name}' has a shape that the model leaves open.", hint=_option(spec))
+    at_batch = with_batch(tuple((own | asked).values()), case.batch)
+    others = {spec.name: spec for spec in with_batch(opened.inputs, case.batch)}
+    return tuple(spec if spec.name in asked else others[spec.name] for spec in at_batch)
 
 
 def _option(spec: TensorSpec) -> str:
@@ -186,124 +178,61 @@ def _option(spec: TensorSpec) -> str:
     return f"--input {shlex.quote(str(msgspec.structs.replace(spec, shape=sizes)))}"
 
 
-def _at_batch(opened: Opened, inputs: tuple[TensorSpec, ...], case: Case) -> tuple[TensorSpec, ...]:
-    """``inputs`` at the batch; those not asked for follow the model's own first input, whose size they share."""
-    asked = {spec.name for spec in case.inputs}
-    own = {spec.name: spec for spec in with_batch(opened.inputs, case.batch)}
-    return tuple(spec if spec.name in asked else own.get(spec.name, spec) for spec in with_batch(inputs, case.batch))
-
-
 def _guess(opened: Opened) -> TensorSpec:
     """An image, if the model takes one: most models whose inputs nobody tells do.
 
     Raises:
         InferlensError: if it does not.
     """
-    import torch
-
     from inferlens.models.examples import argument_names
 
-    assert opened.module is not None
-    spec = msgspec.structs.replace(IMAGE, name=argument_names(opened.module, 1)[0])
-    try:
-        with torch.inference_mode():
-            opened.module(torch.zeros(spec.shape))
-    except Exception as error:
-        raise InferlensError(
-            "What to feed this model is not known, and it takes no image of 1x3x224x224.",
-            expected="an --input for each of its arguments",
-            hint=_option(TensorSpec(spec.name, (1, 3, 32, 32))),
-        ) from error
-    return spec
+    image, why = TensorSpec("x", (1, 3, 224, 224)), None
+    if opened.module is not None:
+        import torch
+
+        image = msgspec.structs.replace(image, name=argument_names(opened.module, 1)[0])
+        try:
+            with torch.inference_mode():
+                opened.module(torch.zeros(image.shape))
+            return image
+        except Exception as error:
+            why = error
+    raise InferlensError(
+        "What to feed this model is not known.",
+        expected="an --input for each of its arguments",
+        hint=_option(msgspec.structs.replace(image, shape=(1, 3, 32, 32))),
+    ) from why
 
 
-def _check_batch(opened: Opened, inputs: tuple[TensorSpec, ...]) -> None:
-    """A model stored for one batch size runs at that alone.
-
-    Raises:
-        Unsupported: if the case asks for another.
-    """
-    own = opened.inputs[0].shape[0] if opened.inputs and opened.inputs[0].shape else None
-    if opened.fixed_batch and inputs[0].shape[0] != own:
-        raise Unsupported(
-            f"The file was stored for batch {own} alone, not for {inputs[0].shape[0]}.",
-            hint=f"--batch {own}, or a file stored with a dynamic batch",
-        )
-
-
-def _check_shapes(opened: Opened, inputs: tuple[TensorSpec, ...]) -> None:
-    """What a file fixes of its inputs' shapes and types is what it runs at.
+def _check_sizes(spec: TensorSpec, opened: Opened) -> None:
+    """What a file fixes of an input's sizes and type is what it runs at.
 
     Raises:
-        InferlensError: if the case asks for something else.
+        Unsupported: if the file was stored for other batches, or another range of sizes.
+        InferlensError: if it was stored for another shape or type.
     """
-    own = {spec.name: spec for spec in opened.inputs}
-    for spec in inputs:
-        if spec.name not in opened.shapes:
-            continue
-        shape = opened.shapes[spec.name]
-        if not _fits(spec, shape) or spec.dtype != own[spec.name].dtype:
-            wanted = f"{spec} with a range of sizes" if spec.dynamic else str(spec)
-            raise InferlensError(
-                f"The file does not take {wanted}.", expected=f"{spec.name}={_form(shape)}:{own[spec.name].dtype}"
-            )
-        _check_bounds(spec, opened.bounds.get(spec.name, ()))
-
-
-def _fits(spec: TensorSpec, shape: tuple[int | None, ...] | None) -> bool:
-    """Whether the sizes asked for are those of ``shape``, where it tells them."""
-    if shape is None:
-        return True
-    least, _, most = spec.profile
-    sizes = zip(least, spec.shape, most, shape, strict=False)
-    return len(spec.shape) == len(shape) and all(
-        fixed is None or low == size == high == fixed for low, size, high, fixed in sizes
-    )
-
-
-def _form(shape: tuple[int | None, ...] | None) -> str:
-    if shape is None:
-        return "SHAPE"
-    return "x".join("N" if size is None else str(size) for size in shape) or "scalar"
-
-
-def _check_bounds(spec: TensorSpec, bounds: tuple[tuple[int, int | None], ...]) -> None:
-    """The sizes asked for are in the range that the file was stored for.
-
-    Raises:
-        Unsupported: if one is not.
-    """
-    least, _, most = spec.profile
-    sizes = zip(least, most, bounds, strict=False)
-    if all(low <= a and (high is None or b <= high) for a, b, (low, high) in sizes):
+    if spec.name not in opened.sizes:
         return
-    near = tuple(
-        max(low, size if high is None else min(size, high))
-        for size, (low, high) in zip(spec.shape, bounds, strict=True)
+    takes, dtype = opened.sizes[spec.name], next(each.dtype for each in opened.inputs if each.name == spec.name)
+    least, _, most = spec.profile
+    form = "SHAPE" if takes is None else "x".join(_size(*size) for size in takes) or "scalar"
+    alike = spec.dtype == dtype and (takes is None or len(takes) == len(spec.shape))
+    wrong = [
+        (place, low == high)
+        for place, (a, b, (low, high)) in enumerate(zip(least, most, takes or (), strict=False))
+        if a < low or (high is not None and b > high)
+    ]
+    if alike and not wrong:
+        return
+    kind = Unsupported if alike and not any(fixed for place, fixed in wrong if place) else InferlensError
+    raise kind(
+        f"The file does not take {spec}{' with a range of sizes' * spec.dynamic}.",
+        expected=f"{spec.name}={form}:{dtype}",
+        hint="a batch and inputs that it was stored for, or a file stored for a dynamic batch",
     )
-    alike = near[1:] == spec.shape[1:]
-    within = f"--batch {near[0]}" if alike else _option(TensorSpec(spec.name, near, spec.dtype))
-    raise Unsupported(
-        f"{spec} is outside of the range that the file was stored for.",
-        expected=f"{spec.name}={'x'.join(_size_in(*bound) for bound in bounds)}",
-        hint=f"{within}, or a file stored for a wider range",
-    )
 
 
-def _size_in(low: int, high: int | None) -> str:
-    return str(low) if low == high else f"{low}..{'N' if high is None else high}"
-
-
-def _fingerprint(opened: Opened) -> str:
-    """What tells these weights from others."""
-    from inferlens.models import weights
-
-    if opened.weights_sha256:
-        return opened.weights_sha256
-    return weights.fingerprint(opened.module) if opened.module is not None else opened.source.rpartition(" ")[2]
-
-
-def _parameters(opened: Opened) -> int | None:
-    from inferlens.models import weights
-
-    return weights.parameter_count(opened.module) if opened.module is not None else opened.parameters
+def _size(low: int, high: int | None) -> str:
+    if high is None:
+        return "N" if low == 1 else f"{low}..N"
+    return str(low) if low == high else f"{low}..{high}"

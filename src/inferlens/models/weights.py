@@ -12,11 +12,10 @@ import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferlens.errors import InferlensError, MissingLibrary, library
+from inferlens.errors import InferlensError, library
 
 if TYPE_CHECKING:
     import torch
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
 CONV_BIAS = 0.5  # also what makes a convolution in front of a layer norm count, which a scale alone would not
 BIAS = 0.125
 BARE = 1.0  # parameters that are neither weights nor biases, such as position embeddings
-NORM_WEIGHT = (0.5, 1.5)
-RUNNING_MEAN = 0.5
-RUNNING_VAR = (0.5, 1.5)
+NORM_WEIGHT = (1.0, 0.5)  # centre and reach
+RUNNING_MEAN = (0.0, 0.5)
+RUNNING_VAR = (1.0, 0.5)
 CENTRING = 0.5  # how much of each filter's mean is taken away, because inputs behind a ReLU have a mean, too
 
 # What a layer adds to its output, as root mean square. Queries and keys get more: attention that weighs all tokens
@@ -38,9 +37,6 @@ CONV_OUTPUT = 1.0
 OUTPUT = 0.5
 LOGITS = 2.0
 _QUERY_OR_KEY = re.compile(r"(?:^|_)(?:q|k|qk|qkv|query|key|c_attn|wq|wk|wqkv)(?:_|$)", re.IGNORECASE)
-
-_WRAPPERS = ("state_dict", "model")
-_SHOWN = 3  # names of each kind in an error
 
 
 def randomize(module: torch.nn.Module, example: tuple[torch.Tensor, ...], seed: int) -> None:
@@ -52,12 +48,7 @@ def randomize(module: torch.nn.Module, example: tuple[torch.Tensor, ...], seed: 
     by powers of two, in one pass, and without the orthogonal start. A layer used twice is scaled at its first use.
 
     Drawing consists of exact sums and single rounded operations, and scaling by a power of two rounds nothing, so the
-    weights are the same bits for any number of threads, and practically on any machine. The global random state is left
-    as it is.
-
-    What cannot matter, whatever the weights: the scale of a layer without a bias that stands alone in front of a layer,
-    group or instance norm; an attention key's bias, which shifts a row of logits as a whole; rows of an embedding that
-    the inputs do not use; what no forward uses.
+    weights are the same bits for any number of threads. The global random state is left as it is.
 
     Args:
         module: on the CPU, in fp32; left in eval mode.
@@ -70,7 +61,9 @@ def randomize(module: torch.nn.Module, example: tuple[torch.Tensor, ...], seed: 
     import torch
 
     module.eval()
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), _one_thread():
+    threads = torch.get_num_threads()
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.set_num_threads(1)  # a sum shared by threads has other last bits for another number of them
         torch.manual_seed(seed)
         _draw(module)
         hooks = list(_scaling_hooks(module))
@@ -82,21 +75,9 @@ def randomize(module: torch.nn.Module, example: tuple[torch.Tensor, ...], seed: 
                 expected="a model that takes its inputs as positional arguments, on the CPU, in fp32",
             ) from error
         finally:
+            torch.set_num_threads(threads)
             for hook in hooks:
                 hook.remove()
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """One thread for the work inside: a sum shared by threads has other last bits for another number of them."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _draw(module: torch.nn.Module) -> None:
@@ -107,17 +88,15 @@ def _draw(module: torch.nn.Module) -> None:
                 drawn.add(id(parameter))
                 _draw_parameter(part, name, parameter)
         for name, buffer in part.named_buffers(recurse=False):
-            if name == "running_mean":
-                _draw_uniform(buffer, 0.0, RUNNING_MEAN)
-            elif name == "running_var":
-                _draw_uniform(buffer, *_middle(RUNNING_VAR))
+            if name in ("running_mean", "running_var"):
+                _draw_uniform(buffer, *(RUNNING_MEAN if name == "running_mean" else RUNNING_VAR))
 
 
 def _draw_parameter(part: torch.nn.Module, name: str, parameter: torch.Tensor) -> None:
     if "bias" in name:
         _draw_uniform(parameter, 0.0, CONV_BIAS if _is_convolution(part) else BIAS)
     elif parameter.ndim == 1:  # weights of norms, layer scales
-        _draw_uniform(parameter, *_middle(NORM_WEIGHT))
+        _draw_uniform(parameter, *NORM_WEIGHT)
     elif "weight" in name:
         fan_in = parameter[0].numel()
         # torch's own attention has queries, keys and values in one parameter, and no layer of it has a hook.
@@ -141,11 +120,6 @@ def _draw_uniform(tensor: torch.Tensor, middle: float, reach: float, centring: f
         mean = tensor.sum(over, keepdim=True, dtype=torch.float64) / tensor[0].numel()
         tensor.sub_((centring * mean).to(tensor.dtype))
     tensor.mul_(2 * reach).add_(middle)
-
-
-def _middle(bounds: tuple[float, float]) -> tuple[float, float]:
-    low, high = bounds
-    return (low + high) / 2, (high - low) / 2
 
 
 def _scaling_hooks(module: torch.nn.Module) -> Iterator[Any]:
@@ -220,24 +194,15 @@ def load_weights(module: torch.nn.Module, file: Path) -> None:
         InferlensError: if the file cannot be read, holds something else, or does not fit.
         MissingLibrary: for ``.safetensors`` without that library.
     """
-    state = _read_state(file)
-    own = module.state_dict()
+    state, own = _read_state(file), module.state_dict()
     try:
-        missing, unexpected = module.load_state_dict(state, strict=False)
+        module.load_state_dict(state)
     except Exception as error:
-        names = [name for name in own if name in state and state[name].shape != own[name].shape]
-        wrong = [f"{name} ({_shape(state[name])} instead of {_shape(own[name])})" for name in names]
-        complaints = [_listed("of another shape", wrong or [str(error).splitlines()[0]])]
-        complaints += [_listed("missing", [name for name in own if name not in state])]
-        complaints += [_listed("unexpected", [name for name in state if name not in own])]
-    else:
-        complaints = [_listed("missing", missing), _listed("unexpected", unexpected)]
-    if any(complaints):
         raise InferlensError(
-            f"The weights in {file} do not fit the model: {'; '.join(filter(None, complaints))}.",
+            f"The weights in {file} do not fit the model: {' '.join(str(error).split())[:300]}",
             expected=f"the {len(own)} tensors of this model, by name and shape",
             hint="the model these weights were saved from",
-        )
+        ) from error
 
 
 def _read_state(file: Path) -> Mapping[str, torch.Tensor]:
@@ -247,42 +212,24 @@ def _read_state(file: Path) -> Mapping[str, torch.Tensor]:
         raise InferlensError(f"{file} is not known as a file of weights.", expected=".pth, .pt or .safetensors")
     if not file.is_file():
         raise InferlensError(f"There is no file {file}.")
+    tensors = library("safetensors.torch", extra="models") if file.suffix == ".safetensors" else None
     try:
-        if file.suffix == ".safetensors":
-            state = library("safetensors.torch", extra="models").load_file(file)
-        else:
-            # weights_only: a pickle can hold code, and weights come from strangers.
-            state = torch.load(file, map_location="cpu", weights_only=True)
-    except MissingLibrary:
-        raise
+        # weights_only: a pickle can hold code, and weights come from strangers.
+        state = tensors.load_file(file) if tensors else torch.load(file, map_location="cpu", weights_only=True)
+        for wrapper in ("state_dict", "model"):
+            if isinstance(state, Mapping) and isinstance(state.get(wrapper), Mapping):
+                state = state[wrapper]
+        if not isinstance(state, Mapping) or not all(
+            isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()
+        ):
+            raise TypeError("it holds no state dict")
     except Exception as error:
         raise InferlensError(
             f"{file} cannot be read as weights: {type(error).__name__}.",
-            expected="a state dict of tensors only; files with Python objects or code are refused",
+            expected="tensors by name, plain or under 'state_dict' or 'model'; Python objects and code are refused",
             hint="save it again with torch.save(model.state_dict(), file)",
         ) from error
-    for wrapper in _WRAPPERS:
-        if isinstance(state, Mapping) and isinstance(state.get(wrapper), Mapping):
-            state = state[wrapper]
-    if not isinstance(state, Mapping) or not all(
-        isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in state.items()
-    ):
-        raise InferlensError(
-            f"{file} holds no state dict.",
-            expected="tensors by name, plain or under 'state_dict' or 'model'",
-            hint="save it again with torch.save(model.state_dict(), file)",
-        )
     return state
-
-
-def _shape(tensor: torch.Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "scalar"
-
-
-def _listed(kind: str, names: list[str]) -> str:
-    """``missing: a, b, c and 4 more``, or nothing for no names."""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return f"{kind}: {', '.join(names[:_SHOWN])}{more}" if names else ""
 
 
 def fingerprint(module: torch.nn.Module) -> str:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     import torch
 
 
+Sizes = tuple[tuple[int, int | None], ...]
+
+
 @dataclass(frozen=True)
 class LoadRequest:
     """How a model is to be opened.
@@ -32,6 +35,11 @@ class LoadRequest:
     trust: bool = False
     live: Path | None = None
 
+    @property
+    def named_weights(self) -> str | None:
+        """Weights asked for by name; those in a file are loaded into the module afterwards, whatever the source."""
+        return None if self.weights is None or Path(self.weights).suffix else self.weights
+
 
 @dataclass(frozen=True)
 class Opened:
@@ -39,10 +47,8 @@ class Opened:
 
     Attributes:
         inputs: the model's own inputs; empty if it does not know them.
-        shapes: what the inputs' shapes must be, by name, ``None`` where any size or any shape will do; empty if that is
-            not known.
-        bounds: the least and the most of each of their sizes, by name; the most is ``None`` where there is none.
-        fixed_batch: whether the model was stored for one batch size alone.
+        sizes: the least and the most of each size of an input, by its name; the most is ``None`` where there is none,
+            all are where any shape will do. What has no name here is not checked.
         fresh: whether its weights are the constructor's random ones, to be made healthy or replaced by a file's.
         parameters: number of parameters, where there is no module to ask.
         named_weights: whether it has the weights that were asked for by name.
@@ -56,9 +62,7 @@ class Opened:
     module: torch.nn.Module | None = None
     path: Path | None = None
     example: dict[str, Array] = field(default_factory=dict)
-    shapes: Mapping[str, tuple[int | None, ...] | None] = field(default_factory=dict)
-    bounds: dict[str, tuple[tuple[int, int | None], ...]] = field(default_factory=dict)
-    fixed_batch: bool = False
+    sizes: Mapping[str, Sizes | None] = field(default_factory=dict)
     fresh: bool = False
     parameters: int | None = None
     named_weights: bool = False
@@ -75,11 +79,7 @@ class Source(ABC):
     format: ClassVar[Format] = "module"
 
     def names(self) -> Sequence[str]:
-        """Every name it knows; empty if they cannot be listed.
-
-        Raises:
-            MissingLibrary: if the library behind it is not installed.
-        """
+        """Every name it knows; empty if they cannot be listed. May raise MissingLibrary."""
         return ()
 
     @abstractmethod

@@ -10,8 +10,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
-import msgspec
-
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import engine_header as plan_file
 from inferlens.models import provenance
@@ -21,7 +19,6 @@ from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.files import existing
 from inferlens.models.sources.onnx import OnnxFile
 from inferlens.record.files import sha256
-from inferlens.spec.case import TensorSpec
 
 
 class Compiled(Source):
@@ -34,17 +31,22 @@ class Compiled(Source):
     def find(self, name: str) -> ModelInfo:
         """See :class:`Source`."""
         path = existing(name)
-        return self.described(path, provenance.read(path))
-
-    def described(self, path: Path, made: Provenance | None) -> ModelInfo:
-        """What a file is found to be, by what was kept beside it."""
-        spec, danger = f"{self.prefix}:{path}", self.danger.format(path=path)
-        if made is None:
-            return ModelInfo(spec=spec, name=path.stem, format=self.format, batch=None, danger=danger)
+        made = provenance.read(path)
+        first = made.inputs[0].shape if made and made.inputs else ()
         return ModelInfo(
-            spec=spec, name=path.stem, format=self.format, batch=_batch(made.inputs), precision=made.case.precision,
-            origin=_origin(made), danger=danger,
-        )  # fmt: skip
+            spec=f"{self.prefix}:{path}",
+            name=path.stem,
+            format=self.format,
+            batch=first[0] if first else None,
+            precision=made.case.precision if made else "fp32",
+            origin=_origin(made) if made else None,
+            danger=self.danger.format(path=path),
+            problem=self.problem(path, made),
+        )
+
+    def problem(self, path: Path, made: Provenance | None) -> Problem | None:  # noqa: ARG002 - of some kinds none is known
+        """Why the file cannot run here, as far as its beginning tells without a GPU."""
+        return None
 
     def open(self, name: str, request: LoadRequest) -> Opened:
         """See :class:`Source`."""
@@ -55,13 +57,16 @@ class Compiled(Source):
         source = f"{self.title}, sha256 {made.file_sha256 if made else sha256(path)}"
         if made is None:
             return Opened(format=self.format, path=path, weights=f"in {path.name}", source=source)
-        shapes = _shapes(made)
-        first = shapes[made.inputs[0].name] if made.inputs else ()
         return Opened(
-            format=self.format, path=path, inputs=made.inputs, shapes=shapes,
-            fixed_batch=bool(first) and first[0] is not None, weights=made.model.weights,
-            weights_sha256=made.model.weights_sha256, parameters=made.model.parameters, source=source,
-        )  # fmt: skip
+            format=self.format,
+            path=path,
+            inputs=made.inputs,
+            sizes={spec.name: tuple(zip(spec.profile[0], spec.profile[2], strict=True)) for spec in made.inputs},
+            weights=made.model.weights,
+            weights_sha256=made.model.weights_sha256,
+            parameters=made.model.parameters,
+            source=source,
+        )
 
 
 class EngineFile(Compiled):
@@ -72,21 +77,20 @@ class EngineFile(Compiled):
     suffixes = (".engine", ".plan")
     title = "TensorRT engine"
 
-    def find(self, name: str) -> ModelInfo:
-        """See :class:`Source`; what is wrong with the file itself is known without a GPU."""
-        path = existing(name)
-        made = provenance.read(path)
-        found = self.described(path, made)
+    def problem(self, path: Path, made: Provenance | None) -> Problem | None:
+        """It is no plan, is cut short, or was built by another version."""
         try:
-            check_file(path, made)
+            header = plan_file.read_header(plan_file.start_of(path)[0]) if made else plan_file.whole(path, str(path))
+            library = plan_file.installed(header.variant) if header else None
+            if header and library:
+                plan_file.check_version(str(path), header, made, library)
         except Unsupported as error:
-            problem = Problem(error.what, error.expected, error.hint)
-            return msgspec.structs.replace(found, problem=problem)
+            return Problem(error.what, error.expected, error.hint)
         except OSError as error:
             raise InferlensError(
-                f"{name} cannot be read: {error.strerror}.", hint="a file that you may read"
+                f"{path} cannot be read: {error.strerror}.", hint="a file that you may read"
             ) from error
-        return found
+        return None
 
 
 class TorchTensorRtFile(Compiled):
@@ -99,18 +103,6 @@ class TorchTensorRtFile(Compiled):
     danger = "{path} is a compiled module, which can run code when it is opened."  # pickles and native code
 
 
-def check_file(path: Path, made: Provenance | None) -> None:
-    """Refuses an engine's file that cannot run with what is installed here, as far as its beginning tells.
-
-    Raises:
-        Unsupported: if it is no plan, is cut short, or was built by another version.
-    """
-    header = plan_file.read_header(plan_file.start_of(path)[0]) if made else plan_file.whole(path, str(path))
-    library = plan_file.installed(header.variant) if header else None
-    if header and library:
-        plan_file.check_version(str(path), header, made, library)
-
-
 def _origin(made: Provenance) -> Origin:
     """What it was made from. An ONNX file tells its own precision: a builder may have lowered it."""
     precision = made.case.precision
@@ -121,17 +113,3 @@ def _origin(made: Provenance) -> Origin:
         spec=made.case.model, format=made.format, precision=precision, weights=made.case.weights, seed=made.case.seed,
         inputs=made.inputs, variant=made.case.variant,
     )  # fmt: skip
-
-
-def _batch(inputs: tuple[TensorSpec, ...]) -> int | None:
-    return inputs[0].shape[0] if inputs and inputs[0].shape else None
-
-
-def _shapes(made: Provenance) -> dict[str, tuple[int | None, ...]]:
-    """Shapes of the inputs by name, ``None`` for sizes that have a range."""
-    return {
-        spec.name: tuple(
-            low if low == high else None for low, high in zip(spec.profile[0], spec.profile[2], strict=True)
-        )
-        for spec in made.inputs
-    }

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 Kind = Literal["torchscript", "exported", "pickle", "unknown"]
 SUFFIXES = (".pt", ".pth", ".pt2")
 AGAIN = "copy or export it again: it may be cut short, of another kind, or of another version"
-_HOLDS = "{path} holds {code}, which can run code when it is opened."
 FORMATS: dict[Kind, Format] = {"torchscript": "torchscript", "exported": "exported", "pickle": "module"}
 
 
@@ -63,13 +62,9 @@ class TorchFile(Source):
         """See :class:`Source`."""
         path = existing(name)
         library("torch", extra="torch")
+        self.find(name).check(request.trust)
         with broken_file(path), only_weights(not request.trust):
-            kind = kind_of(path)
-            if kind == "torchscript":
-                return _script(path)
-            if kind == "exported":
-                return _exported(path, request.trust)
-            return _pickled(path, request.trust)
+            return {"torchscript": _script, "exported": _exported}.get(kind_of(path), _pickled)(path)
 
 
 def _danger(path: Path, kind: Kind) -> str:
@@ -80,7 +75,7 @@ def _danger(path: Path, kind: Kind) -> str:
         return ""
     with broken_file(path):
         code = code_in(path)
-    return _HOLDS.format(path=path, code=code) if code else ""
+    return f"{path} holds {code}, which can run code when it is opened." if code else ""
 
 
 def existing(name: str) -> Path:
@@ -138,45 +133,35 @@ def broken_file(path: Path) -> Iterator[None]:
 def only_weights(forced: bool) -> Iterator[None]:
     """While it lasts, ``torch.load`` unpickles tensors alone, also where a library asks it to do more."""
     variable = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"
-    before = os.environ.get(variable)
-    if forced:
-        os.environ[variable] = "1"
+    before = {name: value for name, value in os.environ.items() if name == variable}
+    os.environ |= {variable: "1"} if forced else {}
     try:
         yield
     finally:
-        if forced:
-            os.environ.pop(variable)
-            if before is not None:
-                os.environ[variable] = before
+        os.environ.pop(variable, None)
+        os.environ |= before
 
 
 def _script(path: Path) -> Opened:
     import torch
 
-    inputs = input_notes.read(path)
-    module = torch.jit.load(str(path), map_location="cpu").eval()
     return Opened(
         format="torchscript",
-        module=module,
+        inputs=input_notes.read(path),
+        module=torch.jit.load(str(path), map_location="cpu").eval(),
         path=path,
-        inputs=inputs,
         weights=f"in {path.name}",
         source=f"TorchScript file, sha256 {sha256(path)}",
     )
 
 
-def _exported(path: Path, trust: bool) -> Opened:
+def _exported(path: Path) -> Opened:
     import torch
 
-    code = "" if trust else code_in(path)
-    if code:
-        raise InferlensError(_HOLDS.format(path=path, code=code), hint=TRUST)
     told = input_notes.read(path)
     try:
         program = torch.export.load(str(path))
     except pickle.UnpicklingError as error:
-        if trust:
-            raise
         raise InferlensError(
             f"{path} holds a pickle of more than tensors, or a broken one, which can run code when it is opened.",
             expected="an exported program that is data alone",
@@ -189,20 +174,16 @@ def _exported(path: Path, trust: bool) -> Opened:
         raise InferlensError(f"{path} does not say what its inputs are.", hint="export it with positional tensors")
     if told:
         specs = _named(specs, told, path)
-    sizes = _sizes(program)
+    nodes = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
     return Opened(
         format="exported",
         module=program.module(check_guards=False),  # guards are text in the file, and would be run as Python
         path=path,
         inputs=specs,
-        shapes={
-            spec.name: tuple(size if isinstance(size, int) else None for size in shape)
-            for spec, shape in zip(specs, sizes, strict=True)
+        sizes={
+            spec.name: tuple(_bounds(program, size) for size in nodes[name].shape)
+            for spec, name in zip(specs, names, strict=True)
         },
-        bounds={
-            spec.name: tuple(_bounds(program, size) for size in shape) for spec, shape in zip(specs, sizes, strict=True)
-        },
-        fixed_batch=bool(sizes[0]) and isinstance(sizes[0][0], int),
         weights=f"in {path.name}",
         source=f"exported program, sha256 {sha256(path)}",
     )
@@ -222,12 +203,6 @@ def _named(specs: tuple[TensorSpec, ...], told: tuple[TensorSpec, ...], path: Pa
     )
 
 
-def _sizes(program: torch.export.ExportedProgram) -> list[tuple[Any, ...]]:
-    """The sizes of each input: whole numbers, or symbols where they were exported as dynamic."""
-    nodes = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
-    return [tuple(nodes[name].shape) for name in program.graph_signature.user_inputs]
-
-
 def _bounds(program: torch.export.ExportedProgram, size: Any) -> tuple[int, int | None]:
     """The least and the most that a size may be; PyTorch writes 2 as the least of what may be 0 or 1 too."""
     if isinstance(size, int):
@@ -239,27 +214,12 @@ def _bounds(program: torch.export.ExportedProgram, size: Any) -> tuple[int, int 
     return least if least is not None and least > 2 else 1, most
 
 
-def _pickled(path: Path, trust: bool) -> Opened:
+def _pickled(path: Path) -> Opened:
     import torch
 
-    if not trust:
-        with only_weights(True):
-            try:
-                torch.load(path, map_location="cpu", weights_only=True)
-            except Exception as error:
-                raise InferlensError(
-                    f"{path} is a pickle, which can run code when it is opened.",
-                    expected="TorchScript or an exported program",
-                    hint=TRUST,
-                ) from error
-        raise _state_dict(path)
     module: Any = torch.load(path, map_location="cpu", weights_only=False)
     if not isinstance(module, torch.nn.Module):
-        raise _state_dict(path)
+        raise InferlensError(
+            f"{path} holds weights, not a model.", expected="a model", hint=f"a model by name with --weights {path}"
+        )
     return with_example(module, None, weights=f"in {path.name}", source=f"pickled module, sha256 {sha256(path)}")
-
-
-def _state_dict(path: Path) -> InferlensError:
-    return InferlensError(
-        f"{path} holds weights, not a model.", expected="a model", hint=f"a model by name with --weights {path}"
-    )

@@ -1,20 +1,30 @@
-"""Models of libraries by name: ``torchvision:``, ``timm:`` and our own, ``inferlens:``. Nothing is fetched."""
+"""Models of libraries by name, ours among them. Nothing is fetched: weights by name are those already here."""
 
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import inferlens
-from inferlens.errors import InferlensError, library
+from inferlens.errors import InferlensError, library, suggestion
+from inferlens.models.adapter import ByKeyword
+from inferlens.models.model import ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.zoo import ZOO
 from inferlens.spec.case import TensorSpec
 
+IMAGE = TensorSpec("x", (1, 3, 224, 224))
 CLIPS = {"r3d_18": 112, "mc3_18": 112, "r2plus1d_18": 112}  # frames of these video models are this wide, of others 224
+TOKENS = 128
+# Checkpoints of Transformers whose configuration is their type's default one.
+DEFAULTS = {
+    "bert-base-uncased": "bert", "distilbert-base-uncased": "distilbert", "google/vit-base-patch16-224": "vit",
+    "openai-community/gpt2": "gpt2", "openai/clip-vit-base-patch32": "clip",
+}  # fmt: skip
 
 
 class Torchvision(Source):
@@ -31,9 +41,9 @@ class Torchvision(Source):
         """See :class:`Source`."""
         torchvision = library("torchvision", extra="models")
         builder = torchvision.models.get_model_builder(name)
-        arguments: dict[str, Any] = {"weights": _cached(torchvision, name, request.weights)}
-        parameters = inspect.signature(builder).parameters
-        if "weights_backbone" in parameters:
+        weights = _cached(torchvision, name, request.named_weights) if request.named_weights else None
+        arguments: dict[str, Any] = {"weights": weights}
+        if "weights_backbone" in inspect.signature(builder).parameters:
             arguments["weights_backbone"] = None
         if name == "inception_v3" or name == "googlenet":  # their own init takes a minute, and warns
             arguments |= {"init_weights": False, "transform_input": False}
@@ -41,9 +51,9 @@ class Torchvision(Source):
             format="module",
             module=builder(**arguments),
             inputs=_image_inputs(torchvision, name),
-            fresh=arguments["weights"] is None,
-            named_weights=arguments["weights"] is not None,
-            weights=str(arguments["weights"] or ""),
+            fresh=weights is None,
+            named_weights=weights is not None,
+            weights=str(weights or ""),
             source=f"torchvision {torchvision.__version__}",
         )
 
@@ -60,20 +70,63 @@ class Timm(Source):
 
     def open(self, name: str, request: LoadRequest) -> Opened:
         """See :class:`Source`."""
-        if request.weights and not Path(request.weights).suffix:
-            raise InferlensError(
-                f"timm would fetch the weights '{request.weights}' from the network.", hint="--weights with a file"
-            )
+        _refuse_names(request, "timm")
         timm = library("timm", extra="models")
         module = timm.create_model(name, pretrained=False)
-        shape = tuple(module.pretrained_cfg.get("input_size", (3, 224, 224)))
-        return Opened(
-            format="module",
-            module=module,
-            inputs=(TensorSpec("x", (1, *shape)),),
-            fresh=True,
-            source=f"timm {timm.__version__}",
-        )
+        inputs = (TensorSpec("x", (1, *module.pretrained_cfg.get("input_size", IMAGE.shape[1:]))),)
+        return Opened(format="module", module=module, inputs=inputs, fresh=True, source=f"timm {timm.__version__}")
+
+
+class Transformers(Source):
+    """Models of Hugging Face Transformers, built from a configuration, offline.
+
+    A name is a model type (``bert``), a folder with a ``config.json``, or a checkpoint whose configuration is in the
+    local cache. A checkpoint's size cannot be guessed from its name, so one that is not here is refused.
+    """
+
+    prefix = "transformers"
+
+    def names(self) -> Sequence[str]:
+        """See :class:`Source`."""
+        _transformers()
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+        return [*CONFIG_MAPPING_NAMES, *DEFAULTS]
+
+    def find(self, name: str) -> ModelInfo:
+        """See :class:`Source`."""
+        try:
+            if name not in self.names() and not Path(name, "config.json").exists():
+                self._config(name)
+        except OSError:
+            raise InferlensError(
+                f"transformers has no model type '{name}', and no checkpoint of that name is on this machine.",
+                expected="a model type such as bert, a folder with a config.json, or a checkpoint in the local cache",
+                hint=suggestion(name, self.names()) or "transformers:bert",
+            ) from None
+        return ModelInfo(spec=f"{self.prefix}:{name}", name=Path(name).name, format="module")
+
+    def open(self, name: str, request: LoadRequest) -> Opened:
+        """See :class:`Source`."""
+        _refuse_names(request, "transformers")
+        transformers, config = _transformers(), self._config(name)
+        try:
+            module = transformers.AutoModel.from_config(config)
+        except ValueError as error:
+            raise InferlensError(f"transformers cannot build '{name}': {str(error).splitlines()[0][:200]}.") from error
+        inputs = _model_inputs(module, config)
+        module = ByKeyword.of(module, [spec.name for spec in inputs])
+        source = f"transformers {transformers.__version__}"
+        return Opened(format="module", module=module, inputs=inputs, fresh=True, source=source)
+
+    def _config(self, name: str) -> Any:
+        """The configuration; caches off, so that a model can be traced and exported."""
+        configs, name = _transformers().AutoConfig, DEFAULTS.get(name, name)
+        known = name in self.names()
+        config = configs.for_model(name) if known else configs.from_pretrained(name, local_files_only=True)
+        if hasattr(config, "use_cache"):
+            config.use_cache = False
+        return config
 
 
 class Zoo(Source):
@@ -89,24 +142,42 @@ class Zoo(Source):
         """See :class:`Source`."""
         module, _, factory = ZOO[name].partition(":")
         library("torch", extra="torch")
-        built = getattr(import_module(module), factory)()
-        inputs = (TensorSpec("x", (1, 3, 224, 224)),)
-        source = f"inferlens {inferlens.__version__}"
-        return Opened(format="module", module=built, inputs=inputs, fresh=True, source=source)
+        built, source = getattr(import_module(module), factory)(), f"inferlens {inferlens.__version__}"
+        return Opened(format="module", module=built, inputs=(IMAGE,), fresh=True, source=source)
 
 
-def _cached(torchvision: Any, name: str, wanted: str | None) -> Any:
-    """The weights of that name, if torch's hub folder has their file: nothing is fetched."""
+class Fake(Source):
+    """No model at all, for backends that compute nothing: any name, one input."""
+
+    prefix = "fake"
+    format = "fake"
+
+    def find(self, name: str) -> ModelInfo:
+        """See :class:`Source`."""
+        return ModelInfo(spec=f"fake:{name}", name=name or "fake", format="fake")
+
+    def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - nothing is opened
+        """See :class:`Source`."""
+        return Opened(format="fake", inputs=(TensorSpec("x", (1, 3, 8, 8)),), weights="none")
+
+
+def _refuse_names(request: LoadRequest, library: str) -> None:
+    if request.named_weights:
+        raise InferlensError(
+            f"{library} would fetch the weights '{request.named_weights}' from the network.",
+            hint="--weights with a file",
+        )
+
+
+def _cached(torchvision: Any, name: str, wanted: str) -> Any:
+    """The weights of that name, if torch's hub folder has their file."""
     import torch
 
-    if wanted is None or Path(wanted).suffix:  # a file is loaded afterwards, whatever the source
-        return None
     known = torchvision.models.get_model_weights(name)
-    try:
-        weights = known[wanted]
-    except KeyError:
+    if wanted not in known.__members__:
         names = ", ".join(weight.name for weight in known)
-        raise InferlensError(f"{name} has no weights '{wanted}'.", expected=f"DEFAULT, {names}, or a file") from None
+        raise InferlensError(f"{name} has no weights '{wanted}'.", expected=f"DEFAULT, {names}, or a file")
+    weights = known[wanted]
     file = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
     if not file.exists():
         raise InferlensError(
@@ -122,10 +193,50 @@ def _image_inputs(torchvision: Any, name: str) -> tuple[TensorSpec, ...]:
         width = CLIPS.get(name, 224)
         return (TensorSpec("x", (1, 3, 16, width, width)),)
     if ".optical_flow" in module:
-        return (TensorSpec("image1", (1, 3, 224, 224)), TensorSpec("image2", (1, 3, 224, 224)))
-    if ".detection" in module or ".segmentation" in module:
-        width = 320 if ".detection" in module else 520
-        return (TensorSpec("images" if ".detection" in module else "x", (1, 3, width, width)),)
+        return (TensorSpec("image1", IMAGE.shape), TensorSpec("image2", IMAGE.shape))
+    if ".detection" in module:
+        return (TensorSpec("images", (1, 3, 320, 320)),)
+    if ".segmentation" in module:
+        return (TensorSpec("x", (1, 3, 520, 520)),)
     transform = torchvision.models.get_model_weights(name).DEFAULT.transforms
     width = 224 if name.startswith("vit_") else getattr(transform, "keywords", {}).get("crop_size", 224)
     return (TensorSpec("x", (1, 3, width, width)),)
+
+
+def _transformers() -> Any:
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    library("torch", extra="torch")  # transformers imports without it, and then builds nothing
+    return library("transformers", extra="models")
+
+
+def _model_inputs(module: Any, config: Any) -> tuple[TensorSpec, ...]:
+    """Inputs of a model of Transformers by what its main input is called.
+
+    Raises:
+        InferlensError: for a main input of a kind not known here.
+    """
+    specs: list[TensorSpec] = []
+    main = module.main_input_name
+    text, vision = getattr(config, "text_config", config), getattr(config, "vision_config", config)
+    if main == "input_ids":
+        length = min(TOKENS, getattr(text, "max_position_embeddings", None) or TOKENS)
+        specs.append(TensorSpec("input_ids", (1, length), "int64", 0, text.vocab_size))
+        specs.append(TensorSpec("attention_mask", (1, length), "int64", 1, 2))
+    if main == "pixel_values" or hasattr(config, "vision_config"):
+        size = getattr(vision, "image_size", 224)
+        height, width = size if isinstance(size, (list, tuple)) else (size, size)
+        specs.append(TensorSpec("pixel_values", (1, getattr(vision, "num_channels", 3), height, width)))
+    if main == "input_values":
+        specs.append(TensorSpec("input_values", (1, 16_000)))
+    if main == "input_features" and hasattr(config, "num_mel_bins"):
+        frames = 2 * getattr(config, "max_source_positions", 1500)
+        specs.append(TensorSpec("input_features", (1, config.num_mel_bins, frames)))
+    if not specs:
+        raise InferlensError(
+            f"What to feed the input '{main}' of this model is not known.",
+            hint="a factory that returns module and inputs",
+        )
+    if getattr(config, "is_encoder_decoder", False):
+        specs.append(TensorSpec("decoder_input_ids", (1, 32), "int64", 0, config.vocab_size))
+    return tuple(specs)

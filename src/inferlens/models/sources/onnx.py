@@ -42,16 +42,14 @@ class OnnxFile(Source):
         path = existing(name)
         model = onnx_graph(path)
         graph = _inputs(model, path)
-        first, _ = next(iter(graph.values()))
         return Opened(
             format="onnx",
             path=path,
             inputs=tuple(_spec(name, shape, dtype) for name, (shape, dtype) in graph.items()),
-            shapes={
-                name: None if shape is None else tuple(size or None for size in shape)
+            sizes={
+                name: None if shape is None else tuple((size or 1, size or None) for size in shape)
                 for name, (shape, _) in graph.items()
             },
-            fixed_batch=bool(first and first[0]),
             parameters=sum(math.prod(tensor.dims) for tensor in model.graph.initializer if tensor.data_type in FLOATS),
             weights=f"in {path.name}",
             source=f"ONNX file, sha256 {sha256(path, *_weight_files(path, model))}",
@@ -74,10 +72,7 @@ def onnx_graph(path: Path) -> Any:
 
 
 def own_weight_file(path: Path) -> Path | None:
-    """The file beside ``path``, named after it, that its graph keeps weights in; ``None`` if there is none.
-
-    What cannot be read has none either.
-    """
+    """The file beside ``path``, named after it, that its graph keeps weights in; ``None`` if there is none."""
     beside = path.with_name(f"{path.name}.data")
     if not (path.is_file() and beside.is_file()):
         return None
@@ -136,10 +131,7 @@ def _shape_and_type(value: Any) -> tuple[Shape | None, str]:
 
 
 def _spec(name: str, shape: Shape | None, dtype: str) -> TensorSpec:
-    """The first dimension is 1 where it is free; others that are free stay 0, which asks for ``--input``.
-
-    So does an input of any shape: it has a first dimension, and a free one.
-    """
-    if shape is None:
+    """The first dimension is 1 where it is free; others that are free stay 0, which asks for ``--input``."""
+    if shape is None:  # so does any shape
         return TensorSpec(name, (1, 0), dtype)
     return TensorSpec(name, (shape[0] or 1, *shape[1:]) if shape else (), dtype)

@@ -43,7 +43,7 @@ class Parts:
 
 @dataclass
 class Sum:
-    """What one module has done so far."""
+    """What one module has done so far: the fields of a :class:`ModuleWork`."""
 
     kind: str = ""
     calls: int = 0
@@ -51,8 +51,8 @@ class Sum:
     weights: int = 0
     inputs: int = 0
     outputs: int = 0
-    returned: int = 0
     sources: Counter[str] = field(default_factory=Counter)
+    returned: int = 0
     operators: Counter[str] = field(default_factory=Counter)
 
 
@@ -74,7 +74,7 @@ class Made:
     left: Parts = field(default_factory=Parts)
 
 
-class Ledger:
+class ByteCounter:
     """Adds up operators as they come.
 
     Args:
@@ -121,21 +121,7 @@ class Ledger:
     def work(self, note: str) -> Work:
         """All of it."""
         return Work(
-            modules=tuple(
-                ModuleWork(
-                    module=path,
-                    kind=each.kind,
-                    calls=each.calls,
-                    flops=each.flops,
-                    weights=each.weights,
-                    inputs=each.inputs,
-                    outputs=each.outputs,
-                    sources=dict(each.sources),
-                    returned=each.returned,
-                    operators=dict(each.operators),
-                )
-                for path, each in self._sums.items()
-            ),
+            modules=tuple(ModuleWork(module=path, **vars(each)) for path, each in self._sums.items()),
             uncovered=dict(self._uncovered),
             note=note,
         )

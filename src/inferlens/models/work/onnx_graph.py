@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inferlens.models.work.byte_counter import Call, Ledger, Seen
+from inferlens.models.work.byte_counter import ByteCounter, Call, Seen
 from inferlens.record.work import Work
 from inferlens.spec.case import TensorSpec
 
@@ -53,35 +53,33 @@ class Graph:
     known: dict[str, Known]
     roots: dict[str, str] = field(default_factory=dict)
 
-    def seen(self, name: str) -> Seen | None:
-        """A tensor as an operator sees it; ``None`` if its shape is not known."""
-        root = self.roots.get(name, name)
-        mine, whole = self.known.get(name), self.known.get(root)
-        if mine is None or whole is None:
-            return None
-        all_ = whole.elements * whole.size
-        return Seen(root, name, min(mine.elements * whole.size, all_), all_)
+    def seen(self, *names: str) -> list[Seen]:
+        """Tensors as an operator sees them, but for those whose shapes are not known."""
+        found = []
+        for name in names:
+            root = self.roots.get(name, name)
+            if name in self.known and root in self.known:
+                whole = self.known[root].elements * self.known[root].size
+                found.append(Seen(root, name, min(self.known[name].elements * self.known[root].size, whole), whole))
+        return found
 
 
 def count_onnx(
     path: Path, inputs: tuple[TensorSpec, ...], element: int, modules: Mapping[str, tuple[str, ...]]
 ) -> Work:
-    """The work of one call of the graph in ``path``.
+    """The work of one call of the graph in ``path``. Raises whatever ONNX raises.
 
     Args:
         path: an ONNX file.
         inputs: their shapes are put in where the graph leaves them open.
         element: bytes of an element that is float32 in the graph.
         modules: of a tensor's name, the paths of the modules whose operator makes it; of several the first has it all.
-
-    Raises:
-        Exception: whatever ONNX raises for a graph that it cannot read.
     """
     import onnx
 
     loaded = inferred(path, inputs)
     graph = Graph(tensors(loaded, element))
-    ledger = Ledger(spec.name for spec in inputs)
+    counted = ByteCounter(spec.name for spec in inputs)
     calls: dict[str, Call] = {}
     for node in loaded.graph.node:
         if node.op_type in CONSTANTS or not any(node.output):
@@ -91,20 +89,15 @@ def count_onnx(
             continue
         origin = (modules.get(node.output[0]) or ("",))[0]
         if origin not in calls:
-            calls[origin] = ledger.begin(origin, "")
-        writes = [each for name in node.output if (each := graph.seen(name))]
-        ledger.operator(calls[origin], node.op_type, flops(node, graph), reads_of(node, graph), writes)
-    ledger.returned(each for value in loaded.graph.output if (each := graph.seen(value.name)))
-    return ledger.work(f"counted from the shapes that ONNX {onnx.__version__} infers")
-
-
-def reads_of(node: Any, graph: Graph) -> list[Seen]:
-    """The tensors that a node reads; of a table the rows that are asked for."""
-    seen = [graph.seen(name) for name in node.input]
-    first, made = seen[0] if seen else None, graph.seen(node.output[0])
-    if node.op_type in PICKING and first and made:
-        seen[0] = Seen(first.storage, (first.part, node.output[0]), min(first.bytes, made.bytes), first.whole)
-    return [each for each in seen if each]
+            calls[origin] = counted.begin(origin, "")
+        reads, writes = graph.seen(*node.input), graph.seen(*node.output)
+        if node.op_type in PICKING and graph.seen(node.input[0]) and writes:
+            first = reads[0]
+            part = (first.part, node.output[0])
+            reads[0] = Seen(first.storage, part, min(first.bytes, writes[0].bytes), first.whole)
+        counted.operator(calls[origin], node.op_type, flops(node, graph), reads, writes)
+    counted.returned(graph.seen(*(value.name for value in loaded.graph.output)))
+    return counted.work(f"counted from the shapes that ONNX {onnx.__version__} infers")
 
 
 def flops(node: Any, graph: Graph) -> float | None:

@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from inferlens.models.work import operators
-from inferlens.models.work.byte_counter import Call, Ledger, Seen
+from inferlens.models.work.byte_counter import ByteCounter, Call, Seen
 from inferlens.record.work import Work
 from inferlens.spec.case import TensorSpec
 
@@ -29,8 +29,7 @@ def count_module(module: Any, inputs: tuple[TensorSpec, ...], element: int) -> W
         inputs: its arguments, by position.
         element: bytes of an element that is float32 in the module.
 
-    Raises:
-        Exception: whatever the module raises; also if what it does depends on values, which there are none of.
+    Raises whatever the module raises; also if what it does depends on values, which there are none of.
     """
     import torch
     from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode
@@ -43,12 +42,12 @@ def count_module(module: Any, inputs: tuple[TensorSpec, ...], element: int) -> W
         entered.enter_context(torch.no_grad())
         entered.enter_context(fake)
         feed = tuple(torch.empty(spec.shape, dtype=_dtype(spec)) for spec in inputs)
-        counter = Counter(Ledger(_storage(tensor) for tensor in feed), element)
+        counter = Counter(ByteCounter(_storage(tensor) for tensor in feed), element)
         with counter.counting(copied):
             result = called(copied, feed, counter)
-        counter.returned(result)
+        counter.bytes_.returned(map(counter.seen, _tensors(result)))
     version = torch.__version__.partition("+")[0]
-    return counter.ledger.work(f"counted from shapes, by the formulas of torch.utils.flop_counter of PyTorch {version}")
+    return counter.bytes_.work(f"counted from shapes, by the formulas of torch.utils.flop_counter of PyTorch {version}")
 
 
 def called(module: Any, feed: tuple[Any, ...], counter: Counter) -> Any:
@@ -102,10 +101,10 @@ def taken_apart() -> Iterator[None]:
 
 
 class Counter:
-    """Knows which module is being called, and tells the ledger of every operator."""
+    """Knows which module is being called, and counts every operator to it."""
 
-    def __init__(self, ledger: Ledger, element: int) -> None:
-        self.ledger = ledger
+    def __init__(self, bytes_: ByteCounter, element: int) -> None:
+        self.bytes_ = bytes_
         self._element = element
         self._open: list[Call] = []
         self._calls: dict[str, Call] = {}
@@ -117,7 +116,7 @@ class Counter:
         from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
         if tells_modules(module):
-            self._open.append(self.ledger.begin("", type(module).__name__))
+            self._open.append(self.bytes_.begin("", type(module).__name__))
             with _mode(self._operator):
                 yield
             return
@@ -125,7 +124,7 @@ class Counter:
 
         def entering(part: Any, _: Any) -> None:
             if id(part) in paths:
-                self._open.append(self.ledger.begin(*paths[id(part)]))
+                self._open.append(self.bytes_.begin(*paths[id(part)]))
 
         def leaving(part: Any, *_: Any) -> None:
             if id(part) in paths:
@@ -146,16 +145,12 @@ class Counter:
     def within(self, path: str, kind: str, call: str) -> Iterator[None]:
         """Counts what is called inside to a call of the module at ``path``; ``call`` tells its calls apart."""
         if path and call not in self._calls:
-            self._calls[call] = self.ledger.begin(path, kind)
+            self._calls[call] = self.bytes_.begin(path, kind)
         self._open.append(self._calls.get(call, self._open[0]))
         try:
             yield
         finally:
             self._open.pop()
-
-    def returned(self, result: Any) -> None:
-        """The model's outputs."""
-        self.ledger.returned(map(self._seen, _tensors(result)))
 
     def _operator(self, operator: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
         read, made = _tensors((arguments, named)), _tensors(result)
@@ -165,23 +160,23 @@ class Counter:
         if not written or operators.is_view(operator):
             return
         short = operator._overloadpacket.__name__
-        seen, writes = list(map(self._seen, read)), list(map(self._seen, written))
+        seen, writes = list(map(self.seen, read)), list(map(self.seen, written))
         if short in operators.PICKING and seen:
-            bytes_ = operators.picked(short, arguments, seen[0].bytes, sum(each.bytes for each in writes))
-            seen[0] = self._some(seen[0], bytes_)
+            most = operators.picked(short, arguments, seen[0].bytes, sum(each.bytes for each in writes))
+            seen[0] = self._some(seen[0], most)
         if short in operators.PLACING:
             size = seen[0].bytes // max(read[0].numel(), 1)
             writes = [self._some(seen[0], size * read[-1].numel())]
         if short in operators.OVERWRITING | operators.PLACING:
             seen = seen[1:]
         count = operators.flops(operator, arguments, named, result)
-        self.ledger.operator(self._open[-1], operators.name_of(operator), count, seen, writes)
+        self.bytes_.operator(self._open[-1], operators.name_of(operator), count, seen, writes)
 
-    def _some(self, of: Seen, bytes_: int) -> Seen:
+    def _some(self, of: Seen, size: int) -> Seen:
         """So many bytes of a tensor, nobody knows which."""
-        return Seen(of.storage, (of.part, len(self._kept)), min(bytes_, of.bytes), of.whole)
+        return Seen(of.storage, (of.part, len(self._kept)), min(size, of.bytes), of.whole)
 
-    def _seen(self, tensor: Any) -> Seen:
+    def seen(self, tensor: Any) -> Seen:
         """What a tensor looks at; what is repeated along a dimension is there once."""
         import torch
 

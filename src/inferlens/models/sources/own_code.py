@@ -1,0 +1,205 @@
+"""Models that the user's own code makes: factories, entry points of hub repositories, and live modules.
+
+A live module is written to a file by the parent process and opened from it in the worker; the file is our own and
+lives as long as the run. cloudpickle takes classes of ``__main__`` and of notebooks along.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import io
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from inferlens.errors import InferlensError, library, suggestion
+from inferlens.models.examples import format_of, named_tensors, with_example
+from inferlens.models.model import ModelInfo
+from inferlens.models.sources.base import LoadRequest, Opened, Source
+
+
+class Factory(Source):
+    """``package.module:factory``, importable from the working directory too.
+
+    The factory returns an ``nn.Module``, or a module and its example inputs.
+    """
+
+    prefix = "factory"
+    runs_code = True
+
+    def find(self, name: str) -> ModelInfo:
+        """See :class:`Source`."""
+        module, _, factory = name.partition(":")
+        _here()
+        try:
+            known = importlib.util.find_spec(module) is not None
+        except (ImportError, ValueError):
+            known = False
+        if not known or not factory:
+            raise InferlensError(
+                f"'{name}' is neither a model of a known source nor an importable factory.",
+                expected="torchvision:, timm:, transformers:, hub: or inferlens:NAME, or package.module:factory",
+                hint="torchvision:resnet18",
+            )
+        return ModelInfo(spec=f"factory:{name}", name=factory, format="module", batch=None)
+
+    def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - the factory makes its own weights
+        """See :class:`Source`."""
+        path, _, attribute = name.partition(":")
+        _here()
+        module = import_module(path)
+        if not hasattr(module, attribute):
+            raise InferlensError(
+                f"{path} has no '{attribute}'.",
+                expected="a function or class in it that makes an nn.Module",
+                hint=suggestion(attribute, dir(module)),
+            )
+        made: Any = getattr(module, attribute)()
+        built, example = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+        return with_example(_module(built, name), example, weights=f"made by {name}, seeded", source=name)
+
+
+class Hub(Source):
+    """``hub:REPO:NAME``: an entry point of a PyTorch hub repository, a local folder or one in the hub's cache.
+
+    Running its code is what the user asks for by naming it.
+    """
+
+    prefix = "hub"
+    runs_code = True
+
+    def find(self, name: str) -> ModelInfo:
+        """See :class:`Source`."""
+        _, entry = _repository(name)
+        return ModelInfo(spec=f"hub:{name}", name=entry, format="module")
+
+    def open(self, name: str, request: LoadRequest) -> Opened:  # noqa: ARG002 - a file of weights is loaded afterwards
+        """See :class:`Source`."""
+        import torch
+
+        folder, entry = _repository(name)
+        known = _hubconf(folder)
+        if not callable(known.get(entry)):
+            entries = [each for each, value in known.items() if callable(value) and not each.startswith("_")]
+            raise InferlensError(
+                f"{folder} has no '{entry}'.", expected=f"one of {', '.join(entries)}", hint=suggestion(entry, entries)
+            )
+        arguments = _without_weights(known[entry])
+        module = torch.hub.load(str(folder), entry, source="local", **arguments)
+        source = f"hub folder {folder.name}"
+        return Opened(format="module", module=_module(module, name), fresh=bool(arguments), source=source)
+
+
+class Live(Source):
+    """The module that the parent process has in hand."""
+
+    prefix = "live"
+
+    def find(self, name: str) -> ModelInfo:
+        """See :class:`Source`; a live module is handed over, never looked up."""
+        raise InferlensError(
+            f"'live:{name}' cannot be looked up by name.",
+            expected="a module of a running program",
+            hint="inferlens.bench(module, example_inputs) in Python",
+        )
+
+    def open(self, name: str, request: LoadRequest) -> Opened:
+        """See :class:`Source`."""
+        import cloudpickle
+        import torch
+
+        assert request.live
+        module, example = cloudpickle.loads(request.live.read_bytes())
+        if isinstance(module, bytes):
+            module = torch.jit.load(io.BytesIO(module))
+        return with_example(module, example, weights="as handed over", source=f"live {name}")
+
+
+def save(module: Any, example: Any, path: Path) -> ModelInfo:
+    """Writes a live module and its example inputs to ``path``.
+
+    Raises:
+        InferlensError: if it is no module, or cannot be written, or the example inputs are missing or of another form.
+    """
+    torch, cloudpickle = library("torch", extra="torch"), library("cloudpickle", extra="torch")
+    if not isinstance(module, torch.nn.Module):
+        raise InferlensError(f"A model cannot be a {type(module).__name__}.", expected="a name, a file or an nn.Module")
+    if example is None:
+        raise InferlensError("A live module needs example inputs.", hint="inferlens.bench(module, example_inputs)")
+    tensors = named_tensors(module, example)
+    format, script = format_of(module), io.BytesIO()
+    try:
+        if format == "torchscript":  # which no pickle takes
+            torch.jit.save(module, script)
+        path.write_bytes(cloudpickle.dumps((script.getvalue() or module, example)))
+    except Exception as error:  # whatever a module's members raise when pickled
+        raise InferlensError(
+            f"The module cannot be sent to another process: {type(error).__name__}: {error}.",
+            hint="a factory: inferlens.bench('package.module:factory')",
+        ) from error
+    first = next(iter(tensors.values()))
+    batch = int(first.shape[0]) if first.dim() else None
+    name = getattr(module, "original_name", type(module).__name__)
+    return ModelInfo(spec=f"live:{name}", name=name, format=format, batch=batch)
+
+
+def _here() -> None:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def _module(made: Any, name: str) -> Any:
+    import torch
+
+    if not isinstance(made, torch.nn.Module):
+        raise InferlensError(
+            f"{name} gives a {type(made).__name__}.", expected="an nn.Module, or (nn.Module, example inputs)"
+        )
+    return made
+
+
+def _repository(name: str) -> tuple[Path, str]:
+    """Folder and entry point of ``REPO:NAME``.
+
+    Raises:
+        InferlensError: if it has another form, or the repository would have to be fetched.
+    """
+    repository, _, entry = name.rpartition(":")
+    if not repository or not entry:
+        raise InferlensError(f"'hub:{name}' names no model of a repository.", expected="hub:REPO:NAME")
+    torch = library("torch", extra="torch")
+    owner_and_name, _, branch = repository.partition(":")
+    pattern = owner_and_name.replace("/", "_") + f"_{branch or '*'}"
+    for folder in (Path(repository), *sorted(Path(torch.hub.get_dir()).glob(pattern))):
+        if (folder / "hubconf.py").exists():
+            return folder, entry
+    raise InferlensError(
+        f"The hub repository '{repository}' is not on this machine, and nothing is fetched from the network.",
+        expected="a folder with a hubconf.py, or a repository in the hub's cache",
+        hint=f"torch.hub.load('{repository}', ...) once where there is a network",
+    )
+
+
+def _without_weights(entry: Any) -> dict[str, Any]:
+    """Arguments that keep the entry point from fetching weights, as far as it takes such arguments."""
+    parameters = inspect.signature(entry).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    if "weights" in parameters:
+        return {"weights": None}
+    return {"pretrained": False} if "pretrained" in parameters or takes_any else {}
+
+
+def _hubconf(folder: Path) -> dict[str, Any]:
+    sys.path.insert(0, str(folder))
+    try:
+        spec = importlib.util.spec_from_file_location("hubconf", folder / "hubconf.py")
+        assert spec
+        assert spec.loader
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(folder))
+    return vars(module)
