@@ -91,10 +91,10 @@ def _file(made: Profile) -> list[str]:
         steps = (
             lambda: render(layers.document(cases)),
             lambda: render(modules.document(groups(loaded))),
-            lambda: perfetto.render(perfetto.every_level(loaded)),
+            lambda: perfetto.render(loaded),
         )
         seconds = [f"{taken:.3f}" for taken in (write, read, *map(_least, steps))]
-        traces = [perfetto.render(cases, compressed=compressed) for compressed in (False, True)]
+        traces = [perfetto.render(loaded, compressed=compressed)[0] for compressed in (False, True)]
         size = len(layer_profile.encode(made))
         return [f"{size / 1e6:.1f}", *seconds, *(f"{len(trace) / 1e6:.1f}" for trace in traces)]
 

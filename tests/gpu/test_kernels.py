@@ -20,7 +20,7 @@ from inferlens.backends.base import Preparation, Runner  # noqa: E402
 from inferlens.backends.profiling import kernel_runs  # noqa: E402
 from inferlens.backends.profiling.traced_runs import trace_runs  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
-from inferlens.record.kernel_profile import Kernels  # noqa: E402
+from inferlens.record.layer_profile import Kernels  # noqa: E402
 from inferlens.spec.case import TensorSpec  # noqa: E402
 from inferlens.trace import occupancy  # noqa: E402
 from tests.backends import small  # noqa: E402

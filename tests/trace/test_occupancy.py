@@ -6,7 +6,7 @@ from math import prod
 
 import pytest
 
-from inferlens.record.kernel_profile import GpuLimits
+from inferlens.record.layer_profile import GpuLimits
 from inferlens.trace.occupancy import achieved, blocks_that_fit, theoretical
 from tests.backends.profiling.kernel_samples import H200, NAMES, runs
 

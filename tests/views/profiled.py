@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from inferlens.record.layer_profile import Level, Profile
+from inferlens.record.layer_profile import Profile
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.views.profiled import kernels, layers, modules, roofline
-from inferlens.views.profiled.cases import ProfiledCase, groups, of_level
+from inferlens.views.profiled.cases import groups, of_level
 from inferlens.views.table import Document, render
 from tests.analysis.profile.samples import unprofiled
 
@@ -23,10 +23,6 @@ def loaded(*profiles: Profile, median: float | None = 6e-3, **fields: Any) -> Lo
     """Profiles beside records whose latency has that median, if there are any."""
     records = {each.id: msgspec.structs.replace(unprofiled(each, median), **fields) for each in profiles if median}
     return LoadedProfiles(profiles=list(profiles), records=records)
-
-
-def cases(*profiles: Profile, level: Level | None = None, median: float | None = 6e-3) -> list[ProfiledCase]:
-    return of_level(loaded(*profiles, median=median), level)
 
 
 def document(table: str, found: LoadedProfiles, **options: Any) -> Document:

@@ -6,15 +6,14 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.backends.profiling.traced_runs import GPU_CLOCK
-from inferlens.record.kernel_profile import Kernel, Kernels
-from inferlens.record.layer_profile import Layer, Profile
-from inferlens.views.profiled.cases import groups
-from inferlens.views.profiled.module_columns import columns
+from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
+from inferlens.views.profiled.cases import groups, of_level
+from inferlens.views.profiled.modules import columns
 from tests.analysis.profile.kernel_profiles import made, of_kernels, traced
-from tests.analysis.profile.samples import eager, fused, profile
+from tests.analysis.profile.samples import profile
 from tests.backends.profiling.kernel_samples import ENGINE
 from tests.views import profiled
-from tests.views.profiled import cases, loaded, row
+from tests.views.profiled import loaded, row
 from tests.views.samples import case
 
 RUNS = 20
@@ -29,22 +28,21 @@ def kernel(ms: float, *paths: str, stream: int = 7) -> Kernel:
     return Kernel(name="k", modules=paths, times=(ms / 1000,) * RUNS, stream=stream)
 
 
-def of_layers(label: str, *layers: tuple[float, str | None], clock: str = EVENTS, outside: float = 2e-3) -> Profile:
+def of_layers(label: str, *layers: tuple[float, str | None], clock: str = EVENTS) -> Profile:
     """A profile of layers of so many ms each, of a module or of none that is known."""
     parts = [
         Layer(name=path or "?", modules=() if path is None else (path,), times=(ms / 1000,) * RUNS)
         for ms, path in layers
     ]
-    of = profile(case(label, device="cuda", precision="fp16"), parts, outside=outside, timed="GPU")
+    of = profile(case(label, device="cuda", precision="fp16"), parts, outside=2e-3, timed="GPU")
     return replace(of, layers=replace(of.layers, clock=clock))
 
 
-def eager_kernels(label: str = "pytorch", scale: float = 1.0, **fields) -> Profile:
+def eager_kernels(label: str = "pytorch", scale: float = 1.0, unknown: float = 0.0) -> Profile:
     """3.5 ms of kernels, times ``scale``, and ``unknown`` ms that are of no known module."""
-    unknown = fields.pop("unknown", 0.0)
     each = [kernel(1 * scale, "conv1"), kernel(2 * scale, "layer1.0"), kernel(0.5 * scale, "layer1.1")]
     each += [kernel(unknown)] if unknown else []
-    return of_kernels(label, made(*each, **{"idle": 6e-3, **fields}))
+    return of_kernels(label, made(*each, idle=6e-3))
 
 
 PYTORCH = of_layers("pytorch", (10, "conv1"), (20, "layer1.0"))
@@ -55,9 +53,6 @@ TRACED = eager_kernels("torch_compile", 0.5)
 NOTHING = of_kernels("pytorch", Kernels(kernels=(), whole=(1e-3,) * RUNS, busy=(0.0,) * RUNS, launches=0))
 
 
-# Columns of kernels
-
-
 def test_shares_are_of_all_kernels_and_not_of_the_idle_run():
     text = drawn(eager_kernels(unknown=0.5), depth=1)
     assert "20 runs · kernel times, as shares of all kernels · unfolded 1 of 2 deep" in text
@@ -65,28 +60,19 @@ def test_shares_are_of_all_kernels_and_not_of_the_idle_run():
     assert row(text, "conv1") == ["1.00", "25", "%"]
     assert row(text, "layer1 +2") == ["2.50", "62.5", "%"]
     assert row(text, "not attributed") == ["0.500", "12.5", "%"]
-    assert not [name for name in ("whole run", "in no layer", "GPU busy") if name in text]
-
-
-def test_how_much_of_an_unprofiled_call_the_gpu_works():
-    of = eager_kernels(unknown=0.5)
-    (samples,) = [one.unprofiled for one in cases(of, median=8e-3)]
-    middle = sorted(samples)[len(samples) // 2]
-    share = f"{4e-3 / middle:.1%}".replace("%", " %")
-    assert f"the GPU works 4.00 of {middle * 1e3:.2f} ms ({share}) with pytorch fp16." in drawn(of)
-    assert row(drawn(of), "unprofiled call") == [f"{middle * 1e3:.2f}"]
-    assert "GPU works" not in drawn(of, median=None)
+    assert row(text, "unprofiled call")
+    assert "the GPU works 4.00 of " in text
+    assert "GPU works" not in drawn(eager_kernels(), median=None)
+    assert row(drawn(NOTHING), "all kernels") == ["0"]
 
 
 def test_kernels_side_by_side_have_shares_of_their_sum():
     both = of_kernels("pytorch", made(kernel(1, "a", stream=1), kernel(3, "b", stream=2), busy=3e-3))
     text = drawn(both)
     assert row(text, "all kernels") == ["4.00", "100", "%"]
-    assert row(text, "a") == ["1.00", "25", "%"]
-    assert row(text, "b") == ["3.00", "75", "%"]
-    assert row(text, "GPU busy") == ["3.00"]
-    same = profiled.drawn("kernels", both)
-    assert (row(same, "all kernels")[0], row(same, "GPU busy")[0]) == ("4,000", "3,000")
+    assert (row(text, "a"), row(text, "b")) == (["1.00", "25", "%"], ["3.00", "75", "%"])
+    (tree,) = profiled.data("modules", both)["models"]
+    assert tree["columns"][0]["busy"]["typical"] == pytest.approx(3e-3)
     broken = replace(both, kernels=replace(both.kernels, busy=(1.0,)))
     assert "GPU" not in drawn(broken).split("unfolded")[1], "how long it was busy is not known"
 
@@ -114,13 +100,6 @@ def test_every_format_says_what_shares_are_of():
         assert sum(float(line["share"]) for line in mine if line["depth"] == "1") == pytest.approx(1)
 
 
-def test_no_kernels_at_all():
-    assert row(drawn(NOTHING), "all kernels") == ["0"]
-
-
-# Which level
-
-
 def levels(*profiles: Profile, level=None) -> list[str]:
     """The level of the profile of each column, and what its shares are of."""
     (group,) = groups(loaded(*profiles))
@@ -128,49 +107,34 @@ def levels(*profiles: Profile, level=None) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("profiles", "shown"),
+    ("level", "profiles", "shown"),
     [
-        ([PYTORCH], ["layer of run"]),
-        ([PYTORCH, eager_kernels()], ["kernel of kernels"]),
-        ([PYTORCH, eager_kernels(), TENSORRT], ["layer of run"] * 2),
-        ([eager_kernels(), TENSORRT], ["layer of run", "kernel of kernels"]),
-        ([PYTORCH, eager_kernels(), TENSORRT, eager_kernels("tensorrt", 0.2)], ["kernel of kernels"] * 2),
-        ([PYTORCH, eager_kernels(unknown=0.3)], ["kernel of kernels"]),
-        ([PYTORCH, eager_kernels(unknown=0.5)], ["layer of run"]),
+        (None, [PYTORCH], ["layer of run"]),
+        (None, [PYTORCH, eager_kernels()], ["kernel of kernels"]),
+        (None, [PYTORCH, eager_kernels(), TENSORRT], ["layer of run"] * 2),
+        (None, [eager_kernels(), TENSORRT], ["layer of run", "kernel of kernels"]),
+        (None, [PYTORCH, eager_kernels(), TENSORRT, eager_kernels("tensorrt", 0.2)], ["kernel of kernels"] * 2),
+        (None, [PYTORCH, eager_kernels(unknown=0.3)], ["kernel of kernels"]),
+        (None, [PYTORCH, eager_kernels(unknown=0.5)], ["layer of run"]),
         # Kernels that are not traced: the layers, where these are kernels too.
-        ([PYTORCH, eager_kernels(), COMPILED, UNTRACED], ["kernel of kernels", "layer of kernels"]),
-        ([PYTORCH, eager_kernels(), COMPILED], ["kernel of kernels", "layer of kernels"]),
-        ([PYTORCH, eager_kernels(), COMPILED, TRACED], ["kernel of kernels"] * 2),
-        ([PYTORCH, eager_kernels(), UNTRACED], ["layer of run", "kernel of kernels"]),
-        ([PYTORCH, COMPILED], ["layer of run"] * 2),
-        ([COMPILED], ["layer of kernels"]),
-        ([eager_kernels(), UNTRACED], ["kernel of kernels"] * 2),
+        (None, [PYTORCH, eager_kernels(), COMPILED, UNTRACED], ["kernel of kernels", "layer of kernels"]),
+        (None, [PYTORCH, eager_kernels(), COMPILED, TRACED], ["kernel of kernels"] * 2),
+        (None, [PYTORCH, eager_kernels(), UNTRACED], ["layer of run", "kernel of kernels"]),
+        (None, [PYTORCH, COMPILED], ["layer of run"] * 2),
+        (None, [COMPILED], ["layer of kernels"]),
+        (None, [eager_kernels(), UNTRACED], ["kernel of kernels"] * 2),
+        ("layer", [PYTORCH, eager_kernels(), TENSORRT, COMPILED, UNTRACED], ["layer of run"] * 3),
+        (
+            "kernel",
+            [PYTORCH, eager_kernels(), TENSORRT, COMPILED, UNTRACED],
+            ["kernel of kernels", "layer of kernels"],
+        ),
+        ("layer", [eager_kernels(), UNTRACED], []),
+        ("kernel", [UNTRACED], ["kernel of kernels"]),
     ],
 )
-def test_the_level_that_is_shown(profiles, shown):
-    assert levels(*profiles) == shown
-
-
-@pytest.mark.parametrize(
-    ("level", "shown"),
-    [("layer", ["layer of run"] * 3), ("kernel", ["kernel of kernels", "layer of kernels"])],
-)
-def test_a_level_that_is_asked_for_is_shown_alone(level, shown):
-    assert levels(PYTORCH, eager_kernels(), TENSORRT, COMPILED, UNTRACED, level=level) == shown
-    assert levels(eager_kernels(), UNTRACED, level="layer") == []
-    assert levels(UNTRACED, level="kernel") == ["kernel of kernels"]
-
-
-def test_the_other_level_is_named():
-    both = [PYTORCH, eager_kernels()]
-    assert "--level layer shows the layers of pytorch fp16." in drawn(*both)
-    assert "--level kernel shows the kernels of pytorch fp16." in drawn(*both, TENSORRT)
-    assert "--level layer" not in drawn(eager_kernels())
-    assert "--level" not in drawn(eager())
-    text = drawn(*both, COMPILED, UNTRACED)
-    assert row(text, "all kernels") == ["3.50", "100", "%", "1.50", "100", "%"]
-    assert row(text, "conv1") == ["1.00", "28.6", "%", "0.500", "★", "33.3", "%"]
-    assert "fp16 kernels" not in text, "all are of kernels"
+def test_the_level_that_is_shown(level, profiles, shown):
+    assert levels(*profiles, level=level) == shown
 
 
 def test_a_case_without_the_level_says_so():
@@ -178,7 +142,6 @@ def test_a_case_without_the_level_says_so():
     assert "tensorrt fp16 has no kernels: It was not profiled at that level" in text
     broken = of_kernels("tensorrt", None, status="failed", reason="It broke.", hint="--timeout")
     assert "tensorrt fp16 has no kernels: It broke. --timeout" in drawn(eager_kernels(), broken)
-    assert "tensorrt fp16 has no kernels: It broke. --timeout" in drawn(TENSORRT, broken, level="kernel")
     assert levels(eager_kernels(), broken) == ["kernel of kernels"], "it did not run"
     (tree,) = profiled.data("modules", PYTORCH, UNTRACED, level="layer")["models"]
     assert [(each["level"], each["reason"].partition(";")[0]) for each in tree["failed"]] == [
@@ -192,24 +155,16 @@ def test_columns_of_both_levels_are_told_apart():
     assert "GPU times of layers, as shares of the whole run and kernel times, as shares of all kernels" in text
     assert row(text, "whole run, or all kernels")
     assert "pytorch fp16 kernels" in " ".join(text.split())
-    assert "(some columns are times of layers, some of kernels)" in text
+    assert "(columns have times of different kinds)" in text
     assert "★" not in text
-
-
-def test_kernels_are_compared_however_long_the_host_took():
-    assert "★" in drawn(eager_kernels(), TRACED, median=1e-3)
-    text = drawn(eager_kernels(), TRACED, traced(ENGINE), level="kernel", median=1e-3)
+    assert "★" in drawn(eager_kernels(), TRACED, median=1e-3), "however long the host took"
+    text = drawn(eager_kernels(), TRACED, traced(ENGINE), level="kernel", reference="torch_compile", median=1e-3)
     assert "torch_tensorrt:dynamo fp16 (more than 10 % is in kernels of no known module)" in text
+    assert text.index("torch_compile") < text.index("pytorch")
 
 
 def test_a_level_is_chosen_where_there_is_one():
-    both = [PYTORCH, traced(), traced(ENGINE)]
-    assert [one.profile.level for one in cases(*both, level="layer")] == ["layer", "kernel"]
-    assert [one.profile.level for one in cases(*both, level="kernel")] == ["kernel", "kernel"]
-    assert len(cases(*both)) == 3
-
-
-def test_the_reference_is_named_as_its_column_is():
-    text = drawn(PYTORCH, eager_kernels(), TRACED, fused="split", reference="torch_compile fp16")
-    assert text.index("torch_compile") < text.index("pytorch")
-    assert "host times of layers" in drawn(eager(), fused())
+    both = loaded(PYTORCH, traced(), traced(ENGINE))
+    assert [one.profile.level for one in of_level(both, "layer")] == ["layer", "kernel"]
+    assert [one.profile.level for one in of_level(both, "kernel")] == ["kernel", "kernel"]
+    assert len(of_level(both, None)) == 3

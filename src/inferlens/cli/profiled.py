@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -97,26 +98,48 @@ def layers(
     """
     from inferlens.cli import screen
     from inferlens.cli.plot import write
-    from inferlens.views import picture
-    from inferlens.views.profiled import boxes, perfetto
+    from inferlens.views.profiled import perfetto
     from inferlens.views.profiled.cases import of_level
-    from inferlens.views.profiled.layers import document
+    from inferlens.views.profiled.layers import document, shown
+    from inferlens.views.profiled.tables import TOP
 
-    drawn_as = plot.suffix.lower().removeprefix(".") if plot else "svg"
-    picture.check(drawn_as, "--plot layers.svg")
     if trace:
         perfetto.check_file(trace)
+    drawn_as = picture_format(plot, "layers.svg")
     loaded = screen.profiles(paths, format)
     cases = of_level(loaded, "layer")
     if plot:
-        write(plot, boxes.render(cases, drawn_as, sort=sort, top=top), "--plot")
-        screen.notes([f"Wrote {plot}.", *boxes.not_drawn(cases)])
+        from inferlens.views.profiled.plots import boxes
+
+        draw(plot, *boxes([replace(each, top=top or TOP) for each in shown(cases, sort)], drawn_as))
     if trace:
-        traced = perfetto.every_level(loaded)
-        write(trace, perfetto.render(traced, compressed=trace.suffix.lower() == ".gz"), "--trace")
-        screen.notes([f"Wrote {trace}.", *perfetto.not_drawn(traced)])
+        written, missing = perfetto.render(loaded, compressed=trace.suffix.lower() == ".gz")
+        write(trace, written, "--trace")
+        screen.notes([f"Wrote {trace}.", *missing])
     if not (plot or trace):
         screen.document(document(cases, sort=sort, top=top), format)
+
+
+def picture_format(plot: Path | None, example: str) -> str:
+    """The format of a picture by its file's name.
+
+    Raises:
+        InferlensError: if there is none of that ending.
+    """
+    from inferlens.views import picture
+
+    format = plot.suffix.lower().removeprefix(".") if plot else "svg"
+    picture.check(format, f"--plot {example}")
+    return format
+
+
+def draw(plot: Path, picture: str | bytes, missing: Sequence[str]) -> None:
+    """Writes a picture, and says which cases are not in it."""
+    from inferlens.cli import screen
+    from inferlens.cli.plot import write
+
+    write(plot, picture, "--plot")
+    screen.notes([f"Wrote {plot}.", *missing])
 
 
 def kernels(
@@ -153,19 +176,16 @@ def roofline(
     large copies, both measured on the same device.
     """
     from inferlens.cli import screen
-    from inferlens.cli.plot import write
     from inferlens.errors import InferlensError
-    from inferlens.views import picture
-    from inferlens.views.profiled import roofline_plot
     from inferlens.views.profiled.roofline import document, roofed
 
     if depth is not None and by != "module":
         raise InferlensError("Layers have no depth.", hint="--by module")
-    drawn_as = plot.suffix.lower().removeprefix(".") if plot else "svg"
-    picture.check(drawn_as, "--plot roofline.svg")
+    drawn_as = picture_format(plot, "roofline.svg")
     cases = roofed(screen.profiles(paths, format), by, depth)  # type: ignore[arg-type] # which it checks
     if plot:
-        write(plot, roofline_plot.render(cases, drawn_as), "--plot")
-        screen.notes([f"Wrote {plot}.", *roofline_plot.not_drawn(cases)])
+        from inferlens.views.profiled.plots import rooflines
+
+        draw(plot, *rooflines(cases, drawn_as))
     else:
         screen.document(document(cases, sort=sort, top=top), format)

@@ -29,8 +29,7 @@ from inferlens.execution.survey import Named, cases_of, named
 from inferlens.execution.worker import Child
 from inferlens.models.work import count as count_work
 from inferlens.record.files import write_whole
-from inferlens.record.kernel_profile import Kernels
-from inferlens.record.layer_profile import Layers, Level, Profile
+from inferlens.record.layer_profile import Kernels, Layers, Level, Profile
 from inferlens.record.profile_store import save
 from inferlens.record.record import ModelFacts, Record
 from inferlens.record.work import Ceilings, Work

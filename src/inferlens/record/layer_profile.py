@@ -2,7 +2,7 @@
 
 A profile is data, frozen, and holds the times of every run; sums, shares and intervals are computed when asked for.
 Times are seconds, sizes are bytes. Timing and profiling never share a run: what an instrumented call takes is kept
-here as ``whole``, what an untouched one takes is the latency of the record that ``record`` names.
+here as ``whole``, what an unprofiled one takes is the latency of the record that ``record`` names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import msgspec
 from msgspec import Struct, field
 
 from inferlens.record.forms import decoded
-from inferlens.record.kernel_profile import Kernels
 from inferlens.record.record import Environment, ModelFacts, Phase, Status, Warning
 from inferlens.record.work import Ceilings, Work
 from inferlens.spec.case import Case
@@ -33,55 +32,122 @@ class Tensor(Struct, frozen=True, kw_only=True):
     format: str = ""
 
 
-class Layer(Struct, frozen=True, kw_only=True):
-    """Something that a backend executes and names.
+class Part(Struct, frozen=True, kw_only=True):
+    """What has a time in each run: a layer or a kernel.
 
     Attributes:
-        name: as the backend names it.
-        kind: what it does, in the backend's words, such as ``Conv`` or ``Reorder``.
+        name: as the backend names it, or the profiler, demangled.
+        kind: what it does, in the backend's words, such as ``Conv`` or ``Reorder``; ``kernel``, ``copy`` or ``fill``.
         modules: paths of the modules that it came from, in the order of execution; several where modules were fused,
             none where that is not known. The model itself is the empty path.
-        operators: the ATen or ONNX operators that it came from, by name.
-        inputs, outputs: its tensors.
-        details: what else the backend tells of it, such as tactic, kernel, filter, stride, weights.
         times: seconds in each run, in order: of all its calls in that run, and of itself alone, without layers that it
             contains.
-        begins: when it began in each run, in seconds since the run began; empty where that is not told.
+        begins: when the first of its calls began in each run, in seconds since the run began; empty where that is not
+            told.
         calls: how often it is executed in one run.
     """
 
     name: str
     kind: str = ""
     modules: tuple[str, ...] = ()
-    operators: tuple[str, ...] = ()
-    inputs: tuple[Tensor, ...] = ()
-    outputs: tuple[Tensor, ...] = ()
-    details: dict[str, Any] = {}
     times: tuple[float, ...] = ()
     begins: tuple[float, ...] = ()
     calls: int = 1
 
 
-class Layers(Struct, frozen=True, kw_only=True):
-    """The layers of one case, as a runner timed them.
+class Layer(Part, frozen=True, kw_only=True):
+    """Something that a backend executes and names.
 
     Attributes:
-        layers: in the order of execution.
-        whole: seconds of each instrumented run, from the call to its outputs being ready.
-        timed: whether the times of the layers are of the ``host`` or of the ``GPU``.
-        clock: what timed the layers.
+        operators: the ATen or ONNX operators that it came from, by name.
+        inputs, outputs: its tensors.
+        details: what else the backend tells of it, such as tactic, kernel, filter, stride, weights.
+    """
+
+    operators: tuple[str, ...] = ()
+    inputs: tuple[Tensor, ...] = ()
+    outputs: tuple[Tensor, ...] = ()
+    details: dict[str, Any] = {}
+
+
+class Kernel(Part, frozen=True, kw_only=True):
+    """Something that the GPU ran: a kernel, a copy or a fill.
+
+    Attributes:
+        layer: the layer that it belongs to, as the backend names it; empty where that is not known.
+        operator: the ATen operator that launched it; empty where none did, or that is not known.
+        grid, block: blocks of a grid, threads of a block; empty for what is no kernel.
+        registers: of each thread.
+        shared_memory: of each block, in bytes.
+        occupancy: share of a multiprocessor's threads that the kernel's blocks can take, 0 to 1 (theoretical).
+        achieved: an estimate of that share while it ran, which no kernel with few blocks reaches.
+        tensor_cores: whether it used them, as its name tells; ``None`` where the name does not tell.
+        stream: number of the CUDA stream.
+    """
+
+    kind: str = "kernel"
+    layer: str = ""
+    operator: str = ""
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    registers: int | None = None
+    shared_memory: int | None = None
+    occupancy: float | None = None
+    achieved: float | None = None
+    tensor_cores: bool | None = None
+    stream: int | None = None
+
+
+class GpuLimits(Struct, frozen=True, kw_only=True):
+    """What occupancy is computed from: a GPU's multiprocessors and what each of them holds."""
+
+    name: str = ""
+    multiprocessors: int = 0
+    threads_per_multiprocessor: int = 0
+    registers_per_multiprocessor: int = 0
+    shared_memory_per_multiprocessor: int = 0
+    compute_capability: str = ""
+
+
+class ProfiledRuns(Struct, frozen=True, kw_only=True):
+    """The instrumented runs of one case.
+
+    Attributes:
+        whole: seconds of each run on the host, from the call to its outputs being ready.
+        clock: what timed the layers or kernels.
         absent: what is not known of them, and why.
         begun: when each run began, in seconds since the first of them began; empty where that is not told.
         started: UTC time at which the first run began, ISO 8601; empty where that is not told.
     """
 
-    layers: tuple[Layer, ...]
     whole: tuple[float, ...]
-    timed: Timed
-    clock: str
+    clock: str = ""
     absent: dict[str, str] = {}
     begun: tuple[float, ...] = ()
     started: str = ""
+
+
+class Layers(ProfiledRuns, frozen=True, kw_only=True):
+    """The layers of one case in the order of execution; their times are of the ``host`` or of the ``GPU``."""
+
+    layers: tuple[Layer, ...]
+    timed: Timed
+
+
+class Kernels(ProfiledRuns, frozen=True, kw_only=True):
+    """The kernels of one case.
+
+    Attributes:
+        kernels: in the order of execution.
+        busy: seconds of each run in which the GPU ran at least one of them.
+        launches: calls of the runtime that launched something, in one run; a CUDA graph is one.
+        gpu: what they ran on.
+    """
+
+    kernels: tuple[Kernel, ...]
+    busy: tuple[float, ...]
+    launches: int
+    gpu: GpuLimits = GpuLimits()
 
 
 class Profile(Struct, frozen=True, kw_only=True):
@@ -89,7 +155,7 @@ class Profile(Struct, frozen=True, kw_only=True):
 
     Attributes:
         id: different for every profile.
-        record: id of the record of the same case that was timed untouched, in the same command.
+        record: id of the record of the same case that was timed unprofiled, in the same command.
         created: UTC time it started, ISO 8601.
         status: how it ended; ``reason`` says why if not ``ok``.
         layers: of the level ``layer``; ``None`` if it did not get that far.
@@ -118,6 +184,21 @@ class Profile(Struct, frozen=True, kw_only=True):
     ceilings: Ceilings | None = None
     facts: dict[str, Any] = {}
     warnings: tuple[Warning, ...] = ()
+
+    @property
+    def found(self) -> Layers | Kernels | None:
+        """Its layers, or its kernels."""
+        return self.layers or self.kernels
+
+    @property
+    def parts(self) -> tuple[Layer, ...] | tuple[Kernel, ...]:
+        """Each layer, or each kernel."""
+        return self.layers.layers if self.layers else self.kernels.kernels if self.kernels else ()
+
+    @property
+    def timed(self) -> Timed | None:
+        """Whether the times of its parts are of the host or of the GPU, as those of kernels are."""
+        return self.layers.timed if self.layers else "GPU" if self.kernels else None
 
 
 def encode(profile: Profile) -> bytes:

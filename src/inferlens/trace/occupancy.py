@@ -24,7 +24,7 @@ from inferlens.trace.reading.forms import DeviceProperties
 from inferlens.trace.trace import Floats, Trace
 
 if TYPE_CHECKING:
-    from inferlens.record.kernel_profile import GpuLimits
+    from inferlens.record.layer_profile import GpuLimits
 
     _Multiprocessors = GpuLimits | DeviceProperties
 

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 
 from inferlens.analysis.findings import Finding, findings
-from inferlens.record.kernel_profile import GpuLimits, Kernel, Kernels
-from inferlens.record.layer_profile import Layer, Layers, Profile, Tensor
+from inferlens.record.layer_profile import GpuLimits, Kernel, Kernels, Layer, Layers, Profile, Tensor
 from inferlens.record.record import Environment, Gpu, Measurement, Record
 from inferlens.record.work import Ceilings, ModuleWork, Work
 from inferlens.spec.case import Case

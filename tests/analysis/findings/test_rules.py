@@ -9,8 +9,7 @@ import msgspec
 import pytest
 
 from inferlens.analysis.findings.families import of_kernel
-from inferlens.record.kernel_profile import Kernel
-from inferlens.record.layer_profile import Profile
+from inferlens.record.layer_profile import Kernel, Profile
 from inferlens.record.partition import Operator, Segment, partition_of
 from inferlens.record.record import Record, Warning
 from inferlens.record.work import ModuleWork, Work

@@ -47,6 +47,11 @@ def ceilings(**rates: float) -> Ceilings:
     return Ceilings(device="a device", bandwidth=BANDWIDTH, rates=rates or {"fp32": RATE}, basis="by hand")
 
 
+def timed(name: str, seconds: float, *modules: str, **fields: Any) -> Layer:
+    """A layer that takes so long in each of eight runs."""
+    return layer(name, None, *modules, times=(seconds,) * 8, **fields)
+
+
 def worked(layers: list[Layer], work: Work | None = CHAIN, **fields: Any) -> Profile:
     """A profile with its work and ceilings."""
     known = {"ceilings": ceilings(), "of": case("pytorch"), **fields}
@@ -56,6 +61,5 @@ def worked(layers: list[Layer], work: Work | None = CHAIN, **fields: Any) -> Pro
 def nasty() -> Profile:
     """Names that break out of whatever they stand in."""
     work = work_of(module(NASTY, flops=10, weights=1, outputs=1, given=1), module("." * 500, flops=1, outputs=1))
-    times = {"times": (1e-3,) * 8}
-    layers = [layer(NASTY, None, NASTY, kind=NASTY, **times), layer("", None, "." * 500, **times)]
-    return worked([*layers, layer("x", None, **times)], work, of=case(model=NASTY))
+    layers = [timed(NASTY, 1e-3, NASTY, kind=NASTY), timed("", 1e-3, "." * 500), timed("x", 1e-3)]
+    return worked(layers, work, of=case(model=NASTY))

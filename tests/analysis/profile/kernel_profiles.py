@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferlens.record.kernel_profile import Kernel, Kernels
-from inferlens.record.layer_profile import Profile
+from inferlens.record.layer_profile import Kernel, Kernels, Profile
 from tests.analysis.profile.samples import NASTY, times
 from tests.backends.profiling import kernel_samples
 from tests.views.samples import GPU_MACHINE, case, facts

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import functools
-import io
 import itertools
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -21,11 +18,10 @@ from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers, Profile, decode, encode
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.spec.case import TensorSpec
-from inferlens.views.profiled import layers, modules, perfetto
-from inferlens.views.profiled.cases import ProfiledCase, groups, of_level
-from inferlens.views.table import render
+from inferlens.views.profiled import perfetto
 from tests.analysis.profile.samples import profile
 from tests.backends.profiling.layered import Fused, model, prepared, profiled, seconds
+from tests.views.profiled import data
 from tests.views.samples import case
 from tests.views.trace_format import checked, span
 
@@ -121,30 +117,12 @@ def of(kind: Any) -> list[tuple[str, Layers]]:
     return [(each.id, each.layers) for each in seen(kind) if each.layers]
 
 
-def cases(kind: Any) -> list[list[ProfiledCase]]:
-    return groups(LoadedProfiles(profiles=list(seen(kind))))
-
-
-def flat(kind: Any) -> list[ProfiledCase]:
-    return of_level(LoadedProfiles(profiles=list(seen(kind))), None)
-
-
-def drawn(table: Any, kind: Any, format: str, **options: Any) -> str:
-    """``layers`` or ``modules`` of a model, as text."""
-    given = flat(kind) if table is layers else cases(kind)
-    return render(table.document(given, **options), format)
-
-
 def tree(kind: Any, **options: Any) -> dict[str, dict[str, Any]]:
     """The cells of each module's row, by backend."""
-    (shown,) = json.loads(drawn(modules, kind, "json", **options))["models"]
+    (shown,) = data("modules", *seen(kind), median=None, **options)["models"]
     labels = [column["profile"] for column in shown["columns"]]
     rows = [row for row in shown["rows"] if row["kind"] == "module"]
     return {row["path"]: dict(zip(labels, row["cells"], strict=True)) for row in rows}
-
-
-def median(cell: dict[str, Any]) -> float:
-    return float(cell["times"]["median"])
 
 
 def fastest(told: Layers, name: str) -> float:
@@ -152,15 +130,12 @@ def fastest(told: Layers, name: str) -> float:
     return seconds([layer for layer in told.layers if {name, f"{name}.conv"} & set(layer.modules)])
 
 
-# What is known of them
-
-
 def test_a_module_with_eight_times_the_work_takes_about_eight_times_as_long() -> None:
     found = tree(Costly)
     for label, told in of(Costly):
-        assert median(found["second"][label]) > median(found["first"][label])
+        assert found["second"][label]["times"]["median"] > found["first"][label]["times"]["median"]
         assert 3 < fastest(told, "second") / fastest(told, "first") < 60
-    for each in json.loads(drawn(layers, Costly, "json"))["cases"]:
+    for each in data("layers", *seen(Costly), median=None)["cases"]:
         assert each["rows"][0]["modules"][0] == "second.conv"
 
 
@@ -178,7 +153,7 @@ def test_a_module_called_twice_has_the_time_of_both_calls() -> None:
         its = [layer for layer in told.layers if {"twice", "twice.conv"} & set(layer.modules)]
         assert sum(layer.calls for layer in its if "conv" in layer.kind.lower()) == 2
         sums = sorted(sum(run) for run in zip(*(layer.times for layer in its), strict=True))
-        assert median(found["twice"][label]) == pytest.approx(sums[RUNS // 2])
+        assert found["twice"][label]["times"]["median"] == pytest.approx(sums[RUNS // 2])
 
 
 def test_a_loop_has_the_time_of_all_its_turns() -> None:
@@ -197,7 +172,7 @@ def test_a_loop_of_an_onnx_file_is_timed_without_what_it_repeats(tmp_path: Path)
     assert (loop.calls, convolution.calls) == (1, TURNS)
     assert min(convolution.times) > 0
     made = msgspec.structs.replace(profile(case("onnxruntime:cpu"), []), runs=RUNS, layers=told)
-    trace = checked(perfetto.render(perfetto.every_level(LoadedProfiles(profiles=[made]))))
+    trace = checked(perfetto.render(LoadedProfiles(profiles=[made]))[0])
     assert any(name.startswith("host · layers (in several pieces") for name in trace["rows"])
     assert _loop_of_a_file("openvino:cpu", tmp_path).layers[0].kind == "Loop"
 
@@ -210,30 +185,16 @@ def _loop_of_a_file(label: str, folder: Path) -> Layers:
     shape = [1, 16, 32, 32]
     weight = np.random.default_rng(0).standard_normal((16, 16, 3, 3)).astype(np.float32) * 0.05
     value = helper.make_tensor_value_info
-    body = helper.make_graph(
-        [
-            helper.make_node("Conv", ["state", "weight"], ["next"], name="body/conv", pads=[1] * 4),
-            helper.make_node("Identity", ["go"], ["on"], name="body/on"),
-        ],
-        "body",
-        [
-            value("turn", TensorProto.INT64, []),
-            value("go", TensorProto.BOOL, []),
-            value("state", TensorProto.FLOAT, shape),
-        ],
-        [value("on", TensorProto.BOOL, []), value("next", TensorProto.FLOAT, shape)],
-    )
-    graph = helper.make_graph(
-        [helper.make_node("Loop", ["turns", "yes", "image"], ["out"], name="loop", body=body)],
-        "loop",
-        [value("image", TensorProto.FLOAT, shape)],
-        [value("out", TensorProto.FLOAT, shape)],
-        [
-            onnx.numpy_helper.from_array(weight, "weight"),
-            onnx.numpy_helper.from_array(np.array(TURNS, np.int64), "turns"),
-            onnx.numpy_helper.from_array(np.array(True), "yes"),
-        ],
-    )
+    turn, go, on = (value(*each, []) for each in (("turn", TensorProto.INT64), ("go", TensorProto.BOOL),
+                                                  ("on", TensorProto.BOOL)))  # fmt: skip
+    state, after, image, out = (value(name, TensorProto.FLOAT, shape) for name in ("state", "next", "image", "out"))
+    convolution = helper.make_node("Conv", ["state", "weight"], ["next"], name="body/conv", pads=[1] * 4)
+    going_on = helper.make_node("Identity", ["go"], ["on"], name="body/on")
+    body = helper.make_graph([convolution, going_on], "body", [turn, go, state], [on, after])
+    loop = helper.make_node("Loop", ["turns", "yes", "image"], ["out"], name="loop", body=body)
+    constants = {"weight": weight, "turns": np.array(TURNS, np.int64), "yes": np.array(True)}
+    known = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
+    graph = helper.make_graph([loop], "loop", [image], [out], known)
     whole = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     onnx.save(whole, folder / "loop.onnx")
     own = Model("loop.onnx", "loop", "onnx", (TensorSpec("image", tuple(shape)),), path=folder / "loop.onnx")
@@ -262,30 +223,15 @@ def test_a_fused_chain_is_whole_in_the_module_around_it_or_split_among_its_parts
         assert sum(shares) == pytest.approx(whole[chain][label]["times"]["typical"])
 
 
-@pytest.mark.parametrize("kind", [Costly, Shared, Fused, Loop, Named])
-def test_modules_and_what_belongs_to_none_add_up_to_the_whole(kind: Any) -> None:
-    rows = list(csv.DictReader(io.StringIO(drawn(modules, kind, "csv"))))
-    for digest in {row["digest"] for row in rows}:
-        mine = [row for row in rows if row["digest"] == digest]
-        top = sum(float(row["typical"] or 0) for row in mine if row["depth"] == "1")
-        assert top == pytest.approx(float(mine[0]["typical"]))
-
-
-# Names
-
-
 def test_every_backend_traces_every_name() -> None:
     for label, told in of(Named):
         assert {module for layer in told.layers for module in layer.modules} >= set(NAMES), label
     assert set(tree(Named)) == set(NAMES)
 
 
-# Time stamps
-
-
 @pytest.mark.parametrize("kind", [Costly, Shared, Fused, Loop, Named])
 def test_a_trace_has_every_run_and_all_of_every_layer(kind: Any) -> None:
-    trace = checked(perfetto.render(perfetto.every_level(LoadedProfiles(profiles=list(seen(kind))))))
+    trace = checked(perfetto.render(LoadedProfiles(profiles=list(seen(kind))))[0])
     events = [event for event in trace["traceEvents"] if event["ph"] == "X"]
     for process, (label, told) in enumerate(of(kind), start=1):
         mine = [event for event in events if event["pid"] == process]

@@ -1,10 +1,9 @@
 from __future__ import annotations
 
-import msgspec
 import numpy as np
 import pytest
 
-from inferlens.analysis.profile.layers import Runs, layer_runs
+from inferlens.analysis.profile.layers import Runs, runs_of
 from inferlens.analysis.profile.modules import ModuleTable, ancestor, module_table, path_of, rule_of
 from inferlens.errors import InferlensError
 from tests.analysis.profile.samples import eager, fused, layer, nasty, other, profile
@@ -16,7 +15,7 @@ ALL = (eager(), fused(), other())
 def table(*profiles, **options) -> ModuleTable:
     pairs = []
     for each in profiles:
-        runs = layer_runs(each)
+        runs = runs_of(each)
         assert isinstance(runs, Runs)
         pairs.append((each, runs))
     return module_table(pairs, **options)
@@ -39,8 +38,8 @@ def leaves(found: ModuleTable):
 
 
 @pytest.mark.parametrize("rule", ["whole", "split"])
-@pytest.mark.parametrize("depth", [1, 2, 3, None])
-@pytest.mark.parametrize("profiles", [ALL, ALL[:1], ALL[::-1], (nasty(),)])
+@pytest.mark.parametrize("depth", [1, 2, None])
+@pytest.mark.parametrize("profiles", [ALL, ALL[:1], (nasty(),)])
 def test_every_column_adds_up_to_its_whole(profiles, depth, rule):
     found = table(*profiles, depth=depth, rule=rule)
     assert found.rows[0].kind == "whole"
@@ -155,22 +154,14 @@ def test_folding():
     assert table(eager(), depth=99).depth == 3
 
 
-def test_shared_modules_and_modules_named_twice():
+def test_rows_of_odd_modules_and_their_order():
     twice = profile(case(), [layer("first", 1e-3, "act", "act"), layer("second", 1e-3, "act", calls=2)])
     cell = row(table(twice), "act").cells[0]
     assert cell.times.typical == pytest.approx(2e-3, rel=0.02)
     assert not cell.shared
-
-
-def test_a_module_without_time_is_a_row_without_time():
-    found = table(*ALL)
-    cells = row(found, "dropout").cells
-    assert cells[0] is None
-    assert cells[1].times is None
-    assert cells[1].untimed
-
-
-def test_order_is_that_of_execution_and_siblings_end():
+    none, untimed, _ = row(table(*ALL), "dropout").cells
+    assert none is None
+    assert (untimed.times, untimed.untimed) == (None, True)
     found = table(eager(), fused(), depth=1)
     names = [each.path[0] for each in found.rows if each.kind == "module"]
     assert names == ["conv1", "bn1", "layer1", "layer2", "dropout"]
@@ -188,9 +179,3 @@ def test_paths():
     assert ancestor([("a", "b")]) == ("a", "b")
     with pytest.raises(InferlensError, match="no rule for fused layers 'spilt'"):
         rule_of("spilt")
-
-
-def test_no_layers_at_all():
-    empty = profile(case(), [])
-    found = table(msgspec.structs.replace(empty, layers=msgspec.structs.replace(empty.layers, whole=(1.0, 1.0))))
-    assert [each.kind for each in found.rows] == ["whole", "not attributed"]

@@ -5,22 +5,16 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from inferlens.analysis.profile.layers import layer_runs
+from inferlens.analysis.profile.layers import runs_of
 from inferlens.analysis.profile.modules import flops_of, module_table, rule_of
 from inferlens.analysis.profile.roofline import Floor, Roofline, precision_of, roofline
 from inferlens.errors import InferlensError
-from inferlens.record.layer_profile import Layer, Profile, Tensor
+from inferlens.record.layer_profile import Profile, Tensor
 from inferlens.record.record import Warning
-from tests.analysis.profile.floors import CHAIN, MEGA, ceilings, module, work_of, worked
+from tests.analysis.profile.floors import CHAIN, MEGA, ceilings, module, timed, work_of, worked
 from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels
-from tests.analysis.profile.samples import failed, fused, layer, unprofiled
+from tests.analysis.profile.samples import failed, unprofiled
 from tests.views.samples import case
-
-RUNS = 8
-
-
-def timed(name: str, seconds: float, *modules: str, **fields: object) -> Layer:
-    return layer(name, None, *modules, times=(seconds,) * RUNS, **fields)
 
 
 def found(profile: Profile, **options: object) -> Roofline:
@@ -254,15 +248,8 @@ def test_the_tree_splits_by_the_flops_of_any_profile_that_knows_them() -> None:
     plain = worked([timed("conv+norm", 3e-3, "conv", "norm")], None)
     knowing = worked(EACH, of=case("openvino"))
     for profiles, share, by_flops in (((plain, knowing), 3e-3, True), ((plain,), 1.5e-3, False)):
-        runs = [(each, layer_runs(each)) for each in profiles]
+        runs = [(each, runs_of(each)) for each in profiles]
         table = module_table(runs, rule="split")  # type: ignore[arg-type]
         assert table.by_flops == by_flops
         (conv,) = [each for each in table.rows if each.path == ("conv",)]
         assert conv.cells[0].times.typical == pytest.approx(share)  # type: ignore[union-attr]
-
-
-def test_a_profile_that_fuses_is_whole_in_its_floors() -> None:
-    """The sample profile names modules of which nothing was counted: it has no floors for them and says so."""
-    of = found(msgspec.structs.replace(fused(), work=CHAIN, ceilings=ceilings()))
-    assert all(each.floor is None for each in of.rows)
-    assert (of.floor, of.won, of.known) == (0.0, 0.0, 0.0)

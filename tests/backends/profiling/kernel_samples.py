@@ -13,7 +13,7 @@ from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, of_
 from inferlens.backends.profiling.kernel_origins import origins_by_scope
 from inferlens.backends.profiling.kernel_runs import kernels_from
 from inferlens.backends.profiling.traced_runs import TracedRun, traced_runs
-from inferlens.record.kernel_profile import GpuLimits, Kernels
+from inferlens.record.layer_profile import GpuLimits, Kernels
 from inferlens.trace import read
 
 FOLDER = Path(__file__).parent / "traces"

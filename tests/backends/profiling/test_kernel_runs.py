@@ -115,7 +115,7 @@ def replace_correlation(trace):  # type: ignore[no-untyped-def]
 
 
 def test_a_gpu_that_is_not_known_has_no_occupancy() -> None:
-    from inferlens.record.kernel_profile import GpuLimits
+    from inferlens.record.layer_profile import GpuLimits
 
     found = kernels_from(runs(ENGINE), GpuLimits(name="a GPU of tomorrow", compute_capability="99.0"), None)
     assert all(each.occupancy is None for each in found.kernels)

@@ -23,8 +23,7 @@ from inferlens.analysis.interference.samples import latencies
 from inferlens.analysis.profile.kernels import busy_of, short_name
 from inferlens.analysis.profile.layers import LayerTable, Runs, RunTimes, layer_table, runs_of
 from inferlens.analysis.profile.roofline import Floor, Roofline, precision_of, roofline
-from inferlens.record.kernel_profile import Kernel, Kernels
-from inferlens.record.layer_profile import Layer, Profile
+from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.record import Record
 from inferlens.spec.case import Case, Option
 from inferlens.stats.quantiles import median

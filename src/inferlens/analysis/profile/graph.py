@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from inferlens.analysis.profile.layers import layer_runs
+from inferlens.analysis.profile.layers import runs_of
 from inferlens.analysis.profile.modules import Path
 from inferlens.record.layer_profile import Layer, Profile, Tensor
 
@@ -143,7 +143,7 @@ class Source(Struct, frozen=True, kw_only=True):
 
 def source_of(profile: Profile, title: str, about: str = "") -> Source | str:
     """The layers of a profile with their typical times, or the sentence that says why there are none."""
-    runs = layer_runs(profile)
+    runs = runs_of(profile, "layer")
     if isinstance(runs, str) or profile.layers is None:
         return str(runs)
     whole = runs.typical(runs.whole)

@@ -11,21 +11,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-from msgspec import Struct
 from msgspec.structs import asdict
 
-from inferlens.analysis.profile.layers import Array, ProfilingCost, Runs, RunTimes, are_times, profiling_cost, runs_of
+from inferlens.analysis.profile.layers import (
+    Array,
+    ProfileTable,
+    ProfilingCost,
+    Row,
+    Runs,
+    RunTimes,
+    are_times,
+    profiling_cost,
+    runs_of,
+)
 from inferlens.errors import check_choice
-from inferlens.record.kernel_profile import Kernel, Kernels
-from inferlens.record.layer_profile import Profile
+from inferlens.record.layer_profile import Kernel, Kernels, Profile
 
 By = Literal["name", "launch"]
 WAYS: tuple[By, ...] = get_args(By)
-NO_KERNELS = "It is of layers. inferlens profile MODEL --level kernel profiles kernels, on a GPU."
 
 _REPEATED = re.compile(r"(_[A-Za-z]{1,40})\1{1,99}(?![A-Za-z])")  # cuDNN names one pointwise step after the other
 _NOISE = re.compile(r"_0x[0-9a-f]{16,}|\(anonymous namespace\)::|\{lambda\([^()]*\)#\d+\}")
@@ -40,29 +46,19 @@ _COMMON = re.compile(
 _ALONE = ("Kernel", "Kernel2", "device_kernel", "kernel")  # names that say nothing without their arguments
 
 
-class KernelRow(Struct, frozen=True, kw_only=True):
+class KernelRow(Row, frozen=True, kw_only=True):
     """One kernel, or all that have a name.
 
     Attributes:
-        place: that of its first launch in the order of execution, from 1.
-        calls: launches in one run; ``times`` are of all of them together.
-        times: ``None`` if it was not timed.
         of_busy: its share of the time in which the GPU was busy.
-        layers, modules, operators: what its launches came from, each once, in the order of execution.
+        layers: what its launches came from, each once, in the order of execution.
         shapes: how many different grids, blocks, registers and sizes of shared memory there are. The four fields, and
             the occupancies, are of those that take most time.
         streams: numbers of the CUDA streams.
     """
 
-    place: int
-    name: str
-    kind: str
-    calls: int
-    times: RunTimes | None
     of_busy: float | None
     layers: tuple[str, ...]
-    modules: tuple[str, ...]
-    operators: tuple[str, ...]
     shapes: int
     grid: tuple[int, ...]
     block: tuple[int, ...]
@@ -100,28 +96,7 @@ class GpuAccount(ProfilingCost, frozen=True, kw_only=True):
     without_tensor_cores: float
 
 
-@dataclass(frozen=True, kw_only=True)
-class KernelTable:
-    """The kernels of one case in the order of execution, and where the GPU's time went.
-
-    Attributes:
-        members: for each row the places, from 0, of its kernels in the profile.
-    """
-
-    by: By
-    rows: tuple[KernelRow, ...]
-    members: tuple[tuple[int, ...], ...]
-    account: GpuAccount
-    runs: Runs
-
-    def sum_of(self, rows: Iterable[KernelRow]) -> RunTimes:
-        """What some of the rows add up to, run by run."""
-        of = {row.place: members for row, members in zip(self.rows, self.members, strict=True)}
-        return self.runs.of_layers(place for row in rows for place in of[row.place])
-
-    def share_of_busy(self, times: RunTimes) -> float | None:
-        """A typical time over that in which the GPU was busy."""
-        return times.typical / self.account.busy.typical if self.account.busy.typical > 0 else None
+KernelTable = ProfileTable[KernelRow, GpuAccount]
 
 
 def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: By = "name") -> KernelTable | str:
@@ -136,10 +111,7 @@ def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: By = "n
         InferlensError: if there are no such rows.
     """
     check_choice("way to group kernels", by, WAYS)
-    kernels = profile.kernels
-    if profile.status == "ok" and kernels is None:
-        return NO_KERNELS
-    runs = runs_of(profile)
+    kernels, runs = profile.kernels, runs_of(profile, "kernel")
     if isinstance(runs, str) or kernels is None:
         return str(runs)
     busy = busy_of(kernels, runs)
@@ -150,10 +122,9 @@ def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: By = "n
         groups.setdefault((kernel.name, kernel.kind) if by == "name" else place, []).append(place)
     typical = [runs.typical(series) for series in runs.layers]
     return KernelTable(
-        by=by,
         rows=tuple(_row(places, kernels.kernels, runs, typical, runs.typical(busy)) for places in groups.values()),
-        members=tuple(map(tuple, groups.values())),
-        account=_account(kernels, runs, busy, typical, profiling_cost(runs, unprofiled)),
+        reconciliation=_account(kernels, runs, busy, typical, profiling_cost(runs, unprofiled)),
+        members={places[0] + 1: places for places in groups.values()},
         runs=runs,
     )
 
@@ -166,12 +137,18 @@ def busy_of(kernels: Kernels, runs: Runs) -> Array | None:
 
 def _row(places: Sequence[int], kernels: Sequence[Kernel], runs: Runs, typical: list[float], busy: float) -> KernelRow:
     """One row; of different shapes the one that takes most time stands for all."""
+
+    def shape(kernel: Kernel) -> tuple[Any, ...]:
+        return kernel.grid, kernel.block, kernel.registers, kernel.shared_memory
+
+    def once(values: Iterable[str]) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(values))
+
     each = [kernels[place] for place in places]
     taken: dict[Any, float] = {}
     for place, kernel in zip(places, each, strict=True):
-        taken[_shape(kernel)] = taken.get(_shape(kernel), 0.0) + typical[place]
-    most = max(taken, key=lambda shape: taken[shape])
-    shown = next(kernel for kernel in each if _shape(kernel) == most)
+        taken[shape(kernel)] = taken.get(shape(kernel), 0.0) + typical[place]
+    shown = max(each, key=lambda kernel: taken[shape(kernel)])
     timed = any(runs.was_timed[place] for place in places)
     return KernelRow(
         place=places[0] + 1,
@@ -180,9 +157,9 @@ def _row(places: Sequence[int], kernels: Sequence[Kernel], runs: Runs, typical: 
         calls=sum(kernel.calls for kernel in each),
         times=runs.of_layers(places) if timed else None,
         of_busy=sum(typical[place] for place in places) / busy if timed and busy > 0 else None,
-        layers=_once(kernel.layer for kernel in each),
-        modules=tuple(dict.fromkeys(module for kernel in each for module in kernel.modules)),
-        operators=_once(kernel.operator for kernel in each),
+        layers=once(kernel.layer for kernel in each if kernel.layer),
+        modules=once(module for kernel in each for module in kernel.modules),
+        operators=once(kernel.operator for kernel in each if kernel.operator),
         shapes=len(taken),
         grid=shown.grid,
         block=shown.block,
@@ -193,14 +170,6 @@ def _row(places: Sequence[int], kernels: Sequence[Kernel], runs: Runs, typical: 
         tensor_cores=each[0].tensor_cores,
         streams=tuple(sorted({kernel.stream for kernel in each if kernel.stream is not None})),
     )
-
-
-def _shape(kernel: Kernel) -> tuple[Any, ...]:
-    return kernel.grid, kernel.block, kernel.registers, kernel.shared_memory
-
-
-def _once(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(filter(None, values)))
 
 
 def _account(kernels: Kernels, runs: Runs, busy: Array, typical: Sequence[float], cost: ProfilingCost) -> GpuAccount:

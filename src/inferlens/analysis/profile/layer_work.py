@@ -23,8 +23,7 @@ from dataclasses import dataclass
 
 from msgspec import Struct
 
-from inferlens.record.kernel_profile import Kernel
-from inferlens.record.layer_profile import Layer
+from inferlens.record.layer_profile import Kernel, Layer
 from inferlens.record.work import ModuleWork, Work
 
 _MATRIX = re.compile(

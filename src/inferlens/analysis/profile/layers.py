@@ -9,18 +9,17 @@ a profiled run is the host's, and the GPU idle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import asdict
 from numpy.typing import NDArray
 
-from inferlens.record.kernel_profile import Kernel
-from inferlens.record.layer_profile import Layer, Profile, Tensor, Timed
+from inferlens.record.layer_profile import Level, Profile, Tensor
 from inferlens.stats.intervals import ends, median_interval, ratio_interval
 from inferlens.stats.quantiles import summarise
 
@@ -28,7 +27,7 @@ LEAST_RUNS_TO_TRIM = 4
 # How the clock of layers begins whose times are those of the kernels that they launched, and nothing else.
 KERNELS_CLOCK = "torch.profiler (CUPTI)"
 _LONGEST = 86400.0  # what takes longer than a day is no run: sums of such times need not be finite, nor fit a trace
-_ROUNDING = 0.005  # of the whole: layers that add up to so little more than it do so by the clock's rounding
+_ROUNDING = 0.005  # of the whole: what adds up to so little more than it does so by the clock's rounding
 
 Array = NDArray[np.float64]
 
@@ -123,11 +122,12 @@ class Runs:
         return replace(self, share_of="kernels")
 
 
-class LayerRow(Struct, frozen=True, kw_only=True):
-    """One layer.
+class Row(Struct, frozen=True, kw_only=True):
+    """One layer, one kernel, or all kernels that have a name.
 
     Attributes:
-        place: its place in the order of execution, from 1.
+        place: its place in the order of execution, from 1; of several kernels that of the first launch.
+        modules, operators: what it came from, each once.
         calls: how often it is executed in a run; ``times`` are of all calls together.
         times: ``None`` if it was not timed.
     """
@@ -137,10 +137,15 @@ class LayerRow(Struct, frozen=True, kw_only=True):
     kind: str
     modules: tuple[str, ...]
     operators: tuple[str, ...]
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
     calls: int
     times: RunTimes | None
+
+
+class LayerRow(Row, frozen=True, kw_only=True):
+    """One layer."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
 
 
 class ProfilingCost(Struct, frozen=True, kw_only=True):
@@ -181,24 +186,30 @@ class Reconciliation(ProfilingCost, frozen=True, kw_only=True):
         return self.outside.typical < -_ROUNDING * self.whole.typical
 
 
+RowT = TypeVar("RowT", bound=Row)
+AccountT = TypeVar("AccountT", bound=ProfilingCost)
+
+
 @dataclass(frozen=True, kw_only=True)
-class LayerTable:
-    """The layers of one case in the order of execution, and their reconciliation.
+class ProfileTable(Generic[RowT, AccountT]):
+    """The layers or kernels of one case in the order of execution, and how they and the whole fit together.
 
     Attributes:
-        timed, clock: whether times are the host's or the GPU's, and what took them.
+        members: by each row's place, the places from 0 of the layers or kernels that are in it.
         runs: the times of every run.
     """
 
-    rows: tuple[LayerRow, ...]
-    reconciliation: Reconciliation
-    timed: Timed
-    clock: str
+    rows: tuple[RowT, ...]
+    reconciliation: AccountT
+    members: Mapping[int, Sequence[int]]
     runs: Runs
 
-    def sum_of(self, rows: Iterable[LayerRow]) -> RunTimes:
+    def sum_of(self, rows: Iterable[Row]) -> RunTimes:
         """What some of the rows add up to, run by run."""
-        return self.runs.of_layers(row.place - 1 for row in rows)
+        return self.runs.of_layers(place for row in rows for place in self.members[row.place])
+
+
+LayerTable = ProfileTable[LayerRow, Reconciliation]
 
 
 def layer_table(profile: Profile, unprofiled: Sequence[float] = ()) -> LayerTable | str:
@@ -208,26 +219,19 @@ def layer_table(profile: Profile, unprofiled: Sequence[float] = ()) -> LayerTabl
         profile: of one case.
         unprofiled: latency samples of the same case without profiling, in seconds and in order; may be none.
     """
-    runs = layer_runs(profile)
+    runs = runs_of(profile, "layer")
     if isinstance(runs, str) or profile.layers is None:
         return str(runs)
-    rows = (
+    rows = tuple(
         LayerRow(
             place=place, name=layer.name, kind=layer.kind, modules=layer.modules, operators=layer.operators,
             inputs=layer.inputs, outputs=layer.outputs, calls=layer.calls,
-            times=runs.times(series) if timed else None,
+            times=runs.times(series) if layer.times else None,
         )
-        for place, (layer, series, timed) in enumerate(
-            zip(profile.layers.layers, runs.layers, runs.was_timed, strict=True), 1
-        )
+        for place, (layer, series) in enumerate(zip(profile.layers.layers, runs.layers, strict=True), 1)
     )  # fmt: skip
-    return LayerTable(
-        rows=tuple(rows),
-        reconciliation=reconciliation(runs, unprofiled),
-        timed=profile.layers.timed,
-        clock=profile.layers.clock,
-        runs=runs,
-    )
+    members = {row.place: (row.place - 1,) for row in rows}
+    return LayerTable(rows=rows, reconciliation=reconciliation(runs, unprofiled), members=members, runs=runs)
 
 
 def reconciliation(runs: Runs, unprofiled: Sequence[float] = ()) -> Reconciliation:
@@ -245,77 +249,42 @@ def profiling_cost(runs: Runs, unprofiled: Sequence[float] = ()) -> ProfilingCos
     whole = runs.whole.tolist()
     before = float(np.median(unprofiled)) if len(unprofiled) else None
     low, high = ends(ratio_interval(whole, unprofiled) if before else None)
+    cost = float(np.median(whole)) / before if before else None
     return ProfilingCost(
-        runs=runs.count,
-        whole=runs.times(runs.whole),
-        unprofiled=before,
-        cost=float(np.median(whole)) / before if before else None,
-        cost_low=low,
-        cost_high=high,
+        runs=runs.count, whole=runs.times(runs.whole), unprofiled=before, cost=cost, cost_low=low, cost_high=high
     )
 
 
-def layer_runs(profile: Profile) -> Runs | str:
-    """The runs of a profile of layers, or the sentence that says why there is nothing to compute with."""
-    if profile.status == "ok" and profile.layers is None and profile.kernels is not None:
-        return "It is of kernels, which inferlens kernels and inferlens modules show."
-    return runs_of(profile)
-
-
-def runs_of(profile: Profile) -> Runs | str:
-    """The runs of a profile of layers or of kernels, or the sentence that says why there is nothing to compute with.
+def runs_of(profile: Profile, level: Level | None = None) -> Runs | str:
+    """The runs of a profile, of ``level`` if it is given, or the sentence that says why there is nothing to show.
 
     Times that cannot be right are not repaired: a profile in which a single part has another number of runs than the
     whole, or a negative time, is refused.
     """
-    found = profile.layers or profile.kernels
+    found, parts = profile.found, profile.parts
     if profile.status != "ok" or found is None:
         return profile.reason or f"It ended as '{profile.status}', and no reason is known."
+    if level and getattr(profile, f"{level}s") is None:
+        return f"It was not profiled at that level; inferlens profile MODEL --level {level} does that."
+    count = len(found.whole)
+    if not count or any(len(part.times) not in (0, count) for part in parts):
+        return "It has no runs, or not as many times of each layer or kernel as there were runs."
     whole = np.asarray(found.whole, dtype=np.float64)
-    if not whole.size:
-        return "It has no runs."
-    if not are_times(whole):
-        return "Its times are no times: one is negative, not finite or more than a day."
-    parts, noun = parts_of(profile), "layer" if profile.layers else "kernel"
-    times = np.zeros((len(parts), whole.size))
-    for index, part in enumerate(parts):
-        if len(part.times) not in (0, whole.size):
-            return f"A {noun} has {len(part.times)} times, and there were {whole.size} runs."
-        times[index] = part.times or 0.0
-    if not are_times(times):
-        return f"A {noun} has a time that is negative, not finite or more than a day."
+    times = np.array([part.times or (0.0,) * count for part in parts]).reshape(-1, count)
+    if not are_times(whole) or not are_times(times):
+        return "A time in it is negative, not finite or more than a day."
     return Runs(whole, times, tuple(bool(part.times) for part in parts))
-
-
-def parts_of(profile: Profile) -> Sequence[Layer | Kernel]:
-    """The layers of a profile, or its kernels."""
-    if profile.layers is not None:
-        return profile.layers.layers
-    return profile.kernels.kernels if profile.kernels else ()
-
-
-def timed_of(profile: Profile) -> Timed | None:
-    """Whether the times of its parts are of the host or of the GPU, as those of kernels are; ``None`` without any."""
-    if profile.layers is not None:
-        return profile.layers.timed
-    return "GPU" if profile.kernels else None
-
-
-def clock_of(profile: Profile) -> str:
-    """What timed its parts; empty where that is not known."""
-    found = profile.layers or profile.kernels
-    return found.clock if found else ""
 
 
 def times_kernels(profile: Profile) -> bool:
     """Whether the times of its parts are those of kernels: of its kernels, or of layers that CUPTI timed as such."""
-    return timed_of(profile) == "GPU" and (profile.layers is None or clock_of(profile).startswith(KERNELS_CLOCK))
+    return profile.timed == "GPU" and (profile.layers is None or profile.layers.clock.startswith(KERNELS_CLOCK))
 
 
 def unknown_share(profile: Profile, runs: Runs) -> float:
     """The share of the time of a profile's parts that is of no known module, 0 to 1; all of no time at all."""
-    unknown = np.array([not part.modules for part in parts_of(profile)], dtype=bool)
-    share = runs.of_kernels().share(np.asarray(runs.layers[unknown].sum(axis=0), dtype=np.float64))
+    unknown = np.array([not part.modules for part in profile.parts], dtype=bool)
+    share = runs.of_kernels().share(runs.layers[unknown].sum(axis=0))
     return 1.0 if share is None else share
 
 

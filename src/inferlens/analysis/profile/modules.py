@@ -26,7 +26,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from inferlens.analysis.profile.layers import Array, Runs, RunTimes, parts_of, timed_of
+from inferlens.analysis.profile.layers import Array, Runs, RunTimes
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Profile
 from inferlens.record.work import Work
@@ -176,7 +176,7 @@ class ModuleTimes:
 def module_times(profile: Profile, runs: Runs, rule: Rule) -> ModuleTimes:
     """The times of a profile's modules, from its layers or its kernels; fused ones by ``rule``."""
     found = ModuleTimes(runs, np.zeros(runs.count))
-    for part, seconds, timed in zip(parts_of(profile), runs.layers, runs.was_timed, strict=True):
+    for part, seconds, timed in zip(profile.parts, runs.layers, runs.was_timed, strict=True):
         paths = list(dict.fromkeys(map(path_of, part.modules)))
         if not paths:
             found.unknown = found.unknown + seconds
@@ -229,7 +229,7 @@ def module_table(
         fitting = (d for d in range(deepest, 1, -1) if sum(len(path) <= d for path in paths) <= most_rows)
         depth = next(fitting, 1)
     shown = deepest if depth is None else min(max(depth, 1), deepest)
-    ways = {(timed_of(profile), runs.share_of) for profile, runs in profiles}
+    ways = {(profile.timed, runs.share_of) for profile, runs in profiles}
     marked = tuple(
         len(ways) == 1 and (not right or right[index]) and (one.runs.share(one.unknown) or 0.0) <= MOST_UNKNOWN
         for index, one in enumerate(columns)

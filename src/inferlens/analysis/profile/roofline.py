@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.profile.layer_work import LayerWork, layer_work
-from inferlens.analysis.profile.layers import parts_of, runs_of
+from inferlens.analysis.profile.layers import runs_of
 from inferlens.analysis.profile.modules import Path, Rule, flops_of, path_of, rule_of
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Profile
@@ -132,7 +132,7 @@ def roofline(
         return f"The ceilings of its device were not measured{why.rstrip('.: ')}."
     precision = precision_of(profile, record)
     rate = max(ceilings.rates.get(precision, 0.0), 0.0) or None
-    layers, times = parts_of(profile), [runs.typical(series) for series in runs.layers]
+    layers, times = profile.parts, [runs.typical(series) for series in runs.layers]
     works, unplaced = layer_work(layers, times, work)
     whole = runs.typical(runs.whole)
     rows = []

@@ -11,7 +11,7 @@ from inferlens.backends.base import Runner
 from inferlens.backends.profiling.layer_runs import NO_RUNS
 from inferlens.backends.profiling.traced_runs import GPU_CLOCK, KERNEL, TracedEvent, TracedRun, profiler, trace_runs
 from inferlens.errors import Unsupported
-from inferlens.record.kernel_profile import GpuLimits, Kernel, Kernels
+from inferlens.record.layer_profile import GpuLimits, Kernel, Kernels
 from inferlens.trace import occupancy, tensor_cores
 
 NO_ORIGINS = "which layers and modules kernels came from: {} does not tell."

@@ -1,26 +1,44 @@
-"""Modules as rows, backends as columns, time in the cells: one tree for each model, its inputs and machine."""
+"""Modules as rows, backends as columns, time in the cells: one tree for each model, its inputs and machine.
+
+A table is of kernels where every case that ran has times of kernels that are traced to modules: these are the GPU's
+own, whatever profiling cost the host, and so can be compared. Otherwise it is of layers, and a case that has none is a
+column of kernels all the same. A level that is asked for is shown alone. The times of a case's kernels are those of its
+profile of kernels; without one, or where too much of these is of no known module, they are those of its layers, if
+CUPTI timed the kernels of each layer: the same kernels, summed by layer.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, get_args
 
 import msgspec
 
-from inferlens.analysis.profile.layers import clock_of, timed_of
+from inferlens.analysis.profile.kernels import busy_of
+from inferlens.analysis.profile.layers import (
+    Reconciliation,
+    Runs,
+    RunTimes,
+    reconciliation,
+    runs_of,
+    times_kernels,
+    unknown_share,
+)
 from inferlens.analysis.profile.modules import MOST_UNKNOWN, RULES, Cell, ModuleRow, ModuleTable, module_table
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level
 from inferlens.units import ABSENT, listing, milliseconds, percent, plural, ratio
 from inferlens.views.columns import FASTEST
-from inferlens.views.profiled.cases import CASE, TIMES, ProfiledCase, check_reference, time_fields
-from inferlens.views.profiled.module_columns import LEVELS, ModuleColumn, ModuleColumns, columns
-from inferlens.views.profiled.sentences import name_of, short
+from inferlens.views.profiled.cases import ProfiledCase, check_reference, named, referenced
+from inferlens.views.profiled.tables import CASE, TIMES, name_of, short, time_fields
 from inferlens.views.table import Column, Document, Line, Table, share
 
 SCHEMA = "inferlens.modules/1"
+LEVELS: tuple[Level, ...] = get_args(Level)
 MOST_ROWS = 40
+MOST_COST = 1.5  # of a profiled call over an unprofiled one: beyond, columns are not compared
 MARKS = ("shared", "untimed", "fastest", "slower")
 CSV = (*CASE, "row", "module", "depth", "rule", *TIMES, *MARKS, "level", "share_of")
 SLOWER = "▼"
@@ -40,11 +58,63 @@ _NAMES = {
 
 
 @dataclass(frozen=True)
-class ModuleTree:
-    """The columns of one model and their tree; ``None`` without any."""
+class ModuleColumn:
+    """A case in the tree of modules; ``runs`` say what its shares are of: of a run, or of all kernels."""
 
-    columns: ModuleColumns
-    table: ModuleTable | None
+    case: ProfiledCase
+    runs: Runs
+
+    @property
+    def of_kernels(self) -> bool:
+        """Whether its whole is all kernels, rather than a run."""
+        return self.runs.share_of == "kernels"
+
+    @property
+    def unknown(self) -> float:
+        """The share of its layers or kernels that is of no known module."""
+        return unknown_share(self.case.profile, self.runs)
+
+    @cached_property
+    def account(self) -> Reconciliation:
+        """How its layers or kernels and the whole run fit together; shares are of the run."""
+        return reconciliation(replace(self.runs, share_of="run"), self.case.unprofiled)
+
+    @cached_property
+    def busy(self) -> RunTimes | None:
+        """How long the GPU ran any kernel, the sum of layers that are timed as kernels; shares are of all kernels.
+
+        ``None`` if the column is not of kernels, or that is not known.
+        """
+        kernels = self.case.profile.kernels
+        busy = busy_of(kernels, self.runs) if kernels else self.runs.sums
+        return self.runs.times(busy) if self.of_kernels and busy is not None else None
+
+    @property
+    def distorted(self) -> bool:
+        """Whether profiling made calls so much longer that a module's time may be more of what timed it than its own.
+
+        Times of kernels are the GPU's own, whatever profiling costs the host.
+        """
+        return not self.of_kernels and (self.account.cost or 0.0) > MOST_COST
+
+
+@dataclass(frozen=True)
+class MissingColumn:
+    """A case that is no column: of what level it has nothing, and why."""
+
+    case: ProfiledCase
+    level: Level
+    why: str
+
+
+@dataclass(frozen=True)
+class ModuleTree:
+    """The columns of one model, the reference first, and their tree; ``None`` without any column."""
+
+    level: Level
+    shown: tuple[ModuleColumn, ...]
+    missing: tuple[MissingColumn, ...]
+    table: ModuleTable | None = None
 
 
 def document(
@@ -59,7 +129,8 @@ def document(
 
     Args:
         groups: profiles of every level that can be compared, of each model.
-        level: ``layer`` or ``kernel``, whose times are shown; ``None``: as :mod:`.module_columns` says.
+        level: ``layer`` or ``kernel``, whose times are shown; ``None``: kernels if every case that ran has them traced
+            to modules, layers otherwise.
         depth: how deep to unfold; ``None``: to about :data:`MOST_ROWS` rows for people, all for programs.
         reference: words that name the case that is the first column.
         fused: what becomes of layers fused from several modules, one of ``RULES``.
@@ -71,32 +142,88 @@ def document(
         check_choice("level of modules", level, LEVELS)
     check_choice("rule for fused layers", fused, RULES)
     check_reference([one for group in groups for one in group], reference)
+    found = [columns(group, level, reference) for group in groups]
 
     def trees(most_rows: int | None = None) -> list[ModuleTree]:
-        return [tree(columns(group, level, reference), fused, depth, most_rows) for group in groups]
+        return [_tree(each, fused, depth, most_rows) for each in found]
 
     return Document(
-        blocks=lambda: [_table(each) for each in trees(MOST_ROWS)],
-        data=lambda: {"schema": SCHEMA, "models": [_data(each) for each in trees()]},
-        csv=lambda: (CSV, _lines(trees())),
+        blocks=lambda: [_table(each, each.table) for each in trees(MOST_ROWS)],
+        data=lambda: {"schema": SCHEMA, "models": [_data(each, each.table) for each in trees()]},
+        csv=lambda: (CSV, (line for each in trees() if each.table for line in _lines(each.shown, each.table))),
     )
 
 
-def tree(of: ModuleColumns, fused: str = "whole", depth: int | None = None, most_rows: int | None = None) -> ModuleTree:
-    """The tree of some columns, the first of which is the reference."""
+def _tree(of: ModuleTree, fused: str, depth: int | None, most_rows: int | None) -> ModuleTree:
     if not of.shown:
-        return ModuleTree(of, None)
+        return of
     profiles = [(one.case.profile, one.runs) for one in of.shown]
     right = [one.case.right and not one.distorted for one in of.shown]
-    return ModuleTree(of, module_table(profiles, rule=fused, depth=depth, most_rows=most_rows, right=right))
+    table = module_table(profiles, rule=fused, depth=depth, most_rows=most_rows, right=right)
+    return replace(of, table=table)
 
 
-def _table(of: ModuleTree) -> Table:
-    shown, table = of.columns.shown, of.table
-    title = (shown or of.columns.missing)[0].case.headline
-    missing = [f"{one.case.name} has no {one.level}s: {one.why} {one.case.profile.hint}" for one in of.columns.missing]
+# Columns
+
+
+def columns(group: Sequence[ProfiledCase], level: Level | None, reference: str | None) -> ModuleTree:
+    """The columns of profiles that can be compared, one for each case; ``level`` and ``reference`` as of a document.
+
+    Raises:
+        InferlensError: if ``reference`` fits several cases.
+    """
+    cases: dict[str, dict[Level, ProfiledCase]] = {}
+    for one in group:
+        cases.setdefault(one.profile.case.digest, {})[one.profile.level] = one
+    able = [_able(profiles) for profiles in cases.values()]
+    traced = [(of := each.get("kernel")) and of.unknown <= MOST_UNKNOWN for each in able if each]
+    chosen: Level = level or ("kernel" if traced and all(traced) else "layer")
+    order = [chosen] if level else sorted(LEVELS, key=lambda each: each != chosen)
+    found: list[ModuleColumn | MissingColumn] = []
+    for profiles, each in zip(cases.values(), able, strict=True):
+        column = next((each[one] for one in order if one in each), None)
+        found.append(column or _missing(profiles, order))
+    mixed = len({one.of_kernels for one in found if isinstance(one, ModuleColumn)}) > 1
+    names = named([one.case for one in found], tell_level=mixed)
+    by_id = {case.profile.id: replace(one, case=case) for one, case in zip(found, names, strict=True)}
+    ordered = [by_id[case.profile.id] for case in referenced(names, reference)]
+    return ModuleTree(
+        level=chosen,
+        shown=tuple(one for one in ordered if isinstance(one, ModuleColumn)),
+        missing=tuple(one for one in ordered if isinstance(one, MissingColumn)),
+    )
+
+
+def _able(profiles: Mapping[Level, ProfiledCase]) -> dict[Level, ModuleColumn]:
+    """The columns that a case can be: of its layers; of the kernels that tell enough of their modules, or else most."""
+    read = {level: (case, runs_of(case.profile)) for level, case in profiles.items()}
+    every = {level: ModuleColumn(case, runs) for level, (case, runs) in read.items() if not isinstance(runs, str)}
+    kernels = [
+        ModuleColumn(every[level].case, every[level].runs.of_kernels())
+        for level in ("kernel", "layer")
+        if level in every and times_kernels(every[level].case.profile)
+    ]
+    every.pop("kernel", None)
+    if kernels:
+        every["kernel"] = min(kernels, key=lambda column: max(column.unknown, MOST_UNKNOWN))
+    return every
+
+
+def _missing(profiles: Mapping[Level, ProfiledCase], order: Sequence[Level]) -> MissingColumn:
+    """Why a case is no column of any of the levels."""
+    level = next(each for each in (*order, *LEVELS) if each in profiles)
+    wanted = level if level in order else order[0]
+    return MissingColumn(profiles[level], wanted, str(runs_of(profiles[level].profile, wanted)))
+
+
+# For people
+
+
+def _table(of: ModuleTree, table: ModuleTable | None) -> Table:
+    shown, first = of.shown, of.shown[0].case if of.shown else of.missing[0].case
+    missing = [f"{one.case.name} has no {one.level}s: {one.why} {one.case.profile.hint}" for one in of.missing]
     if table is None:
-        return Table(title, "module", (), (), sentences=missing)
+        return Table(first.headline, "module", (), (), sentences=missing)
     kernels = {one.of_kernels for one in shown}
     whole = "whole run" if kernels == {False} else "all kernels" if kernels == {True} else "whole run, or all kernels"
     headings = [
@@ -109,17 +236,20 @@ def _table(of: ModuleTree) -> Table:
     times = {
         "kernel times, as shares of all kernels"
         if one.of_kernels
-        else f"{timed_of(one.case.profile)} times of layers, as shares of the whole run"
+        else f"{one.case.profile.timed} times of layers, as shares of the whole run"
         for one in shown
     }
     lines = [_line(row, table, {**_NAMES, "whole": whole}) for row in table.rows]
+    unprofiled = [one.account.unprofiled for one in shown]
+    if any(unprofiled):
+        lines.append(Line("unprofiled call", [cell for time in unprofiled for cell in (milliseconds(time), "")]))
     return Table(
-        title,
+        first.headline,
         "module",
         headings,
-        [*lines, *_beneath(shown)],
+        lines,
         about=f"{runs} · {listing(sorted(times))} · unfolded {table.depth} of {table.deepest} deep",
-        notes=[*_legend(shown, table), *_not_compared(shown, table), *_other_level(of.columns), *missing],
+        notes=[*_legend(shown, table), *missing],
         sentences=sentences(shown, table),
     )
 
@@ -129,13 +259,16 @@ def _line(row: ModuleRow, table: ModuleTable, names: dict[str, str]) -> Line:
     full = name_of(".".join(row.path)) if row.path else name
     full = f"{full} {name}" if row.kind == "itself" and row.path else full
     more = f" +{row.folded}" if row.folded else ""
-    cells = [text for cell in row.cells for text in _times(cell.times if cell else None)]
+    times = [cell.times if cell else None for cell in row.cells]
+    cells = [text for each in times for text in _times(each)]
     marks = [mark for cell in row.cells for mark in (_mark(cell, table.rule), "")]
     style = {"whole": "bold", "module": ""}.get(row.kind, "dim")
-    return Line(name + more, cells, marks, indent=indent(row.last), full=full + more, style=style)
+    indent = "".join("   " if each else "│  " for each in row.last[:-1])
+    indent += ("└─ " if row.last[-1] else "├─ ") if row.last else ""
+    return Line(name + more, cells, marks, indent=indent, full=full + more, style=style)
 
 
-def _times(times: Any) -> tuple[str, str]:
+def _times(times: RunTimes | None) -> tuple[str, str]:
     return (milliseconds(times.typical), share(times.share)) if times else (ABSENT, ABSENT)
 
 
@@ -146,28 +279,8 @@ def _mark(cell: Cell | None, rule: str) -> str:
     return f" {mark}" if mark else ""
 
 
-def _beneath(shown: Sequence[ModuleColumn]) -> Iterator[Line]:
-    """How long the GPU was busy, where kernels overlap, and how long a call takes that is not profiled, if known."""
-    busy = [one.busy.typical if one.busy else None for one in shown]
-    unprofiled = [one.account.unprofiled for one in shown]
-    if any(one.overlaps for one in shown):
-        yield Line("GPU busy", [cell for time in busy for cell in (milliseconds(time), "")])
-    if any(unprofiled):
-        yield Line("unprofiled call", [cell for time in unprofiled for cell in (milliseconds(time), "")])
-
-
-def indent(last: Sequence[bool]) -> str:
-    """The lines of a tree before a name, from whether the row and those above it are the last of their siblings."""
-    if not last:
-        return ""
-    return "".join("   " if each else "│  " for each in last[:-1]) + ("└─ " if last[-1] else "├─ ")
-
-
-# Notes
-
-
 def _legend(shown: Sequence[ModuleColumn], table: ModuleTable) -> Iterator[str]:
-    """What the marks mean that are there."""
+    """What the marks mean that are there, and which columns have none, with the reason."""
     cells = [cell for row in table.rows for cell in row.cells if cell]
     if any(cell.fastest for cell in cells):
         yield f"{FASTEST}: faster than in every other column."
@@ -177,37 +290,43 @@ def _legend(shown: Sequence[ModuleColumn], table: ModuleTable) -> Iterator[str]:
         yield SHARED_NOTES["split equally" if table.rule == "split" and not table.by_flops else table.rule]
     if folded := sum(row.folded for row in table.rows):
         yield f"+N: modules below it; --depth {table.depth + 1} unfolds more of {folded:,}."
+    mixed = len({(one.case.profile.timed, one.of_kernels) for one in shown}) > 1
+    out = [
+        f"{one.case.name} ({_why_out(one, mixed=mixed)})"
+        for one, marked in zip(shown, table.marked, strict=True)
+        if not marked
+    ]
+    if out and len(shown) > 1:
+        yield f"Not compared with others: {listing(out)}."
 
 
-def _not_compared(shown: Sequence[ModuleColumn], table: ModuleTable) -> Iterator[str]:
-    """Columns whose outputs are wrong, and those that are not compared with others, with the reason."""
-    yield from (f"The outputs of {one.case.name} are wrong." for one in shown if not one.case.right)
-    why = f"more than {percent(MOST_UNKNOWN)} is in {'kernels' if shown[0].of_kernels else 'layers'} of no known module"
-    if len({one.of_kernels for one in shown}) > 1:
-        why = "some columns are times of layers, some of kernels"
-    if len({timed_of(one.case.profile) for one in shown}) > 1:
-        why = "some columns are times of the host, some of the GPU"
-    out = [one for one, marked in zip(shown, table.marked, strict=True) if not marked and one.case.right]
-    reasons = {one.case.name: why for one in out} | {
-        one.case.name: f"profiling made calls {ratio(one.account.cost)} as long" for one in out if one.distorted
-    }
-    if reasons and len(shown) > 1:
-        yield f"Not compared with others: {listing([f'{name} ({why})' for name, why in reasons.items()])}."
-
-
-def _other_level(of: ModuleColumns) -> Iterator[str]:
-    if of.elsewhere:
-        level = "layer" if of.level == "kernel" else "kernel"
-        yield f"--level {level} shows the {level}s of {listing(of.elsewhere)}."
-
-
-# Sentences
+def _why_out(one: ModuleColumn, *, mixed: bool) -> str:
+    """Why a column is not compared with others; ``mixed``: they have times of different kinds."""
+    if not one.case.right:
+        return "its outputs are wrong"
+    if one.distorted:
+        return f"profiling made calls {ratio(one.account.cost)} as long"
+    if mixed:
+        return "columns have times of different kinds"
+    return f"more than {percent(MOST_UNKNOWN)} is in {'kernels' if one.of_kernels else 'layers'} of no known module"
 
 
 def sentences(shown: Sequence[ModuleColumn], table: ModuleTable) -> list[str]:
     """Which module takes most of each column, how much is not attributed, how busy the GPU is, what profiling cost."""
-    found = [_most(shown, table), _not_attributed(shown, table), _busy(shown), _cost(shown)]
-    return [sentence for sentence in found if sentence]
+    row = next(row for row in table.rows if row.kind == "not attributed")
+    none = [(share(part), one) for part, one in _shares(row, shown)]
+    busy = [
+        (f"{milliseconds(one.busy.median)} of {milliseconds(before)} ms ({percent(one.busy.median / before)})", one)
+        for one in shown
+        if one.busy and (before := one.account.unprofiled)
+    ]
+    costs = [(ratio(one.account.cost), one) for one in shown if one.account.cost is not None]
+    return [
+        _most(shown, table),
+        *([f"Attributed to no module: {_with(none)}."] if none else []),
+        *([f"Of an unprofiled call the GPU works {_with(busy)}."] if busy else []),
+        *([f"A profiled call takes {_with(costs)} as long as an unprofiled one."] if costs else []),
+    ]
 
 
 def _with(said: Iterable[tuple[str, ModuleColumn]]) -> str:
@@ -222,81 +341,53 @@ def _shares(row: ModuleRow, shown: Sequence[ModuleColumn]) -> list[tuple[float, 
 
 def _most(shown: Sequence[ModuleColumn], table: ModuleTable) -> str:
     """The module that takes most of each column, of the first level that has more than one."""
-    modules = [row for row in table.rows if row.kind == "module"]
-    levels = ([row for row in modules if len(row.path) == depth] for depth in range(1, table.depth + 1))
-    level = next((rows for rows in levels if len(rows) > 1), modules)
-    found: dict[str, list[tuple[str, ModuleColumn]]] = {}
-    for column in shown:
-        shares = [(part, row) for row in level for part, one in _shares(row, shown) if one is column and part > 0]
-        if shares:
-            part, row = max(shares, key=lambda pair: pair[0])
-            found.setdefault(short(".".join(row.path)), []).append((percent(part), column))
-    return "; ".join(f"{path} takes most: {_with(said)}" for path, said in found.items()) + "." if found else (
-        "No module has a time of its own."
-    )  # fmt: skip
-
-
-def _not_attributed(shown: Sequence[ModuleColumn], table: ModuleTable) -> str:
-    """What belongs to no module: of layers a share of the run, of kernels one of their time."""
-    row = next(row for row in table.rows if row.kind == "not attributed")
-    shares = _shares(row, shown)
-    below = " Below zero: layers ran at the same time." if any(part < 0 for part, _ in shares) else ""
-    said = _with((share(part), one) for part, one in shares)
-    return f"Attributed to no module: {said}.{below}" if said else ""
-
-
-def _busy(shown: Sequence[ModuleColumn]) -> str:
-    """How much of an unprofiled call the GPU works: that it was idle while profiled is mostly the profiler's doing."""
-    said = [
-        (f"{milliseconds(one.busy.median)} of {milliseconds(before)} ms ({percent(one.busy.median / before)})", one)
-        for one in shown
-        if one.busy and (before := one.account.unprofiled)
-    ]
-    return f"Of an unprofiled call the GPU works {_with(said)}." if said else ""
-
-
-def _cost(shown: Sequence[ModuleColumn]) -> str:
-    known = [(ratio(one.account.cost), one) for one in shown if one.account.cost is not None]
-    unknown = [one.case.name for one in shown if one.account.cost is None]
-    said = f"A profiled call takes {_with(known)} as long as an unprofiled one." if known else ""
-    more = f"What profiling cost with {listing(unknown[:_FEW])} is not known." if unknown else ""
-    return f"{said} {more}".strip()
+    rows = [row for row in table.rows if row.kind == "module"]
+    levels = ([row for row in rows if len(row.path) == depth] for depth in range(1, table.depth + 1))
+    level = next((each for each in levels if len(each) > 1), rows)
+    most: dict[str, tuple[float, ModuleColumn, ModuleRow]] = {}
+    for row in level:
+        for part, column in _shares(row, shown):
+            if part > most.get(column.case.name, (0.0,))[0]:
+                most[column.case.name] = part, column, row
+    said: dict[str, list[tuple[str, ModuleColumn]]] = {}
+    for part, column, row in most.values():
+        said.setdefault(short(".".join(row.path)), []).append((percent(part), column))
+    each = [f"{path} takes most: {_with(parts)}" for path, parts in said.items()]
+    return f"{'; '.join(each) or 'No module has a time of its own'}."
 
 
 # For programs
 
 
-def _data(of: ModuleTree) -> dict[str, Any]:
+def _data(of: ModuleTree, table: ModuleTable | None) -> dict[str, Any]:
     """One tree, its columns and what could not be one."""
-    table = of.table
     return {
-        "level": of.columns.level,
-        "rule": table.rule if table else None,
-        "depth": table.depth if table else None,
-        "deepest": table.deepest if table else None,
+        "level": of.level,
+        "rule": table and table.rule,
+        "depth": table and table.depth,
+        "deepest": table and table.deepest,
         "columns": [
             {
                 **one.case.data, "level": one.case.profile.level, "share_of": one.runs.share_of,
-                "timed": timed_of(one.case.profile), "clock": clock_of(one.case.profile), "marked": marked,
-                "busy": one.busy, "reconciliation": one.account,
+                "timed": one.case.profile.timed, "clock": one.case.profile.found and one.case.profile.found.clock,
+                "marked": marked, "busy": one.busy, "reconciliation": one.account,
             }
-            for one, marked in zip(of.columns.shown, table.marked if table else (), strict=True)
+            for one, marked in zip(of.shown, table.marked if table else (), strict=True)
         ],
         "rows": [
             {**msgspec.structs.asdict(row), "path": ".".join(row.path)} for row in (table.rows if table else ())
         ],
-        "failed": [{**one.case.data, "level": one.level, "reason": one.why} for one in of.columns.missing],
-        "sentences": sentences(of.columns.shown, table) if table else [],
+        "failed": [{**one.case.data, "level": one.level, "reason": one.why} for one in of.missing],
+        "sentences": sentences(of.shown, table) if table else [],
     }  # fmt: skip
 
 
-def _lines(trees: Iterable[ModuleTree]) -> Iterator[list[object]]:
-    """Every cell of every tree that is not empty; those of a column at the same depth add up to its whole."""
-    for of in trees:
-        for row in of.table.rows if of.table else ():
-            for one, cell in zip(of.columns.shown, row.cells, strict=True):
-                if cell and of.table:
-                    place = [row.kind, ".".join(row.path), row.depth, of.table.rule]
-                    marks = [getattr(cell, mark) for mark in MARKS]
-                    kind = [one.case.profile.level, one.runs.share_of]
-                    yield [*one.case.fields, *place, *time_fields(cell.times), *marks, *kind]
+def _lines(shown: Sequence[ModuleColumn], table: ModuleTable) -> Iterator[list[object]]:
+    """Every cell of a tree that is not empty; those of a column at the same depth add up to its whole."""
+    for row in table.rows:
+        for one, cell in zip(shown, row.cells, strict=True):
+            if cell:
+                place = [row.kind, ".".join(row.path), row.depth, table.rule]
+                marks = [getattr(cell, mark) for mark in MARKS]
+                kind = [one.case.profile.level, one.runs.share_of]
+                yield [*one.case.fields, *place, *time_fields(cell.times), *marks, *kind]

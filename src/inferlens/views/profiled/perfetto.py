@@ -1,8 +1,17 @@
 """A trace of the runs of profiles, for Perfetto and every other viewer of Chrome's Trace Event Format (JSON).
 
 Each profile is a process of the trace, and begins at zero, so that profiles lie above each other. Its threads are rows:
-the runs, the modules, and layers or kernels. Time stamps are microseconds with three decimals, which is nanoseconds.
-Where a row is not as it was but laid out by a rule, its name says so, and so does ``otherData``.
+the runs, the modules, and layers or kernels. Inside, times are whole nanoseconds since the first run began; in the
+trace they are microseconds with three decimals.
+
+Nothing is made up. What the profile does not say is laid out by a rule, and the row that holds it says so: layers of
+which it is not known when they began follow each other in their order; runs of which it is not known follow each other
+without a gap. A time that is not one piece (several calls, or a module's own time around the modules in it) is drawn as
+one from its first begin, on a row of its own.
+
+A module's slice reaches from the first of its consecutive layers to the last, those of modules in it included. A layer
+of another module, or of none that is known, ends it: a module that goes on after that has another slice. A fused layer
+belongs to the deepest module that contains all of those it came from.
 
 Long names are shortened, and stand whole in the arguments of the first run's slice. Of a slice's arguments all but the
 run are the same in every run, so they are written as JSON once: a trace may have hundreds of thousands of slices.
@@ -13,25 +22,67 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
 
-from inferlens.analysis.profile.timeline import RUNS_KNOWN, Slice, Timeline, TimelineRow, timeline
+from inferlens.analysis.profile import modules
+from inferlens.analysis.profile.layers import Array, Runs, are_times, runs_of
+from inferlens.analysis.profile.modules import ancestor, path_of
 from inferlens.errors import InferlensError
-from inferlens.record.layer_profile import Layer
+from inferlens.record.layer_profile import Kernel, Kernels, Layer, Layers, Profile
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.views.plain import plain
-from inferlens.views.profiled.cases import ProfiledCase, of_level
-from inferlens.views.profiled.sentences import THE_MODEL, cut, shapes, short
+from inferlens.views.profiled.cases import of_level
+from inferlens.views.profiled.tables import THE_MODEL, cut, shapes, short
 
 SCHEMA = "inferlens.perfetto/1"
 FORMATS = (".json", ".json.gz")
 LONGEST_NAME = 120
+RUNS_KNOWN = "each run stands where it was on the host's clock"
+RUNS_NOT_KNOWN = "how long it took from one run to the next is not known: runs follow each other without a gap"
+LAID_OUT = "laid out in order, when each began is not known"
+IN_PIECES = "in several pieces or side by side, each drawn as one from its first begin"
 _FIRST_THREAD = 1001  # never a process's number: viewers take such a thread for the main one
+_ROUNDING = 1e-9  # ends of one layer and begins of the next are rounded to nanoseconds by themselves
 
-Json = dict[str, Any]
+Moments = NDArray[np.int64]
+
+
+class Slice(Struct, gc=False):  # there are hundreds of thousands, and no cycles
+    """Something that ran, from ``begin`` to ``end``.
+
+    Attributes:
+        run: in which run, from 0.
+        of: the index of the layer or kernel; ``None`` for a run itself, and for a module.
+        path: of a module; ``layers`` and ``time``: how many layers it has, and what they took.
+    """
+
+    begin: int
+    end: int
+    run: int
+    of: int | None = None
+    path: modules.Path | None = None
+    layers: int = 0
+    time: int = 0
+
+
+class TimelineRow(NamedTuple):
+    """Slices of ``runs``, ``modules``, ``layers`` or ``kernels`` that do not overlap, in order.
+
+    Those of modules lie within each other. ``where`` says whose times they are, with the stream, and ``note`` how they
+    were laid out, where that is not as they were.
+    """
+
+    what: str
+    where: str
+    slices: Sequence[Slice]
+    note: str = ""
 
 
 def check_file(path: Path) -> None:
@@ -46,46 +97,170 @@ def check_file(path: Path) -> None:
         )
 
 
-def every_level(loaded: LoadedProfiles) -> list[ProfiledCase]:
-    """The latest profile of each case at each level, named; cases that can be compared are together."""
-    levels = dict.fromkeys(one.level for one in loaded.profiles)
-    parts = [replace(loaded, profiles=[one for one in loaded.profiles if one.level == level]) for level in levels]
-    return [case for part in parts for case in of_level(part, None)]
-
-
-def render(cases: Sequence[ProfiledCase], *, compressed: bool = False) -> bytes:
-    """The trace of all cases that have layers or kernels.
+def render(loaded: LoadedProfiles, *, compressed: bool = False) -> tuple[bytes, list[str]]:
+    """The trace of the latest profile of each case at each level, and a sentence on each that is not in it.
 
     Args:
-        cases: profiles, named.
+        loaded: what could be read.
         compressed: with gzip, which Perfetto opens as it is.
 
     Raises:
         InferlensError: if there is nothing to draw.
     """
-    drawn = [(case, made) for case in cases if not isinstance(made := timeline(case.profile), str)]
+    levels = dict.fromkeys(one.level for one in loaded.profiles)
+    parts = [replace(loaded, profiles=[one for one in loaded.profiles if one.level == level]) for level in levels]
+    found = [(case, timeline(case.profile)) for part in parts for case in of_level(part, None)]
+    drawn = [(case, rows) for case, rows in found if not isinstance(rows, str)]
+    missing = [plain(f"Not drawn: {case.name}. {why}") for case, why in found if isinstance(why, str)]
     if not drawn:
-        reasons = " ".join(not_drawn(cases))
-        raise InferlensError(f"There is nothing to trace. {reasons}".strip(), hint="inferlens profile MODEL")
+        raise InferlensError(f"There is nothing to trace. {' '.join(missing)}".strip(), hint="inferlens profile MODEL")
     events: list[bytes] = []
     thread = _FIRST_THREAD
-    for process, (case, made) in enumerate(drawn, start=1):
-        name = f"{case.headline[:200]} · {case.name[:200]} · {made.level}s"
+    for process, (case, rows) in enumerate(drawn, start=1):
+        name = f"{case.headline[:200]} · {case.name[:200]} · {case.profile.level}s"
         events += _named("process", process, 0, name, process)
-        for number, row in enumerate(made.rows, start=1):
-            events += _named("thread", process, thread, _title(row, made), number)
-            events += _slices(row, made, process, thread)
+        for number, row in enumerate(rows, start=1):
+            words = " · ".join(word for word in (row.where, row.what) if word)
+            title = f"{words} ({row.note})" if row.note else words
+            events += _named("thread", process, thread, title, number)
+            events += _slices(row, case.profile, process, thread)
             thread += 1
-    other = {"schema": SCHEMA, "profiles": [_about(case, made) for case, made in drawn]}
+    other = {"schema": SCHEMA, "profiles": [_about(case.profile, rows) for case, rows in drawn]}
     head = b'{"displayTimeUnit":"ns","otherData":' + msgspec.json.encode(other) + b',"traceEvents":[\n'
     whole = head + b",\n".join(events) + b"\n]}\n"
-    return gzip.compress(whole, 6, mtime=0) if compressed else whole
+    return gzip.compress(whole, 6, mtime=0) if compressed else whole, missing
 
 
-def not_drawn(cases: Sequence[ProfiledCase]) -> list[str]:
-    """A sentence for each case that is not in the trace, and why."""
-    found = ((case, timeline(case.profile)) for case in cases)
-    return [plain(f"Not drawn: {case.name}. {why}") for case, why in found if isinstance(why, str)]
+# From a profile to rows
+
+
+def timeline(profile: Profile) -> list[TimelineRow] | str:
+    """The runs of a profile, their modules, and their layers or kernels; or the sentence that says why not."""
+    runs, found, parts = runs_of(profile), profile.found, profile.parts
+    if isinstance(runs, str) or found is None:
+        return str(runs)
+    known = [found.begun, *(part.begins for part in parts)]
+    if any(len(values) not in (0, runs.count) or not are_times(values) for values in known):
+        return "Its begins are no times, or not as many as there were runs."
+    if list(found.begun) != sorted(found.begun):
+        return "Its runs do not begin one after the other."
+    timed = [index for index, part in enumerate(parts) if part.times]
+    laid_out = [index for index in timed if not parts[index].begins]
+    begins = _begins(parts, runs)
+    # Without begins a run starts once the one before it, and what is laid out in that, is over.
+    taken = np.maximum(runs.whole, runs.layers[laid_out].sum(axis=0))
+    starts = np.array(found.begun or list(accumulate(taken[:-1].tolist(), initial=0.0)))
+    begin, end = _nanoseconds(starts + begins), _nanoseconds(starts + begins + runs.layers)
+    whole = zip(_nanoseconds(starts).tolist(), _nanoseconds(starts + runs.whole).tolist(), strict=True)
+    slices = [Slice(first, last, run) for run, (first, last) in enumerate(whole)]
+    rows = [TimelineRow("runs", "host", lane, "" if found.begun else RUNS_NOT_KNOWN) for lane in _lanes(slices)]
+    paths = {index: ancestor([*map(path_of, parts[index].modules)]) for index in timed if parts[index].modules}
+    if paths:
+        note = f"from their {profile.level}s" + (f", {LAID_OUT}" if laid_out else "")
+        rows.append(TimelineRow("modules", "", list(_modules(timed, paths, begin, end, starts)), note))
+    for where, members in _places(found, parts, timed).items():
+        told = [index for index in members if parts[index].begins]
+        pieces = _in_pieces(parts, told, begins, runs)
+        groups = {
+            "": [index for index in told if index not in pieces],
+            IN_PIECES: [index for index in told if index in pieces],
+            LAID_OUT: [index for index in members if not parts[index].begins],
+        }
+        for note, group in groups.items():
+            lanes = _lanes(_of_parts(group, begin, end))
+            rows += [TimelineRow(f"{profile.level}s", where, lane, note) for lane in lanes]
+    return rows
+
+
+def _nanoseconds(seconds: Array) -> Moments:
+    """Begins and ends are rounded each by itself, so that what follows on another does so in nanoseconds too."""
+    return np.rint(seconds * 1e9).astype(np.int64)
+
+
+def _begins(parts: Sequence[Layer | Kernel], runs: Runs) -> Array:
+    """Begins in each run, in seconds: those that are known, and for the others that each follows on the one before."""
+    begins, end = np.zeros_like(runs.layers), np.zeros_like(runs.whole)
+    for index, part in enumerate(parts):
+        begins[index] = part.begins or end
+        if not part.begins:
+            end = end + runs.layers[index]
+    return begins
+
+
+def _places(found: Layers | Kernels, parts: Sequence[Layer | Kernel], timed: Sequence[int]) -> dict[str, list[int]]:
+    """Where things ran, and which did there: one place for layers, one for each stream of kernels."""
+    if isinstance(found, Layers):
+        return {found.timed: list(timed)}
+    streams: dict[int | None, list[int]] = {}
+    for index in timed:
+        streams.setdefault(getattr(parts[index], "stream", None), []).append(index)
+    ordered = sorted(streams, key=lambda stream: (stream is None, stream or 0))
+    return {"GPU" if stream is None else f"GPU stream {stream}": streams[stream] for stream in ordered}
+
+
+def _in_pieces(parts: Sequence[Layer | Kernel], members: Sequence[int], begins: Array, runs: Runs) -> set[int]:
+    """Those that are called several times in a run, or within which, in any run, another one began."""
+    begin = begins[members]
+    order = np.argsort(begin, axis=0, kind="stable")
+    end = np.take_along_axis(begin + runs.layers[members], order, axis=0)
+    over = end[:-1] > np.take_along_axis(begin, order, axis=0)[1:] + _ROUNDING
+    found = {members[place] for place in np.unique(order[:-1][over]).tolist()}
+    return found | {index for index in members if parts[index].calls > 1}
+
+
+def _of_parts(group: Sequence[int], begin: Moments, end: Moments) -> list[Slice]:
+    """The slices of a group in all runs, by their begins."""
+    found = [
+        Slice(first, last, run, index)
+        for index in group
+        for run, (first, last) in enumerate(zip(begin[index].tolist(), end[index].tolist(), strict=True))
+    ]
+    return sorted(found, key=lambda one: (one.begin, one.run))
+
+
+def _lanes(slices: Sequence[Slice]) -> list[list[Slice]]:
+    """Slices in order of their begins, each in the first lane that is free; a nanosecond of overlap is a rounding."""
+    found: list[list[Slice]] = []
+    for each in slices:
+        lane = next((lane for lane in found if lane[-1].end <= each.begin + 1), None)
+        if lane is None:
+            found.append(lane := [])
+        each.begin = max(each.begin, lane[-1].end) if lane else each.begin
+        each.end = max(each.end, each.begin)
+        lane.append(each)
+    return found
+
+
+def _modules(
+    timed: Sequence[int], paths: dict[int, modules.Path], begin: Moments, end: Moments, starts: Array
+) -> Iterator[Slice]:
+    """The slices of the modules in all runs, in the order of their begins, each before those within it."""
+    for run, next_run in enumerate([*_nanoseconds(starts[1:]).tolist(), None]):
+        found: list[Slice] = []
+        open_: list[Slice] = []
+        begun, over = begin[:, run].tolist(), end[:, run].tolist()
+        for index in sorted(timed, key=begun.__getitem__):
+            path = paths.get(index)
+            keep = 0  # of the open slices, from the model down, those that the layer is in
+            while path is not None and keep < len(open_) and open_[keep].path == path[:keep]:
+                keep += 1
+            for each in open_[keep:]:
+                each.end = max(min(each.end, begun[index]), each.begin)
+            del open_[keep:]
+            for depth in range(keep, -1 if path is None else len(path) + 1):
+                open_.append(Slice(begun[index], over[index], run, path=(path or ())[:depth]))
+                found.append(open_[-1])
+            for each in open_:
+                each.end = max(each.end, over[index])
+                each.layers += 1
+                each.time += over[index] - begun[index]
+        for each in found:
+            if next_run is not None:
+                each.begin, each.end = min(each.begin, next_run), min(each.end, next_run)
+            yield each
+
+
+# From rows to events
 
 
 def _named(what: str, process: int, thread: int, name: str, place: int) -> Iterator[bytes]:
@@ -94,14 +269,7 @@ def _named(what: str, process: int, thread: int, name: str, place: int) -> Itera
         yield msgspec.json.encode({"ph": "M", "pid": process, "tid": thread, "name": key, "args": value})
 
 
-def _title(row: TimelineRow, made: Timeline) -> str:
-    """The name of a row: whose times they are, of what, and how they were laid out if not as they were."""
-    note = row.note or (made.gaps if row.what == "runs" and made.gaps != RUNS_KNOWN else "")
-    words = " · ".join(word for word in (row.where, row.what) if word)
-    return f"{words} ({note})" if note else words
-
-
-def _slices(row: TimelineRow, made: Timeline, process: int, thread: int) -> Iterator[bytes]:
+def _slices(row: TimelineRow, profile: Profile, process: int, thread: int) -> Iterator[bytes]:
     """The slices of a row."""
     head = f'{{"ph":"X","pid":{process},"tid":{thread},"cat":"{row.what}",'.encode()
     fixed: dict[object, bytes] = {}
@@ -109,42 +277,23 @@ def _slices(row: TimelineRow, made: Timeline, process: int, thread: int) -> Iter
         first = each.run == 0
         key = (each.path, each.run if row.what == "runs" else each.of, first)
         if key not in fixed:
-            fixed[key] = _fixed(each, made, full=first)
+            fixed[key] = _fixed(each, profile, full=first)
         inside = f',"layers":{each.layers},"in layers, ms":{_micro(each.time // 1000)}' if each.path is not None else ""
         stamp = f'"ts":{_micro(each.begin)},"dur":{_micro(each.end - each.begin)},"args":{{"run":{each.run + 1}{inside}'
         yield head + stamp.encode() + fixed[key]
 
 
-def _fixed(each: Slice, made: Timeline, *, full: bool) -> bytes:
+def _fixed(each: Slice, profile: Profile, *, full: bool) -> bytes:
     """What of an event is the same in every run: the rest of the arguments, and the name."""
-    arguments: Json
+    arguments: dict[str, Any]
     if each.path is not None:
         name = each.path[-1] if each.path else THE_MODEL
         arguments = {"module": ".".join(each.path)}
     elif each.of is None:
-        name = f"run {each.run + 1}"
-        arguments = {"clock of the layers": made.clock, "runs": made.gaps}
+        name, arguments = f"run {each.run + 1}", _clocks(profile)
     else:
-        part = made.parts[each.of]
-        name = part.name
-        arguments = {"place": each.of + 1, "kind": part.kind, "calls": part.calls}
-        arguments["modules"] = ", ".join(path or THE_MODEL for path in part.modules)
-        if isinstance(part, Layer):
-            arguments["operators"] = ", ".join(part.operators)
-            arguments["input"] = shapes(part.inputs) if part.inputs else ""
-            arguments["output"] = shapes(part.outputs) if part.outputs else ""
-        else:
-            arguments |= {
-                "layer": part.layer,
-                "operator": part.operator,
-                "grid": "x".join(map(str, part.grid)),
-                "block": "x".join(map(str, part.block)),
-                "registers": part.registers,
-                "shared memory, bytes": part.shared_memory,
-                "occupancy": part.occupancy,
-                "achieved occupancy, estimated": part.achieved,
-                "tensor cores": part.tensor_cores,
-            }
+        part = profile.parts[each.of]
+        name, arguments = part.name, {"place": each.of + 1, **_told(part)}
     shown = short(name, LONGEST_NAME)
     if full and shown != name:
         arguments["name"] = name
@@ -157,20 +306,48 @@ def _fixed(each: Slice, made: Timeline, *, full: bool) -> bytes:
     return (b"," + encoded if encoded else b"") + b'},"name":' + msgspec.json.encode(shown) + b"}"
 
 
-def _about(case: ProfiledCase, made: Timeline) -> Json:
+def _told(part: Layer | Kernel) -> dict[str, Any]:
+    """What the profile says of a layer or a kernel."""
+    modules = ", ".join(path or THE_MODEL for path in part.modules)
+    both = {"kind": part.kind, "calls": part.calls, "modules": modules}
+    if isinstance(part, Layer):
+        tensors = {"input": part.inputs, "output": part.outputs}
+        drawn = {key: shapes(found) for key, found in tensors.items() if found}
+        return {**both, "operators": ", ".join(part.operators), **drawn}
+    return {
+        **both,
+        "layer": part.layer,
+        "operator": part.operator,
+        "grid": "x".join(map(str, part.grid)),
+        "block": "x".join(map(str, part.block)),
+        "registers": part.registers,
+        "shared memory, bytes": part.shared_memory,
+        "occupancy": part.occupancy,
+        "achieved occupancy, estimated": part.achieved,
+        "tensor cores": part.tensor_cores,
+    }
+
+
+def _clocks(profile: Profile) -> dict[str, str]:
+    found = profile.found
+    gaps = RUNS_KNOWN if found and found.begun else RUNS_NOT_KNOWN
+    return {"clock of the layers": found.clock if found else "", "runs": gaps}
+
+
+def _about(profile: Profile, rows: Sequence[TimelineRow]) -> dict[str, Any]:
     """Where a process of the trace comes from, and how its time stamps came about."""
-    profile = case.profile
+    clocks = _clocks(profile)
     return {
         "case": profile.case.label,
-        "level": made.level,
+        "level": profile.level,
         "model": profile.case.model,
         "profile": profile.id,
         "created": profile.created,
-        "first run began": made.started,
-        "clock": made.clock,
-        "runs": made.gaps,
-        "rows": sorted({row.note for row in made.rows if row.note}),
-        "without a time": made.undrawn,
+        "first run began": profile.found.started if profile.found else "",
+        "clock": clocks["clock of the layers"],
+        "runs": clocks["runs"],
+        "rows": sorted({row.note for row in rows if row.note and row.what != "runs"}),
+        "without a time": sum(not part.times for part in profile.parts),
     }
 
 

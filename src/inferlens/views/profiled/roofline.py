@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from inferlens.analysis.profile.kernels import short_name
 from inferlens.analysis.profile.layers import profiling_cost, runs_of
-from inferlens.analysis.profile.roofline import BYS, Floor, Roofline, RowsBy, roofline
+from inferlens.analysis.profile.roofline import Floor, Roofline, RowsBy, roofline
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Profile
 from inferlens.record.profile_store import LoadedProfiles
@@ -26,18 +26,12 @@ from inferlens.units import (
     ratio,
     significant,
 )
-from inferlens.views.profiled.cases import CASE, TOP, Chosen, chosen, of_level
-from inferlens.views.profiled.sentences import FEW, THE_MODEL, cost, modules, name_of, short
+from inferlens.views.profiled import tables
+from inferlens.views.profiled.cases import of_level
+from inferlens.views.profiled.tables import FEW, THE_MODEL, Shown, name_of, sum_line
 from inferlens.views.table import Column, Document, Line, Table, ruled, share
 
-SCHEMA = "inferlens.roofline/1"
 SORTS = ("won", "time", "order")
-# A layer that computes so much faster than large matrix products is not explained by how good these are at it.
-ABOVE_RATE = 1.25
-FASTER = (
-    "Most of the time is in such that compute much faster than the rate, which may have been measured while something "
-    "else used the machine. inferlens profile --rebuild measures it again."
-)
 NUMBERS = (
     Column("time", "time", "ms", milliseconds, keep=1),
     Column("share", "share", write=share, keep=8),
@@ -52,33 +46,30 @@ NUMBERS = (
 COLUMNS = (
     Column("place", "#", keep=11),
     Column("kind", "kind", keep=10, numeric=False, most=20),
-    Column("", "modules", write=lambda row: ABSENT if row.modules == (row.name,) else modules(row.modules), keep=4,
-           numeric=False),
+    Column("", "modules", write=lambda row: ABSENT if row.modules == (row.name,) else tables.modules(row.modules),
+           keep=4, numeric=False),
     *NUMBERS,
 )  # fmt: skip
-OF_LAYERS = ("#", "modules")  # columns that say nothing of modules
-CSV = (*CASE, "precision", "row", "place", "name", "kind", "modules", *(column.key for column in NUMBERS))
 TOTALS = [name for name in Roofline.__struct_fields__ if name != "rows"]
 
 
-def roofed(loaded: LoadedProfiles, by: RowsBy = "layer", depth: int | None = None) -> list[Chosen[Roofline]]:
+def roofed(loaded: LoadedProfiles, by: RowsBy = "layer", depth: int | None = None) -> list[Shown[Roofline]]:
     """The floors of the latest profile of each case, at each level, or why it has none.
 
     Raises:
         InferlensError: if there are no such rows.
     """
-    check_choice("kind of row", by, BYS)
-    cases = of_level(loaded, None)
-    return [Chosen(case, roofline(case.profile, case.record, by=by, depth=depth)) for case in cases]
+    made = ((case, roofline(case.profile, case.record, by=by, depth=depth)) for case in of_level(loaded, None))
+    return [Shown.of(case, found, lambda found: found.ranked, "won") for case, found in made]
 
 
-def document(cases: Sequence[Chosen[Roofline]], *, sort: str = "won", top: int | None = None) -> Document:
+def document(cases: Sequence[Shown[Roofline]], *, sort: str = "won", top: int | None = None) -> Document:
     """The floors of each case.
 
     Args:
         cases: as :func:`roofed` makes them.
         sort: ``won``, those first in which there is most to be won; ``time``, what takes most; ``order``.
-        top: how many rows, those in which there is most to be won, or that take most; ``None``: :data:`.cases.TOP` for
+        top: how many rows, those in which there is most to be won, or that take most; ``None``: :data:`.tables.TOP` for
             people, all for programs.
 
     Raises:
@@ -89,43 +80,41 @@ def document(cases: Sequence[Chosen[Roofline]], *, sort: str = "won", top: int |
     def ranked(found: Roofline) -> Sequence[Floor]:
         return sorted(found.rows, key=lambda row: -row.time) if sort == "time" else found.ranked
 
-    def rows(most: int | None) -> list[Chosen[Roofline]]:
-        return [chosen(each.case, each.table, ranked, sort, most) for each in cases]
-
-    return Document(
-        blocks=lambda: [_table(each) for each in rows(top or TOP)],
-        data=lambda: {"schema": SCHEMA, "cases": [_data(each) for each in rows(top)]},
-        csv=lambda: (CSV, _lines(rows(top))),
+    return tables.document(
+        "floors",
+        [Shown.of(each.case, each.table, ranked, sort) for each in cases],
+        top,
+        schema="roofline",
+        table=_table,
+        data=_data,
+        names=("precision", "row", "place", "name", "kind", "modules", *(column.key for column in NUMBERS)),
+        lines=_lines,
     )
 
 
-def _table(of: Chosen[Roofline]) -> Table:
-    found = of.table
-    if isinstance(found, str):
-        return Table(of.case.title, "layer", COLUMNS, (), sentences=[f"It has no floors: {found}"])
-    columns = [column for column in COLUMNS if found.by != "module" or column.title not in OF_LAYERS]
-
-    def total(name: str, row: Floor, style: str = "") -> Line:
-        return Line(name, [column.text(row) if column in NUMBERS else "" for column in columns], style=style)
-
+def _table(of: Shown[Roofline], found: Roofline) -> Table:
+    # A module has no place in the order of execution, and its name says which it is.
+    columns = [column for column in COLUMNS if found.by != "module" or column.title not in ("#", "modules")]
     lines = [Line.of(row_name(found, row), columns, row) for row in of.rows]
-    lines += [total(plural(len(of.rest), f"other {found.by}"), found.sum_of(of.rest))] if of.rest else []
     outside = Floor(time=found.outside, share=found.outside / found.time if found.time else None)
     # The whole's distance is from what all floors add up to, and not known where some work is in none.
     distance = found.time / found.floor if found.floor and not found.unplaced else None
     whole = replace(found.sum_of(found.rows), time=found.time, share=1.0, distance=distance)
+    sums = {f"in no {found.timed}": outside, "whole run": whole}
+    if of.rest:
+        lines.append(sum_line(plural(len(of.rest), f"other {found.by}"), columns, NUMBERS, found.sum_of(of.rest)))
     rate = f"matrix products in {found.precision} {flop_rate(found.rate)}" if found.rate else "no rate"
     about = f"{plural(len(found.rows), found.by)} · copies {bandwidth(found.ceilings.bandwidth)} · {rate}"
     runs = runs_of(of.case.profile)
     account = None if isinstance(runs, str) else profiling_cost(runs, of.case.unprofiled)
     return Table(
-        of.case.title,
+        "",
         found.by,
         columns,
-        ruled(lines, [total(f"in no {found.timed}", outside), total("whole run", whole, "bold")]),
+        ruled(lines, [sum_line(name, columns, NUMBERS, row) for name, row in sums.items()]),
         about=f"{about} (measured: {found.ceilings.basis or found.ceilings.device})",
         notes=notes(of.case.profile, found),
-        sentences=[*sentences(found), *([cost(account)] if account and account.cost is not None else [])],
+        sentences=[*sentences(found), *([tables.cost(account)] if account and account.cost is not None else [])],
     )
 
 
@@ -141,47 +130,33 @@ def row_name(found: Roofline, row: Floor) -> str:
 def sentences(found: Roofline) -> list[str]:
     """Where there is most to be won, and how much at all."""
     if not any(row.floor is not None for row in found.rows):
-        said = [f"No {found.by} has a floor: of none is a module known that was counted."]
-        if found.least:
-            said.append(
-                f"The whole model cannot take less than {milliseconds(found.least)} ms here, and takes "
-                f"{milliseconds(found.time)} ms, {ratio(found.time / found.least)} that."
-            )
-        return said
+        return [
+            f"No {found.by} has a floor: of none is a module known that was counted. The whole model cannot take less "
+            f"than {milliseconds(found.least)} ms here, and takes {milliseconds(found.time)} ms."
+        ]
+
+    def part(seconds: float) -> str:
+        return f"{milliseconds(seconds)} ms ({percent(seconds / found.time)})" if found.time else "0 ms"
+
+    first = found.ranked[0]
+    most = f"Most is to be won in {tables.short(row_name(found, first))}: {milliseconds(first.won)} of "
+    most += f"{milliseconds(first.time)} ms" + (f", {ratio(first.distance)} its floor." if first.distance else ".")
     said = [
-        _most(found),
+        most if first.won else f"No {found.by} takes longer than its floor.",
         f"The floors add up to {milliseconds(found.floor)} ms of {milliseconds(found.time)} ms. At most "
-        f"{milliseconds(found.won)} ms ({_share(found.won, found.time)}) are to be won in the {found.by}s, and "
-        f"{milliseconds(max(found.outside, 0.0))} ms are in no {found.timed}.",
+        f"{part(found.won)} are to be won in the {found.by}s, and {milliseconds(max(found.outside, 0.0))} ms are in no "
+        f"{found.timed}.",
     ]
     unknown = sum(row.time for row in found.rows if row.floor is None)
     if unknown > 0:
-        said.append(f"Of {milliseconds(unknown)} ms ({_share(unknown, found.time)}) it is not known what was done.")
-    below = [row for row in found.rows if row.distance is not None and row.distance < 1]
+        said.append(f"Of {part(unknown)} it is not known what was done.")
+    below = sum(row.distance is not None and row.distance < 1 for row in found.rows)
     if below:
-        said.append(f"{plural(len(below), found.by)} took less than the floor: data may come from a cache.")
-    faster = [row for row in below if row.bound == "compute" and 1 / (row.distance or 1) > ABOVE_RATE]
-    if sum(row.time for row in faster) > found.time / 2 and not found.ceilings.disturbed:
-        said.append(FASTER)
+        said.append(
+            f"{plural(below, found.by)} took less than the floor: data may come from a cache, or the ceilings were "
+            "measured while something else ran (inferlens profile --rebuild measures them again)."
+        )
     return said
-
-
-def _most(found: Roofline) -> str:
-    """The row in which there is most to be won, and the first few together."""
-    rows = [row for row in found.ranked if row.won]
-    if not rows:
-        return f"No {found.by} takes longer than its floor."
-    first = rows[0]
-    said = f"Most is to be won in {short(row_name(found, first))}: {milliseconds(first.won)} of "
-    said += f"{milliseconds(first.time)} ms" + (f", {ratio(first.distance)} its floor" if first.distance else "")
-    if len(rows) <= FEW or not found.won:
-        return f"{said}."
-    several = sum(row.won or 0.0 for row in rows[:FEW])
-    return f"{said}; the first {FEW} {found.by}s have {percent(several / found.won)} of all that is."
-
-
-def _share(part: float, whole: float) -> str:
-    return percent(part / whole) if whole else "0 %"
 
 
 def notes(profile: Profile, found: Roofline) -> list[str]:
@@ -193,54 +168,36 @@ def notes(profile: Profile, found: Roofline) -> list[str]:
     if found.by == "module":
         said.append("What was fused from several modules is divided among them by their FLOPs, which is a convention.")
     if profile.work and profile.work.uncovered:
-        names = [f"{name} ({plural(count, 'call')})" for name, count in profile.work.uncovered.items()]
-        said.append(f"FLOPs not counted: {_first(names)}.")
+        said.append(f"FLOPs not counted: {listing(list(profile.work.uncovered)[:FEW])}.")
     if found.unplaced:
-        names = [short(path) if path else "the model itself" for path in found.unplaced]
-        said.append(f"In no {found.timed}: the work of {_first(names)}.")
+        names = [tables.short(path) if path else THE_MODEL for path in found.unplaced]
+        said.append(f"In no {found.timed}: the work of {plural(len(names), 'module')}, such as {names[0]}.")
     if found.rate is None:
         why = found.ceilings.absent.get(found.precision, "it was not measured")
         said.append(f"There is no rate of {found.precision} ({why}), so floors are those of bytes alone.")
     if found.ceilings.disturbed:
-        said.append(f"{found.ceilings.disturbed} inferlens profile measures them again.")
+        said.append(found.ceilings.disturbed)
     return said
 
 
-def _first(names: Sequence[str]) -> str:
-    more = len(names) - FEW
-    return listing([*names[:FEW], *([f"{more} more"] if more > 0 else [])])
-
-
-def _data(of: Chosen[Roofline]) -> dict[str, Any]:
-    """Every field of every row, the ceilings, and what was not counted."""
-    found, profile, work = of.table, of.case.profile, of.case.profile.work
-    if isinstance(found, str):
-        return of.data
+def _data(of: Shown[Roofline], found: Roofline) -> dict[str, Any]:
+    profile, work = of.case.profile, of.case.profile.work
     return {
-        **of.data,
         **{name: getattr(found, name) for name in TOTALS},
-        "counted": work.note if work else "",
-        "uncovered": work.uncovered if work else {},
-        "sentences": sentences(found),
-        "notes": notes(profile, found),
-    }
+        "counted": work.note if work else "", "uncovered": work.uncovered if work else {},
+        "sentences": sentences(found), "notes": notes(profile, found),
+    }  # fmt: skip
 
 
-def _lines(cases: Sequence[Chosen[Roofline]]) -> Iterator[list[object]]:
-    """A line for each row of every case that has floors, and for what is in no layer, so that times add up."""
-    for of in cases:
-        found, rest = of.table, of.rest
-        if isinstance(found, str):
-            continue
-        head = [*of.case.fields, found.precision]
-        for row in of.rows:
-            yield [*head, found.by, row.place, row.name, row.kind, row.modules, *_numbers(row)]
-        sums = {f"other {found.by}s": Floor(time=sum(row.time for row in rest))} if rest else {}
-        sums[f"in no {found.timed}"] = Floor(time=found.outside)
-        sums["whole"] = Floor(time=found.time, floor=found.floor, won=found.won)
-        for name, row in sums.items():
-            yield [*head, name, None, None, None, None, *_numbers(row)]
+def _lines(of: Shown[Roofline], found: Roofline) -> Iterator[list[object]]:
+    """A line for each row, and for what is in no layer, so that times add up."""
 
+    def line(kind: str, row: Floor, *own: object) -> list[object]:
+        return [found.precision, kind, *(own or [None] * 4), *(getattr(row, column.key) for column in NUMBERS)]
 
-def _numbers(row: Floor) -> list[object]:
-    return [getattr(row, column.key) for column in NUMBERS]
+    for row in of.rows:
+        yield line(found.by, row, row.place, row.name, row.kind, row.modules)
+    if of.rest:
+        yield line(f"other {found.by}s", Floor(time=sum(row.time for row in of.rest)))
+    yield line(f"in no {found.timed}", Floor(time=found.outside))
+    yield line("whole", Floor(time=found.time, floor=found.floor, won=found.won))

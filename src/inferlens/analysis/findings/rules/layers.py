@@ -176,7 +176,7 @@ def fp32_layers(seen: Evidence) -> Iterator[Finding]:
 )
 def outside_layers(seen: Evidence) -> Iterator[Finding]:
     """What profiling has added is taken from what is in no layer, all of it, so that only the rest is claimed."""
-    if seen.table is None or seen.latency is None or seen.table.timed != "host":
+    if seen.layered is None or seen.table is None or seen.latency is None or seen.layered.timed != "host":
         return
     account = seen.table.reconciliation
     added = max(account.whole.median - seen.latency, 0.0)

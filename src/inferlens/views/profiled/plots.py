@@ -1,0 +1,216 @@
+"""Box plots of layers' times and rooflines, one panel for each case, as SVG, PNG or one HTML file.
+
+A box is the middle half of the runs with a line at the median; the whiskers reach from the 5th to the 95th percentile,
+or over all runs where those are too few.
+
+In a roofline, log-log, a point is a layer or a module: how much it computes for each byte, and how much in a second.
+The roof above it is what the device reaches at best; how far below it a point lies is its distance. What computes
+nothing to speak of has no place on such a chart.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from inferlens.analysis.profile.layers import LayerTable
+from inferlens.analysis.profile.roofline import Floor, Roofline
+from inferlens.errors import InferlensError
+from inferlens.stats.quantiles import LEAST_FOR_P95
+from inferlens.units import bandwidth, flop_rate, milliseconds, ratio
+from inferlens.views.picture import PALETTE, Theme, config, drawn
+from inferlens.views.plain import plain
+from inferlens.views.profiled.layers import layer_name
+from inferlens.views.profiled.roofline import row_name
+from inferlens.views.profiled.tables import Shown, T, short
+
+WIDTH, HEIGHT = 640, 360
+STEP = 20  # pixels from one box to the next
+NAMED = 5  # points with most to be won that have their name beside them
+LONGEST_NAME, LONGEST_LINE = 40, 110
+LINE, GAP, LETTER = 12, 13, 6.2  # in pixels: a line of names, from a point's middle to its name, a letter
+COLOURS = {"compute": PALETTE[4], "memory": PALETTE[0]}
+
+Drawing = tuple[str | bytes, list[str]]
+
+
+def boxes(cases: Sequence[Shown[LayerTable]], format: str) -> Drawing:
+    """The rows of each case as boxes: text for SVG and HTML, bytes for PNG; and a sentence on each case that has none.
+
+    Raises:
+        InferlensError: if a library is missing, or if no layer has a time.
+    """
+    return _panels(cases, format, _boxes, lambda table: any(table.runs.was_timed), "No layer has a time.")
+
+
+def rooflines(cases: Sequence[Shown[Roofline]], format: str) -> Drawing:
+    """The roofline of each case: text for SVG and HTML, bytes for PNG; and a sentence on each case that has none.
+
+    Raises:
+        InferlensError: if a library is missing, or if no case has floors.
+    """
+    return _panels(cases, format, _roofline, lambda found: any(map(_has_point, found.rows)), "Nothing in it computes.")
+
+
+def _panels(
+    cases: Sequence[Shown[T]],
+    format: str,
+    panel: Callable[[Shown[T], T, Theme], Any],
+    able: Callable[[T], bool],
+    unable: str,
+) -> Drawing:
+    """A panel of each case that is able, beneath each other; ``unable`` says why another has none."""
+    found = [(of, of.table) for of in cases if not isinstance(of.table, str) and able(of.table)]
+    left = [of for of in cases if all(of is not one for one, _ in found)]
+    missing = [plain(f"Not drawn: {of.case.name}. {of.table if isinstance(of.table, str) else unable}") for of in left]
+    if not found:
+        raise InferlensError(f"There is nothing to draw. {' '.join(missing[:1])}", hint="the same without --plot")
+
+    def document(theme: Theme) -> dict[str, Any]:
+        import altair as alt
+
+        every = alt.vconcat(*(panel(of, table, theme) for of, table in found), spacing=44)
+        return {**every.resolve_scale(color="independent", size="independent").to_dict(), "config": config(theme)}
+
+    return drawn(document, format, found[0][0].case.headline), missing
+
+
+def _titled(chart: Any, of: Shown[Any], *lines: str, **size: Any) -> Any:
+    import altair as alt
+
+    about = [short(of.case.headline, LONGEST_LINE), *lines]
+    title = alt.TitleParams(plain(of.case.name), subtitle=about, fontSize=16, anchor="start", frame="bounds")
+    return chart.properties(title=title, **size)
+
+
+def _boxes(of: Shown[LayerTable], table: LayerTable, _: Theme) -> Any:
+    """The boxes of one case, in milliseconds."""
+    import altair as alt
+
+    runs, rows = table.runs, [row for row in of.rows if row.times]
+    enough = runs.count >= LEAST_FOR_P95
+    ends = [0.05, 0.25, 0.5, 0.75, 0.95] if enough else [0.0, 0.25, 0.5, 0.75, 1.0]
+    values: list[dict[str, Any]] = []
+    for row in rows:
+        box = [float(each) * 1e3 for each in np.quantile(runs.layers[row.place - 1], ends)]
+        lower, middle, upper = (milliseconds(each / 1e3) for each in box[1:4])
+        values.append(
+            {
+                **dict(zip(("low", "lower", "middle", "upper", "high"), box, strict=True)),
+                "name": f"{short(layer_name(row), LONGEST_NAME)}  #{row.place}",  # shortened names may be equal
+                "kind": plain(row.kind)[:LONGEST_NAME],
+                "text": f"{middle} ({lower} to {upper})",
+            }
+        )
+    data = alt.Data(values=values)
+    y = alt.Y("name:N", sort=[each["name"] for each in values], title=None)
+    scale = alt.Scale(domain=[0, max(each["high"] for each in values) * 1.05 or 1.0], nice=False)
+    tooltip = [alt.Tooltip(f"{name}:N", title=name) for name in ("name", "kind")]
+    tooltip.append(alt.Tooltip("text:N", title="median (middle half), ms"))
+    low, lower, middle = (alt.X(f"{end}:Q", scale=scale, title="time in each run (ms)")
+                          for end in ("low", "lower", "middle"))  # fmt: skip
+    box = alt.Chart(data).mark_bar(height=alt.RelativeBandSize(0.6), color=PALETTE[0])
+    layered = alt.layer(
+        alt.Chart(data).mark_rule(strokeWidth=1.2).encode(x=low, x2="high:Q", y=y),
+        box.encode(x=lower, x2="upper:Q", y=y, tooltip=tooltip),
+        alt.Chart(data).mark_tick(size=STEP * 0.6, thickness=2).encode(x=middle, y=y, tooltip=tooltip),
+    )
+    whiskers = "5th to 95th percentile" if enough else "all runs"
+    what = f"{len(rows)} of {len(table.rows)} layers, {runs.count} runs. Boxes: their middle half, and the median."
+    return _titled(layered, of, f"{what} Whiskers: {whiskers}.", width=WIDTH, height=alt.Step(STEP))
+
+
+def _has_point(row: Floor) -> bool:
+    return bool(row.flops and row.bytes and row.time > 0)
+
+
+def _roofline(of: Shown[Roofline], found: Roofline, theme: Theme) -> Any:
+    """One case: the roof, points as large as their time and in the colour of what their floor is made by, names."""
+    import altair as alt
+
+    points = [_point(row, found) for row in found.ranked if _has_point(row)]
+    ridge = [found.rate / found.ceilings.bandwidth] if found.rate else []  # from there on the rate is what counts
+    low, high = _ends([point["intensity"] for point in points] + ridge)
+    roof = [
+        {"intensity": each, "rate": min(each * found.ceilings.bandwidth, found.rate or math.inf)}
+        for each in (low, *ridge, high)
+    ]
+    floor, top = _ends([each["rate"] for each in points + roof])
+    x = alt.X("intensity:Q", title="FLOPs for each byte", **_logarithmic(low, high, "~g"))
+    y = alt.Y("rate:Q", title="FLOPs per second", **_logarithmic(floor, top, "~s"))
+    legend = {"orient": "bottom", "direction": "horizontal"}
+    bounds = [bound for bound in COLOURS if any(point["bound"] == bound for point in points)]
+    colours = alt.Scale(domain=bounds, range=[COLOURS[bound] for bound in bounds])
+    largest = max(point["time"] for point in points)
+    size = alt.Size("time:Q", title="time (ms)", scale=alt.Scale(domain=[0, largest], range=[20, 700]),
+                    legend=alt.Legend(**legend, values=[largest / 10, largest], format=".2~g"))  # fmt: skip
+    color = alt.Color("bound:N", title="floor by", scale=colours, legend=alt.Legend(**legend))
+    tooltip = [alt.Tooltip(f"{name}:N", title=name) for name in ("name", "kind", "took", "floor", "distance")]
+    marks = alt.Chart(alt.Data(values=points)).mark_point(filled=True, opacity=0.75)
+    names = [
+        alt.Chart(alt.Data(values=_names(points, (low, high), (floor, top), side)))
+        .mark_text(align=side, dx=GAP if side == "left" else -GAP, fontSize=11)
+        .encode(x=x, y=y, text="name:N")
+        for side in ("left", "right")
+    ]
+    line = alt.Chart(alt.Data(values=roof)).mark_line(strokeWidth=2, color=theme.faint).encode(x=x, y=y)
+    layered = alt.layer(line, marks.encode(x=x, y=y, size=size, color=color, tooltip=tooltip), *names)
+    best = f"copies at {bandwidth(found.ceilings.bandwidth)}"
+    best += f", matrix products in {found.precision} at {flop_rate(found.rate)}" if found.rate else ""
+    what = f"Each point is a {found.by}, as large as its time. The line is what the device reaches at best: {best}."
+    left = sum(row.time for row in found.rows if not _has_point(row))
+    hidden = f"Without FLOPs, and so not drawn: {milliseconds(left)} ms."
+    return _titled(layered, of, what, hidden, width=WIDTH, height=HEIGHT)
+
+
+def _point(row: Floor, found: Roofline) -> dict[str, Any]:
+    assert row.flops
+    assert row.bytes
+    return {
+        "name": short(row_name(found, row), LONGEST_NAME),
+        "kind": plain(row.kind)[:LONGEST_NAME],
+        "intensity": row.flops / row.bytes,
+        "rate": row.flops / row.time,
+        "time": row.time * 1e3,
+        "bound": row.bound if found.rate else "memory",
+        "took": f"{milliseconds(row.time)} ms",
+        "floor": f"{milliseconds(row.floor)} ms",
+        "distance": ratio(row.distance),
+    }
+
+
+def _names(
+    points: Sequence[dict[str, Any]], x: tuple[float, float], y: tuple[float, float], side: str
+) -> list[dict[str, Any]]:
+    """Of the first points, those whose names stand on that side, and do not lie over another's: inwards, in a line."""
+
+    def along(value: float, low: float, high: float) -> float:
+        return math.log(value / low) / math.log(high / low)
+
+    taken: list[tuple[float, float, float]] = []
+    found = []
+    for point in points[:NAMED]:
+        across, up = WIDTH * along(point["intensity"], *x), HEIGHT * along(point["rate"], *y)
+        left = across < WIDTH / 2
+        begin, end = sorted((across, across + (1 if left else -1) * (LETTER * len(point["name"]) + GAP)))
+        if all(abs(up - other) > LINE or end < first or last < begin for other, first, last in taken):
+            taken.append((up, begin, end))
+            found += [point] if left == (side == "left") else []
+    return found
+
+
+def _logarithmic(low: float, high: float, format: str) -> dict[str, Any]:
+    """Scale and axis of a channel, with a tick at every power of ten."""
+    import altair as alt
+
+    powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+    axis = alt.Axis(format=format, values=[10.0**power for power in powers])
+    return {"scale": alt.Scale(type="log", domain=[low, high], nice=False), "axis": axis}
+
+
+def _ends(values: Sequence[float]) -> tuple[float, float]:
+    """A range that holds all of them, with some room."""
+    return min(values) / 2, max(values) * 2.5

@@ -1,0 +1,196 @@
+"""What the tables of layers, kernels and floors share: which rows are shown, what they add up to, what is said of them.
+
+Each table is a file with its columns, its rows and sentences; :func:`document` makes of them what every format needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
+
+from inferlens.analysis.profile.layers import ProfilingCost, RowT, RunTimes
+from inferlens.record.layer_profile import Profile, Tensor
+from inferlens.units import ABSENT, half_width, milliseconds, percent, plural, ratio, ratio_range
+from inferlens.views.plain import plain
+from inferlens.views.profiled.cases import ProfiledCase
+from inferlens.views.table import Column, Document, Line, Table
+
+TOP = 20  # rows that people get if they ask for no other number; programs get all
+CASE = ("model", "case", "digest", "profile")  # the first fields of every line of CSV
+TIMES = ("typical", "share", "mean", "median", "median_low", "median_high", "p95")
+LONGEST_NAME = 60
+FEW = 5  # rows that a sentence adds up
+THE_MODEL = "the model"
+
+
+class HasRows(Protocol):
+    """What has rows."""
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """All of them."""
+
+
+T = TypeVar("T", bound=HasRows)
+
+
+@dataclass(frozen=True)
+class Shown(Generic[T]):
+    """One case, what has its rows or the sentence that says why it has none, and which of them are shown.
+
+    Attributes:
+        ranked: all rows, those to show first.
+        top: how many are shown; ``None``: all.
+        in_order: whether these are in the order of execution.
+    """
+
+    case: ProfiledCase
+    table: T | str
+    ranked: Sequence[Any] = ()
+    top: int | None = None
+    in_order: bool = False
+
+    @classmethod
+    def of(cls, case: ProfiledCase, table: T | str, ranked: Callable[[T], Sequence[Any]], sort: str) -> Shown[T]:
+        """All rows as they are ``ranked``; sorted by ``order``, they are in that of execution."""
+        return cls(case, table, () if isinstance(table, str) else ranked(table), in_order=sort == "order")
+
+    @property
+    def rows(self) -> Sequence[Any]:
+        """The rows that are shown."""
+        rows = self.ranked[: self.top]
+        return sorted(rows, key=lambda row: row.place) if self.in_order else rows
+
+    @property
+    def rest(self) -> Sequence[Any]:
+        """The rows that are not, in the order of execution."""
+        return [] if self.top is None else sorted(self.ranked[self.top :], key=lambda row: row.place)
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """What JSON has of every table: which case it is, how it ended, its rows, or why it has none."""
+        reason = self.table if isinstance(self.table, str) else ""
+        return {**self.case.data, "status": self.case.profile.status, "reason": reason, "rows": self.rows}
+
+
+def document(
+    noun: str,
+    cases: Sequence[Shown[T]],
+    top: int | None,
+    *,
+    table: Callable[[Shown[T], T], Table],
+    data: Callable[[Shown[T], T], dict[str, Any]],
+    names: Sequence[str],
+    lines: Callable[[Shown[T], T], Iterable[Sequence[object]]],
+    always: Callable[[Profile], dict[str, Any]] = lambda _: {},
+    schema: str = "",
+) -> Document:
+    """A table of each case.
+
+    Args:
+        noun: what the rows are, in the plural.
+        cases: with all of their rows.
+        top: how many of them are shown; ``None``: :data:`TOP` for people, all for programs.
+        table: draws a case.
+        data: what JSON has of a case besides its rows; ``always``: what it has even without rows.
+        names: fields of CSV after those of the case; ``lines``: their values.
+        schema: the table's name in JSON, if that is not ``noun``.
+    """
+
+    def drawn(of: Shown[T]) -> Table:
+        shown = replace(of, top=top or TOP)
+        title = f"{of.case.headline} · {of.case.name}"
+        if isinstance(of.table, str):
+            return Table(title, noun, (), (), sentences=[f"No {noun}: {of.table} {of.case.profile.hint}"])
+        return replace(table(shown, of.table), title=title)
+
+    def told(of: Shown[T]) -> dict[str, Any]:
+        shown = replace(of, top=top)
+        more = {} if isinstance(of.table, str) else data(shown, of.table)
+        return {**shown.data, **always(of.case.profile), **more}
+
+    def fields() -> Iterable[Sequence[object]]:
+        for of in cases:
+            for line in () if isinstance(of.table, str) else lines(replace(of, top=top), of.table):
+                yield [*of.case.fields, *line]
+
+    return Document(
+        blocks=lambda: [drawn(each) for each in cases],
+        data=lambda: {"schema": f"inferlens.{schema or noun}/1", "cases": [told(each) for each in cases]},
+        csv=lambda: ((*CASE, *names), fields()),
+    )
+
+
+def by_time(rows: Iterable[RowT]) -> list[RowT]:
+    """The rows that take most first; those without a time last."""
+    return sorted(rows, key=lambda row: -1.0 if row.times is None else row.times.typical, reverse=True)
+
+
+def time_fields(times: RunTimes | None) -> list[object]:
+    """The fields of :data:`TIMES`, in seconds."""
+    return [getattr(times, name, None) for name in TIMES]
+
+
+def sum_line(name: str, columns: Sequence[Column], numbers: Sequence[Column], row: Any) -> Line:
+    """A line of what rows add up to, which has ``numbers`` alone."""
+    cells = [column.text(row) if column in numbers else "" for column in columns]
+    return Line(name, cells, style="bold" if name == "whole run" else "")
+
+
+# Names
+
+
+def name_of(name: str) -> str:
+    """A name in a sentence or a cell: on one line, never empty."""
+    return plain(name) or "(no name)"
+
+
+def short(name: str, longest: int = LONGEST_NAME) -> str:
+    """A name, not longer than what it stands in bears."""
+    return cut(name_of(name), longest)
+
+
+def cut(text: str, longest: int) -> str:
+    """A text without its middle, if it is longer."""
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[: half - 1]}…{text[-half:]}"
+
+
+def modules(paths: Sequence[str]) -> str:
+    """Where a layer came from: the path, or all of them."""
+    return ", ".join(name_of(path) if path else THE_MODEL for path in paths) or ABSENT
+
+
+def shapes(tensors: Sequence[Tensor]) -> str:
+    """Dimensions of tensors, ``1x64x56x56``; those that are not known are left out."""
+    return ", ".join("x".join(map(str, tensor.shape)) for tensor in tensors if tensor.shape) or ABSENT
+
+
+def half(times: RunTimes | None) -> str:
+    """Half of the median's interval, in percent of the median."""
+    return half_width(times.median, times.median_low, times.median_high) if times and times.median > 0 else ABSENT
+
+
+# Sentences
+
+
+def takes_most(name: str, share: float, whole: str, several: float | None, noun: str) -> str:
+    """The row that takes most of ``whole``, and the first few together, if there are more, as a share of it."""
+    first = f"{short(name)} takes most: {percent(share)} of {whole}"
+    return f"{first}." if several is None else f"{first}; the first {plural(FEW, noun)} take {percent(several)}."
+
+
+def cost(account: ProfilingCost) -> str:
+    """What profiling cost."""
+    if account.cost is None:
+        return "What profiling cost is not known: there is no record of unprofiled calls beside the profile."
+    interval = f" ({ratio_range(account.cost_low, account.cost_high)})" if account.cost_low is not None else ""
+    whole, before = milliseconds(account.whole.median), milliseconds(account.unprofiled)
+    return f"Profiling made a call {ratio(account.cost)}{interval} as long: {whole} ms instead of {before} ms."
+
+
+def remarks(profile: Profile) -> list[str]:
+    """What is not known of a profile, and what its process warned of."""
+    said = [f"{what}: {why}" for what, why in profile.found.absent.items()] if profile.found else []
+    return said + [f"{warning.message} {warning.advice}" for warning in profile.warnings]

@@ -1,0 +1,148 @@
+"""``inferlens layers``, ``modules``, ``kernels`` and ``roofline`` as a person runs them, on good folders and bad."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from inferlens.measure import ceilings as measuring
+from inferlens.record.layer_profile import encode
+from inferlens.record.profile_store import load_profiles
+from tests.analysis.profile.kernel_profiles import traced
+from tests.analysis.profile.samples import eager, fused, layer, other, profile, saved
+from tests.backends.profiling.kernel_samples import ENGINE, GRAPH
+from tests.commands import inferlens
+
+COMMANDS = ("layers", "modules", "kernels")
+FLOPS = 2 * 16 * 16 * 8 * 3 * 9 + 2 * 8 * 10  # of the small network
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    return saved(tmp_path / "results", eager(), fused(), other(), traced(), traced(ENGINE))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("format", ["table", "markdown", "csv", "json"])
+def test_every_format(results: Path, command, format):
+    done = inferlens(command, "results", "--format", format, cwd=results.parent)
+    assert done.returncode == 0, done.stderr
+    assert ("implicit" if command == "kernels" else "layer1") in done.stdout
+    assert not done.stderr
+    if format == "json":
+        assert json.loads(done.stdout)["schema"] == f"inferlens.{command}/1"
+
+
+def test_options(results: Path):
+    done = inferlens("layers", "results/case0", "--sort", "order", "--top", "2", "-f", "csv", cwd=results.parent)
+    rows = [line.split(",")[4] for line in done.stdout.splitlines()[1:]]
+    assert rows == ["layer", "layer", "other layers", "in no layer", "whole"]
+    words = ["--depth", "1", "--reference", "openvino", "--fused", "split"]
+    done = inferlens("modules", "results", *words, cwd=results.parent)
+    assert done.returncode == 0, done.stderr
+    assert "slower than with openvino fp32" in done.stdout
+    assert "≈" in done.stdout
+    done = inferlens("kernels", "results", "--by", "launch", "--sort", "order", "-f", "csv", cwd=results.parent)
+    assert done.stdout.count(",launch,") == 162 + 25
+    assert "162 launches" in inferlens("findings", "results", cwd=results.parent).stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_hostile_files_are_notes(results: Path, command):
+    for name, data in {
+        "a": b"", "b": b"[" * 100_000, "c": b"\xff\xfe", "d": b'{"schema": "inferlens.profile/9"}',
+        "e": encode(eager())[:-200], "f": encode(eager()).replace(b'"whole":[', b'"whole":[1e999,'),
+        "g": encode(traced(GRAPH)).replace(b'"busy":[', b'"busy":[1e999,'),
+    }.items():  # fmt: skip
+        (results / name).mkdir()
+        (results / name / "profile-layer.json").write_bytes(data)
+    (results / "h" / "profile-layer.json").mkdir(parents=True)
+    (results / "case1" / "record.json").write_bytes(b"{")
+    done = inferlens(command, "results", cwd=results.parent)
+    assert done.returncode == 0
+    assert done.stderr.count("was left out") == 8
+    assert "cannot be read" in done.stderr
+    assert "conv1" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["layers", "nowhere"], "nowhere does not exist"),
+        (["modules", "empty"], "There is no profile in empty"),
+        (["kernels", "results", "--format", "junit"], "There is no format 'junit'"),
+        (["kernels", "results", "--by", "modul"], "no way to group kernels 'modul'"),
+        (["modules", "results", "--level", "kernels"], "There is no level of modules 'kernels'"),
+        (["layers", "results", "--plot", "layers.gif"], "cannot be written as 'gif'"),
+        (["roofline", "results", "--depth", "1"], "Layers have no depth."),
+        (["roofline", "results", "--sort", "wun"], "no order of floors 'wun'"),
+    ],
+)
+def test_errors_have_a_hint(results: Path, words, said):
+    (results.parent / "empty").mkdir()
+    done = inferlens(*words, cwd=results.parent)
+    assert done.returncode == 2
+    assert said in done.stderr
+    assert "Try: " in done.stderr or "Expected: " in done.stderr
+
+
+def test_drawings_instead_of_a_table(results: Path):
+    pytest.importorskip("altair")
+    done = inferlens("layers", "results", "--plot", "l.svg", "--trace", "l.json", cwd=results.parent)
+    assert done.returncode == 0, done.stderr
+    assert (results.parent / "l.svg").read_text().startswith("<svg")
+    assert "GPU stream 203" in (results.parent / "l.json").read_text()
+    assert not done.stdout
+
+
+def test_the_level_of_the_modules(tmp_path: Path):
+    layers = profile(traced().case, [layer("conv1", 2e-3, "conv1")], timed="GPU")
+    saved(tmp_path / "results", layers, traced())
+
+    def about(*words: str) -> str:
+        done = inferlens("modules", "results", *words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()[1]
+
+    assert "kernel times, as shares of all kernels" in about()
+    assert about("--level", "kernel") == about()
+    assert "GPU times of layers, as shares of the whole run" in about("--level", "layer")
+
+
+def test_a_profiled_model_has_floors_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small network, profiled on two backends; the ceilings are measured on sizes of a moment."""
+    pytest.importorskip("torch")
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(measuring, "ROUNDS", 1)
+    monkeypatch.setattr(measuring, "SECONDS", 0.01)
+    monkeypatch.setattr(measuring, "MATRICES", {"cpu": (128,)})
+    monkeypatch.setattr(measuring, "copy_sizes", lambda _: (1 << 20,))
+    options = ["--backend", "pytorch,onnxruntime", "--input", "image=1x3x16x16", "--threads", "1", "--runs", "5"]
+    words = ["tests.backends.small:Convolution", *options, "--max-time", "0.1s", "--output", "results"]
+    done = inferlens("profile", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    profiles = load_profiles([tmp_path / "results"]).profiles
+    assert len(profiles) == 2
+    for made in profiles:
+        assert made.work is not None
+        assert made.ceilings is not None
+        assert sum(each.flops for each in made.work.modules) == FLOPS
+        assert made.ceilings.basis.endswith("1 thread")
+    assert profiles[0].ceilings == profiles[1].ceilings
+    table = inferlens("roofline", "results", cwd=tmp_path)
+    assert "Most is to be won in" in table.stdout, table.stderr
+    data = json.loads(inferlens("roofline", "results", "-f", "json", "--by", "module", cwd=tmp_path).stdout)
+    for each in data["cases"]:
+        assert sum(row["flops"] or 0 for row in each["rows"]) == pytest.approx(FLOPS)
+        assert "convolution" in {row["name"] for row in each["rows"]}
+    (split,) = json.loads(inferlens("modules", "results", "--fused", "split", "-f", "json", cwd=tmp_path).stdout)[
+        "models"
+    ]
+    (norm,) = [row for row in split["rows"] if row["path"] == "norm"]
+    assert norm["cells"][1]["times"] is None  # it was folded into the convolution, which has all of the FLOPs
+    pytest.importorskip("altair")
+    done = inferlens("roofline", "results", "--plot", "floors.svg", cwd=tmp_path)
+    assert "Wrote floors.svg." in done.stderr
+    assert (tmp_path / "floors.svg").read_text().startswith("<svg")
