@@ -14,9 +14,8 @@ from inferlens.models.model import Model  # noqa: E402
 from inferlens.record.layer_profile import Layers  # noqa: E402
 from inferlens.spec.case import TensorSpec  # noqa: E402
 from tests.backends import small  # noqa: E402
-from tests.backends.profiling.layered import ODD, Costly, Fused, check, of, prepared, seconds, total  # noqa: E402
+from tests.backends.profiling.layered import ODD, Breaking, Costly, Fused, check, of, prepared, seconds, total  # noqa: E402
 from tests.backends.profiling.layered import model as layered  # noqa: E402
-from tests.backends.torch_compile.test_layers import Breaking  # noqa: E402
 from tests.backends.torchscript.test_layers import Encoder  # noqa: E402
 
 pytestmark = [
@@ -111,14 +110,14 @@ def test_inductor_attributes_real_models(name: str, tmp_path: Path, record_prope
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "vit_b_16"])
-@pytest.mark.parametrize("way", ["", "freeze", "optimize_for_inference"])
+@pytest.mark.parametrize("way", ["", "freeze"])
 def test_torchscript_attributes_real_models(name: str, way: str, tmp_path: Path) -> None:
     found = profiled(TRACE, real(name), tmp_path, "fp16", **({way: True} if way else {}))
     print(f"{name} {way}: {known(found):.1%} of {len(found.layers)} layers' time attributed; {found.absent}")
     assert known(found) > 0.95
 
 
-@pytest.mark.parametrize("way", ["", "freeze", "optimize_for_inference"])
+@pytest.mark.parametrize("way", ["", "freeze"])
 @pytest.mark.parametrize("label", [TRACE, SCRIPT])
 def test_torchscript_attributes_transformers(label: str, way: str, tmp_path: Path) -> None:
     found = profiled(label, layered(Encoder, 4, 64, 32), tmp_path, **({way: True} if way else {}))

@@ -79,7 +79,6 @@ class Launched(Struct, frozen=True, kw_only=True):
         kind: ``kernel``, ``copy`` or ``fill``.
         operator: the innermost operator around its launch, such as ``aten::add``; empty where there was none.
         around: names of all operators and ``record_function`` scopes around its launch, outermost first.
-        launch: the call of the runtime that launched it, such as ``cudaGraphLaunch``; empty where that is not known.
         grid, block: blocks of a grid, threads of a block; empty for what is no kernel.
         stream: number of the CUDA stream.
     """
@@ -88,7 +87,6 @@ class Launched(Struct, frozen=True, kw_only=True):
     kind: str = "kernel"
     operator: str = ""
     around: tuple[str, ...] = ()
-    launch: str = ""
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
     stream: int | None = None

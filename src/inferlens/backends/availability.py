@@ -1,7 +1,7 @@
-"""Whether a library and a device are there, as answers for :class:`~inferlens.backends.base.Capabilities`.
+"""Whether a library and a device are there, as answers for ``Capabilities``; and how PyTorch is set.
 
 Nothing here raises for something missing: a library that is absent or broken, and a machine without a GPU, are an
-:class:`~inferlens.backends.base.Absence` with its hint.
+``Absence`` with its hint.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import importlib
 import importlib.util
 import re
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -103,6 +104,42 @@ def torch_versions(torch: Any) -> dict[str, str]:
             number = torch.backends.cudnn.version()  # 91900 is 9.19.0 since cuDNN 9
             versions["cuDNN"] = f"{number // 10000}.{number // 100 % 100}.{number % 100}" if number else ""
     return versions
+
+
+@contextmanager
+def torch_settings(*, threads: int | None, tf32: bool, cudnn_benchmark: bool = False) -> Iterator[None]:
+    """Sets CPU threads (``None`` leaves them), TF32 in matrix products and cuDNN alike, and cuDNN's benchmark mode.
+
+    PyTorch's own default is TF32 for convolutions and not for matrix products, so ``tf32=False`` is a change too.
+    """
+    import torch
+
+    before = torch.get_num_threads(), _tf32(), torch.backends.cudnn.benchmark
+    if threads is not None:
+        torch.set_num_threads(threads)
+    _tf32((tf32, tf32))
+    torch.backends.cudnn.benchmark = cudnn_benchmark
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        _tf32(before[1])
+        torch.backends.cudnn.benchmark = before[2]
+
+
+def _tf32(on: tuple[bool, bool] | None = None) -> tuple[bool, bool]:
+    """Whether matrix products and cuDNN may use TF32; sets both if asked to.
+
+    By these attributes, not the ``fp32_precision`` ones that came beside them: after the new ones were set, reading the
+    old ones raises, and PyTorch's own compiler reads the old ones.
+    """
+    from torch import backends
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*TF32", category=UserWarning)
+        if on is not None:
+            backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32 = on
+        return backends.cuda.matmul.allow_tf32, backends.cudnn.allow_tf32
 
 
 def first_lines(error: object, count: int = 3) -> str:

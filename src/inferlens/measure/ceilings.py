@@ -17,7 +17,7 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
-from inferlens.backends.pytorch.runner import torch_settings
+from inferlens.backends.availability import torch_settings
 from inferlens.errors import MissingLibrary, is_short_of_memory
 from inferlens.limits import memory_left
 from inferlens.measure.feeding import cache_bytes

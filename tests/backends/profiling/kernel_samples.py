@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from inferlens.backends.abilities import KernelOrigins, Launched, Origins
+from inferlens.backends.abilities import KernelOrigins, Launched, Origin, Origins
 from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, of_engine, origins_of
 from inferlens.backends.profiling.kernel_origins import origins_by_scope
 from inferlens.backends.profiling.kernel_runs import kernels_from
@@ -34,7 +34,7 @@ class Scoped(KernelOrigins):
     """Tells modules by the scopes of a trace."""
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
-        return origins_by_scope(launched, modules=68)
+        return origins_by_scope(launched)
 
 
 class OfEngine(KernelOrigins):
@@ -44,8 +44,6 @@ class OfEngine(KernelOrigins):
         self._layers = layers
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
-        from inferlens.backends.abilities import Origin
-
         found = [Origin()] * len(launched)
         places = of_engine(launched)
         of = origins_of(aligned([launched[place].name for place in places], self._layers))

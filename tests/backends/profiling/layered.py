@@ -84,6 +84,20 @@ class Attention(nn.Module):
         return self.attention(words, words, words)[0]
 
 
+class Breaking(nn.Module):
+    """Two graphs of Inductor's, with an operator that Python runs between them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(32, 32)
+        self.second = nn.Linear(32, 32)
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        image = torch.relu(self.first(image))
+        torch._dynamo.graph_break()
+        return torch.relu(self.second(image))
+
+
 def model(kind: Callable[[], nn.Module], *shape: int) -> Model:
     torch.manual_seed(0)
     spec = TensorSpec("image", shape or (1, 3, 32, 32))

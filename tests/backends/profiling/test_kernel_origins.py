@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -15,23 +16,18 @@ from inferlens.backends.abilities import KernelOrigins, Launched, Origin  # noqa
 from inferlens.backends.profiling import traced_runs  # noqa: E402
 from inferlens.backends.profiling.kernel_origins import (  # noqa: E402
     SCOPE,
-    MatchedKernel,
+    MatchedKernels,
     eager_kernels,
-    match,
     module_scopes,
-    origins_by_eager_call,
     origins_by_match,
     origins_by_scope,
 )
-from inferlens.backends.profiling.operator_layers import kernels_beneath  # noqa: E402
+from inferlens.backends.profiling.operator_layers import NamedLayer, kernels_beneath  # noqa: E402
 from inferlens.backends.profiling.traced_runs import TracedEvent, TracedOperator, one_run  # noqa: E402
-from inferlens.backends.torch_compile.layers import InductorNames  # noqa: E402
-from inferlens.backends.torch_compile.provenance import GRAPH, CodeCall  # noqa: E402
+from inferlens.backends.torch_compile import backend as torch_compile  # noqa: E402
+from inferlens.backends.torch_compile.layers import GRAPH, InductorNames  # noqa: E402
 from tests.backends import small  # noqa: E402
-from tests.backends.profiling.kernel_samples import EAGER, runs  # noqa: E402
-from tests.backends.profiling.kernel_samples import GRAPH as GRAPH_TRACE  # noqa: E402
-from tests.backends.profiling.layered import ODD, Attention, Fused, model, prepared  # noqa: E402
-from tests.backends.torch_compile.test_layers import Breaking  # noqa: E402
+from tests.backends.profiling.layered import ODD, Attention, Breaking, Fused, model, prepared  # noqa: E402
 
 A, B = Origin("one", ("a",)), Origin("two", ("b",))
 RELU = "triton_poi_fused_convolution_relu_0"
@@ -75,63 +71,49 @@ def test_modules_are_scopes_in_each_other(kind: Callable[[], Any], shape: tuple[
         root = one_run(runner, torch.zeros(*shape), on_gpu=False, scopes=module_scopes(module)).root
     (outer,) = [each for each in root.inside if each.name == SCOPE]
     scopes = [each.name for each in outer.inside if each.name.startswith(SCOPE)]
-    known = origins_by_scope([Launched(name="k", around=(SCOPE, each)) for each in scopes], modules=9)
+    known = origins_by_scope([Launched(name="k", around=(SCOPE, each)) for each in scopes])
     assert [each.modules for each in known.of] == [(name,) for name in inside]
     assert not torch.nn.modules.module._global_forward_hooks, "hooks are there while runs are traced, and no longer"
 
 
-def test_the_innermost_module_is_the_origin() -> None:
+def test_the_innermost_module_is_the_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     inner = Launched(name="k", around=(SCOPE, SCOPE + "a", "aten::add", SCOPE + "a.b", "aten::mul"))
-    found = origins_by_scope([inner, Launched(name="copy", around=("aten::copy_",))], modules=3)
-    assert [each.modules for each in found.of] == [("a.b",), ()]
-    assert found.absent["modules"].startswith("1 of 2")
-    found = origins_by_scope([Launched(name="k", around=(SCOPE,))], modules=9)
-    assert found.of[0].modules == ("",)
-    assert "no modules" in found.absent["modules"]
-
-
-def test_a_replay_has_the_modules_of_the_same_kernels_in_an_eager_call() -> None:
-    eager = [event.launched for event in runs(EAGER)[0].events]
-    bare = [Launched(name=each.name, launch="cudaGraphLaunch") for each in eager]
-    known = origins_by_eager_call(bare, eager, modules=68)
-    assert known.of == origins_by_scope(eager, modules=68).of
-    others = [event.launched for event in runs(GRAPH_TRACE)[0].events]
-    known = origins_by_eager_call(others, eager, modules=68)
-    assert not any(each.modules for each in known.of)
-    assert "not the same" in known.absent["modules"]
-
-
-def test_an_eager_call_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = traced_runs.profiler
+    copy, outer = Launched(name="copy", around=("aten::copy_",)), Launched(name="k", around=(SCOPE,))
+    found = origins_by_scope([inner, copy, outer])
+    assert [each.modules for each in found.of] == [("a.b",), (), ("",)]
+    assert "1 of 3" in found.absent["modules"]
+    real, module = traced_runs.profiler, small.model().module
     monkeypatch.setattr(traced_runs, "profiler", lambda **_: real(on_gpu=False))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
-    module = small.model().module
-    assert eager_kernels(module, module, [torch.zeros(1, 3, 16, 16)]) == []
+    assert eager_kernels(module, module, [torch.zeros(1, 3, 16, 16)]) == MatchedKernels([])
 
 
 def launched(*names: str) -> list[Launched]:
-    return [Launched(name=name, kind=kind_of(name)) for name in names]
+    kinds = {"Memcpy": "copy", "Memset": "fill"}
+    return [Launched(name=name, kind=kinds.get(name.partition(" ")[0], "kernel")) for name in names]
 
 
-def kind_of(name: str) -> str:
-    return {"Memcpy": "copy", "Memset": "fill"}.get(name.partition(" ")[0], "kernel")
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("k", "Memset (Device)", "k"), (A, Origin(), B)),
+        (("Memcpy DtoD", "inputs", "k", "k"), (Origin(), Origin(), A, B)),
+        (("k",), None),
+        (("k", "k", "k"), None),
+        (("other", "another"), None),
+        ((), None),
+    ],
+)
+def test_the_same_kernels_in_the_same_order_match(names: tuple[str, ...], expected: Any) -> None:
+    found = origins_by_match(launched(*names), MatchedKernels([("k", A), ("k", B)]))
+    assert found.of == (expected or (Origin(),) * len(names))
+    assert ("not the same in the same order" in found.absent.get("modules", "")) == (expected is None)
 
 
-def test_the_same_in_the_same_order_match() -> None:
-    there = [MatchedKernel("k", origin=A), MatchedKernel("k", origin=B), MatchedKernel("Memset (Device)", "fill", A)]
-    assert match(launched("k", "k", "Memset (Device)"), there) == (A, B, A)
-    assert match(launched("k", "Memset (Device)", "k"), there) == (A, Origin(), B), "fills are elsewhere in a graph"
-    assert match(launched("Memcpy DtoD", "inputs", "k", "k"), there) == (Origin(), Origin(), A, B)
-
-
-@pytest.mark.parametrize("names", [("k",), ("k", "k", "k"), ("other", "another"), ()])
-def test_others_do_not(names: tuple[str, ...]) -> None:
-    there = [MatchedKernel("k", origin=A), MatchedKernel("k", origin=B)]
-    found = origins_by_match(launched(*names), there, {}, "Do this.")
-    assert found.of == (Origin(),) * len(names)
-    assert f"launched {len(names)} kernels" in found.absent["modules"]
-    assert ("number 1 is 'k' there, 'other' here" in found.absent["modules"]) == ("other" in names)
-    assert origins_by_match(launched("k"), [], {"modules": "it failed"}).absent == {"modules": "it failed"}
+def test_what_tells_nothing_says_why() -> None:
+    assert origins_by_match(launched("k"), MatchedKernels([], {"modules": "it failed"})).absent == {
+        "modules": "it failed"
+    }
 
 
 def event(name: str, begin: int) -> TracedEvent:
@@ -163,7 +145,7 @@ def compiled(calls: int = 2) -> TracedOperator:
 def names() -> InductorNames:
     graphs = [
         [
-            CodeCall(name, name, (f"{graph}.{module}",))
+            NamedLayer(name, name, (f"{graph}.{module}",))
             for name, module in zip(("convolution", RELU) * 2, "abcd", strict=True)
         ]
         for graph in "xy"
@@ -173,33 +155,29 @@ def names() -> InductorNames:
 
 
 def test_a_librarys_kernels_are_of_its_call() -> None:
-    kernels, absent = kernels_beneath(compiled(), names())
-    assert [(each.name, *each.origin.modules) for each in kernels] == [
+    found = kernels_beneath(compiled(), names())
+    assert [(name, *origin.modules) for name, origin in found.kernels] == [
         *((name, "x.a") for name in CONVOLUTION), (RELU, "x.b"), *((name, "x.c") for name in CONVOLUTION),
         (RELU, "x.d"), ("cos",),
         *((name, "y.a") for name in CONVOLUTION), (RELU, "y.b"), *((name, "y.c") for name in CONVOLUTION),
         (RELU, "y.d"),
     ]  # fmt: skip
-    assert [each.origin.layer for each in kernels[:5]] == ["0/convolution"] * 3 + [f"0/{RELU}", "0/convolution #2"]
-    assert list(absent) == ["modules"]
-    assert absent["modules"].startswith("not known for 1 of 17")
-
-
-def test_calls_that_cannot_be_told_apart_are_not_known() -> None:
-    kernels, absent = kernels_beneath(compiled(calls=1), names())
-    assert not any(each.origin.modules for each in kernels)
-    assert absent["modules"].startswith("not known for 9 of 9")
-    assert absent["calls"].startswith("8 of 8")
+    layers = [origin.layer for _, origin in found.kernels[:5]]
+    assert layers == ["0/convolution"] * 3 + [f"0/{RELU}", "0/convolution #2"]
+    assert found.absent["modules"].startswith("not known for 1 of 17")
+    found = kernels_beneath(compiled(calls=1), names())
+    assert not any(origin.modules for _, origin in found.kernels)
+    assert found.absent["modules"].startswith("not known for 9 of 9")
+    assert found.absent["calls"].startswith("8 of 8")
 
 
 def test_kernels_are_in_the_order_in_which_the_gpu_ran_them() -> None:
     inner = TracedOperator("aten::mm", kernels=[event("first", 1)])
     outer = TracedOperator("aten::matmul", kernels=[event("second", 2)], inside=[inner])
     other = TracedOperator("aten::copy_", kernels=[event("Memcpy DtoD (Device -> Device)", 0)])
-    kernels, _ = kernels_beneath(TracedOperator("run", inside=[outer, other]), names())
-    assert [(each.name, each.kind, each.origin.layer) for each in kernels] == [
-        ("Memcpy DtoD (Device -> Device)", "copy", "aten::copy_"), ("first", "kernel", "aten::matmul"),
-        ("second", "kernel", "aten::matmul"),
+    found = kernels_beneath(TracedOperator("run", inside=[outer, other]), names())
+    assert [(name, origin.layer) for name, origin in found.kernels] == [
+        ("first", "aten::matmul"), ("second", "aten::matmul"),
     ]  # fmt: skip
 
 
@@ -232,7 +210,7 @@ def origins(label: str, network: Any, folder: Path, *, graphs: bool = False, **o
         for _ in range(3):
             runner.infer(feed)
         assert runner.origins(launched("other")).absent["modules"]
-        found = runner.origins(launched("Memcpy DtoD", *(each.name for each in runner._matched[0])))
+        found = runner.origins(launched("Memcpy DtoD", *(name for name, _ in runner._matched.kernels)))
         assert not found.absent
         assert found.of[0] == Origin()
     return list(found.of[1:])
@@ -252,14 +230,12 @@ def test_inductor(kind: Callable[[], Any], graphs: bool, tmp_path: Path) -> None
     assert least.get(kind, {"first", "second"}) <= paths
 
 
-@pytest.mark.parametrize("way", ["", "freeze", "optimize_for_inference"])
+@pytest.mark.parametrize("way", ["", "freeze"])
 @pytest.mark.usefixtures("pretended")
 def test_torchscript(way: str, tmp_path: Path) -> None:
     found = origins("torchscript:trace", model(Fused), tmp_path, **({way: True} if way else {}))
-    known = [origin for origin in found if origin.modules]
-    assert len(known) >= 0.5 * len(found), "but for what changes the layout of memory"
-    assert {f"{ODD}.0", "last"} <= {path for origin in known for path in origin.modules}
-    assert all(origin.layer for origin in found), found
+    assert {f"{ODD}.0", "last"} <= {path for origin in found for path in origin.modules}
+    assert all(origin.layer and origin.modules for origin in found)
 
 
 @pytest.mark.usefixtures("pretended")
@@ -272,9 +248,8 @@ def test_a_second_compilation_that_fails_leaves_kernels_without_modules(
     runner._graphs = True
     with runner:
         assert runner._compiler is None, "what is traced is compiled as ever"
-        monkeypatch.setattr(runner, "_telling", lambda _: (_ for _ in ()).throw(RuntimeError("out of memory")))
+        monkeypatch.setattr(torch_compile, "Compiler", Mock(side_effect=RuntimeError("out of memory")))
         for _ in range(2):
             found = runner.origins(launched("k"))
             assert found.of == (Origin(),)
             assert "out of memory" in found.absent["modules"]
-            assert "--level layer" in found.absent["modules"]

@@ -7,16 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 
 from inferlens.backends.profiling.layer_runs import Taken
+from inferlens.backends.profiling.operator_layers import NamedLayer
 from inferlens.backends.profiling.traced_runs import TracedOperator
-from inferlens.backends.torch_compile.layers import InductorNames
-from inferlens.backends.torch_compile.provenance import (
+from inferlens.backends.torch_compile.layers import (
     GRAPH,
-    CodeCall,
     Compiler,
+    InductorNames,
     computed,
     is_product,
     path_of,
@@ -25,23 +24,20 @@ from inferlens.backends.torch_compile.provenance import (
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
 from tests.backends import small
-from tests.backends.profiling.layered import ODD, Attention, Fused, Shared, model, of, prepared, profiled, seconds
+from tests.backends.profiling.layered import (
+    ODD,
+    Attention,
+    Breaking,
+    Fused,
+    Shared,
+    model,
+    of,
+    prepared,
+    profiled,
+    seconds,
+)
 
 LABEL = "torch_compile:default"
-
-
-class Breaking(nn.Module):
-    """Two graphs, with an operator that Python runs between them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(32, 32)
-        self.second = nn.Linear(32, 32)
-
-    def forward(self, image: torch.Tensor) -> torch.Tensor:
-        image = torch.relu(self.first(image))
-        torch._dynamo.graph_break()
-        return torch.relu(self.second(image))
 
 
 def attributed(network: Model, found: Layers) -> None:
@@ -186,7 +182,7 @@ def test_the_code_that_was_saved_last_is_what_runs(monkeypatch: pytest.MonkeyPat
         return lambda: None
 
     monkeypatch.setattr(compile_fx, "compile_fx", compiled)
-    monkeypatch.setattr(Compiler, "_calls", lambda _, code: [CodeCall(code, code)])
+    monkeypatch.setattr(Compiler, "_calls", lambda _, code: [NamedLayer(code, code)])
     compiler = Compiler(nn.Linear(2, 2), "max-autotune", on_gpu=True)
     compiler(None, ())
     assert [[made.name for made in graph] for graph in compiler.graphs] == [["the graph"]]
@@ -211,7 +207,7 @@ def test_names_of_calls() -> None:
 
 
 def named(
-    graphs: list[list[CodeCall]], run: TracedOperator
+    graphs: list[list[NamedLayer]], run: TracedOperator
 ) -> tuple[list[tuple[str, tuple[str, ...], int]], dict[str, str]]:
     """Of each layer its name, modules and calls; and what is not known."""
     compiler: Any = SimpleNamespace(graphs=graphs, knows=True)
@@ -229,8 +225,8 @@ def test_calls_are_told_apart_by_graph_and_order() -> None:
     """A kernel that is called twice, a graph that runs twice, and an operator of which too many are seen."""
     kernel, product = "triton_poi_fused_relu_0", "mm"
     graphs = [
-        [CodeCall(kernel, "k", ("a",)), CodeCall(product, "p", ("b",)), CodeCall(kernel, "k", ("c",))],
-        [CodeCall(product, "p", ("d",)), CodeCall(product, "p", ("e",))],
+        [NamedLayer(kernel, "k", ("a",)), NamedLayer(product, "p", ("b",)), NamedLayer(kernel, "k", ("c",))],
+        [NamedLayer(product, "p", ("d",)), NamedLayer(product, "p", ("e",))],
     ]
 
     def graph(number: int, *names: str) -> TracedOperator:

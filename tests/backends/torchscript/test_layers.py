@@ -10,26 +10,16 @@ import torch
 from torch import nn
 
 from inferlens.backends.torchscript.backend import quiet
-from inferlens.backends.torchscript.scopes import Modules
+from inferlens.backends.torchscript.layers import Modules
+from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
 from tests.backends import small
-from tests.backends.profiling.layered import (
-    ODD,
-    Attention,
-    Costly,
-    Fused,
-    Shared,
-    check,
-    model,
-    of,
-    prepared,
-    profiled,
-)
+from tests.backends.profiling.layered import ODD, Attention, Costly, Fused, Shared, check, model, of, prepared, profiled
 
 TRACE, SCRIPT = "torchscript:trace", "torchscript:script"
 LABELS = (TRACE, SCRIPT)
-WAYS = ("", "freeze", "optimize_for_inference")
+WAYS = ("", "freeze")
 
 
 class Encoder(nn.Module):
@@ -69,11 +59,10 @@ def layers(label: str, network: Model, folder: Path, way: str = "", runs: int = 
 
 
 def attributed(network: Model, found: Layers) -> None:
-    """Whatever TorchScript did not insert came from modules that there are."""
+    """All came from modules that there are."""
     assert network.module is not None
     assert {path for layer in found.layers for path in layer.modules} <= {p for p, _ in network.module.named_modules()}
-    assert all(layer.modules or "inserted" in layer.details for layer in found.layers)
-    assert all(layer.operators for layer in found.layers)
+    assert all(layer.modules and layer.operators for layer in found.layers)
     assert "modules" not in found.absent
 
 
@@ -90,10 +79,9 @@ def test_shared_and_repeated_modules(label: str, way: str, tmp_path: Path) -> No
     assert begins == sorted(begins)
     assert not of(found, "never")
     assert len(of(found, "")) == 3  # the sigmoids, though what works in place may have lost where it was
-    if way != "optimize_for_inference":
-        assert [tensor.shape for layer in convolutions for tensor in layer.outputs] == [(1, 3, 32, 32)] * 4
-        assert convolutions[0].inputs[1].shape == (3, 3, 3, 3)
-        assert convolutions[0].inputs[0].dtype == "float32"
+    assert [tensor.shape for layer in convolutions for tensor in layer.outputs] == [(1, 3, 32, 32)] * 4
+    assert convolutions[0].inputs[1].shape == (3, 3, 3, 3)
+    assert convolutions[0].inputs[0].dtype == "float32"
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -148,7 +136,7 @@ def test_real_models_are_attributed(name: str, way: str, tmp_path: Path) -> None
     assert convolutions <= {path for layer in found.layers for path in layer.modules}
 
 
-@pytest.mark.parametrize("way", ["", "freeze"])
+@pytest.mark.parametrize("way", WAYS)
 def test_loops_and_branches(way: str, tmp_path: Path) -> None:
     network = model(Turns, 1, 4, 32)
     found = layers(SCRIPT, network, tmp_path, way)
@@ -156,6 +144,11 @@ def test_loops_and_branches(way: str, tmp_path: Path) -> None:
     computed = [(layer.kind, layer.modules, layer.calls) for layer in found.layers if layer.kind in ("linear", "relu")]
     assert computed == [("linear", ("body",), 4), ("linear", ("other",), 1), ("relu", ("",), 1)]
     assert not any(layer.kind == "tanh" for layer in found.layers)
+
+
+def test_what_is_optimised_for_inference_tells_no_layers(tmp_path: Path) -> None:
+    with pytest.raises(Unsupported, match="optimize_for_inference leaves no names"):
+        layers(TRACE, model(Fused), tmp_path, "optimize_for_inference")
 
 
 def test_fused_groups_name_all_their_modules(tmp_path: Path) -> None:
@@ -209,18 +202,23 @@ def test_a_frozen_archive_has_no_modules_and_says_so(tmp_path: Path) -> None:
 
 
 def test_paths_from_texts() -> None:
-    """Names with brackets and colons, lists of modules, functions; where it is not told which, what they are all in."""
-    types = {"": "Net", "a(b)::c": "Sequential", "a(b)::c.0": "Conv2d", "up": "ModuleList", "up.0": "Block",
-             "down": "ModuleList", "down.0": "Block", "down.1": "Other", "head": "Head"}  # fmt: skip
-    modules = Modules(types)
+    """Names with brackets, lists of modules, functions; where it is not told which, what they are all in."""
+    net = nn.Module()
+    for name, part in {
+        "a(b)::c": nn.Sequential(nn.Conv2d(1, 1, 1)),
+        "up": nn.ModuleList([nn.Tanh()]),
+        "down": nn.ModuleList([nn.Tanh(), nn.ReLU()]),
+        "head": nn.Linear(1, 1),
+    }.items():
+        net.add_module(name, part)
+    modules = Modules(net)
     for text, path in {
-        "head(Head).UNKNOWN_INSTANCE(UNKNOWN_TYPE)": "head",
+        "head(Linear).UNKNOWN_INSTANCE(UNKNOWN_TYPE)": "head",
         "a(b)::c(Sequential).0(Conv2d).SELF(Conv2d)": "a(b)::c.0",
-        "1(Other)": "down.1",
-        "0(Block)": "",
-        "": None,
+        "1(ReLU)": "down.1",
+        "0(Tanh)": "",
     }.items():
         assert modules.of_instances(text) == path, text
     assert modules.of_scope("__module.up/__module.up.0") == "up.0"
     assert modules.of_scope("nothing of ours") is None
-    assert Modules(types, wrapped="module").of_scope("__module.module/__module.module.head") == "head"
+    assert Modules(net, wrapped="module").of_scope("__module.module/__module.module.head") == "head"

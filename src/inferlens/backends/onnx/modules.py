@@ -1,12 +1,9 @@
-"""From the names in an ONNX graph to the paths of the modules that its nodes came from.
+"""The nodes of an ONNX graph, and the paths of the modules that they came from; nothing is run.
 
 PyTorch's exporter, the one built on ``torch.export``, writes into each node the scopes that it came from, as
 ``pkg.torch.onnx.name_scopes``: ``['', 'layer1', 'layer1.0', 'layer1.0.conv1', 'conv2d_1']``, of which the last is the
 operator and the one before it the module that called it. Where it folds a batch norm into the convolution before it,
 the node keeps the scope of the batch norm and the weight that of the convolution; both are named then.
-
-Runtimes rewrite the graph. What one of their nodes came from is found through the tensors that stayed: everything
-between those that it reads and the one that it writes (:meth:`Origins.between`).
 """
 
 from __future__ import annotations
@@ -14,10 +11,14 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+
+from inferlens.models.sources.onnx import onnx_graph
+from inferlens.record.layer_profile import Layer, Tensor
 
 SCOPES = "pkg.torch.onnx.name_scopes"
 NO_SCOPES = (
@@ -27,6 +28,9 @@ NO_SCOPES = (
 NO_ONNX = "the module paths in an ONNX file are read with the package onnx: pip install 'inferlens[onnx]'"
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm")  # what a batch norm is folded into
 VALUES = ("Constant",)  # nodes that do nothing at run time
+DOMAINS = ("", "ai.onnx")
+SHAPES = 4096  # bytes of a weight, from which on it is none that tells a shape
+INSIDE = "Nodes with graphs inside of them, such as If and Loop, are drawn without these: {}."
 
 
 class OnnxNode(Struct, frozen=True):
@@ -111,3 +115,91 @@ def modules_among(nodes: Iterable[OnnxNode]) -> tuple[str, ...]:
 def operators_among(nodes: Iterable[OnnxNode]) -> tuple[str, ...]:
     """The operators of some nodes, in their order."""
     return tuple(node.kind for node in nodes)
+
+
+class OnnxLayers:
+    """The nodes of an ONNX file as layers, in the order of the file, with the tensors between them.
+
+    Weights are read by name alone: the data of a model need not be there.
+
+    Attributes:
+        layers: one for each node that does something.
+        inputs, outputs: of the graph, weights left out.
+        notes: what it does not tell.
+    """
+
+    def __init__(self, graph: Any) -> None:
+        weights = {each.name for each in (*graph.initializer, *graph.sparse_initializer)}
+        self._shapes = {each.name: _tensor(each) for each in (*graph.value_info, *graph.input, *graph.output)}
+        self._shapes |= {each.name: _weight(each) for each in graph.initializer}
+        uses = Counter(name for node in graph.node for name in set(node.input))
+        self.inputs = tuple(_tensor(each) for each in graph.input if each.name not in weights)
+        self.outputs = tuple(map(_tensor, graph.output))
+        self.layers = tuple(self._layer(node, uses) for node in graph.node if node.op_type not in VALUES)
+        inside = sorted(
+            {node.op_type for node in graph.node if any(each.graphs or each.HasField("g") for each in node.attribute)}
+        )
+        self.notes: tuple[str, ...] = (INSIDE.format(", ".join(inside)),) if inside else ()
+        if not any(layer.modules for layer in self.layers):
+            self.notes += (f"modules: {NO_SCOPES}",)
+
+    def _layer(self, node: Any, uses: Counter[str]) -> Layer:
+        kind = node.op_type if node.domain in DOMAINS else f"{node.domain}.{node.op_type}"
+        return Layer(
+            name=node.name or next(iter(node.output), ""),
+            kind=kind,
+            modules=modules_of(node, uses),
+            operators=(kind,),
+            inputs=tuple(self._shapes.get(name, Tensor(name=name)) for name in node.input if name),
+            outputs=tuple(self._shapes.get(name, Tensor(name=name)) for name in node.output if name),
+            details=dict(filter(None, map(_attribute, node.attribute))),
+        )
+
+
+def onnx_layers(path: Path) -> OnnxLayers:
+    """The nodes of an ONNX file, with the shapes that can be told from it.
+
+    Raises:
+        MissingLibrary: if the package onnx is not there.
+        InferlensError: if the file is no ONNX.
+    """
+    model = onnx_graph(path)
+    import onnx
+
+    for weights in model.graph.initializer:
+        if len(weights.raw_data) > SHAPES:
+            weights.ClearField("raw_data")
+    with suppress(Exception):  # too large, or broken: shapes are missing then, and nothing else
+        model = onnx.shape_inference.infer_shapes(model)
+    return OnnxLayers(model.graph)
+
+
+def _tensor(value: Any) -> Tensor:
+    kind = value.type.tensor_type
+    sizes = [size.dim_value if size.HasField("dim_value") else -1 for size in kind.shape.dim]
+    return Tensor(name=value.name, shape=tuple(sizes), dtype=_type(kind.elem_type))
+
+
+def _weight(value: Any) -> Tensor:
+    return Tensor(name=value.name, shape=tuple(value.dims), dtype=_type(value.data_type), format="weights")
+
+
+def _type(number: int) -> str:
+    import onnx
+
+    names = {code: name for name, code in onnx.TensorProto.DataType.items()}
+    name = names.get(number, "").lower()
+    return "" if name == "undefined" else {"float": "float32", "double": "float64"}.get(name, name)
+
+
+def _attribute(attribute: Any) -> tuple[str, str] | None:
+    """An attribute that is a number, a few of them, or a text: kernel, stride, axis."""
+    if attribute.HasField("i"):
+        return attribute.name, str(attribute.i)
+    if attribute.HasField("f"):
+        return attribute.name, f"{attribute.f:g}"
+    if attribute.HasField("s"):
+        return attribute.name, attribute.s[:100].decode(errors="replace")
+    if 0 < len(attribute.ints) <= 8:
+        return attribute.name, "x".join(map(str, attribute.ints))
+    return None

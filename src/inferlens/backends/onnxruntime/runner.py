@@ -20,6 +20,7 @@ from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Inputs, Outputs, Preparation, Runner, ordered
 from inferlens.backends.onnx.export import check_shapes
+from inferlens.backends.onnxruntime.profile import ask_for_profile, layers_of
 from inferlens.backends.onnxruntime.providers import Provider, load_error, provider_list
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.errors import Unsupported
@@ -35,9 +36,14 @@ TYPES = {
     "tensor(bool)": ("bool", 9), "tensor(float16)": ("float16", 10), "tensor(double)": ("float64", 11),
     "tensor(bfloat16)": ("bfloat16", 16),
 }  # fmt: skip
+NUMPY = {name: kind for name, (kind, _) in TYPES.items() if kind != "bfloat16"}  # which NumPy lacks
+LEVELS = {
+    "all": "ORT_ENABLE_ALL", "extended": "ORT_ENABLE_EXTENDED", "basic": "ORT_ENABLE_BASIC",
+    "disable": "ORT_DISABLE_ALL",
+}  # fmt: skip
 
 
-class OnnxRunner(Runner, LayerProfiler):
+class OnnxRunner(Runner):
     """Loads the file; subclasses bind and run."""
 
     def __init__(
@@ -50,17 +56,6 @@ class OnnxRunner(Runner, LayerProfiler):
         self.preparation = preparation
         self.options = options
         self._loaded: Any = None
-
-    def profile_layers(self, feed: Any, runs: int) -> Layers:  # noqa: ARG002 - it cannot
-        """Refuses; the CPU's runner does it.
-
-        Raises:
-            Unsupported: always.
-        """
-        raise Unsupported(
-            "Of what runs on a GPU, ONNX Runtime's profile tells only how long the host took to enqueue it.",
-            hint="--backend onnxruntime:cpu, or a backend that tells the layers' GPU time, such as pytorch",
-        )
 
     def __exit__(self, *error: Any) -> None:
         self._loaded = None
@@ -99,41 +94,25 @@ class OnnxRunner(Runner, LayerProfiler):
         """
         by_name = dict(zip((spec.name for spec in self.model.inputs), ordered(inputs, self.model.inputs), strict=True))
         return {
-            node.name: (
-                np.ascontiguousarray(by_name[node.name], dtype=_numpy_type(node.type)),
-                node.type,
-            )
+            node.name: (np.ascontiguousarray(by_name[node.name], dtype=NUMPY.get(node.type, "float32")), node.type)
             for node in self._loaded.get_inputs()
         }
 
     def _settings(self) -> Any:
         import onnxruntime as ort
 
-        levels = ort.GraphOptimizationLevel
         settings = ort.SessionOptions()
         settings.log_severity_level = ERRORS_ONLY
         settings.intra_op_num_threads = self.case.threads or 0
         settings.inter_op_num_threads = self.options.inter_op_threads
-        settings.graph_optimization_level = {
-            "all": levels.ORT_ENABLE_ALL,
-            "extended": levels.ORT_ENABLE_EXTENDED,
-            "basic": levels.ORT_ENABLE_BASIC,
-            "disable": levels.ORT_DISABLE_ALL,
-        }[self.options.graph_optimization]
-        settings.execution_mode = {
-            "sequential": ort.ExecutionMode.ORT_SEQUENTIAL,
-            "parallel": ort.ExecutionMode.ORT_PARALLEL,
-        }[self.options.execution_mode]
+        settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[self.options.graph_optimization])
+        settings.execution_mode = getattr(ort.ExecutionMode, f"ORT_{self.options.execution_mode.upper()}")
         settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         self.preparation.facts["onnxruntime"] = ort.__version__  # CPU and GPU packages may both be installed
         return settings
 
     def _tell_nodes(self, loaded: Any) -> None:
-        """Says which provider got how many nodes.
-
-        ONNX Runtime keeps that when it splits the graph, before it fuses nodes. A profile of a run would count what is
-        left after fusion, but takes a second copy of the model, in memory that is being measured.
-        """
+        """Says which provider got how many nodes, as the graph was split, before nodes were fused."""
         if not hasattr(loaded, "get_provider_graph_assignment_info"):
             return
         nodes = [
@@ -158,7 +137,7 @@ class Bound(NamedTuple):
     inputs: list[Any]
 
 
-class CpuRunner(OnnxRunner):
+class CpuRunner(OnnxRunner, LayerProfiler):
     """ONNX Runtime on the CPU."""
 
     _written: tempfile.TemporaryDirectory[str] | None = None  # the profile's folder, while there is a profile
@@ -192,8 +171,6 @@ class CpuRunner(OnnxRunner):
         Raises:
             Unsupported: if it was not prepared for that, or has done it since it was entered.
         """
-        from inferlens.backends.onnxruntime.profile import layers_of
-
         check_level(self.preparation)
         if self._written is None or self._profiled:
             raise Unsupported("ONNX Runtime profiles a session once.", hint="enter the runner again")
@@ -204,8 +181,6 @@ class CpuRunner(OnnxRunner):
     def _settings(self) -> Any:
         settings = super()._settings()
         if self._written is not None:
-            from inferlens.backends.onnxruntime.profile import ask_for_profile
-
             self._profiled = False
             ask_for_profile(settings, Path(self._written.name))
         return settings
@@ -234,12 +209,6 @@ class CpuRunner(OnnxRunner):
     def collect(self, outputs: Bound) -> Outputs:
         """See :class:`~inferlens.backends.base.Runner`."""
         return [as_output(value.numpy()) for value in outputs.binding.get_outputs()]
-
-
-def _numpy_type(name: str) -> str:
-    """NumPy's type of that name of ONNX Runtime's; of one that NumPy lacks, float32."""
-    found, _ = TYPES.get(name, ("float32", 1))
-    return "float32" if found == "bfloat16" else found
 
 
 def as_output(array: Any) -> Array:

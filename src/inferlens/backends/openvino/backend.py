@@ -17,6 +17,7 @@ from inferlens.backends.base import Backend, Capabilities, Inputs, Outputs, Prep
 from inferlens.backends.onnx.export import check_precision, check_shapes, onnx_file
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.onnxruntime.runner import as_output
+from inferlens.backends.openvino.profile import layers_of
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
@@ -116,8 +117,14 @@ class OpenVinoRunner(Runner, LayerProfiler):
         core = openvino.Core()
         graph = core.read_model(str(self._path))
         if self._model.format == "onnx":
-            check_shapes(declared(graph), self._model.inputs)
-            self._fix_shapes(graph)
+            inputs = [(port.get_any_name(), port.partial_shape) for port in graph.inputs]
+            check_shapes(
+                [(name, [size.get_length() if size.is_static else "?" for size in shape]) for name, shape in inputs],
+                self._model.inputs,
+            )
+            # With the case's sizes for free dimensions OpenVINO can plan memory.
+            names = {spec.name: spec.shape for spec in self._model.inputs}
+            graph.reshape({port: names[name] for port in graph.inputs for name in port.names if name in names})
         try:
             self.compiled = core.compile_model(graph, "CPU", self._properties())
         except RuntimeError as error:
@@ -163,8 +170,6 @@ class OpenVinoRunner(Runner, LayerProfiler):
 
     def profile_layers(self, feed: list[Any], runs: int) -> Layers:
         """Times the nodes by OpenVINO's own counters, for which the model was compiled."""
-        from inferlens.backends.openvino.profile import layers_of
-
         check_level(self._preparation)
         return layers_of(self, self._path, feed, runs)
 
@@ -187,19 +192,3 @@ class OpenVinoRunner(Runner, LayerProfiler):
         if self._preparation.level == "layer":
             properties["PERF_COUNT"] = True
         return properties
-
-    def _fix_shapes(self, graph: Any) -> None:
-        """Gives free dimensions the case's sizes, for which OpenVINO can then plan memory."""
-        names = {spec.name: spec.shape for spec in self._model.inputs}
-        graph.reshape({port: names[name] for port in graph.inputs for name in port.names if name in names})
-
-
-def declared(graph: Any) -> list[tuple[str, list[int | str]]]:
-    """A graph's inputs: a name and the dimensions of each, ``?`` for a free one."""
-    return [
-        (
-            port.get_any_name(),
-            [size.get_length() if size.is_static else "?" for size in port.partial_shape],
-        )
-        for port in graph.inputs
-    ]

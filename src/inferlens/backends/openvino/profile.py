@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from inferlens.backends.onnx.modules import OnnxNode, OnnxNodes, modules_among, operators_among, origins
-from inferlens.backends.profiling.layer_runs import NO_RUNS, NOT_TOLD, Clocked, clocked_runs
+from inferlens.backends.profiling.layer_runs import NO_RUNS, clocked_runs
 from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer, Layers, Tensor
 
@@ -26,7 +26,6 @@ SETTLING = 2  # runs of a fresh model that are not kept: memory and caches are c
 KEPT = 3  # runs of it that are
 RUNS_OF_ONE = SETTLING + KEPT
 CLOCK = f"OpenVINO's performance counters; each run's own time, within {RUNS_OF_ONE} microseconds, from their means"
-STREAMS = "With several streams OpenVINO does not tell which of them has run, and counts for each by itself."
 INSERTED = "by OpenVINO, to change type or memory order"
 TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32", "i8": "int8",
          "u8": "uint8", "boolean": "bool"}  # fmt: skip
@@ -51,12 +50,13 @@ class NodeCounter(Struct):
     def read(self, counted: Any, count: int, *, keep: bool) -> None:
         """Takes what OpenVINO tells after ``count`` runs of the model; keeps the last run's time if asked to."""
         executed = counted.status == counted.Status.EXECUTED
-        total = round(counted.real_time.total_seconds() * 1e6) * count if executed else self.total
+        before = self.total if count > 1 else 0
+        total = round(counted.real_time.total_seconds() * 1e6) * count if executed else before
         if executed and keep:
             self.ran, self.primitive = True, counted.exec_type
         if keep:
-            self.times.append(max(total - self.total, 0) / 1e6)
-        self.total = max(total, self.total)
+            self.times.append(max(total - before, 0) / 1e6)
+        self.total = max(total, before)
 
 
 def layers_of(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
@@ -70,26 +70,10 @@ def layers_of(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
         Unsupported: if there are several streams, or the model is compiled differently from time to time.
     """
     if int(runner.compiled.get_property("NUM_STREAMS")) != 1:
-        raise Unsupported(STREAMS, hint="hint=latency, streams=1")
+        raise Unsupported("OpenVINO counts for each of several streams by itself.", hint="hint=latency, streams=1")
     counters: list[NodeCounter] = []
-    clocked = NO_RUNS
-    described: dict[str, Any] = {}
-    while len(clocked.whole) < runs:
-        runner.compile_anew()
-        described = described or {node.get_friendly_name(): node for node in runtime_nodes(runner.compiled)}
-        clocked += counted(runner, counters, feed, min(KEPT, runs - len(clocked.whole)))
-    graph = origins(path)
-    ran = {each.name for each in counters if each.ran}
-    return clocked.layers(
-        (layer(each, described.get(each.name), graph, ran) for each in counters if each.ran),
-        clock=CLOCK,
-        absent={"begins": NOT_TOLD} | ({"modules": graph.absent} if graph.absent else {}),
-    )
-
-
-def counted(runner: Any, counters: list[NodeCounter], feed: Any, kept: int) -> Clocked:
-    """``kept`` runs of a fresh model after those in which it settles; ``counters`` are read after each."""
-    done = 0
+    described: dict[str, Any] = {}  # of the first model: some names are others in the next
+    clocked, done = NO_RUNS, 0
 
     def after() -> None:
         nonlocal done
@@ -100,10 +84,23 @@ def counted(runner: Any, counters: list[NodeCounter], feed: Any, kept: int) -> C
         if [node.node_type for node in info] != [counter.kind for counter in counters]:
             raise Unsupported("OpenVINO compiled the same model into different graphs, so runs cannot be put together.")
         for counter, node in zip(counters, info, strict=True):
-            counter.total = counter.total if done > 1 else 0
             counter.read(node, done, keep=done > SETTLING)
 
-    return clocked_runs(runner, feed, SETTLING + kept, after).without(SETTLING)
+    while len(clocked.whole) < runs:
+        runner.compile_anew()
+        nodes = runner.compiled.get_runtime_model().get_ordered_ops()
+        described = described or {node.get_friendly_name(): node for node in nodes}
+        done = 0
+        clocked_runs(runner, feed, SETTLING, after)
+        clocked += clocked_runs(runner, feed, min(KEPT, runs - len(clocked.whole)), after)
+    graph = origins(path)
+    ran = {each.name for each in counters if each.ran}
+    return clocked.layers(
+        (layer(each, described.get(each.name), graph, ran) for each in counters if each.ran),
+        clock=CLOCK,
+        absent={"begins": "the library does not tell when a layer began"}
+        | ({"modules": graph.absent} if graph.absent else {}),
+    )
 
 
 def layer(counter: NodeCounter, described: Any, graph: OnnxNodes, ran: set[str]) -> Layer:
@@ -128,21 +125,13 @@ def layer(counter: NodeCounter, described: Any, graph: OnnxNodes, ran: set[str])
     )
 
 
-def runtime_nodes(compiled: Any) -> list[Any]:
-    """The nodes that a compiled model really has, constants among them."""
-    return list(compiled.get_runtime_model().get_ordered_ops())
-
-
 def information(node: Any) -> dict[str, str]:
     """What the runtime model says of a node, as texts."""
     return {} if node is None else {key: str(value.astype(str)) for key, value in node.get_rt_info().items()}
 
 
 def originals(names: str, graph: OnnxNodes) -> list[OnnxNode]:
-    """The ONNX nodes in a list of names with commas between them, each by its name or by a tensor that it writes.
-
-    OpenVINO appends endings to some names; a name that has a comma in it is not found.
-    """
+    """The ONNX nodes in a list of names with commas between them, each by its name or by a tensor that it writes."""
     found: list[OnnxNode] = []
     for name in names.split(","):
         while name and name not in graph.by_name and name not in graph.by_output:

@@ -57,8 +57,9 @@ def aligned(kernels: Sequence[str], layers: Sequence[EngineLayer]) -> list[tuple
     able = [layer for layer in layers if layer.launches]
     found: list[tuple[EngineLayer, ...]] = []
     begin, above = 0, 0
-    for place, index in [*_anchors(kernels, able), (len(kernels), len(able))]:
-        found += _stretch(place - begin, able[above:index])
+    for place, index in [*common(kernels, [layer.tactic for layer in able]), (len(kernels), len(able))]:
+        between, count = able[above:index], place - begin
+        found += [(layer,) for layer in between] if count == len(between) else [tuple(between)] * count
         if place < len(kernels):
             found.append((able[index],))
         begin, above = place + 1, index + 1
@@ -81,37 +82,25 @@ def joint(aligned: Sequence[tuple[EngineLayer, ...]]) -> str:
     return JOINT.format(several, len(aligned)) if several else ""
 
 
-def _stretch(kernels: int, layers: Sequence[EngineLayer]) -> list[tuple[EngineLayer, ...]]:
-    """The layers of each of some kernels between two anchors."""
-    if kernels == len(layers):
-        return [(layer,) for layer in layers]
-    return [tuple(layers)] * kernels
+def common(here: Sequence[str], there: Sequence[str]) -> list[tuple[int, int]]:
+    """Pairs of places in two sequences at which they are the same, as many as can be in the order of both.
 
-
-def _anchors(kernels: Sequence[str], layers: Sequence[EngineLayer]) -> list[tuple[int, int]]:
-    """Pairs of a kernel and a layer that names it, as many as can be in the order of both.
-
-    That is the longest common subsequence of kernels and tactics, by Hunt and Szymanski (1977): of all pairs that fit,
-    the longest chain in which both places rise. Of several it is the one with the earliest layers.
+    That is the longest common subsequence, by Hunt and Szymanski (1977): of all pairs that fit, the longest chain in
+    which both places rise. Of several it is the one with the earliest places in ``there``.
     """
-    wanted: dict[str, list[int]] = {}
-    for index, layer in enumerate(layers):
-        if layer.tactic:
-            wanted.setdefault(layer.tactic, []).append(index)
-    ends: list[int] = []  # of the best chain of each length, the last layer
-    best: list[tuple[int, int, int]] = []  # place, layer, and the pair before it, of every pair ever best
+    places: dict[str, list[int]] = {}
+    for index, name in enumerate(there):
+        places.setdefault(name, []).append(index)
+    ends: list[int] = []  # of the best chain of each length, the last place in ``there``
+    best: list[tuple[int, int, int]] = []  # both places, and the pair before it, of every pair ever best
     at: list[int] = []  # for each length the last pair, in ``best``
-    for place, name in enumerate(kernels):
-        for index in reversed(wanted.get(name, ())):
+    for place, name in enumerate(here):
+        for index in reversed(places.get(name, ())):
             length = bisect_left(ends, index)
             if length < len(ends) and ends[length] == index:
                 continue
             best.append((place, index, at[length - 1] if length else -1))
-            if length == len(ends):
-                ends.append(index)
-                at.append(len(best) - 1)
-            else:
-                ends[length], at[length] = index, len(best) - 1
+            ends[length : length + 1], at[length : length + 1] = [index], [len(best) - 1]
     chain = []
     last = at[-1] if at else -1
     while last >= 0:

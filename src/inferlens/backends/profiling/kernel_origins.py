@@ -16,25 +16,21 @@ from urllib.parse import quote, unquote
 from msgspec import Struct
 
 from inferlens.backends.abilities import Launched, Origin, Origins
-from inferlens.backends.profiling.module_hooks import NO_MODULES, hooked
-from inferlens.backends.profiling.traced_runs import KERNEL, KINDS, OURS, one_run
+from inferlens.backends.profiling.module_hooks import hooked
+from inferlens.backends.profiling.traced_runs import KERNEL, OURS, one_run
 
 SCOPE = f"{OURS}module "
-OUTSIDE = "{} of {} kernels, copies and fills of a run were launched outside of every module."
+OUTSIDE = "not known for {} of {} kernels, copies and fills, which no module launched."
 UNMATCHED = (
-    "not known: a run launched {} kernels, and the call that tells where they came from {}, not the same in the same "
-    "order{}."
+    "not known: the call that tells where kernels came from launched {}, a run {}, not the same in the same order."
 )
-HINT = "--level layer tells the modules of layers."
-FIRST = " (number {} is '{}' there, '{}' here)"
 
 
-class MatchedKernel(Struct, frozen=True):
-    """A kernel, copy or fill of the call that tells, which those of a run are held against."""
+class MatchedKernels(Struct, frozen=True):
+    """The kernels of a call that tells, by name and in order, with their origins; and what is not known of them."""
 
-    name: str
-    kind: str = KERNEL
-    origin: Origin = Origin()
+    kernels: list[tuple[str, Origin]]
+    absent: dict[str, str] = {}
 
 
 class Called:
@@ -82,81 +78,40 @@ def module_scopes(module: Any) -> Iterator[None]:
         yield
 
 
-def origins_by_scope(launched: Sequence[Launched], modules: int) -> Origins:
+def origins_by_scope(launched: Sequence[Launched]) -> Origins:
     """Of each kernel the innermost module around its launch, which is its layer too.
 
     Args:
         launched: of one run that was traced with :func:`module_scopes`.
-        modules: how many the model has, itself included.
     """
-    found = tuple(map(_origin, launched))
+    found = []
+    for each in launched:
+        paths = [unquote(name.removeprefix(SCOPE)) for name in each.around if name.startswith(SCOPE)]
+        found.append(Origin(paths[-1], (paths[-1],)) if paths else Origin())
     outside = sum(not each.modules for each in found)
-    if outside:
-        return Origins(found, {"modules": OUTSIDE.format(outside, len(found))})
-    only_itself = modules > 1 and {path for each in found for path in each.modules} == {""}
-    return Origins(found, {"modules": NO_MODULES} if only_itself else {})
+    return Origins(tuple(found), {"modules": OUTSIDE.format(outside, len(found))} if outside else {})
 
 
-def _origin(launched: Launched) -> Origin:
-    scopes = [name for name in launched.around if name.startswith(SCOPE)]
-    if not scopes:
-        return Origin()
-    path = unquote(scopes[-1].removeprefix(SCOPE))
-    return Origin(path, (path,))
-
-
-def eager_kernels(module: Any, call: Callable[..., Any], feed: Sequence[Any]) -> list[Launched]:
-    """The kernels of one eager call, each with the scopes of the modules around it; ``call`` calls ``module``."""
+def eager_kernels(module: Any, call: Callable[..., Any], feed: Sequence[Any]) -> MatchedKernels:
+    """The kernels of one eager call, with the modules around them; ``call`` calls ``module``."""
     run = one_run(Called(call), feed, on_gpu=True, scopes=module_scopes(module))
-    return [event.launched for event in run.events if event.launched.kind == KERNEL]
+    launched = [event.launched for event in run.events if event.launched.kind == KERNEL]
+    found = origins_by_scope(launched)
+    return MatchedKernels([(each.name, origin) for each, origin in zip(launched, found.of, strict=True)], found.absent)
 
 
-def origins_by_eager_call(launched: Sequence[Launched], eager: Sequence[Launched], modules: int) -> Origins:
-    """Of each kernel of a replayed graph the module of the same kernel in an eager call; copies and fills have none.
+def origins_by_match(launched: Sequence[Launched], matched: MatchedKernels) -> Origins:
+    """The origin of each kernel by the one that it matches, or why there is none; copies and fills have none.
 
-    Args:
-        launched: of one replay, which launches all kernels at once, and calls no modules.
-        eager: as :func:`eager_kernels` tells.
-        modules: how many the model has, itself included.
+    What has a name that the other call does not know is the run's alone, as what copies the inputs of a CUDA graph.
     """
-    known = origins_by_scope(eager, modules)
-    matched = [MatchedKernel(each.name, each.kind, origin) for each, origin in zip(eager, known.of, strict=True)]
-    return origins_by_match(launched, matched, known.absent)
-
-
-def origins_by_match(
-    launched: Sequence[Launched], matched: Sequence[MatchedKernel], absent: dict[str, str], hint: str = ""
-) -> Origins:
-    """The origin of each kernel by the one that it matches, or why there is none.
-
-    Args:
-        absent: what the other call does not tell, and why; alone where it tells nothing.
-        hint: what tells more, where they are not the same.
-    """
-    found = match(launched, matched) if matched or not absent else (Origin(),) * len(launched)
-    if found is not None:
-        return Origins(found, absent)
-    here = [each.name for each in launched if each.kind == KERNEL]
-    there = [each.name for each in matched if each.kind == KERNEL]
-    unlike = [each for each in enumerate(zip(there, here, strict=False), start=1) if each[1][0] != each[1][1]]
-    first = FIRST.format(unlike[0][0], *unlike[0][1]) if unlike else ""
-    why = UNMATCHED.format(len(here), len(there), first)
-    return Origins((Origin(),) * len(launched), {"modules": f"{why} {hint}".rstrip()})
-
-
-def match(launched: Sequence[Launched], matched: Sequence[MatchedKernel]) -> tuple[Origin, ...] | None:
-    """The origin of each kernel; ``None`` where the two calls did not launch the same in the same order.
-
-    What has a name that the other call does not know is the run's alone, as what copies the inputs of a CUDA graph, and
-    of no origin. Copies and fills are held against each other too, unless only kernels are the same.
-    """
-    for kinds in (tuple(KINDS.values()), (KERNEL,)):
-        there = [each for each in matched if each.kind in kinds]
-        names = {each.name for each in there}
-        places = [place for place, each in enumerate(launched) if each.kind in kinds and each.name in names]
-        if places and [launched[place].name for place in places] == [each.name for each in there]:
-            found = [Origin()] * len(launched)
-            for place, each in zip(places, there, strict=True):
-                found[place] = each.origin
-            return tuple(found)
-    return None
+    there = [name for name, _ in matched.kernels]
+    known = set(there)
+    places = [place for place, each in enumerate(launched) if each.kind == KERNEL and each.name in known]
+    found = [Origin()] * len(launched)
+    if [launched[place].name for place in places] != there or not (there or matched.absent):
+        here = sum(each.kind == KERNEL for each in launched)
+        return Origins(tuple(found), {"modules": UNMATCHED.format(len(there), here)})
+    for place, (_, origin) in zip(places, matched.kernels, strict=True):
+        found[place] = origin
+    return Origins(tuple(found), matched.absent)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from statistics import median_high
 from typing import Any
 
@@ -18,7 +18,6 @@ NO_ORIGINS = "which layers and modules kernels came from: {} does not tell."
 DIFFERENT = (
     "not all runs launched the same: kernels of one name, shape and origin are one, with the most calls of a run."
 )
-NOTHING_SEEN = "torch.profiler saw nothing run on the GPU in {} runs."
 
 
 def kernels_of(runner: Runner, feed: Any, runs: int, label: str = "the backend") -> Kernels:
@@ -42,8 +41,10 @@ def kernels_of(runner: Runner, feed: Any, runs: int, label: str = "the backend")
         clocked += several
         found += traced
     if not any(run.events for run in found):
-        hint = "no other profiler in this process, and a PyTorch built with CUPTI"
-        raise Unsupported(NOTHING_SEEN.format(runs), hint=hint)
+        raise Unsupported(
+            f"torch.profiler saw nothing run on the GPU in {runs} runs.",
+            hint="no other profiler in this process, and a PyTorch built with CUPTI",
+        )
     return kernels_from(found, gpu(), origins, label=label, started=clocked.started)
 
 
@@ -70,11 +71,7 @@ def gpu() -> GpuLimits:
     """The current CUDA device."""
     import torch
 
-    return gpu_from(torch.cuda.get_device_properties(torch.cuda.current_device()))
-
-
-def gpu_from(properties: Any) -> GpuLimits:
-    """A GPU from the properties that PyTorch gives."""
+    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
     return GpuLimits(
         name=properties.name,
         multiprocessors=properties.multi_processor_count,
@@ -94,18 +91,26 @@ def kernels_from(
     started: str = "",
 ) -> Kernels:
     """Kernels of traced runs: one for each place where all runs launched the same, else one for each that is alike."""
-    origins, absent = _origins(runs, known)
-    if known is None:
-        absent["origins"] = NO_ORIGINS.format(label)
-    if len({tuple(event.launched.name for event in run.events) for run in runs}) == 1:
-        places = zip(*(run.events for run in runs), strict=True)
-        each = zip(origins[0], ([[event] for event in events] for events in places), strict=True)
-        kernels = [_kernel(events, origin, gpu) for origin, events in each]
-    else:
+    absent = {} if known else {"origins": NO_ORIGINS.format(label)}
+    same = len({tuple(event.launched.name for event in run.events) for run in runs}) == 1
+    if not same:
         absent["order"] = DIFFERENT
-        kernels = [_kernel(events, origin, gpu) for origin, events in _alike(runs, origins)]
+    asked: dict[tuple[Launched, ...], Origins] = {}  # once for runs that are alike
+    found: dict[Any, tuple[Origin, list[list[TracedEvent]]]] = {}
+    for number, run in enumerate(runs):
+        launched = tuple(event.launched for event in run.events)
+        if known and launched not in asked:
+            asked[launched] = known.origins(launched)
+            absent |= asked[launched].absent
+        origins = asked[launched].of if known else (Origin(),) * len(launched)
+        for place, (event, each, origin) in enumerate(zip(run.events, launched, origins, strict=True)):
+            key = place if same else (each.name, each.grid, each.block, each.operator, origin)
+            found.setdefault(key, (origin, [[] for _ in runs]))[1][number].append(event)
+    kernels = list(found.values())
+    if not same:
+        kernels.sort(key=lambda kernel: min(event.begin for events in kernel[1] for event in events))
     return Kernels(
-        kernels=tuple(kernels),
+        kernels=tuple(_kernel(events, origin, gpu) for origin, events in kernels),
         whole=tuple(run.whole for run in runs),
         busy=tuple(run.busy for run in runs),
         launches=median_high([run.launches for run in runs]),
@@ -115,36 +120,6 @@ def kernels_from(
         begun=tuple((run.begin - runs[0].begin) / 1e9 for run in runs),
         started=started,
     )
-
-
-def _origins(runs: Sequence[TracedRun], known: KernelOrigins | None) -> tuple[list[tuple[Origin, ...]], dict[str, str]]:
-    """The origins of every run's kernels, asked for once for runs that are alike, and what is not known of them."""
-    if known is None:
-        return [(Origin(),) * len(run.events) for run in runs], {}
-    asked: dict[tuple[Launched, ...], Origins] = {}
-    absent: dict[str, str] = {}
-    found = []
-    for run in runs:
-        launched = tuple(event.launched for event in run.events)
-        if launched not in asked:
-            asked[launched] = known.origins(launched)
-            absent |= asked[launched].absent
-        found.append(asked[launched].of)
-    return found, absent
-
-
-def _alike(
-    runs: Sequence[TracedRun], origins: Sequence[tuple[Origin, ...]]
-) -> Iterable[tuple[Origin, list[list[TracedEvent]]]]:
-    """Runs differ: the events of one name, shape and origin together, by run, in the order of their first begins."""
-    alike: dict[Any, list[list[TracedEvent]]] = {}
-    for number, run in enumerate(runs):
-        for event, origin in zip(run.events, origins[number], strict=True):
-            launched = event.launched
-            key = (launched.name, launched.grid, launched.block, launched.operator, origin)
-            alike.setdefault(key, [[] for _ in runs])[number].append(event)
-    ordered = sorted(alike.items(), key=lambda item: min(event.begin for events in item[1] for event in events))
-    return ((key[-1], each) for key, each in ordered)
 
 
 def _kernel(each: Sequence[Sequence[TracedEvent]], origin: Origin, gpu: GpuLimits) -> Kernel:

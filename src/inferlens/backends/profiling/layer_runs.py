@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timezone
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -15,8 +15,6 @@ from msgspec import Struct
 from inferlens.backends.base import Preparation
 from inferlens.errors import Unsupported
 from inferlens.record.layer_profile import Layer, Layers
-
-NOT_TOLD = "the library does not tell when a layer began"
 
 
 def check_level(preparation: Preparation) -> None:
@@ -91,11 +89,6 @@ class Clocked(Struct, frozen=True):
     def __add__(self, later: Clocked) -> Clocked:
         """These runs and later ones of the same process."""
         return Clocked(self.whole + later.whole, self.moments + later.moments, self.started or later.started)
-
-    def without(self, first: int) -> Clocked:
-        """These runs without the ``first`` ones; there are more than those."""
-        moment = datetime.fromisoformat(self.started) + timedelta(seconds=self.begun[first])
-        return Clocked(self.whole[first:], self.moments[first:], moment.isoformat(timespec="microseconds"))
 
     def layers(
         self, layers: Iterable[Layer], *, clock: str, absent: dict[str, str] | None = None, on_gpu: bool = False

@@ -73,22 +73,11 @@ class GpuMoments:
         return [events[0].elapsed_time(event) / 1e3 for event in events]
 
 
-class ModuleCalls(Struct):
-    """What one call showed: of each module, in the order of their begins, what went into its first call and came out.
-
-    Attributes:
-        marks: how many a run leaves.
-    """
-
-    tensors: dict[int, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
-    marks: int = 0
-
-
 def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool) -> Layers:
     """Times the modules of ``module`` in ``runs`` calls of ``runner.infer(feed)``, after one that is only looked at."""
-    modules = dict(module.named_modules())  # a module that has several paths goes by its first
-    seen = look(runner, list(modules.values()), feed)
-    moments = GpuMoments(seen.marks + 1) if on_gpu else HostMoments()
+    paths, modules = zip(*module.named_modules(), strict=True)  # a module that has several paths goes by its first
+    seen, count = look(runner, list(modules), feed)
+    moments = GpuMoments(count + 1) if on_gpu else HostMoments()
     marks: list[int] = []
     taken: list[list[Own]] = []
 
@@ -97,45 +86,33 @@ def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool
         marks.clear()
         moments.take()
 
-    with timing_hooks(list(modules.values()), marks, moments.take):
+    with timing_hooks(list(modules), marks, moments.take):
         moments.take()
         clocked = clocked_runs(runner, feed, runs, after)
-    paths = list(modules)
-    order = dict.fromkeys((*seen.tensors, *range(len(paths))))  # those first that began first
-    return clocked.layers(
-        (
-            layer(
-                paths[index],
-                type(modules[paths[index]]).__name__,
-                *seen.tensors.get(index, ((), ())),
-                [run[index] for run in taken],
+    layers = []
+    for index in dict.fromkeys((*seen, *range(len(paths)))):  # those first that began first
+        own = [run[index] for run in taken]
+        if any(run.calls for run in own):
+            inputs, outputs = seen.get(index, ((), ()))
+            layers.append(
+                Layer(
+                    name=paths[index],
+                    kind=type(modules[index]).__name__,
+                    modules=(paths[index],),
+                    inputs=inputs,
+                    outputs=outputs,
+                    times=tuple(run.time for run in own),
+                    begins=tuple(run.begin for run in own),
+                    calls=max(run.calls for run in own),
+                )
             )
-            for index in order
-            if any(run[index].calls for run in taken)
-        ),
+    # An exported program has modules in name only, and calls but its own check.
+    alone = len(paths) > 1 and sum(paths[index] != EXPORTED_CHECK for index in seen) < 2
+    return clocked.layers(
+        layers,
         clock=GPU_CLOCK if on_gpu else HOST_CLOCK,
-        absent=absences(paths, seen),
+        absent={"modules": NO_MODULES} if alone else {},
         on_gpu=on_gpu,
-    )
-
-
-def absences(paths: list[str], seen: ModuleCalls) -> dict[str, str]:
-    """What the hooks could not see: an exported program has modules in name only, and calls but its own check."""
-    called = [index for index in seen.tensors if paths[index] != EXPORTED_CHECK]
-    return {} if len(called) > 1 or len(paths) == 1 else {"modules": NO_MODULES}
-
-
-def layer(path: str, kind: str, inputs: tuple[Tensor, ...], outputs: tuple[Tensor, ...], own: list[Own]) -> Layer:
-    """One module's layer, from its own times in every run."""
-    return Layer(
-        name=path,
-        kind=kind,
-        modules=(path,),
-        inputs=inputs,
-        outputs=outputs,
-        times=tuple(run.time for run in own),
-        begins=tuple(run.begin for run in own),
-        calls=max(run.calls for run in own),
     )
 
 
@@ -200,25 +177,31 @@ def timing_hooks(modules: list[Any], marks: list[int], take: Callable[[], None])
     return hooked(entering, leaving)
 
 
-def look(runner: Runner, modules: list[Any], feed: Any) -> ModuleCalls:
-    """One call that is not timed: what goes into each module and comes out of it, and how many marks a run leaves."""
-    seen = ModuleCalls()
+def look(
+    runner: Runner, modules: list[Any], feed: Any
+) -> tuple[dict[int, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]], int]:
+    """One call that is not timed: what goes into each module and comes out of it, and how many marks a run leaves.
+
+    Modules go by their numbers, in the order of their begins.
+    """
+    seen: dict[int, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
     numbers = {id(module): index for index, module in enumerate(modules)}
+    entered: list[int] = []
 
     def entering(module: Any, _: Any) -> None:
         if id(module) in numbers:
-            seen.tensors.setdefault(numbers[id(module)], ((), ()))  # in the order of their begins
-            seen.marks += 2
+            entered.append(numbers[id(module)])
+            seen.setdefault(entered[-1], ((), ()))
 
-    def leaving(module: Any, arguments: Any, named: Any, result: Any) -> None:
+    def leaving(module: Any, arguments: Any, named: Any, result: Any = None) -> None:
         index = numbers.get(id(module))
-        if index is not None and seen.tensors[index] == ((), ()):
-            seen.tensors[index] = tensors((arguments, named)), tensors(result)
+        if index is not None and seen[index] == ((), ()):
+            seen[index] = tensors((arguments, named)), tensors(result)
 
     with hooked(entering, leaving):
         runner.infer(feed)
         runner.synchronize()
-    return seen
+    return seen, 2 * len(entered)
 
 
 def tensors(value: Any) -> tuple[Tensor, ...]:

@@ -15,23 +15,24 @@ from typing import Any
 from msgspec import Struct
 
 from inferlens.backends.abilities import Origin
-from inferlens.backends.profiling.kernel_origins import MatchedKernel
+from inferlens.backends.profiling.kernel_origins import MatchedKernels
 from inferlens.backends.profiling.layer_runs import NO_RUNS, Runnable, Taken
-from inferlens.backends.profiling.traced_runs import GPU_CLOCK, HOST_CLOCK, TracedOperator, one_run, trace_runs
+from inferlens.backends.profiling.traced_runs import (
+    GPU_CLOCK,
+    HOST_CLOCK,
+    KERNEL,
+    TracedOperator,
+    one_run,
+    trace_runs,
+)
 from inferlens.record.layer_profile import Layer, Layers, Tensor
-
-UNKNOWN = "not known for {} {}: {}"
 
 # What is called in a run: its name, and how many of that name were called before it in the same run.
 Call = tuple[str, int]
 
 
 class NamedLayer(Struct, frozen=True):
-    """What a layer is, beside its times.
-
-    Attributes:
-        inserted: by whom and why, where it came from no module because the compiler put it there for itself.
-    """
+    """What a layer is, beside its times."""
 
     name: str
     kind: str
@@ -39,7 +40,6 @@ class NamedLayer(Struct, frozen=True):
     operators: tuple[str, ...] = ()
     inputs: tuple[Tensor, ...] = ()
     outputs: tuple[Tensor, ...] = ()
-    inserted: str = ""
 
 
 class OperatorNames(ABC):
@@ -59,9 +59,13 @@ class OperatorNames(ABC):
     def named(self, taken: Mapping[Call, Taken]) -> dict[Call, NamedLayer]:
         """What each call is, in the order of execution; calls of one name are one layer."""
 
+    @abstractmethod
     def absent(self) -> dict[str, str]:
         """What else is not known, and why; asked after :meth:`named`."""
-        return {}
+
+    def missing(self, unknown: int, what: str) -> dict[str, str]:
+        """All that is not known, where so many have no module."""
+        return ({"modules": f"not known for {unknown} {what}: {self.why_unknown}"} if unknown else {}) | self.absent()
 
 
 def layers_of(runner: Runnable, names: OperatorNames, feed: Any, runs: int, *, on_gpu: bool) -> Layers:
@@ -78,38 +82,47 @@ def layers_of(runner: Runnable, names: OperatorNames, feed: Any, runs: int, *, o
             together[known.name][1].join(taken[call])
         else:
             together[known.name] = known, taken[call]
-    unknown = sum(not (known.modules or known.inserted) for known, _ in together.values())
+    layers = [
+        Layer(
+            name=known.name,
+            kind=known.kind,
+            modules=known.modules,
+            operators=known.operators,
+            inputs=known.inputs,
+            outputs=known.outputs,
+            details={"kernels": list(each.kernels)} if each.kernels else {},
+            **each.timing(runs),
+        )
+        for known, each in together.values()
+    ]
     return clocked.layers(
-        (_layer(known, each, runs) for known, each in together.values()),
+        layers,
         clock=GPU_CLOCK if on_gpu else HOST_CLOCK,
-        absent=({"modules": UNKNOWN.format(unknown, "operators", names.why_unknown)} if unknown else {})
-        | names.absent(),
+        absent=names.missing(sum(not layer.modules for layer in layers), "operators"),
         on_gpu=on_gpu,
     )
 
 
-def matched_kernels(runner: Runnable, names: OperatorNames, feed: Any) -> tuple[list[MatchedKernel], dict[str, str]]:
-    """What one call launches on a GPU, in the order in which that ran it, with its layers; and what is not known."""
+def matched_kernels(runner: Runnable, names: OperatorNames, feed: Any) -> MatchedKernels:
+    """The kernels of one call, in the order in which a GPU ran them, with their layers."""
     return kernels_beneath(one_run(runner, feed, on_gpu=True).root, names)
 
 
-def kernels_beneath(root: TracedOperator, names: OperatorNames) -> tuple[list[MatchedKernel], dict[str, str]]:
+def kernels_beneath(root: TracedOperator, names: OperatorNames) -> MatchedKernels:
     """As :func:`matched_kernels`, of a run that was traced."""
     taken: dict[Call, Taken] = {}
     operators = _take(taken, names, root, 0, on_gpu=True)
     known = names.named(taken)
-    found = [(event, known[call]) for call, operator in operators for event in operator.launched()]
+    found = [
+        (event, known[call])
+        for call, operator in operators
+        for event in operator.launched()
+        if event.launched.kind == KERNEL
+    ]
     found.sort(key=lambda each: each[0].begin)
-    unknown = sum(not (each.modules or each.inserted) for _, each in found)
-    what = f"of {len(found)} kernels, copies and fills"
-    absent = {about: why for about, why in names.absent().items() if about != "tensors"}  # of which kernels have none
-    return (
-        [
-            MatchedKernel(event.launched.name, event.launched.kind, Origin(each.name, each.modules))
-            for event, each in found
-        ],
-        ({"modules": UNKNOWN.format(unknown, what, names.why_unknown)} if unknown else {}) | absent,
-    )
+    absent = names.missing(sum(not each.modules for _, each in found), f"of {len(found)} kernels")
+    absent.pop("tensors", None)  # kernels have none
+    return MatchedKernels([(event.launched.name, Origin(each.name, each.modules)) for event, each in found], absent)
 
 
 def _take(
@@ -124,20 +137,6 @@ def _take(
         each.add(run, sum(event.time for event in kernels) / 1e9 if on_gpu else operator.time, begin)
         each.kernels.update(dict.fromkeys(event.launched.name for event in kernels))
     return calls
-
-
-def _layer(known: NamedLayer, taken: Taken, runs: int) -> Layer:
-    details: dict[str, Any] = {"kernels": list(taken.kernels)} if taken.kernels else {}
-    return Layer(
-        name=known.name,
-        kind=known.kind,
-        modules=known.modules,
-        operators=known.operators,
-        inputs=known.inputs,
-        outputs=known.outputs,
-        details=details | ({"inserted": known.inserted} if known.inserted else {}),
-        **taken.timing(runs),
-    )
 
 
 def outermost(root: TracedOperator, is_layer: Callable[[TracedOperator], bool]) -> list[TracedOperator]:

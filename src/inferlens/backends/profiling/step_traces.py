@@ -47,15 +47,9 @@ class Tracing(Struct, frozen=True, kw_only=True):
 
 
 def write(runner: Runnable, feed: Any, tracing: Tracing, folder: Path, *, on_gpu: bool, about: str) -> list[Path]:
-    """Traces steps of ``runner.infer(feed)``, which is entered and warm.
+    """Traces steps of ``runner.infer(feed)``, which is entered and warm, into files in ``folder``.
 
-    Args:
-        runner: what is called.
-        feed: what it is called with.
-        tracing: which steps.
-        folder: where the files go.
-        on_gpu: whether to trace what a GPU runs, too.
-        about: JSON that is kept in each file, as :data:`ABOUT`.
+    ``about`` is JSON that is kept in each file, as :data:`ABOUT`.
 
     Returns:
         A file for each cycle, in order: ``<host>_<process>.<nanoseconds>.pt.trace.json.gz``.

@@ -29,7 +29,6 @@ GPU_CLOCK = "torch.profiler (CUPTI), kernels on the GPU"
 OURS = "inferlens "  # how the names of all our spans begin
 SPAN = f"{OURS}run"
 AT_ONCE = 10  # runs in one trace
-LOST = "torch.profiler kept {} of {} runs."
 KERNEL = "kernel"
 KINDS = {Category.KERNEL: KERNEL, Category.MEMCPY: "copy", Category.MEMSET: "fill"}
 
@@ -161,7 +160,9 @@ def trace_runs(
             del profile
             found = traced_runs(read(file))
             if len(found) != len(clocked.whole):
-                raise Unsupported(LOST.format(len(found), len(clocked.whole)), hint="fewer --runs")
+                raise Unsupported(
+                    f"torch.profiler kept {len(found)} of {len(clocked.whole)} runs.", hint="fewer --runs"
+                )
             runs -= len(found)
             yield clocked, found
 
@@ -185,18 +186,23 @@ def traced_runs(trace: Trace) -> list[TracedRun]:
     scope_begin = trace.begin[trace.scopes.row]
     scope_order = np.argsort(scope_begin, kind="stable")  # of those that begin together the outer ones are first
     launchers = _Launchers(trace, links)
+    spans = [int(row) for row in trace.rows(Category.ANNOTATION) if trace.name_of(row).split(" ")[:2] == SPAN.split()]
     found = []
-    for span in _spans(trace):
+    for span in sorted(spans, key=lambda row: int(trace.begin[row])):
         begin, end = int(trace.begin[span]), int(trace.begin[span] + trace.duration[span])
         places = order[(moment[order] >= begin) & (moment[order] < end)]
         calls = launch[places]
         scopes = scope_order[(scope_begin[scope_order] >= begin) & (scope_begin[scope_order] <= end)]
-        operators = _tree(trace, links, scopes[trace.scopes.row[scopes] != span].tolist(), begin)
-        root = operators[NONE]
+        operators = {NONE: TracedOperator(SPAN)}  # by place among the scopes; what nothing called is inside of the root
+        for scope in scopes[trace.scopes.row[scopes] != span].tolist():
+            row = int(trace.scopes.row[scope])
+            since, time = (int(trace.begin[row]) - begin) / 1e9, int(trace.duration[row]) / 1e9
+            operators[scope] = TracedOperator(trace.name_of(row), since, time)
+            operators.get(int(links.parent[scope]), operators[NONE]).inside.append(operators[scope])
         events = []
         for place in places.tolist():
             events.append(_event(trace, place, launchers, begin))
-            operators.get(launchers.innermost(place), root).kernels.append(events[-1])
+            operators.get(launchers.innermost(place), operators[NONE]).kernels.append(events[-1])
         found.append(
             TracedRun(
                 begin=trace.about.base + begin,
@@ -204,33 +210,9 @@ def traced_runs(trace: Trace) -> list[TracedRun]:
                 busy=Intervals.of(trace, trace.gpu.row[places]).total / 1e9,
                 launches=len(np.unique(calls[calls != NONE])),
                 events=tuple(events),
-                root=root,
+                root=operators[NONE],
             )
         )
-    return found
-
-
-def _spans(trace: Trace) -> list[int]:
-    """Rows of the runs' spans, in order."""
-    rows = [int(row) for row in trace.rows(Category.ANNOTATION) if trace.name_of(row).split(" ")[:2] == SPAN.split()]
-    return sorted(rows, key=lambda row: int(trace.begin[row]))
-
-
-def _tree(trace: Trace, links: LaunchLinks, places: list[int], begin: int) -> dict[int, TracedOperator]:
-    """What the host called in a run, by its place among the scopes; what nothing else called is inside of the root.
-
-    Args:
-        places: of what was called, in the order of the begins.
-        begin: of the run.
-    """
-    found = {NONE: TracedOperator(SPAN)}
-    for place in places:
-        row = int(trace.scopes.row[place])
-        operator = TracedOperator(
-            trace.name_of(row), (int(trace.begin[row]) - begin) / 1e9, int(trace.duration[row]) / 1e9
-        )
-        found.get(int(links.parent[place]), found[NONE]).inside.append(operator)
-        found[place] = operator
     return found
 
 
@@ -240,24 +222,24 @@ class _Launchers:
     def __init__(self, trace: Trace, links: LaunchLinks) -> None:
         self._trace, self._links, self._launch = trace, links, links.launch
         self._around_calls = links.around_calls()
-        self._known: dict[int, tuple[str, str, tuple[str, ...]]] = {}
+        self._known: dict[int, tuple[str, tuple[str, ...]]] = {}
 
     def innermost(self, place: int) -> int:
         """The place, among the scopes, of the innermost one around the launch of a GPU event; -1 without one."""
         call = int(self._launch[place])
         return int(self._links.operator[place] if call == NONE else self._around_calls[call])
 
-    def of(self, place: int) -> tuple[str, str, tuple[str, ...]]:
-        """Launching call, innermost operator, and all scopes around it within the run, of a GPU event."""
+    def of(self, place: int) -> tuple[str, tuple[str, ...]]:
+        """The innermost operator around the launch of a GPU event, and all scopes within the run."""
         call = int(self._launch[place])
         if call == NONE:
-            return "", self._operator([self.innermost(place)]), ()
+            return self._operator([self.innermost(place)]), ()
         if call not in self._known:
             row = int(self._trace.calls.row[call])
             scopes = self._links.scopes_around(int(self._around_calls[call]), int(self._trace.begin[row]))
             names = (self._trace.name_of(int(self._trace.scopes.row[each])) for each in scopes)
             inside = tuple(name for name in names if not name.startswith(SPAN))
-            self._known[call] = self._trace.name_of(row), self._operator(list(scopes)), inside
+            self._known[call] = self._operator(list(scopes)), inside
         return self._known[call]
 
     def _operator(self, scopes: list[int]) -> str:
@@ -273,31 +255,27 @@ def _event(trace: Trace, place: int, launchers: _Launchers, begin: int) -> Trace
     gpu = trace.gpu
     row = int(gpu.row[place])
     kind = KINDS[Category(int(trace.category[row]))]
-    launch, operator, around = launchers.of(place)
+    operator, around = launchers.of(place)
+    grid, block = (tuple(map(int, sizes[place])) for sizes in (gpu.grid, gpu.block))
+    stream, registers, shared_memory = (
+        None if int(column[place]) == UNKNOWN else int(column[place])
+        for column in (gpu.stream, gpu.registers, gpu.shared_memory)
+    )
     estimate = float(gpu.occupancy[place])
+    is_kernel = kind == KERNEL
     return TracedEvent(
         launched=Launched(
             name=trace.name_of(row),
             kind=kind,
             operator=operator,
             around=around,
-            launch=launch,
-            grid=_sizes(gpu.grid[place]),
-            block=_sizes(gpu.block[place]),
-            stream=_known(gpu.stream[place]),
+            grid=grid if any(grid) else (),
+            block=block if any(block) else (),
+            stream=stream,
         ),
         begin=int(trace.begin[row]) - begin,
         time=int(trace.duration[row]),
-        registers=_known(gpu.registers[place]) if kind == KERNEL else None,
-        shared_memory=_known(gpu.shared_memory[place]) if kind == KERNEL else None,
-        occupancy=min(max(estimate / 100, 0.0), 1.0) if np.isfinite(estimate) and kind == KERNEL else None,
+        registers=registers if is_kernel else None,
+        shared_memory=shared_memory if is_kernel else None,
+        occupancy=min(max(estimate / 100, 0.0), 1.0) if np.isfinite(estimate) and is_kernel else None,
     )
-
-
-def _sizes(values: Any) -> tuple[int, ...]:
-    sizes = tuple(int(value) for value in values)
-    return sizes if any(sizes) else ()
-
-
-def _known(value: Any) -> int | None:
-    return None if int(value) == UNKNOWN else int(value)

@@ -15,20 +15,15 @@ from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.profiling.kernel_origins import (
     eager_kernels,
     module_scopes,
-    origins_by_eager_call,
+    origins_by_match,
     origins_by_scope,
 )
 from inferlens.backends.profiling.layer_runs import check_level
+from inferlens.backends.profiling.module_hooks import layers_of
 from inferlens.backends.pytorch.cast import DTYPES, cast
 from inferlens.backends.pytorch.cuda_graph import CudaGraph
 from inferlens.backends.pytorch.export import example_feed, export_dimensions
-from inferlens.backends.pytorch.runner import (
-    Feed,
-    TorchOptions,
-    TorchRunner,
-    torch_capabilities,
-    torch_settings,
-)
+from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities
 from inferlens.errors import Unsupported
 from inferlens.models import input_notes
 from inferlens.models.model import Format, Model
@@ -98,16 +93,10 @@ class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
         super().__init__(model, case, preparation, options, autocast=options.autocast)
-        self._cudnn_benchmark = options.cudnn_benchmark
-
-    def settings(self) -> Any:
-        """Those of every runner in PyTorch, and cuDNN's benchmark mode."""
-        return torch_settings(threads=self.case.threads, tf32=self.tf32, cudnn_benchmark=self._cudnn_benchmark)
+        self.cudnn_benchmark = options.cudnn_benchmark
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
         """Times the modules by forward hooks."""
-        from inferlens.backends.profiling.module_hooks import layers_of
-
         check_level(self.preparation)
         return layers_of(self, self.model.module, feed, runs, on_gpu=self.case.device == "cuda")
 
@@ -117,11 +106,7 @@ class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
         """The innermost module around each launch."""
-        return origins_by_scope(launched, self._count_modules())
-
-    def _count_modules(self) -> int:
-        assert self.model.module is not None
-        return sum(1 for _ in self.model.module.modules())
+        return origins_by_scope(launched)
 
 
 class GraphRunner(EagerRunner):
@@ -155,8 +140,7 @@ class GraphRunner(EagerRunner):
         """The modules of the same kernels in one eager call, if it launches the same in the same order."""
         assert isinstance(self._call, CudaGraph)
         module = self.model.module
-        eager = eager_kernels(module, self.forward(module), self._call.inputs)
-        return origins_by_eager_call(launched, eager, self._count_modules())
+        return origins_by_match(launched, eager_kernels(module, self.forward(module), self._call.inputs))
 
     def bind(self, feed: Feed) -> None:
         """Copies ``feed`` into the captured inputs."""

@@ -6,25 +6,22 @@ in its precision. The module is moved and cast in place: a case has a process, a
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from msgspec import Meta, Struct
 
-from inferlens.backends.availability import check_cuda_options, cuda_absence, cuda_precisions, imported, torch_versions
-from inferlens.backends.base import (
-    Absence,
-    Capabilities,
-    Inputs,
-    Outputs,
-    Preparation,
-    Runner,
-    Support,
-    ordered,
+from inferlens.backends.availability import (
+    check_cuda_options,
+    cuda_absence,
+    cuda_precisions,
+    imported,
+    torch_settings,
+    torch_versions,
 )
+from inferlens.backends.base import Absence, Capabilities, Inputs, Outputs, Preparation, Runner, Support, ordered
 from inferlens.backends.clocks import CudaClock, HostClock
 from inferlens.backends.pytorch.cast import cast, dtype_of, tensor_of
 from inferlens.errors import Unsupported
@@ -77,6 +74,7 @@ class TorchRunner(Runner):
     """Runs a module; subclasses say how in :meth:`build`, and whether several threads may call it at once."""
 
     overlaps: ClassVar[bool] = True
+    cudnn_benchmark = False
 
     def __init__(
         self, model: Model, case: Case, preparation: Preparation, options: TorchOptions, *, autocast: bool = False
@@ -102,7 +100,7 @@ class TorchRunner(Runner):
 
     def settings(self) -> Any:
         """The process-wide settings of this case, a context."""
-        return torch_settings(threads=self.case.threads, tf32=self.tf32)
+        return torch_settings(threads=self.case.threads, tf32=self.tf32, cudnn_benchmark=self.cudnn_benchmark)
 
     def __enter__(self) -> TorchRunner:
         import torch
@@ -241,42 +239,3 @@ def host_array(tensor: Any) -> Array:
     if tensor.is_floating_point():
         tensor = tensor.to(torch.float32)
     return np.array(tensor.cpu().numpy(), order="C", copy=True)
-
-
-@contextmanager
-def torch_settings(*, threads: int | None, tf32: bool, cudnn_benchmark: bool = False) -> Iterator[None]:
-    """Sets CPU threads (``None`` leaves them), TF32 in matrix products and cuDNN alike, and cuDNN's benchmark mode.
-
-    PyTorch's own default is TF32 for convolutions and not for matrix products, so ``tf32=False`` is a change too.
-    """
-    import torch
-
-    before = torch.get_num_threads(), _tf32(), torch.backends.cudnn.benchmark
-    if threads is not None:
-        torch.set_num_threads(threads)
-    _set_tf32((tf32, tf32))
-    torch.backends.cudnn.benchmark = cudnn_benchmark
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before[0])
-        _set_tf32(before[1])
-        torch.backends.cudnn.benchmark = before[2]
-
-
-# These two attributes, not the `fp32_precision` ones that came beside them: after the new ones were set, reading the
-# old ones raises, and PyTorch's own compiler reads the old ones. Set through the old ones, both kinds can be read.
-def _tf32() -> tuple[bool, bool]:
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*TF32", category=UserWarning)
-        return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-
-
-def _set_tf32(on: tuple[bool, bool]) -> None:
-    import torch
-
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*TF32", category=UserWarning)
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = on

@@ -20,23 +20,17 @@ from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import first_lines, found
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner
-from inferlens.backends.profiling.kernel_origins import HINT, Called, MatchedKernel, origins_by_match
+from inferlens.backends.profiling.kernel_origins import Called, MatchedKernels, origins_by_match
 from inferlens.backends.profiling.layer_runs import check_level
+from inferlens.backends.profiling.operator_layers import layers_of, matched_kernels
 from inferlens.backends.pytorch.export import free_sizes
-from inferlens.backends.pytorch.runner import (
-    Feed,
-    TorchOptions,
-    TorchRunner,
-    not_entered,
-    torch_capabilities,
-)
-from inferlens.backends.torch_compile.provenance import Compiler
+from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, not_entered, torch_capabilities
+from inferlens.backends.torch_compile.layers import Compiler, InductorNames
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case, Option
 
-NOT_KNOWN = "not known: the call that tells where kernels came from failed ({}). {}"
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # these use CUDA graphs
 MODES_FOR = {"cuda_graph": GRAPH_MODES, "max_autotune": ("max-autotune",)}  # what other backends have an option for
 
@@ -119,7 +113,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         self._fullgraph = options.fullgraph
         self._graphs = case.device == "cuda" and case.variant in GRAPH_MODES  # CUDA's
         self._compiler: Compiler | None = None  # where layers or kernels are to be told
-        self._matched: tuple[list[MatchedKernel], dict[str, str]] | None = None
+        self._matched: MatchedKernels | None = None
 
     def build(self, module: Any) -> Callable[..., Any]:
         """Compiles, by calling once; where CUDA graphs are used, until they are recorded.
@@ -134,7 +128,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         counters.clear()
         level = self.preparation.level
         if level == "layer" or (level == "kernel" and not self._graphs):
-            self._compiler = self._telling(module)
+            self._compiler = Compiler(module, self.case.variant, on_gpu=self.case.device == "cuda")
         try:
             compiled = self._compiled(module)
         except torch._dynamo.exc.Unsupported as error:
@@ -145,10 +139,6 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         graphs = self._graphs and self._compiler is None
         self._tell({name: dict(counts) for name, counts in counters.items()}, graphs)
         return compiled
-
-    def _telling(self, module: Any) -> Compiler:
-        """Inductor in the case's mode, without CUDA graphs, as it tells what its kernels are."""
-        return Compiler(module, self.case.variant, on_gpu=self.case.device == "cuda")
 
     def _compiled(self, module: Any) -> Callable[..., Any]:
         """What was compiled, by Inductor in the case's mode or as it tells, and called until it is ready."""
@@ -174,15 +164,11 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         Raises:
             Unsupported: if it was not compiled for that.
         """
-        from inferlens.backends.profiling.operator_layers import layers_of
-        from inferlens.backends.torch_compile.layers import InductorNames
-
         check_level(self.preparation)
         if self.preparation.level != "layer" or self._compiler is None:
             raise Unsupported("The runner was prepared for another level.", expected="the level 'layer'")
-        on_gpu = self.case.device == "cuda"
         names = InductorNames(self._compiler, graphs=self._graphs)
-        return layers_of(self, names, feed, runs, on_gpu=on_gpu)
+        return layers_of(self, names, feed, runs, on_gpu=self.case.device == "cuda")
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
         """The layers and modules of the same kernels in one call that is looked at.
@@ -190,22 +176,16 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         A replayed CUDA graph tells nothing; there the model is compiled once more, without.
         """
         if self._matched is None:
+            call, module = self._call, self.model.module
             try:
-                self._matched = self._matched_kernels()
+                if self._compiler is None:
+                    self._compiler = Compiler(module, self.case.variant, on_gpu=self.case.device == "cuda")
+                    call = self._compiled(module)
+                self._matched = matched_kernels(Called(call), InductorNames(self._compiler), self.seeded_feed())
             except RuntimeError as error:  # Dynamo's and Inductor's errors are such, and a lack of memory
-                self._matched = [], {"modules": NOT_KNOWN.format(first_lines(error, 1), HINT)}
-        return origins_by_match(launched, *self._matched, HINT)
-
-    def _matched_kernels(self) -> tuple[list[MatchedKernel], dict[str, str]]:
-        """What one call launches, and what is not known of it."""
-        from inferlens.backends.profiling.operator_layers import matched_kernels
-        from inferlens.backends.torch_compile.layers import InductorNames
-
-        call = self._call
-        if self._compiler is None:
-            self._compiler = self._telling(self.model.module)
-            call = self._compiled(self.model.module)
-        return matched_kernels(Called(call), InductorNames(self._compiler), self.seeded_feed())
+                why = f"not known: the call that tells where kernels came from failed ({first_lines(error, 1)})."
+                self._matched = MatchedKernels([], {"modules": why})
+        return origins_by_match(launched, self._matched)
 
     def __exit__(self, kind: type[BaseException] | None, *error: Any) -> None:
         import torch

@@ -1,27 +1,250 @@
 """The layers of Inductor: the kernels that it generated and the operators of libraries that its code calls.
 
-The profiler sees each by name: a C++ kernel because it was compiled to be seen, a Triton kernel and an operator because
-they always are. Which call of the code it was is told by its order among those of its name, in its graph. What Python
-runs between graphs are operators without a module. Kernels that a GPU runs are of the layer that launched them.
+Inductor notes, where it is asked to, before each call in its code a number, and for each number the nodes of its graph
+that it was made from. A node has the stack of modules that Dynamo saw it in; one that replaced others, as a pattern
+does, has lost it, and belongs to the module that lies before it as well as behind it. The profiler sees each call by
+its name, and which call of the code it was is told by its order among those of its name, in its graph. What Python runs
+between graphs are operators without a module.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from math import inf
+from typing import Any
+
+from msgspec.structs import replace
 
 from inferlens.backends.profiling.layer_runs import Taken
 from inferlens.backends.profiling.operator_layers import Call, NamedLayer, OperatorNames, numbered, outermost
-from inferlens.backends.profiling.traced_runs import TracedOperator
-from inferlens.backends.torch_compile.provenance import GRAPH, CodeCall, Compiler
+from inferlens.backends.profiling.traced_runs import OURS, TracedOperator
+from inferlens.record.layer_profile import Tensor
 
+HANDLE = re.compile(r"# \[Provenance debug handles\] (\S+):(\d+)")
+GRAPH = f"{OURS}graph "
+KINDS = {
+    "cpp": "C++", "triton_poi": "Triton pointwise", "triton_red": "Triton reduction", "triton_for": "Triton foreach",
+    "triton_per": "Triton persistent reduction", "triton_tem": "Triton template", "triton": "Triton",
+}  # fmt: skip
+ALIASES = {  # Inductor's own, which call another
+    "bias_addmm": "addmm", "conv1x1_via_mm": "matmul", "mm_dtype": "mm", "bmm_dtype": "bmm",
+}  # fmt: skip
+PRODUCTS = frozenset({  # what libraries and templates compute, and no other kernel
+    "convolution", "mm", "addmm", "bmm", "baddbmm", "_int_mm", "_scaled_mm", "_grouped_mm", "_scaled_grouped_mm",
+    "flex_attention",
+})  # fmt: skip
+TEMPLATE = "triton_tem"
 SEEN_AS = re.compile(r"graph_\d+_(?=cpp_)")  # what Inductor puts before the name of a C++ kernel
 NO_ORIGINS = "Python runs them between the graphs, or Inductor does not say what they are of."
 TOO_OLD = "this PyTorch does not say what Inductor's kernels were made from; PyTorch 2.10 and later do."
 UNSEEN = "{} of {} calls in the compiled code were not seen: no operator of their names was called as often."
 NO_GRAPHS = "runs without the CUDA graphs of its mode: a replay tells no operators. The kernels are the same."
+
+
+class Compiler:
+    """Inductor, as it is asked to compile so that its kernels can be told apart and traced back.
+
+    Attributes:
+        graphs: what the code of each graph calls, in the order in which the graphs were compiled: kernels, and
+            operators of libraries without their namespace.
+        knows: whether this PyTorch has Inductor note what all its calls were made from.
+    """
+
+    def __init__(self, module: Any, mode: str, *, on_gpu: bool) -> None:
+        """
+        Args:
+            module: what is compiled, as its parts are named.
+            mode: of ``torch.compile``; a mode's CUDA graphs are left out, because a replay tells no operators.
+        """
+        import torch
+        from torch import _inductor as inductor
+
+        settings: dict[str, Any] = dict(inductor.list_mode_options(mode))
+        settings |= {"triton.cudagraphs": False, "fx_graph_cache": False}
+        if not on_gpu:
+            settings["cpp.enable_kernel_profile"] = True
+        self.knows = torch.__version__ >= (2, 10)
+        if self.knows:
+            settings["trace.provenance_tracking_level"] = 1
+        self._settings = settings
+        self._paths = {id(part): path for path, part in module.named_modules()}
+        self.graphs: list[list[NamedLayer]] = []
+
+    def __call__(self, graph: Any, inputs: Any) -> Callable[..., Any]:
+        """Compiles one of Dynamo's graphs; its calls are in a span that says which it is."""
+        import torch
+        from torch._functorch import config
+        from torch._inductor.compile_fx import compile_fx
+        from torch._inductor.graph import GraphLowering
+
+        made: list[NamedLayer] = []
+        span = f"{GRAPH}{len(self.graphs)}"
+        self.graphs.append(made)
+        before = GraphLowering.save_output_code
+        with ExitStack() as entered:
+            if hasattr(config, "enable_autograd_cache"):  # what comes from a cache is not made, and says nothing
+                entered.enter_context(config.patch(enable_autograd_cache=False))
+            entered.callback(setattr, GraphLowering, "save_output_code", before)
+            # A choice of autotuning may be a graph of its own, which is compiled before: the last one is what runs.
+            GraphLowering.save_output_code = staticmethod(lambda code: made.__setitem__(slice(None), self._calls(code)))
+            compiled = compile_fx(graph, inputs, config_patches=self._settings)
+
+        def called(*arguments: Any) -> Any:
+            with torch.profiler.record_function(span):
+                return compiled(*arguments)
+
+        return called
+
+    def _calls(self, code: str) -> list[NamedLayer]:
+        """The calls in a graph's code; Inductor is still at that graph."""
+        from torch._inductor import debug
+        from torch._inductor.virtualized import V
+
+        known = getattr(debug, "_inductor_triton_kernel_to_post_grad_node_info", {})
+        nodes = {node.name: node for node in V.graph.module.graph.nodes}
+        place = {name: index for index, name in enumerate(nodes)}
+        done: set[Any] = set()
+        found = []
+        for name, number in HANDLE.findall(code):
+            names = (each for each in known.get(f"{name}:{number}", ()) if each in nodes)
+            origins = [nodes[each] for each in sorted(names, key=place.__getitem__)]
+            called, extern = short_name(name)
+            own = computed(called, extern, origins, done)
+            found.append(self._made(called, extern, own, done))
+            done |= {node for node in own if extern or called.startswith(TEMPLATE) or not is_product(node)}
+        return found
+
+    def _made(self, name: str, extern: bool, own: list[Any], done: set[Any]) -> NamedLayer:
+        """One call, of the nodes that it computes; those that are ``done`` already it only works on."""
+        paths = (path_of(node, self._paths) for node in own)
+        inner = [node for node in own if node not in done]
+        after = [] if inner else own
+        inside = set(inner)
+        reads = [each for node in inner for each in node.all_input_nodes if each not in inside]
+        writes = [node for node in inner if any(user not in inside for user in node.users)]
+        kind = next((KINDS[start] for start in KINDS if name.startswith(start)), name)
+        return NamedLayer(
+            name=name,
+            kind=name if extern else kind,
+            modules=tuple(dict.fromkeys(path for path in paths if path is not None)),
+            operators=tuple(dict.fromkeys(filter(None, map(operator_of, own)))),
+            inputs=tensors(dict.fromkeys(reads or after)),
+            outputs=tensors(writes or after),
+        )
+
+
+def computed(name: str, extern: bool, origins: list[Any], done: set[Any]) -> list[Any]:
+    """Those of the nodes that Inductor names for a call that it computes, or works on: it also names what lies before.
+
+    Convolutions and matrix products are computed by libraries and Triton templates, and by no other kernel; what comes
+    after a product cannot be computed before it. A kernel that computes nothing works on the last node that is named:
+    it gives its weights or its outcome another memory order, or computes it again.
+
+    Args:
+        done: what calls before it have computed.
+    """
+    products = [node for node in origins if is_product(node) and node not in done]
+    if extern:
+        alike = [node for node in origins if target_of(node) == name]
+        return [node for node in alike if node not in done] or products or alike or origins
+    if name.startswith(TEMPLATE) and products:
+        return [node for node in origins if node not in done]
+    new = [node for node in origins if node not in done and not is_product(node) and not waits(node, done)]
+    return new or [node for node in origins if not set(origins).intersection(node.users)]
+
+
+def waits(node: Any, done: set[Any]) -> bool:
+    """Whether a node needs a product that is yet to come."""
+    waiting, seen = list(node.all_input_nodes), set()
+    while waiting:
+        each = waiting.pop()
+        if each in seen or each in done:
+            continue
+        if is_product(each):
+            return True
+        seen.add(each)
+        waiting += each.all_input_nodes
+    return False
+
+
+def is_product(node: Any) -> bool:
+    """Whether libraries and templates compute it."""
+    return target_of(node) in PRODUCTS
+
+
+def target_of(node: Any) -> str:
+    """The name of what a node calls, without namespace and overload."""
+    return str(getattr(node.target, "_opname", "") or getattr(node.target, "__name__", node.target))
+
+
+def short_name(name: str) -> tuple[str, bool]:
+    """The name of a call as the profiler will see it, without namespace, and whether it is a library's operator."""
+    parts = name.removeprefix("torch.ops.").split(".")
+    if len(parts) == 1:
+        return name, False
+    return ALIASES.get(parts[1], parts[1]), True
+
+
+def path_of(node: Any, paths: dict[int, str]) -> str | None:
+    """The path of the module that a node came from; the model itself's is empty, ``None`` is not known."""
+    path = told_path(node, paths)
+    if path is not None or node.op == "placeholder":
+        return path
+    both = reached(node, "all_input_nodes", paths) & reached(node, "users", paths)
+    return both.pop() if len(both) == 1 else None
+
+
+def told_path(node: Any, paths: dict[int, str]) -> str | None:
+    """The path in a node's own stack of modules, which names them by their ids; ``None`` where it has lost that."""
+    stack = node.meta.get("nn_module_stack") or {}
+    for key, (text, _) in reversed(list(stack.items())):
+        number = str(key).partition("@")[0]
+        path = paths.get(int(number)) if number.isdigit() else None
+        if path is None and isinstance(text, str):
+            named = text.removeprefix("L['self']").removeprefix(".")
+            path = named if named in paths.values() else None
+        if path is not None:
+            return path
+    return "" if node.meta.get("stack_trace") or node.meta.get("source_fn_stack") else None
+
+
+def reached(node: Any, way: str, paths: dict[int, str]) -> set[str]:
+    """The modules of the nearest nodes before or behind one that have not lost theirs."""
+    found: set[str] = set()
+    waiting, seen = list(getattr(node, way)), {node}
+    while waiting:
+        each = waiting.pop()
+        if each in seen or each.op in ("placeholder", "output"):
+            continue
+        seen.add(each)
+        path = told_path(each, paths)
+        if path is None:
+            waiting += list(getattr(each, way))
+        else:
+            found.add(path)
+    return found
+
+
+def operator_of(node: Any) -> str:
+    """The ATen operator that a node came from, as ``aten::convolution``."""
+    word = str(node.meta.get("original_aten") or "")
+    namespace, _, rest = word.partition(".")
+    return f"{namespace}::{rest.partition('.')[0]}" if rest else ""
+
+
+def tensors(nodes: Iterable[Any]) -> tuple[Tensor, ...]:
+    """What nodes hold, as far as they are tensors; sizes that are free are those it was compiled with."""
+    found = []
+    for node in nodes:
+        values = node.meta.get("val")
+        for value in values if isinstance(values, (tuple, list)) else (values,):
+            if hasattr(value, "shape") and hasattr(value, "dtype"):
+                shape = tuple(size if isinstance(size, int) else int(size.node.hint or 0) for size in value.shape)
+                found.append(Tensor(name=node.name, shape=shape, dtype=str(value.dtype).removeprefix("torch.")))
+    return tuple(found)
 
 
 class InductorNames(OperatorNames):
@@ -35,8 +258,13 @@ class InductorNames(OperatorNames):
         """
         self.why_unknown = NO_ORIGINS if compiler.knows else TOO_OLD
         self._graphs = graphs
-        self._expected = calls_of(compiler.graphs)
-        self._count = Counter(name for name, _ in self._expected)
+        made = [(f"{number}/{each.name}", each) for number, graph in enumerate(compiler.graphs) for each in graph]
+        named: Counter[str] = Counter()
+        self._expected: dict[Call, NamedLayer] = {}  # the place of each call among those of its name
+        for name, each in made:
+            self._expected[name, named[name]] = each
+            named[name] += 1
+        self._count = named
         self._unseen = 0
 
     def calls(self, root: TracedOperator) -> list[tuple[Call, TracedOperator]]:
@@ -71,26 +299,14 @@ class InductorNames(OperatorNames):
             shown = name if several and made else name.partition("/")[2] or name
             shown_before[shown] += 1
             turn = f" #{shown_before[shown]}" if shown_before[shown] > 1 else ""
-            made = made or CodeCall(plain(name), plain(name), operators=(name,))
-            found[call] = NamedLayer(shown + turn, made.kind, made.modules, made.operators, made.inputs, made.outputs)
+            made = made or NamedLayer(plain(name), plain(name), operators=(name,))
+            found[call] = replace(made, name=shown + turn)
         return found
 
     def absent(self) -> dict[str, str]:
         """Calls that were not seen, and CUDA graphs that were left out."""
         unseen = {"calls": UNSEEN.format(self._unseen, len(self._expected))} if self._unseen else {}
         return unseen | ({"cuda_graph": NO_GRAPHS} if self._graphs else {})
-
-
-def calls_of(graphs: list[list[CodeCall]]) -> dict[Call, CodeCall]:
-    """What the code calls, by graph and name, and the place among those of that name."""
-    named: Counter[str] = Counter()
-    found = {}
-    for number, made in enumerate(graphs):
-        for each in made:
-            name = f"{number}/{each.name}"
-            found[name, named[name]] = each
-            named[name] += 1
-    return found
 
 
 def plain(name: str) -> str:

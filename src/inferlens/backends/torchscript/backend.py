@@ -16,23 +16,24 @@ import msgspec
 from msgspec import Meta
 
 from inferlens.analysis.findings.hints import Hint
-from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins, Saver
+from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origin, Origins, Saver
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
-from inferlens.backends.profiling.kernel_origins import HINT, MatchedKernel, origins_by_match
+from inferlens.backends.profiling.kernel_origins import MatchedKernels, origins_by_match
 from inferlens.backends.profiling.layer_runs import check_level
-from inferlens.backends.profiling.operator_layers import OperatorNames
+from inferlens.backends.profiling.operator_layers import layers_of, matched_kernels
 from inferlens.backends.pytorch.cast import DTYPES
 from inferlens.backends.pytorch.export import WRAPPED, flat_outputs
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities
-from inferlens.backends.torchscript.graph import GraphMarks, optimised
-from inferlens.backends.torchscript.scopes import Modules
+from inferlens.backends.torchscript.layers import Modules, ScriptNames
 from inferlens.errors import Unsupported
 from inferlens.models import input_notes
 from inferlens.models.adapter import ByKeyword
 from inferlens.models.model import Format, Model
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case, Option
+
+OPTIMISED = "optimize_for_inference leaves no names of modules, and operators that torch.profiler does not see"
 
 
 class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
@@ -66,6 +67,8 @@ class TorchScript(Backend, Saver):
         options: Options = self.parse_options(case)
         if model.format == "exported" and case.variant == "script":
             raise Unsupported("An exported program has no source to script.", hint="--backend torchscript:trace")
+        if options.optimize_for_inference and preparation.level == "layer":
+            raise Unsupported(f"{OPTIMISED}.", hint="--option torchscript.freeze=true")
         return ScriptRunner(model, case, preparation, options)
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
@@ -93,8 +96,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
         super().__init__(model, case, preparation, options)
         self._options = options
         self._wrapped = ""  # the path of the model in what was traced or scripted
-        self._marks = GraphMarks()
-        self._matched: tuple[list[MatchedKernel], dict[str, str]] | None = None
+        self._matched: MatchedKernels | None = None
 
     @property
     def script(self) -> Any:
@@ -111,9 +113,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
         with quiet(), unsupported(self.case.variant, self.model.name):
             script = self._script(module)
-            if self._options.optimize_for_inference and self.preparation.level in ("layer", "kernel"):
-                script, self._marks = optimised(script, on_gpu=self.case.device == "cuda")
-            elif self._options.optimize_for_inference:
+            if self._options.optimize_for_inference:
                 script = torch.jit.optimize_for_inference(script)
             elif self._options.freeze and hasattr(script, "training"):  # frozen before it was saved, it has lost that
                 script = torch.jit.freeze(script.eval())
@@ -122,56 +122,40 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
         """Times the operators by torch.profiler."""
-        from inferlens.backends.profiling.operator_layers import layers_of
-
         check_level(self.preparation)
         return layers_of(self, self._names(feed), feed, runs, on_gpu=self.case.device == "cuda")
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
         """The operators and modules of the same kernels in one call that is looked at."""
-        from inferlens.backends.profiling.operator_layers import matched_kernels
-
+        if self._options.optimize_for_inference:
+            return Origins((Origin(),) * len(launched), {"modules": f"{OPTIMISED}."})
         if self._matched is None:
             feed = self.seeded_feed()
             self._matched = matched_kernels(self, self._names(feed), feed)
-        return origins_by_match(launched, *self._matched, HINT)
+        return origins_by_match(launched, self._matched)
 
-    def _names(self, feed: Feed) -> OperatorNames:
+    def _names(self, feed: Feed) -> ScriptNames:
         """What the operators of what was traced are."""
-        from inferlens.backends.torchscript.layers import ScriptNames
-
-        modules = Modules.of(self.model.module, wrapped=self._wrapped)
-        on_gpu = self.case.device == "cuda"
-        return ScriptNames(self, modules, self._marks, feed, on_gpu=on_gpu, frozen=self._frozen)
-
-    @property
-    def _frozen(self) -> bool:
-        return not hasattr(self.script, "training")
+        modules, on_gpu = Modules(self.model.module, self._wrapped), self.case.device == "cuda"
+        return ScriptNames(self, modules, feed, on_gpu=on_gpu, frozen=not hasattr(self.script, "training"))
 
     def _script(self, module: Any) -> Any:
         import torch
 
         if isinstance(module, torch.jit.ScriptModule):
             self.preparation.facts["torchscript"] = "loaded as TorchScript, neither traced nor scripted here"
-            return self._movable(module)
+            # What was frozen has its weights as constants, which stay where and what they were.
+            if not hasattr(module, "training") and (self.case.device != "cpu" or self.case.precision != "fp32"):
+                raise Unsupported(
+                    "This TorchScript archive was frozen: its weights are fp32 constants on the CPU.",
+                    hint="an archive saved without torch.jit.freeze, or --device cpu --precision fp32",
+                )
+            return module
         self.preparation.facts["torchscript"] = {"trace": "traced", "script": "scripted"}[self.case.variant]
         if self.case.variant == "script":
             module, self._wrapped = ByKeyword.in_source(module)
             return torch.jit.script(module)
         return self._traced(module)
-
-    def _movable(self, script: Any) -> Any:
-        """The loaded module, unless it was frozen: then its weights are constants that stayed where and what they were.
-
-        Raises:
-            Unsupported: if they are constants and the case wants them elsewhere, or in another precision.
-        """
-        if not hasattr(script, "training") and (self.case.device != "cpu" or self.case.precision != "fp32"):
-            raise Unsupported(
-                "This TorchScript archive was frozen: its weights are fp32 constants on the CPU.",
-                hint="an archive saved without torch.jit.freeze, or --device cpu --precision fp32",
-            )
-        return script
 
     def _traced(self, module: Any) -> Any:
         import torch

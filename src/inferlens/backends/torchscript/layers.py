@@ -6,7 +6,7 @@ looked at and not timed.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,37 +19,99 @@ from msgspec.structs import replace
 from inferlens.backends.profiling.layer_runs import Runnable, Taken
 from inferlens.backends.profiling.operator_layers import Call, NamedLayer, OperatorNames, numbered, outermost
 from inferlens.backends.profiling.traced_runs import SPAN, TracedOperator, one_run
-from inferlens.backends.torchscript.graph import (
-    INSERTED,
-    LOOP,
-    MARK,
-    GraphMarks,
-    Place,
-    Step,
-    every,
-    matched,
-    plain,
-    steps_of,
-)
-from inferlens.backends.torchscript.scopes import Modules
 from inferlens.record.layer_profile import Tensor
 
-INTERNAL = "by TorchScript, to change the layout of memory"
+GROUP, LOOP = "prim::TensorExprGroup", "prim::Loop"
 NO_NAMES = "the graph that ran names no modules for them."
 FROZEN = "it was frozen before it was saved. Freeze with the option of this backend instead."
-NO_TENSORS = "not known of {} operators that run in oneDNN or were fused."
+NO_TENSORS = "not known of {} operators that were fused."
+SELF = ("TOP", "SELF", "UNKNOWN_INSTANCE", "INSTANCE_NAME_UNKNOWN")  # the module that called, or a function of it
+MOST_WAYS = 64  # that are followed through a graph with branches
 TYPES = {
     "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16", "long": "int64",
     "long int": "int64", "int": "int32", "unsigned char": "uint8", "signed char": "int8",
 }  # fmt: skip
 
+# By how many calls it explains: how many nodes a way passes over, and what it takes, each with what it took before.
+Ways = dict[int, tuple[int, Any]]
+Tensors = tuple[tuple[Tensor, ...], tuple[Tensor, ...]]  # inputs and outputs
+
+
+class Modules:
+    """The modules of a model, and their paths from the texts in which TorchScript names them."""
+
+    def __init__(self, module: Any, wrapped: str = "") -> None:
+        """
+        Args:
+            module: the model; a script module tells the types that it was made from.
+            wrapped: the path of the model in what was traced, where that is a module around it.
+        """
+        named = list(module.named_modules(remove_duplicate=False))
+        first: dict[int, str] = {}
+        for path, part in named:
+            first.setdefault(id(part), path)
+        self._types = {path: getattr(part, "original_name", type(part).__name__) for path, part in named}
+        self._first = {path: first[id(part)] for path, part in named}  # TorchScript goes by any of a module's paths
+        self._wrapped = wrapped
+        self.named = False  # whether any node named one
+
+    def path_of(self, node: Any) -> str | None:
+        """The module of a node of the graph: the model itself where none is named; ``None`` if that is not known."""
+        scope, instances = node.scopeName(), node.getModuleHierarchy()
+        if not scope and not instances:
+            return ""
+        self.named = True
+        path = self.of_scope(scope) if scope else None
+        return self.of_instances(instances) if path is None and instances else path
+
+    def of_scope(self, scope: str) -> str | None:
+        """The path in a traced node's scope, such as ``__module.block/__module.block.0``."""
+        path = scope.rpartition("/__module.")[2].removeprefix("__module.")
+        if self._wrapped:
+            path = path.removeprefix(self._wrapped).removeprefix(".")
+        return self._first.get(path)
+
+    def of_instances(self, text: str) -> str:
+        """The path in the instances that a node was inlined from, such as ``block(Block).0(Conv2d)``.
+
+        Modules that only hold others are not named there; where it is not told which of several it was, it is the path
+        of what they all are in.
+        """
+        path = ""
+        for part in text.split("."):
+            name, _, kind = part.rpartition("(")
+            if name in SELF or (name == self._wrapped and not path and name not in self._types):
+                continue
+            inner = self._below(path, name, kind.rstrip(")"))
+            if inner is None:
+                break
+            path = inner
+        return self._first[path]
+
+    def _below(self, path: str, name: str, kind: str) -> str | None:
+        """The module of a name that is called from one, which may lie in a list of modules or the like."""
+        direct = f"{path}.{name}" if path else name
+        if direct in self._types:
+            return direct
+        named = (each for each in self._types if each.rpartition(".")[2] == name)
+        below = [each for each in named if not path or each.startswith(f"{path}.")]
+        alike = {self._first[each] for each in below if self._types[each] == kind}
+        return alike.pop() if len(alike) == 1 else None
+
+
+class Node(Struct):
+    """A node of the graph that ran, with the kinds and modules of what it was fused from, and the blocks in it."""
+
+    name: str
+    kinds: tuple[str, ...]
+    paths: tuple[str | None, ...]
+    blocks: list[list[Node]] = []
+
 
 class ScriptNames(OperatorNames):
     """What the operators of a script module are, from the graph that ran and one call that is looked at."""
 
-    def __init__(
-        self, runner: Runnable, modules: Modules, marks: GraphMarks, feed: Any, *, on_gpu: bool, frozen: bool
-    ) -> None:
+    def __init__(self, runner: Runnable, modules: Modules, feed: Any, *, on_gpu: bool, frozen: bool) -> None:
         """
         Args:
             frozen: whether the module's calls were inlined by freezing.
@@ -61,23 +123,21 @@ class ScriptNames(OperatorNames):
             observer = torch.profiler.ExecutionTraceObserver().register_callback(str(file))
             root = one_run(runner, feed, on_gpu=on_gpu, execution_trace_observer=observer).root
             seen = tensors_in(file.read_bytes()) if file.is_file() else {}
-        steps = steps_of(torch.jit.last_executed_optimized_graph())
-        places = [place for step in every(steps) for place in step.places]
-        self._modules = modules
-        self._marks = marks.places
-        self._loops = any(step.name == LOOP for step in every(steps))
-        bare = frozen and not any(place.named for place in (*places, *marks.places.values()))
-        self._lost = frozenset(plain(place.kind) for place in places) if bare else marks.lost
-        self.why_unknown = FROZEN if bare else NO_NAMES
+        nodes = nodes_of(torch.jit.last_executed_optimized_graph(), modules)
+        self._bare = frozen and not modules.named
+        self.why_unknown = FROZEN if self._bare else NO_NAMES
+        self._loops = any(node.name == LOOP for node in every(nodes))
         self._without_tensors = 0
         calls = self.calls(root)
-        nodes = iter(matched([name for (name, _), _ in calls if not name.startswith(MARK)], steps))
         numbers = {id(operator): call for call, operator in numbered(root.every())}
-        self._known = {call: self._origin(operator, seen, numbers, nodes) for call, operator in calls}
+        self._known = {
+            call: self._named(operator.name, node, seen.get(numbers[id(operator)], ((), ())))
+            for (call, operator), node in zip(calls, matched([name for (name, _), _ in calls], nodes), strict=True)
+        }
 
     def calls(self, root: TracedOperator) -> list[tuple[Call, TracedOperator]]:
         """The operators of a run that the interpreter called itself."""
-        return numbered(outermost(root, lambda each: "::" in each.name or each.name.startswith((MARK, "fused_"))))
+        return numbered(outermost(root, lambda each: "::" in each.name or each.name.startswith("fused_")))
 
     def named(self, taken: Mapping[Call, Taken]) -> dict[Call, NamedLayer]:
         """By module and operator, with a number where several are the same; the turns of a loop are one layer."""
@@ -85,59 +145,113 @@ class ScriptNames(OperatorNames):
         alike: dict[Any, NamedLayer] = {}
         found = {}
         for call in taken:
-            key, known = self._known.get(call) or (call, NamedLayer("", short(call[0]), operators=(call[0],)))
+            known = self._known.get(call) or NamedLayer("", short(call[0]), operators=(call[0],))
+            key = (call[0], known.modules, known.inputs) if self._loops else call
             if key not in alike:
                 name = "/".join(filter(None, (known.modules[0] if known.modules else "", known.kind)))
                 count[name] += 1
                 alike[key] = replace(known, name=name if count[name] == 1 else f"{name} #{count[name]}")
             found[call] = alike[key]
-        self._without_tensors = sum(not each.outputs for each in {each.name: each for each in found.values()}.values())
+        self._without_tensors = sum(not each.outputs for each in alike.values())
         return found
 
     def absent(self) -> dict[str, str]:
         """Tensors that were not seen."""
         return {"tensors": NO_TENSORS.format(self._without_tensors)} if self._without_tensors else {}
 
-    def _origin(
-        self,
-        operator: TracedOperator,
-        seen: dict[Call, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]],
-        numbers: dict[int, Call],
-        nodes: Iterator[Step | None],
-    ) -> tuple[Any, NamedLayer]:
-        """What is known of one call of an operator, and what is the same for calls that are turns of one loop.
-
-        Args:
-            nodes: those of all calls that are in no mark, in order.
-        """
-        place = self._marks.get(operator.name)
-        if place is not None:
-            inner = next((each for each in operator.inside if each.name == place.kind), operator)
-            found = self._named(place.kind, (place,), seen.get(numbers[id(inner)]))
-            return operator.name, replace(found, operators=(place.operator or place.kind,))
-        step = next(nodes)
-        found = self._named(operator.name, step.places if step else (), seen.get(numbers[id(operator)]))
-        return (operator.name, found.modules, found.inputs) if self._loops else object(), found
-
-    def _named(
-        self, kind: str, places: tuple[Place, ...], tensors: tuple[tuple[Tensor, ...], tuple[Tensor, ...]] | None
-    ) -> NamedLayer:
-        paths = (self._path(place) for place in places)
-        inserted = kind in INSERTED
+    def _named(self, name: str, node: Node | None, tensors: Tensors) -> NamedLayer:
+        known = node.paths if node and not self._bare else ()
         return NamedLayer(
             name="",
-            kind=short(kind),
-            modules=() if inserted else tuple(dict.fromkeys(path for path in paths if path is not None)),
-            operators=tuple(dict.fromkeys(place.kind for place in places)) or (kind,),
-            inputs=tensors[0] if tensors else (),
-            outputs=tensors[1] if tensors else (),
-            inserted=INTERNAL if inserted else "",
+            kind=short(name),
+            modules=tuple(dict.fromkeys(path for path in known if path is not None)),
+            operators=tuple(dict.fromkeys(node.kinds)) if node else (name,),
+            inputs=tensors[0],
+            outputs=tensors[1],
         )
 
-    def _path(self, place: Place) -> str | None:
-        """The module of a node: the model itself where none is named, unless that may have been lost."""
-        path = place.path(self._modules)
-        return "" if path is None and not place.named and plain(place.kind) not in self._lost else path
+
+def nodes_of(block: Any, modules: Modules) -> list[Node]:
+    """The nodes of the graph that ran or of a block in it, in order."""
+    found = []
+    for node in block.nodes():
+        kind, parts = node.kind(), [node]
+        if kind == GROUP:
+            parts = [each for each in node.g("Subgraph").nodes() if each.kind() != "prim::Constant"]
+        blocks = [nodes_of(inner, modules) for inner in node.blocks()]
+        found.append(Node(kind, tuple(each.kind() for each in parts), tuple(map(modules.path_of, parts)), blocks))
+    return found
+
+
+def every(nodes: list[Node]) -> Iterator[Node]:
+    """All nodes, with those in the blocks of nodes."""
+    for node in nodes:
+        yield node
+        for block in node.blocks:
+            yield from every(block)
+
+
+def within(nodes: list[Node], words: set[str]) -> list[Node]:
+    """The nodes of some names, and those that hold such."""
+    found = []
+    for node in nodes:
+        blocks = [within(block, words) for block in node.blocks]
+        if any(blocks) or node.name in words:
+            found.append(Node(node.name, node.kinds, node.paths, blocks if any(blocks) else []))
+    return found
+
+
+def matched(names: list[str], nodes: list[Node]) -> list[Node | None]:
+    """For each operator that was called, by name, the node that it was; ``None`` where that cannot be told.
+
+    Without branches there are as many nodes of a name as calls, and they go by order. Else what was called
+    is followed through the graph.
+    """
+    words = [GROUP if "::" not in name else name for name in names]
+    alike: defaultdict[str, list[Node]] = defaultdict(list)
+    for node in every(nodes):
+        alike[node.name].append(node)
+    count, done = Counter(words), Counter[str]()
+    followed: dict[int, Node] = {}
+    if any(len(alike[word]) != count[word] for word in count):
+        seen = [place for place, word in enumerate(words) if alike[word]]
+        ways = follow(within(nodes, set(words)), [words[place] for place in seen], {0: (0, None)})
+        _, way = ways.get(len(seen), (0, None))
+        for place in reversed(seen if way else []):
+            way, followed[place] = way
+    found: list[Node | None] = []
+    for place, word in enumerate(words):
+        found.append(alike[word][done[word]] if len(alike[word]) == count[word] else followed.get(place))
+        done[word] += 1
+    return found
+
+
+def follow(nodes: list[Node], words: list[str], ways: Ways) -> Ways:
+    """Ways through some nodes that explain calls.
+
+    A branch takes the nodes of one of its blocks, a loop its own any number of times. Of ways that explain as many
+    calls the one that passes over fewest nodes is kept, and of all ways only the best.
+    """
+    for node in nodes:
+        after: Ways = dict(ways) if node.name == LOOP else {}
+        turn = ways
+        while turn and node.blocks:
+            more = [way for block in node.blocks for way in follow(block, words, turn).items() if _keep(after, *way)]
+            turn = dict(more) if node.name == LOOP else {}
+        if not node.blocks:
+            for at, (passed, taken) in ways.items():
+                _keep(after, at, (passed + 1, taken))
+                if at < len(words) and words[at] == node.name:
+                    _keep(after, at + 1, (passed, (taken, node)))
+        ways = dict(sorted(after.items(), key=lambda way: way[1][0])[:MOST_WAYS])
+    return ways
+
+
+def _keep(ways: Ways, at: int, way: tuple[int, Any]) -> bool:
+    better = at not in ways or way[0] < ways[at][0]
+    if better:
+        ways[at] = way
+    return better
 
 
 def short(kind: str) -> str:
@@ -167,8 +281,8 @@ class ExecutionTrace(Struct):
     nodes: list[ExecutionNode]
 
 
-def tensors_in(execution: bytes) -> dict[Call, tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
-    """The inputs and outputs of each call of the run in an execution trace; none where it is not whole."""
+def tensors_in(execution: bytes) -> dict[Call, Tensors]:
+    """The tensors of each call of the run in an execution trace; none where it is not whole."""
     try:
         nodes = sorted(msgspec.json.decode(execution, type=ExecutionTrace).nodes, key=lambda node: node.id)
     except msgspec.MsgspecError:
