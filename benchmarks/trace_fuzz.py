@@ -17,8 +17,7 @@ from inferlens.errors import InferlensError
 from inferlens.trace import read
 from inferlens.views.table import FORMATS
 from inferlens.views.traced.tables import VIEWS, Selection
-from tests.trace.mutations import mutated
-from tests.trace.samples import drawn, of_torch, training
+from tests.trace.samples import drawn, mutated, of_torch, training
 
 COUNT = 10_000
 
@@ -37,8 +36,8 @@ def main() -> None:
         except InferlensError:
             outcomes["refused"] += 1
         slowest = max(slowest, time.perf_counter() - begin)
-    told = ", ".join(f"{count:,} {outcome}" for outcome, count in outcomes.items())
-    print(f"{COUNT:,} mutations: {told}; the slowest took {slowest:.2f} s")
+    counts = ", ".join(f"{count:,} {outcome}" for outcome, count in outcomes.items())
+    print(f"{COUNT:,} mutations: {counts}; the slowest took {slowest:.2f} s")
 
 
 def _looked_at(data: bytes, of: random.Random) -> int:

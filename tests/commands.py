@@ -77,7 +77,7 @@ def traced(folder: Path, **words: Any) -> list[trace.Traced]:
     steps = {name: words.pop(name) for name in trace.Tracing.__struct_fields__ if name in words}
     tensorboard = words.pop("tensorboard", None)
     plan = Plan.from_words({"output": str(folder), **words})
-    return list(trace.run(plan, trace.tracing_of(**steps), tensorboard, Observer()))
+    return list(trace.run(plan, trace.Tracing(**steps), tensorboard, Observer()))
 
 
 def stay(patch: pytest.MonkeyPatch) -> None:

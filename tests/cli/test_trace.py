@@ -25,33 +25,27 @@ from tests.trace.samples import of_torch, training
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "gpu.json").write_bytes(training())
     (tmp_path / "cpu.json").write_bytes(of_torch())
+    (tmp_path / "broken.json").write_text("Hello")
+    (tmp_path / "empty").mkdir()
     return tmp_path
 
 
-@pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("format", FORMATS)
-def test_every_view_in_every_format(view: str, format: str, folder: Path) -> None:
+def test_every_view_in_every_format(format: str, folder: Path) -> None:
     for name in ("gpu.json", "cpu.json"):
-        done = inferlens("trace", name, "--view", view, "--format", format, cwd=folder)
+        done = inferlens("trace", name, "--view", ",".join(VIEWS), "--format", format, cwd=folder)
         assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.strip()
         if format == "json":
-            read = json.loads(done.stdout)
-            assert (read["schema"], read["view"]) == ("inferlens.trace/1", view)
-        if format == "csv":
-            assert csv.DictReader(io.StringIO(done.stdout)).fieldnames
+            shown = json.loads(done.stdout)
+            assert (shown["schema"], shown["view"]) == ("inferlens.trace/1", ",".join(VIEWS))
+        elif format == "csv":
+            assert "table" in (csv.DictReader(io.StringIO(done.stdout)).fieldnames or ())
+        else:
+            assert ("Sequential" in done.stdout) == (name == "cpu.json")
         if format == "html":
+            assert ("GPU self" in done.stdout) == (name == "gpu.json")  # no columns of a GPU that is not there
             assert "<script" not in done.stdout
             assert "default-src 'none'" in done.stdout
-
-
-def test_a_trace_of_the_cpu_has_no_columns_of_a_gpu(folder: Path) -> None:
-    done = inferlens("trace", "cpu.json", "--view", "operators", cwd=folder)
-    assert "aten::addmm" in done.stdout
-    assert "GPU self" not in done.stdout
-    modules = inferlens("trace", "cpu.json", "--view", "modules", cwd=folder).stdout
-    assert "Sequential_0" in modules
-    assert "  Linear_0" in modules
 
 
 def test_rows_are_told_apart_and_limited(folder: Path) -> None:
@@ -65,26 +59,23 @@ def test_rows_are_told_apart_and_limited(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("line", "says"),
     [
-        (("gpu.json", "--view", "kernel"), "There is no view 'kernel'"),
-        (("gpu.json", "--against", "cpu.json", "--view", "memory"), "does not compare"),
-        (("gpu.json", "--format", "svg"), "There is no format 'svg'"),
-        (("gpu.json", "--step", "9"), "no step 9"),
-        (("gpu.json", "--by", "colour"), "There is no --by 'colour'"),
-        (("nothing.json",), "cannot be read"),
-        (("empty",), "There is no trace in empty"),
-        (("broken.json",), "This is no trace"),
+        ("gpu.json --view kernel", "There is no view 'kernel'"),
+        ("gpu.json --against cpu.json --view memory", "does not compare"),
+        ("gpu.json --format svg", "There is no format 'svg'"),
+        ("gpu.json --step 9", "no step 9"),
+        ("gpu.json --by colour", "There is no --by 'colour'"),
+        ("nothing.json", "cannot be read"),
+        ("empty", "There is no trace in empty"),
+        ("broken.json", "broken.json: This is no trace"),
     ],
 )
-def test_what_cannot_be_is_one_error(arguments: tuple[str, ...], says: str, folder: Path) -> None:
-    (folder / "broken.json").write_text("Hello")
-    (folder / "empty").mkdir()
-    done = inferlens("trace", *arguments, cwd=folder)
-    assert done.returncode == 2
+def test_what_cannot_be_is_one_error(line: str, says: str, folder: Path) -> None:
+    done = inferlens("trace", *line.split(), cwd=folder)
+    assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
     assert "Traceback" not in done.stderr
-    assert not done.stdout
 
 
 def test_damage_is_remarked_on_beside_the_table(folder: Path) -> None:
@@ -94,22 +85,16 @@ def test_damage_is_remarked_on_beside_the_table(folder: Path) -> None:
     assert done.stderr.startswith("cut.json: ")
 
 
-def test_a_trace_comes_through_a_pipe(folder: Path) -> None:
-    command = [sys.executable, "-m", "inferlens", "trace", "-", "--view", "kernels"]
-    done = subprocess.run(command, input=training(), capture_output=True, check=True, env=dict(os.environ), timeout=60)
-    assert b"s16816gemm" in done.stdout
-
-
-def test_no_framework_is_loaded(folder: Path) -> None:
+def test_a_trace_comes_through_a_pipe_and_loads_no_framework() -> None:
     """Neither PyTorch nor polars, which would take longer than reading."""
     script = (
-        "import sys; from inferlens.cli import main; sys.argv = ['inferlens', 'trace', 'gpu.json']\n"
+        "import sys; from inferlens.cli import main; sys.argv = ['inferlens', 'trace', '-']\n"
         "try:\n    main()\nexcept SystemExit:\n    pass\n"
         "assert not {'torch', 'polars', 'pandas', 'altair', 'scipy'} & set(sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert "Test GPU" in done.stdout
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, input=training(), capture_output=True, check=True, env=dict(os.environ), timeout=60)
+    assert b"Test GPU" in done.stdout
 
 
 def test_frames_of_polars(folder: Path) -> None:
@@ -118,12 +103,10 @@ def test_frames_of_polars(folder: Path) -> None:
 
     trace = load_trace(folder / "gpu.json")
     assert trace.kernels()["name"].to_list() == ["add", "s16816gemm", "Memcpy DtoH (Device -> Pageable)"]
-    assert trace.operators("shapes").height == 3
     assert trace.steps()["step"].to_list() == ["0", "1"]
-    assert trace.events().height == 24
+    assert (trace.operators("shapes").height, trace.events().height, trace.overview().steps) == (3, 24, 2)
     for frame in (trace.modules(), trace.memory(), trace.timeline(), trace.kernels(by_operator=True)):
         assert frame.columns
-    assert trace.overview().steps == 2
     assert trace.advice()[0].seconds > 0
 
 
@@ -135,7 +118,6 @@ def test_too_little_memory_is_one_error(folder: Path, monkeypatch: pytest.Monkey
     done = inferlens("trace", "gpu.json", cwd=folder)
     assert (done.returncode, done.stdout) == (2, "")
     assert "not enough memory" in done.stderr
-    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -143,7 +125,6 @@ def test_too_little_memory_is_one_error(folder: Path, monkeypatch: pytest.Monkey
     [
         "a.json",
         "-",
-        "--view kernels a.json",
         "a.json --view=overview,kernels --by=operator",
         "a.json --against b.json --step 7 --top 3 --depth 2 --no-cache -f json",
     ],

@@ -67,13 +67,10 @@ def test_the_estimate_is_the_profilers_where_that_has_one(name: str) -> None:
         )
 
 
-def test_what_is_not_told_has_no_occupancy() -> None:
-    assert theoretical(H200, (), 32, 0) is None
-    assert theoretical(H200, (128,), None, 0) is None
-    assert theoretical(H200, (128,), 32, None) is None
-    assert theoretical(H200, (128, 128, 128), 32, 0) is None, "no block has so many threads"
-    assert theoretical(GpuLimits(), (128,), 32, 0) is None
-    assert theoretical(GpuLimits(compute_capability="gfx90a"), (128,), 32, 0) is None
+def test_what_is_not_known_has_no_occupancy() -> None:
+    unknown = [(H200, (), 32, 0), (H200, (128,), None, 0), (H200, (128,), 32, None), (GpuLimits(), (128,), 32, 0)]
+    unknown += [(H200, (128, 128, 128), 32, 0), (GpuLimits(compute_capability="gfx90a"), (128,), 32, 0)]
+    assert [theoretical(*launch) for launch in unknown] == [None] * 6  # type: ignore[arg-type]
     assert achieved(H200, (), (128,), 32, 0) is None
 
 

@@ -1,19 +1,23 @@
-"""Reading traces: what torch.profiler writes, what older and other writers write, to the nanosecond."""
+"""Reading traces: what torch.profiler writes, what older and other writers write, to the nanosecond; what is kept."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
+from dataclasses import fields
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from inferlens.errors import InferlensError
-from inferlens.trace import Category, Trace, read
-from inferlens.trace.reading import builder, source
+from inferlens.trace import Category, Trace, builder, read, reader
+from inferlens.trace import text as texts
 from tests.trace.samples import H100, V100, event, kernel, launch, of_torch, shared, text, training
 
 
@@ -22,24 +26,16 @@ def times(trace: Trace) -> list[tuple[str, int, int]]:
 
 
 def test_a_trace_of_torch_is_read_as_json_reads_it() -> None:
-    trace = read(of_torch())
-    events = [each for each in json.loads(of_torch())["traceEvents"] if each["ph"] == "X"]
-    assert [name for name, _, _ in times(trace)] == [each["name"] for each in events]
-    for (_, begin, duration), each in zip(times(trace), events, strict=True):
-        assert begin == round(Decimal(str(each["ts"])) * 1000)
-        assert duration == round(Decimal(str(each["dur"])) * 1000)
+    trace, written = read(of_torch()), json.loads(of_torch())["traceEvents"]
+    assert times(trace) == [
+        (each["name"], round(Decimal(str(each["ts"])) * 1000), round(Decimal(str(each["dur"])) * 1000))
+        for each in written
+        if each["ph"] == "X"
+    ]
     assert trace.notes == ()
-    operators = trace.rows(Category.OPERATOR)
-    assert "aten::linear" in trace.names_of(operators)
-    assert len(trace.allocations) == sum(each["name"] == "[memory]" for each in json.loads(of_torch())["traceEvents"])
-
-
-def test_shapes_are_there_when_asked_for() -> None:
-    trace = read(of_torch())
-    names = trace.names_of(trace.scopes.row)
-    place = names.index("aten::addmm")
-    shapes = json.loads(trace.texts[trace.scopes.shapes[place]])
-    assert shapes[:3] == [[16], [2, 8], [8, 16]]
+    assert len(trace.allocations) == sum(each["name"] == "[memory]" for each in written)
+    place = trace.names_of(trace.scopes.row).index("aten::addmm")
+    assert json.loads(trace.texts[trace.scopes.shapes[place]])[:3] == [[16], [2, 8], [8, 16]]
 
 
 @pytest.mark.parametrize(
@@ -47,79 +43,53 @@ def test_shapes_are_there_when_asked_for() -> None:
 )
 def test_public_traces_of_old_and_new_writers(path: Path, events: int, gpu: int, calls: int) -> None:
     trace = read(shared(path))
-    assert (len(trace), len(trace.gpu), len(trace.calls)) == (events, gpu, calls)
-    assert trace.notes == ()
+    assert (len(trace), len(trace.gpu), len(trace.calls), trace.notes) == (events, gpu, calls, ())
     assert (trace.gpu.correlation > 0).all()
     assert (trace.gpu.grid[trace.category[trace.gpu.row] == Category.KERNEL] > 0).all()
 
 
-def test_gpu_events_have_what_the_profiler_tells_of_them() -> None:
-    told = {
+def test_gpu_events_have_what_the_profiler_writes_of_them() -> None:
+    known = {
         "External id": 5, "registers per thread": 40, "shared memory": 1024, "blocks per SM": 0.5,
         "est. achieved occupancy %": 31, "grid": [7, 2, 1], "block": [128, 1, 1],
     }  # fmt: skip
-    gpu = read(text(launch(3, 1), kernel(3, 4, 2, **told), kernel(4, 9, 1, "Memset", "gpu_memset"))).gpu
-    assert gpu.grid.tolist() == [[7, 2, 1], [0, 0, 0]]
-    assert gpu.block[0].tolist() == [128, 1, 1]
-    assert (gpu.registers[0], gpu.shared_memory[0], gpu.stream[0], gpu.device[0], gpu.external[0]) == (
-        40,
-        1024,
-        7,
-        0,
-        5,
-    )
-    assert (gpu.blocks_per_sm[0], gpu.occupancy[0]) == (0.5, 31)
-    assert gpu.registers[1] == -1
-    assert gpu.blocks_per_sm[1] != gpu.blocks_per_sm[1]
+    gpu = read(text(launch(3, 1), kernel(3, 4, 2, **known), kernel(4, 9, 1, "Memset", "gpu_memset"))).gpu
+    assert (gpu.grid.tolist(), gpu.block[0].tolist()) == ([[7, 2, 1], [0, 0, 0]], [128, 1, 1])
+    whole = (gpu.registers, gpu.shared_memory, gpu.stream, gpu.device, gpu.external)
+    assert [column.tolist() for column in whole] == [[40, -1], [1024, -1], [7, 7], [0, 0], [5, -1]]
+    assert (gpu.blocks_per_sm[0], gpu.occupancy[0], np.isnan(gpu.occupancy[1])) == (0.5, 31, True)
 
 
 @given(st.integers(-(2**60), 2**60), st.integers(0, 2**50))
 def test_no_nanosecond_is_lost(begin: int, duration: int) -> None:
     """Also of microseconds since 1970 with three decimals, which no float holds."""
 
-    def decimal(value: int) -> str:
-        return f"{'-' if value < 0 else ''}{abs(value) // 1000}.{abs(value) % 1000:03d}"
+    def decimal(value: int) -> bytes:
+        return b"%s%d.%03d" % (b"-" if value < 0 else b"", abs(value) // 1000, abs(value) % 1000)
 
     made = b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": %s, "dur": %s}]}'
-    trace = read(made % (decimal(begin).encode(), decimal(duration).encode()))
-    assert times(trace) == [("a", begin, duration)]
+    assert times(read(made % (decimal(begin), decimal(duration)))) == [("a", begin, duration)]
 
 
 def test_threads_are_the_same_written_as_numbers_and_as_texts() -> None:
     trace = read(text(event("a", 1, 5, tid=25738), event("b", 2, 1, tid="25738"), event("c", 3, 1, tid="stream 7")))
-    assert trace.thread[0] == trace.thread[1] != trace.thread[2]
-    assert [(each.pid, each.tid) for each in trace.threads] == [(9, 25738), (9, "stream 7")]
-
-
-def test_threads_have_names() -> None:
-    named = {"ph": "M", "name": "thread_name", "pid": 9, "tid": "1", "args": {"name": "main"}}
-    assert read(text(event("a", 1, 5), named)).threads[0].name == "main"
-
-
-def test_begins_and_ends_alone_are_counted() -> None:
-    halves = [{"ph": phase, "name": "a", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1} for phase in "BE"]
-    trace = read(text(event("b", 1, 5), *halves))
-    assert times(trace) == [("b", 1000, 5000)]
-    assert trace.notes == ("2 events are a begin or an end alone, not both in one, and were skipped.",)
+    assert trace.thread.tolist() == [0, 0, 1]
+    assert [(each.pid, each.tid) for each in trace.threads] == [("9", "25738"), ("9", "stream 7")]
 
 
 def test_events_in_any_order_overlapping_duplicated_or_without_length() -> None:
     events = [event("b", 5, 10), event("a", 0, 8), event("a", 0, 8), event("zero", 3, 0), event("before zero", -5, 2)]
     trace = read(text(*events))
-    names = trace.names_of(trace.scopes.row)
-    assert names == ["before zero", "a", "a", "zero", "b"]
-    assert trace.notes == ()
+    assert (trace.names_of(trace.scopes.row), trace.notes) == (["before zero", "a", "a", "zero", "b"], ())
 
 
-def test_odd_durations_and_times_are_counted() -> None:
+def test_odd_durations_times_and_halves_are_counted() -> None:
     without = {key: value for key, value in event("a", 1, 1).items() if key != "dur"}
     timeless = {key: value for key, value in event("b", 1, 1).items() if key != "ts"}
-    trace = read(text(event("c", 1, -5), without, timeless, event("d", 1e30, 1), event("e", 1, 1)))
+    half = {"ph": "B", "name": "a", "cat": "cpu_op", "pid": 1, "tid": 1, "ts": 1}
+    trace = read(text(event("c", 1, -5), without, timeless, event("d", 1e30, 1), event("e", 1, 1), half))
     assert times(trace) == [("c", 1000, 0), ("a", 1000, 0), ("e", 1000, 1000)]
-    assert trace.notes == (
-        "2 events have no time and were skipped.",
-        "2 events have no duration, or one below zero; it was taken as zero.",
-    )
+    assert [note.split()[0] for note in trace.notes] == ["2", "2", "1"]
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -132,7 +102,7 @@ def test_text_in_blocks_is_the_same_text(packed: bool, monkeypatch: pytest.Monke
     whole = times(read(data))
     assert len(whole) == 60
     for size in (7, 64, 333, 1000):
-        monkeypatch.setattr(source, "BLOCK", size)
+        monkeypatch.setattr(texts, "BLOCK", size)
         assert times(read(gzip.compress(data) if packed else data)) == whole
 
 
@@ -141,27 +111,13 @@ def test_devices_and_rank_may_stand_before_or_behind_the_events() -> None:
     plain = json.dumps({"traceEvents": [event("a", 1, 1)], "deviceProperties": [gpu], "distributedInfo": ranks})
     for data in (plain.encode(), text(event("a", 1, 1), deviceProperties=[gpu], distributedInfo=ranks)):
         about = read(data).about
-        assert (about.devices[0].name, about.devices[0].multiprocessors) == ("G", 9)
-        assert about.distributed is not None
-        assert (about.distributed.rank, about.distributed.world_size) == (3, 8)
+        assert (about.devices[0].name, about.devices[0].multiprocessors, about.distributed.rank) == ("G", 9, 3)
 
 
 def test_a_list_alone_is_a_trace_and_needs_no_end() -> None:
     bare = json.dumps([event("a", 1, 1), event("b", 2, 1)]).encode()
     for data in (bare, bare[:-1], bare[:-1] + b","):
         assert [name for name, _, _ in times(read(data))] == ["a", "b"]
-
-
-def test_errors_name_the_file(tmp_path: Path) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("no trace")
-    with pytest.raises(InferlensError, match=r"notes\.txt: This is no trace: it is no JSON"):
-        read(path)
-
-
-def test_training_sample_is_as_it_is_meant() -> None:
-    trace = read(training())
-    assert (len(trace.gpu), len(trace.calls), len(trace.scopes)) == (6, 8, 10)
 
 
 def test_columns_that_memory_has_no_room_for_are_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,9 +127,59 @@ def test_columns_that_memory_has_no_room_for_are_one_error(monkeypatch: pytest.M
         read(training())
 
 
-def test_small_traces_ask_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked() -> int:
-        raise AssertionError("the system was asked")
+# What is kept beside a trace
 
-    monkeypatch.setattr(builder, "memory_left", asked)
-    assert len(read(training())) > 0
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    pytest.importorskip("polars")
+    monkeypatch.setattr(reader, "LEAST_SECONDS", 0.0)
+    (tmp_path / "trace.json").write_bytes(training())
+    return tmp_path / "trace.json"
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether all fields are equal, arrays in every place and in their type."""
+    for each in fields(first):
+        one, other = getattr(first, each.name), getattr(second, each.name)
+        if isinstance(one, np.ndarray):
+            equal = one.dtype == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+        else:
+            equal = same(one, other) if each.name in reader.PARTS else one == other
+        if not equal:
+            return False
+    return True
+
+
+@pytest.mark.parametrize("data", [training(), training()[:-900], b"[]", None], ids=["GPU", "cut", "empty", "torch"])
+def test_what_is_kept_is_what_was_read(data: bytes | None, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path.write_bytes(of_torch() if data is None else data)
+    first = reader.read_cached(path)
+    assert same(first, read(path))
+    monkeypatch.setattr(reader, "read", None)  # it must not be read again
+    assert same(first, reader.read_cached(path))
+
+
+def test_a_change_that_keeps_size_and_time_is_seen(path: Path) -> None:
+    path.write_bytes(text(event("one", 1, 1)))
+    reader.read_cached(path)
+    before = path.stat()
+    path.write_bytes(text(event("two", 1, 1)))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert path.stat().st_size == before.st_size
+    assert reader.read_cached(path).strings == ("two",)
+
+
+def test_what_cannot_be_kept_or_is_damaged_is_as_good_as_none(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, kept = reader.read_cached(path), path.with_name(path.name + reader.SUFFIX)
+    data = kept.read_bytes()
+    for share in (0.0, 0.3, 0.9):
+        kept.write_bytes(data[: int(len(data) * share)])
+        assert same(first, reader.read_cached(path))
+    kept.unlink()
+    kept.mkdir()
+    assert same(first, reader.read_cached(path))
+    kept.rmdir()
+    monkeypatch.setattr(reader, "LEAST_SECONDS", 1.0)  # nor is what is read fast
+    reader.read_cached(path)
+    assert not kept.exists()

@@ -10,7 +10,7 @@ from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import Columns
 from inferlens.trace.memory import holders
 from inferlens.trace.modules import module_tree
-from inferlens.trace.reading.read import read, read_cached
+from inferlens.trace.reader import read, read_cached
 from inferlens.trace.timeline import stepping, timeline
 from inferlens.trace.trace import Category
 
@@ -64,13 +64,13 @@ class LoadedTrace:
     def events(self) -> DataFrame:
         """All complete events, in the order of the file; begin and duration in nanoseconds."""
         trace = self.analysis.trace
-        names = {int(category): category.name.lower() for category in Category}
+        categories = [category.name.lower() for category in Category]
         threads = [trace.threads[code] for code in trace.thread.tolist()]
         columns: dict[str, Any] = {
             "name": [trace.strings[code] for code in trace.name.tolist()],
-            "category": [names[code] for code in trace.category.tolist()],
-            "process": [str(thread.pid) for thread in threads],
-            "thread": [str(thread.tid) for thread in threads],
+            "category": [categories[code] for code in trace.category.tolist()],
+            "process": [thread.pid for thread in threads],
+            "thread": [thread.tid for thread in threads],
             "begin": trace.begin,
             "duration": trace.duration,
         }

@@ -132,16 +132,17 @@ def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
         Exit: with code 1 if none could be taken.
         InferlensError: if the words mean nothing.
     """
+    from inferlens.backends.profiling.step_traces import Tracing
     from inferlens.cli import screen
     from inferlens.cli.progress import Bar
-    from inferlens.execution.trace import run, tracing_of
+    from inferlens.execution.trace import run
     from inferlens.views.table import Document
 
     given = {name: value for name, value in wanted.items() if value is not None}
     folder = given.pop("tensorboard", None)
     every = []
     with Bar(screen.errors()) as bar:
-        for made in run(plan, tracing_of(**given), folder, bar):
+        for made in run(plan, Tracing(**given), folder, bar):
             every.append(made)
             ending = f"a step took {duration(made.step)}" if made.status == "ok" else f"{made.status}: {made.reason}"
             bar.ended(made.model, made.case, ending)

@@ -11,13 +11,11 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterator
-from operator import attrgetter
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import msgspec
-import numpy as np
 from msgspec import Struct
 
 from inferlens.backends import BACKENDS, reference_of
@@ -26,7 +24,7 @@ from inferlens.backends.profiling import step_traces
 from inferlens.backends.profiling.step_traces import Tracing
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution.expand import Planned
-from inferlens.execution.protocol import CaseJob, Observer
+from inferlens.execution.protocol import CaseJob, Observer, TaskResult
 from inferlens.execution.scheduler import Scheduler, refused
 from inferlens.execution.survey import cases_of
 from inferlens.execution.worker import Child
@@ -35,7 +33,6 @@ from inferlens.record.record import Status, Warning
 from inferlens.record.store import LOG, claimed, safe_name
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
-from inferlens.spec.words import count, flag
 from inferlens.stats.quantiles import median
 from inferlens.trace import Category, Trace, read
 from inferlens.trace.intervals import Intervals
@@ -44,61 +41,47 @@ from inferlens.units import percent
 
 UNTRACED = 10  # calls before the profiler, which warm up and say what a call takes without it
 SETTLED = 5  # of these, the last ones
-LITTLE = 0.5  # a smaller share of a step in what the profiler sees is told
-TRACE = "trace.json.gz"
-LEAST = {"wait": 0, "warmup": 0, "active": 1, "repeat": 1}
-FLAGS = ("stacks", "memory", "shapes")
-LITTLE_SEEN = (
-    "The traces of {} have {} of a step in operators of PyTorch, and torch.profiler sees no others on the CPU. "
-    "All its layers: inferlens profile MODEL --level layer"
+LITTLE = 0.5  # a smaller share of a step in operators on the CPU is said
+UNSEEN = (
+    "The traces of {} have {} of a step in operators of PyTorch{}: torch.profiler saw no more. "
+    "All its layers: inferlens profile MODEL --level {}"
 )
-NO_GPU = (
-    "The traces of {} have nothing that ran on the GPU: torch.profiler saw none of it. It needs a PyTorch built with "
-    "CUPTI, and no other profiler at the same time."
-)
-NO_OPERATORS = (
-    "The traces of {} have what ran on the GPU, but no operators: it calls none of PyTorch's. Which layers its kernels "
-    "came from: inferlens profile MODEL --level kernel"
-)
-
-
-# The task: what the case's process does.
 
 
 class TraceJob(CaseJob, frozen=True, kw_only=True):
-    """Trace steps of the case with torch.profiler, after ``untraced`` calls without it; files go to ``folder``."""
+    """Trace steps of the case with torch.profiler, after ten calls without it; files go to ``folder``."""
 
     tracing: Tracing
-    untraced: int = UNTRACED
 
 
 class Shown(Struct, frozen=True, kw_only=True):
     """What a trace file shows.
 
     Attributes:
+        name: of the file.
         steps: seconds of each.
         operators, gpu: the share of their time in which an operator of PyTorch was called, or a GPU was at work.
         events: how many there are.
         notes: what was amiss when it was read, a sentence each.
     """
 
-    steps: tuple[float, ...] = ()
-    operators: float = 0.0
-    gpu: float = 0.0
-    events: int = 0
-    notes: tuple[str, ...] = ()
+    name: str
+    steps: tuple[float, ...]
+    operators: float
+    gpu: float
+    events: int
+    notes: tuple[str, ...]
 
 
 class Files(Struct, frozen=True, kw_only=True):
-    """Names of the trace files, one for each cycle, what is in each, and seconds of the calls without a profiler."""
+    """What is in the trace files, one for each cycle, and seconds of the calls without a profiler."""
 
-    names: tuple[str, ...] = ()
     shown: tuple[Shown, ...] = ()
     before: tuple[float, ...] = ()
 
 
 def trace_case(job: TraceJob, child: Child) -> Files:
-    """Traces the case.
+    """Traces the case, in a process of its own.
 
     Raises:
         Unsupported: without PyTorch.
@@ -115,23 +98,22 @@ def trace_case(job: TraceJob, child: Child) -> Files:
     with child.prepare(model) as runner:
         feed = child.place(model, runner)
         child.infer_first(runner, feed)
-        before = child.warm_up(runner, feed, job.untraced)
+        before = child.warm_up(runner, feed, UNTRACED)
         with child.preparation.phase("steady state"):
             text = msgspec.json.encode(about).decode()
             files = step_traces.write(runner, feed, job.tracing, Path(job.folder), on_gpu=on_gpu, about=text)
-    shown = tuple(shown_in(read(file)) for file in files)
+    shown = tuple(_shown(file.name, read(file)) for file in files)
     if not any(each.steps for each in shown):
         raise InferlensError("torch.profiler wrote no trace.", hint="more --active steps")
-    return Files(names=tuple(file.name for file in files), shown=shown, before=before)
+    return Files(shown=shown, before=before)
 
 
-def shown_in(trace: Trace) -> Shown:
-    """What a trace shows of its steps."""
+def _shown(name: str, trace: Trace) -> Shown:
     rows = trace.rows(Category.ANNOTATION)
-    is_step = np.array([name.startswith(step_traces.SPAN) for name in trace.strings], dtype=bool)
-    rows = rows[is_step[trace.name[rows]]] if len(rows) else rows
+    rows = rows[trace.starting(rows, step_traces.SPAN)]
     steps = Intervals.of(trace, rows)
     return Shown(
+        name=name,
         steps=tuple((trace.duration[rows] / 1e9).tolist()),
         operators=_covered(trace, trace.rows(Category.OPERATOR), steps),
         gpu=_covered(trace, trace.gpu.row, steps),
@@ -142,11 +124,7 @@ def shown_in(trace: Trace) -> Shown:
 
 def _covered(trace: Trace, rows: Ints, steps: Intervals) -> float:
     """The share of the steps' time that events cover."""
-    covered = Intervals.of(trace, rows).both(steps).total
-    return covered / steps.total if steps.total else 0.0
-
-
-# The parent.
+    return Intervals.of(trace, rows).both(steps).total / steps.total if steps.total else 0.0
 
 
 class Traced(Struct, frozen=True, kw_only=True):
@@ -194,22 +172,12 @@ class Traced(Struct, frozen=True, kw_only=True):
         """What the traces do not show, and what does; empty if there is nothing to say."""
         if not self.shown:
             return ""
-        label = self.case.backend_label
-        operators, gpu = (mean(map(attrgetter(name), self.shown)) for name in ("operators", "gpu"))
-        if self.case.device == "cuda":
-            missing = NO_OPERATORS if gpu else NO_GPU
-            return "" if gpu and operators else missing.format(label)
-        return LITTLE_SEEN.format(label, percent(operators)) if operators < LITTLE else ""
-
-
-def tracing_of(**words: Any) -> Tracing:
-    """Which steps to trace, from values as a person writes them.
-
-    Raises:
-        InferlensError: for a value that does not fit.
-    """
-    values: dict[str, Any] = {name: count(name, words[name], least) for name, least in LEAST.items() if name in words}
-    return Tracing(**values, **{name: flag(name, words[name]) for name in FLAGS if name in words})
+        operators, gpu = mean(each.operators for each in self.shown), mean(each.gpu for each in self.shown)
+        on_gpu = self.case.device == "cuda"
+        if (operators and gpu) if on_gpu else operators >= LITTLE:
+            return ""
+        also = f" and {percent(gpu)} on the GPU" if on_gpu else ""
+        return UNSEEN.format(self.case.backend_label, percent(operators), also, "kernel" if on_gpu else "layer")
 
 
 def run(plan: Plan, tracing: Tracing, tensorboard: Path | None, observer: Observer) -> Iterator[Traced]:
@@ -229,11 +197,10 @@ def run(plan: Plan, tracing: Tracing, tensorboard: Path | None, observer: Observ
         observer.began(planned.case)
         model = safe_name(planned.found.name)
         if tensorboard is None:
-            parent, name = Path(plan.output) / model, planned.case.folder
+            yield _traced(scheduler, planned, tracing, Path(plan.output) / model, planned.case.folder)
         else:
             parent = tensorboard / model if several else tensorboard
-            name = run_name(planned.case, planned.found.format)
-        yield _traced(scheduler, planned, tracing, parent, name, own_names=tensorboard is not None)
+            yield _traced(scheduler, planned, tracing, parent, run_name(planned.case, planned.found.format), True)
 
 
 def run_name(case: Case, format: Format) -> str:
@@ -243,10 +210,9 @@ def run_name(case: Case, format: Format) -> str:
     other than CUDA, threads, options. Of what a model of that format is compared with, fp32 is not said.
     """
     backend = BACKENDS.get(case.backend)
-    reference = reference_of(format)
     words = [backend.short or case.backend]
     words += [case.variant] if case.variant not in ("", backend.variants[0]) else []
-    words += [] if case.backend == reference and case.precision == "fp32" else [case.precision]
+    words += [] if case.backend == reference_of(format) and case.precision == "fp32" else [case.precision]
     words += [f"bs{case.batch}"] * (case.batch is not None) + [case.device] * (case.device != "cuda")
     words += [f"t{case.threads}"] * (case.threads is not None)
     words += [word.replace(" ", "") for word in case.call_mode]
@@ -257,43 +223,35 @@ def run_name(case: Case, format: Format) -> str:
 
 
 def _traced(
-    scheduler: Scheduler, planned: Planned, tracing: Tracing, parent: Path, name: str, *, own_names: bool
+    scheduler: Scheduler, planned: Planned, tracing: Tracing, parent: Path, name: str, own_names: bool = False
 ) -> Traced:
     """Traces one case in a fresh process; its folder, ``name`` in ``parent``, is there if its traces are.
 
-    Files have names of their own, or those that PyTorch gives them.
+    Files have the names that PyTorch gives them, or ours.
     """
+
+    def ended(result: TaskResult[Files], **more: Any) -> Traced:
+        how = {key: getattr(result, key) for key in ("status", "reason", "hint", "warnings")}
+        return Traced(case=planned.case, model=planned.found.name, **how, **more)
+
     if planned.refusal:
-        why = refused(planned)
-        return Traced(case=planned.case, model=planned.found.name, status=why.status, reason=why.reason, hint=why.hint)
+        return ended(refused(planned))
     folder = claimed(parent, name, hint="another folder")
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".inferlens-") as scratch:
             job = TraceJob(**scheduler.given(planned.case, Path(scratch)), tracing=tracing)
             printed = Path(scratch) / LOG
             outcome = scheduler.do(trace_case, job, log=printed)
-            result, made = outcome.result, outcome.result.found or Files()
+            made = outcome.result.found or Files()
             log = None
-            if result.status != "ok" and printed.exists():  # beside the folder, which will not be there
+            if outcome.result.status != "ok" and printed.exists():  # beside the folder, which will not be there
                 log = printed.replace(folder.with_name(f"{folder.name}.log"))
-            plain = [TRACE, *(TRACE.replace(".", f"-{number}.", 1) for number in range(2, len(made.names) + 1))]
-            files = tuple(  # moved on one disk, so that each is there whole or not at all
-                (Path(scratch) / name).replace(folder / (name if own_names else other))
-                for name, other in zip(made.names, plain, strict=False)
-            )
+            files = []
+            for number, shown in enumerate(made.shown, 1):  # moved on one disk, so that each is whole or not there
+                ours = "trace.json.gz" if number == 1 else f"trace-{number}.json.gz"
+                files.append((Path(scratch) / shown.name).replace(folder / (shown.name if own_names else ours)))
     finally:
         if not any(folder.iterdir()):
             folder.rmdir()
-    return Traced(
-        case=planned.case,
-        model=planned.found.name,
-        status=result.status,
-        reason=result.reason,
-        hint=result.hint,
-        output_tail=outcome.tail,
-        files=files,
-        shown=made.shown,
-        before=made.before,
-        warnings=result.warnings,
-        log=log,
-    )
+    found = {"files": tuple(files), "shown": made.shown, "before": made.before}
+    return ended(outcome.result, output_tail=outcome.tail, log=log, **found)

@@ -2,24 +2,16 @@
 
     trace = read(Path("trace.json.gz"))           # Kineto's, of torch.profiler's export_chrome_trace; or bytes
     trace.names_of(trace.gpu.row)                 # names of kernels, copies and fills, in the order of their begins
-    trace.duration[trace.gpu.row]                 # whole nanoseconds; begin, category, thread likewise
-    trace.gpu.grid, trace.gpu.registers           # columns beside those of all events; -1 or NaN where not told
-    trace.about.devices                           # the GPUs' properties
+    links = LaunchLinks(trace)
+    links.launch                                  # for each GPU event the place in trace.calls of what launched it
 
 ``Trace`` has all complete events in the order of the file. ``trace.gpu``, ``trace.calls`` (of the CUDA runtime and
 driver), ``trace.scopes`` (operators and annotations) and ``trace.allocations`` have columns of their own, whose ``row``
 is an event's place among all; a *place* is one in such columns.
-
-    links = LaunchLinks(trace)
-    links.launch                                  # for each GPU event the place in trace.calls of what launched it
-    links.operator                                # and the place in trace.scopes of the innermost operator around that
-    links.parent                                  # for each scope the place of the one around it
-
-Reading is lenient: what was skipped, mended or missing stands in ``trace.notes``, a sentence each.
 """
 
 from inferlens.trace.launch_links import NONE, LaunchLinks
-from inferlens.trace.reading.read import read
+from inferlens.trace.reader import read
 from inferlens.trace.trace import UNKNOWN, Category, Trace
 
 __all__ = ["NONE", "UNKNOWN", "Category", "LaunchLinks", "Trace", "read"]

@@ -8,29 +8,22 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import Struct
 from numpy.typing import NDArray
+
+from inferlens.errors import MissingLibrary
 
 if TYPE_CHECKING:
     from polars import DataFrame
 
 # Nanoseconds. They are divided by it: times a billionth is not the same number.
 SECOND = 1e9
-# Numbers that may be missing for each value where values are told apart by their size.
-_SPARSE = 4
-_Column = Sequence[Any] | NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
     """Columns by name: lists, or arrays of numbers or truths."""
 
-    columns: Mapping[str, _Column]
-
-    @classmethod
-    def of(cls, rows: Sequence[Struct]) -> Columns:
-        """A column for each field of some structs, of which there is one at least."""
-        return cls({name: [getattr(row, name) for row in rows] for name in rows[0].__struct_fields__})
+    columns: Mapping[str, Sequence[Any] | NDArray[Any]]
 
     @classmethod
     def named(cls, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Columns:
@@ -49,11 +42,12 @@ class Columns:
     def sorted_by(self, column: str) -> Columns:
         """The rows with the largest first; equal ones stay in their order."""
         order = np.argsort(-np.asarray(self.columns[column], dtype=np.float64), kind="stable")
-        return self.taken(order)
-
-    def taken(self, places: NDArray[np.int64]) -> Columns:
-        """Some of the rows, in that order."""
-        return Columns({name: _take(column, places) for name, column in self.columns.items()})
+        return Columns(
+            {
+                name: each[order] if isinstance(each, np.ndarray) else [each[place] for place in order.tolist()]
+                for name, each in self.columns.items()
+            }
+        )
 
     def frame(self) -> DataFrame:
         """The same as a polars data frame.
@@ -61,8 +55,6 @@ class Columns:
         Raises:
             MissingLibrary: if polars is not installed.
         """
-        from inferlens.errors import MissingLibrary
-
         try:
             import polars
         except ImportError as error:
@@ -70,11 +62,7 @@ class Columns:
         return polars.DataFrame({name: _plain(column) for name, column in self.columns.items()}, strict=False)
 
 
-def _take(column: _Column, places: NDArray[np.int64]) -> _Column:
-    return column[places] if isinstance(column, np.ndarray) else [column[place] for place in places.tolist()]
-
-
-def _plain(column: _Column) -> list[Any]:
+def _plain(column: Sequence[Any] | NDArray[Any]) -> list[Any]:
     values = column.tolist() if isinstance(column, np.ndarray) else list(column)
     if values and isinstance(values[0], float):
         return [None if isinstance(value, float) and not math.isfinite(value) else value for value in values]
@@ -98,18 +86,13 @@ class Groups:
     @classmethod
     def by(cls, *keys: NDArray[Any]) -> Groups:
         """Groups by one or several whole numbers of each event."""
-        combined = _dense(keys[0])
-        for key in keys[1:]:
-            codes = _dense(key)
-            combined = _dense(combined * (int(codes.max(initial=0)) + 1) + codes)
-        count = np.bincount(combined)
-        first = np.full(len(count), len(combined))
-        np.minimum.at(first, combined, np.arange(len(combined)))
-        order = np.flatnonzero(count)
-        order = order[np.argsort(first[order], kind="stable")]
-        place = np.zeros(len(count), dtype=np.int64)
-        place[order] = np.arange(len(order))
-        return cls(first[order].astype(np.int64), place[combined], count[order].astype(np.int64))
+        codes = np.zeros(len(keys[0]), dtype=np.int64)
+        for key in keys:
+            values, each = np.unique(key, return_inverse=True)
+            codes = np.unique(codes * len(values) + each, return_inverse=True)[1]
+        _, first, of, count = np.unique(codes, return_index=True, return_inverse=True, return_counts=True)
+        order = np.argsort(first)
+        return cls(first[order], np.argsort(order)[of], count[order])
 
     def sum(self, values: NDArray[Any]) -> NDArray[np.float64]:
         """The sum of each group's values."""
@@ -129,14 +112,3 @@ class Groups:
         total = self.sum(np.where(known, weights, 0))
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(total > 0, self.sum(np.where(known, values, 0.0) * weights) / total, np.nan)
-
-
-def _dense(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Whole numbers from zero, equal where the values are, and not many more than there are values."""
-    if not len(values):
-        return values.astype(np.int64)
-    low, high = int(values.min()), int(values.max())
-    if high - low <= _SPARSE * len(values):  # most are; they need no sorting
-        return values.astype(np.int64) - low
-    codes: NDArray[np.int64] = np.unique(values, return_inverse=True)[1].astype(np.int64)
-    return codes

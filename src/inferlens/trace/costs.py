@@ -13,36 +13,35 @@ import numpy as np
 
 from inferlens.trace.launch_links import NONE, LaunchLinks, nested
 from inferlens.trace.occupancy import occupancy_of
-from inferlens.trace.tensor_cores import eligible, told
+from inferlens.trace.tensor_cores import ELIGIBLE, uses_tensor_cores
 from inferlens.trace.trace import Bools, Category, Floats, Ints, Trace
 
 
 class Costs:
-    """Costs of every scope of a trace in nanoseconds; those that are no operators have none."""
+    """Costs of every scope of a trace in nanoseconds; those that are no operators have none.
+
+    Attributes:
+        parent: the operator around each scope, merged ones left out; -1 without one.
+        is_operator: which scopes are calls of operators; those merged into the one around them are none.
+        host_total: from begin to end.
+    """
 
     def __init__(self, trace: Trace, launch_links: LaunchLinks) -> None:
         self.trace, self.launch_links = trace, launch_links
-
-    @cached_property
-    def is_operator(self) -> Bools:
-        """Which scopes are calls of operators; those merged into the one around them are none."""
-        found: Bools = self._operators & ~self._merged
-        return found
-
-    @cached_property
-    def parent(self) -> Ints:
-        """The operator around each scope, merged ones left out; -1 without one."""
-        parent = self.launch_links.parent.copy()
-        for level in self.launch_links.nest.levels[1:]:
-            others = level[~self._operators[parent[level]]]
-            parent[others] = parent[parent[others]]
-        return parent
-
-    @cached_property
-    def host_total(self) -> Ints:
-        """From begin to end."""
-        duration: Ints = self.trace.duration[self.trace.scopes.row]
-        return duration
+        rows, nest = trace.scopes.row, launch_links.nest
+        self.host_total: Ints = trace.duration[rows]
+        self._operators: Bools = trace.category[rows] == Category.OPERATOR
+        self.parent = nest.parent.copy()
+        for level in nest.levels[1:]:
+            others = level[~self._operators[self.parent[level]]]
+            self.parent[others] = self.parent[self.parent[others]]
+        # Operators that another one called, and those that are all that an operator of the same name calls.
+        self._called: Bools = self._operators & (self.parent >= 0)
+        alone = np.bincount(self.parent[self._called], minlength=len(rows))[self.parent] == 1
+        names = trace.name[rows]
+        inside = (names == names[self.parent]) & (nest.end <= nest.end[self.parent])
+        self._merged: Bools = self._called & alone & inside
+        self.is_operator: Bools = self._operators & ~self._merged
 
     @cached_property
     def host_self(self) -> Ints:
@@ -52,12 +51,11 @@ class Costs:
         above = self.parent[child]
         # What only overlaps the operator around its begin is in it for that long.
         np.subtract.at(own, above, np.minimum(nest.end[child], nest.end[above]) - nest.begin[child])
-        calls = self._outer_calls
+        calls = self._outer_calls()
         around = self.launch_links.around_calls(Category.OPERATOR)[calls]
         known = around >= 0
         np.subtract.at(own, around[known], self.trace.duration[self.trace.calls.row[calls[known]]])
-        own = self._given_on(own, self._merged)
-        least_zero: Ints = np.maximum(own, 0)
+        least_zero: Ints = np.maximum(self._given_on(own, self._merged), 0)
         return least_zero
 
     @cached_property
@@ -71,19 +69,27 @@ class Costs:
         return self._given_on(self.device_self, self._called)
 
     @cached_property
-    def tensor_self(self) -> Ints:
-        """Of kernels with tensor cores among ``device_self``."""
-        return self._launched(self.uses_tensor_cores)
+    def tensor_total(self) -> Ints:
+        """Of kernels with tensor cores among them."""
+        return self._given_on(self._launched(self.uses_tensor_cores), self._called)
 
     @cached_property
-    def tensor_total(self) -> Ints:
-        """Likewise among ``device_total``."""
-        return self._given_on(self.tensor_self, self._called)
+    def eligible(self) -> Bools:
+        """Which operators could use tensor cores, or call one that could."""
+        could = self.trace.named(self.trace.scopes.row, ELIGIBLE.__contains__) & self._operators
+        own = could | (self._launched(self.uses_tensor_cores) > 0)
+        found: Bools = self._given_on(own.astype(np.int64), self._called) > 0
+        return found
 
     @cached_property
     def uses_tensor_cores(self) -> Bools:
-        """For each GPU event, as far as its name tells."""
-        return self.trace.named(self.trace.gpu.row, lambda name: told(name) is True)
+        """For each GPU event, as far as its name says."""
+        return self.trace.named(self.trace.gpu.row, lambda name: uses_tensor_cores(name) is True)
+
+    @cached_property
+    def tells_tensor_cores(self) -> Bools:
+        """For each GPU event whether its name says if it uses tensor cores."""
+        return self.trace.named(self.trace.gpu.row, lambda name: uses_tensor_cores(name) is not None)
 
     @cached_property
     def occupancy(self) -> Floats:
@@ -91,50 +97,13 @@ class Costs:
         return occupancy_of(self.trace)
 
     @cached_property
-    def tells_tensor_cores(self) -> Bools:
-        """For each GPU event whether its name tells if it uses tensor cores."""
-        return self.trace.named(self.trace.gpu.row, lambda name: told(name) is not None)
-
-    @cached_property
-    def eligible(self) -> Bools:
-        """Which operators could use tensor cores, or call one that could."""
-        own = self.trace.named(self.trace.scopes.row, eligible) & self._operators
-        found: Bools = self._given_on((own | (self.tensor_self > 0)).astype(np.int64), self._called) > 0
-        return found
-
-    @cached_property
     def operator(self) -> Ints:
         """For each GPU event the operator that launched it, merged ones counted to the one around; -1 without one."""
         found = self.launch_links.operator.copy()
-        if not len(self._merged):
-            return found
-        while (merged := (found >= 0) & self._merged[found]).any():
+        while len(self._merged) and (merged := (found >= 0) & self._merged[found]).any():
             found[merged] = self.parent[found[merged]]
         return found
 
-    @cached_property
-    def _operators(self) -> Bools:
-        found: Bools = self.trace.category[self.trace.scopes.row] == Category.OPERATOR
-        return found
-
-    @cached_property
-    def _called(self) -> Bools:
-        """Operators that another one called."""
-        found: Bools = self._operators & (self.parent >= 0)
-        return found
-
-    @cached_property
-    def _merged(self) -> Bools:
-        """Operators that are all that an operator of the same name calls."""
-        children = np.bincount(self.parent[self._called], minlength=len(self.parent))
-        rows = self.trace.scopes.row
-        names, end = self.trace.name[rows], self.trace.ends(rows)
-        above = np.maximum(self.parent, 0)
-        alone = children[above] == 1 if len(children) else np.zeros(0, bool)
-        found: Bools = self._called & alone & (names == names[above]) & (end <= end[above])
-        return found
-
-    @cached_property
     def _outer_calls(self) -> Ints:
         """Places of the calls that are not within another one: the runtime calls the driver."""
         rows = self.trace.calls.row

@@ -17,7 +17,6 @@ from inferlens.trace.columns import SECOND, Columns
 from inferlens.trace.modules import module_tree
 
 BOTH, NEW, GONE = "", "new", "gone"
-_Event = tuple[tuple[str, int], float, float]
 _VIEWS: dict[str, tuple[Callable[[Analysis], Columns], tuple[str, ...]]] = {
     "operators": (lambda one: one.operators("shapes"), ("name", "shapes")),
     "kernels": (lambda one: one.kernels(), ("name",)),
@@ -35,7 +34,7 @@ def rows_compared(view: str, before: Analysis, after: Analysis) -> Columns:
     """
     table, keys = _VIEWS[view]
     value = "total" if view == "kernels" else "device_self" if _gpus(before, after) else "host_self"
-    first, second = (_rows(table(one), _steps(one), keys, value) for one in (before, after))
+    first, second = (_rows(table(one), one.tables_of, keys, value) for one in (before, after))
     found = []
     for key in dict.fromkeys([*first, *second]):
         (calls_a, a), (calls_b, b) = first.get(key, (0.0, 0.0)), second.get(key, (0.0, 0.0))
@@ -61,45 +60,45 @@ def execution(before: Analysis, after: Analysis) -> Columns:
     """
     gpu = _gpus(before, after)
     first, second = _sequence(before, gpu), _sequence(after, gpu)
-    places = {key: place for place, (key, _, _) in enumerate(second)}
-    matched = {key for key, _, _ in first}
+    order = list(second)
+    places = {key: place for place, key in enumerate(order)}
     rows: list[tuple[Any, ...]] = []
     reached = 0
 
     def new(until: int) -> list[tuple[Any, ...]]:
-        some = second[reached:until]
-        return [(key[0], None, None, begin, length, None, NEW) for key, begin, length in some if key not in matched]
+        some = [key for key in order[reached:until] if key not in first]
+        return [(key[0], None, None, *second[key], None, NEW) for key in some]
 
-    for key, begin, length in first:
-        place = places.get(key)
-        if place is None:
+    for key, (begin, length) in first.items():
+        if key not in second:
             rows.append((key[0], begin, length, None, None, None, GONE))
             continue
-        rows += new(place)
-        reached = max(reached, place + 1)
-        _, begins, takes = second[place]
+        rows += new(places[key])
+        reached = max(reached, places[key] + 1)
+        begins, takes = second[key]
         rows.append((key[0], begin, length, begins, takes, takes - length, BOTH))
     names = ("name", "begin_before", "before", "begin_after", "after", "change", "state")
     return Columns.named(names, [*rows, *new(len(second))])
 
 
-def _sequence(analysis: Analysis, gpu: bool) -> list[_Event]:
-    """Events of the first step that counts: name and how many there were before of that name, begin, duration."""
+def _sequence(analysis: Analysis, gpu: bool) -> dict[tuple[Any, ...], tuple[float, float]]:
+    """Events of the first step that counts: by name and how many there were before of that name, begin and duration."""
     trace, steps = analysis.trace, analysis.counted
     if not len(steps):
-        return []
+        return {}
     one = Analysis(trace, steps.names[0]) if analysis.step is None else analysis
     if gpu:
         rows = trace.gpu.row[one.gpu_within]
     else:
-        rows = trace.scopes.row[one.costs.is_operator & (one.costs.parent < 0) & one.scopes_within]
+        rows = trace.scopes.row[one.costs.is_operator & (one.costs.parent < 0)]
+        rows = rows[one.within(trace.begin[rows])]
     rows = rows[np.argsort(trace.begin[rows], kind="stable")]
     begins, lengths = (trace.begin[rows] - steps.begin[0]) / SECOND, trace.duration[rows] / SECOND
     keys = _numbered([(name,) for name in trace.names_of(rows)])
-    return list(zip(keys, begins.tolist(), lengths.tolist(), strict=True))
+    return dict(zip(keys, zip(begins.tolist(), lengths.tolist(), strict=True), strict=True))
 
 
-def _numbered(keys: Sequence[tuple[Any, ...]]) -> list[Any]:
+def _numbered(keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
     """Each key with how many there were before that are equal."""
     counts: Counter[tuple[Any, ...]] = Counter()
     found = []
@@ -113,12 +112,8 @@ def _gpus(before: Analysis, after: Analysis) -> bool:
     return len(before.trace.gpu) > 0 and len(after.trace.gpu) > 0
 
 
-def _steps(analysis: Analysis) -> float:
-    """The steps that tables are of: all in the trace, or the one that was chosen."""
-    return float(max(len(analysis.steps), 1)) if analysis.step is None else 1.0
-
-
-def _rows(table: Columns, steps: float, keys: Sequence[str], value: str) -> dict[tuple[Any, ...], tuple[float, float]]:
+def _rows(table: Columns, steps: int, keys: Sequence[str], value: str) -> dict[tuple[Any, ...], tuple[float, float]]:
+    """Calls and seconds of one step, by key."""
     rows = list(table.rows())
     numbered = _numbered([tuple(row[name] for name in keys) for row in rows])
     times = [((row["calls"] or 0) / steps, (row[value] or 0.0) / steps) for row in rows]

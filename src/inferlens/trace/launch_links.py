@@ -6,7 +6,6 @@ that overlap without one being inside the other, too. Everything is linear but f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -26,14 +25,9 @@ class LaunchLinks:
         self.trace = trace
 
     @cached_property
-    def parent(self) -> Ints:
-        """For each scope the place, in ``trace.scopes``, of the innermost scope around its begin; -1 without one."""
-        return self.nest.parent
-
-    @cached_property
     def nest(self) -> Nest:
-        """The scopes, as intervals in each other."""
-        return Nest.of(self.trace, self.trace.scopes.row)
+        """The scopes, as intervals in each other, by their places in ``trace.scopes``."""
+        return Nest(self.trace, self.trace.scopes.row)
 
     @cached_property
     def launch(self) -> Ints:
@@ -63,20 +57,17 @@ class LaunchLinks:
 
         Without a known launch it is the operator whose external id the event names; -1 where there is none.
         """
-        found = np.full(len(self.trace.gpu), NONE, dtype=np.int64)
-        launched = self.launch >= 0
-        found[launched] = self.around_calls(Category.OPERATOR)[self.launch[launched]]
-        return np.where(launched, found, self._by_external)
-
-    @cached_property
-    def _by_external(self) -> Ints:
         scopes, external = self.trace.scopes, self.trace.gpu.external
+        found = np.full(len(external), NONE, dtype=np.int64)
         if not len(scopes):
-            return np.full(len(external), NONE, dtype=np.int64)
+            return found
         ids = np.where(self.trace.category[scopes.row] == Category.OPERATOR, scopes.external, NONE)
         order = np.argsort(ids, kind="stable")
-        place = np.minimum(np.searchsorted(ids[order], external), len(order) - 1)
-        return np.where((ids[order[place]] == external) & (external > 0), order[place], NONE)
+        place = order[np.minimum(np.searchsorted(ids[order], external), len(order) - 1)]
+        found = np.where((ids[place] == external) & (external > 0), place, NONE)
+        launched = self.launch >= 0
+        found[launched] = self.around_calls(Category.OPERATOR)[self.launch[launched]]
+        return found
 
     def around_calls(self, category: Category | None = None) -> Ints:
         """For each of ``trace.calls`` the innermost scope of that category around its begin."""
@@ -94,38 +85,25 @@ class LaunchLinks:
         while place >= 0:
             if self.nest.end[place] > time:  # one that only overlaps may have ended
                 found.append(place)
-            place = int(self.parent[place])
+            place = int(self.nest.parent[place])
         return tuple(reversed(found))
 
 
-@dataclass(frozen=True, eq=False)
 class Nest:
-    """Intervals on threads, sorted by thread, then by begin, outer ones first; and which are in which."""
+    """Some events of a trace as intervals on threads, and which are in which.
 
-    thread: Codes
-    begin: Ints
-    end: Ints
+    Args:
+        trace: whose events they are.
+        rows: theirs, sorted by thread, then by begin, outer ones first.
+    """
 
-    @classmethod
-    def of(cls, trace: Trace, rows: Ints) -> Nest:
-        """Some events of a trace, which are in order already."""
-        return cls(trace.thread[rows], trace.begin[rows], trace.ends(rows))
-
-    @cached_property
-    def _nested(self) -> tuple[Ints, Codes]:
-        return nested(self.thread, self.begin, self.end)
-
-    @property
-    def parent(self) -> Ints:
-        """For each interval the innermost one around its begin; -1 without one."""
-        return self._nested[0]
-
-    @cached_property
-    def levels(self) -> list[Ints]:
-        """The intervals' places by how many are around them, those without any first."""
-        depth = self._nested[1]
+    def __init__(self, trace: Trace, rows: Ints) -> None:
+        self.thread, self.begin, self.end = trace.thread[rows], trace.begin[rows], trace.ends(rows)
+        # For each interval the innermost one around its begin, -1 without one, and how many are around it.
+        self.parent, depth = nested(self.thread, self.begin, self.end)
         order = np.argsort(depth, kind="stable")
-        return np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(depth) else []
+        # The intervals' places by how many are around them, those without any first.
+        self.levels: list[Ints] = np.split(order, np.cumsum(np.bincount(depth))[:-1]) if len(depth) else []
 
     def innermost(self, thread: Codes, time: Ints, wanted: Bools | None = None) -> Ints:
         """For each moment of a thread the innermost interval around it, of those that are wanted; -1 without one."""
@@ -148,13 +126,10 @@ class Nest:
 
 
 def nested(thread: Codes, begin: Ints, end: Ints) -> tuple[Ints, Codes]:
-    """For each of some intervals the innermost one around its begin, on its thread.
+    """For each interval the place of the innermost one around its begin, -1 without one, and how many are around it.
 
     Args:
         thread, begin, end: sorted by thread, then by begin, outer ones first.
-
-    Returns:
-        Its place, -1 without one; and how many are around each other up to there.
     """
     parent, depth = np.empty(len(begin), dtype=np.int64), np.empty(len(begin), dtype=np.int32)
     # The last one and all around it, outermost first: what has ended by a begin has ended for all that come later.

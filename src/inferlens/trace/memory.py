@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from msgspec import Struct
 
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.columns import SECOND, Columns, Groups
@@ -19,98 +18,77 @@ _ASKING = {"aten::empty", "aten::empty_strided", "aten::empty_like", "aten::resi
 _DEVICES = {0: "CPU", 1: "GPU", 6: "HIP", 12: "XPU"}
 
 
-class Peak(Struct, frozen=True, kw_only=True):
-    """The most that a device's allocator had given out; bytes, seconds since the trace's first allocation.
+@dataclass(frozen=True, eq=False)
+class DeviceMemory:
+    """What a device's allocator gave out; bytes, seconds since the trace's first allocation.
 
     Attributes:
+        places: of its events among the trace's allocations.
+        level: given out after each.
         absolute: whether what was there before the trace is in it; else it is what came on top of that.
-        reserved: what the allocator then held of the device; ``None``: not told.
+        top: place of the peak in ``level``.
+        reserved: what the allocator then held of the device; zero or less: not known.
     """
-
-    device: str
-    peak: int
-    time: float
-    absolute: bool
-    reserved: int | None
-    events: int
-
-
-@dataclass(frozen=True, eq=False)
-class _Device:
-    """Events of a device's memory: their places, and bytes given out after each; ``absolute`` as of a peak."""
 
     name: str
     places: Ints
     level: Ints
     absolute: bool
+    top: int
+    time: float
+    reserved: int
 
     @property
-    def top(self) -> int:
-        return int(self.level.argmax())
+    def peak(self) -> int:
+        """The most that was given out."""
+        return int(self.level[self.top])
 
 
-def _devices(analysis: Analysis) -> list[_Device]:
+def devices(analysis: Analysis) -> list[DeviceMemory]:
     """Each device, the host first; of the step that was chosen."""
     memory = analysis.trace.allocations
     within = analysis.within(memory.time)
     found = []
-    for kind, number in sorted(set(zip(memory.device_type.tolist(), memory.device.tolist(), strict=True))):
-        places = np.flatnonzero(within & (memory.device_type == kind) & (memory.device == number))
-        if len(places):
-            name = _DEVICES.get(kind, f"device type {kind}")
-            told = memory.allocated[places]
-            absolute = bool((told != UNKNOWN).all())
-            level = told if absolute else np.cumsum(memory.change[places])
-            found.append(_Device(name if number < 0 or kind == 0 else f"{name} {number}", places, level, absolute))
-    return found
-
-
-def peaks(analysis: Analysis) -> list[Peak]:
-    """The peak of each device."""
-    memory = analysis.trace.allocations
-    found = []
-    for each in _devices(analysis):
-        at = each.places[each.top]
-        reserved = int(memory.reserved[at])
-        found.append(
-            Peak(
-                device=each.name,
-                peak=int(each.level[each.top]),
-                time=float(memory.time[at] - memory.time[0]) / SECOND,
-                absolute=each.absolute,
-                reserved=None if reserved in (UNKNOWN, 0) else reserved,
-                events=len(each.places),
-            )
-        )
+    for kind, number in sorted(set(zip(memory.device_type.tolist(), memory.device_id.tolist(), strict=True))):
+        places = np.flatnonzero(within & (memory.device_type == kind) & (memory.device_id == number))
+        if not len(places):
+            continue
+        name = _DEVICES.get(kind, f"device type {kind}")
+        allocated = memory.allocated[places]
+        absolute = bool((allocated != UNKNOWN).all())
+        level = allocated if absolute else np.cumsum(memory.change[places])
+        top = int(level.argmax())
+        time = float(memory.time[places[top]] - memory.time[0]) / SECOND
+        name = name if number < 0 or kind == 0 else f"{name} {number}"
+        found.append(DeviceMemory(name, places, level, absolute, top, time, int(memory.reserved[places[top]])))
     return found
 
 
 def holders(analysis: Analysis) -> Columns:
     """Who held memory at each device's peak, by operator: bytes, and how many allocations; most first.
 
-    Only what was allocated in the trace has an operator, that which needed it. Without addresses it is what an operator
-    took in all until then less what it gave back.
+    Only what was allocated in the trace has an operator, that which needed it. Old traces have no addresses: of them it
+    is what an operator took in all until then less what it gave back.
     """
-    rows = [row for device in _devices(analysis) for row in _holders(analysis, device)]
+    rows = [row for device in devices(analysis) for row in _holders(analysis, device)]
     return Columns.named(("device", "operator", "held", "allocations"), rows)
 
 
-def _holders(analysis: Analysis, device: _Device) -> list[tuple[Any, ...]]:
+def _holders(analysis: Analysis, device: DeviceMemory) -> list[tuple[Any, ...]]:
     trace, memory = analysis.trace, analysis.trace.allocations
-    alive = places = device.places[: device.top + 1]
-    if (memory.address[places] != UNKNOWN).all():
-        alive = _alive(memory.address[places].tolist(), memory.change[places].tolist(), places)
+    alive = device.places[: device.top + 1]
+    if (memory.address[alive] != UNKNOWN).all():
+        alive = _alive(analysis, alive)
     around = _asking(analysis, alive)
     named = np.where(around >= 0, trace.name[trace.scopes.row[around]] if len(trace.scopes) else UNKNOWN, UNKNOWN)
     groups = Groups.by(named)
-    held = groups.sum(memory.change[alive])
-    given = groups.sum(memory.change[alive] > 0)
-    order = np.argsort(-held, kind="stable")
+    held, given = groups.sum(memory.change[alive]), groups.sum(memory.change[alive] > 0)
     names = [trace.strings[code] if code >= 0 else NO_OPERATOR for code in named[groups.first].tolist()]
+    order = np.argsort(-held, kind="stable").tolist()
     rows: list[tuple[Any, ...]] = [
-        (device.name, names[place], int(held[place]), int(given[place])) for place in order.tolist() if held[place] > 0
+        (device.name, names[place], int(held[place]), int(given[place])) for place in order if held[place] > 0
     ]
-    before = int(device.level[device.top]) - int(held.sum()) if device.absolute else 0
+    before = device.peak - int(held.sum()) if device.absolute else 0
     return [*rows, (device.name, BEFORE, before, None)] if before > 0 else rows
 
 
@@ -118,21 +96,22 @@ def _asking(analysis: Analysis, places: Ints) -> Ints:
     """For each allocation the operator that it was for: not the one that only asks for memory; -1 without one."""
     trace, memory = analysis.trace, analysis.trace.allocations
     around = analysis.launch_links.innermost(memory.thread[places], memory.time[places], Category.OPERATOR)
-    if not len(trace.scopes):
-        return around
     asks = trace.named(trace.scopes.row, _ASKING.__contains__)
-    while True:
+    while len(asks):
         above = analysis.costs.parent[around]
         climbs = (around >= 0) & (above >= 0) & asks[around]
         if not climbs.any():
-            return around
+            break
         around = np.where(climbs, above, around)
+    return around
 
 
-def _alive(addresses: list[int], changes: list[int], places: Ints) -> Ints:
-    """The places of allocations that were not given back by the end."""
+def _alive(analysis: Analysis, places: Ints) -> Ints:
+    """Those of some events that allocated what was not given back until the last of them."""
+    memory = analysis.trace.allocations
     alive: dict[int, int] = {}
-    for place, address, change in zip(places.tolist(), addresses, changes, strict=True):
+    events = zip(places.tolist(), memory.address[places].tolist(), memory.change[places].tolist(), strict=True)
+    for place, address, change in events:
         if change > 0:
             alive[address] = place
         else:
@@ -147,10 +126,10 @@ def curves(analysis: Analysis, points: int | None = None) -> Columns:
         analysis: of the trace.
         points: of each device, no more than so many of the slices where there are more than twice as many in all.
     """
-    memory, devices = analysis.trace.allocations, _devices(analysis)
-    some = SLICES if points is None or len(devices) * SLICES <= 2 * points else min(points, SLICES)
+    memory, every = analysis.trace.allocations, devices(analysis)
+    some = SLICES if points is None or len(every) * SLICES <= 2 * points else min(points, SLICES)
     rows: list[tuple[Any, ...]] = []
-    for each in devices:
+    for each in every:
         times = memory.time[each.places]
         edges = np.linspace(times[0], times[-1], SLICES + 1)
         slices = np.clip(np.searchsorted(edges, times, "right") - 1, 0, SLICES - 1)

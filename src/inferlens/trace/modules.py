@@ -7,7 +7,6 @@ was launched while the module was the innermost one; what autograd launches from
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,25 +19,9 @@ from inferlens.trace.trace import Category, Ints
 
 _MODULE = "nn.Module: "
 _NOT_MODULES = (
-    PREFIX,
-    "inferlens step ",
-    "inferlens run",
-    "enumerate(DataLoader)",
-    "enumerate(DataPipe)",
-    "Optimizer.",
-)
+    PREFIX, "inferlens step ", "inferlens run", "enumerate(DataLoader)", "enumerate(DataPipe)", "Optimizer.",
+)  # fmt: skip
 NO_MODULE = "(no module)"
-
-
-@dataclass(frozen=True, eq=False)
-class _Calls:
-    """Calls of modules, sorted as a nest is, and for each its path's number; ``names`` and ``above`` are by path."""
-
-    rows: Ints
-    nest: Nest
-    path: Ints
-    names: list[str]
-    above: list[int]
 
 
 def module_tree(analysis: Analysis, *, depth: int | None = None, most_rows: int | None = None) -> Columns:
@@ -54,28 +37,36 @@ def module_tree(analysis: Analysis, *, depth: int | None = None, most_rows: int 
         ``device_self``.
     """
     trace = analysis.trace
-    calls = _calls(analysis)
-    count = len(calls.names)
-    duration = trace.duration[calls.rows]
-    host = np.bincount(calls.path, weights=duration, minlength=count)
-    own = host.copy()
-    inner = calls.nest.parent >= 0
-    np.subtract.at(own, calls.path[calls.nest.parent[inner]], duration[inner])
-    launched = trace.duration[trace.gpu.row] * analysis.gpu_within
-    device = np.bincount(_of_events(analysis, calls), weights=launched, minlength=count + 1)
+    rows = _module_rows(analysis)
+    nest, duration = Nest(trace, rows), trace.duration[rows]
+    numbers: dict[tuple[int, int], int] = {}  # of a module, by the one around it and its name's code
+    modules: list[int] = []  # of each call
+    for parent, name in zip(nest.parent.tolist(), trace.name[rows].tolist(), strict=True):
+        around = modules[parent] if parent >= 0 else -1
+        modules.append(numbers.setdefault((around, name), len(numbers)))
+    of, count = np.array(modules, dtype=np.int64), len(numbers)
+    host = np.bincount(of, weights=duration, minlength=count)
+    own, inner = host.copy(), nest.parent >= 0
+    np.subtract.at(own, of[nest.parent[inner]], duration[inner])
+    device = _launched(analysis, nest, of, count)
     total = device.copy()
-    for path in range(count - 1, -1, -1):
-        if calls.above[path] >= 0:
-            total[calls.above[path]] += total[path]
-    order, levels, paths = _walk(calls)
-    deepest = _depth(levels, depth, most_rows)
-    order = [path for path in order if levels[path] < deepest]
-    times = np.bincount(calls.path, minlength=count)
+    names: list[str] = []
+    paths: list[str] = []
+    walks: list[tuple[int, ...]] = []  # those around it, outermost first, and itself: in their order one goes down
+    for number, (around, name) in enumerate(numbers):
+        names.append(trace.strings[name].removeprefix(_MODULE))
+        paths.append(f"{paths[around]}.{names[-1]}" if around >= 0 else names[-1])
+        walks.append((*walks[around], number) if around >= 0 else (number,))
+        for each in walks[-1][:-1]:
+            total[each] += device[number]
+    deepest = _depth([len(walk) for walk in walks], depth, most_rows)
+    order = [walk[-1] for walk in sorted(walks) if len(walk) <= deepest]
+    calls = np.bincount(of, minlength=count)
     columns: dict[str, list[Any]] = {
         "path": [paths[each] for each in order],
-        "name": [calls.names[each] for each in order],
-        "depth": [levels[each] for each in order],
-        "calls": times[order].tolist(),
+        "name": [names[each] for each in order],
+        "depth": [len(walks[each]) - 1 for each in order],
+        "calls": calls[order].tolist(),
         "host_total": (host[order] / SECOND).tolist(),
         "host_self": (np.maximum(own[order], 0) / SECOND).tolist(),
         "device_total": (total[order] / SECOND).tolist() if len(trace.gpu) else [None] * len(order),
@@ -83,70 +74,37 @@ def module_tree(analysis: Analysis, *, depth: int | None = None, most_rows: int 
     }
     if device[count]:
         left = float(device[count]) / SECOND
-        rest = (NO_MODULE, NO_MODULE, 0, None, None, None, left, left)
-        for column, value in zip(columns.values(), rest, strict=True):
+        for column, value in zip(columns.values(), (NO_MODULE, NO_MODULE, 0, *[None] * 3, left, left), strict=True):
             column.append(value)
     return Columns(columns)
 
 
 def _depth(levels: list[int], depth: int | None, most_rows: int | None) -> int:
     """How many levels to show: at least one."""
-    counts = np.cumsum(np.bincount(levels)) if levels else np.ones(1)
-    if depth is not None or most_rows is None:
-        return len(counts) if depth is None else depth
-    return max(1, int(np.searchsorted(counts, most_rows, "right")))
-
-
-def _calls(analysis: Analysis) -> _Calls:
-    trace = analysis.trace
-    rows = _module_rows(analysis)
-    rows = rows[analysis.within(trace.begin[rows])]
-    rows = rows[np.lexsort((-trace.duration[rows], trace.begin[rows], trace.thread[rows]))]
-    nest = Nest.of(trace, rows)
-    numbers: dict[tuple[int, int], int] = {}
-    path: list[int] = []
-    for parent, name in zip(nest.parent.tolist(), trace.name[rows].tolist(), strict=True):
-        key = (path[parent] if parent >= 0 else -1, name)
-        path.append(numbers.setdefault(key, len(numbers)))
-    names = [trace.strings[name].removeprefix(_MODULE) for _, name in numbers]
-    return _Calls(rows, nest, np.array(path, dtype=np.int64), names, [above for above, _ in numbers])
+    if depth is None and most_rows is not None:
+        return max(1, int(np.searchsorted(np.cumsum(np.bincount(levels)[1:]), most_rows, "right")))
+    return max(levels, default=1) if depth is None else depth
 
 
 def _module_rows(analysis: Analysis) -> Ints:
+    """Calls of modules in the step that was chosen, sorted as a nest is."""
     trace = analysis.trace
-    python = trace.rows(Category.PYTHON)
-    rows = python[trace.named(python, lambda name: name.startswith(_MODULE))]
-    if len(rows):
-        return rows
-    annotations = trace.rows(Category.ANNOTATION)
-    return annotations[~trace.named(annotations, lambda name: name.startswith(_NOT_MODULES))]
+    rows = trace.rows(Category.PYTHON)
+    rows = rows[trace.starting(rows, _MODULE)]
+    if not len(rows):
+        rows = trace.rows(Category.ANNOTATION)
+        rows = rows[~trace.starting(rows, *_NOT_MODULES)]
+    rows = rows[analysis.within(trace.begin[rows])]
+    return rows[np.lexsort((-trace.duration[rows], trace.begin[rows], trace.thread[rows]))]
 
 
-def _of_events(analysis: Analysis, calls: _Calls) -> Ints:
-    """For each GPU event the path of the module around its launch; the number of paths where there is none."""
+def _launched(analysis: Analysis, nest: Nest, of: Ints, count: int) -> Any:
+    """Nanoseconds on GPUs of what each module launched itself; behind the last one, of what none did."""
     trace, launch = analysis.trace, analysis.launch_links.launch
-    found = np.full(len(launch), len(calls.names), dtype=np.int64)
+    found = np.full(len(launch), count, dtype=np.int64)
     known = np.flatnonzero(launch >= 0)
-    if len(known) and len(calls.rows):
+    if len(known) and count:
         rows = trace.calls.row[launch[known]]
-        place = calls.nest.innermost(trace.thread[rows], trace.begin[rows])
-        found[known] = np.where(place >= 0, calls.path[place], len(calls.names))
-    return found
-
-
-def _walk(calls: _Calls) -> tuple[list[int], list[int], list[str]]:
-    """Paths in the order of a walk, those first called first; how deep each is, and its names with dots."""
-    below: dict[int, list[int]] = {}
-    depth: list[int] = []
-    paths: list[str] = []
-    for path, (name, parent) in enumerate(zip(calls.names, calls.above, strict=True)):
-        below.setdefault(parent, []).append(path)
-        depth.append(depth[parent] + 1 if parent >= 0 else 0)
-        paths.append(f"{paths[parent]}.{name}" if parent >= 0 else name)
-    order: list[int] = []
-    waiting = below.get(-1, [])[::-1]
-    while waiting:
-        path = waiting.pop()
-        order.append(path)
-        waiting += below.get(path, [])[::-1]
-    return order, depth, paths
+        place = nest.innermost(trace.thread[rows], trace.begin[rows])
+        found[known] = np.where(place >= 0, of[place], count)
+    return np.bincount(found, weights=trace.duration[trace.gpu.row] * analysis.gpu_within, minlength=count + 1)

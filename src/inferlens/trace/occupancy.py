@@ -1,11 +1,9 @@
 """Occupancy: how many of a multiprocessor's threads a kernel's blocks take, as NVIDIA's calculator computes it.
 
-The *theoretical* occupancy says how many blocks fit into one multiprocessor at a time; what limits it is the number of
-blocks, of warps, registers or shared memory. The *achieved* one is an estimate, for nothing was counted while the
-kernel ran: no more blocks are on a multiprocessor than its even share of the grid. That is Kineto's estimate as well
-("est. achieved occupancy %"), in whole per cents. But Kineto writes 0 for kernels with more than 48 KiB of shared
-memory a block, which is what a block may have without asking for more: it computes as if no block could run. Most
-kernels that use Hopper's tensor cores have more.
+The *theoretical* occupancy says how many blocks fit into one multiprocessor at a time. The *achieved* one is an
+estimate: no more blocks are on a multiprocessor than its even share of the grid. That is Kineto's estimate as well, but
+Kineto writes 0 for kernels with more than 48 KiB of shared memory a block, which most of Hopper's tensor-core kernels
+have.
 
 Source of the formula and of its constants: ``cuda_occupancy.h`` of the CUDA Toolkit 13.0
 (``cudaOccMaxActiveBlocksPerMultiprocessor``), and the CUDA C++ Programming Guide, technical specifications by compute
@@ -20,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from inferlens.trace.reading.forms import DeviceProperties
+from inferlens.trace.forms import DeviceProperties
 from inferlens.trace.trace import Floats, Trace
 
 if TYPE_CHECKING:
@@ -107,26 +105,20 @@ def _rounded(value: int, unit: int) -> int:
 def occupancy_of(trace: Trace) -> Floats:
     """For each GPU event the estimated achieved occupancy in per cent; NaN where it is not known.
 
-    It is the profiler's, or ours where the profiler has none, as far as the trace tells the launch and the GPU.
+    It is the profiler's, or ours where the profiler has none, as far as the launch and the GPU are known.
     """
     gpu = trace.gpu
     lost = np.flatnonzero((gpu.occupancy == 0) & (gpu.shared_memory > _UNASKED))
     if not len(lost):
         return gpu.occupancy
-    launches = np.column_stack(
-        [gpu.device[lost], gpu.registers[lost], gpu.shared_memory[lost], gpu.grid[lost], gpu.block[lost]]
-    )
-    alike, place = np.unique(launches, axis=0, return_inverse=True)
+    columns = (gpu.device, gpu.registers, gpu.shared_memory, gpu.grid, gpu.block)
+    alike, place = np.unique(np.column_stack([column[lost] for column in columns]), axis=0, return_inverse=True)
     devices = {device.id: device for device in trace.about.devices}
-    known = np.array([_computed(devices.get(device), *launch) for device, *launch in alike.tolist()])
+    known = np.full(len(alike), np.nan)
+    for number, (device, registers, shared_memory, *threads) in enumerate(alike.tolist()):
+        if device in devices and registers >= 0:
+            share = achieved(devices[device], threads[:3], threads[3:], registers, shared_memory)
+            known[number] = np.nan if share is None else 100 * share
     found = gpu.occupancy.copy()
     found[lost] = known[place.reshape(-1)]
     return found
-
-
-def _computed(device: DeviceProperties | None, registers: int, shared_memory: int, *threads: int) -> float:
-    """In per cent; ``threads`` are the grid's blocks and then the block's threads, by dimension."""
-    if device is None:
-        return np.nan
-    share = achieved(device, threads[:3], threads[3:], None if registers < 0 else registers, shared_memory)
-    return np.nan if share is None else 100 * share

@@ -1,23 +1,38 @@
-"""The steps of a trace, as torch-tb-profiler delimits them: from the host's annotation to the end of what it launched.
+"""The steps of a trace, what their time went to, and why GPUs were idle in them.
 
-``torch.profiler.profile.step()`` writes ``ProfilerStep#N`` around each. A step lasts until the last GPU event that was
-launched in it has ended, and begins when the one before has. A trace without steps is one step.
+``torch.profiler.profile.step()`` writes ``ProfilerStep#N`` around each. As torch-tb-profiler has it, a step lasts until
+the last GPU event that was launched in it has ended, and begins when the one before has. A trace without steps is one.
+
+Each moment of a step counts once, for what stands first among what went on in it. Names and order are
+torch-tb-profiler's: a kernel goes before a copy, and what the host does counts while no GPU works.
+
+For every gap between the events of a device: up to the end of the call that launched the next event the device waited
+*for the host*, or, where the host was in a call that waits for the device at that moment, for its *synchronising*.
+After that the work was there already, and the gap is what the device takes *between kernels*. What is after the last
+event of a step is the host's.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferlens.errors import InferlensError
+from inferlens.trace.intervals import Intervals
 from inferlens.trace.launch_links import LaunchLinks
-from inferlens.trace.trace import Bools, Category, Ints, Trace
+from inferlens.trace.trace import CALLS, Bools, Category, Ints, Trace
 
 PREFIX = "ProfilerStep#"
-WHOLE = "whole trace"
 # A last step with fewer of the GPU events of the one before was cut off by the profiler's end.
 _CUT_OFF = 0.8
+CAUSES = HOST, SYNCHRONISING, BETWEEN = "waiting for the host", "synchronising", "between kernels"
+PARTS = ("kernel", "copy", "fill", "communication", "runtime", "data loader", "CPU", "other")
+_COMMUNICATION = ("nccl:", "gloo:")
+# Annotations that PyTorch itself makes around work of the host; older traces have them among the operators.
+_OPTIMIZER = ("Optimizer.",)
+_LOADER = ("enumerate(DataLoader)#", "enumerate(DataPipe)#")
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,14 +40,14 @@ class Steps:
     """Steps in the order of time; times in nanoseconds.
 
     Attributes:
-        names: numbers as the trace has them, or :data:`WHOLE`.
+        names: numbers as the trace has them, or ``whole trace``.
         host_begin, host_end: of the annotation.
         begin, end: with what was launched.
         launched: GPU events that were.
         kept: whether it counts in means; what the profiler has cut off does not.
     """
 
-    names: tuple[str, ...]
+    names: NDArray[np.object_]
     host_begin: Ints
     host_end: Ints
     begin: Ints
@@ -44,31 +59,23 @@ class Steps:
         return len(self.names)
 
     def only(self, name: str) -> Steps:
-        """The step of that number alone.
+        """The step of that number alone, which then counts.
 
         Raises:
             InferlensError: if there is none.
         """
-        if name not in self.names:
-            known = ", ".join(self.names[:20])
-            raise InferlensError(f"The trace has no step {name}.", expected=f"one of {known}")
-        return self.taken(np.array([self.names.index(name)]))
-
-    def taken(self, places: Ints) -> Steps:
-        """Some of the steps; they all count."""
-        return Steps(
-            names=tuple(self.names[place] for place in places.tolist()),
-            host_begin=self.host_begin[places],
-            host_end=self.host_end[places],
-            begin=self.begin[places],
-            end=self.end[places],
-            launched=self.launched[places],
-            kept=np.ones(len(places), bool),
-        )
+        places = np.flatnonzero(self.names == name)[:1]
+        if not len(places):
+            raise InferlensError(f"The trace has no step {name}.", expected=f"one of {', '.join(self.names[:20])}")
+        return self._taken(places)
 
     def counted(self) -> Steps:
         """The steps that count in means."""
-        return self.taken(np.flatnonzero(self.kept))
+        return self._taken(np.flatnonzero(self.kept))
+
+    def _taken(self, places: Ints) -> Steps:
+        columns = {each.name: getattr(self, each.name)[places] for each in fields(self)}
+        return Steps(**{**columns, "kept": np.ones(len(places), bool)})
 
 
 def steps_of(trace: Trace, launch_links: LaunchLinks) -> Steps:
@@ -89,46 +96,120 @@ def steps_of(trace: Trace, launch_links: LaunchLinks) -> Steps:
             from_[place] = max(before, begin[place])
             until[place] = max(end[place], ends[inside == place].max(initial=end[place]), from_[place])
             before = until[place]
-    return Steps(names, begin, end, from_, until, launched, _kept(launched))
+    return Steps(np.array(names, dtype=object), begin, end, from_, until, launched, _kept(launched))
 
 
-def _on_the_host(trace: Trace) -> tuple[tuple[str, ...], Ints, Ints]:
+def _on_the_host(trace: Trace) -> tuple[list[str], Ints, Ints]:
     rows = trace.scopes.row[trace.category[trace.scopes.row] == Category.ANNOTATION]
-    rows = rows[trace.named(rows, lambda name: name.startswith(PREFIX))]
+    rows = rows[trace.starting(rows, PREFIX)]
     if len(rows):
         # A trace of several processes has each step several times; those of the first thread are the steps.
         rows = rows[trace.thread[rows] == trace.thread[rows[0]]]
         rows = rows[np.argsort(trace.begin[rows], kind="stable")]
-        names = tuple(name.removeprefix(PREFIX) for name in trace.names_of(rows))
+        names = [name.removeprefix(PREFIX) for name in trace.names_of(rows)]
         return names, trace.begin[rows], trace.ends(rows)
     rows = trace.rows(Category.OPERATOR, Category.ANNOTATION)
     if not len(rows):
         rows = trace.rows(*(each for each in Category if each is not Category.SPAN))
     if not len(rows):
-        return (), np.empty(0, np.int64), np.empty(0, np.int64)
-    return (WHOLE,), trace.begin[rows].min(keepdims=True), trace.ends(rows).max(keepdims=True)
+        return [], np.empty(0, np.int64), np.empty(0, np.int64)
+    return ["whole trace"], trace.begin[rows].min(keepdims=True), trace.ends(rows).max(keepdims=True)
 
 
 def _launched_in(trace: Trace, launch_links: LaunchLinks, begin: Ints, end: Ints) -> Ints:
     """For each GPU event the step in which the call that launched it began and ended; -1 without one."""
     found = np.full(len(trace.gpu), -1, dtype=np.int64)
     known = launch_links.launch >= 0
-    if not len(begin) or not known.any():
-        return found
-    rows = trace.calls.row[launch_links.launch[known]]
-    place = np.searchsorted(begin, trace.begin[rows], "right") - 1
-    fits = (place >= 0) & (trace.ends(rows) <= end[np.maximum(place, 0)])
-    found[known] = np.where(fits, place, -1)
+    if len(begin) and known.any():
+        rows = trace.calls.row[launch_links.launch[known]]
+        place = np.searchsorted(begin, trace.begin[rows], "right") - 1
+        fits = (place >= 0) & (trace.ends(rows) <= end[np.maximum(place, 0)])
+        found[known] = np.where(fits, place, -1)
     return found
 
 
 def _kept(launched: Ints) -> Bools:
     """All but the last steps that launched nothing, and a last one that launched far less than the one before."""
     kept = np.ones(len(launched), bool)
-    if len(launched) < 2 or not launched.any():
-        return kept
-    last = int(np.flatnonzero(launched)[-1])
-    kept[last + 1 :] = False
-    if last > 0 and launched[last - 1] * _CUT_OFF > launched[last]:
-        kept[last] = False
+    if len(launched) >= 2 and launched.any():
+        last = int(np.flatnonzero(launched)[-1])
+        kept[last + 1 :] = False
+        kept[last] = last == 0 or launched[last - 1] * _CUT_OFF <= launched[last]
     return kept
+
+
+def parts_of(trace: Trace, launch_links: LaunchLinks) -> dict[str, Intervals]:
+    """When each of :data:`PARTS` went on, in the whole trace, but ``other``."""
+    communicates = communication(trace, launch_links)
+    kernels = trace.category[trace.gpu.row] == Category.KERNEL
+    scopes = trace.scopes.row
+    operators = trace.category[scopes] == Category.OPERATOR
+    loads, talks = trace.starting(scopes, *_LOADER), trace.starting(scopes, *_COMMUNICATION)
+    rows = {
+        "kernel": trace.gpu.row[kernels & ~communicates],
+        "copy": trace.rows(Category.MEMCPY),
+        "fill": trace.rows(Category.MEMSET),
+        "communication": np.concatenate([trace.gpu.row[communicates], scopes[talks]]),
+        "runtime": trace.rows(*CALLS),
+        "data loader": scopes[loads],
+        "CPU": scopes[(operators | trace.starting(scopes, *_OPTIMIZER)) & ~talks & ~loads],
+    }
+    return {name: Intervals.of(trace, each) for name, each in rows.items()}
+
+
+def shares_of(parts: dict[str, Intervals], steps: Steps) -> dict[str, Ints]:
+    """Nanoseconds of each step that went to each of :data:`PARTS`; they add up to the step."""
+    left = Intervals.union(steps.begin, steps.end)
+    found: dict[str, Ints] = {}
+    for name, part in parts.items():
+        mine = part.both(left)
+        found[name] = mine.covered(steps.begin, steps.end)
+        left = left.without(mine)
+    return {**found, "other": left.covered(steps.begin, steps.end)}
+
+
+def communication(trace: Trace, launch_links: LaunchLinks) -> Bools:
+    """Which GPU events exchange data between GPUs: NCCL's kernels, and kernels that its operators launch."""
+    found = trace.named(trace.gpu.row, lambda name: "nccl" in name.lower())
+    launched = launch_links.operator >= 0
+    found[launched] |= trace.starting(trace.scopes.row[launch_links.operator[launched]], "nccl:")
+    which: Bools = found & (trace.category[trace.gpu.row] == Category.KERNEL)
+    return which
+
+
+def idle_of(trace: Trace, launch_links: LaunchLinks, steps: Steps) -> dict[str, float]:
+    """Nanoseconds of all steps that a GPU was idle, by cause; the mean over the devices that ran anything."""
+    devices = np.unique(trace.gpu.device)
+    sums = dict.fromkeys(CAUSES, 0.0)
+    window = Intervals.union(steps.begin, steps.end)
+    if not len(devices) or not len(window):
+        return sums
+    waits = Intervals.of(trace, synchronising(trace))
+    for device in devices.tolist():
+        host, between = _gaps(trace, launch_links, np.flatnonzero(trace.gpu.device == device), window)
+        synchronised = host.both(waits).total
+        for cause, time in zip(CAUSES, (host.total - synchronised, synchronised, between.total), strict=True):
+            sums[cause] += time / len(devices)
+    return sums
+
+
+def synchronising(trace: Trace) -> Ints:
+    """Rows of calls in which the host waits for the device."""
+    rows = trace.calls.row
+    found: Ints = rows[trace.named(rows, lambda name: "Synchronize" in name)]
+    return found
+
+
+def _gaps(trace: Trace, launch_links: LaunchLinks, here: Ints, window: Intervals) -> tuple[Intervals, Intervals]:
+    """When a device waited to be given work within the window, and when it had work and did not run it."""
+    rows = trace.gpu.row[here]
+    begin, reach = trace.begin[rows], np.maximum.accumulate(trace.ends(rows))
+    launch = launch_links.launch[here]
+    calls = trace.calls.row[np.maximum(launch, 0)] if len(trace.calls) else np.zeros(len(here), np.int64)
+    # What nobody launched, as far as is known, was there from the start.
+    given = np.where(launch >= 0, trace.ends(calls), np.iinfo(np.int64).min)
+    low, high = int(window.begin[0]), int(window.end[-1])
+    start = np.concatenate([[min(low, int(begin[0]))], reach])
+    end = np.concatenate([begin, [max(high, int(reach[-1]))]])
+    until = np.clip(np.concatenate([given, [high]]), start, np.maximum(start, end))
+    return Intervals.union(start, until).both(window), Intervals.union(until, end).both(window)

@@ -27,28 +27,29 @@ def operators(costs: Costs, within: Bools, by: tuple[str, ...] = ()) -> Columns:
         Times in seconds. ``tensor_share`` is that of kernels with tensor cores in the operator's GPU time; ``eligible``
         says whether it could use them. Times on a GPU are NaN where the trace has no GPU events.
     """
-    trace = costs.trace
+    trace, scopes = costs.trace, costs.trace.scopes
     places = np.flatnonzero(costs.is_operator & within)
-    scopes = trace.scopes
-    keys = [trace.name[scopes.row[places]], *(getattr(scopes, key)[places] for key in by)]
-    groups = Groups.by(*keys)
+    groups = Groups.by(trace.name[scopes.row[places]], *(getattr(scopes, key)[places] for key in by))
     first = places[groups.first]
+
+    def seconds(values: Ints) -> NDArray[np.float64]:
+        return groups.sum(values[places]) / SECOND
+
+    known = 1.0 if len(trace.gpu) else np.nan
     device, tensor = groups.sum(costs.device_total[places]), groups.sum(costs.tensor_total[places])
     columns: dict[str, Any] = {"name": trace.names_of(scopes.row[first])}
-    for key in by:
-        columns[key] = [_compact(trace.texts[code]) for code in getattr(scopes, key)[first].tolist()]
+    columns |= {key: [_compact(trace.texts[code]) for code in getattr(scopes, key)[first].tolist()] for key in by}
     columns |= {
         "calls": groups.count,
-        "host_self": groups.sum(costs.host_self[places]) / SECOND,
-        "host_total": groups.sum(costs.host_total[places]) / SECOND,
-        "device_self": _if_gpu(groups.sum(costs.device_self[places]) / SECOND, costs),
-        "device_total": _if_gpu(device / SECOND, costs),
+        "host_self": seconds(costs.host_self),
+        "host_total": seconds(costs.host_total),
+        "device_self": seconds(costs.device_self) * known,
+        "device_total": device / SECOND * known,
         "eligible": groups.sum(costs.eligible[places]) > 0,
         "tensor_share": np.divide(tensor, device, out=np.full(len(device), np.nan), where=device > 0),
     }
-    table = Columns(columns)
-    has_device = float(np.max(device, initial=0.0)) > 0
-    return table.sorted_by("host_self").sorted_by("device_self") if has_device else table.sorted_by("host_self")
+    table = Columns(columns).sorted_by("host_self")
+    return table.sorted_by("device_self") if device.any() else table
 
 
 def _compact(text: str) -> str:
@@ -58,11 +59,6 @@ def _compact(text: str) -> str:
     except msgspec.DecodeError:
         return text
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
-
-
-def _if_gpu(seconds: NDArray[np.float64], costs: Costs) -> NDArray[np.float64]:
-    """Times on a GPU; not known where the trace has none."""
-    return seconds if len(costs.trace.gpu) else np.full(len(seconds), np.nan)
 
 
 def kernels(costs: Costs, within: Bools, *, by_operator: bool = False) -> Columns:
@@ -75,21 +71,23 @@ def kernels(costs: Costs, within: Bools, *, by_operator: bool = False) -> Column
 
     Returns:
         Times in seconds, ``shared_memory`` in bytes, ``occupancy`` from 0 to 1. Blocks per SM and occupancy are means
-        weighted by duration; registers, shared memory, grid and block are those of most calls' time.
+        weighted by duration; registers, shared memory, grid and block are those of the longest call.
     """
     trace, gpu = costs.trace, costs.trace.gpu
     events = np.flatnonzero(within)
     rows = gpu.row[events]
-    launchers = costs.operator[events]
-    # An operator is told apart by its name; without one it is a name of its own.
-    named = trace.name[trace.scopes.row[launchers]] if len(trace.scopes) else np.full(len(events), UNKNOWN)
-    named = np.where(launchers >= 0, named, UNKNOWN)
     keys: list[NDArray[Any]] = [trace.name[rows], trace.category[rows]]
     if by_operator:
+        launchers = costs.operator[events]
+        # An operator is told apart by its name; without one it is a name of its own.
+        names = trace.name[trace.scopes.row[launchers]] if len(trace.scopes) else launchers
+        named = np.where(launchers >= 0, names, UNKNOWN)
         keys += [named, *gpu.grid[events].T, *gpu.block[events].T, gpu.registers[events], gpu.shared_memory[events]]
     groups = Groups.by(*keys)
     duration = trace.duration[rows]
-    longest = _longest(groups, duration)
+    # The longest event of each group stands for it.
+    order = np.lexsort((-duration, groups.of))
+    longest = order[np.searchsorted(groups.of[order], np.arange(len(groups.first)))]
     of = events[longest]
     kinds = {int(category): kind for category, kind in KINDS.items()}
     columns: dict[str, Any] = {"name": trace.names_of(gpu.row[of])}
@@ -117,18 +115,10 @@ def kernels(costs: Costs, within: Bools, *, by_operator: bool = False) -> Column
 
 
 def _tensor_cores(costs: Costs, events: Ints) -> list[bool | None]:
-    """Whether each uses tensor cores, which copies and fills do not; ``None`` where its name does not tell."""
+    """Whether each uses tensor cores, which copies and fills do not; ``None`` where its name does not say."""
     kernel = costs.trace.category[costs.trace.gpu.row[events]] == Category.KERNEL
-    told = ~kernel | costs.tells_tensor_cores[events]
-    used = kernel & costs.uses_tensor_cores[events]
-    return [one if known else None for one, known in zip(used.tolist(), told.tolist(), strict=True)]
-
-
-def _longest(groups: Groups, duration: Ints) -> Ints:
-    """The longest event of each group, which stands for it."""
-    order = np.lexsort((-duration, groups.of))
-    firsts = np.searchsorted(groups.of[order], np.arange(len(groups.first)))
-    return order[firsts].astype(np.int64)
+    used, known = kernel & costs.uses_tensor_cores[events], ~kernel | costs.tells_tensor_cores[events]
+    return [one if tells else None for one, tells in zip(used.tolist(), known.tolist(), strict=True)]
 
 
 def _known(values: Ints) -> list[int | None]:

@@ -1,4 +1,4 @@
-"""Whether a kernel uses tensor cores, and an operator could, as far as names tell.
+"""Whether a kernel uses tensor cores, and an operator could, as far as names say.
 
 The lists are those of torch-tb-profiler 0.4.3 (its ``tensor_core.py``, after PyProf's and PyTorch's autocast lists),
 and what has been written since.
@@ -14,7 +14,7 @@ _PLUGIN_KERNELS = (
     "conv1x1", "conv2d_c1_k1", "direct_group", "xmma_implicit_gemm", "xmma_sparse_conv",
     "xmma_warp_specialized_implicit_gemm", "xmma_gemm", "xmma_sparse_gemm", "c1688",
 )  # fmt: skip
-# Kernels of Hopper and later, of CUTLASS, cuBLASLt and attention, by the instructions that their names tell.
+# Kernels of Hopper and later, of CUTLASS, cuBLASLt and attention, by the instructions in their names.
 _LATER_KERNELS = (
     "tensorop", "wgmma", "gmma", "nvjet", "flash_fwd", "flash_bwd", "fmha_cutlass", "tcgen05", "s16832", "s1684",
     "_imma_", "qmma",
@@ -31,7 +31,8 @@ _DOES_NOT = re.compile(
 )
 # Generated for one model at a time, and named by what was fused: how they compute is not said.
 _SAYS_NOTHING = re.compile(r"^(?:cudnn_generated_|triton_|__myl_|_gemm_mha|generated)")
-_OPERATORS = {
+# Operators that can use tensor cores, given a data type that they take.
+ELIGIBLE = {
     "AddbmmBackward", "AddmmBackward", "AddmmBackward0", "AddmvBackward", "BmmBackward0",
     "ConvolutionBackward0", "CudnnConvolutionBackward", "CudnnConvolutionTransposeBackward", "MmBackward",
     "MmBackward0", "MvBackward", "aten::_convolution", "aten::_efficient_attention_forward",
@@ -51,23 +52,12 @@ _OPERATORS = {
 
 
 @lru_cache(maxsize=1024)  # it is asked more than once of every name, and names are few
-def told(kernel: str) -> bool | None:
-    """Whether a kernel of that name uses tensor cores; ``None`` where the name does not tell."""
-    if _named(kernel):
+def uses_tensor_cores(kernel: str) -> bool | None:
+    """Whether a kernel of that name uses tensor cores; ``None`` where the name does not say."""
+    lower = kernel.lower()
+    listed = any(part in kernel for part in _PLUGIN_KERNELS) or any(part in lower for part in _LATER_KERNELS)
+    if listed and not any(part in kernel for part in _NOT):
         return True
     if _DOES_NOT.search(kernel):
         return False
     return True if _USES.search(kernel) and not _SAYS_NOTHING.search(kernel) else None
-
-
-def _named(kernel: str) -> bool:
-    """Whether a name is of those in the lists."""
-    if any(part in kernel for part in _NOT):
-        return False
-    lower = kernel.lower()
-    return any(part in kernel for part in _PLUGIN_KERNELS) or any(part in lower for part in _LATER_KERNELS)
-
-
-def eligible(operator: str) -> bool:
-    """Whether an operator of that name can use tensor cores, given a data type that they take."""
-    return operator in _OPERATORS

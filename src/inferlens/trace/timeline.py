@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from inferlens.trace.analysis import Analysis
+from inferlens.trace.analysis import Analysis, filling
 from inferlens.trace.columns import SECOND, Columns
-from inferlens.trace.gpu_use import levels
 from inferlens.trace.intervals import Intervals
-from inferlens.trace.shares import PARTS, shares_of
+from inferlens.trace.steps import PARTS, shares_of
 from inferlens.trace.trace import Category, Ints
 
 MOST_SLICES = 100
@@ -25,28 +24,25 @@ def stepping(analysis: Analysis) -> Columns:
     steps = analysis.steps if analysis.step is None else analysis.counted
     length = steps.end - steps.begin
     kernels = analysis.trace.rows(Category.KERNEL)
-    busy = Intervals.of(analysis.trace, kernels)
-    used = busy.covered(steps.begin, steps.end) / np.maximum(length, 1)
+    used = Intervals.of(analysis.trace, kernels).covered(steps.begin, steps.end) / np.maximum(length, 1)
     shares = shares_of(analysis.parts, steps)
-    columns: dict[str, Any] = {
-        "step": list(steps.names),
-        "begin": (steps.begin - steps.begin[:1]) / SECOND,
-        "time": length / SECOND,
-        "utilization": used if len(kernels) else np.full(len(steps), np.nan),
-        "launched": steps.launched,
-    }
-    columns |= {name: shares[name] / SECOND for name in PARTS}
-    columns["note"] = _notes(length, steps.kept)
-    return Columns(columns)
+    return Columns(
+        {
+            "step": list(steps.names),
+            "begin": (steps.begin - steps.begin[:1]) / SECOND,
+            "time": length / SECOND,
+            "utilization": used if len(kernels) else np.full(len(steps), np.nan),
+            "launched": steps.launched,
+            **{name: shares[name] / SECOND for name in PARTS},
+            "note": _notes(length, steps.kept),
+        }
+    )
 
 
 def trend(table: Columns) -> float | None:
     """By how much a step grows on the next, in seconds: the slope of the line through the steps; ``None``: too few."""
-    times = np.asarray(table.columns["time"], dtype=np.float64)
-    times = times[[note != CUT_OFF for note in table.columns["note"]]]
-    if len(times) < LEAST_STEPS:
-        return None
-    return float(np.polyfit(np.arange(len(times)), times, 1)[0])
+    times = [time for time, note in zip(table.columns["time"], table.columns["note"], strict=True) if note != CUT_OFF]
+    return float(np.polyfit(np.arange(len(times)), times, 1)[0]) if len(times) >= LEAST_STEPS else None
 
 
 def _notes(length: Any, kept: Any) -> list[str]:
@@ -66,7 +62,11 @@ def timeline(analysis: Analysis) -> Columns:
     trace, steps = analysis.trace, analysis.counted
     if not len(steps):
         return Columns({name: [] for name in ("begin", "length")})
-    low, high = _span(analysis)
+    if analysis.step is not None:
+        low, high = int(steps.begin[0]), int(steps.end[-1])
+    else:
+        every = trace.rows(*(each for each in Category if each not in (Category.SPAN, Category.OVERHEAD)))
+        low, high = int(trace.begin[every].min()), int(trace.ends(every).max())
     edges = _edges(low, high)
     begin, end = edges[:-1], edges[1:]
     length = np.maximum(end - begin, 1)
@@ -77,18 +77,8 @@ def timeline(analysis: Analysis) -> Columns:
         "runtime": trace.calls.row,
     }
     columns: dict[str, Any] = {"begin": (begin - low) / SECOND, "length": length / SECOND}
-    for name, each in rows.items():
-        columns[name] = Intervals.of(trace, each).covered(begin, end) / length
-    columns["sm_efficiency"] = _efficiency(analysis, edges) / length
-    return Columns(columns)
-
-
-def _span(analysis: Analysis) -> tuple[int, int]:
-    trace = analysis.trace
-    if analysis.step is not None:
-        return int(analysis.counted.begin[0]), int(analysis.counted.end[-1])
-    rows = trace.rows(*(each for each in Category if each not in (Category.SPAN, Category.OVERHEAD)))
-    return int(trace.begin[rows].min()), int(trace.ends(rows).max())
+    columns |= {name: Intervals.of(trace, each).covered(begin, end) / length for name, each in rows.items()}
+    return Columns({**columns, "sm_efficiency": _efficiency(analysis, edges) / length})
 
 
 def _edges(low: int, high: int) -> Ints:
@@ -102,16 +92,12 @@ def _edges(low: int, high: int) -> Ints:
 
 
 def _efficiency(analysis: Analysis, edges: Ints) -> Any:
-    """Nanoseconds of each slice, weighted by the share of multiprocessors at work; NaN where nothing tells it."""
-    trace = analysis.trace
-    told = trace.gpu.blocks_per_sm > 0
-    devices = np.unique(trace.gpu.device[told]).tolist()
-    if not devices:
-        return np.full(len(edges) - 1, np.nan)
-    total = np.zeros(len(edges) - 1)
+    """Nanoseconds of each slice, weighted by the share of multiprocessors at work; NaN where nothing says it."""
+    gpu = analysis.trace.gpu
+    devices = np.unique(gpu.device[gpu.blocks_per_sm > 0]).tolist()
+    total = np.zeros(len(edges) - 1) if devices else np.full(len(edges) - 1, np.nan)
     for device in devices:
-        here = np.flatnonzero(told & (trace.gpu.device == device))
-        moments, level = levels(trace, here, trace.gpu.blocks_per_sm[here])
-        sums = np.concatenate([[0.0], np.cumsum(np.minimum(level[:-1], 1.0) * np.diff(moments))])
+        moments, filled = filling(analysis.trace, np.flatnonzero(gpu.device == device))
+        sums = np.concatenate([[0.0], np.cumsum(filled * np.diff(moments))])
         total += np.diff(np.interp(edges, moments, sums)) / len(devices)
     return total

@@ -10,13 +10,13 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from inferlens.trace.reading.forms import About
+from inferlens.trace.forms import About
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
-# What stands in a column of whole numbers where the event does not tell; in a column of floats it is NaN.
+# What stands in a column of whole numbers where it is not known; in a column of floats it is NaN.
 UNKNOWN = -1
 
 
@@ -53,12 +53,7 @@ _NAMES = {
     "python": Category.PYTHON, "pythonfunction": Category.PYTHON,
 }  # fmt: skip
 # What was in the category of operators before there was one of annotations.
-_ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
-
-
-def is_annotation(name: str) -> bool:
-    """Whether an event among the operators is an annotation by its name."""
-    return name.startswith(_ANNOTATIONS)
+ANNOTATIONS = ("ProfilerStep#", "Optimizer.", "enumerate(DataLoader)")
 
 
 @cache
@@ -71,9 +66,8 @@ def category_of(name: str) -> int:
 class Thread:
     """A row of the trace: of the host a thread of a process, of a GPU a stream (``tid``) of a device (``pid``)."""
 
-    pid: int | str
-    tid: int | str
-    name: str = ""
+    pid: str
+    tid: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,15 +84,12 @@ class GpuEvents(_Rows):
 
     Attributes:
         row: the event's place in the trace.
-        device, stream: numbers.
         correlation: number that the launch shares.
         external: ``External id`` of the operator that launched it.
         grid, block: of shape (events, 3); zeros where it is no kernel.
         registers: of each thread.
         shared_memory: of each block, in bytes.
-        blocks_per_sm: NaN where not told.
         occupancy: estimated, achieved, in per cent.
-        bytes: that a copy or a fill moved.
     """
 
     device: Ints
@@ -111,7 +102,6 @@ class GpuEvents(_Rows):
     shared_memory: Ints
     blocks_per_sm: Floats
     occupancy: Floats
-    bytes: Ints
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,14 +134,14 @@ class Allocations:
         time: in nanoseconds.
         thread: place in the trace's ``threads``.
         device_type: PyTorch's number of it: 0 the host, 1 CUDA.
-        device: its number, -1 of the host.
-        allocated, reserved: the allocator's sums after it; -1 where not told.
+        device_id: -1 of the host.
+        allocated, reserved: the allocator's sums after it; -1 where unknown.
     """
 
     time: Ints
     thread: Codes
     device_type: Ints
-    device: Ints
+    device_id: Ints
     change: Ints
     address: Ints
     allocated: Ints
@@ -211,8 +201,12 @@ class Trace:
 
     def named(self, rows: Ints, holds: Callable[[str], bool]) -> Bools:
         """Which of these events have a name of which that holds; it is asked once of each name."""
-        told = np.zeros(len(self.strings), dtype=bool)
+        fits = np.zeros(len(self.strings), dtype=bool)
         codes = np.unique(self.name[rows])
-        told[codes] = [holds(self.strings[code]) for code in codes.tolist()]
-        found: Bools = told[self.name[rows]]
+        fits[codes] = [holds(self.strings[code]) for code in codes.tolist()]
+        found: Bools = fits[self.name[rows]]
         return found
+
+    def starting(self, rows: Ints, *prefixes: str) -> Bools:
+        """Which of these events have a name that starts with one of these."""
+        return self.named(rows, lambda name: name.startswith(prefixes))

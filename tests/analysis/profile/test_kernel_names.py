@@ -42,7 +42,7 @@ RELU = (
     ],
 )
 def test_tensor_cores(name: str, uses: bool | None) -> None:
-    assert tensor_cores.told(name) is uses
+    assert tensor_cores.uses_tensor_cores(name) is uses
 
 
 @pytest.mark.parametrize(
@@ -96,4 +96,4 @@ def test_hostile_names_take_no_time() -> None:
         "_a" * 50_000,
     ):
         short_name(name)
-        tensor_cores.told(name)
+        tensor_cores.uses_tensor_cores(name)

@@ -145,6 +145,6 @@ def _kernel(each: Sequence[Sequence[TracedEvent]], origin: Origin, gpu: GpuLimit
         shared_memory=event.shared_memory,
         occupancy=occupancy.theoretical(gpu, *shape) if is_kernel else None,
         achieved=event.occupancy if known is None else known,
-        tensor_cores=is_kernel and tensor_cores.told(launched.name),
+        tensor_cores=is_kernel and tensor_cores.uses_tensor_cores(launched.name),
         stream=launched.stream,
     )

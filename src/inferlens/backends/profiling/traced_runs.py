@@ -198,7 +198,7 @@ def traced_runs(trace: Trace) -> list[TracedRun]:
             row = int(trace.scopes.row[scope])
             since, time = (int(trace.begin[row]) - begin) / 1e9, int(trace.duration[row]) / 1e9
             operators[scope] = TracedOperator(trace.name_of(row), since, time)
-            operators.get(int(links.parent[scope]), operators[NONE]).inside.append(operators[scope])
+            operators.get(int(links.nest.parent[scope]), operators[NONE]).inside.append(operators[scope])
         events = []
         for place in places.tolist():
             events.append(_event(trace, place, launchers, begin))

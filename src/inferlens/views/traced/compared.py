@@ -8,8 +8,7 @@ from inferlens.trace.analysis import Analysis
 from inferlens.trace.columns import Columns
 from inferlens.units import ABSENT, microseconds, milliseconds, percent, ratio, significant
 from inferlens.views.table import Column, text
-from inferlens.views.traced.columns import shapes
-from inferlens.views.traced.tables import Selection, TraceTable, short
+from inferlens.views.traced.tables import Selection, TraceTable, shapes, short
 
 VIEWS = ("overview", "operators", "kernels", "modules", "timeline")
 
@@ -48,7 +47,7 @@ _EVENTS = (
 _SHAPES = Column("shapes", "shapes", "", shapes, 4, numeric=False, most=36)
 
 
-def tables_of(before: Analysis, after: Analysis, view: str, selection: Selection) -> list[TraceTable]:
+def compared_tables(before: Analysis, after: Analysis, view: str, selection: Selection) -> list[TraceTable]:
     """The tables of a comparison.
 
     Raises:
@@ -65,8 +64,7 @@ def tables_of(before: Analysis, after: Analysis, view: str, selection: Selection
     columns = (_SHAPES, *_ROWS) if view == "operators" else _ROWS
     label = short if view == "kernels" else "path" if view == "modules" else "name"
     title = f"{view.capitalize()}: what changed most first, per step"
-    said = [_sum(data)]
-    return [TraceTable(view, title, view[:-1], columns, data, label, sentences=said, top=selection.top)]
+    return [TraceTable(view, title, view[:-1], columns, data, label, sentences=[_sum(data)], top=selection.top)]
 
 
 def _overview(before: Analysis, after: Analysis) -> list[TraceTable]:
@@ -74,12 +72,10 @@ def _overview(before: Analysis, after: Analysis) -> list[TraceTable]:
     parts = diff.parts_compared({**first.parts, "step": first.step_time}, {**second.parts, "step": second.step_time})
     said = []
     if first.step_time and second.step_time:
-        told = (milliseconds(first.step_time), milliseconds(second.step_time))
-        speed = ratio(first.step_time / second.step_time)
-        said.append(f"A step took {told[0]} ms before and {told[1]} ms after: {speed} as fast.")
+        times = f"{milliseconds(first.step_time)} ms before and {milliseconds(second.step_time)} ms after"
+        said.append(f"A step took {times}: {ratio(first.step_time / second.step_time)} as fast.")
     for name, one in (("before", first), ("after", second)):
-        for gpu in one.gpus:
-            said.append(f"GPU {gpu.device} {name}: kernels ran in {percent(gpu.utilization)} of the time.")
+        said += [f"GPU {gpu.device} {name}: kernels ran in {percent(gpu.utilization)} of the time." for gpu in one.gpus]
     found = [TraceTable("parts", "What a step's time goes to", "part", _TIMES, parts, sentences=said)]
     if first.gpus or second.gpus:
         idle = diff.parts_compared(first.idle, second.idle)
@@ -89,9 +85,7 @@ def _overview(before: Analysis, after: Analysis) -> list[TraceTable]:
 
 def _sum(table: Columns) -> str:
     """What was gained and lost."""
-    rows = list(table.rows())
-    gained = sum(row["change"] for row in rows if row["change"] < 0)
-    lost = sum(row["change"] for row in rows if row["change"] > 0)
-    new, gone = (sum(row["state"] == state for row in rows) for state in (diff.NEW, diff.GONE))
+    changes, states = table.columns["change"], list(table.columns["state"])
+    gained, lost = (sum(each for each in changes if each * sign > 0) for sign in (-1, 1))
     whole = f"{_signed(gained + lost)} ms a step: {milliseconds(-gained)} ms gained, {milliseconds(lost)} ms lost"
-    return f"In all {whole}; {new:,} rows are new, {gone:,} are gone."
+    return f"In all {whole}; {states.count(diff.NEW):,} rows are new, {states.count(diff.GONE):,} are gone."

@@ -13,13 +13,11 @@ from inferlens.analysis.findings import trace_findings
 from inferlens.errors import InferlensError, check_choice
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.folders import SUFFIXES, rank_of, run_of, runs_in, traces_in
-from inferlens.trace.reading.read import read, read_cached
+from inferlens.trace.reader import read, read_cached
 from inferlens.views.plain import plain
 from inferlens.views.table import FOR_PROGRAMS, FORMATS, Document, Table
-from inferlens.views.traced import compared
-from inferlens.views.traced.tables import BY, TOP, VIEWS, Selection, TraceTable, ranks_table, runs_table, tables_of
-
-SCHEMA = "inferlens.trace/1"
+from inferlens.views.traced.compared import compared_tables
+from inferlens.views.traced.tables import BY, TOP, VIEWS, Selection, TraceTable, tables_of, together
 
 
 @dataclass(frozen=True)
@@ -93,10 +91,9 @@ def of(every: Sequence[Shown], views: Sequence[str], *, notes: bool = False) -> 
             }
             for shown in every
         ]
-        return {"schema": SCHEMA, "view": ",".join(views), "traces": traces}
+        return {"schema": "inferlens.trace/1", "view": ",".join(views), "traces": traces}
 
-    title = f"{','.join(views)} of {every[0].name if every else 'nothing'}"
-    return Document(blocks, data, lambda: _csv(every), title)
+    return Document(blocks, data, lambda: _csv(every), f"{','.join(views)} of {every[0].name}")
 
 
 def _csv(every: Sequence[Shown]) -> tuple[list[str], list[list[Any]]]:
@@ -110,12 +107,9 @@ def _csv(every: Sequence[Shown]) -> tuple[list[str], list[list[Any]]]:
             front |= {"table": table.name} if several_tables else {}
             names.update(dict.fromkeys([*front, *table.data.columns]))
             rows += [{**front, **row} for row in table.rows()]
-    return [*names], [[_truth(row.get(name)) for name in names] for row in rows]
-
-
-def _truth(value: Any) -> Any:
-    """A truth as the CSV of a trace has it, ``True`` or ``False``."""
-    return str(value) if isinstance(value, bool) else value
+    # Truths are True and False in it.
+    cells = ([row.get(name) for name in names] for row in rows)
+    return [*names], [[str(cell) if isinstance(cell, bool) else cell for cell in line] for line in cells]
 
 
 def _shown(analysis: Analysis, path: Path, views: Sequence[str], selection: Selection, format: str) -> Shown:
@@ -127,7 +121,7 @@ def _shown(analysis: Analysis, path: Path, views: Sequence[str], selection: Sele
 def _compared(request: TraceRequest, against: Path, views: Sequence[str], selection: Selection) -> Shown:
     paths = [_only(path) for path in (request.path, against)]
     before, after = (request.analysis(path) for path in paths)
-    tables = [table for view in views for table in compared.tables_of(before, after, view, selection)]
+    tables = [table for view in views for table in compared_tables(before, after, view, selection)]
     notes = [*_notes(paths[0], before), *_notes(paths[1], after)]
     return Shown(f"{_name(request.path)} against {_name(against)}", tables, notes)
 
@@ -138,9 +132,7 @@ def _only(path: Path) -> Path:
     Raises:
         InferlensError: if a folder has none, or several.
     """
-    if not path.is_dir():
-        return path
-    found = traces_in(path)
+    found = traces_in(path) if path.is_dir() else [path]
     if len(found) != 1:
         what = f"There are {len(found)} traces in {path}." if found else f"There is no trace in {path}."
         raise InferlensError(what, expected="one on each side", hint="the path of one of them")
@@ -152,11 +144,11 @@ def _of_folder(request: TraceRequest, views: Sequence[str], selection: Selection
     job = traces_in(request.path)
     named = [(_name(path), path) for path in job] or [(plain(name), path) for name, path in runs_in(request.path)]
     if not named:
-        expected = f"files that end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, in it or in the log folders in it"
+        expected = f"files that end in {', '.join(SUFFIXES)}, in it or in the log folders in it"
         raise InferlensError(f"There is no trace in {request.path}.", expected=expected)
     if not job and len(named) > 1 and format != "json":  # the overview of runs is their table
         views = tuple(view for view in views if view != "overview")
-    every, ranks, runs, problems = [], [], [], []
+    every, rows, problems = [], [], []
     for name, path in named:
         try:
             analysis = request.analysis(path)
@@ -164,18 +156,17 @@ def _of_folder(request: TraceRequest, views: Sequence[str], selection: Selection
         except InferlensError as error:
             problems.append(plain(str(error)))
             continue
-        if job:
-            ranks.append(rank_of(name, analysis))
-        else:
-            runs.append(run_of(name, analysis.overview))
+        rows.append(rank_of(name, analysis) if job else run_of(name, analysis.overview))
     if not every:
         raise InferlensError(f"No trace in {request.path} can be read. {' '.join(problems[:3])}")
-    together = [ranks_table(ranks) if job else runs_table(runs)] if len(every) > 1 else []
-    return [Shown(_name(request.path), together, problems), *every] if together or problems else every
+    tables = [together(rows, ranks=bool(job))] if len(every) > 1 else []
+    return [Shown(_name(request.path), tables, problems), *every] if tables or problems else every
 
 
 def _overview(analysis: Analysis) -> dict[str, Any]:
     """The overview and the advice under our names: those of a GPU's properties are Kineto's where they are read."""
+    made = structs.asdict(analysis.overview)
+    notes = made.pop("notes")
     gpus = [
         {**structs.asdict(gpu), "properties": structs.asdict(gpu.properties) if gpu.properties else None}
         for gpu in analysis.overview.gpus
@@ -183,8 +174,6 @@ def _overview(analysis: Analysis) -> dict[str, Any]:
     advice = [
         {"what": each.hint, "evidence": each.sentence, "at_stake": each.seconds} for each in trace_findings(analysis)
     ]
-    made = structs.asdict(analysis.overview)
-    notes = made.pop("notes")
     return {**made, "gpus": gpus, "advice": advice, "notes": notes}
 
 

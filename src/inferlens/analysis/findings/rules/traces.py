@@ -12,7 +12,7 @@ from inferlens.analysis.findings.evidence import HostWait
 from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.columns import SECOND
-from inferlens.trace.shares import synchronising
+from inferlens.trace.steps import synchronising
 from inferlens.trace.trace import Category
 
 _ELEMENTWISE_NAMES = ("elementwise_kernel", "vectorized_elementwise", "unrolled_elementwise", "CatArrayBatchedCopy")
@@ -31,9 +31,7 @@ class TraceEvidence:
         self.analysis, self.step, self.bound = analysis, overview.step_time, overview.bound
         self.parts, self.idle = overview.parts, overview.idle
         self.kernels = list(analysis.kernels().rows())
-        # Tables are of all of the trace, or of the one step that was chosen.
-        self.tables_of = max(len(analysis.steps), 1) if analysis.step is None else 1
-        self.kernel_time = sum(row["total"] for row in self.kernels if row["kind"] == "kernel") / self.tables_of
+        self.kernel_time = sum(row["total"] for row in self.kernels if row["kind"] == "kernel") / analysis.tables_of
 
     def found(self, template: str, seconds: float, **more: Any) -> Finding:
         """A finding about so many seconds of a step: ``{step}`` in its template."""
@@ -47,7 +45,9 @@ class TraceEvidence:
         idle = self.idle["waiting for the host"] - self.parts["data loader"]
         calls, total = (sum(row[name] for row in self.kernels) for name in ("calls", "total"))
         numbers = {"time": idle, "share": idle / self.step}
-        return HostWait(idle, self.step, round(calls / self.tables_of), total / calls, numbers) if calls else None
+        return (
+            HostWait(idle, self.step, round(calls / self.analysis.tables_of), total / calls, numbers) if calls else None
+        )
 
 
 @rule("data-loader", of="trace", hint="Load data in other processes: num_workers of DataLoader, and pin_memory.")
@@ -128,8 +128,7 @@ def communication(seen: TraceEvidence) -> Iterator[Finding]:
 def allocations(seen: TraceEvidence) -> Iterator[Finding]:
     """Calls of the driver that allocate or free, within steps."""
     trace, steps = seen.analysis.trace, seen.analysis.counted
-    fits = np.array([name.startswith(_ALLOCATES) for name in trace.strings], dtype=bool)
-    rows = trace.calls.row[fits[trace.name[trace.calls.row]]] if len(trace.calls) else trace.calls.row
+    rows = trace.calls.row[trace.starting(trace.calls.row, *_ALLOCATES)]
     inside = np.zeros(len(rows), bool)
     for low, high in zip(steps.host_begin.tolist(), steps.host_end.tolist(), strict=True):
         inside |= (trace.begin[rows] >= low) & (trace.begin[rows] < high)
@@ -142,7 +141,7 @@ def allocations(seen: TraceEvidence) -> Iterator[Finding]:
 def elementwise(seen: TraceEvidence) -> Iterator[Finding]:
     """Kernels that do little but read and write memory."""
     rows = [row for row in seen.kernels if any(part in row["name"] for part in _ELEMENTWISE_NAMES)]
-    time = sum(row["total"] for row in rows) / seen.tables_of
+    time = sum(row["total"] for row in rows) / seen.analysis.tables_of
     if seen.kernel_time and time > thresholds.ELEMENTWISE * seen.kernel_time:
         yield seen.found(
             "{of_kernels:percent} of the kernels' time ({time:duration} of a step) is in elementwise kernels, which do "

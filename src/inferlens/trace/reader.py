@@ -1,9 +1,8 @@
 """From a trace file, or its bytes, to a :class:`Trace`; damage is no error as long as there is a list of events.
 
 What was read of a large trace is kept beside it as Parquet, so that the next look is instant; never a stale one. It
-counts only while the trace's size, inode and times of change are those of when it was read, and a trace that was
-changed in the last two seconds is not kept: clocks of file systems are coarse. A file that cannot be read is as good
-as none. Without polars, or where nothing can be written, there is no cache, and no word about it.
+counts only while the trace's size, inode and times of change are those of when it was read. A file that cannot be read
+is as good as none, and without polars, or where nothing can be written, there is none.
 """
 
 from __future__ import annotations
@@ -18,29 +17,23 @@ from typing import Any
 import msgspec
 
 from inferlens.errors import InferlensError
-from inferlens.trace.reading.builder import TraceBuilder
-from inferlens.trace.reading.events import EventReader
-from inferlens.trace.reading.forms import About, Remarks
-from inferlens.trace.reading.source import blocks
+from inferlens.trace.builder import TraceBuilder
+from inferlens.trace.forms import About, Remarks
+from inferlens.trace.text import EventReader, blocks
 from inferlens.trace.trace import Allocations, Calls, GpuEvents, Scopes, Thread, Trace
 
 SUFFIX = ".inferlens.parquet"
-VERSION = 2
-# Below that, reading takes no longer than polars takes to be imported.
-LEAST_SECONDS = 1.0
-_SETTLED = 2.0
-_PARTS = {"gpu": GpuEvents, "calls": Calls, "scopes": Scopes, "allocations": Allocations}
-_MAIN = ("name", "category", "thread", "begin", "duration")
-_WIDE = ("gpu.grid", "gpu.block")
-# Size, inode and times of change, by which a file is known again.
-_Stamp = tuple[int, int, int, int]
+VERSION = 3
+LEAST_SECONDS = 1.0  # below that, reading takes no longer than polars takes to be imported
+PARTS = {"gpu": GpuEvents, "calls": Calls, "scopes": Scopes, "allocations": Allocations}
+MAIN = ("name", "category", "thread", "begin", "duration")
 
 
 class _Kept(msgspec.Struct, frozen=True):
-    """What is kept beside the columns."""
+    """What is kept beside the columns; ``stamp`` is size, inode and times of change of the trace."""
 
     version: int
-    stamp: _Stamp
+    stamp: tuple[int, ...]
     strings: tuple[str, ...]
     texts: tuple[str, ...]
     threads: tuple[Thread, ...]
@@ -80,40 +73,34 @@ def read_cached(path: Path) -> Trace:
     Raises:
         InferlensError: as :func:`inferlens.trace.read`.
     """
-    stamp = _stamp(path)
-    if stamp is None:
+    if not path.is_file():
         return read(path)
-    file = path.with_name(path.name + SUFFIX)
-    kept = _loaded(file, stamp)
+    stamp, file = _stamp(path), path.with_name(path.name + SUFFIX)
+    kept = _loaded(file, stamp) if file.is_file() else None
     if kept is not None:
         return kept
     begin = time.perf_counter()
     trace = read(path)
-    took = time.perf_counter() - begin
-    if took >= LEAST_SECONDS and time.time() - stamp[-1] / 1e9 > _SETTLED and _stamp(path) == stamp:
-        with suppress(OSError, InferlensError, ImportError):
+    if time.perf_counter() - begin >= LEAST_SECONDS and _stamp(path) == stamp:
+        with suppress(OSError, ImportError):
             _keep(file, stamp, trace)
     return trace
 
 
-def _stamp(path: Path) -> _Stamp | None:
-    """Of a regular file; there is none of a pipe."""
-    try:
-        found = path.stat()
-    except (OSError, ValueError):
-        return None
-    return (found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns) if path.is_file() else None
+def _stamp(path: Path) -> tuple[int, ...]:
+    found = path.stat()
+    return (found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns)
 
 
-def _keep(file: Path, stamp: _Stamp, trace: Trace) -> None:
+def _keep(file: Path, stamp: tuple[int, ...], trace: Trace) -> None:
     """One row with a list for each column."""
     import polars
 
     from inferlens.record.files import write_whole
 
     beside = (tuple(trace.strings), tuple(trace.texts), tuple(trace.threads), trace.about, trace.notes)
-    arrays = {name: getattr(trace, name) for name in _MAIN}
-    arrays |= {f"{part}.{name}": each for part in _PARTS for name, each in vars(getattr(trace, part)).items()}
+    arrays = {name: getattr(trace, name) for name in MAIN}
+    arrays |= {f"{part}.{name}": each for part in PARTS for name, each in vars(getattr(trace, part)).items()}
     columns: dict[str, Any] = {"kept": [msgspec.json.encode(_Kept(VERSION, stamp, *beside))]}
     columns |= {name: polars.Series([polars.Series(array.ravel())]) for name, array in arrays.items()}
     made = io.BytesIO()
@@ -121,9 +108,7 @@ def _keep(file: Path, stamp: _Stamp, trace: Trace) -> None:
     write_whole(file, made.getvalue())
 
 
-def _loaded(file: Path, stamp: _Stamp) -> Trace | None:
-    if not file.is_file():
-        return None
+def _loaded(file: Path, stamp: tuple[int, ...]) -> Trace | None:
     try:
         import polars
 
@@ -132,12 +117,12 @@ def _loaded(file: Path, stamp: _Stamp) -> Trace | None:
         if kept.version != VERSION or kept.stamp != stamp:
             return None
         columns = {name: row[name][0].to_numpy() for name in row.columns[1:]}
-        columns |= {name: columns[name].reshape(-1, 3) for name in _WIDE}
+        columns |= {name: columns[name].reshape(-1, 3) for name in ("gpu.grid", "gpu.block")}
         parts: dict[str, Any] = {
             part: form(**{each.name: columns[f"{part}.{each.name}"] for each in fields(form)})
-            for part, form in _PARTS.items()
+            for part, form in PARTS.items()
         }
-        main = {name: columns[name] for name in _MAIN}
+        main = {name: columns[name] for name in MAIN}
         return Trace(kept.strings, kept.texts, kept.threads, **main, **parts, about=kept.about, notes=kept.notes)
     except Exception:  # whatever a file that is damaged makes the library raise
         return None

@@ -1,4 +1,4 @@
-"""A trace's text, block by block, becomes events, some thousands at a time; and what stands beside them.
+"""The text of a trace, block by block, out of a file, a pipe or bytes, becomes events, some thousands at a time.
 
 The text is cut behind an event, on trust: what is decoded must be whole, and so a cut within an event is found out and
 made elsewhere. The list of events may be the value of ``traceEvents`` or the whole text, and it may lack its end.
@@ -7,24 +7,30 @@ Text that is no JSON is mended where that is safe; of the rest, single events ar
 
 from __future__ import annotations
 
+import gzip
+import io
 import re
+import stat
+import sys
+import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from itertools import islice
-from typing import TypeVar
+from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from inferlens.errors import InferlensError
-from inferlens.trace.reading.forms import PROBLEMS, About, Event, Remarks, decode_events, lenient, mended
+from inferlens.trace.forms import PROBLEMS, About, Event, Remarks, decode_bare, decode_events, mended
 from inferlens.units import byte_count
 
+# Small enough to stay in a processor's cache until it is decoded: 4 MiB take a third longer.
+BLOCK = 2**19
 # What may stand before the events or after them, and what may be one of them.
 MOST_HELD = 32 * 2**20
 MOST_EVENT = 8 * 2**20
-MOST_SKIPPED = 100_000
-_SKIPPED = "could not be read and were skipped"
 _BEGIN = re.compile(rb'"traceEvents"\s*:\s*\[')
 _SEPARATOR = re.compile(rb"\}\s*,\s*(?=\{)")
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
@@ -33,10 +39,70 @@ _MARK = b"\xef\xbb\xbf"
 _TAIL = 2**13
 _TRIES = 4
 _EXPECTED = (
-    "the JSON that torch.profiler's export_chrome_trace writes, or another tool's in Chrome's trace event format"
+    "the JSON that torch.profiler's export_chrome_trace writes, or another tool's in Chrome's trace event format: "
+    ".json, .json.gz or .json.zst"
 )
-_LOOSE = msgspec.json.Decoder(list[dict[str, Raw]])
-Item = TypeVar("Item")
+
+
+def blocks(source: Path | bytes, remarks: Remarks) -> Iterator[bytes]:
+    """The text of ``source``, unpacked, in blocks of :data:`BLOCK` bytes; damage ends it and is remarked on.
+
+    Raises:
+        InferlensError: if it cannot be opened, is a folder or a device, or needs a library that is not there.
+    """
+    with closing(_opened(source)) as file:
+        read = _unpacking(file)
+        whole = True
+        while whole:
+            parts, left = [], BLOCK
+            try:
+                while left and (part := read(left)):
+                    parts.append(part)
+                    left -= len(part)
+            except Exception as error:
+                # The unpackers have errors of their own, by library, and an OSError comes from a disk or a pipe.
+                if not isinstance(error, (OSError, EOFError, zlib.error)) and type(error).__name__ != "ZstdError":
+                    raise
+                remarks.remark(f"The file is damaged ({error}); what comes after that was left out.")
+                whole = False
+            if not parts:
+                return
+            yield b"".join(parts)
+
+
+def _opened(source: Path | bytes) -> io.BufferedReader:
+    if isinstance(source, bytes):
+        return io.BufferedReader(io.BytesIO(source))
+    try:
+        if str(source) == "-":
+            return open(sys.stdin.fileno(), "rb", closefd=False)
+        mode = source.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+            raise InferlensError(f"{source} is no file.", expected=_EXPECTED)
+        return source.open("rb")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InferlensError(f"{source} cannot be read: {reason}.", expected=_EXPECTED) from error
+
+
+def _unpacking(file: io.BufferedReader) -> Callable[[int], bytes]:
+    """What reads the text of a file; never more than is asked for, and what comes before damage is not lost."""
+    start = file.peek(4)[:4]
+    if start.startswith(b"\x1f\x8b"):
+        return gzip.GzipFile(fileobj=file, mode="rb").read1
+    if start != b"\x28\xb5\x2f\xfd":
+        return file.read
+    try:
+        import zstandard
+    except ImportError as error:
+        raise InferlensError(
+            "The trace is packed with zstd, and the library that unpacks it is missing.",
+            hint="pip install 'inferlens[traces]', or unpack it first: zstd -d TRACE",
+        ) from error
+    unpacker = zstandard.ZstdDecompressor(max_window_size=2**27)
+    reader: Any = unpacker.stream_reader(file, read_across_frames=True)
+    read: Callable[[int], bytes] = reader.read1
+    return read
 
 
 class EventReader:
@@ -51,16 +117,13 @@ class EventReader:
     @property
     def about(self) -> About:
         """What stands beside the events."""
-        return lenient(About, self._beside)
+        return About.of(self._beside)
 
     def __iter__(self) -> Iterator[list[Event]]:
         self._start()
         while not self._ended:
             block = next(self._blocks, b"")
             yield self._next(block) if block else self._last()
-            if self._remarks.counts[_SKIPPED] >= MOST_SKIPPED:
-                self._remarks.remark("Too much of it cannot be read; the rest was left out.")
-                return
         self._finish()
 
     def _start(self) -> None:
@@ -104,9 +167,7 @@ class EventReader:
                     return self._salvaged(end + 1)
         if len(self._held) <= MOST_EVENT:
             return []
-        self._remarks.remark(
-            f"An event is larger than {byte_count(MOST_EVENT)}, or its end is missing; the rest was left out."
-        )
+        self._remarks.remark(f"An event is larger than {byte_count(MOST_EVENT)}; the rest was left out.")
         events = self._salvaged(len(self._held))
         self._ended, self._held, self._blocks = True, b"", iter(())
         return events
@@ -137,25 +198,21 @@ class EventReader:
         waiting = [(0, len(starts))] if text else []
         events: list[Event] = []
         rest = None
-        while waiting and rest is None and self._remarks.counts[_SKIPPED] < MOST_SKIPPED:
+        while waiting and rest is None:
             low, high = waiting.pop()
-            part = text[starts[low] : ends[high - 1]]
-            try:
-                found, rest = _decoded(decode_events, part)
-                events += found
-            except PROBLEMS:
-                if high - low > 1:
-                    middle = (low + high) // 2
-                    waiting += [(middle, high), (low, middle)]
+            alone = high - low == 1
+            for decode in (decode_events, decode_bare) if alone else (decode_events,):
+                with suppress(*PROBLEMS):
+                    found, rest = _decoded(decode, text[starts[low] : ends[high - 1]])
+                    events += found
+                    break
+            else:
+                if alone:
+                    self._remarks.count("could not be read and were skipped")
                     continue
-                try:
-                    loose, rest = _decoded(_LOOSE.decode, part)
-                    events += [lenient(Event, each) for each in loose]
-                except PROBLEMS:
-                    self._remarks.count(_SKIPPED)
-            if rest is not None:
-                rest += text[ends[high - 1] :]
-        self._leave(rest, end)
+                middle = (low + high) // 2
+                waiting += [(middle, high), (low, middle)]
+        self._leave(None if rest is None else rest + text[ends[high - 1] :], end)
         return events
 
     def _leave(self, rest: bytes | None, end: int) -> None:
@@ -173,12 +230,11 @@ class EventReader:
         if beside is not None:
             self._beside = {**beside, **self._beside}
         elif rest:
-            size = byte_count(len(rest))
-            self._remarks.remark(f"What follows the events cannot be read ({size} or more); it was left out.")
+            self._remarks.remark("What follows the events cannot be read; it was left out.")
 
 
-def _decoded(decode: Callable[[bytes], list[Item]], text: bytes) -> tuple[list[Item], bytes | None]:
-    """The items of a text of objects with commas between them; and what follows, if the list ends within the text.
+def _decoded(decode: Callable[[bytes], list[Event]], text: bytes) -> tuple[list[Event], bytes | None]:
+    """The events of a text of objects with commas between them; and what follows, if the list ends within the text.
 
     Raises:
         msgspec.DecodeError: or another of :data:`PROBLEMS`, if it is not as it should be.

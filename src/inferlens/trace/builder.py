@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from inferlens.errors import InferlensError
 from inferlens.limits import memory_left
-from inferlens.trace.reading.forms import NO_ARGUMENTS, NOTHING, About, Arguments, Event, Remarks, text_of
+from inferlens.trace.forms import NO_ARGUMENTS, NOTHING, About, Arguments, Event, Remarks
 from inferlens.trace.trace import (
+    ANNOTATIONS,
     CALLS,
     GPU,
     SCOPES,
@@ -30,11 +31,9 @@ from inferlens.trace.trace import (
     Thread,
     Trace,
     category_of,
-    is_annotation,
 )
 
 Part = TypeVar("Part", GpuEvents, Calls, Scopes, Allocations)
-_MEMORY = "[memory]"
 _LARGEST = 2**63 - 1
 # Microseconds that still fit, as nanoseconds and added to each other, into 64 bits.
 _LATEST = 2**62 // 1000
@@ -49,8 +48,7 @@ _PART = np.array([next((n for n, of in enumerate((GPU, CALLS, SCOPES)) if each i
 class _Codes(dict[Any, int]):
     """Numbers whatever is looked up, in the order in which it comes up."""
 
-    def codes(self, keys: Sequence[Any]) -> Codes:
-        """The numbers of many."""
+    def of(self, keys: Sequence[Any]) -> Codes:
         return np.fromiter(map(self.__getitem__, keys), np.int32, len(keys))
 
     def __missing__(self, key: Any) -> int:
@@ -61,9 +59,11 @@ class _Codes(dict[Any, int]):
 class _Threads(_Codes):
     """The same for pairs of process and thread, of which a trace may write the numbers as texts."""
 
+    def __init__(self) -> None:
+        self.texts = _Codes()
+
     def __missing__(self, key: Any) -> int:
-        normal = (_number(key[0]), _number(key[1]))
-        self[key] = number = self.setdefault(normal, len(set(self.values())))
+        self[key] = number = self.texts[str(key[0]), str(key[1])]
         return number
 
 
@@ -72,10 +72,8 @@ class TraceBuilder:
 
     def __init__(self, remarks: Remarks) -> None:
         self._remarks = remarks
-        self._names, self._texts, self._threads = _Codes(), _Codes(), _Threads()
-        self._texts[b""]  # the first: none
+        self._names, self._texts, self._threads = _Codes(), _Codes({b"": 0}), _Threads()
         self._columns: dict[type[Any], list[dict[str, NDArray[Any]]]] = {}
-        self._thread_names: dict[int, str] = {}
         self._count = self._bytes = 0
         self._most: int | None = None
 
@@ -87,23 +85,18 @@ class TraceBuilder:
         """
         self._add([event for event in events if event.ph == "X"])
         others = [event for event in events if event.ph != "X"]
-        memory = [event for event in others if event.name == _MEMORY and event.args and event.ts is not None]
+        memory = [event for event in others if event.name == "[memory]" and event.args and event.ts is not None]
         self._add_memory([event for event in memory if event.args.change is not None])  # type: ignore[union-attr]
-        for event in others:
-            if event.ph == "M" and event.name == "thread_name" and event.args:
-                self._thread_names[self._threads[event.pid, event.tid]] = text_of(event.args.name)
         halves = sum(event.ph in ("B", "E") for event in others)
         self._remarks.count("are a begin or an end alone, not both in one, and were skipped", halves)
 
     def trace(self, about: About) -> Trace:
         """Everything that was added, as a trace."""
-        self._add([])
-        self._add_memory([])
+        self.add([])
         main = self._joined(Trace)
-        annotations = np.array([is_annotation(name) for name in self._names], dtype=bool)
+        annotations = np.array([name.startswith(ANNOTATIONS) for name in self._names], dtype=bool)
         operators = main["category"] == Category.OPERATOR
         main["category"][operators & annotations[main["name"]]] = Category.ANNOTATION
-        threads = {number: pair for pair, number in reversed(self._threads.items())}  # of several, the first
         begin, thread, duration = main["begin"], main["thread"], main["duration"]
         gpu, calls = GpuEvents(**self._joined(GpuEvents)), Calls(**self._joined(Calls))
         scopes, memory = Scopes(**self._joined(Scopes)), Allocations(**self._joined(Allocations))
@@ -111,7 +104,7 @@ class TraceBuilder:
         return Trace(
             strings=tuple(self._names),
             texts=tuple(text.decode(errors="replace") for text in self._texts),
-            threads=tuple(Thread(pid, tid, self._thread_names.get(n, "")) for n, (pid, tid) in sorted(threads.items())),
+            threads=tuple(Thread(*pair) for pair in self._threads.texts),
             **main,
             gpu=_ordered(gpu, np.argsort(begin[gpu.row], kind="stable")),
             calls=_ordered(calls, np.argsort(begin[calls.row], kind="stable")),
@@ -145,16 +138,14 @@ class TraceBuilder:
         lengths[odd] = 0
         self._remarks.count("have no duration, or one below zero; it was taken as zero", int(odd.sum()))
         categories = np.fromiter(map(category_of, [event.cat for event in timed]), np.int8, len(timed))
-        self._keep(
-            Trace,
-            {
-                "name": self._names.codes([event.name for event in timed]),
-                "category": categories,
-                "thread": self._threads_of(timed),
-                "begin": _nanoseconds(begin),
-                "duration": _nanoseconds(lengths),
-            },
-        )
+        columns = {
+            "name": self._names.of([event.name for event in timed]),
+            "category": categories,
+            "thread": self._threads_of(timed),
+            "begin": _nanoseconds(begin),
+            "duration": _nanoseconds(lengths),
+        }
+        self._keep(Trace, columns)
         parts = _PART[categories]
         for part, add in enumerate((self._add_gpu, self._add_calls, self._add_scopes)):
             places = np.flatnonzero(parts == part)
@@ -163,22 +154,21 @@ class TraceBuilder:
         self._count += len(timed)
 
     def _threads_of(self, events: Sequence[Event]) -> Codes:
-        return self._threads.codes([(event.pid, event.tid) for event in events])
+        return self._threads.of([(event.pid, event.tid) for event in events])
 
     def _add_gpu(self, rows: Ints, events: Sequence[Event], args: Sequence[Arguments]) -> None:
-        told = zip(args, events, strict=True)
-        places = [(_else(each.device, event.pid), _else(each.stream, event.tid)) for each, event in told]
+        pairs = list(zip(args, events, strict=True))
         columns = {
             "row": rows,
-            "device": _whole([device for device, _ in places]),
-            "stream": _whole([stream for _, stream in places]),
+            "device": _whole([_number(event.pid) if each.device is None else each.device for each, event in pairs]),
+            "stream": _whole([_number(event.tid) if each.stream is None else each.stream for each, event in pairs]),
             "external": _external(args),
             "grid": _triples([each.grid for each in args]),
             "block": _triples([each.block for each in args]),
             "blocks_per_sm": _floats([each.blocks_per_sm for each in args]),
             "occupancy": _floats([each.occupancy for each in args]),
         }
-        self._keep(GpuEvents, {**columns, **_wholes(args, "correlation", "registers", "shared_memory", "bytes")})
+        self._keep(GpuEvents, columns | _wholes(args, "correlation", "registers", "shared_memory"))
 
     def _add_calls(self, rows: Ints, _: Sequence[Event], args: Sequence[Arguments]) -> None:
         self._keep(Calls, {"row": rows, **_wholes(args, "correlation")})
@@ -188,7 +178,7 @@ class TraceBuilder:
         for name in ("shapes", "stack"):
             raws = map(attrgetter(name), args)
             # The raw text points into its whole block, which must not live on.
-            columns[name] = self._texts.codes([b"" if raw is NOTHING else bytes(raw) for raw in raws])
+            columns[name] = self._texts.of([b"" if raw is NOTHING else bytes(raw) for raw in raws])
         self._keep(Scopes, columns)
 
     def _add_memory(self, events: Sequence[Event]) -> None:
@@ -196,7 +186,6 @@ class TraceBuilder:
         columns = {"time": _nanoseconds(times), "thread": self._threads_of(events)}
         names = ("device_type", "device_id", "change", "address", "allocated", "reserved")
         columns |= _wholes([event.args or NO_ARGUMENTS for event in events], *names)
-        columns["device"] = columns.pop("device_id")
         self._keep(Allocations, columns)
 
 
@@ -204,19 +193,10 @@ def _ordered(part: Part, order: Ints) -> Part:
     return type(part)(**{each.name: getattr(part, each.name)[order] for each in fields(part)})
 
 
-def _number(value: Any) -> int | str:
-    """A process or thread as a number where it is one, also where it is written as a text."""
-    if isinstance(value, float):
-        return int(value)
+def _number(value: Any) -> int | None:
+    """A process or thread as a number, where it is one or is written as one."""
     text = str(value)
-    digits = text.removeprefix("-")
-    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 19 else text
-
-
-def _else(value: Any, other: Any) -> Any:
-    """What an argument tells, or else the process or thread of the event, if that is a number."""
-    number = value if value is not None else _number(other)
-    return None if isinstance(number, str) else number
+    return int(text) if text.isascii() and text.removeprefix("-").isdigit() and len(text) < 19 else None
 
 
 def _timed(events: Sequence[Event]) -> tuple[Sequence[Event], Any]:
@@ -229,7 +209,7 @@ def _timed(events: Sequence[Event]) -> tuple[Sequence[Event], Any]:
 
 
 def _usable(microseconds: NDArray[Any], least: int = -_LATEST + 1) -> Bools:
-    """Which of some times, of which any may be missing, are told and can be reckoned with."""
+    """Which of some times, of which any may be missing, can be reckoned with."""
     if microseconds.dtype == object:
         return np.array([each is not None and least <= each < _LATEST for each in microseconds.tolist()], dtype=bool)
     fits: Bools = (microseconds >= least) & (microseconds < _LATEST)
@@ -252,7 +232,7 @@ def _nanoseconds(microseconds: NDArray[Any]) -> Ints:
 
 
 def _external(args: Sequence[Arguments]) -> Ints:
-    return _whole([each.external if each.external is not None else each.external_before for each in args])
+    return _whole([each.external_before if each.external is None else each.external for each in args])
 
 
 def _wholes(args: Sequence[Arguments], *names: str) -> dict[str, Ints]:
@@ -260,14 +240,15 @@ def _wholes(args: Sequence[Arguments], *names: str) -> dict[str, Ints]:
 
 
 def _whole(values: Sequence[Any]) -> Ints:
+    """Whole numbers; what is missing or fits into no column is :data:`UNKNOWN`."""
     try:
         return np.array(values, dtype=np.int64)
-    except (TypeError, OverflowError):  # most have neither what is not told nor what does not fit
+    except (TypeError, OverflowError):  # most have neither
         known = [UNKNOWN if value is None else value for value in values]
     try:
         return np.array(known, dtype=np.int64)
     except OverflowError:
-        return np.array([min(max(int(value), -_LARGEST), _LARGEST) for value in known], dtype=np.int64)
+        return np.array([int(value) if abs(value) < _LARGEST else UNKNOWN for value in known], dtype=np.int64)
 
 
 def _floats(values: list[Any]) -> Any:

@@ -1,0 +1,177 @@
+"""The JSON forms of a trace, decoded and, where the text is no JSON, mended.
+
+Only the fields that are used are here: decoding makes nothing of the others, such as their writer's environment.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from decimal import Decimal
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+from inferlens.units import plural
+
+NOTHING = Raw(b"")
+PROBLEMS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+Number = int | float | None
+
+
+class Arguments(Struct, gc=False):
+    """Arguments of an event, of every category."""
+
+    external: Number = field(default=None, name="External id")
+    external_before: Number = field(default=None, name="external id")
+    correlation: Number = None
+    device: Number = None
+    stream: Number = None
+    grid: list[int] | None = None
+    block: list[int] | None = None
+    registers: Number = field(default=None, name="registers per thread")
+    shared_memory: Number = field(default=None, name="shared memory")
+    blocks_per_sm: Number = field(default=None, name="blocks per SM")
+    occupancy: Number = field(default=None, name="est. achieved occupancy %")
+    shapes: Raw = field(default=NOTHING, name="Input Dims")
+    stack: Raw = field(default=NOTHING, name="Call stack")
+    device_type: Number = field(default=None, name="Device Type")
+    device_id: Number = field(default=None, name="Device Id")
+    change: Number = field(default=None, name="Bytes")
+    address: Number = field(default=None, name="Addr")
+    allocated: Number = field(default=None, name="Total Allocated")
+    reserved: Number = field(default=None, name="Total Reserved")
+
+
+NO_ARGUMENTS = Arguments()
+
+
+class BareEvent(Struct, gc=False):
+    """One event, whatever its phase, without its arguments."""
+
+    ph: str = ""
+    name: str = ""
+    cat: str = ""
+    pid: int | str | float | None = None
+    tid: int | str | float | None = None
+    ts: int | float | None = None
+    dur: int | float | None = None
+
+
+class Event(BareEvent, gc=False):
+    """One event with its arguments."""
+
+    args: Arguments | None = None
+
+
+class ExactEvent(Event, gc=False):
+    """The same, with times that no float holds to the nanosecond: microseconds since 1970, with decimals."""
+
+    ts: Decimal | None = None  # type: ignore[assignment]
+    dur: Decimal | None = None  # type: ignore[assignment]
+
+
+class DeviceProperties(Struct, frozen=True):
+    """A GPU, as the trace describes it; sizes in bytes, 0 where it does not say."""
+
+    id: int = 0
+    name: str = ""
+    memory: int = field(default=0, name="totalGlobalMem")
+    major: int = field(default=0, name="computeMajor")
+    minor: int = field(default=0, name="computeMinor")
+    multiprocessors: int = field(default=0, name="numSms")
+    threads_per_multiprocessor: int = field(default=0, name="maxThreadsPerMultiprocessor")
+    registers_per_multiprocessor: int = field(default=0, name="regsPerMultiprocessor")
+    shared_memory_per_multiprocessor: int = field(default=0, name="sharedMemPerMultiprocessor")
+    warp: int = field(default=0, name="warpSize")
+
+    @property
+    def compute_capability(self) -> str:
+        """As CUDA writes it, such as ``9.0``."""
+        return f"{self.major}.{self.minor}"
+
+
+class Distributed(Struct, frozen=True):
+    """Which process of a distributed job wrote the trace."""
+
+    rank: int | None = None
+
+
+class About(Struct, frozen=True):
+    """What stands beside the events; ``base`` in nanoseconds."""
+
+    devices: list[DeviceProperties] = field(default_factory=list, name="deviceProperties")
+    distributed: Distributed = field(default=Distributed(), name="distributedInfo")
+    base: int = field(default=0, name="baseTimeNanoseconds")
+
+    @classmethod
+    def of(cls, beside: Mapping[str, Raw]) -> About:
+        """What of it has the form that it should have."""
+        known = {}
+        for each in msgspec.structs.fields(cls):
+            with suppress(*PROBLEMS, KeyError):
+                known[each.name] = msgspec.json.decode(beside[each.encode_name], type=each.type, strict=False)
+        return cls(**known)
+
+
+_EVENTS = msgspec.json.Decoder(list[Event], strict=False)
+_EXACT = msgspec.json.Decoder(list[ExactEvent], strict=False)
+_BARE = msgspec.json.Decoder(list[BareEvent], strict=False)
+_LARGE = 2.0**43
+
+
+def decode_events(text: bytes) -> list[Event]:
+    """Events from a JSON list.
+
+    Raises:
+        msgspec.DecodeError: if it is none, or an event has not the form of one.
+    """
+    events: list[Event] = _EVENTS.decode(text)
+    times = [event.ts or 0 for event in events]
+    if times and (max(times) > _LARGE or min(times) < -_LARGE) and float in set(map(type, times)):
+        return list(_EXACT.decode(text))
+    return events
+
+
+def decode_bare(text: bytes) -> list[Event]:
+    """The same without the arguments, which may have any form."""
+    return [Event(*(getattr(event, name) for name in BareEvent.__struct_fields__)) for event in _BARE.decode(text)]
+
+
+# Between what may stand around a value; a text in which it stands just so is changed too, which is the price of speed.
+_NUMBERS = re.compile(rb"(?<=[:\[,\s])[-+]?(?:NaN|nan|Infinity|infinity|inf|Inf)(?=\s*[,}\]])")
+_ESCAPES = re.compile(rb'(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\')
+_SURROGATES = re.compile(rb"(\\\\|\\u[dD][89abAB]..\\u[dD][c-fC-F]..)|\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_CONTROLS = bytes(32 if byte < 32 else byte for byte in range(256))
+
+
+def mended(text: bytes) -> bytes:
+    """``text`` with numbers that JSON does not know as ``null``, and strings with what they may hold."""
+    text = text.translate(_CONTROLS).decode(errors="replace").encode()
+    text = _NUMBERS.sub(b"null", text)
+    text = _SURROGATES.sub(lambda match: match[1] or b"\\ufffd", text)
+    return _ESCAPES.sub(lambda match: match[1] or b"\\\\", text)
+
+
+class Remarks:
+    """What was not as it should be: single sentences, and counts of events by what happened to them."""
+
+    def __init__(self) -> None:
+        self._sentences: dict[str, None] = {}
+        self._counts: Counter[str] = Counter()
+
+    def remark(self, sentence: str) -> None:
+        """One more sentence, once."""
+        self._sentences[sentence] = None
+
+    def count(self, reason: str, number: int = 1) -> None:
+        """``number`` more events to which ``reason`` happened, such as ``have no time and were skipped``."""
+        self._counts[reason] += number
+
+    def sentences(self) -> tuple[str, ...]:
+        """The sentences, and one for each reason."""
+        counted = (f"{plural(number, 'event')} {reason}." for reason, number in self._counts.items() if number)
+        return (*self._sentences, *counted)
