@@ -7,21 +7,17 @@ import hashlib
 import importlib.util
 import json
 import re
-import subprocess
-import sys
 from xml.etree import ElementTree
 
 import pytest
-from msgspec.structs import replace
 
 from inferlens.analysis.profile.graph import Graph
 from inferlens.analysis.profile.graph_fold import graph_of
-from inferlens.analysis.profile.modules import Path
 from inferlens.errors import InferlensError, MissingLibrary
 from inferlens.record.layer_profile import Tensor
 from inferlens.views import graph as view
 from inferlens.views.graph import render
-from inferlens.views.graph.dot import BANDS, HEAT, heat, ink, named
+from inferlens.views.graph.dot import BANDS, HEAT, heat, ink
 from tests.analysis.profile.graphs import long, reads, residual, source
 from tests.analysis.profile.samples import NASTY
 
@@ -54,25 +50,18 @@ def tooltips(root: ElementTree.Element, kind: str = "node") -> list[str]:
     return [link.get(TITLE, "") for group in groups(root, kind) for link in group.iter(f"{SVG}a")]
 
 
-# What is seen
-
-
-def test_nodes_tell_time_share_modules_and_dimensions() -> None:
+def test_nodes_show_time_share_modules_and_dimensions() -> None:
     root = drawn(graph_of(residual()))
     text = words(root)
     assert [len(groups(root, kind)) for kind in ("node", "edge", "cluster")] == [9, 10, 3]
-    for said in ("1.00 ms · 14.3 %", "= Conv + Add + Relu", "b + relu", "1x64x56x56", "blocks · 5.00 ms · 71.4 %"):
+    for said in ("1.00 ms · 14.3 %", "1x64x56x56", "= Conv + Add + Relu", "b + relu", "blocks · 5.00 ms · 71.4 %"):
         assert said in text
     assert any("module: blocks.0.relu" in tip for tip in tooltips(root))
     assert set(tooltips(root, "edge")) == {
         f"1x64x56x56 float32 {name}" for name in ["x", "stem", "a0", "b0", "moved", "a1", "b1", "y"]
     }
-
-
-def test_what_a_layer_was_fused_from_is_a_frame_in_the_node() -> None:
     text = words(drawn(graph_of(residual(), regions="fused"), fused=True))
-    assert "fused from 3" in text
-    assert "blocks.0.relu" in text.splitlines()
+    assert {"fused from 3", "blocks.0.relu"} <= set(text.splitlines())
 
 
 def test_precisions_differ_in_letters_and_colour() -> None:
@@ -96,33 +85,20 @@ def test_more_time_is_darker_in_grey_too_and_text_stays_readable() -> None:
     assert [ink(colour) == "#FFFFFF" for colour in HEAT] == [False] * 5 + [False, True]
 
 
-def test_convolutions_tell_their_kernel() -> None:
-    weights = Tensor(name="w", shape=(32, 1, 3, 3))
-    layer = reads("x", "a")
-    depthwise = replace(layer, inputs=(layer.inputs[0], weights))
-    assert "Conv 3x3 depthwise" in words(drawn(graph_of(source(depthwise))))
-    added = reads("x other", "a")
-    assert "Conv 56x56" not in words(drawn(graph_of(source(reads("x", "other"), added))))
-
-
 def test_several_graphs_share_a_scale_and_stand_side_by_side() -> None:
     one = graph_of(residual())
     root = drawn(one, graph_of(source(reads("x", "a"), title="other", seconds=(1e-3,), whole=1e-3)))
-    assert {"small", "other", "100 %: share of a run, as fill and as bar"} <= set(words(root).splitlines())
-    first, second = [each for each in root if each.tag == f"{SVG}svg"][1:]
-    assert float(first.get("x", "")) + float(first.get("width", "")) <= float(second.get("x", ""))
+    assert {"small", "other", "up to 100 %: share of a run"} <= set(words(root).splitlines())
+    assert len(groups(root, "node")) == 9 + 3
     with pytest.raises(InferlensError, match="7 graphs"):
         render([one] * 7, "svg", title="x")
 
 
-@pytest.mark.parametrize("made", [source(reads("x b", "a"), reads("a", "b")), long(2_000)])
+@pytest.mark.parametrize("made", [source(reads("x b", "a"), reads("a", "b")), long(2_000)], ids=["cycle", "long"])
 def test_cycles_and_long_chains_are_drawn(made) -> None:
     root = drawn(graph_of(made))
     assert len(groups(root, "edge")) >= 3
     assert len(groups(root, "node")) <= 92
-
-
-# Text is only text
 
 
 @pytest.mark.parametrize("fused", [False, True])
@@ -133,9 +109,7 @@ def test_hostile_names_are_only_text(fused: bool) -> None:
     ]
     inputs = (Tensor(name="t0", shape=(1,)),)
     graph = graph_of(source(*layers, title=HOSTILE[0], about=HOSTILE[2], notes=HOSTILE, inputs=inputs))
-    svg = render([graph], "svg", title=HOSTILE[1], fused=fused)
-    assert isinstance(svg, str)
-    root = ElementTree.fromstring(svg)
+    root = ElementTree.fromstring(render([graph], "svg", title=HOSTILE[1], fused=fused))
     assert not list(root.iter(f"{SVG}script"))
     assert len(groups(root, "node")) == len(HOSTILE) + 2
     assert any('∖N∖"∖' in tip for tip in tooltips(root))
@@ -144,27 +118,12 @@ def test_hostile_names_are_only_text(fused: bool) -> None:
     assert page.count("<script>") == 1
 
 
-def test_what_does_not_fit_is_cut_and_told_in_full() -> None:
+def test_what_does_not_fit_is_cut_and_stands_in_full_in_the_tooltip() -> None:
     name = "encoder." * 30 + "last"
     root = drawn(graph_of(source(reads("x", "a", name=name))))
     assert name not in words(root)
     assert re.search(r"^encoder.+…\S*last$", words(root), re.M)
     assert any(name in tip for tip in tooltips(root))
-
-
-@pytest.mark.parametrize(
-    ("paths", "inside", "text"),
-    [
-        (["layer1.0.conv1", "layer1.0.bn1"], ("layer1", "0"), "conv1 + bn1"),
-        (["layer1.0.conv1", "layer1.0.bn1"], (), "layer1.0.conv1 + bn1"),
-        (["layer1.0"], ("layer1", "0"), ""),
-        (["a.b", "c"], ("a",), "b + c"),
-        (["conv1.conv", "conv1.bn", "conv1"], (), "conv1.conv + bn"),
-        ([], (), ""),
-    ],
-)
-def test_modules_are_named_from_where_they_are(paths: list[str], inside: Path, text: str) -> None:
-    assert named(paths, inside) == text
 
 
 # Formats
@@ -203,11 +162,6 @@ def test_json_has_everything_as_it_is_and_needs_no_library(monkeypatch: pytest.M
     with pytest.raises(MissingLibrary, match="pygraphviz") as raised:
         render([graph], "svg", title="small")
     assert raised.value.hint == "pip install 'inferlens[graphs]'"
-    with pytest.raises(InferlensError, match="cannot be written as 'gif'"):
-        render([graph], "gif", title="x")
-
-
-# Graphviz in its process
 
 
 @pytest.mark.parametrize(
@@ -215,7 +169,6 @@ def test_json_has_everything_as_it_is_and_needs_no_library(monkeypatch: pytest.M
     [
         ("import os; os.abort()", "it ended with -6"),
         ("raise SystemExit('out of ranks')", "out of ranks"),
-        ("print('<svg')", "cannot lay out 9 nodes and 10 edges"),
         ("import threading; threading.Event().wait(30)", "within 0 seconds"),
     ],
 )
@@ -224,12 +177,6 @@ def test_graphviz_may_crash_or_take_for_ever_and_it_is_said(
 ) -> None:
     monkeypatch.setattr(view, "_CHILD", child)
     monkeypatch.setattr(view, "DEADLINE", 0.4)
-    with pytest.raises(InferlensError, match=said) as raised:
+    with pytest.raises(InferlensError, match=f"cannot lay out 9 nodes and 10 edges.*{said}") as raised:
         drawn(graph_of(residual()))
     assert "--depth" in raised.value.hint
-
-
-def test_nothing_heavy_is_imported() -> None:
-    script = "import sys, inferlens.views.graph; print([m for m in ('torch', 'onnx', 'altair') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -28,23 +28,22 @@ def graph(
     Several cases are drawn side by side. An .onnx file has nodes and no times. The HTML file can be moved and enlarged,
     and needs no network.
     """
-    from inferlens.analysis.profile.graph_fold import check_regions, graph_of
+    from inferlens.analysis.profile import graph_fold
     from inferlens.cli import screen
     from inferlens.cli.plot import write
-    from inferlens.views.graph import check_format, render
+    from inferlens.errors import check_choice
+    from inferlens.views.graph import FORMATS, render
 
     format = output.suffix.lower().removeprefix(".")
-    check_format(format)
-    check_regions(regions)
+    check_choice("format of graphs", format, FORMATS)
+    check_choice("kind of regions", regions, graph_fold.REGIONS)
     title, sources, problems = sources_of(paths)
     screen.notes(problems)
-    graphs = [graph_of(source, regions=regions, depth=depth) for source in sources]
+    graphs = [graph_fold.graph_of(source, regions=regions, depth=depth) for source in sources]
     with screen.busy("Drawing"):
         drawn = render(graphs, format, title=title, fused=regions == "fused")
     write(output, drawn)
-    for note in dict.fromkeys(note for one in graphs for note in one.notes):
-        screen.note(note)
-    screen.note(f"Wrote {output}.")
+    screen.notes([*dict.fromkeys(note for one in graphs for note in one.notes), f"Wrote {output}."])
 
 
 def sources_of(paths: Sequence[Path]) -> tuple[str, list[Source], list[str]]:
@@ -59,17 +58,10 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[Source], list[str]]:
     from inferlens.views.plain import plain
     from inferlens.views.profiled.cases import groups
 
-    sources, problems, titles = [], [], []
-    profiles: list[Path] = []
-    for path in paths:
-        source = _file(path)
-        if source is None:
-            profiles.append(path)
-        else:
-            sources.append(source)
-            titles.append(path.name)
+    files = {path: source for path in paths if (source := _file(path))}
+    profiles = [path for path in paths if path not in files]
     loaded = load_profiles(profiles) if profiles else LoadedProfiles()
-    problems += loaded.problems
+    sources, problems, titles = list(files.values()), list(loaded.problems), [path.name for path in files]
     for case in (case for group in groups(loaded, "layer") for case in group):
         found = source_of(case.profile, case.name, case.headline)
         if isinstance(found, str) or not found.layers:
@@ -95,15 +87,12 @@ def _file(path: Path) -> Source | None:
     if not path.is_file():
         return None
     if path.suffix.lower() == ".onnx":
-        told = onnx_layers(path)
-        about = f"ONNX file · {plural(len(told.layers), 'node')} · no times"
-        return Source(title=plain(path.name), about=about, layers=told.layers, inputs=told.inputs, outputs=told.outputs,
-                      notes=told.notes)  # fmt: skip
+        read = onnx_layers(path)
+        about = f"ONNX file · {plural(len(read.layers), 'node')} · no times"
+        return Source(title=plain(path.name), about=about, layers=read.layers, inputs=read.inputs, outputs=read.outputs,
+                      notes=read.notes)  # fmt: skip
     try:
-        with path.open("rb") as file:
-            start = file.read(1 << 16)
-            if not is_engine_information(start):
-                return None
-            return engine_source(start + file.read(), plain(path.name))
+        data = path.read_bytes()
     except OSError as error:
         raise InferlensError(f"{path} cannot be read: {error.strerror}.") from error
+    return engine_source(data, plain(path.name)) if is_engine_information(data) else None

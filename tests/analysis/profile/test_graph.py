@@ -8,7 +8,7 @@ import time
 import pytest
 
 from inferlens.analysis.profile.graph import ORDER_ONLY, TOO_MANY_EDGES, Graph, precision_in, precision_of, source_of
-from inferlens.analysis.profile.graph_engine import ONLY_NAMES, engine_source, is_engine_information, origins_in
+from inferlens.analysis.profile.graph_engine import ONLY_NAMES, engine_source, is_engine_information
 from inferlens.analysis.profile.graph_fold import MOST, READABLE, graph_of, owners_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Layer, Tensor
@@ -19,9 +19,6 @@ from tests.views.samples import case
 
 def arrows(graph: Graph) -> set[tuple[str, str]]:
     return {(graph.nodes[edge.tail].name, graph.nodes[edge.head].name) for edge in graph.edges}
-
-
-# Edges
 
 
 def test_edges_follow_the_names_of_tensors():
@@ -39,34 +36,37 @@ def test_without_names_it_is_a_chain_and_says_so():
     assert not isinstance(made, str)
     graph = graph_of(made, depth=9)
     assert ORDER_ONLY in graph.notes
-    assert [(edge.tail, edge.head) for edge in graph.edges] == [(i, i + 1) for i in range(len(graph.nodes) - 1)]
-    assert not any(edge.known for edge in graph.edges)
+    chain = [(i, i + 1, False) for i in range(len(graph.nodes) - 1)]
+    assert [(edge.tail, edge.head, edge.known) for edge in graph.edges] == chain
+    assert source_of(failed(case("pytorch"), "It broke."), "x") == "It broke."
 
 
-def test_a_layer_that_tells_nothing_follows_the_one_before():
-    layers = (reads("x", "a"), Layer(name="?", kind="Reorder"), reads("a", "b"))
+def test_a_layer_that_names_nothing_follows_the_one_before():
+    graph = graph_of(source(reads("x", "a"), Layer(name="?", kind="Reorder"), reads("a", "b")))
+    assert [(edge.tail, edge.head) for edge in graph.edges if not edge.known] == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("layers", "expected"),
+    [
+        ((reads("x b", "a"), reads("a", "b"), reads("b", "b")), {("a", "b"), ("b", "a")}),
+        (
+            (reads("x", "joined", name="left"), reads("x", "joined", name="right"), reads("joined", "y")),
+            {("left", "y"), ("right", "y")},
+        ),
+    ],
+    ids=["a cycle", "a concatenation in place"],
+)
+def test_tensors_that_are_written_late_or_twice(layers, expected):
     graph = graph_of(source(*layers))
-    (dashed,) = [edge for edge in graph.edges if not edge.known]
-    assert (dashed.tail, dashed.head) == (0, 1)
-    assert any("1 layer say" in note or "1 layer" in note for note in graph.notes)
-
-
-def test_a_cycle_stays_one():
-    graph = graph_of(source(reads("x b", "a"), reads("a", "b"), reads("b", "b")))
-    assert {("a", "b"), ("b", "a")} <= arrows(graph)
+    assert expected <= arrows(graph)
     assert all(edge.tail != edge.head for edge in graph.edges)
-
-
-def test_a_concatenation_in_place_has_several_writers_and_a_tensor_written_twice_is_read_from_before():
-    layers = (reads("x", "joined", name="left"), reads("x", "joined", name="right"), reads("joined", "y"))
-    assert {("left", "y"), ("right", "y")} <= arrows(graph_of(source(*layers)))
 
 
 def test_hostile_names_do_not_multiply_without_end():
     layers = [reads("same", "same", name=f"l{index}") for index in range(3_000)]
     begin = time.perf_counter()
-    graph = graph_of(source(*layers, inputs=()))
-    assert TOO_MANY_EDGES in graph.notes
+    assert TOO_MANY_EDGES in graph_of(source(*layers, inputs=())).notes
     assert time.perf_counter() - begin < 5
 
 
@@ -83,13 +83,11 @@ def test_folding_by_depth_keeps_time_and_outer_tensors():
     graph = graph_of(residual(), depth=1)
     assert [node.name for node in graph.nodes] == ["stem", "blocks", "y", "x", "y"]
     blocks = graph.nodes[1]
-    assert blocks.role == "folded"
-    assert blocks.places == (2, 3, 4, 5, 6)
-    assert blocks.seconds == pytest.approx(5e-3)
-    assert blocks.share == pytest.approx(5 / 7)
+    assert (blocks.role, blocks.places) == ("folded", (2, 3, 4, 5, 6))
+    assert (blocks.seconds, blocks.share) == (pytest.approx(5e-3), pytest.approx(5 / 7))
     assert {tensor.name for tensor in blocks.inputs} == {"stem", "w"}
     assert [tensor.name for tensor in blocks.outputs] == ["b1"]
-    assert "7 layers are drawn as 3 nodes: modules are unfolded 1 of 3 deep, --depth 2 unfolds more." in graph.notes
+    assert "--depth 2 unfolds more" in graph.notes[-1]
     assert [node.name for node in graph_of(residual(), depth=2).nodes[:5]] == [
         "stem", "blocks.0", "moved", "blocks.1", "y",
     ]  # fmt: skip
@@ -106,19 +104,14 @@ def test_a_module_called_twice_is_two_nodes_and_no_cycle():
 
 def test_regions_are_modules_with_more_than_one_node():
     (blocks,) = graph_of(residual()).regions
-    assert (blocks.label, blocks.nodes) == ("blocks", (1, 2, 3, 4, 5))
+    assert (blocks.label, blocks.nodes, blocks.seconds) == ("blocks", (1, 2, 3, 4, 5), pytest.approx(5e-3))
     assert [(inner.label, inner.nodes) for inner in blocks.inner] == [("0", (1, 2)), ("1", (4, 5))]
-    assert blocks.seconds == pytest.approx(5e-3)
-    assert not graph_of(residual(), regions="none").regions
-    with pytest.raises(InferlensError, match="no regions 'modules'"):
-        graph_of(residual(), regions="modules")
-
-
-def test_levels_that_divide_nothing_are_one_region():
     deep = source(reads("x", "a", "model.encoder.layers.0.a"), reads("a", "b", "model.encoder.layers.0.b"))
     (region,) = graph_of(deep).regions
-    assert region.label == "model.encoder.layers.0"
-    assert not region.inner
+    assert (region.label, region.inner) == ("model.encoder.layers.0", ())
+    assert not graph_of(residual(), regions="none").regions
+    with pytest.raises(InferlensError, match="no kind of regions 'modules'"):
+        graph_of(residual(), regions="modules")
 
 
 @pytest.mark.parametrize("depth", [0, 2])
@@ -128,23 +121,16 @@ def test_two_thousand_layers_become_a_graph_that_can_be_read(depth):
     assert time.perf_counter() - begin < 5
     assert len([node for node in graph.nodes if node.places]) <= READABLE
     assert sum(len(node.places) for node in graph.nodes) == 2_000
-    assert any("2,000 layers are drawn as" in note for note in graph.notes)
-    assert len(graph_of(long(2_000, depth), depth=99).nodes) == 2_002
+    assert "2,000 layers are drawn as" in graph.notes[-1]
     whole = graph_of(long(MOST + 500, depth), depth=99)
     assert len([node for node in whole.nodes if node.places]) == MOST
-    assert "those that take least are folded" in whole.notes[-1]
 
 
 def test_what_takes_most_is_not_folded_away():
     times = [1e-5] * 500
     times[250] = 1e-2
-    made = long(500, depth=0)
-    graph = graph_of(source(*made.layers, seconds=tuple(times), whole=sum(times)))
+    graph = graph_of(source(*long(500, depth=0).layers, seconds=tuple(times), whole=sum(times)))
     assert [node.places for node in graph.nodes if node.seconds and node.seconds >= 1e-2] == [(251,)]
-
-
-def test_a_profile_that_failed_says_why():
-    assert source_of(failed(case("pytorch"), "It broke."), "x") == "It broke."
 
 
 # Precision
@@ -168,31 +154,31 @@ def test_a_backend_knows_better_than_the_type_of_a_tensor():
     assert precision_of(Layer(name="?")) == ""
 
 
-# TensorRT's inspector
+# Engines' information
 
 CONVOLUTION = {
     "Name": "node_Conv_292 + node_relu",
     "LayerType": "CaskConvolution",
     "Inputs": [{"Name": "x", "Dimensions": [1, 3, 224, 224], "Format/Datatype": "Row major linear FP32"}],
     "Outputs": [{"Name": "relu", "Dimensions": [1, 64, 112, 112], "Format/Datatype": "Channel major FP16 format"}],
-    "Metadata": "[ONNX Layer: node_Conv_292]\x1f[ONNX Layer: node_relu]",
+    "Metadata": "[ONNX Layer: node_Conv_292]\x1f[ONNX Layer: relu] b]\x1f[ONNX Layer: relu] b]\x1f[Other: c]",
     "Kernel": [7, 7],
 }
 
 
-def test_engine_information_tells_layers_and_what_they_were_fused_from():
+def test_an_engines_layers_and_what_they_were_fused_from():
     pool = {"Name": "pool", "LayerType": "Pool", "Inputs": [{"Name": "relu"}], "Outputs": [{"Name": "y"}]}
     data = json.dumps({"Layers": [CONVOLUTION, pool], "Bindings": ["x", "y"]}).encode()
     assert is_engine_information(data)
-    made = engine_source(data, "engine")
-    graph = graph_of(made)
+    graph = graph_of(engine_source(data, "engine"))
     assert arrows(graph) == {("x", CONVOLUTION["Name"]), (CONVOLUTION["Name"], "pool"), ("pool", "y")}
-    assert graph.nodes[0].operators == ("node_Conv_292", "node_relu")
-    assert graph.nodes[0].precision == "fp16"
-    assert graph.nodes[0].outputs[0] == Tensor(
-        name="relu", shape=(1, 64, 112, 112), dtype="fp16", format="Channel major FP16 format"
+    first = graph.nodes[0]
+    assert (first.operators, first.precision, first.details) == (
+        ("node_Conv_292", "relu] b"), "fp16", {"Kernel": "[7, 7]"},
+    )  # fmt: skip
+    assert first.outputs == (
+        Tensor(name="relu", shape=(1, 64, 112, 112), dtype="fp16", format="Channel major FP16 format"),
     )
-    assert "Kernel" in graph.nodes[0].details
 
 
 def test_an_engine_of_low_verbosity_is_a_chain_and_says_what_is_missing():
@@ -201,22 +187,11 @@ def test_an_engine_of_low_verbosity_is_a_chain_and_says_what_is_missing():
     assert [node.name for node in graph.nodes] == ["conv1", "conv2", "fc"]
 
 
-def test_origins_may_have_any_name():
-    assert origins_in("[ONNX Layer: a] b]\x1f[ONNX Layer: a] b]\x1f[Other: c]") == ("a] b",)
-    assert origins_in("") == ()
-
-
 @pytest.mark.parametrize(
     "data",
-    [b"", b"{", b'{"Layers": {}}', b'{"Layers": []}', b"[1]", b'{"Layers":' + b"[" * 100_000, b"\xff\xfe{"],
-)
+    [b"", b"{", b'{"Layers": {}}', b'{"Layers": []}', b"[1]", b'{"Layers":' + b"[" * 100_000, b"\xff\xfe{",
+     b'{"Layers": [3]}', b'{"Layers": [{"Inputs": 5}]}', b'{"Layers": [{"Outputs": [{"Dimensions": ["a"]}]}]}'],
+)  # fmt: skip
 def test_what_is_no_engine_information_is_refused(data):
-    with pytest.raises(InferlensError, match=r"x (cannot be read|has no layers)"):
+    with pytest.raises(InferlensError, match="x cannot be read"):
         engine_source(data, "x")
-
-
-def test_engine_information_of_another_form_does_no_harm():
-    layers = [None, 3, {"Name": None, "Inputs": 5, "Outputs": [7, {"Dimensions": ["a", 2], "Name": NASTY}]}]
-    made = engine_source(json.dumps({"Layers": layers, "Bindings": {"a": 1}}).encode(), "x")
-    assert len(made.layers) == 1
-    assert made.layers[0].outputs[0].shape == (2,)

@@ -1,8 +1,8 @@
 """The layers of one case as a graph: nodes in the order of execution, edges from one to another where a tensor leads.
 
 Edges come from the names of tensors: a layer that reads a name follows every earlier layer that writes it. What nobody
-writes is an input of the model or, if it is none, a weight, which is no edge. Where layers tell no names at all, the
-only thing known is the order in which they ran; they are then a chain, and the graph says so.
+writes is an input of the model or, if it is none, a weight, which is no edge. Where layers have no names of tensors,
+the only thing known is the order in which they ran; they are then a chain, and the graph says so.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Literal
 
-import numpy as np
 from msgspec import Struct
 
 from inferlens.analysis.profile.layers import runs_of
@@ -21,13 +20,8 @@ from inferlens.record.layer_profile import Layer, Profile, Tensor
 
 SCHEMA = "inferlens.graph/1"
 MOST_EDGES = 20_000
-MOST_WRITERS = 64  # of one tensor: the parts of a concatenation that is done in place
-ORDER_ONLY = (
-    "The layers do not tell the names of their tensors: what is drawn is the order in which they ran, no flow of data."
-)
-ORDER_IN_PART = "{} say nothing of their inputs; a dashed line leads to each from the layer that ran before."
+ORDER_ONLY = "The layers do not name their tensors: drawn is the order in which they ran, no flow of data."
 TOO_MANY_EDGES = f"Only the first {MOST_EDGES:,} edges are drawn."
-INSPECTED = ("Name", "LayerType", "Inputs", "Outputs", "Metadata")  # of an engine's inspector: told elsewhere
 # The first that is found in a text counts. Backends write "channel major FP16 format", or "f16".
 _WORDS = (
     (r"bfloat16|bf16", "bf16"),
@@ -42,9 +36,6 @@ _WORDS = (
     (r"u?int(16|32|64)?|[iu](16|32|64)", "int"),
     (r"bool(ean)?", "bool"),
 )
-_FLOATS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8", "fp4", "int8", "int4")
-
-Role = Literal["layer", "folded", "input", "output"]
 
 
 class Node(Struct, frozen=True, kw_only=True):
@@ -60,11 +51,11 @@ class Node(Struct, frozen=True, kw_only=True):
         seconds: typical time of all its layers; ``None`` if none was timed.
         share: of the whole run.
         precision: that of its outputs, such as ``fp16``; of folded layers, the one that takes most time.
-        details: what else the backend tells of a layer.
+        details: what else the backend says of a layer.
     """
 
     name: str
-    role: Role = "layer"
+    role: Literal["layer", "folded", "input", "output"] = "layer"
     kind: str = ""
     places: tuple[int, ...] = ()
     module: Path | None = None
@@ -125,7 +116,7 @@ class Source(Struct, frozen=True, kw_only=True):
     """Layers and how long they took, whatever they were read from.
 
     Attributes:
-        seconds: of each layer, typical; ``None`` for one that was not timed.
+        seconds: of each layer, typical; ``None`` for one that was not timed; empty where none was.
         whole: of a run; ``None`` if nothing was timed.
         inputs, outputs: tensors of the model; where they are empty, outputs are what no layer reads.
         notes: what is not known.
@@ -146,24 +137,19 @@ def source_of(profile: Profile, title: str, about: str = "") -> Source | str:
     runs = runs_of(profile, "layer")
     if isinstance(runs, str) or profile.layers is None:
         return str(runs)
-    whole = runs.typical(runs.whole)
-    each = runs.layers[:, runs.middle].mean(axis=1) if len(runs.was_timed) else np.zeros(0)
     given = profile.model.inputs or profile.case.inputs
     return Source(
         title=title,
         about=about,
         layers=profile.layers.layers,
-        seconds=tuple(float(time) if timed else None for time, timed in zip(each, runs.was_timed, strict=True)),
-        whole=whole,
+        seconds=tuple(runs.typical(row) if runs.was_timed[at] else None for at, row in enumerate(runs.layers)),
+        whole=runs.typical(runs.whole),
         inputs=tuple(Tensor(name=spec.name, shape=tuple(spec.shape), dtype=spec.dtype) for spec in given),
         notes=tuple(f"{what}: {why}" for what, why in profile.layers.absent.items() if what != "begins"),
     )
 
 
-Ends = tuple[tuple[int, Tensor], ...]
-
-
-def flow_of(source: Source) -> tuple[list[Edge], Ends, list[str]]:
+def flow_of(source: Source) -> tuple[list[Edge], list[tuple[int, Tensor]], list[str]]:
     """Which layer reads what from which, by index; the layers that write what leaves the model; what is not known.
 
     The tail of what the model is given is -1.
@@ -173,17 +159,12 @@ def flow_of(source: Source) -> tuple[list[Edge], Ends, list[str]]:
     edges = edges[:MOST_EDGES]
     if not any(edge.tail >= 0 for edge in edges) and len(source.layers) > 1:
         chain = [Edge(tail=index, head=index + 1, known=False) for index in range(len(source.layers) - 1)]
-        return chain, (), [*notes, ORDER_ONLY]
-    joined = {edge.head for edge in edges}
-    silent = [
-        index for index, layer in enumerate(source.layers)
-        if index and index not in joined and not any(tensor.name for tensor in layer.inputs)
-        and not any(tensor.name for tensor in layer.outputs)
+        return chain, [], [*notes, ORDER_ONLY]
+    edges += [  # what names no tensors follows the layer before
+        Edge(tail=index - 1, head=index, known=False) for index, layer in enumerate(source.layers)
+        if index and not any(tensor.name for tensor in (*layer.inputs, *layer.outputs))
     ]  # fmt: skip
-    edges += [Edge(tail=index - 1, head=index, known=False) for index in silent]
-    if silent:
-        notes.append(ORDER_IN_PART.format("1 layer" if len(silent) == 1 else f"{len(silent)} layers"))
-    return edges, tuple(_ends(source, {edge.tail for edge in edges})), notes
+    return edges, list(_ends(source, {edge.tail for edge in edges})), notes
 
 
 def _by_name(source: Source) -> Iterator[Edge]:
@@ -191,17 +172,14 @@ def _by_name(source: Source) -> Iterator[Edge]:
     given = {tensor.name for tensor in source.inputs}
     writers: dict[str, list[int]] = {}
     for index, layer in enumerate(source.layers):
-        for tensor in layer.outputs:
-            wrote = writers.setdefault(tensor.name, [])
-            if tensor.name and index not in wrote[-1:] and len(wrote) < MOST_WRITERS:
-                wrote.append(index)
+        for name in {tensor.name for tensor in layer.outputs}:
+            writers.setdefault(name, []).append(index)
     for index, layer in enumerate(source.layers):
-        read: set[str] = set()
+        reads: dict[str, Tensor] = {}
         for tensor in layer.inputs:
-            if not tensor.name or tensor.name in read:
-                continue
-            read.add(tensor.name)
-            wrote = writers.get(tensor.name, [-1] if tensor.name in given else [])
+            reads.setdefault(tensor.name, tensor)
+        for name, tensor in reads.items():
+            wrote = writers.get(name, [-1] if name in given else []) if name else []
             earlier = [writer for writer in wrote if writer < index] or wrote
             yield from (Edge(tail=writer, head=index, tensors=(tensor,)) for writer in earlier if writer != index)
 
@@ -222,25 +200,17 @@ def lasting(seconds: Sequence[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-# Precision
-
-
 def precision_of(layer: Layer) -> str:
     """What a layer computes in: what the backend says of it, or else the type of its first output; empty if not known.
 
     A layer that only turns out indices or truth values is ``int`` or ``bool``.
     """
-    told = precision_in(str(layer.details.get("precision", "")))
-    written = [precision_in(f"{tensor.dtype} {tensor.format}") for tensor in (*layer.outputs, *layer.inputs)]
-    if told in _FLOATS:
-        return told
-    return next((word for word in (told, *written) if word), "")
+    written = (f"{tensor.dtype} {tensor.format}" for tensor in (*layer.outputs, *layer.inputs))
+    return next(filter(None, map(precision_in, (str(layer.details.get("precision", "")), *written))), "")
 
 
 def precision_in(text: str) -> str:
     """The precision in a text, such as ``float16`` or ``Row major linear FP16 format``; empty if there is none."""
     words = re.findall(r"[a-z]+\d*", text[:300].lower())
-    for pattern, name in _WORDS:
-        if any(re.fullmatch(pattern, word) for word in words):
-            return name
-    return ""
+    found = (name for pattern, name in _WORDS if any(re.fullmatch(pattern, word) for word in words))
+    return next(found, "")

@@ -1,28 +1,23 @@
 """What an engine's inspector writes, ``trt_engine_info.json``, as layers without times.
 
-The file comes from anywhere: what has another form than expected is left out, and layers that are nothing but names
-(an engine built with less than detailed profiling verbosity) stay, with a sentence on what is missing.
+Layers that are nothing but names (an engine built with less than detailed profiling verbosity) stay, with a sentence on
+what is missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from inferlens.analysis.profile.graph import INSPECTED, Source, precision_in
+from inferlens.analysis.profile.graph import Source, precision_in
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Layer, Tensor
 
-FORM = 'JSON of an engine\'s inspector: {"Layers": [...], "Bindings": [...]}'
-ONLY_NAMES = (
-    "The engine tells only the names of its layers: it was built with less than detailed profiling verbosity "
-    "(ProfilingVerbosity.DETAILED tells their tensors too)."
-)
-ORIGIN = "[ONNX Layer: "
-_DIMENSIONS = 16
-_WORDS = 200
+INSPECTED = ("Name", "LayerType", "Inputs", "Outputs", "Metadata")
+ONLY_NAMES = "The engine keeps only the names of its layers: build it with ProfilingVerbosity.DETAILED."
+_ORIGIN = "[ONNX Layer: "
 
 
 def is_engine_information(data: bytes) -> bool:
@@ -34,58 +29,45 @@ def engine_source(data: bytes, title: str) -> Source:
     """The layers of an engine.
 
     Raises:
-        InferlensError: if the data is no such JSON.
+        InferlensError: if the data is no such JSON, or has no layers.
     """
     try:
-        read = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InferlensError(f"{title} cannot be read: {error}.", expected=FORM) from error
-    told = read.get("Layers") if isinstance(read, dict) else None
-    if not isinstance(told, list) or not told:
-        raise InferlensError(f"{title} has no layers.", expected=FORM)
-    layers = tuple(_layer(each) for each in told if isinstance(each, (dict, str)))
-    detailed = any(layer.inputs or layer.outputs for layer in layers)
-    bindings = read.get("Bindings")
-    names = {name for name in bindings if isinstance(name, str)} if isinstance(bindings, list) else set()
+        read = msgspec.json.decode(data, type=dict[str, Any])
+        layers = tuple(Layer(name=each) if isinstance(each, str) else _layer(each) for each in read["Layers"])
+        bindings = {str(name) for name in read.get("Bindings", ())}
+        if not layers:
+            raise ValueError("it has no layers")
+    except (msgspec.MsgspecError, RecursionError, AttributeError, KeyError, TypeError, ValueError) as error:
+        form = 'JSON of an engine\'s inspector: {"Layers": [...], "Bindings": [...]}'
+        raise InferlensError(f"{title} cannot be read: {error}.", expected=form) from error
     written = {tensor.name for layer in layers for tensor in layer.outputs}
     return Source(
         title=title,
         about="engine · no times",
         layers=layers,
-        inputs=_bound(names - written, (layer.inputs for layer in layers)),
-        outputs=_bound(names & written, (layer.outputs for layer in layers)),
-        notes=() if detailed else (ONLY_NAMES,),
+        inputs=_bound(bindings - written, (layer.inputs for layer in layers)),
+        outputs=_bound(bindings & written, (layer.outputs for layer in layers)),
+        notes=() if any(layer.inputs or layer.outputs for layer in layers) else (ONLY_NAMES,),
     )
 
 
-def origins_in(metadata: str) -> tuple[str, ...]:
-    """Names of the ONNX nodes that a layer came from: ``[ONNX Layer: conv1]\\x1f[ONNX Layer: relu1]``."""
-    parts = [part for part in metadata.split("\x1f") if part.startswith(ORIGIN)]
-    return tuple(dict.fromkeys(part.removeprefix(ORIGIN).removesuffix("]") for part in parts))
-
-
-def _layer(told: dict[str, Any] | str) -> Layer:
-    if isinstance(told, str):
-        return Layer(name=told)
+def _layer(entry: Mapping[str, Any]) -> Layer:
+    # [ONNX Layer: conv1]\x1f[ONNX Layer: relu1]
+    parts = [part for part in entry.get("Metadata", "").split("\x1f") if part.startswith(_ORIGIN)]
     return Layer(
-        name=str(told.get("Name", "")),
-        kind=str(told.get("LayerType", "")),
-        operators=origins_in(str(told.get("Metadata", ""))),
-        inputs=_tensors(told.get("Inputs")),
-        outputs=_tensors(told.get("Outputs")),
-        details={str(key): _short(value) for key, value in told.items() if key not in INSPECTED},
+        name=str(entry.get("Name", "")),
+        kind=str(entry.get("LayerType", "")),
+        operators=tuple(dict.fromkeys(part.removeprefix(_ORIGIN).removesuffix("]") for part in parts)),
+        inputs=tuple(map(_tensor, entry.get("Inputs", ()))),
+        outputs=tuple(map(_tensor, entry.get("Outputs", ()))),
+        details={key: _short(value) for key, value in entry.items() if key not in INSPECTED},
     )
 
 
-def _tensors(told: Any) -> tuple[Tensor, ...]:
-    return tuple(_tensor(each) for each in told if isinstance(each, dict)) if isinstance(told, list) else ()
-
-
-def _tensor(told: dict[str, Any]) -> Tensor:
-    sizes = told.get("Dimensions")
-    numbers = [size for size in sizes[:_DIMENSIONS] if isinstance(size, int)] if isinstance(sizes, list) else []
-    written = str(told.get("Format/Datatype") or told.get("Datatype") or told.get("Format") or "")
-    return Tensor(name=str(told.get("Name", "")), shape=tuple(numbers), dtype=precision_in(written), format=written)
+def _tensor(entry: Mapping[str, Any]) -> Tensor:
+    written = str(entry.get("Format/Datatype") or entry.get("Datatype") or entry.get("Format") or "")
+    shape = tuple(int(size) for size in entry.get("Dimensions", ()))
+    return Tensor(name=str(entry.get("Name", "")), shape=shape, dtype=precision_in(written), format=written)
 
 
 def _bound(names: set[str], tensors: Iterable[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
@@ -96,4 +78,4 @@ def _bound(names: set[str], tensors: Iterable[tuple[Tensor, ...]]) -> tuple[Tens
 def _short(value: Any) -> str:
     if isinstance(value, dict):  # weights: {"Type": "Half", "Count": 9408}
         value = ", ".join(f"{key} {each}" for key, each in list(value.items())[:8])
-    return str(value)[:_WORDS]
+    return str(value)[:200]

@@ -1,9 +1,8 @@
 """A graph that people can look at: layers folded into modules, and modules as regions around what is left.
 
-Only layers that follow each other in the
-order of execution are folded into one node. That order is one in which every layer comes after those that it reads
-from, so no fold makes a cycle of a graph that had none; a module that is called twice is two nodes. A layer of no known
-module counts to the deepest module that contains both of its neighbours.
+Only layers that follow each other in the order of execution are folded into one node. That order is one in which every
+layer comes after those that it reads from, so no fold makes a cycle of a graph that had none; a module that is called
+twice is two nodes. A layer of no known module counts to the deepest module that contains both of its neighbours.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from inferlens.analysis.profile.graph import (
-    INSPECTED,
     Edge,
     Graph,
     Node,
@@ -27,16 +25,17 @@ from inferlens.analysis.profile.graph import (
     lasting,
     precision_of,
 )
+from inferlens.analysis.profile.graph_engine import INSPECTED
 from inferlens.analysis.profile.modules import Path, ancestor, path_of
-from inferlens.errors import InferlensError, suggestion
+from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Layer, Tensor
-from inferlens.units import listing, plural
+from inferlens.units import plural
 
 REGIONS = ("module", "fused", "none")
 READABLE = 90  # nodes that are drawn where no depth is asked for
 MOST = 2_000  # nodes that are drawn at all
 
-Groups = list[range]
+Owners = Sequence[Path | None]  # the module of each layer
 
 
 def graph_of(source: Source, *, regions: str = "module", depth: int | None = None) -> Graph:
@@ -51,46 +50,31 @@ def graph_of(source: Source, *, regions: str = "module", depth: int | None = Non
     Raises:
         InferlensError: for other regions.
     """
-    check_regions(regions)
+    check_choice("kind of regions", regions, REGIONS)
     owners = owners_of(source.layers)
     deepest = max((len(owner) for owner in owners if owner), default=0)
-    shown, groups, thinned = _groups(source, owners, deepest, depth)
-    edges, ends, told = flow_of(source)
+    shown, groups = _groups(source, owners, deepest, depth)
+    edges, ends, notes = flow_of(source)
     nodes = [_node(source, owners, group, shown) for group in groups]
     place = {index: number for number, group in enumerate(groups) for index in group}
-    nodes, drawn = _with_ends(source, nodes, _between(edges, place), ends, place)
-    notes = (*source.notes, *told, *_folded(len(source.layers), len(groups), shown, deepest, thinned))
-    found = _regions([_region_path(owners, group, shown) for group in groups], nodes) if regions == "module" else ()
+    if len(groups) < len(source.layers):
+        more = f": modules are unfolded {shown} of {deepest} deep, --depth {shown + 1} unfolds more"
+        folded = f"{plural(len(source.layers), 'layer')} are drawn as {plural(len(groups), 'node')}"
+        notes.append(f"{folded}{more if shown <= deepest else ''}.")
+    paths = [_region_path(owners, group, shown) for group in groups]
+    found = _regions(paths, nodes) if regions == "module" else ()
+    edges = _with_ends(source, nodes, _between(edges, place), [(place[index], tensor) for index, tensor in ends])
     return Graph(
-        title=source.title,
-        about=source.about,
-        nodes=tuple(nodes),
-        edges=tuple(drawn),
-        regions=tuple(found),
-        whole=source.whole,
-        layers=len(source.layers),
-        depth=shown,
-        deepest=deepest,
-        notes=notes,
-    )
-
-
-def check_regions(regions: str) -> None:
-    """Refuses regions that there are not.
-
-    Raises:
-        InferlensError: if there are none of that name.
-    """
-    if regions not in REGIONS:
-        hint = suggestion(regions, REGIONS) or "--regions module"
-        raise InferlensError(f"There are no regions '{regions}'.", expected=listing(REGIONS), hint=hint)
+        title=source.title, about=source.about, nodes=tuple(nodes), edges=tuple(edges), regions=found,
+        whole=source.whole, layers=len(source.layers), depth=shown, deepest=deepest, notes=(*source.notes, *notes),
+    )  # fmt: skip
 
 
 def owners_of(layers: Sequence[Layer]) -> list[Path | None]:
     """The deepest module that contains all that a layer came from; for layers of no known module, its neighbours'."""
     known = [ancestor([path_of(path) for path in layer.modules]) if layer.modules else None for layer in layers]
 
-    def last(paths: Sequence[Path | None]) -> list[Path | None]:
+    def last(paths: Owners) -> list[Path | None]:
         found: list[Path | None] = []
         for path in paths:
             found.append(path if path is not None or not found else found[-1])
@@ -103,33 +87,29 @@ def owners_of(layers: Sequence[Layer]) -> list[Path | None]:
     ]
 
 
-def _groups(source: Source, owners: Sequence[Path | None], deepest: int, depth: int | None) -> tuple[int, Groups, bool]:
-    """How deep modules are unfolded, the layers of each node, and whether that alone would have been too many nodes."""
+def _groups(source: Source, owners: Owners, deepest: int, depth: int | None) -> tuple[int, list[range]]:
+    """How deep modules are unfolded, and the layers of each node."""
     shown = deepest + 1 if depth is None else min(max(depth, 1), deepest + 1)
     most = READABLE if depth is None else MOST
     groups = _runs(owners, shown)
     while depth is None and len(groups) > most and shown > 1:
         shown -= 1
         groups = _runs(owners, shown)
-    return (shown, groups, False) if len(groups) <= most else (shown, _thinned(source, groups, most), True)
+    return shown, groups if len(groups) <= most else _thinned(source, groups, most)
 
 
-def _runs(owners: Sequence[Path | None], depth: int) -> Groups:
+def _runs(owners: Owners, depth: int) -> list[range]:
     """Layers in a row of the same module at ``depth`` as one group, every other layer as one of its own."""
     keys = [owner[:depth] if owner and len(owner) >= depth else index for index, owner in enumerate(owners)]
-    groups, begin = [], 0
-    for _, members in groupby(keys):
-        end = begin + len(list(members))
-        groups.append(range(begin, end))
-        begin = end
-    return groups
+    runs = [list(members) for _, members in groupby(range(len(keys)), lambda index: keys[index])]
+    return [range(members[0], members[-1] + 1) for members in runs]
 
 
-def _thinned(source: Source, groups: Groups, most: int) -> Groups:
+def _thinned(source: Source, groups: list[range], most: int) -> list[range]:
     """``most`` groups, made by joining, again and again, the two neighbours that take least together."""
-    times = [lasting([source.seconds[index] for index in group]) or 0.0 if source.seconds else 0.0 for group in groups]
+    seconds = source.seconds or (None,) * len(source.layers)
     # Of equal times, and where there are none, the number of layers counts.
-    cost = np.array([time + 1e-15 * len(group) for time, group in zip(times, groups, strict=True)])
+    cost = np.array([sum(seconds[index] or 0.0 for index in group) + 1e-15 * len(group) for group in groups])
     while len(groups) > most:
         left = int(np.argmin(cost[:-1] + cost[1:]))
         groups[left : left + 2] = [range(groups[left][0], groups[left + 1][-1] + 1)]
@@ -138,13 +118,14 @@ def _thinned(source: Source, groups: Groups, most: int) -> Groups:
     return groups
 
 
-def _node(source: Source, owners: Sequence[Path | None], group: range, depth: int) -> Node:
+def _node(source: Source, owners: Owners, group: range, depth: int) -> Node:
     layers = [source.layers[index] for index in group]
     times = [source.seconds[index] for index in group] if source.seconds else []
     seconds = lasting(times)
     folded = len(layers) > 1
     known = [owner[:depth] if folded else owner for index in group if (owner := owners[index]) is not None]
     module = ancestor(known) if known else None
+    read, wrote = [layer.inputs for layer in layers], [layer.outputs for layer in layers]
     return Node(
         name=".".join(module or ()) if folded else layers[0].name,
         role="folded" if folded else "layer",
@@ -153,29 +134,27 @@ def _node(source: Source, owners: Sequence[Path | None], group: range, depth: in
         module=module,
         modules=tuple(dict.fromkeys(path for layer in layers for path in layer.modules)),
         operators=tuple(name for layer in layers for name in layer.operators),
-        inputs=_outer([layer.inputs for layer in layers], [layer.outputs for layer in layers], folded),
-        outputs=_outer([layer.outputs for layer in layers], [layer.inputs for layer in layers], folded),
+        inputs=_outer(read, wrote) if folded else read[0],
+        outputs=_outer(wrote, read) if folded else wrote[0],
         seconds=seconds,
         share=seconds / source.whole if seconds is not None and source.whole else None,
         precision=_mostly(layers, times),
-        details={} if folded else details_of(layers[0]),
+        details={} if folded else _details(layers[0]),
     )
 
 
-def details_of(layer: Layer) -> dict[str, str]:
-    """What a backend tells of a layer beside its tensors, as short texts; what it tells in groups, one by one."""
-    told: list[tuple[str, Any]] = []
+def _details(layer: Layer) -> dict[str, str]:
+    """What a backend says of a layer beside its tensors, as short texts; what it says in groups, one by one."""
+    said: list[tuple[str, Any]] = []
     for key, value in layer.details.items():
-        told += value.items() if isinstance(value, dict) else [(key, value)]
+        said += value.items() if isinstance(value, dict) else [(key, value)]
     return {
-        str(key)[:100]: str(value)[:200] for key, value in told[:40] if key not in INSPECTED and value not in ("", [])
+        str(key)[:100]: str(value)[:200] for key, value in said[:40] if key not in INSPECTED and value not in ("", [])
     }
 
 
-def _outer(of: Sequence[tuple[Tensor, ...]], others: Sequence[tuple[Tensor, ...]], folded: bool) -> tuple[Tensor, ...]:
-    """A layer's tensors; of folded ones those with a name that are not among the others, each once."""
-    if not folded:
-        return of[0]
+def _outer(of: Sequence[tuple[Tensor, ...]], others: Sequence[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    """Of folded layers' tensors those with a name that are not among the others, each once."""
     inside = {tensor.name for tensors in others for tensor in tensors}
     return tuple({t.name: t for tensors in of for t in tensors if t.name and t.name not in inside}.values())
 
@@ -184,7 +163,7 @@ def _mostly(layers: Sequence[Layer], times: Sequence[float | None]) -> str:
     """The precision in which most of the time is spent; without times, that of most layers."""
     found: Counter[str] = Counter()
     for index, layer in enumerate(layers):
-        found[precision_of(layer)] += (times[index] or 0.0) if times and any(times) else 1.0  # type: ignore[assignment]
+        found[precision_of(layer)] += (times[index] or 0.0) if any(times) else 1.0  # type: ignore[assignment]
     return found.most_common(1)[0][0]
 
 
@@ -202,65 +181,47 @@ def _between(edges: Sequence[Edge], place: dict[int, int]) -> list[Edge]:
     ]
 
 
-def _with_ends(
-    source: Source,
-    nodes: list[Node],
-    edges: list[Edge],
-    ends: Sequence[tuple[int, Tensor]],
-    place: dict[int, int],
-) -> tuple[list[Node], list[Edge]]:
-    """The graph with a node for each of the model's inputs that is read, and for each of its outputs."""
-    nodes, given = list(nodes), {}
+def _with_ends(source: Source, nodes: list[Node], edges: list[Edge], ends: list[tuple[int, Tensor]]) -> list[Edge]:
+    """Adds a node for each of the model's inputs that is read, and for each of its outputs; all edges then."""
+    given: dict[str, int] = {}
     for tensor in source.inputs:
         if any(edge.tail < 0 and edge.tensors[0].name == tensor.name for edge in edges):
             given[tensor.name] = len(nodes)
             nodes.append(Node(name=tensor.name, role="input", outputs=(tensor,)))
     led = [replace(edge, tail=given.get(edge.tensors[0].name, -1)) if edge.tail < 0 else edge for edge in edges]
-    for index, tensor in ends:
-        led.append(Edge(tail=place[index], head=len(nodes), tensors=(tensor,)))
+    for tail, tensor in ends:
+        led.append(Edge(tail=tail, head=len(nodes), tensors=(tensor,)))
         nodes.append(Node(name=tensor.name, role="output", inputs=(tensor,)))
-    return nodes, [edge for edge in led if edge.tail >= 0]
+    return [edge for edge in led if edge.tail >= 0]
 
 
-def _region_path(owners: Sequence[Path | None], group: range, depth: int) -> Path:
+def _region_path(owners: Owners, group: range, depth: int) -> Path:
     """The module that a node lies in: a layer's own, a folded node's with the module itself left out."""
-    known = [owner for index in group if (owner := owners[index]) is not None]
-    if not known:
-        return ()
-    inside = ancestor([owner[:depth] if len(group) > 1 else owner for owner in known])
-    return inside[:-1] if len(group) > 1 else inside
+    folded = len(group) > 1
+    known = [owner[:depth] if folded else owner for index in group if (owner := owners[index]) is not None]
+    return (ancestor(known)[:-1] if folded else known[0]) if known else ()
 
 
 def _regions(paths: Sequence[Path], nodes: Sequence[Node], first: int = 0, level: int = 0) -> tuple[Region, ...]:
-    """Nodes in a row that lie in the same module, as regions in regions; a region of one node would say nothing."""
+    """Nodes in a row that lie in the same module, as regions in regions; a region of one node would say nothing.
+
+    Levels at which nothing divides a region are joined: ``encoder.layers``.
+    """
     found: list[Region] = []
     begin = 0
     for name, members in groupby(paths, lambda path: path[level] if len(path) > level else None):
-        end = begin + len(list(members))
-        if name is not None and end - begin > 1:
-            found.append(_region(paths[begin:end], nodes, first + begin, level + 1))
-        begin = end
+        inside = list(members)
+        if name is not None and len(inside) > 1:
+            top, places = len(ancestor(inside)), range(first + begin, first + begin + len(inside))
+            found.append(
+                Region(
+                    path=inside[0][:top],
+                    label=".".join(inside[0][level:top]),
+                    nodes=tuple(places),
+                    inner=_regions(inside, nodes, places[0], top),
+                    seconds=lasting([nodes[index].seconds for index in places]),
+                    share=lasting([nodes[index].share for index in places]),
+                )
+            )
+        begin += len(inside)
     return tuple(found)
-
-
-def _region(paths: Sequence[Path], nodes: Sequence[Node], first: int, level: int) -> Region:
-    """One region; levels at which nothing divides it are joined: ``encoder.layers``."""
-    top = len(ancestor(paths))
-    members = range(first, first + len(paths))
-    seconds = lasting([nodes[index].seconds for index in members])
-    shares = lasting([nodes[index].share for index in members])
-    return Region(
-        path=paths[0][:top],
-        label=".".join(paths[0][level - 1 : top]),
-        nodes=tuple(members),
-        inner=_regions(paths, nodes, first, top),
-        seconds=seconds,
-        share=shares,
-    )
-
-
-def _folded(layers: int, nodes: int, depth: int, deepest: int, thinned: bool) -> list[str]:
-    """What is folded, and what unfolds it."""
-    ways = [f"modules are unfolded {depth} of {deepest} deep, --depth {depth + 1} unfolds more"] * (depth <= deepest)
-    ways += ["those that take least are folded with the ones next to them in the order of execution"] * thinned
-    return [f"{plural(layers, 'layer')} are drawn as {plural(nodes, 'node')}: {'; '.join(ways)}."] * (nodes < layers)

@@ -15,9 +15,9 @@ from collections.abc import Sequence
 import msgspec
 
 from inferlens.analysis.profile.graph import SCHEMA, Graph
-from inferlens.errors import InferlensError, MissingLibrary
+from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.units import plural
-from inferlens.views.graph.dot import clean, dot, head
+from inferlens.views.graph.dot import clean, dot
 from inferlens.views.graph.page import page
 from inferlens.views.plain import plain
 
@@ -31,27 +31,11 @@ _CHILD = """
 import sys
 del sys.path[0]
 import pygraphviz
-for text in sys.stdin.read().split("\\0"):
-    with pygraphviz.AGraph(string=text) as graph:
-        sys.stdout.buffer.write(graph.draw(format="svg", prog="dot"))
+with pygraphviz.AGraph(string=sys.stdin.read()) as graph:
+    sys.stdout.buffer.write(graph.draw(format="svg", prog="dot"))
 """
-_DRAWING = re.compile(
-    r'<svg width="[^"]+"\s+height="[^"]+"\s+viewBox="0.00 0.00 ([\d.]+) ([\d.]+)"[^>]*>(.*?)</svg>', re.S
-)
+_DRAWING = re.compile(r'<svg width="([\d.]+)pt"\s+height="([\d.]+)pt"\s+(.*</svg>\n)', re.S)
 _NAMES = re.compile(r"<title>.*?</title>")  # of nodes: Graphviz's own, in place of which tooltips are to be seen
-GAP = 36  # between drawings
-
-
-def check_format(format: str) -> None:
-    """Refuses a format that there is not.
-
-    Raises:
-        InferlensError: if there is no such format.
-    """
-    if format not in FORMATS:
-        raise InferlensError(
-            f"A graph cannot be written as '{format}'.", expected=", ".join(FORMATS), hint="--output graph.svg"
-        )
 
 
 def render(graphs: Sequence[Graph], format: str, *, title: str, fused: bool = False) -> str | bytes:
@@ -61,12 +45,12 @@ def render(graphs: Sequence[Graph], format: str, *, title: str, fused: bool = Fa
         graphs: at least one.
         format: one of :data:`FORMATS`.
         title: what all of them are of.
-        fused: whether layers show what they were fused from as a frame inside of them.
+        fused: whether layers show what they were fused from, a row each.
 
     Raises:
         InferlensError: for another format, for too many graphs, or if a library is missing.
     """
-    check_format(format)
+    check_choice("format of graphs", format, FORMATS)
     if format == "json":
         data = {"schema": SCHEMA, "title": plain(title), "graphs": list(graphs)}
         return msgspec.json.format(msgspec.json.encode(data), indent=1).decode() + "\n"
@@ -83,7 +67,7 @@ def render(graphs: Sequence[Graph], format: str, *, title: str, fused: bool = Fa
 
 
 def _svg(graphs: Sequence[Graph], title: str, fused: bool) -> str:
-    """What Graphviz draws, from top to bottom.
+    """What Graphviz draws.
 
     Raises:
         MissingLibrary: if Graphviz is not there.
@@ -93,36 +77,17 @@ def _svg(graphs: Sequence[Graph], title: str, fused: bool) -> str:
         raise MissingLibrary("pygraphviz, which lays graphs out,", extra="graphs")
     nodes, edges = sum(len(graph.nodes) for graph in graphs), sum(len(graph.edges) for graph in graphs)
     what = f"Graphviz cannot lay out {plural(nodes, 'node')} and {plural(edges, 'edge')}"
-    most = max((node.share or 0.0 for graph in graphs for node in graph.nodes), default=0.0)
-    texts = [head(graphs, title, most), *(dot(each, most, fused=fused, heading=len(graphs) > 1) for each in graphs)]
-    child, told = [sys.executable, "-c", _CHILD], "\0".join(texts).encode()
+    child, given = [sys.executable, "-c", _CHILD], dot(graphs, title, fused=fused).encode()
     try:
-        done = subprocess.run(child, input=told, capture_output=True, timeout=DEADLINE, check=False)
+        done = subprocess.run(child, input=given, capture_output=True, timeout=DEADLINE, check=False)
     except subprocess.TimeoutExpired as error:
         raise InferlensError(f"{what} within {DEADLINE:.0f} seconds.", hint=HINT) from error
-    drawn = _DRAWING.findall(done.stdout.decode(errors="replace"))
-    if len(drawn) != len(texts):
+    drawn = _DRAWING.search(done.stdout.decode(errors="replace"))
+    if drawn is None:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
         why = last[0][:200] if last else f"it ended with {done.returncode}"
         raise InferlensError(f"{what}: {why}.", hint=HINT)
-    return _beside(drawn)
-
-
-def _beside(drawn: Sequence[tuple[str, str, str]]) -> str:
-    """The first drawing above, the others beneath it side by side; each is its width, its height and its content."""
-    sizes = [(float(wide), float(tall)) for wide, tall, _ in drawn]
-    below = sum(wide + GAP for wide, _ in sizes[1:]) - GAP
-    whole = max(sizes[0][0], below) + GAP, sizes[0][1] + GAP + max(tall for _, tall in sizes[1:])
-    size = f'width="{whole[0]:.0f}" height="{whole[1]:.0f}"'
-    spaces = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
-    parts = [f'<svg {spaces} {size} viewBox="0 0 {whole[0]:.0f} {whole[1]:.0f}">']
-    parts.append('<rect width="100%" height="100%" fill="#FFFFFF"/>')
-    x, y = GAP / 2, 0.0
-    for number, ((wide, tall), (_, _, content)) in enumerate(zip(sizes, drawn, strict=True)):
-        box = f'x="{x:.1f}" y="{y:.1f}" width="{wide:g}" height="{tall:g}" viewBox="0 0 {wide:g} {tall:g}"'
-        parts.append(f"<svg {box}>{_NAMES.sub('', content)}</svg>")
-        x, y = (x + wide + GAP, y) if number else ((whole[0] - below) / 2, sizes[0][1] + GAP / 2)
-    return "\n".join([*parts, "</svg>", ""])
+    return f'<svg width="{drawn[1]}" height="{drawn[2]}" {_NAMES.sub("", drawn[3])}'
 
 
 def _png(svg: str) -> bytes:
@@ -131,7 +96,7 @@ def _png(svg: str) -> bytes:
         import vl_convert
     except ImportError as error:
         raise MissingLibrary("vl-convert-python", extra="graphs") from error
-    wide, tall = map(float, re.findall(r'(?:width|height)="(\d+)"', svg)[:2])
+    wide, tall = (float(size) for size in re.findall(r'(?:width|height)="([\d.]+)"', svg)[:2])
     scale = min(2.0, TALLEST / max(wide, tall))
     if scale < 0.5:
         raise InferlensError(
