@@ -46,7 +46,7 @@ def test_options(results: Path):
     assert "≈" in done.stdout
     done = inferlens("kernels", "results", "--by", "launch", "--sort", "order", "-f", "csv", cwd=results.parent)
     assert done.stdout.count(",launch,") == 162 + 25
-    assert "162 launches" in inferlens("findings", "results", cwd=results.parent).stdout
+    assert "host-bound" in inferlens("findings", "results", cwd=results.parent).stdout
 
 
 @pytest.mark.parametrize("command", COMMANDS)
