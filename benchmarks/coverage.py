@@ -14,11 +14,9 @@ from statistics import NormalDist
 
 import numpy as np
 
-from inferlens.stats.compare import compare
+from inferlens.stats.compare import Sequential, compare
 from inferlens.stats.diagnostics import doubts
-from inferlens.stats.distributions import student_quantile
-from inferlens.stats.intervals import Interval, mean_interval, median_interval, quantile_interval
-from inferlens.stats.sequential import Sequential
+from inferlens.stats.intervals import Interval, mean_interval, median_interval, quantile_interval, student_quantile
 from inferlens.stats.steady import steady
 from tests.stats.series import Array, autoregressive, processes, shaped
 

@@ -11,7 +11,7 @@ case once more, and the same made 3 % slower (see ``planted``), in a drawn order
 * *in rows*, as two runs one after the other: the base is of 5 rounds, the candidate of the 5 rounds after them. As the
   pool's rounds have three processes, these runs are three times as far apart as real ones.
 * *1 + 1*: one process on each side, where nothing but a large difference may be claimed.
-* *looks*: one after every round, at most 20 rounds (``stats.sequential``).
+* *looks*: one after every round, at most 20 rounds (``stats.compare``).
 
 With ``--interleave calls`` the two processes of a pair are alive at once and in turns, as with ``inferlens ab`` on the
 CPU; then pairs are *paired*, or looked at, and nothing else.
@@ -60,8 +60,7 @@ from inferlens.measure import environment
 from inferlens.models import inputs, resolve
 from inferlens.spec.case import Case
 from inferlens.stats.between_process import centres
-from inferlens.stats.compare import UNSEEN_ON_CPU, compare
-from inferlens.stats.sequential import Sequential
+from inferlens.stats.compare import UNSEEN_ON_CPU, Sequential, compare
 
 SIDE = 5  # processes on each side, as --repeats 5
 MOST_ROUNDS = 20

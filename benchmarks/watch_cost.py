@@ -31,7 +31,7 @@ from inferlens.backends.clocks import CudaClock, HostClock
 from inferlens.measure.monitor.gpu import survey
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.record.machine import MachineLog
-from inferlens.stats.distributions import fractional_rank
+from inferlens.stats.intervals import fractional_rank
 from inferlens.stats.quantiles import quantile
 
 PAIRS = 12

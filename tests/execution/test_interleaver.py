@@ -7,26 +7,26 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-import inferlens
-from inferlens import load_records
 from inferlens.backends.base import Preparation
 from inferlens.backends.fake import Fake
 from inferlens.execution import subprocess as launch
+from inferlens.execution.expand import Planned
 from inferlens.execution.interleaver import MORE, OVER, Interleaver, Slot, both
+from inferlens.execution.protocol import Observer
+from inferlens.execution.scheduler import Scheduler
 from inferlens.measure import series
 from inferlens.measure.series import Turn
 from inferlens.measure.stopping import FixedCount, FixedTime
-from inferlens.models.model import Model
+from inferlens.models.model import Model, ModelInfo
 from inferlens.record.record import Record
-from inferlens.spec.case import Case, TensorSpec
-
-QUICK: dict[str, Any] = {"warmup": 3, "seconds": 0.5, "max_rounds": 3}
+from inferlens.spec.case import Budget, Case, TensorSpec
+from inferlens.spec.plan import Plan
 
 
 class Heard:
@@ -86,9 +86,9 @@ def test_when_one_has_ended_the_other_goes_on_by_itself(slots: tuple[Heard, Hear
     second.waits()
     first.words()
     first.slot.end()
-    assert second.words() == OVER
-    second.waits()
-    assert second.words() == OVER
+    for _ in range(2):
+        assert second.words() == OVER
+        second.waits()
 
 
 class Scripted(Turn):
@@ -136,47 +136,46 @@ def test_waiting_is_not_time_spent(tmp_path: Path) -> None:
     assert rule.spent == pytest.approx(len(latency.samples) * 0.004)
 
 
-def spans(record: Record) -> Iterator[tuple[float, float]]:
-    """When each latency was taken, in the clock of the whole machine."""
-    (latency,) = [one for one in record.measurements if one.metric == "latency"]
-    return ((begin, begin + taken) for begin, taken in zip(latency.begins, latency.values, strict=True))
+def one_round(folder: Path, *sides: dict[str, Any], timeout: float = 60.0) -> list[Record]:
+    """The records of two cases of the fake backend that were measured in turns, in processes of their own."""
+    budget = Budget(mode="latency", warmup=3, seconds=0.5, timeout=timeout)
+    plan = Plan(model=("fake:demo",), budget=budget, output=str(folder))
+    case, found = Case(model="fake:demo", backend="fake"), ModelInfo(spec="fake:demo", name="demo", format="fake")
+    pair = [
+        Planned(replace(case, variant=variant, options={"clock": "host", **options}), found, None)
+        for variant, options in zip(("steady", "fast"), sides, strict=True)
+    ]
+    return Scheduler(plan, Observer(), folder).measure_interleaved(pair)
 
 
 def test_calls_of_both_alternate_and_never_overlap(tmp_path: Path) -> None:
-    sides = ("fake:steady clock=host", "fake:fast clock=host")
-    inferlens.ab("fake:demo", *sides, output=str(tmp_path), threshold="50%", **QUICK)
-    rounds: dict[int, list[Record]] = {record.repeat: [] for record in load_records([tmp_path]).records}
-    for record in load_records([tmp_path]).records:
-        assert record.status == "ok"
-        rounds[record.repeat].append(record)
-    for pair in rounds.values():
-        calls = sorted((*span, place) for place, record in enumerate(pair) for span in spans(record))
-        assert all(before[1] <= after[0] + 2e-6 for before, after in itertools.pairwise(calls))
-        assert sum(a[2] != b[2] for a, b in itertools.pairwise(calls)) >= 8
-        assert [record.facts["in turns with"] for record in pair] == [other.case.label for other in reversed(pair)]
-        energy = [record.cpu_energy for record in pair]
-        assert all(one is None or "in turns" in one.reason for one in energy)
+    pair = one_round(tmp_path, {}, {})
+    latencies = [record.measurement("latency") for record in pair]
+    calls = sorted(
+        (begin, begin + taken, place)
+        for place, latency in enumerate(latencies)
+        for begin, taken in zip(latency.begins, latency.values, strict=True)
+    )
+    assert all(before[1] <= after[0] + 2e-6 for before, after in itertools.pairwise(calls))
+    assert sum(a[2] != b[2] for a, b in itertools.pairwise(calls)) >= 8
+    assert [record.facts["in turns with"] for record in pair] == [other.case.label for other in reversed(pair)]
+    assert all(record.cpu_energy is None or "in turns" in record.cpu_energy.reason for record in pair)
 
 
-def test_processes_may_come_one_after_the_other_instead(tmp_path: Path) -> None:
-    sides = ("fake:steady clock=host", "fake:fast clock=host")
-    inferlens.ab("fake:demo", *sides, output=str(tmp_path), interleave="processes", threshold="50%", **QUICK)
-    for one, other in itertools.pairwise(load_records([tmp_path]).records):
-        assert max(end for _, end in spans(one)) < min(begin for begin, _ in spans(other))
-
-
-def test_one_that_dies_does_not_hold_the_other_up(tmp_path: Path) -> None:
-    duel = inferlens.ab("fake:demo", "fake:steady trouble=kill", "fake:fast", output=str(tmp_path), **QUICK)
-    assert (duel.verdict, duel.exit_code) == ("DID NOT RUN", 4)
-    assert [record.status for record in load_records([tmp_path]).records] == ["crashed", "ok"]
-
-
-def test_one_that_hangs_when_it_leaves_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After it has waited for longer than it is given to leave."""
+@pytest.mark.parametrize(
+    ("options", "statuses"),
+    [
+        ({"trouble": "kill"}, ["crashed", "ok"]),
+        ({"trouble": "hang"}, ["timed out", "ok"]),
+        ({"trouble": "hang", "when": "exit"}, ["ok", "ok"]),
+    ],
+    ids=str,
+)
+def test_one_that_dies_or_hangs_takes_none_of_the_others_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, str], statuses: list[str]
+) -> None:
     monkeypatch.setattr(launch, "GOODBYE", 0.5)
-    sides = ("fake:steady trouble=hang when=exit clock=host", "fake:fast clock=host")
-    duel = inferlens.ab("fake:demo", *sides, output=str(tmp_path), **QUICK)
-    assert duel.rounds == 3
+    assert [record.status for record in one_round(tmp_path, options, {}, timeout=4.0)] == statuses
 
 
 def test_what_fails_before_it_has_a_process_ends_both(slots: tuple[Heard, Heard]) -> None:
@@ -190,13 +189,6 @@ def test_what_fails_before_it_has_a_process_ends_both(slots: tuple[Heard, Heard]
 
     with pytest.raises(OSError, match="disk"):
         both(waits, fails)
-
-
-def test_one_that_hangs_takes_none_of_the_others_time(tmp_path: Path) -> None:
-    sides = ("fake:steady trouble=hang", "fake:fast")
-    duel = inferlens.ab("fake:demo", *sides, output=str(tmp_path), timeout=5, **QUICK)
-    assert duel.verdict == "DID NOT RUN"
-    assert [record.status for record in load_records([tmp_path]).records] == ["timed out", "ok"]
 
 
 def test_what_ends_one_ends_the_other(tmp_path: Path) -> None:
@@ -215,9 +207,3 @@ def test_what_ends_one_ends_the_other(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         both(fails, waits)
     assert sleeper.returncode == -signal.SIGKILL
-
-
-@pytest.mark.parametrize(("word", "said"), [("layers", "calls and processes"), ("both", "calls and processes")])
-def test_what_cannot_be_interleaved_is_refused(tmp_path: Path, word: str, said: str) -> None:
-    with pytest.raises(inferlens.InferlensError, match=said):
-        inferlens.ab("fake:demo", "fake", "fake:fast", output=str(tmp_path), interleave=word)

@@ -51,20 +51,16 @@ def test_the_order_is_drawn_anew_for_each_round_and_from_the_seed() -> None:
         turns = in_rounds(ABLE, 6, seed)
         return ["".join(planned.case.backend for planned, repeat in turns if repeat == each) for each in range(6)]
 
-    assert orders(0) == orders(0)
-    assert orders(0) != orders(1)
+    assert orders(0) == orders(0) != orders(1)
     assert len(set(orders(0))) > 3
-    assert len({order[0] for seed in range(20) for order in orders(seed)}) == len(ABLE)
 
 
 @pytest.mark.usefixtures("one_process")
 def test_repeats_are_records_of_one_run(tmp_path: Path) -> None:
-    records = inferlens.bench(
-        "fake:demo", backend="fake:steady,fake:fast", repeats=3, iterations=20, warmup=1, output=str(tmp_path)
-    )
+    words: dict[str, Any] = {"backend": "fake:steady,fake:fast", "repeats": 3, "iterations": 20, "warmup": 1}
+    records = inferlens.bench("fake:demo", output=str(tmp_path), **words)
     assert len({record.run for record in records}) == 1
-    assert [record.repeat for record in records] == [0, 0, 1, 1, 2, 2]
-    assert {record.repeats for record in records} == {3}
+    assert [(record.repeat, record.repeats) for record in records] == [(n, 3) for n in (0, 0, 1, 1, 2, 2)]
     assert len(list(tmp_path.rglob("record.json"))) == 6
 
 
@@ -155,69 +151,31 @@ def test_disturbed_twice_in_its_second_half_alone_the_first_half_counts(
     assert f"the last {counting.late} samples" in warning.message
 
 
-def test_a_second_time_that_fails_takes_nothing_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    record, _ = measured(tmp_path, monkeypatch, Machine(LOUD, CALM, ending="crashed"))
+@pytest.mark.parametrize("ending", ["interrupted", "crashed"])
+def test_a_second_time_that_fails_takes_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    with pytest.raises(KeyboardInterrupt) if ending == "interrupted" else nullcontext():
+        measured(tmp_path, monkeypatch, Machine(LOUD, CALM, ending=ending))
+    (record,) = inferlens.load_records([tmp_path]).records
     assert (record.status, record.facts["attempt"], len(record.samples("latency"))) == ("ok", 1, 400)
-    assert record.marks is not None
     assert (record.marks.repeat, record.marks.discarded, bool(record.marks.disturbed)) == (False, (), True)
 
 
-def test_an_interrupted_second_time_takes_nothing_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        measured(tmp_path, monkeypatch, Machine(LOUD, CALM, ending="interrupted"))
-    (record,) = inferlens.load_records([tmp_path]).records
-    assert (record.status, len(record.samples("latency"))) == ("ok", 400)
-
-
-def test_after_two_futile_second_times_there_are_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(*[LOUD] * 6)
-    monkeypatch.setattr(processes, "launch", machine.launch)
-    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
-    options = [f"fake.latency={value}" for value in ("10,10.01,10.02,10.03",)]
-    records = inferlens.bench("fake:demo", backend="fake:noisy", option=options, **words)
-    assert [record.facts["attempt"] for record in records] == [5, 6, 3, 4]
-    assert {record.id for record in inferlens.load_records([tmp_path]).records} == {record.id for record in records}
-    said = [record.marks.why for record in records if record.marks]
-    assert ["measured again" in why for why in said] == [True, True, False, False]
-    assert all(why.endswith("all are kept") for why in said)
-
-
-def test_a_calm_second_time_gives_the_next_ones_theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(LOUD, LOUD, LOUD, LOUD, LOUD, CALM, LOUD, LOUD)
-    monkeypatch.setattr(processes, "launch", machine.launch)
-    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
-    records = inferlens.bench("fake:demo", backend="fake:noisy", option=["fake.latency=10,10.01,10.02,10.03"], **words)
-    assert [record.facts["attempt"] for record in records] == [5, 6, 7, 8]
-    assert [bool(record.marks and record.marks.disturbed) for record in records] == [True, False, True, True]
-
-
-def test_the_second_time_comes_when_all_others_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(LOUD, CALM, CALM)
-    monkeypatch.setattr(processes, "launch", machine.launch)
-    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
-    ear = Ear()
-    option = ["fake.latency=10,10.01"]
-    records = inferlens.bench("fake:demo", backend="fake:noisy", option=option, observer=ear, **words)
-    assert [record.facts["attempt"] for record in records] == [3, 2]
-    assert [record.facts["attempt"] for record in ear.records] == [2, 3]
-    assert {record.id for record in inferlens.load_records([tmp_path]).records} == {record.id for record in records}
-
-
-@pytest.mark.parametrize("ending", ["interrupted", "crashed"])
-def test_a_late_second_time_that_fails_takes_nothing_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+@pytest.mark.parametrize(
+    ("logs", "attempts", "disturbed"),
+    [
+        ([LOUD] * 6, [2, 4, 5, 6], [True] * 4),  # after two futile second times there are no more
+        ([LOUD, LOUD, LOUD, CALM, LOUD, LOUD, LOUD, CALM], [2, 4, 6, 8], [True, False, True, False]),
+    ],
+    ids=["loud", "calm now and then"],
+)
+def test_second_times_end_where_they_are_futile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: Any, attempts: list[int], disturbed: list[bool]
 ) -> None:
-    monkeypatch.setattr(processes, "launch", Machine(LOUD, CALM, CALM, ending=ending).launch)
-    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path), "option": "fake.latency=10,10.01"}
-    with pytest.raises(KeyboardInterrupt) if ending == "interrupted" else nullcontext():
-        inferlens.bench("fake:demo", backend="fake:noisy", **words)
-    kept = inferlens.load_records([tmp_path]).records
-    assert [(record.status, len(record.samples("latency"))) for record in kept] == [("ok", 400)] * 2
-    assert sorted(record.facts["attempt"] for record in kept) == [1, 2]
-
-
-def test_what_is_measured_in_turns_has_its_second_time_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "launch", Machine(LOUD, CALM, CALM).launch)
-    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path), "repeats": 2}
-    records = inferlens.bench("fake:demo", backend="fake:noisy", option="fake.latency=10", **words)
-    assert [record.facts["attempt"] for record in records] == [2, 3]
+    monkeypatch.setattr(processes, "launch", Machine(*logs).launch)
+    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
+    records = inferlens.bench("fake:demo", backend="fake:noisy", option="fake.latency=10,10.01,10.02,10.03", **words)
+    assert [record.facts["attempt"] for record in records] == attempts
+    assert [bool(record.marks and record.marks.disturbed) for record in records] == disturbed
+    assert {record.id for record in inferlens.load_records([tmp_path]).records} == {record.id for record in records}

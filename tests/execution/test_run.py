@@ -86,22 +86,13 @@ def test_the_check_catches_a_backend_that_computes_something_else(tmp_path: Path
 
 
 @pytest.mark.usefixtures("one_process")
-def test_single_values_lists_and_texts_with_commas_are_the_same(tmp_path: Path) -> None:
+def test_single_values_lists_and_texts_with_commas_are_the_same_also_of_models(tmp_path: Path) -> None:
     common: dict[str, Any] = {"iterations": 5, "output": str(tmp_path)}
-    one = inferlens.bench("fake:demo", backend="fake:steady,fake:fast", batch="1,2", **common)
-    two = inferlens.bench("fake:demo", backend=["fake:steady", "fake:fast"], batch=[1, 2], **common)
+    one = inferlens.bench(["fake:a", "fake:b"], backend="fake:steady,fake:fast", batch="1,2", **common)
+    two = inferlens.bench(["fake:a", "fake:b"], backend=["fake:steady", "fake:fast"], batch=[1, 2], **common)
     assert [record.case for record in one] == [record.case for record in two]
-    assert len({record.run for record in one}) == 1
-    assert len({record.id for record in one + two}) == 8
-
-
-@pytest.mark.usefixtures("one_process")
-def test_several_models_at_once(tmp_path: Path) -> None:
-    records = inferlens.bench(["fake:a", "fake:b"], backend="fake:steady", iterations=5, output=str(tmp_path))
-    assert [record.model.name for record in records] == ["a", "b"]
-
-
-def test_example_inputs_with_a_name_are_refused(tmp_path: Path) -> None:
+    assert [record.model.name for record in one] == ["a"] * 4 + ["b"] * 4
+    assert (len({record.run for record in one}), len({record.id for record in one + two})) == (1, 16)
     with pytest.raises(InferlensError, match="live module"):
         inferlens.bench("fake:demo", torch.zeros(1), output=str(tmp_path))
 
@@ -120,6 +111,7 @@ def test_the_observer_is_told_everything_in_order(tmp_path: Path) -> None:
     assert told == ["doing", "planned", "doing", "began", "phase", "progress", "done"]
 
 
+@pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("trust", [False, True])
 def test_a_file_that_names_code_as_its_source_runs_it_only_with_trust(trust: bool, tmp_path: Path) -> None:
     """What lies beside a compiled file may come from anywhere."""
@@ -131,14 +123,6 @@ def test_a_file_that_names_code_as_its_source_runs_it_only_with_trust(trust: boo
     missing = run._reference(Planned(case, found, None)).missing
     assert ("--trust" in missing) is not trust
     assert trust is ("nowhere_to_be_found" in missing and "failed" in missing)
-
-
-def test_the_public_names_are_no_modules() -> None:
-    """An imported submodule becomes an attribute of its package, and would take the place of a public name."""
-    import pkgutil
-
-    modules = {module.name for module in pkgutil.iter_modules(inferlens.__path__)}
-    assert not modules & set(inferlens.__all__)
 
 
 def test_what_a_file_was_compiled_from_keeps_its_seed_and_is_fed_with_the_cases(

@@ -49,13 +49,6 @@ def fed(folder: Path, **how: bool) -> tuple[Watched, Feeding, Preparation]:
     return runner, Feeding(runner, MODEL, case, make_inputs(MODEL, case.seed), preparation), preparation
 
 
-def test_by_default_every_call_has_the_same_inputs(tmp_path: Path) -> None:
-    runner, feeds, _ = fed(tmp_path)
-    HostClock().time(runner.infer, feeds.latency, 3)
-    assert runner.seen == ["infer"] * 3
-    assert all(each is feeds.first["x"] for each in runner.feeds)
-
-
 @pytest.mark.usefixtures("small_cache")
 def test_rotating_inputs_are_larger_than_the_cache_and_ready_before_the_call(tmp_path: Path) -> None:
     runner, feeds, preparation = fed(tmp_path, rotate=True)

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from collections import Counter
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -30,20 +28,15 @@ MIRROR = {"FASTER": "SLOWER", "SLOWER": "FASTER", "SAME": "SAME", "UNDECIDED": "
     ],
 )
 def test_the_rule(ratio, low, high, verdict):
-    found, reason = judge(ratio, Interval(low, high), threshold=0.02, level=0.95, between=True)
-    assert found == verdict
-    assert reason
+    assert judge(ratio, Interval(low, high), 0.02, 1.0)[0] == verdict
 
 
-def test_one_process_on_each_side_has_to_overcome_what_is_not_known():
-    near = compare([normal(1)], [normal(2, centre=1.04e-2)])
-    assert (near.verdict, near.between) == ("UNDECIDED", False)
-    assert near.interval is not None
-    assert near.interval.low > 1.02
-    assert "several processes" in near.reason
-    assert compare([normal(1)], [normal(1)]).verdict == "UNDECIDED"  # never SAME either
-    assert compare([normal(1)], [normal(2, centre=1.2e-2)]).verdict == "SLOWER"
-    assert compare([normal(1)], [normal(2, centre=0.8e-2)]).verdict == "FASTER"
+@pytest.mark.parametrize(
+    ("centre", "verdict"), [(1e-2, "UNDECIDED"), (1.04e-2, "UNDECIDED"), (1.2e-2, "SLOWER"), (0.8e-2, "FASTER")]
+)
+def test_one_process_on_each_side_has_to_overcome_what_is_not_known(centre, verdict):
+    found = compare([normal(1)], [normal(2, centre=centre)])
+    assert (found.verdict, found.between) == (verdict, False)
 
 
 def test_a_single_process_borrows_the_variation_of_the_other_side():
@@ -51,9 +44,6 @@ def test_a_single_process_borrows_the_variation_of_the_other_side():
     found = compare(processes(generator, 1, 100), processes(generator, 8, 100))
     full = compare(processes(generator, 8, 100), processes(generator, 8, 100))
     assert found.between
-    assert found.processes == (1, 8)
-    assert found.interval is not None
-    assert full.interval is not None
     assert found.interval.high / found.interval.low > full.interval.high / full.interval.low
 
 
@@ -68,21 +58,12 @@ def test_too_few_samples_are_undecided():
     assert (found.verdict, found.ratio, found.interval) == ("UNDECIDED", 2.0, None)
 
 
-def test_wrong_arguments():
-    with pytest.raises(ValueError, match="pairs"):
-        compare([[1.0]], [], paired=True)
-    with pytest.raises(ValueError, match="threshold"):
-        compare([[1.0]], [[1.0]], threshold=0.0)
-
-
 def test_pairs_cancel_what_drifts():
     generator = np.random.default_rng(2)
-    base = processes(generator, 6, 100, between=0.0)
-    candidate = processes(generator, 6, 100, between=0.0, times=1.05)
-    slower = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
+    base, candidate = (processes(generator, 6, 100, between=0.0, times=times) for times in (1.0, 1.05))
+    drift = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
     base, candidate = (
-        [[times * value for value in one] for times, one in zip(slower, side, strict=True)]
-        for side in (base, candidate)
+        [[times * value for value in one] for times, one in zip(drift, side, strict=True)] for side in (base, candidate)
     )
     assert compare(base, candidate, paired=True).verdict == "SLOWER"
     assert compare(base, candidate).verdict == "UNDECIDED"
@@ -91,53 +72,20 @@ def test_pairs_cancel_what_drifts():
 def test_many_comparisons_widen_the_interval():
     generator = np.random.default_rng(3)
     base, candidate = processes(generator, 5, 50), processes(generator, 5, 50)
-    one, ten = compare(base, candidate), compare(base, candidate, comparisons=10)
-    assert ten.level == pytest.approx(0.995)
-    assert one.interval is not None
-    assert ten.interval is not None
-    assert ten.interval.low < one.interval.low < one.interval.high < ten.interval.high
-
-
-@pytest.mark.parametrize("paired", [False, True])
-@pytest.mark.parametrize("number", [1, 2, 5])
-def test_two_of_the_same_are_seldom_told_apart(number, paired):
-    generator = np.random.default_rng(4)
-    verdicts = Counter(
-        compare(processes(generator, number, 50), processes(generator, number, 50), paired=paired).verdict
-        for _ in range(200)
-    )
-    assert verdicts["FASTER"] + verdicts["SLOWER"] <= 12  # 5 % of 200 is 10
-
-
-def test_a_slowdown_is_found_and_the_same_is_said_to_be():
-    generator = np.random.default_rng(5)
-    slow = [compare(processes(generator, 8, 50), processes(generator, 8, 50, times=1.05)).verdict for _ in range(50)]
-    assert slow.count("SLOWER") >= 45
-    alike = [
-        compare(processes(generator, 8, 100, 0.003), processes(generator, 8, 100, 0.003)).verdict for _ in range(50)
-    ]
-    assert alike.count("SAME") >= 45
+    one, ten = (compare(base, candidate, comparisons=number).interval for number in (1, 10))
+    assert ten.low < one.low < one.high < ten.high
+    assert compare(base, candidate, level=0.995).interval.low == pytest.approx(ten.low)
 
 
 @settings(max_examples=60, deadline=None)
 @given(SIDE, SIDE, st.randoms())
-def test_ratio_is_in_its_interval_and_neither_order_nor_unit_matter(base, candidate, random):
+def test_neither_order_nor_unit_matter_and_swapping_the_sides_inverts_the_ratio(base, candidate, random):
     found = compare(base, candidate)
-    assert found.ratio is not None
     assert found.interval is None or found.ratio in found.interval
     shuffled = compare(random.sample(base, len(base)), candidate)
-    assert shuffled.verdict == found.verdict
-    assert shuffled.ratio == pytest.approx(found.ratio)
-    scaled = compare([[4 * value for value in one] for one in base], candidate)
-    assert scaled.ratio == pytest.approx(found.ratio / 4)
-
-
-@settings(max_examples=60, deadline=None)
-@given(SIDE, SIDE)
-def test_swapping_the_sides_inverts_the_ratio(base, candidate):
-    there, back = compare(base, candidate), compare(candidate, base)
-    assert back.verdict == MIRROR[there.verdict]
-    assert there.ratio is not None
-    assert there.speedup == pytest.approx(back.ratio)
-    if there.speedup_interval and back.interval:
-        assert there.speedup_interval.low == pytest.approx(back.interval.low)
+    assert (shuffled.verdict, shuffled.ratio) == (found.verdict, pytest.approx(found.ratio))
+    assert compare([[4 * value for value in one] for one in base], candidate).ratio == pytest.approx(found.ratio / 4)
+    back = compare(candidate, base)
+    assert (back.verdict, back.ratio) == (MIRROR[found.verdict], pytest.approx(found.speedup))
+    if found.speedup_interval and back.interval:
+        assert found.speedup_interval.low == pytest.approx(back.interval.low)

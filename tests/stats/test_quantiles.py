@@ -27,7 +27,6 @@ def test_no_samples():
 
 def test_known_summary():
     summary = summarise([1.0, 2.0, 3.0, 6.0])
-    assert summary is not None
     assert (summary.count, summary.mean, summary.median) == (4, 3.0, 2.5)
     assert (summary.minimum, summary.maximum) == (1.0, 6.0)
     assert summary.deviation == pytest.approx((14 / 3) ** 0.5)
@@ -39,20 +38,13 @@ def test_known_summary():
 )
 def test_percentiles_need_enough_samples(count, p95, p99):
     summary = summarise(list(np.linspace(1, 2, count)))
-    assert summary is not None
     assert (summary.p95 is not None, summary.p99 is not None) == (p95, p99)
     assert (summary.p5 is not None) == p95
-
-
-@given(SAMPLES, st.floats(min_value=0, max_value=1))
-def test_quantile_lies_within_the_samples(samples, share):
-    assert min(samples) <= quantile(samples, share) <= max(samples) * (1 + 1e-12)
 
 
 @given(SAMPLES)
 def test_summary_is_in_order(samples):
     summary = summarise(samples)
-    assert summary is not None
     known = [summary.minimum, summary.p5, summary.median, summary.p95, summary.p99, summary.maximum]
     values = [value for value in known if value is not None]
     assert all(low <= high * (1 + 1e-12) for low, high in pairwise(values))

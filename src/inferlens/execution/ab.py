@@ -3,10 +3,8 @@
 A round is a fresh process of A and one of B. On the CPU both are there at once and take turns, some calls each
 (``interleaver``), so that whatever slows the machine down for a while slows down both. On a GPU, where what two
 processes hold and draw could not be told apart, one comes after the other, unless turns are asked for. Who goes first
-alternates, so that a machine that becomes steadily slower is slower for both alike. Each process leaves its record.
-After each round ``stats.sequential`` looks at the ratio, at a level that allows for all the looks. A process that does
-not run to its end, or whose outputs are wrong, ends it without a verdict on speed: those that are left would mostly be
-the fast ones.
+alternates. Each process leaves its record. A process that does not run to its end, or whose outputs are wrong, ends it
+without a verdict on speed: those that are left would mostly be the fast ones.
 """
 
 from __future__ import annotations
@@ -29,8 +27,7 @@ from inferlens.execution.survey import found, named, probe
 from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
 from inferlens.spec.words import option_values, words_of
-from inferlens.stats.compare import Comparison
-from inferlens.stats.sequential import Sequential
+from inferlens.stats.compare import Sequential
 from inferlens.units import listing
 
 INTERLEAVE = ("calls", "processes")
@@ -89,23 +86,13 @@ def ab(
                 expected="two that differ",
                 hint="inferlens bench --repeats 5, which says how far processes of one case differ",
             )
-        calls = _interleaved(interleave, pair) == "calls"
+        by_default = "calls" if all(planned.case.device == "cpu" for planned in pair) else "processes"
+        if (interleave or by_default) not in INTERLEAVE:
+            raise InferlensError(f"'{interleave}' cannot be interleaved.", expected=listing(INTERLEAVE))
+        calls = (interleave or by_default) == "calls"
         observer.planned(pair * rule.max_rounds)
         with scheduled(plans[0], observer, pair, model) as scheduler:
             return ABRun(scheduler, pair, rule, on_round, begin, calls).run()
-
-
-def _interleaved(asked: str | None, pair: Sequence[Planned]) -> str:
-    """What is interleaved: ``calls``, or ``processes``.
-
-    Raises:
-        InferlensError: if it is neither.
-    """
-    if asked is None:
-        return "calls" if all(planned.case.device == "cpu" for planned in pair) else "processes"
-    if asked not in INTERLEAVE:
-        raise InferlensError(f"'{asked}' cannot be interleaved.", expected=listing(INTERLEAVE))
-    return asked
 
 
 def _plans(words: Mapping[str, Any], a: str, b: str) -> list[Plan]:
@@ -137,9 +124,8 @@ def _only(side: str, planned: Sequence[Planned]) -> Planned:
     """
     if len(planned) == 1:
         return planned[0]
-    labels = ", ".join(f"'{each.case.model} {each.case.label}'" for each in planned[:3])
     raise InferlensError(
-        f"{side} means {len(planned)} cases: {labels}{' ...' if len(planned) > 3 else ''}.",
+        f"{side} means {len(planned)} cases, such as {planned[0].case.label} and {planned[-1].case.label}.",
         expected="one value of each axis and one variant",
         hint="inferlens bench, for more than two cases",
     )
@@ -182,17 +168,15 @@ class ABRun:
             self._failed |= not read(CaseRuns((record,)), self.rule.metric, self.rule.level)[0].ok
         if self._failed:
             return
-        base, candidate = self._taken([records[-1] for records in self._records])
+        pair = [records[-1] for records in self._records]
+        if self.calls:
+            base, candidate = common_span(pair, self.rule.metric)
+        else:
+            base, candidate = (steady_samples(record, self.rule.metric).samples for record in pair)
         self._samples[0].append(base)
         self._samples[1].append(candidate)
         # More calls per second is less time for each, so of throughput A's is the numerator.
         self._looks.add(*((candidate, base) if self.rule.metric == "throughput" else (base, candidate)))
-
-    def _taken(self, pair: Sequence[Record]) -> list[Sequence[float]]:
-        """The samples of a round."""
-        if self.calls:
-            return common_span(pair, self.rule.metric)
-        return [steady_samples(record, self.rule.metric).samples for record in pair]
 
     def _measured(self, order: Sequence[int], number: int) -> Iterator[Record]:
         """The records of a round; none after one that does not run to its end, if they come one after the other."""
@@ -218,14 +202,13 @@ class ABRun:
     def so_far(self) -> ABResult:
         """How it stands."""
         base, candidate = map(self._side, self._records, self._samples)
-        found = self._looks.comparison
+        found = None if self._failed else self._looks.comparison
         verdict: Verdict = "DID NOT RUN" if self._failed else found.verdict if found else "UNDECIDED"
         reason = found.reason if found else f"There is no verdict before {LEAST_ROUNDS} rounds."
         if self._failed:
-            sides = [(name, side) for name, side in (("A", base), ("B", candidate)) if not side.ok]
-            reason = " ".join(
-                f"{name}, {side.state}: {side.reason.rstrip('.')}." for name, side in sides if side.state != MISSING
-            )
+            failed = {"A": base, "B": candidate}.items()
+            said = [f"{name}, {side.state}: {side.reason.rstrip('.')}." for name, side in failed if not side.ok]
+            reason = " ".join(each for each in said if MISSING not in each)
         return ABResult(
             a=self.pair[0].case,
             b=self.pair[1].case,
@@ -235,15 +218,11 @@ class ABRun:
             rule=self.rule,
             rounds=self._looks.rounds,
             seconds=time.monotonic() - self.begin,
-            ratio=None if self._failed or not found else found.ratio,
-            interval=None if self._failed or not found else found.interval,
+            ratio=found.ratio if found else None,
+            interval=found.interval if found else None,
             base=base,
             candidate=candidate,
-            notes=(
-                *other_work(self.pair[0].case, self.pair[1].case),
-                *notes_of(A=base, B=candidate),
-                *_dependence(found),
-            ),
+            notes=(*other_work(self.pair[0].case, self.pair[1].case), *notes_of(A=base, B=candidate)),
             run=self.scheduler.id,
         )
 
@@ -251,10 +230,3 @@ class ABRun:
         if not records:
             return Side(state=MISSING, reason="It was not measured.")
         return read(CaseRuns(tuple(records)), self.rule.metric, self.rule.level, samples)[0]
-
-
-def _dependence(found: Comparison | None) -> list[str]:
-    """What the reader must know where even what is measured in turns is not independent."""
-    if not (found and found.autocorrelation):
-        return []
-    return [f"The ratios of successive rounds are correlated ({found.autocorrelation:.2f}), so the interval is wider."]

@@ -46,11 +46,7 @@ def run(plan: Plan, observer: Observer, model: Named | None = None) -> list[Reco
     order = in_rounds(cases, plan.repeats, plan.seed)
     observer.planned([planned for planned, _ in order])
     with scheduled(plan, observer, cases, model) as scheduler:
-        # What is measured in rounds stays beside its neighbours in time.
-        later = plan.repeats == 1 and len(order) > 1
-        records = [scheduler.measure(planned, repeat, later=later)[0] for planned, repeat in order]
-        again = scheduler.second_times()
-    return [again.get(record.id, record) for record in records]
+        return [scheduler.measure(planned, repeat)[0] for planned, repeat in order]
 
 
 def in_rounds(cases: Sequence[Planned], repeats: int, seed: int) -> list[tuple[Planned, int]]:

@@ -1,6 +1,5 @@
 """The task of measuring one case: warm up, take latencies, then throughput, and check what came out.
 
-Runs in the case's own process, after the first half that all tasks share (:class:`~inferlens.execution.worker.Child`).
 The timed loops are in ``backends.clocks``, and what is wrong is decided in ``measure.agreement``.
 """
 
@@ -8,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial, reduce
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -31,6 +30,7 @@ from inferlens.units import duration
 THROUGHPUT_SECONDS = 2.0  # where throughput alone is measured
 LEAST_THROUGHPUT = 0.5  # beside a short series of latencies
 LATENCY_SHARE = 0.8  # of the time, where both are measured
+LONGER = "A longer --max-time, or more --repeats."
 KEPT_WARMUP = stopping.MOST_SAMPLES
 ONE_IN_FLIGHT = (
     "one-in-flight",
@@ -89,11 +89,7 @@ def reference(job: ReferenceJob, child: Child) -> str:
 
 
 def benchmark(job: BenchmarkJob, child: Child) -> Measured:
-    """Measures and checks the case: latency first, then throughput for a quarter of the time that the latency took.
-
-    Should the deadline come in the middle of throughput, latencies are the answer: they are whole, and the outputs
-    before them were compared.
-    """
+    """Measures and checks the case: latency first, then throughput for a quarter of the time that the latency took."""
     case, phase = job.case, child.preparation.phase
     mode = "latency" if case.one_at_a_time else job.budget.mode
     child.turn.wait()
@@ -106,7 +102,6 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
         child.runner = runner
         feeding = Feeding(runner, model, case, arrays, child.preparation)
         first = runner.collect(child.infer_first(runner, feeding.first))
-        judge = partial(_agreement, model, job, child.backend.tolerance(case))
         with phase("warm-up"):
             taken = _warm_up(runner, feeding, job.budget, child.preparation)
         child.found = Measured(measurements=taken)
@@ -117,15 +112,14 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
                 calls = _latencies(job, child, runner, feeding, LATENCY_SHARE if mode == "both" else 1.0)
                 taken, latencies = (*taken, *calls), calls[0].values
                 child.found = Measured(measurements=taken)
-            if mode == "both":
-                child.keep(Measured(measurements=taken, agreement=judge(first)))
             if mode != "latency":
                 taken = (*taken, _throughput(job, child, runner, feeding, latencies))
                 child.found = Measured(measurements=taken)
         floor = runner.clock.floor()
         if floor is not None:
             child.preparation.facts[EMPTY_KERNEL] = {"gpu_seconds": floor}
-        found = judge(first, runner.collect(runner.infer(feeding.first)))
+        last = runner.collect(runner.infer(feeding.first))
+        found = _agreement(model, job, child.backend.tolerance(case), first, last)
         _warn_of_lower_precision(found, case, child.preparation)
         measured = Measured(measurements=taken, agreement=found)
         child.deliver(measured)  # before the runner lets go of its device
@@ -150,8 +144,9 @@ def _latencies(
     """Latencies, and with them what the clock tells of their parts; ``share`` is theirs of the steady state."""
     rule = stopping.sampling_rule(job.budget)
     taken = series.latency(runner, feeding.latency, rule, lambda part: child.progress(share * part), turn=child.turn)
-    if rule.missed:
-        child.preparation.warn("not-reached", rule.missed.message, rule.missed.advice)
+    missed = "" if rule.reached else rule.missed()
+    if missed:
+        child.preparation.warn("not-reached", missed, LONGER)
     return taken
 
 
@@ -167,7 +162,7 @@ def _throughput(
         seconds = min(budget.seconds or THROUGHPUT_SECONDS, budget.max_time or math.inf)
         if budget.seconds and seconds < budget.seconds:
             message = f"Throughput was measured for {duration(seconds)} of {duration(budget.seconds)}: the time was up."
-            child.preparation.warn("not-reached", message, stopping.LONGER)
+            child.preparation.warn("not-reached", message, LONGER)
     callers = feeding.callers(depth)
     if (depth or 1) > 1 and not (runner.clock.asynchronous or callers):
         child.preparation.warn(*ONE_IN_FLIGHT)
@@ -186,15 +181,16 @@ def _throughput(
 
 def _agreement(model: Model, job: BenchmarkJob, tolerance: float, *taken: Outputs) -> Agreement:
     """Agreement of outputs with the reference, the worst of those taken at several times."""
-    name = job.reference.name
-    if not job.reference.path:
-        return agreement.unchecked(name, job.reference.missing)
-    with np.load(job.reference.path, allow_pickle=False) as file:
-        expected = [file[f"output{index}"] for index in range(len(file.files))]
-    if job.reference.weights_sha256 != model.weights_sha256:
+    reference = job.reference
+    if not reference.path:
+        return Agreement(reference=reference.name, reason=reference.missing)
+    if reference.weights_sha256 != model.weights_sha256:
         reason = "the weights differ from the reference's: building the model twice does not give the same weights"
-        return agreement.unchecked(name, reason)
-    return reduce(agreement.worse, (agreement.compare(outputs, expected, tolerance, name) for outputs in taken))
+        return Agreement(reference=reference.name, reason=reason)
+    with np.load(reference.path, allow_pickle=False) as file:
+        expected = [file[f"output{index}"] for index in range(len(file.files))]
+    found = (agreement.compare(outputs, expected, tolerance, reference.name) for outputs in taken)
+    return reduce(agreement.worse, found)
 
 
 def _warn_of_lower_precision(found: Agreement, case: Case, preparation: Preparation) -> None:
@@ -203,7 +199,6 @@ def _warn_of_lower_precision(found: Agreement, case: Case, preparation: Preparat
     if case.precision == "fp32" and found.agrees and error > TOLERANCES["fp32"] and not case.options.get("tf32"):
         preparation.warn(
             "lower-precision",
-            f"Asked for fp32, but the outputs differ by {error:.1g} (relative L2), as in TF32: the library computes in "
-            "a lower precision than it was told to.",
+            f"Asked for fp32, but the outputs differ by {error:.1g} (relative L2), as in TF32.",
             "Compare it with the others' TF32, their option tf32=true.",
         )

@@ -161,8 +161,9 @@ def _backends(
         name, variant = split_label(label, list(capabilities))
         variants = BACKENDS.get(name).variants
         if variant == EVERY_VARIANT:
-            elsewhere = _for_others(model, capabilities[name])
-            yield from ((name, each) for each in variants if each not in elsewhere)
+            can = capabilities[name]
+            theirs = {one.variant for one in can.supports} - {one.variant for one in can.takes(model.format)}
+            yield from ((name, each) for each in variants if each not in theirs)  # not those of other formats alone
         elif variant is not None and variant not in variants:
             raise InferlensError(
                 f"Backend '{name}' has no variant '{variant}'.",
@@ -171,11 +172,6 @@ def _backends(
             )
         else:
             yield name, variant
-
-
-def _for_others(model: ModelInfo, can: Capabilities) -> set[str]:
-    """Variants that are there for models of other formats alone."""
-    return {support.variant for support in can.supports} - {support.variant for support in can.takes(model.format)}
 
 
 def _default_device(capabilities: Mapping[str, Capabilities]) -> str:

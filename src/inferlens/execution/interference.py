@@ -12,7 +12,6 @@ from inferlens.execution.protocol import TaskResult
 from inferlens.record.machine import Energy, MachineLog, Marks, peak_device_memory
 from inferlens.record.record import Measurement, Memory, Metric
 from inferlens.spec.case import Case
-from inferlens.units import byte_count
 
 LEAST_WINDOWS = 5
 NO_ENERGY = "another case was measured in turns with it, and took energy of its own"
@@ -54,11 +53,10 @@ def interference(
         last: whether there will be no second time, for another reason.
         interleaved: whether another case was measured in between: memory of the GPU and energy are of both then.
     """
-    device = peak_device_memory(log) if log and case.device == "cuda" and not interleaved else None
     memory = result.memory
+    device = peak_device_memory(log) if log and case.device == "cuda" and not interleaved else None
     if device:
         memory = replace(memory, device_peak=device.bytes, device_basis=device.basis)
-    memory = _with_buffers(memory, case, result)
     calls, windows = _timed(result, "latency"), _timed(result, "throughput")
     if log is None or not (calls or windows):
         return Interference(memory=memory)
@@ -77,30 +75,6 @@ def interference(
         energy=energy if case.device == "cuda" else None,
         cpu_energy=energy if case.device == "cpu" else None,
     )
-
-
-def _with_buffers(memory: Memory, case: Case, result: TaskResult[Measured]) -> Memory:
-    """The peaks' bases, with what measuring itself took in them: buffers that flush caches, inputs that rotate.
-
-    They are not taken off the peaks, for the peak may have been before there were any.
-    """
-    flushing = int(result.facts.get("flushed_bytes", 0))
-    rotating = int(result.facts.get("rotating inputs", {}).get("bytes", 0))
-    on_host = case.device == "cpu" or case.io == "host"
-    device = (0 if case.device == "cpu" else flushing) + (0 if on_host else rotating)
-    host = flushing + rotating - device
-    return replace(
-        memory,
-        host_basis=_basis(memory.host_basis, host),
-        device_basis=_basis(memory.device_basis, device),
-        library_basis=_basis(memory.library_basis, device),
-    )
-
-
-def _basis(basis: str, buffers: int) -> str:
-    if not (basis and buffers):
-        return basis
-    return f"{basis}; up to {byte_count(buffers)} of it are the buffers of --cold and --rotate"
 
 
 def _timed(result: TaskResult[Measured], metric: Metric) -> Measurement | None:

@@ -46,9 +46,6 @@ CEILINGS_TIMEOUT = 120.0
 CEILINGS_LIBRARY = "torch"
 
 
-# The task: what the case's process does.
-
-
 class ProfileJob(CaseJob, frozen=True, kw_only=True):
     """Profile the case at ``level``, in ``runs`` calls after ``warmup`` others."""
 
@@ -96,9 +93,6 @@ def makers(path: Path) -> dict[str, tuple[str, ...]]:
     return {name: node.modules for node in origins(path).nodes for name in node.outputs}
 
 
-# The parent.
-
-
 def profile(
     model: Any,
     example_inputs: Any = None,
@@ -132,11 +126,7 @@ def profile(
 
 
 def levels_of(value: Any) -> tuple[Level, ...]:
-    """The levels that some words name, each once. Modules are no level of their own: layers are traced to them.
-
-    Raises:
-        InferlensError: for a word that is none.
-    """
+    """The levels that some words name, each once. Modules are no level of their own: layers are traced to them."""
     words = known("level", value, (*LEVELS, *ALSO))
     return tuple(dict.fromkeys(ALSO.get(word, word) for word in words))  # type: ignore[arg-type]
 
@@ -211,9 +201,6 @@ def _profiled(scheduler: Scheduler, record: Record, folder: Path, level: Level, 
     )
 
 
-# Ceilings of devices, which work is held against.
-
-
 class CeilingsJob(Job, frozen=True, kw_only=True):
     """Measure what ``device`` reaches at best; ``name`` is what it is called, ``threads`` are those of the CPU."""
 
@@ -243,7 +230,10 @@ def ceilings_of(case: Case, scheduler: Scheduler, known: dict[Path, Ceilings]) -
     file = scheduler.cache / f"ceilings-{hashlib.sha256(msgspec.json.encode(depends)).hexdigest()[:12]}.json"
     if file in known:
         return known[file]
-    found = None if scheduler.plan.rebuild else _read(file)
+    found = None
+    if not scheduler.plan.rebuild:
+        with suppress(OSError, msgspec.DecodeError, RecursionError):
+            found = msgspec.json.decode(file.read_bytes(), type=Ceilings)
     if found is None:
         job = CeilingsJob(device=case.device, name=name, threads=threads)
         result = subprocess.launch(measure_ceilings, job, timeout=CEILINGS_TIMEOUT).result
@@ -252,10 +242,3 @@ def ceilings_of(case: Case, scheduler: Scheduler, known: dict[Path, Ceilings]) -
             write_whole(file, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
     known[file] = found
     return found
-
-
-def _read(file: Path) -> Ceilings | None:
-    """What is kept; ``None`` if nothing is, or it cannot be read."""
-    with suppress(OSError, msgspec.DecodeError, RecursionError):
-        return msgspec.json.decode(file.read_bytes(), type=Ceilings)
-    return None

@@ -108,19 +108,13 @@ class Waits(Struct, frozen=True, tag="waits"):
     enough: bool
 
 
-class Learned(Struct, frozen=True, tag="learned"):
-    """What is the result if the deadline comes now: complete but for what is yet to be measured."""
-
-    result: msgspec.Raw
-
-
 class Answered(Struct, frozen=True, tag="answered"):
     """The result; nothing comes after it."""
 
     result: msgspec.Raw
 
 
-Event = Began | Progressed | Waits | Learned | Answered
+Event = Began | Progressed | Waits | Answered
 
 
 class Observer:

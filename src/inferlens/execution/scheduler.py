@@ -1,7 +1,7 @@
 """Cases of a run, each measured in a fresh process, watched, and its record kept before the next one starts.
 
-Every parent uses the :class:`Scheduler`: ``survey.cases_of`` asks what can run here and expands the plan, and the
-scheduler is then given case after case, to measure it or to have another task done with it.
+Every parent uses the :class:`Scheduler`: it is given case after case, to measure it or to have another task done with
+it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from inferlens.execution.expand import Planned
 from inferlens.execution.interference import Interference, interference
 from inferlens.execution.interleaver import Slot, both
 from inferlens.execution.protocol import Began, Event, Found, J, Observer, Task, TaskResult
-from inferlens.execution.subprocess import HINTS, Outcome
+from inferlens.execution.subprocess import Outcome
 from inferlens.execution.survey import Named
 from inferlens.measure import environment
-from inferlens.measure.monitor.gpu import IDLE_SECONDS, surveyed
+from inferlens.measure.monitor.gpu import IDLE_SECONDS, survey
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.models import resolve
 from inferlens.record.machine import Before
@@ -76,7 +76,6 @@ class Scheduler:
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     _references: dict[str, Reference] = field(default_factory=dict)
     _futile: int = 0  # cases in a row whose second attempt was disturbed, too
-    _waiting: list[tuple[Attempt, Record]] = field(default_factory=list)
 
     @cached_property
     def environment(self) -> Environment:
@@ -98,36 +97,29 @@ class Scheduler:
         words = {"on_event": self.observer.heard, **words}
         return subprocess.launch(task, job, timeout=self.plan.budget.timeout, **words)
 
-    def measure(self, planned: Planned, repeat: int = 0, *, later: bool = False) -> tuple[Record, Path]:
+    def measure(self, planned: Planned, repeat: int = 0) -> tuple[Record, Path]:
         """Measures one case in a fresh process; its record, and the folder that it is kept in.
 
-        Where something else on the machine disturbed most of it, it is measured once more, and the second time counts:
-        at once, or ``later``, by :meth:`second_times`, when what disturbed it may be over.
+        Where something else on the machine disturbed most of it, it is measured once more, and the second time counts.
         """
         folder = Store(Path(self.plan.output)).claim(planned.case, planned.found.name)
         with _discarded_if_cut_short(folder):
             first = self._attempt(planned, repeat, folder)
-        if not first.found.repeat:
-            self._futile = 0
-            record = self._keep(first)
+        again = first.found.repeat
+        record = self._keep(first.as_it_is() if again else first)
+        try:
+            if not again:
+                self._futile = 0
+            elif self._futile < FUTILE:
+                record = self._second_time(first) or record
+        finally:  # also where it is interrupted: what was learned first is kept
             self.observer.done(record, folder)
-            return record, folder
-        record = self._keep(first.as_it_is())
-        if later:
-            self._waiting.append((first, record))
-            return record, folder
-        return self._second_time(first, record), folder
-
-    def second_times(self) -> dict[str, Record]:
-        """Measures what was put off, and gives the records that count now, by the ids of those that they replace."""
-        waiting, self._waiting = self._waiting, []
-        return {record.id: self._second_time(first, record) for first, record in waiting}
+        return record, folder
 
     def measure_interleaved(self, pair: Sequence[Planned], repeat: int = 0) -> list[Record]:
         """Measures two cases that can run, each in a fresh process, the two at once, in turns; keeps their records.
 
-        There are no second times: what disturbs one of the two disturbs the other as well, and their ratio is what
-        counts.
+        There are no second times: what disturbs one of the two disturbs the other as well.
         """
         store = Store(Path(self.plan.output))
         folders = [store.claim(planned.case, planned.found.name) for planned in pair]
@@ -149,21 +141,15 @@ class Scheduler:
             self.observer.done(records[-1], attempt.folder)
         return records
 
-    def _second_time(self, first: Attempt, record: Record) -> Record:
-        """The record that counts: of a second attempt, if that ran; else ``record``, which is kept of the first."""
+    def _second_time(self, first: Attempt) -> Record | None:
+        """The record of a second attempt; none if that did not run."""
         planned = first.planned
-        try:
-            if self._futile < FUTILE:
-                self.observer.doing(f"disturbed, so once more: {planned.case.label}")
-                second = self._attempt(planned, first.repeat, first.folder, again=True)
-                ran = second.result.status == "ok"
-                clean = ran and (second.found.marks is None or second.found.marks.clean)
-                self._futile = 0 if clean else self._futile + 1
-                if ran and not second.outcome.overdue:
-                    record = self._keep(_with_preparation_of(first, second))
-        finally:  # also where it is interrupted: what was learned first is kept
-            self.observer.done(record, first.folder)
-        return record
+        self.observer.doing(f"disturbed, so once more: {planned.case.label}")
+        second = self._attempt(planned, first.repeat, first.folder, again=True)
+        ran = second.result.status == "ok"
+        clean = ran and (second.found.marks is None or second.found.marks.clean)
+        self._futile = 0 if clean else self._futile + 1
+        return self._keep(_with_preparation_of(first, second)) if ran else None
 
     def _attempt(
         self,
@@ -194,15 +180,7 @@ class Scheduler:
             monitor=lambda pid: Monitor(pid, gpu=case.device == "cuda", before=before, beside=neighbour),
             slot=slot,
         )
-        result = outcome.result
-        if outcome.overdue:
-            message = f"Throughput is missing: {outcome.overdue}. Latencies had been taken."
-            missing = Warning("throughput-missing", message, f"{HINTS['timed out']}, or --mode latency")
-            result = msgspec.structs.replace(result, warnings=(*result.warnings, missing))
-        if beside and result.status == "out of memory":  # two models were there
-            result = msgspec.structs.replace(result, hint=f"--interleave processes, {result.hint}")
-        outcome = replace(outcome, result=result)
-        found = interference(case, result, outcome.machine, repeated=again, interleaved=bool(beside))
+        found = interference(case, outcome.result, outcome.machine, repeated=again, interleaved=bool(beside))
         return Attempt(planned, repeat, folder, created, outcome, found, beside)
 
     def _heard_interleaved(self, case: Case, event: Event) -> None:
@@ -215,11 +193,8 @@ class Scheduler:
         """The record of an attempt, on disk."""
         planned, outcome, found, result = attempt.planned, attempt.outcome, attempt.found, attempt.result
         measured = result.found or Measured()
-        warnings = result.warnings
-        if outcome.fault:
-            message = f"after its last sample {outcome.fault}"
-            advice = "the numbers are complete; the log beside the record has more"
-            warnings = (*warnings, Warning("bad-exit", message, advice))
+        fault = f"after its last sample {outcome.fault}"
+        ending = (Warning("bad-exit", fault, "the numbers are complete; the log beside the record has more"),)
         record = Record(
             id=uuid.uuid4().hex,
             run=self.id,
@@ -239,7 +214,7 @@ class Scheduler:
             agreement=measured.agreement,
             facts=result.facts | ({IN_TURNS: attempt.beside} if attempt.beside else {}),
             artefacts=result.artefacts,
-            warnings=warnings,
+            warnings=(*result.warnings, *(ending if outcome.fault else ())),
             **{name: getattr(found, name) for name in found.__struct_fields__},
         )
         Store.save(attempt.folder, record)
@@ -251,7 +226,7 @@ class Scheduler:
             return Before()
         idle = self.idle
         return msgspec.structs.replace(
-            surveyed(), idle_power=idle.idle_power, idle_seconds=idle.idle_seconds, idle_samples=idle.idle_samples
+            survey(), idle_power=idle.idle_power, idle_seconds=idle.idle_seconds, idle_samples=idle.idle_samples
         )
 
     def _reference(self, planned: Planned) -> Reference:
@@ -293,7 +268,7 @@ def scheduled(
 ) -> Iterator[Scheduler]:
     """What measures ``cases``, once the machine was looked at while nothing ran."""
     uses_gpu = any(planned.case.device == "cuda" and not planned.refusal for planned in cases)
-    idle = surveyed(IDLE_SECONDS) if uses_gpu else Before()
+    idle = survey(IDLE_SECONDS) if uses_gpu else Before()
     with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch:
         yield Scheduler(plan, observer, Path(scratch), model.live if model else None, idle)
 

@@ -12,11 +12,10 @@ import selectors
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, cast
 
@@ -24,19 +23,7 @@ import msgspec
 
 from inferlens.errors import InferlensError
 from inferlens.execution.interleaver import Slot
-from inferlens.execution.protocol import (
-    Answered,
-    Began,
-    Event,
-    Found,
-    J,
-    Learned,
-    Order,
-    Task,
-    TaskResult,
-    Waits,
-    result_of,
-)
+from inferlens.execution.protocol import Answered, Began, Event, Found, J, Order, Task, TaskResult, Waits, result_of
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import PhaseName, Status
@@ -61,7 +48,6 @@ class Outcome(Generic[Found]):
     Attributes:
         result: what it answered, or how it ended without an answer.
         answered: whether it did.
-        overdue: why it was ended, if ``result`` is what it had learned until its deadline; else empty.
         fault: how the process ended badly although it had answered; empty if it ended well.
         tail: the last lines the process printed, control characters removed, if anything went wrong.
         machine: what the machine did meanwhile, if it was watched.
@@ -69,7 +55,6 @@ class Outcome(Generic[Found]):
 
     result: TaskResult[Found]
     answered: bool = True
-    overdue: str = ""
     fault: str = ""
     tail: tuple[str, ...] = ()
     machine: MachineLog | None = None
@@ -85,9 +70,8 @@ class Outcome(Generic[Found]):
             return cast("Found", result.found)
         if self.answered:
             raise InferlensError(result.reason, hint=result.hint)
-        if result.status == "timed out":  # where it was is of no use to whoever waited
-            raise InferlensError(f"{what}: {result.reason}.", hint=result.hint)
-        raise InferlensError("\n  ".join((f"{what}: {result.reason}.", *self.tail[-5:])))
+        shown = () if result.status == "timed out" else self.tail[-5:]  # where it was is of no use to whoever waited
+        raise InferlensError("\n  ".join((f"{what}: {result.reason}.", *shown)), hint="" if shown else result.hint)
 
 
 def launch(
@@ -112,23 +96,17 @@ def launch(
         slot: where the process takes turns with another one; time spent waiting does not count.
     """
     kills = oom_kills()
-    child: _Process | None = None
+    child = _Process(Order.of(task, job), slot)
     in_time = True
     try:
-        with _unbroken():
-            child = _Process(Order.of(task, job), slot)
         with monitor(child.process.pid) if monitor else nullcontext() as watching:
             in_time = child.listen(time.monotonic() + timeout, on_event)
         if not in_time:
             child.show_stacks()
     finally:
-        if child:
-            child.end(patient=in_time)
-        if slot:
-            slot.end()
+        child.end(patient=in_time)
     if log and child.output:
         log.write_bytes(bytes(child.output))
-    during = f", during {child.phase}" if child.phase else ", while starting"
     if in_time or child.answer:
         status, reason = _ending(child.process.returncode, in_time, oom_kills() > kills)
     else:
@@ -136,9 +114,8 @@ def launch(
     outcome: Outcome[Found] = Outcome(TaskResult(), machine=watching.log() if watching else None)
     if child.answer:
         outcome.result, outcome.fault = result_of(task, child.answer), reason
-    elif child.learned and not in_time:
-        outcome.result, outcome.overdue = result_of(task, child.learned), reason + during
     else:
+        during = f", during {child.phase}" if child.phase else ", while starting"
         reason = (reason or "the process ended without an answer") + during
         outcome.result = TaskResult(status=status, reason=reason, hint=HINTS.get(status, ""))
         outcome.answered = False
@@ -147,42 +124,19 @@ def launch(
     return outcome
 
 
-@contextmanager
-def _unbroken() -> Iterator[None]:
-    """Keeps interrupts until what is inside is done: a process that was just started must be known, to be ended."""
-    kept: list[int] = []
-    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    if threading.current_thread() is not threading.main_thread() or None in usual.values():
-        yield
-        return
-    for number in usual:
-        signal.signal(number, lambda number, _: kept.append(number))
-    try:
-        yield
-    finally:
-        for number, handler in usual.items():
-            signal.signal(number, handler)
-        if kept:
-            signal.raise_signal(kept[0])
-
-
-@dataclass
 class _Process:
     """A worker process and what has been heard from it."""
 
-    order: Order
-    slot: Slot | None = None
-    answer: bytes = b""
-    learned: bytes = b""
-    phase: PhaseName | None = None
-    output: bytearray = field(default_factory=bytearray)
-    _last: bytes = b""
-    _line: bytes = b""
-
-    def __post_init__(self) -> None:
+    def __init__(self, order: Order, slot: Slot | None = None) -> None:
+        self.slot = slot
+        self.answer = self._last = self._line = b""
+        self.phase: PhaseName | None = None
+        self.output = bytearray()
         self._events, theirs = os.pipe()
-        answers, mine = os.pipe() if self.slot else (-1, -1)
-        passed = (theirs, answers) if self.slot else (theirs,)
+        passed = [theirs]
+        if slot:
+            answers, mine = os.pipe()
+            passed.append(answers)
         words = map(str, (theirs, os.getpid(), *passed[1:]))
         try:
             self.process = subprocess.Popen(
@@ -197,13 +151,13 @@ class _Process:
         finally:
             for descriptor in passed:
                 os.close(descriptor)
-        if self.slot:
-            self.slot.started(self.process.pid, mine)
+        if slot:
+            slot.started(self.process.pid, mine)
         assert self.process.stdin
         assert self.process.stdout
-        self._printed = self.process.stdout.fileno()
+        self._printed = self.process.stdout
         with suppress(BrokenPipeError), self.process.stdin as stdin:
-            stdin.write(msgspec.json.encode(self.order))
+            stdin.write(msgspec.json.encode(order))
 
     def listen(self, deadline: float, on_event: Callable[[Event], None]) -> bool:
         """Reads until the process has ended and its pipes are empty; ``False`` if the deadline came first.
@@ -249,8 +203,7 @@ class _Process:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         os.close(self._events)
-        if self.process.stdout:
-            self.process.stdout.close()
+        self._printed.close()
 
     def tail(self) -> tuple[str, ...]:
         """The last lines printed, made harmless."""
@@ -268,8 +221,6 @@ class _Process:
             event = msgspec.json.decode(line, type=Event)
             if isinstance(event, Answered):
                 self.answer = bytes(event.result)
-            elif isinstance(event, Learned):
-                self.learned = bytes(event.result)
             elif isinstance(event, Began):
                 self.phase = event.phase
             elif isinstance(event, Waits) and self.slot:
@@ -293,11 +244,7 @@ def _ending(code: int, in_time: bool, memory_kill: bool) -> tuple[Status, str]:
     if not in_time:
         return "crashed", "did not end after it had answered"
     if code < 0:
-        try:
-            name = signal.Signals(-code).name
-        except ValueError:
-            name = f"signal {-code}"
-        return "crashed", f"killed by {name}"
+        return "crashed", f"killed by {signal.Signals(-code).name if -code in [*signal.Signals] else f'signal {-code}'}"
     return "crashed", f"the process ended with exit code {code}" if code else ""
 
 

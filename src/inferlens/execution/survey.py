@@ -68,29 +68,28 @@ def found(plan: Plan, model: Named | None = None) -> list[ModelInfo]:
     return model.found if model and model.found else find(plan.model)
 
 
-class ProbeJob(Job, frozen=True, kw_only=True):
-    """The backends to ask."""
+class NamesJob(Job, frozen=True, kw_only=True):
+    """The backends or models to ask about."""
 
-    backends: tuple[str, ...]
+    names: tuple[str, ...]
 
 
-def capabilities(job: ProbeJob, child: Child) -> dict[str, Capabilities]:  # noqa: ARG001 - there is no case
+def capabilities(job: NamesJob, child: Child) -> dict[str, Capabilities]:  # noqa: ARG001 - there is no case
     """What every backend can do here; one that raises is absent, with the reason."""
-    return {name: _capabilities(name) for name in job.backends}
-
-
-def _capabilities(name: str) -> Capabilities:
-    try:
-        return BACKENDS.get(name)().capabilities()
-    except Exception as error:
-        traceback.print_exc()
-        reason = str(error) if isinstance(error, InferlensError) else ending(error)[1]
-        return Capabilities(formats=(), absent=(Absence("", reason),))
+    found = {}
+    for name in job.names:
+        try:
+            found[name] = BACKENDS.get(name)().capabilities()
+        except Exception as error:
+            traceback.print_exc()
+            reason = str(error) if isinstance(error, InferlensError) else ending(error)[1]
+            found[name] = Capabilities(formats=(), absent=(Absence("", reason),))
+    return found
 
 
 def probe(names: Sequence[str]) -> dict[str, Capabilities]:
     """What each backend can do here."""
-    outcome = subprocess.launch(capabilities, ProbeJob(backends=tuple(names)), timeout=TIMEOUT)
+    outcome = subprocess.launch(capabilities, NamesJob(names=tuple(names)), timeout=TIMEOUT)
     if outcome.result.found is not None:
         return outcome.result.found
     if len(names) == 1:
@@ -99,19 +98,9 @@ def probe(names: Sequence[str]) -> dict[str, Capabilities]:
     return {name: can for each in names for name, can in probe([each]).items()}
 
 
-class FindJob(Job, frozen=True, kw_only=True):
-    """The names to look up."""
-
-    models: tuple[str, ...]
-
-
-def models(job: FindJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - there is no case
-    """What every name means.
-
-    Raises:
-        InferlensError: for the first one that means nothing.
-    """
-    return [resolve.find(name) for name in job.models]
+def models(job: NamesJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - there is no case
+    """What every name means."""
+    return [resolve.find(name) for name in job.names]
 
 
 def find(names: Sequence[str]) -> list[ModelInfo]:
@@ -120,5 +109,5 @@ def find(names: Sequence[str]) -> list[ModelInfo]:
     Raises:
         InferlensError: for the first name that means nothing.
     """
-    outcome = subprocess.launch(models, FindJob(models=tuple(names)), timeout=TIMEOUT)
+    outcome = subprocess.launch(models, NamesJob(names=tuple(names)), timeout=TIMEOUT)
     return outcome.found(f"Looking up {', '.join(names)} failed")

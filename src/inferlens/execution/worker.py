@@ -1,10 +1,8 @@
 """The child process: reads one order from standard input, does the task, sends events and the result through a pipe.
 
 Started as ``python -m inferlens.execution.worker FD PARENT [FD]``, with a second descriptor if it takes turns with
-another process. Standard output and error are free for models and libraries. The process dies with its parent,
-offers itself first when the kernel is short of memory, and dumps its stacks on SIGUSR1 so that a hang can be seen.
-
-:class:`Child` has what every task on a case does first, and how every task ends.
+another process. Standard output and error are free for models and libraries. :class:`Child` has what every task on a
+case does first, and how every task ends.
 """
 
 from __future__ import annotations
@@ -28,18 +26,7 @@ from inferlens.backends.base import Backend, Preparation, Runner
 from inferlens.backends.profiling.layer_runs import clocked_runs
 from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
 from inferlens.execution.interleaver import Shared
-from inferlens.execution.protocol import (
-    Answered,
-    Began,
-    CaseJob,
-    Event,
-    Job,
-    Learned,
-    Order,
-    Progressed,
-    TaskResult,
-    Waits,
-)
+from inferlens.execution.protocol import Answered, Began, CaseJob, Event, Job, Order, Progressed, TaskResult, Waits
 from inferlens.measure import memory
 from inferlens.measure.series import Turn
 from inferlens.models import inputs, resolve
@@ -52,11 +39,8 @@ PR_SET_PDEATHSIG = 1
 class Child:
     """A task under way: what has been learned so far, kept even if the next step fails.
 
-    Attributes:
-        preparation: folders for the backend; phases, facts, artefacts and warnings of the case.
-        runner: once it was entered, which is when it can tell what memory it takes.
-        found: what the task has found so far.
-        turn: whose turn it is to use the machine.
+    ``runner`` is there once it was entered, which is when it can tell what memory it takes; ``found`` is what the task
+    has found so far.
     """
 
     def __init__(self, job: Job, send: Callable[[Event], None], turn: Turn | None = None) -> None:
@@ -91,9 +75,9 @@ class Child:
         """The model made ready by the case's backend; the device is untouched yet."""
         return self.backend.prepare(model, self.job.case, self.preparation)
 
-    def place(self, model: Model, runner: Runner, seed: int | None = None) -> Any:
-        """What to call an entered runner with, drawn from the case's seed or another one."""
-        return runner.place(inputs.make_inputs(model, self.job.case.seed if seed is None else seed))
+    def place(self, model: Model, runner: Runner) -> Any:
+        """What to call an entered runner with, drawn from the case's seed."""
+        return runner.place(inputs.make_inputs(model, self.job.case.seed))
 
     def infer_first(self, runner: Runner, feed: Any) -> Any:
         """The outputs of the first call, for which libraries do much that they do once."""
@@ -110,10 +94,6 @@ class Child:
     def progress(self, share: float) -> None:
         """Says which share of the steady state is done."""
         self._send(Progressed(share))
-
-    def keep(self, found: Any) -> None:
-        """Says what is found if the deadline comes before there is more."""
-        self._send(Learned(self._result("ok", found=found)))
 
     def deliver(self, found: Any) -> None:
         """Gives the result; once, and where the runner still holds its device, for libraries crash when they let go."""

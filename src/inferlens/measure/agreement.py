@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from inferlens.backends.base import Outputs
@@ -23,37 +24,29 @@ def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -
         tolerance: largest relative L2 error that counts as right.
         name: what the reference is.
     """
-    shapes = [value.shape for value in outputs], [value.shape for value in reference]
+    result = Agreement(reference=name, tolerance=tolerance)
+    shapes = [[value.shape for value in outputs], [value.shape for value in reference]]
     if shapes[0] != shapes[1]:
-        reason = f"outputs have shapes {_shapes(shapes[0])}, the reference's {_shapes(shapes[1])}"
-        return Agreement(reference=name, tolerance=tolerance, agrees=False, reason=reason)
+        said = [", ".join("x".join(map(str, shape)) or "scalar" for shape in each) or "none" for each in shapes]
+        return replace(result, agrees=False, reason=f"outputs have shapes {said[0]}, the reference's {said[1]}")
     if not all(np.isfinite(value).all() for value in reference):
-        reason = "the reference's own outputs are not finite, so nothing can be compared with them"
-        return Agreement(reference=name, tolerance=tolerance, reason=reason)
-    if not any(value.size for value in reference):
-        return Agreement(reference=name, tolerance=tolerance, reason="the model has no outputs to compare")
+        return replace(result, reason="the reference's own outputs are not finite")
     pairs = [(_flat(ours), _flat(theirs)) for ours, theirs in zip(outputs, reference, strict=True) if theirs.size]
+    if not pairs:
+        return replace(result, reason="the model has no outputs to compare")
     if not all(np.isfinite(ours).all() for ours, _ in pairs):
-        return Agreement(
-            reference=name, tolerance=tolerance, agrees=False, reason="outputs are not finite (NaN or Inf)"
-        )
+        return replace(result, agrees=False, reason="outputs are not finite (NaN or Inf)")
     rel_l2 = max(_relative_l2(ours, theirs) for ours, theirs in pairs)
     agrees = rel_l2 <= tolerance
-    return Agreement(
-        reference=name,
+    return replace(
+        result,
         max_abs=max(float(np.abs(ours - theirs).max()) for ours, theirs in pairs),
         rel_l2=rel_l2,
         cosine=min(_cosine(ours, theirs) for ours, theirs in pairs),
         top1=_top1(outputs[0], reference[0]),
-        tolerance=tolerance,
         agrees=agrees,
         reason="" if agrees else f"relative L2 error {rel_l2:.2g} is above the tolerance {tolerance:.2g}",
     )
-
-
-def unchecked(name: str, reason: str) -> Agreement:
-    """Outputs that could not be compared, and why."""
-    return Agreement(reference=name, reason=reason)
 
 
 def worse(first: Agreement, last: Agreement) -> Agreement:
@@ -89,7 +82,3 @@ def _top1(ours: NDArray[np.generic], theirs: NDArray[np.generic]) -> float | Non
     if theirs.ndim != 2 or theirs.shape[1] < LEAST_CLASSES or not np.issubdtype(theirs.dtype, np.floating):
         return None
     return float((ours.argmax(axis=1) == theirs.argmax(axis=1)).mean())
-
-
-def _shapes(shapes: list[tuple[int, ...]]) -> str:
-    return ", ".join("x".join(map(str, shape)) or "scalar" for shape in shapes) or "none"

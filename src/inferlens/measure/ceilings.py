@@ -1,9 +1,8 @@
 """What a device reaches at best: how fast it copies within its memory, and how fast it multiplies large matrices.
 
 Both are what is sustained: the median of several repeats, and of those the largest, of a few sizes in a few rounds.
-Repeats in which the system took a CPU away from this process are left out, for they tell of others. Copies are larger
-than the caches, so that the memory is measured. Matrices hold normal random numbers: a GPU that multiplies zeros draws
-less power and clocks higher than it can with a model's numbers. All of it takes a few seconds.
+Copies are larger than the caches. Matrices hold normal random numbers: a GPU that multiplies zeros draws less power and
+clocks higher than it can with a model's numbers. All of it takes a few seconds.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ MIB = 1 << 20
 ROUNDS = 2
 LEAST, MOST = 5, 30  # repeats of a size in a round
 SECONDS = 0.15  # for them, unless the least of them take longer
-PATIENCE = 3  # so many times longer for repeats that are not interrupted
 LONGEST = 0.1  # seconds; a size whose single call takes longer is not tried
 DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 MATRICES = {"cpu": (512, 1024, 2048, 4096), "cuda": (2048, 4096, 8192, 16384)}
@@ -36,6 +34,7 @@ INTERRUPTED = "Other processes interrupted whatever was measured, so that the ce
 SLOW = "the CPU has no instructions for it: it is computed in another precision"
 
 Timer = Callable[[Callable[[], Any]], tuple[float, bool]]
+Rates = list[tuple[bool, float]]  # of each size: whether it was left alone, and how much a second; the largest counts
 
 
 def measure(device: str, name: str, threads: int | None = None) -> Ceilings:
@@ -56,37 +55,27 @@ def measure(device: str, name: str, threads: int | None = None) -> Ceilings:
     gpu = device == "cuda"
     timer = gpu_timer if gpu else host_timer
     absent = {precision: why for precision in DTYPES if (why := lacking(precision, gpu=gpu))}
-    bandwidth, rates = Best(), {precision: Best() for precision in DTYPES if precision not in absent}
+    bandwidth: Rates = []
+    rates: dict[str, Rates] = {precision: [] for precision in DTYPES if precision not in absent}
     with torch.inference_mode(), torch_settings(threads=threads, tf32=False):
         used = torch.get_num_threads()
         for _ in range(ROUNDS):
             copies(device, timer, bandwidth)
-            for precision, best in rates.items():
+            for precision, found in rates.items():
                 with torch_settings(threads=threads, tf32=precision == "tf32"):
-                    products(device, DTYPES[precision], timer, best)
+                    products(device, DTYPES[precision], timer, found)
     basis = f"copies and matrix products of PyTorch {torch.__version__.partition('+')[0]}"
+    calm, best = max(bandwidth, default=(False, 0.0))
+    fastest = {precision: max(found) for precision, found in rates.items() if found}
     return Ceilings(
         device=name,
-        bandwidth=bandwidth.rate,
-        rates={precision: best.rate for precision, best in rates.items() if best.rate},
+        bandwidth=best,
+        rates={precision: rate for precision, (_, rate) in fastest.items()},
         measured=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         basis=basis if gpu else f"{basis}, {plural(used, 'thread')}",
         absent=absent,
-        disturbed="" if all(best.clean for best in (bandwidth, *rates.values())) else INTERRUPTED,
+        disturbed="" if calm and all(each for each, _ in fastest.values()) else INTERRUPTED,
     )
-
-
-class Best:
-    """The largest rate so far, of what was not interrupted if there is any such."""
-
-    def __init__(self) -> None:
-        self.rate = 0.0
-        self.clean = False
-
-    def add(self, work: float, seconds: float, clean: bool) -> None:
-        """One size: so much work in the median of its repeats."""
-        if (clean, work / seconds) > (self.clean, self.rate):
-            self.clean, self.rate = clean, work / seconds
 
 
 def lacking(precision: str, *, gpu: bool) -> str:
@@ -104,18 +93,19 @@ def lacking(precision: str, *, gpu: bool) -> str:
     return "" if getattr(torch.ops.mkldnn, f"_is_mkldnn_{precision}_supported")() else SLOW
 
 
-def copies(device: str, timer: Timer, best: Best) -> None:
-    """Copies of a few sizes; the work is the bytes that are read and written together."""
+def copies(device: str, timer: Timer, rates: Rates) -> None:
+    """Adds copies of a few sizes; the work is the bytes that are read and written together."""
     import torch
 
     for size in copy_sizes(device):
         with as_memory_allows():
             source = torch.ones(size // 4, device=device)
-            best.add(2 * size, *sustained(partial(torch.zeros_like(source).copy_, source), timer))
+            seconds, calm = sustained(partial(torch.zeros_like(source).copy_, source), timer)
+            rates.append((calm, 2 * size / seconds))
 
 
-def products(device: str, dtype: str, timer: Timer, best: Best) -> None:
-    """Products of square matrices of a few sizes; the work is their FLOPs."""
+def products(device: str, dtype: str, timer: Timer, rates: Rates) -> None:
+    """Adds products of square matrices of a few sizes; the work is their FLOPs."""
     import torch
 
     seconds = 0.0
@@ -124,12 +114,12 @@ def products(device: str, dtype: str, timer: Timer, best: Best) -> None:
             break
         with as_memory_allows():
             left, right = (torch.randn(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2))
-            seconds, clean = sustained(partial(torch.mm, left, right, out=torch.empty_like(left)), timer)
-            best.add(2 * size**3, seconds, clean)
+            seconds, calm = sustained(partial(torch.mm, left, right, out=torch.empty_like(left)), timer)
+            rates.append((calm, 2 * size**3 / seconds))
 
 
 def sustained(call: Callable[[], Any], timer: Timer) -> tuple[float, bool]:
-    """The median of repeats in seconds, and whether enough of them were not interrupted to leave out those that were.
+    """The median of repeats in seconds, and whether enough of them were left alone to leave out those that were not.
 
     Some calls before them are not kept: memory is mapped, code is chosen, clocks rise.
     """
@@ -137,18 +127,13 @@ def sustained(call: Callable[[], Any], timer: Timer) -> tuple[float, bool]:
     timer(call)
     while time.perf_counter() - begin < SECONDS / 3:
         timer(call)
-    every: list[float] = []
-    clean: list[float] = []
+    taken: list[tuple[float, bool]] = []
     begin = time.perf_counter()
-    while len(every) < MOST:
-        spent = time.perf_counter() - begin
-        if len(every) >= LEAST and spent > (SECONDS if len(clean) >= LEAST else PATIENCE * SECONDS):
-            break
-        seconds, interrupted = timer(call)
-        every.append(seconds)
-        clean += [] if interrupted else [seconds]
-    enough = len(clean) >= LEAST
-    return statistics.median(clean if enough else every), enough
+    while len(taken) < LEAST or (len(taken) < MOST and time.perf_counter() - begin < SECONDS):
+        taken.append(timer(call))
+    calm = [seconds for seconds, interrupted in taken if not interrupted]
+    enough = len(calm) >= LEAST
+    return statistics.median(calm if enough else [seconds for seconds, _ in taken]), enough
 
 
 def host_timer(call: Callable[[], Any]) -> tuple[float, bool]:

@@ -16,6 +16,7 @@ import psutil
 
 import inferlens
 from inferlens.backends import importable
+from inferlens.measure.monitor.cpu import usable_cpus
 from inferlens.record.record import Environment, Gpu
 
 LIBRARIES = ("numpy", "torchvision", "timm", "transformers")  # beside those that backends name
@@ -37,7 +38,7 @@ def collect() -> Environment:
     return Environment(
         cpu=_cpu_name(),
         cpu_cores=psutil.cpu_count(logical=False),
-        cpu_threads=usable_threads(),
+        cpu_threads=len(usable_cpus()),
         governor=_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         memory=psutil.virtual_memory().total,
         gpus=gpus,
@@ -60,50 +61,33 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def usable_threads() -> int | None:
-    """Logical processors this process may use, which containers and ``taskset`` make fewer than there are."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return psutil.cpu_count()
-
-
 def _gpus() -> tuple[tuple[Gpu, ...], str, str]:
     """GPUs, driver version and the CUDA version of the driver, from NVML; nothing where there is no driver."""
-    try:
-        import pynvml
+    with suppress(Exception):  # a missing library and a missing or broken driver mean the same here
+        import pynvml as nvml
 
-        pynvml.nvmlInit()
-    except Exception:  # a missing library and a missing or broken driver mean the same here
-        return (), "", ""
-    try:
-        gpus = tuple(_gpu(pynvml, index) for index in range(pynvml.nvmlDeviceGetCount()))
-        version = pynvml.nvmlSystemGetCudaDriverVersion_v2()
-        return gpus, str(pynvml.nvmlSystemGetDriverVersion()), f"{version // 1000}.{version % 1000 // 10}"
-    except pynvml.NVMLError:
-        return (), "", ""
-    finally:
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+        nvml.nvmlInit()
+        try:
+            gpus = tuple(_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(n)) for n in range(nvml.nvmlDeviceGetCount()))
+            cuda = nvml.nvmlSystemGetCudaDriverVersion_v2()
+            return gpus, str(nvml.nvmlSystemGetDriverVersion()), f"{cuda // 1000}.{cuda % 1000 // 10}"
+        finally:
+            nvml.nvmlShutdown()
+    return (), "", ""
 
 
-def _gpu(nvml: Any, index: int) -> Gpu:
-    handle = nvml.nvmlDeviceGetHandleByIndex(index)
+def _gpu(nvml: Any, handle: Any) -> Gpu:
+    limit = None
+    with suppress(nvml.NVMLError):  # not every GPU has one, and that is no reason to know nothing of it
+        limit = float(nvml.nvmlDeviceGetEnforcedPowerLimit(handle)) / 1000
     major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
     return Gpu(
         name=str(nvml.nvmlDeviceGetName(handle)),
         memory=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
         compute_capability=f"{major}.{minor}",
         uuid=str(nvml.nvmlDeviceGetUUID(handle)),
-        power_limit=_power_limit(nvml, handle),
+        power_limit=limit,
     )
-
-
-def _power_limit(nvml: Any, handle: Any) -> float | None:
-    """Watts; of all limits that are set, by whomever, the one that holds."""
-    try:
-        return float(nvml.nvmlDeviceGetEnforcedPowerLimit(handle)) / 1000
-    except nvml.NVMLError:  # not every GPU has one, and that is no reason to know nothing of it
-        return None
 
 
 def _container() -> str:

@@ -1,8 +1,7 @@
 """When to stop taking samples.
 
-A :class:`StoppingRule` is told the samples as they come and says when there are enough. Rules are small objects; a new
-one needs no change anywhere else. Each ends at its ``max_time`` at the latest, and tells what was not reached then, but
-for a median's interval, which the record's samples tell: see the findings of records.
+A :class:`StoppingRule` is told the samples as they come and says when there are enough. Each ends at its ``max_time``
+at the latest, and tells what was not reached then, but for a median's interval, which the record's samples tell.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from inferlens.spec.case import MAX_TIME, Budget
 from inferlens.stats.intervals import median_interval
@@ -30,29 +28,20 @@ GROWTH = 1.1  # looking at all samples takes time: they are looked at again when
 LEVEL = 0.95
 
 
-LONGER = "A longer --max-time."
-MORE_PROCESSES = "More --repeats take as many in each process."
-
-
-class Missed(NamedTuple):
-    """What a series did not reach, and what to do about it."""
-
-    message: str
-    advice: str = LONGER
-
-
 class StoppingRule(ABC):
     """Decides when a series of samples is long enough.
 
     Args:
         least, most: number of samples.
         max_time: seconds from the begin of the first sample to the end of the last, what happens between them included.
+        wanted: seconds after which it will probably end, for its progress.
     """
 
     growth = GROWTH
 
-    def __init__(self, least: int, most: int, max_time: float) -> None:
+    def __init__(self, least: int, most: int, max_time: float, wanted: float = math.inf) -> None:
         self.samples: list[float] = []
+        self._expected = max(min(wanted, max_time), 1e-9)
         self._least, self._limit, self._max_time = least, most, max_time
         self._first = self._last = 0.0
         self._judged = 0
@@ -66,7 +55,7 @@ class StoppingRule(ABC):
             self._first = begins[0]
         self.samples += samples
         self._last = begins[-1] + samples[-1]
-        if not self.reached and len(self.samples) >= max(self._least, self.growth * self._judged):
+        if not self.reached and (len(self.samples) >= max(self._least, self.growth * self._judged) or not self.most):
             self._judged = len(self.samples)
             self.reached = self.enough()
 
@@ -84,13 +73,9 @@ class StoppingRule(ABC):
         """Whether to take no more samples."""
         return self.reached or self.most == 0 or self.spent >= self._max_time
 
-    @property
-    def missed(self) -> Missed | None:
-        """What was wanted and not reached; ``None`` if it was, or if the samples themselves tell."""
-        return None if self.reached else self._missed()
-
-    def _missed(self) -> Missed | None:
-        return None
+    def missed(self) -> str:
+        """What was wanted and not reached; empty if the samples themselves tell. Asked where it was not reached."""
+        return ""
 
     @property
     def most(self) -> int:
@@ -100,9 +85,7 @@ class StoppingRule(ABC):
     @property
     def progress(self) -> float:
         """How far along the series is, 0 to 1; it may end sooner than it seems."""
-        if self.finished:
-            return 1.0
-        return min(1.0, max(self.spent / self._max_time, len(self.samples) / self._limit))
+        return 1.0 if self.finished else min(1.0, max(self.spent / self._expected, len(self.samples) / self._limit))
 
 
 class FixedCount(StoppingRule):
@@ -115,8 +98,9 @@ class FixedCount(StoppingRule):
         """See :class:`StoppingRule`."""
         return True
 
-    def _missed(self) -> Missed:
-        return Missed(f"The time was up after {len(self.samples):,} of {self._limit:,} samples.")
+    def missed(self) -> str:
+        """See :class:`StoppingRule`."""
+        return f"The time was up after {len(self.samples):,} of {self._limit:,} samples."
 
 
 class FixedTime(StoppingRule):
@@ -125,36 +109,25 @@ class FixedTime(StoppingRule):
     growth = 0.0  # looks each time, for that costs nothing here
 
     def __init__(self, seconds: float, least: int, most: int, max_time: float = math.inf) -> None:
-        super().__init__(least, most, max_time)
+        super().__init__(least, most, max_time, seconds)
         self._seconds = seconds
 
     def enough(self) -> bool:
         """See :class:`StoppingRule`."""
         return self.spent >= self._seconds
 
-    def _missed(self) -> Missed:
-        if self.spent >= self._seconds:
-            return Missed(f"The time was up after {len(self.samples):,} of {self._least:,} samples.")
-        spent = f"Samples were taken for {duration(self.spent)} of {duration(self._seconds)}"
-        if self.most:
-            return Missed(f"{spent}: the time was up.")
-        return Missed(f"{spent}: {self._limit:,} samples are as many as are kept.", MORE_PROCESSES)
-
-    @property
-    def progress(self) -> float:
+    def missed(self) -> str:
         """See :class:`StoppingRule`."""
-        by_time = min(self.spent / self._seconds if self._seconds else 1.0, len(self.samples) / max(self._least, 1))
-        return 1.0 if self.finished else min(1.0, max(by_time, len(self.samples) / self._limit))
+        wanted = f"{duration(self._seconds)} and at least {plural(self._least, 'sample')} were wanted"
+        return f"{plural(len(self.samples), 'sample')} were taken in {duration(self.spent)}; {wanted}."
 
 
 class HalfWidth(StoppingRule):
     """Until the interval of the median is at most ``width`` to either side of it, as a share of it.
 
     The interval is that of ``stats.intervals``, at 95 %, and of the steady part alone. Stopping at a narrow interval
-    picks those that are narrow by luck, above all where samples resemble each other and their autocorrelation time was
-    underestimated. So it is looked at seldom, when there are a fifth more samples, and has to be narrow at two looks in
-    succession: what was luck at the first has a fifth of new samples against it at the second. What is left of the
-    price: ``python -m benchmarks.early_stops``.
+    picks those that are narrow by luck. So it is looked at seldom, when there are a fifth more samples, and has to be
+    narrow at two looks in succession. What is left of the price: ``python -m benchmarks.early_stops``.
     """
 
     growth = 1.2
@@ -189,7 +162,6 @@ class Plateau(StoppingRule):
         super().__init__(LEAST_SAMPLES, MOST_SAMPLES, max_time)
         self._tolerance = tolerance
         self._noise: list[float] = []
-        self._flat = False
 
     def enough(self) -> bool:
         """See :class:`StoppingRule`."""
@@ -197,14 +169,12 @@ class Plateau(StoppingRule):
         self._noise.append((quantile(self.samples, 0.75) - quantile(self.samples, 0.25)) / middle if middle else 0.0)
         last = self._noise[-self.LOOKS :]
         mean = sum(last) / len(last)
-        self._flat = len(last) == self.LOOKS and all(abs(noise - mean) <= self._tolerance * mean for noise in last)
-        return self._flat and self.spent >= LEAST_SECONDS
+        flat = len(last) == self.LOOKS and all(abs(noise - mean) <= self._tolerance * mean for noise in last)
+        return flat and (self.spent >= LEAST_SECONDS or not self.most)
 
-    def _missed(self) -> Missed | None:
-        if self._flat:  # as many samples as are kept took less than the least time
-            return None
-        advice = LONGER if self.most else MORE_PROCESSES
-        return Missed(f"The noise had not become flat in {plural(len(self.samples), 'sample')}.", advice)
+    def missed(self) -> str:
+        """See :class:`StoppingRule`."""
+        return f"The noise had not become flat in {plural(len(self.samples), 'sample')}."
 
 
 class SteadyState(StoppingRule):

@@ -23,8 +23,7 @@ Array = NDArray[np.float64]
 
 _NOISE = 1.0
 _ROUNDS = 5
-# In standard errors of no autocorrelation at all; see `correlated`.
-_SIGNIFICANT = 2.0
+_SIGNIFICANT = 2.0  # standard errors of no autocorrelation at all; see `correlated`
 
 
 class Autocorrelation(Struct, frozen=True):
@@ -105,11 +104,6 @@ def _summed(found: Array, count: int) -> Autocorrelation:
         return Autocorrelation(max(2.0 * float(pairs[0]) - 1.0, 1.0 / count), 1, count)
     total = 2.0 * float(np.minimum.accumulate(pairs[:length]).sum()) - 1.0
     return Autocorrelation(min(max(total, 1.0 / count), count / 2), 2 * length - 1, count)
-
-
-def independent_samples(samples: Sequence[float]) -> float:
-    """The effective number of samples for their mean: n over the integrated autocorrelation time, at most n."""
-    return autocorrelation(samples).independent
 
 
 def below(values: Array, value: float) -> Array:

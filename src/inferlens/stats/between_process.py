@@ -1,20 +1,18 @@
-"""A median from several processes of one case: how sure it is, and where the uncertainty comes from.
+"""A median from several processes of one case, and how sure it is.
 
 Samples of one process share its memory layout, its compiled code and the machine's state, so a longer run does not tell
 what another run would give. As in T. Kalibera and R. Jones, "Rigorous benchmarking in reasonable time", ISMM 2013, the
 process is the unit that is repeated: each gives one number, the logarithm of its median, and the interval is Student's
-over these. It covers both levels, for a process's median varies by both. It is never shorter than what the samples
-within the processes alone allow: few processes may agree by luck, or by a coarse clock.
+over these. It covers both levels, and is never shorter than what the samples within the processes alone allow: few
+processes may agree by luck, or by a coarse clock.
 
-*Neighbours.* A machine that is slow for some minutes is slow for several processes in a row, and intervals over
-processes, which take these for independent, are then too short. The correlation of each process with the one before
-tells, where there are enough of them. It is believed if it is larger than that of independent ones by chance: at most
-one in twenty is, by its mean and variance after P. A. P. Moran, "Some theorems on time series II", Biometrika 35
-(1948). Correlations of short series are too small; what is missing is added as in F. H. C. Marriott and J. A. Pope,
-"Bias in the estimation of autocorrelations", Biometrika 41 (1954). As many as ``count`` processes of which each
-resembles the one before by r are worth count (1 - r) / (1 + r) independent ones, and their variance is too small by a
-factor that follows from it: A. Zięba, "Effective number of observations and unbiased estimators of variance for
-autocorrelated data", Metrology and Measurement Systems 17 (2010). Waves longer than the whole run it cannot tell.
+*Neighbours.* A machine that is slow for some minutes is slow for several processes in a row. The correlation of each
+process with the one before tells, if it is larger than that of independent ones by chance: at most one in twenty is, by
+its mean and variance after P. A. P. Moran, "Some theorems on time series II", Biometrika 35 (1948). What short series
+miss is added as in F. H. C. Marriott and J. A. Pope, "Bias in the estimation of autocorrelations", Biometrika 41
+(1954). As many as ``count`` processes of which each resembles the one before by r are worth count (1 - r) / (1 + r)
+independent ones, and their variance is too small by a factor that follows from it: A. Zięba, "Effective number of
+observations and unbiased estimators of variance for autocorrelated data", Metrology and Measurement Systems 17 (2010).
 """
 
 from __future__ import annotations
@@ -25,16 +23,13 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from inferlens.stats.distributions import normal_quantile, student_quantile
-from inferlens.stats.intervals import Interval, median_interval
+from inferlens.stats.intervals import Interval, median_interval, normal_quantile, student_quantile
 
-_LEVEL = 0.95
-# Wider than any finding, and still a finite number.
-_WIDEST = 300.0
 LEAST_PROCESSES = 6
+_LEVEL = 0.95
+_WIDEST = 300.0  # wider than any finding, and still a finite number
 _SIGNIFICANT = 0.95
-# Beyond it the number of independent ones is below two for any number of processes that is ever measured.
-_MOST = 0.9
+_MOST = 0.9  # beyond it the number of independent ones is below two for any number of processes
 _FEWEST = 2.0
 
 
@@ -58,71 +53,42 @@ class Estimate(Struct, frozen=True, kw_only=True):
         interval: of ``median``; ``None`` with too few samples.
         processes: how many there were.
         between: whether the interval covers variation between processes: not with a single one.
-        deviation_between: relative standard deviation of the processes' true medians; ``None`` with a single process, 0
-            where the samples within explain all of it.
-        deviation_within: relative standard error of one process's median; ``None`` where it is not known.
     """
 
     median: float
     interval: Interval | None
     processes: int
     between: bool
-    deviation_between: float | None
-    deviation_within: float | None
-
-    @property
-    def between_share(self) -> float | None:
-        """The share of a process's median's variance that is between processes, 0 to 1: what longer runs cannot mend.
-
-        ``None`` where one of the two parts is not known, or both are 0.
-        """
-        if self.deviation_between is None or self.deviation_within is None:
-            return None
-        between, within = self.deviation_between**2, self.deviation_within**2
-        return between / (between + within) if between + within > 0 else None
 
 
 def estimate(processes: Sequence[Sequence[float]], level: float = 0.95) -> Estimate | None:
     """The median over processes, each with its samples in order of time, with an interval at confidence ``level``.
 
-    The order of the processes does not matter. Processes without samples do not count; ``None`` if none is left, or a
-    median is not positive.
+    Processes without samples do not count; ``None`` if none is left, or a median is not positive.
     """
     full = [samples for samples in processes if len(samples)]
     found = centres(full)
+    if len(found) == 1:
+        middle, interval = float(np.median(full[0])), median_interval(full[0], level)
+        return Estimate(median=middle, interval=interval, processes=1, between=False)
     if not found:
         return None
     logs = np.sort([centre.log for centre in found])
-    middle = float(logs.mean())
-    within = mean_variance(found)
-    alone = len(found) == 1
-    between = None if alone or within is None else math.sqrt(max(float(logs.var(ddof=1)) - within, 0.0))
-    if alone:
-        interval = median_interval(full[0], level)
-    else:
-        margin = margin_of(float(logs.var(ddof=1)), within, len(found), level)
-        interval = around(math.exp(middle), margin)
-    return Estimate(
-        median=float(np.median(full[0])) if alone else math.exp(middle),
-        interval=interval,
-        processes=len(found),
-        between=not alone,
-        deviation_between=between,
-        deviation_within=None if within is None else math.sqrt(within),
-    )
+    middle = math.exp(float(logs.mean()))
+    margin = _margin(float(logs.var(ddof=1)), mean_variance(found), len(found), level)
+    return Estimate(median=middle, interval=around(middle, margin), processes=len(found), between=True)
 
 
 def over_processes(values: Sequence[float | None], level: float = 0.95) -> Interval | None:
     """The interval of the geometric mean of one number per process, such as its p95: Student's over the logarithms.
 
-    It covers both levels, for such a number varies by both. ``None`` with fewer than two processes, or where one has no
-    positive number.
+    ``None`` with fewer than two processes, or where one has no positive number.
     """
     known = [value for value in values if value is not None and 0 < value < math.inf]
     if len(known) < max(2, len(values)):
         return None
     logs = np.sort(np.log(known))
-    return around(math.exp(float(logs.mean())), margin_of(float(logs.var(ddof=1)), None, len(known), level))
+    return around(math.exp(float(logs.mean())), _margin(float(logs.var(ddof=1)), None, len(known), level))
 
 
 def centres(processes: Sequence[Sequence[float]]) -> list[Centre]:
@@ -152,7 +118,7 @@ def mean_variance(found: Sequence[Centre]) -> float | None:
     return math.fsum(known) / len(known) if known and len(known) == len(found) else None
 
 
-def margin_of(variance: float, within: float | None, count: int, level: float) -> float:
+def _margin(variance: float, within: float | None, count: int, level: float) -> float:
     """Half the length of Student's interval of a mean of ``count`` logarithms, at least that from ``within`` alone."""
     upper = (1 + level) / 2
     margin = student_quantile(upper, count - 1) * math.sqrt(variance / count)
@@ -187,18 +153,17 @@ def process_autocorrelation(runs: Sequence[Sequence[float]]) -> float:
 
     0 where it is not significantly above 0, or no run has :data:`LEAST_PROCESSES`.
     """
-    long = [np.asarray(run, dtype=np.float64) for run in runs if len(run) >= LEAST_PROCESSES]
-    centred = [run - run.mean() for run in long]
+    centred = [np.asarray(run, dtype=np.float64) - float(np.mean(run)) for run in runs if len(run) >= LEAST_PROCESSES]
+    count = sum(run.size for run in centred)
     total = sum(float(run @ run) for run in centred)
-    if total <= sum(run.size for run in long) * 1e-24:  # rounding, on a logarithmic scale
+    if total <= count * 1e-24:  # rounding, on a logarithmic scale
         return 0.0
     found = sum(float(run[1:] @ run[:-1]) for run in centred) / total
-    count = sum(run.size for run in long)
-    by_chance = -len(long) / count
-    deviation = math.sqrt(sum((run.size - 2) ** 2 / (run.size - 1) for run in long)) / count
+    by_chance = -len(centred) / count
+    deviation = math.sqrt(sum((run.size - 2) ** 2 / (run.size - 1) for run in centred)) / count
     if found <= by_chance + normal_quantile(_SIGNIFICANT) * deviation:
         return 0.0
-    return min(found + (1 + 3 * found) * len(long) / count, _MOST)
+    return min(found + (1 + 3 * found) * len(centred) / count, _MOST)
 
 
 def spread(values: Sequence[float], correlation: float) -> Spread:

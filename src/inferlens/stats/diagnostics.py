@@ -8,7 +8,7 @@ findings of records. A series without doubts against its interval has one that h
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 import numpy as np
 from msgspec import Struct
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from inferlens.stats.autocorrelation import autocorrelation, below, correlated, ranks
 from inferlens.stats.intervals import median_interval
-from inferlens.stats.modes import two_modes
 from inferlens.stats.steady import steady
 
 Array = NDArray[np.float64]
@@ -40,6 +39,9 @@ LEAST_SAMPLES = 20
 LEAST_TIMES = 50
 LEAST_OUTLIERS = 0.01
 LEAST_STEPS = 4.0
+_SIGNIFICANT_DIP = 0.72  # times the root of the number of samples: 99.9 % of uniform samples have less
+_LEAST_DISTANCE = 0.01  # of two modes, as a share of the smaller, to matter
+_POINTS = 512
 
 
 class Doubt(Struct, frozen=True):
@@ -72,9 +74,7 @@ def doubts(samples: Sequence[float]) -> tuple[Doubt, ...]:
 
 
 def _few(values: Array) -> Doubt:
-    message = f"{values.size} samples are few: {LEAST_SAMPLES} were expected at least."
-    if values.size == 1:
-        message = f"There is 1 sample: {LEAST_SAMPLES} were expected at least."
+    message = f"Few samples: {values.size} of at least {LEAST_SAMPLES}."
     return Doubt("few-samples", message, float(values.size), "interval")
 
 
@@ -100,22 +100,23 @@ def _unsteady(values: Array) -> list[Doubt | None]:
     found = steady(list(values))
     if found.reason in ("steady", "few-samples"):
         return []
-    messages: dict[str, tuple[Code, str]] = {
-        "warm-up": ("warm-up", f"The first {found.start:,} of {values.size:,} samples differ from the rest."),
-        "drifting": ("drifting", "Latencies drift to the end of the series."),
-        "cycling": ("cycling", "Latencies go up and down slowly."),
-        "never-steady": ("never-steady", "The level of latencies changes late in the series."),
+    messages: dict[str, str] = {
+        "warm-up": f"The first {found.start:,} of {values.size:,} samples differ from the rest.",
+        "drifting": "Latencies drift to the end of the series.",
+        "cycling": "Latencies go up and down slowly.",
+        "never-steady": "The level of latencies changes late in the series.",
     }
-    code, message = messages[found.reason]
-    return [Doubt(code, message, found.start / values.size, "interval")]
+    message = messages[found.reason]
+    return [Doubt(cast("Code", found.reason), message, found.start / values.size, "interval")]
 
 
 def _modes(values: Array) -> Doubt | None:
     found = two_modes(list(values))
     if found is None:
         return None
-    message = f"Two modes: {found.upper_share:.0%} of the samples lie around {found.ratio:.2f} times the others."
-    return Doubt("two-modes", message, found.ratio, "median")
+    share, ratio = found
+    message = f"Two modes: {share:.0%} of the samples lie around {ratio:.2f} times the others."
+    return Doubt("two-modes", message, ratio, "median")
 
 
 def _outliers(values: Array) -> Doubt | None:
@@ -148,3 +149,89 @@ def _step(values: Array) -> float:
     gaps = np.diff(np.sort(values))
     real = gaps[gaps > 1e-9 * float(np.abs(values).max())]
     return float(real.min()) if real.size else 0.0
+
+
+def two_modes(samples: Sequence[float]) -> tuple[float, float] | None:
+    """The share of samples around the larger of two values that a median hides, and the ratio of the two; or ``None``.
+
+    By the dip test: J. A. Hartigan and P. M. Hartigan, "The dip test of unimodality", Annals of Statistics 13 (1985).
+    It asks nothing else of the shape: skewed and long-tailed samples have one mode. Samples are positive, in order of
+    time. The number of samples in the test is the effective one, for a slow series lingers at one value after the
+    other; and at most 512, the quantiles that stand for longer series.
+    """
+    values = np.asarray(samples, dtype=np.float64)
+    if values.size < 4 or values.min() <= 0:
+        return None
+    ordered = np.sort(values)
+    points = _spread(ordered)
+    if points.size > _POINTS:
+        points = np.quantile(points, (np.arange(_POINTS) + 0.5) / _POINTS)
+    count = min(autocorrelation(ranks(values)).independent, points.size)
+    if dip(points) * count**0.5 < _SIGNIFICANT_DIP:
+        return None
+    cut = _split(ordered)
+    ratio = float(np.median(ordered[cut:]) / np.median(ordered[:cut]))
+    return (1 - cut / ordered.size, ratio) if ratio > 1 + _LEAST_DISTANCE else None
+
+
+def dip(samples: Sequence[float] | Array) -> float:
+    """How far the share of samples below a value is from the nearest share that has one mode, at the worst value.
+
+    From 1 / (2 n) to 1 / 4; equal samples count as one value. Greatest convex minorant and least concave majorant of
+    the share below, their greatest distance, and again on what lies between, until that no longer is the greatest
+    deviation.
+    """
+    values, counts = np.unique(np.asarray(samples, dtype=np.float64), return_counts=True)
+    above = np.cumsum(counts) / counts.sum()
+    under = above - counts / counts.sum()
+    found, first, last = 1 / float(counts.sum()), 0, values.size - 1
+    while last > first:
+        at, low, high = values[first : last + 1], under[first : last + 1], above[first : last + 1]
+        convex, concave = _hull(at, low), _hull(at, -high)
+        minorant, majorant = np.interp(at, at[convex], low[convex]), np.interp(at, at[concave], high[concave])
+        gaps = majorant - minorant
+        left, right = int(convex[np.argmax(gaps[convex])]), int(concave[np.argmax(gaps[concave])])
+        widest = max(float(gaps[left]), float(gaps[right]))
+        if widest <= found:
+            break
+        if gaps[left] >= gaps[right]:
+            right = int(concave[np.searchsorted(concave, left)])
+        else:
+            left = int(convex[np.searchsorted(convex, right, "right") - 1])
+        outside = np.concatenate([(high - minorant)[: left + 1], (majorant - low)[right:]])
+        found = max(found, float(outside.max()))
+        if (left, right) == (0, last - first):
+            break
+        first, last = first + left, first + right
+    return found / 2
+
+
+def _hull(x: Array, y: Array) -> NDArray[np.int64]:
+    """Indices of the corners of the greatest convex line below the points: Andrew's monotone chain."""
+    corners: list[int] = []
+    at, height = x.tolist(), y.tolist()
+    for index in range(len(at)):
+        while len(corners) > 1:
+            a, b = corners[-2], corners[-1]
+            if (height[b] - height[a]) * (at[index] - at[a]) < (height[index] - height[a]) * (at[b] - at[a]):
+                break
+            corners.pop()
+        corners.append(index)
+    return np.array(corners, dtype=np.int64)
+
+
+def _spread(ordered: Array) -> Array:
+    """Equal samples spread evenly over one step of the clock: each of its ticks would be a mode of its own."""
+    distinct, place, counts = np.unique(ordered, return_inverse=True, return_counts=True)
+    if distinct.size == ordered.size or distinct.size < 2:
+        return ordered
+    step = float(np.diff(distinct).min())
+    within = np.arange(ordered.size) - (np.cumsum(counts) - counts)[place]
+    return np.asarray(ordered + step * ((within + 0.5) / counts[place] - 0.5), dtype=np.float64)
+
+
+def _split(ordered: Array) -> int:
+    """Where to cut sorted samples in two so that the squares within the parts are least: 1 to n - 1."""
+    sums = np.cumsum(ordered - ordered.mean())[:-1]
+    index = np.arange(1, ordered.size)
+    return int(np.argmax(sums**2 / (index * (ordered.size - index)))) + 1

@@ -2,34 +2,30 @@
 
 *Quantiles.* Between which two samples the population's quantile lies depends on how many samples fall below it, and on
 nothing else about the population: W. R. Thompson, "On confidence ranges for the median", Annals of Mathematical
-Statistics 7 (1936). Ranks are fractional, see ``distributions.fractional_rank``. Neighbours that resemble each other
-(caches, clocks, other work on the machine) make the number below vary more. So the ranks are those of the effective
-number of samples: R. S. Woodruff, "Confidence intervals for medians and other position measures", JASA 47 (1952), with
-the autocorrelation time of the series "below the quantile or not" for his variance of the share. That time is itself an
-estimate, which Student's t allows for as in E. L. Korn and B. I. Graubard, "Confidence intervals for proportions with
-small expected number of positive counts", Survey Methodology 24 (1998): the effective number is divided by the squared
-ratio of Student's quantile to the normal one.
+Statistics 7 (1936). Ranks are fractional, see :func:`fractional_rank`, and those of the effective number of samples: R.
+S. Woodruff, "Confidence intervals for medians and other position measures", JASA 47 (1952), with the autocorrelation
+time of the series "below the quantile or not" for his variance of the share. That time is itself an estimate, which
+Student's t allows for as in E. L. Korn and B. I. Graubard, "Confidence intervals for proportions with small expected
+number of positive counts", Survey Methodology 24 (1998): the effective number is divided by the squared ratio of
+Student's quantile to the normal one.
 
 *Ratios.* The intervals of both logarithms, put together by their margins: G. Y. Zou and A. Donner, "Construction of
 confidence limits about effect measures: a general approach", Statistics in Medicine 27 (2008).
 
-Nothing is drawn at random: the same samples always give the same interval.
-
-What no interval here covers: variation between processes. Samples of one process share its memory layout, its compiled
-code and the state the machine was in; another run may differ by more than the interval says. See ``between_process``.
+What no interval here covers is variation between processes: see ``between_process``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from inferlens.stats.autocorrelation import Autocorrelation, autocorrelation, below
-from inferlens.stats.distributions import fractional_rank, normal_quantile, student_quantile
 
 LEAST_SAMPLES = 10
 
@@ -42,10 +38,6 @@ class Interval(Struct, frozen=True):
     low: float
     high: float
 
-    def overlaps(self, other: Interval) -> bool:
-        """Whether the two have a number in common."""
-        return self.low <= other.high and other.low <= self.high
-
     def __contains__(self, value: float) -> bool:
         return self.low <= value <= self.high
 
@@ -53,13 +45,6 @@ class Interval(Struct, frozen=True):
 def ends(interval: Interval | None) -> tuple[float | None, float | None]:
     """From where to where it reaches; ``None`` twice for none."""
     return (interval.low, interval.high) if interval else (None, None)
-
-
-class Speedup(Struct, frozen=True):
-    """A ratio of two medians; above 1 the candidate is faster. ``interval`` is ``None`` with too few samples."""
-
-    ratio: float
-    interval: Interval | None
 
 
 def median_interval(samples: Sequence[float], level: float = 0.95) -> Interval | None:
@@ -122,20 +107,6 @@ def mean_interval(samples: Sequence[float], level: float = 0.95) -> Interval | N
     return Interval(mean - margin, mean + margin)
 
 
-def speedup_interval(base: Sequence[float], candidate: Sequence[float], level: float = 0.95) -> Speedup | None:
-    """How many times as fast ``candidate`` is as ``base``: median of base over median of candidate.
-
-    Both series are in order of time and independent of each other. The interval is ``None`` where either median has
-    none; there is no speed-up at all without samples or of a median of zero. Nothing between processes is covered.
-    """
-    if not len(base) or not len(candidate):
-        return None
-    above, under = float(np.median(base)), float(np.median(candidate))
-    if not (above > 0 and under > 0 and math.isfinite(above / under)):
-        return None
-    return Speedup(above / under, ratio_interval(base, candidate, level))
-
-
 def ratio_interval(above: Sequence[float], under: Sequence[float], level: float = 0.95) -> Interval | None:
     """Interval of the median of ``above`` over that of ``under``; ``None`` where either has none, or reaches zero."""
     top, bottom = median_interval(above, level), median_interval(under, level)
@@ -145,3 +116,38 @@ def ratio_interval(above: Sequence[float], under: Sequence[float], level: float 
     down = math.hypot(math.log(over / top.low), math.log(bottom.high / below_it))
     up = math.hypot(math.log(top.high / over), math.log(below_it / bottom.low))
     return Interval(over / below_it * math.exp(-down), over / below_it * math.exp(up))
+
+
+@lru_cache(maxsize=256)
+def normal_quantile(probability: float) -> float:
+    """The value below which a standard normal variable lies with ``probability`` (between 0 and 1)."""
+    from scipy.special import ndtri
+
+    return float(ndtri(probability))
+
+
+@lru_cache(maxsize=4096)
+def student_quantile(probability: float, freedom: float) -> float:
+    """The value below which Student's t with ``freedom`` > 0 degrees of freedom lies with ``probability``."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, probability))
+
+
+@lru_cache(maxsize=4096)
+def fractional_rank(count: float, share: float, probability: float) -> float:
+    """The real rank r of ``count`` samples whose r-th smallest lies below the ``share``-quantile with ``probability``.
+
+    The share of the population below the r-th smallest of n is Beta(r, n + 1 - r) distributed, whatever the population;
+    r is where that variable is below ``share`` with ``probability``. Fractional ranks: A. D. Hutson, "Calculating
+    nonparametric confidence intervals for quantiles using fractional order statistics", Journal of Applied Statistics
+    26 (1999). From 1 to ``count``; 0 or ``count + 1`` where there is no such sample.
+    """
+    from scipy.special import bdtrik
+
+    if 1 - (1 - share) ** count <= probability:
+        return 0.0
+    if share**count >= probability:
+        return count + 1
+    # The probability that fewer than r of n samples lie below the quantile is the binomial one of r - 1.
+    return float(bdtrik(1 - probability, count, share)) + 1

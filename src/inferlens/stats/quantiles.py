@@ -52,11 +52,7 @@ def quantile(samples: Sequence[float], share: float) -> float:
 
 
 def median(samples: Sequence[float]) -> float:
-    """The middle sample, or the mean of the two middle ones.
-
-    Raises:
-        ValueError: if there are no samples.
-    """
+    """The middle sample, or the mean of the two middle ones; ``ValueError`` if there are none."""
     return quantile(samples, 0.5)
 
 

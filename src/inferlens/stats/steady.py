@@ -5,14 +5,13 @@ hot and cold", OOPSLA 2017: the series is cut where its level changes, levels th
 one, and the series is steady from where its last level begins, if that lasts. What differs:
 
 - Medians of batches are cut, at most :data:`BATCHES` of them, on a logarithmic scale, and those far off their
-  neighbours are drawn in: single outliers cannot make a level. The cost hardly grows with the number of samples.
+  neighbours are drawn in: single outliers cannot make a level.
 - The cuts are the best ones for each number of cuts, by dynamic programming: I. E. Auger and C. E. Lawrence,
   "Algorithms for the optimal identification of segment neighborhoods", Bulletin of Mathematical Biology 51 (1989).
 - Neighbours may resemble each other, which looks like changes of level. The number of cuts is therefore chosen by the
   likelihood with errors of an autoregression of order 1, as in S. Chakar, E. Lebarbier, C. Lévy-Leduc and S. Robin, "A
   robust approach for estimating change-points in the mean of an AR(1) process", Bernoulli 23 (2017).
-- A last level that is slower than what was before, which they call a slowdown, counts only if it is steady when it is
-  looked at by itself: what begins late and does not settle is no reason to forget what was before.
+- A last level that is slower than what was before counts only if it is steady when it is looked at by itself.
 - Three more shapes compete with the levels: a straight line, which drifts to its end; an exponential decay, steady from
   where less than the tolerance is left of it; and a slow wave, never steady. What explains most at its price wins.
 """
@@ -21,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import attrgetter
 
 import numpy as np
 from msgspec import Struct
@@ -29,13 +29,10 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-METHOD = "segments with AR(1) errors"
 BATCHES = 64
 LEAST_SAMPLES = 30
-# Relative difference of two levels that does not matter.
-TOLERANCE = 0.005
-# The share of the series that its last level has to last.
-LEAST_SHARE = 1 / 3
+TOLERANCE = 0.005  # relative difference of two levels that does not matter
+LEAST_SHARE = 1 / 3  # of the series, that its last level has to last
 _MOST_CUTS = 6
 _LEAST_BATCHES = 4
 # What a shape has to add to twice the logarithm of the likelihood, times log(batches), to be believed. Chosen so that
@@ -54,17 +51,18 @@ class Steady(Struct, frozen=True):
 
     Attributes:
         start: index of the first sample of the steady state; 0 where there is none.
-        steady: whether there is one.
-        method: how it was found.
         reason: ``steady``, ``warm-up`` (steady from ``start``), ``drifting`` to the end, ``cycling`` up and down
             slowly, ``never-steady`` (its last level begins too late, or is slower and does not settle) or
             ``few-samples``.
     """
 
     start: int
-    steady: bool
-    method: str
     reason: str
+
+    @property
+    def steady(self) -> bool:
+        """Whether there is a steady state."""
+        return self.reason in ("steady", "warm-up")
 
 
 class _Fit(Struct, frozen=True):
@@ -84,52 +82,47 @@ class _Fit(Struct, frozen=True):
     cuts: tuple[int, ...] = ()
 
 
-def steady(samples: Sequence[float], tolerance: float = TOLERANCE) -> Steady:
+def steady(samples: Sequence[float]) -> Steady:
     """Where the steady state of latencies in order of time begins: ``samples[found.start:]`` is steady.
 
-    Latencies have to be finite and positive; below :data:`LEAST_SAMPLES` of them nothing is said. ``tolerance`` is the
-    relative difference of two levels that does not matter.
+    Latencies have to be finite and positive; below :data:`LEAST_SAMPLES` of them nothing is said.
     """
     values = np.asarray(samples, dtype=np.float64)
     if values.size < LEAST_SAMPLES or not (np.isfinite(values).all() and values.min() > 0):
-        return Steady(0, False, METHOD, "few-samples")
+        return Steady(0, "few-samples")
     size = -(-values.size // BATCHES)
     count = values.size // size
     spare = values.size - count * size
     batches = _drawn_in(np.log(np.median(values[spare:].reshape(count, size), axis=1)))
-    first, reason = _verdict(batches, tolerance)
+    first, reason = _verdict(batches)
     if reason:
-        return Steady(0, False, METHOD, reason)
+        return Steady(0, reason)
     cut = spare + first * size if first else 0
-    if slower_from(values, cut, tolerance) and not steady(values[cut:].tolist(), tolerance).steady:
-        return Steady(0, False, METHOD, "never-steady")
+    if slower_from(values, cut) and not steady(values[cut:].tolist()).steady:
+        return Steady(0, "never-steady")
     start = _without_first_calls(values, cut)
-    return Steady(start, True, METHOD, "warm-up" if start else "steady")
+    return Steady(start, "warm-up" if start else "steady")
 
 
-def slower_from(samples: Sequence[float] | Array, place: int, tolerance: float = TOLERANCE) -> bool:
+def slower_from(samples: Sequence[float] | Array, place: int) -> bool:
     """Whether the samples from ``place`` on are slower than those before it, by their medians."""
-    if not place:
-        return False
-    return float(np.median(samples[place:])) > (1 + tolerance) * float(np.median(samples[:place]))
+    return place > 0 and float(np.median(samples[place:])) > (1 + TOLERANCE) * float(np.median(samples[:place]))
 
 
-def _verdict(batches: Array, tolerance: float) -> tuple[int, str]:
+def _verdict(batches: Array) -> tuple[int, str]:
     """The first batch of the steady state, or why there is none."""
-    shapes = [_line(batches), _decay(batches, tolerance), _wave(batches)]
-    best = min([_levels(batches, tolerance), *(shape for shape in shapes if shape.extent > tolerance)], key=_cost)
+    shapes = [_line(batches), _decay(batches), _wave(batches)]
+    best = min([_levels(batches), *(one for one in shapes if one.extent > TOLERANCE)], key=attrgetter("cost"))
     if best.shape == "wave":
         return 0, "cycling"
     if best.first > (1 - LEAST_SHARE) * batches.size:
         return 0, "never-steady" if best.shape == "levels" else "drifting"
     rest = batches[best.first :]
-    if best.shape == "levels" and best.first and _line(rest).extent > tolerance and _line(rest).cost < _flat(rest):
-        return 0, "drifting"
+    if best.shape == "levels" and best.first:
+        line = _line(rest)
+        if line.extent > TOLERANCE and line.cost < _misfit(rest - rest.mean(), 1):
+            return 0, "drifting"
     return best.first, ""
-
-
-def _cost(fit: _Fit) -> float:
-    return fit.cost
 
 
 def _without_first_calls(values: Array, start: int) -> int:
@@ -158,20 +151,16 @@ def _drawn_in(batches: Array) -> Array:
     return np.asarray(usual + np.clip(off, -limit, limit), dtype=np.float64)
 
 
-def _levels(batches: Array, tolerance: float) -> _Fit:
+def _levels(batches: Array) -> _Fit:
     """The best cuts of the best number of them; the last level begins after those that hardly differ from it."""
     fits = []
     for cuts in _best_cuts(batches):
         price = _PRICE_OF_CUT * len(cuts) * math.log(batches.size)
         fits.append(_Fit("levels", _misfit(batches - _means(batches, cuts), 1 + len(cuts)) + price, cuts=cuts))
-    best = min(fits, key=_cost)
+    best = min(fits, key=attrgetter("cost"))
     means = _means(batches, best.cuts)
-    other = np.flatnonzero(np.abs(means - means[-1]) > tolerance)
+    other = np.flatnonzero(np.abs(means - means[-1]) > TOLERANCE)
     return replace(best, first=int(other[-1]) + 1 if other.size else 0)
-
-
-def _flat(batches: Array) -> float:
-    return _misfit(batches - batches.mean(), 1)
 
 
 def _line(batches: Array) -> _Fit:
@@ -182,7 +171,7 @@ def _line(batches: Array) -> _Fit:
     return _Fit("line", cost, abs(slope) * (batches.size - 1), first=batches.size)
 
 
-def _decay(batches: Array, tolerance: float) -> _Fit:
+def _decay(batches: Array) -> _Fit:
     """The best exponential decay to a level, from above or below."""
     time = (np.arange(batches.size) + 0.5) / batches.size
     curves = np.exp(-time / _DECAYS[:, None])
@@ -192,7 +181,7 @@ def _decay(batches: Array, tolerance: float) -> _Fit:
     best = int(np.argmax(heights * (curves @ centred)))
     height = abs(float(heights[best]))
     cost = _misfit(centred - heights[best] * curves[best], 3) + _PRICE_OF_DECAY * math.log(batches.size)
-    left = height * np.exp(-time / _DECAYS[best]) > tolerance
+    left = height * np.exp(-time / _DECAYS[best]) > TOLERANCE
     return _Fit("decay", cost, height, first=int(left.sum()))
 
 

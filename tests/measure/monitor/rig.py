@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
+from inferlens.measure.monitor import gpu
 from inferlens.measure.monitor.cpu import Cpus
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.record.machine import Before, MachineLog
 from tests.measure.monitor.fake_nvml import FakeNvml
 
 PID = 4242
-
-
-class Clock:
-    """Seconds that only pass when told to."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Crew(Cpus):
@@ -45,25 +38,22 @@ def watched(
     environ: dict[str, str] | None = None,
 ) -> MachineLog:
     """The log of a watch of ``ticks`` waits of a tenth of a second; ``at`` has what happens in some of them."""
-    clock, steps = Clock(), itertools.count(1)
+    now, steps = [100.0], itertools.count(1)
 
     def wait(seconds: float) -> bool:
         step = next(steps)
-        clock.now += seconds
-        for each in (at or {}).get(step, lambda: None), lambda: _work(nvml, seconds):
-            each()
+        now[0] += seconds
+        (at or {}).get(step, lambda: None)()
+        for device in nvml.devices if isinstance(nvml, FakeNvml) else ():
+            device.millijoules += round(device.milliwatts * seconds)
         return step >= ticks
 
-    watch = Monitor(
-        PID, gpu=True, before=before, nvml=nvml, environ=environ or {}, cpus=Crew(root, pids), clock=clock, wait=wait,
-        first_namespace=first_namespace,
-    )  # fmt: skip
-    with watch:
+    with (
+        mock.patch.object(gpu, "in_first_namespace", return_value=first_namespace),
+        mock.patch.dict(os.environ, environ or {"HOME": "/"}, clear=True),
+        Monitor(
+            PID, gpu=True, before=before, nvml=nvml, cpus=Crew(root, pids), clock=lambda: now[0], wait=wait
+        ) as watch,
+    ):
         watch._thread.join(10)
     return watch.log()
-
-
-def _work(nvml: Any, seconds: float) -> None:
-    if isinstance(nvml, FakeNvml):
-        for device in nvml.devices:
-            device.millijoules += round(device.milliwatts * seconds)

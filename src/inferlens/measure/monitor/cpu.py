@@ -1,17 +1,16 @@
 """The CPUs a case may use: load, the part of it that others cause, stolen time, frequencies, throttling, energy.
 
-From ``/proc`` and ``/sys`` alone: psutil looks at every process of the machine to find the children of one, twice a
-second, and that is too dear beside a measurement. Times there are counted in ticks of 10 ms, so loads mean something
-over half a second and not over less (:data:`~inferlens.measure.monitor.monitor.CPU_EVERY`).
+From ``/proc`` and ``/sys`` alone: psutil looks at every process of the machine to find the children of one, which is
+too dear beside a measurement. Times there are counted in ticks of 10 ms, so loads mean something over half a second.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from inferlens.limits import control_group
 from inferlens.measure.monitor.table import Reading, Untold, Value
@@ -19,13 +18,6 @@ from inferlens.measure.monitor.table import Reading, Untold, Value
 LOADS = ("busy", "case", "others", "steal")
 LEAST_SECONDS = 0.2  # shorter intervals have no load: one tick of 10 ms would be more than 5 % of a processor
 TICK = 1 / os.sysconf("SC_CLK_TCK")  # seconds; the unit of times in /proc
-
-
-class Times(NamedTuple):
-    """Seconds since the start: of CPUs that did work, of CPUs whose work had to wait for the hypervisor."""
-
-    busy: float
-    steal: float
 
 
 class Cpus:
@@ -47,10 +39,10 @@ class Cpus:
     ) -> None:
         self._proc, self._sys = root / "proc", root / "sys"
         self._cpus = self._sys / "devices/system/cpu"
-        self.usable = frozenset(_affinity(pid) if usable is None else usable)
+        self.usable = frozenset(usable_cpus() if usable is None else usable)
         self.tree = Tree(pid, self._proc, beside)
         self._group = control_group("cpu.stat", pid, root)
-        self._last: tuple[float, Times, float | None] | None = None
+        self._last: tuple[float, tuple[float, float], float | None] | None = None
         self._joules = Packages(self._sys / "class/powercap")
 
     def readings(self) -> dict[str, Reading]:
@@ -77,9 +69,7 @@ class Cpus:
         if self._last and now - self._last[0] < LEAST_SECONDS:
             return dict.fromkeys(LOADS)
         times = cpu_times((self._proc / "stat").read_text(), self.usable)
-        case: float | None = None
-        with suppress(OSError):
-            case = self.tree.seconds()
+        case = self.tree.seconds()
         last, self._last = self._last, (now, times, case)
         if last is None:
             return dict.fromkeys(LOADS)
@@ -92,23 +82,18 @@ class Cpus:
         return {name: None if load is None else round(load, 3) for name, load in loads.items()}
 
     def frequencies(self) -> Mapping[str, Value]:
-        """Mean and least frequency of the CPUs in hertz, from cpufreq (kHz) or else ``/proc/cpuinfo`` (MHz).
-
-        Raises:
-            Untold: if neither has any.
-        """
+        """Mean and least frequency of the CPUs in hertz, from cpufreq (kHz) or else ``/proc/cpuinfo`` (MHz)."""
         hertz = [int(text) * 1000 for text in self._texts("cpufreq/scaling_cur_freq") if text.isdigit()]
-        hertz = hertz or list(_cpuinfo(self._proc / "cpuinfo", self.usable))
+        if not hertz:
+            known = re.findall(r"^processor\s*: (\d+)$|^cpu MHz\s*: ([\d.]+)$", _text(self._proc / "cpuinfo"), re.M)
+            pairs = itertools.pairwise(known)
+            hertz = [round(float(mhz) * 1e6) for (cpu, _), (_, mhz) in pairs if mhz and int(cpu) in self.usable]
         if not hertz:
             raise Untold("the system does not tell frequencies")
         return {"frequency_mean": round(sum(hertz) / len(hertz)), "frequency_min": min(hertz)}
 
     def throttle_events(self) -> int:
-        """Times that a core was throttled for heat, and its package, summed over the CPUs.
-
-        Raises:
-            Untold: if the system does not count them.
-        """
+        """Times that a core was throttled for heat, and its package, summed over the CPUs."""
         names = ("core_throttle_count", "package_throttle_count")
         found = [int(text) for name in names for text in self._texts(f"thermal_throttle/{name}") if text.isdigit()]
         if not found:
@@ -123,12 +108,8 @@ class Cpus:
 class Tree:
     """The processes of a case: the one that was started, and all that it started, with the CPU time they used.
 
-    From proc(5). Processes that outlive the one that started them are not found.
-
-    Args:
-        pid: the first of them.
-        proc: where ``/proc`` is.
-        beside: gives another process, if there is one, that belongs to them with its descendants.
+    From proc(5). Processes that outlive the one that started them are not found. ``beside`` gives another process, if
+    there is one, that belongs to them with its descendants.
     """
 
     def __init__(self, pid: int, proc: Path = Path("/proc"), beside: Callable[[], int | None] = lambda: None) -> None:
@@ -150,27 +131,16 @@ class Tree:
                     waiting += map(int, _text(file).split())
         return found
 
-    def seconds(self) -> float:
-        """CPU seconds used by all of them, those included that have ended and were waited for.
+    def seconds(self) -> float | None:
+        """CPU seconds of all of them and of children that were waited for; ``None`` once the first has ended.
 
-        Raises:
-            OSError: if the first of them has ended.
+        User and system times are fields 14 to 17 of ``stat``.
         """
-        pids = self.pids()
-        if not pids:
-            raise ProcessLookupError("the case's process has ended")
-        return sum(map(self._seconds, pids))
-
-    def _seconds(self, pid: int) -> float:
-        """User and system time of a process and of its children that were waited for; fields 14 to 17 of ``stat``."""
-        try:
-            text = (self._proc / str(pid) / "stat").read_text()
-        except OSError:
-            if pid == self._pid:
-                raise
-            return 0.0
-        fields = text[text.rindex(")") + 2 :].split()  # a process's name may hold anything, also spaces and brackets
-        return sum(int(field) for field in fields[11:15]) * TICK
+        # A process's name may hold anything, also spaces and brackets.
+        fields = {pid: _text(self._proc / str(pid) / "stat").rpartition(")")[2].split() for pid in self.pids()}
+        if not fields.get(self._pid):
+            return None
+        return sum(int(ticks) for each in fields.values() for ticks in each[11:15]) * TICK
 
 
 class Packages:
@@ -203,10 +173,10 @@ class Packages:
         return round(self._joules, 6)
 
 
-def cpu_times(stat: str, cpus: Iterable[int]) -> Times:
-    """Times of ``cpus`` from the text of ``/proc/stat`` (proc_stat(5)).
+def cpu_times(stat: str, cpus: Iterable[int]) -> tuple[float, float]:
+    """Seconds that ``cpus`` were busy, and had work that waited for the hypervisor, from the text of ``/proc/stat``.
 
-    Busy is user, nice, system, irq and softirq; time of guests is part of user already.
+    Busy is user, nice, system, irq and softirq (proc_stat(5)); time of guests is part of user already.
     """
     wanted = {f"cpu{cpu}" for cpu in cpus}
     busy = steal = 0
@@ -218,14 +188,12 @@ def cpu_times(stat: str, cpus: Iterable[int]) -> Times:
             steal += rest[0] if rest else 0
         elif not name.startswith("cpu"):
             break  # the long lines of interrupts come after those of the CPUs
-    return Times(busy * TICK, steal * TICK)
+    return busy * TICK, steal * TICK
 
 
-def _affinity(pid: int) -> Iterable[int]:
-    try:
-        return os.sched_getaffinity(pid)
-    except (AttributeError, OSError):
-        return range(os.cpu_count() or 1)
+def usable_cpus() -> Collection[int]:
+    """Logical processors that this process may use, which containers and ``taskset`` make fewer than there are."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 
 
 def _field(path: Path, name: str) -> int:
@@ -240,16 +208,6 @@ def _pressure(path: Path) -> float:
     """Seconds in which some process waited: ``total`` of the line ``some``, in microseconds (PSI, the kernel's)."""
     line = next(line for line in path.read_text().splitlines() if line.startswith("some "))
     return int(line.rpartition("total=")[2]) / 1e6
-
-
-def _cpuinfo(path: Path, cpus: frozenset[int]) -> Iterator[int]:
-    cpu = -1
-    for line in _text(path).splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "processor":
-            cpu = int(value)
-        elif key.strip() == "cpu MHz" and cpu in cpus:
-            yield round(float(value) * 1e6)
 
 
 def _text(path: Path) -> str:

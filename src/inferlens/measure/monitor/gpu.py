@@ -1,18 +1,18 @@
 """The GPU through NVML: which one, the readings that are taken of it, who else is on it, and how it was before a case.
 
-NVML is asked and never told anything. nvidia-ml-py is imported when a GPU is opened. No library, no driver, or a GPU
-that cannot be told from the others is an answer, :class:`~inferlens.measure.monitor.table.Untold`, with its reason.
+No library, no driver, or a GPU that cannot be told from the others is an answer, with its reason.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from statistics import median
 from typing import Any
+
+import psutil
 
 from inferlens.measure.monitor.table import Reading, Untold, Value, reason_of
 from inferlens.record.machine import Before
@@ -23,50 +23,39 @@ from inferlens.record.machine import Before
 INSTANT = "NVML_FI_DEV_POWER_INSTANT"
 INSTANT_WINDOW = 0.1
 AVERAGE_WINDOW = 1.0
-IDLE_SECONDS = 1.0
+IDLE_SECONDS = 1.0  # enough for readings that are themselves averages of a second
 IDLE_INTERVAL = 0.1
-PATIENCE = 5.0  # seconds; opening NVML takes most of one on machines with many GPUs
 FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel's include/linux/proc_ns.h
 UNNAMED = "NVML did not name the case's process by its number here, as in a container"
 HIDDEN = "in a container, processes of other containers may be hidden; none was seen"
+SLICED = "of a slice of a GPU (MIG) NVML does not tell these things"
 
 
-class Gpu:
+class WatchedGpu:
     """One GPU, open for reading."""
 
-    def __init__(self, nvml: Any, handle: Any) -> None:
+    def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
-        self.handle = handle
+        self.handle = handle = first_visible(nvml)
         self.uuid = _text(nvml.nvmlDeviceGetUUID(handle))
         self.power_basis, self.power_window, self.power = _power(nvml, handle)
         self._first_energy: int | None = None
 
     @staticmethod
     @contextmanager
-    def open(nvml: Any = None, environ: Mapping[str, str] = os.environ) -> Iterator[Gpu]:
-        """The GPU that CUDA calls the first in ``environ``; lets go of NVML, which counts its callers, at the end.
+    def open(nvml: Any = None) -> Iterator[WatchedGpu]:
+        """The GPU that CUDA calls the first; lets go of NVML, which counts its callers, at the end.
 
         Raises:
-            Untold: if there is none, or it cannot be told which it is.
+            Exception: whatever library and driver come up with; ``Untold`` if it cannot be told which GPU that is.
         """
         if nvml is None:
-            try:
-                import pynvml
-            except ImportError as error:
-                raise Untold("nvidia-ml-py is not installed") from error
+            import pynvml
+
             nvml = pynvml
+        nvml.nvmlInit()
         try:
-            nvml.nvmlInit()
-        except Exception as error:
-            raise Untold(f"NVML: {error}") from error
-        try:
-            try:
-                gpu = Gpu(nvml, first_visible(nvml, environ))
-            except Untold:
-                raise
-            except Exception as error:
-                raise Untold(f"NVML: {error}") from error
-            yield gpu
+            yield WatchedGpu(nvml)
         finally:
             with suppress(Exception):
                 nvml.nvmlShutdown()
@@ -100,12 +89,8 @@ class Gpu:
         listed = list(self.nvml.nvmlDeviceGetComputeRunningProcesses(self.handle))
         with suppress(self.nvml.NVMLError):  # GPUs without graphics say so; that is no reason to know nothing
             listed += self.nvml.nvmlDeviceGetGraphicsRunningProcesses(self.handle)
-        found: dict[int, int | None] = {}
-        for process in listed:  # one that computes and draws is in both lists, with the same memory
-            held = process.usedGpuMemory
-            known = found.get(process.pid)
-            found[process.pid] = known if held is None else max(int(held), known or 0)
-        return found
+        # One that computes and draws is in both lists, with the same memory.
+        return {process.pid: process.usedGpuMemory for process in listed}
 
     def utilisation_since(self, stamp: int) -> tuple[dict[int, float], int]:
         """Share of SM time of each process since NVML's own ``stamp`` in microseconds, and the newest stamp.
@@ -147,13 +132,10 @@ class Neighbours:
         gpu: the GPU.
         tree: asked for the numbers of the case's processes.
         before: numbers on the GPU before the case's process was started.
-        first_namespace: whether this process's numbers are the system's.
     """
 
-    def __init__(
-        self, gpu: Gpu, tree: Callable[[], Collection[int]], before: Collection[int], first_namespace: bool
-    ) -> None:
-        self._gpu, self._tree, self._first = gpu, tree, first_namespace
+    def __init__(self, gpu: WatchedGpu, tree: Callable[[], Collection[int]], before: Collection[int]) -> None:
+        self._gpu, self._tree, self._first = gpu, tree, in_first_namespace()
         self._before = frozenset(before)
         self._case: set[int] = set()
         self._seen = False
@@ -165,6 +147,10 @@ class Neighbours:
         if not self._seen:
             return {"case_memory": UNNAMED, "foreign": UNNAMED}
         return {} if self._first else {"foreign": HIDDEN}
+
+    def readings(self) -> dict[str, Reading]:
+        """What is read, by name."""
+        return {"processes": self.held, "process utilisation": self.active}
 
     def held(self, _: float) -> Mapping[str, Value]:
         """Memory of the case's processes, and the number of others."""
@@ -197,7 +183,7 @@ class Neighbours:
     def _foreign(self, listed: Collection[int]) -> set[int]:
         """Those that are surely not the case's."""
         others = set(listed) - self._case
-        if self._seen or (self._first and all(map(is_alive, others))):
+        if self._seen or (self._first and all(map(psutil.pid_exists, others))):
             return others
         return others & self._before
 
@@ -209,26 +195,13 @@ def in_first_namespace() -> bool:
     return False
 
 
-def is_alive(pid: int) -> bool:
-    """Whether there is a process of this number here, whoever owns it."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def survey(seconds: float = 0.0, nvml: Any = None, environ: Mapping[str, str] = os.environ) -> Before:
+def survey(seconds: float = 0.0, nvml: Any = None) -> Before:
     """Looks at the GPU that CUDA calls the first, while none of our cases runs. Never fails.
 
     Args:
-        seconds: how long to sample idle power, :data:`IDLE_SECONDS` being enough for readings that are themselves
-            averages of a second; 0 asks for none. A GPU that has just worked draws more than an idle one for many
-            seconds, so this means most before the first case.
+        seconds: how long to sample idle power; 0 asks for none. A GPU that has just worked draws more than an idle one
+            for many seconds, so this means most before the first case.
         nvml: stands in for nvidia-ml-py.
-        environ: where ``CUDA_VISIBLE_DEVICES`` is looked up.
     """
     absent: dict[str, str] = {}
 
@@ -240,11 +213,11 @@ def survey(seconds: float = 0.0, nvml: Any = None, environ: Mapping[str, str] = 
             return None
 
     try:
-        with Gpu.open(nvml, environ) as gpu:
+        with WatchedGpu.open(nvml) as gpu:
             memory, processes = told("memory_used", gpu.memory_used), told("processes", gpu.processes)
             watts = told("idle_power", lambda: _idle_power(gpu, seconds)) if seconds > 0 else None
-    except Untold as error:
-        return Before(absent={"gpu": str(error)})
+    except Exception as error:
+        return Before(absent={"gpu": reason_of(error)})
     return Before(
         memory_used=memory,
         processes=None if processes is None else tuple(sorted(processes)),
@@ -255,16 +228,7 @@ def survey(seconds: float = 0.0, nvml: Any = None, environ: Mapping[str, str] = 
     )
 
 
-def surveyed(seconds: float = 0.0) -> Before:
-    """As :func:`survey`, but without waiting for a driver that hangs."""
-    found: list[Before] = []
-    thread = threading.Thread(target=lambda: found.append(survey(seconds)), name="inferlens-survey", daemon=True)
-    thread.start()
-    thread.join(seconds + PATIENCE)
-    return found[0] if found else Before(absent={"gpu": f"NVML did not answer within {seconds + PATIENCE:g} s"})
-
-
-def _idle_power(gpu: Gpu, seconds: float) -> list[float]:
+def _idle_power(gpu: WatchedGpu, seconds: float) -> list[float]:
     """Watts, every :data:`IDLE_INTERVAL`.
 
     Raises:
@@ -279,7 +243,7 @@ def _idle_power(gpu: Gpu, seconds: float) -> list[float]:
     return watts
 
 
-def first_visible(nvml: Any, environ: Mapping[str, str]) -> Any:
+def first_visible(nvml: Any) -> Any:
     """NVML's handle of the GPU that CUDA calls device 0.
 
     CUDA counts the GPUs of ``CUDA_VISIBLE_DEVICES``, by default the fastest first; NVML counts by PCI bus. The two
@@ -290,28 +254,23 @@ def first_visible(nvml: Any, environ: Mapping[str, str]) -> Any:
         Untold: if there is none, or it cannot be told which it is.
     """
     handles = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(nvml.nvmlDeviceGetCount())]
-    first = environ.get("CUDA_VISIBLE_DEVICES", "0" if handles else "").split(",")[0].strip()
-    if first.upper().startswith("MIG-"):
-        raise Untold("a slice of a GPU (MIG) was used, of which NVML does not tell these things")
-    if first.upper().startswith("GPU-"):  # CUDA takes the beginning of a UUID, NVML does not
-        uuids = [_text(nvml.nvmlDeviceGetUUID(handle)).lower() for handle in handles]
-        found = [handle for handle, uuid in zip(handles, uuids, strict=True) if uuid.startswith(first.lower())]
-        if not found:
-            raise Untold(f"CUDA_VISIBLE_DEVICES names {first}, which NVML does not know")
-        handle = found[0]
-    elif first.isdigit() and int(first) < len(handles):
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0" if handles else "").split(",")[0].strip()
+    if first.isdigit():
+        found = handles[int(first) :][:1]
         kinds = {_text(nvml.nvmlDeviceGetName(handle)) for handle in handles}
-        if len(kinds) > 1 and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-            raise Untold(
-                "the GPUs differ, so that CUDA's order is not NVML's; CUDA_DEVICE_ORDER=PCI_BUS_ID makes it so"
-            )
-        handle = handles[int(first)]
-    else:
-        raise Untold("no GPU is visible to CUDA")
+        if len(kinds) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+            raise Untold("the GPUs differ, so that CUDA's order is not NVML's: set CUDA_DEVICE_ORDER=PCI_BUS_ID")
+    else:  # CUDA takes the beginning of a UUID, NVML does not
+        uuids = [_text(nvml.nvmlDeviceGetUUID(handle)).lower() for handle in handles]
+        found = [each for each, uuid in zip(handles, uuids, strict=True) if first and uuid.startswith(first.lower())]
+    if first.upper().startswith("MIG-"):
+        raise Untold(SLICED)
+    if not found:
+        raise Untold("NVML knows no GPU that is visible to CUDA")
     with suppress(nvml.NVMLError):
-        if nvml.nvmlDeviceGetMigMode(handle)[0]:
-            raise Untold("the GPU is cut into slices (MIG), of which NVML does not tell these things")
-    return handle
+        if nvml.nvmlDeviceGetMigMode(found[0])[0]:
+            raise Untold(SLICED)
+    return found[0]
 
 
 def _power(nvml: Any, handle: Any) -> tuple[str, float, Callable[[], float]]:
@@ -323,11 +282,9 @@ def _power(nvml: Any, handle: Any) -> tuple[str, float, Callable[[], float]]:
             raise nvml.NVMLError(field.nvmlReturn)
         return float(field.value.uiVal) / 1000
 
-    try:
+    with suppress(Exception):  # an older driver or library, or a GPU that has no such field
         if instant() > 0:
             return INSTANT, INSTANT_WINDOW, instant
-    except Exception:  # an older driver or library, or a GPU that has no such field
-        pass
     basis = "nvmlDeviceGetPowerUsage, which averages over up to a second"
     return basis, AVERAGE_WINDOW, lambda: float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1000
 

@@ -11,13 +11,13 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from inferlens.measure.monitor.cpu import Cpus
-from inferlens.measure.monitor.gpu import Gpu, Neighbours, in_first_namespace
-from inferlens.measure.monitor.table import Table, Untold
+from inferlens.measure.monitor.gpu import Neighbours, WatchedGpu
+from inferlens.measure.monitor.table import SampledColumns, reason_of
 from inferlens.record.machine import NOT_USED, Before, CpuSamples, GpuProcesses, GpuSamples, MachineLog
 
 INTERVAL = 0.1  # seconds; about as often as NVML has a new power reading and a new count of energy
@@ -37,11 +37,9 @@ class Monitor:
         gpu: whether to watch the GPU that CUDA calls the first.
         before: the GPU before that process was started.
         nvml: stands in for nvidia-ml-py.
-        environ: the case's environment.
         cpus: stands in for this machine's CPUs.
         clock: seconds of the samples' times; must be the clock of the samples that they are held against.
         wait: waits for some seconds and says whether to stop; ``None`` waits for the end of the context.
-        first_namespace: whether process numbers here are the system's; ``None`` asks the system.
         beside: gives a process that takes turns with the case's, and disturbs it no more than it does itself.
     """
 
@@ -52,47 +50,37 @@ class Monitor:
         gpu: bool = False,
         before: Before | None = None,
         nvml: Any = None,
-        environ: Mapping[str, str] = os.environ,
         cpus: Cpus | None = None,
         clock: Callable[[], float] = time.perf_counter,
-        wait: Wait | None = None,
-        first_namespace: bool | None = None,
+        wait: Callable[[float], bool] | None = None,
         beside: Callable[[], int | None] = lambda: None,
     ) -> None:
-        self._beside = beside
-        self._pid, self._cpus, self._nvml, self._environ = pid, cpus, nvml, environ
+        self._cpus, self._nvml = cpus or Cpus(pid, beside=beside), nvml
         self._wants_gpu, self._before, self._clock = gpu, before or Before(), clock
-        self._first_namespace = in_first_namespace() if first_namespace is None else first_namespace
         self._stop = threading.Event()
-        self._wait: Wait = wait or self._stop.wait
+        self._wait = wait or self._stop.wait
         self._absent: dict[str, str] = {} if gpu else {"gpu": NOT_USED}
-        self._gpu: Gpu | None = None
+        self._gpu: WatchedGpu | None = None
         self._neighbours: Neighbours | None = None
-        self._tables: dict[str, Table] = {}
+        self._tables: dict[str, SampledColumns] = {}
         self._thread = threading.Thread(target=self._run, name="inferlens-watch", daemon=True)
 
     def __enter__(self) -> Monitor:
-        try:
-            self._thread.start()
-        except RuntimeError as error:  # no more threads
-            self._absent["watch"] = f"could not be started: {error}"
+        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        with suppress(RuntimeError):  # never started
-            self._thread.join(PATIENCE)
+        self._thread.join(PATIENCE)
         if self._thread.is_alive():
             self._absent["watch"] = f"hung: it did not end within {PATIENCE:g} s"
 
     def log(self) -> MachineLog:
         """What was seen so far; complete after the context."""
         tables = dict(self._tables)
-        absent = dict(self._absent)
-        if self._neighbours:
-            absent.update(self._neighbours.absent)
+        absent = self._absent | (self._neighbours.absent if self._neighbours else {})
         for table in tables.values():
-            absent.update(table.absent)
+            absent |= table.absent
         columns = {name: table.as_columns() for name, table in tables.items() if table.times}
         peaks = {name: peak for table in tables.values() for name, peak in table.peaks.items()}
         gpu = columns.get("gpu")
@@ -104,8 +92,8 @@ class Monitor:
             processes=GpuProcesses(**columns["processes"]) if "processes" in columns else None,
             cpu=CpuSamples(**columns["cpu"]) if "cpu" in columns else None,
             gpu_uuid=self._gpu.uuid if self._gpu else "",
-            cpus=len(self._cpus.usable) if self._cpus else None,
-            governor=self._cpus.governor if self._cpus else "",
+            cpus=len(self._cpus.usable),
+            governor=self._cpus.governor,
             before=self._before,
             peak_memory_used=_whole(peaks.get("memory_used")),
             peak_case_memory=_whole(peaks.get("case_memory")),
@@ -119,7 +107,8 @@ class Monitor:
             with suppress(OSError):
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
         try:
-            with self._open() as every:
+            with ExitStack() as stack:
+                every = self._opened(stack)
                 tick, step = 0, min(ticks for _, ticks in every)  # without a GPU there is less to wake up for
                 while True:
                     for table, ticks in every:
@@ -133,25 +122,19 @@ class Monitor:
         except BaseException as error:  # a watch that fails is less known, and no more than that
             self._absent["watch"] = f"{type(error).__name__}: {error}"
 
-    @contextmanager
-    def _open(self) -> Iterator[list[tuple[Table, int]]]:
-        """The tables to fill, and every how many ticks; lets go of NVML at the end."""
-        self._cpus = self._cpus or Cpus(self._pid, beside=self._beside)
-        cpu = self._tables["cpu"] = Table(self._cpus.readings(), self._clock)
-        every = [(cpu, CPU_EVERY)]
-        with ExitStack() as stack:
-            try:
-                gpu = stack.enter_context(Gpu.open(self._nvml, self._environ)) if self._wants_gpu else None
-            except Untold as error:
-                gpu, self._absent["gpu"] = None, str(error)
-            if gpu:
-                pids, before = self._cpus.tree.pids, self._before.processes or ()
-                self._gpu, self._neighbours = gpu, Neighbours(gpu, pids, before, self._first_namespace)
-                questions = {"processes": self._neighbours.held, "process utilisation": self._neighbours.active}
-                self._tables["gpu"] = Table(gpu.readings(), self._clock)
-                self._tables["processes"] = Table(questions, self._clock)
-                every = [(self._tables["gpu"], 1), (self._tables["processes"], PROCESSES_EVERY), *every]
-            yield every
+    def _opened(self, stack: ExitStack) -> list[tuple[SampledColumns, int]]:
+        """The columns to fill, and every how many ticks; the ``stack`` lets go of NVML."""
+        try:
+            gpu = self._gpu = stack.enter_context(WatchedGpu.open(self._nvml)) if self._wants_gpu else None
+        except Exception as error:
+            gpu, self._absent["gpu"] = None, reason_of(error)
+        asked = []
+        if gpu:
+            neighbours = self._neighbours = Neighbours(gpu, self._cpus.tree.pids, self._before.processes or ())
+            asked += [("gpu", gpu.readings(), 1), ("processes", neighbours.readings(), PROCESSES_EVERY)]
+        asked.append(("cpu", self._cpus.readings(), CPU_EVERY))
+        self._tables = {name: SampledColumns(readings, self._clock) for name, readings, _ in asked}
+        return [(self._tables[name], ticks) for name, _, ticks in asked]
 
 
 def _whole(peak: float | None) -> int | None:
