@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferlens.stats.diagnostics import _SIGNIFICANT_DIP, CODES, dip, doubts, two_modes
+from inferlens.stats.diagnostics import CODES, SIGNIFICANT_DIP, dip, doubts, two_modes
 from tests.stats.series import Array, autoregressive, lognormal, normal
 
 AT = np.arange(300) / 300
@@ -103,7 +103,7 @@ def test_dip_of_uniform_samples_is_seldom_significant():
     generator = np.random.default_rng(1)
     dips = [dip(generator.random(200)) * 200**0.5 for _ in range(300)]
     assert np.quantile(dips, 0.5) == pytest.approx(0.357, abs=0.02)
-    assert sum(one > _SIGNIFICANT_DIP for one in dips) <= 2
+    assert sum(one > SIGNIFICANT_DIP for one in dips) <= 2
 
 
 @pytest.mark.parametrize("upper", [0.4, 0.5, 0.25])

@@ -39,8 +39,8 @@ LEAST_SAMPLES = 20
 LEAST_TIMES = 50
 LEAST_OUTLIERS = 0.01
 LEAST_STEPS = 4.0
-_SIGNIFICANT_DIP = 0.72  # times the root of the number of samples: 99.9 % of uniform samples have less
-_LEAST_DISTANCE = 0.01  # of two modes, as a share of the smaller, to matter
+SIGNIFICANT_DIP = 0.72  # times the root of the number of samples: 99.9 % of uniform samples have less
+LEAST_DISTANCE = 0.01  # of two modes, as a share of the smaller, to matter
 _POINTS = 512
 
 
@@ -167,11 +167,11 @@ def two_modes(samples: Sequence[float]) -> tuple[float, float] | None:
     if points.size > _POINTS:
         points = np.quantile(points, (np.arange(_POINTS) + 0.5) / _POINTS)
     count = min(autocorrelation(ranks(values)).independent, points.size)
-    if dip(points) * count**0.5 < _SIGNIFICANT_DIP:
+    if dip(points) * count**0.5 < SIGNIFICANT_DIP:
         return None
     cut = _split(ordered)
     ratio = float(np.median(ordered[cut:]) / np.median(ordered[:cut]))
-    return (1 - cut / ordered.size, ratio) if ratio > 1 + _LEAST_DISTANCE else None
+    return (1 - cut / ordered.size, ratio) if ratio > 1 + LEAST_DISTANCE else None
 
 
 def dip(samples: Sequence[float] | Array) -> float:
