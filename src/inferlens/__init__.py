@@ -22,25 +22,8 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
-    "ABResult",
-    "Budget",
-    "Case",
-    "Compared",
-    "Finding",
-    "InferlensError",
-    "Plan",
-    "Profile",
-    "Record",
-    "TensorSpec",
-    "__version__",
-    "ab",
-    "bench",
-    "compare",
-    "findings",
-    "load_profiles",
-    "load_records",
-    "load_trace",
-    "profile",
+    "ABResult", "Budget", "Case", "Compared", "Finding", "InferlensError", "Plan", "Profile", "Record", "TensorSpec",
+    "__version__", "ab", "bench", "compare", "findings", "load_profiles", "load_records", "load_trace", "profile",
 ]  # fmt: skip
 
 _HOMES = {

@@ -57,11 +57,7 @@ class MissingLibrary(Unsupported):
 
 
 def library(name: str, *, extra: str) -> ModuleType:
-    """The library of that name, imported.
-
-    Raises:
-        MissingLibrary: if it is not installed; ``extra`` is ours that installs it.
-    """
+    """The library of that name, imported. Raises MissingLibrary; ``extra`` is ours that installs it."""
     try:
         return import_module(name)
     except ImportError as error:
@@ -69,13 +65,9 @@ def library(name: str, *, extra: str) -> ModuleType:
 
 
 SHORT_OF_MEMORY = (
-    "out of memory",
-    "outofmemory",
-    "can't allocate memory",
-    "cannot allocate memory",
-    "bad_alloc",
+    "out of memory", "outofmemory", "can't allocate memory", "cannot allocate memory", "bad_alloc",
     "failed to allocate",
-)
+)  # fmt: skip
 
 
 def is_short_of_memory(error: BaseException) -> bool:
@@ -92,13 +84,8 @@ def suggestion(name: str, known: Iterable[str], limit: int = 3) -> str:
 
 
 def check_choice(what: str, given: str, known: Iterable[str]) -> None:
-    """Refuses a word that is not among those known; ``what`` it would be is for the message, such as ``format``.
-
-    Raises:
-        InferlensError: if it is none of them.
-    """
+    """Raises InferlensError for a word that is not among those known; ``what`` it would be is such as ``format``."""
     choices = list(known)
     if given not in choices:
-        raise InferlensError(
-            f"There is no {what} '{given}'.", expected=", ".join(choices), hint=suggestion(given, choices)
-        )
+        expected = f"one of {', '.join(choices)}"
+        raise InferlensError(f"There is no {what} '{given}'.", expected=expected, hint=suggestion(given, choices))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from inferlens.errors import InferlensError, suggestion
+from inferlens.errors import InferlensError, check_choice
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -40,14 +40,8 @@ class Registry(Generic[T]):
         Raises:
             InferlensError: if there is none (near misses are suggested), or if its module cannot be imported.
         """
-        point = self._points.get(name)
-        if point is None:
-            known = ", ".join(sorted(self._points)) or f"none; is inferlens installed (group '{self.group}')?"
-            raise InferlensError(
-                f"There is no {self.kind} '{name}'.",
-                expected=f"one of {known}",
-                hint=suggestion(name, self._points) or f"one of the {self.kind}s named",
-            )
+        check_choice(self.kind, name, self.names())
+        point = self._points[name]
         try:
             part: type[T] = point.load()
         except Exception as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from functools import partial
 
 from inferlens.errors import InferlensError
 
@@ -26,14 +27,16 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{value:,.{min(decimals, 9)}f}"
 
 
-def milliseconds(seconds: float | None, digits: int = 3) -> str:
-    """Seconds as a bare number of milliseconds, e.g. ``12.3``."""
-    return ABSENT if seconds is None else significant(seconds * 1e3, digits)
+def bare(value: float | None, digits: int = 3, *, scale: float = 1.0) -> str:
+    """``value * scale`` as a number without a unit, e.g. ``12.3``."""
+    return ABSENT if value is None else significant(value * scale, digits)
 
 
-def microseconds(seconds: float | None, digits: int = 3) -> str:
-    """Seconds as a bare number of microseconds, e.g. ``12.3``."""
-    return ABSENT if seconds is None else significant(seconds * 1e6, digits)
+rate = bare  # per second
+milliseconds = partial(bare, scale=1e3)  # of seconds
+microseconds = partial(bare, scale=1e6)  # of seconds
+millijoules = partial(bare, scale=1e3)  # of joules
+mebibytes = partial(bare, scale=2.0**-20)  # of bytes
 
 
 def duration(seconds: float | None) -> str:
@@ -59,11 +62,6 @@ def byte_count(count: float | None) -> str:
             break
         value /= 1024
     return f"{value:.0f} B" if unit == "B" else f"{significant(value)} {unit}"
-
-
-def rate(per_second: float | None) -> str:
-    """Something per second as a bare number: ``81.3``, ``12,345``."""
-    return ABSENT if per_second is None else significant(per_second)
 
 
 def ratio(value: float | None) -> str:
@@ -99,11 +97,6 @@ def change_range(low: float | None, high: float | None) -> str:
     return f"{_signed(low, places)} to {_signed(high, places)} %"
 
 
-def mebibytes(count: float | None) -> str:
-    """Bytes as a bare number of MiB, e.g. ``812``."""
-    return ABSENT if count is None else significant(count / 2**20)
-
-
 def kibibytes(count: float | None) -> str:
     """Bytes as a bare number of KiB, e.g. ``48``."""
     return ABSENT if count is None else f"{count / 2**10:,.1f}".removesuffix(".0")
@@ -114,19 +107,20 @@ def megaflops(count: float | None) -> str:
     return ABSENT if count is None else significant(count / 1e6)
 
 
-def flop_rate(per_second: float | None) -> str:
-    """FLOPs per second in the unit that reads best: ``101 GFLOP/s``, ``1.98 PFLOP/s``."""
-    return ABSENT if per_second is None else _decimal(per_second, "FLOP/s")
+def decimal(value: float | None, unit: str) -> str:
+    """``value`` with the prefix that leaves one to three digits before the point: ``101 GFLOP/s``, ``4.10 TB/s``."""
+    if value is None:
+        return ABSENT
+    prefix = ""
+    for prefix in ("", "k", "M", "G", "T", "P"):
+        if abs(value) < 999.5 or prefix == "P":
+            break
+        value /= 1e3
+    return f"{significant(value)} {prefix}{unit}"
 
 
-def bandwidth(per_second: float | None) -> str:
-    """Bytes per second, in decimal units as memories are sold by: ``12.5 GB/s``, ``4.10 TB/s``."""
-    return ABSENT if per_second is None else _decimal(per_second, "B/s")
-
-
-def millijoules(joules: float | None) -> str:
-    """Joules as millijoules, without the unit."""
-    return ABSENT if joules is None else significant(joules * 1e3)
+flop_rate = partial(decimal, unit="FLOP/s")
+bandwidth = partial(decimal, unit="B/s")  # in decimal units, as memories are sold by
 
 
 def half_width(middle: float | None, low: float | None, high: float | None) -> str:
@@ -139,9 +133,7 @@ def half_width(middle: float | None, low: float | None, high: float | None) -> s
 
 def bare_seconds(seconds: float | None) -> str:
     """Seconds as a bare number, e.g. ``4.21``; no finer than a hundredth."""
-    if seconds is None:
-        return ABSENT
-    return significant(seconds) if seconds >= 1 else f"{seconds:.2f}"
+    return bare(seconds) if seconds is None or seconds >= 1 else f"{seconds:.2f}"
 
 
 def plural(count: int, thing: str) -> str:
@@ -184,16 +176,6 @@ def parse_duration(text: str) -> float:
     if not match:
         raise InferlensError(f"'{text}' is no duration.", expected="a number with us, ms, s, m or h, such as 90s")
     return float(match[1]) * _SECONDS[match[2] or "s"]
-
-
-def _decimal(value: float, unit: str) -> str:
-    """``value`` with the prefix that leaves one to three digits before the point."""
-    prefix = ""
-    for prefix in ("", "k", "M", "G", "T", "P"):
-        if abs(value) < 999.5 or prefix == "P":
-            break
-        value /= 1e3
-    return f"{significant(value)} {prefix}{unit}"
 
 
 def _places(relative: float) -> int:

@@ -74,7 +74,7 @@ def build(
 def with_capability(given: list[str], capability: str, backend: str) -> list[str]:
     """Options, as they were written, and with them the compute capabilities of ``--compute-capability``."""
     from inferlens.errors import InferlensError
-    from inferlens.spec.words import option_values
+    from inferlens.spec.plan import option_values
 
     wanted = [word.strip() for word in capability.replace("+", ",").split(",") if word.strip()]
     if not wanted:

@@ -25,8 +25,7 @@ from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import found, named, probe
 from inferlens.record.record import Record
-from inferlens.spec.plan import Plan
-from inferlens.spec.words import option_values, words_of
+from inferlens.spec.plan import Plan, option_values, words_of
 from inferlens.stats.compare import Sequential
 from inferlens.units import listing
 

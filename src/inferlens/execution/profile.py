@@ -34,8 +34,7 @@ from inferlens.record.profile_store import save
 from inferlens.record.record import ModelFacts, Record
 from inferlens.record.work import Ceilings, Work
 from inferlens.spec.case import Case
-from inferlens.spec.plan import Plan
-from inferlens.spec.words import count, known
+from inferlens.spec.plan import Plan, count, known
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 ALSO: dict[str, Level] = {"module": "layer"}  # words for a level by what it shows

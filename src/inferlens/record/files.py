@@ -1,4 +1,4 @@
-"""Files written whole, read plain or packed, and told apart by their content."""
+"""Files written whole, read plain or packed, told apart by their content; and JSON that names its schema."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ import os
 import tempfile
 import zlib
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
 
 from inferlens.errors import InferlensError
 
 PACKED = ("", ".gz", ".xz")  # what may stand behind the name of a file that is read by read_unpacked
 MOST_UNPACKED = 1 << 30
+Form = TypeVar("Form")
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -61,3 +66,24 @@ def sha256(*paths: Path) -> str:
             while block := file.read(1 << 22):
                 digest.update(block)
     return digest.hexdigest()
+
+
+class _Tag(Struct):
+    schema: str = ""
+
+
+def decoded(data: bytes, form: type[Form], schema: str, noun: str) -> Form:
+    """``data`` as ``form``; ``noun`` names it in errors.
+
+    Raises:
+        InferlensError: if the data has another schema, or is no such JSON.
+    """
+    try:
+        found = msgspec.json.decode(data, type=_Tag).schema
+        if found != schema:
+            raise InferlensError(
+                f"The {noun} has schema '{found}'.", expected=schema, hint="a version of inferlens that knows it"
+            )
+        return msgspec.json.decode(data, type=form)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InferlensError(f"This is no {noun}: {error}.", expected=f"JSON with schema {schema}") from error

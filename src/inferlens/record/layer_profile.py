@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, field
 
-from inferlens.record.forms import decoded
+from inferlens.record.files import decoded
 from inferlens.record.record import Environment, ModelFacts, Phase, Status, Warning
 from inferlens.record.work import Ceilings, Work
 from inferlens.spec.case import Case

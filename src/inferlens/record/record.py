@@ -13,7 +13,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct, field
 
-from inferlens.record.forms import decoded
+from inferlens.record.files import decoded
 from inferlens.record.machine import Energy, MachineLog, Marks
 from inferlens.spec.case import Budget, Case, TensorSpec
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 from inferlens.errors import InferlensError
@@ -27,11 +28,7 @@ class Store:
         self.root = root
 
     def claim(self, case: Case, model: str) -> Path:
-        """A new, empty folder for one run of ``case``.
-
-        Raises:
-            InferlensError: if the folder cannot be created.
-        """
+        """A new, empty folder for one run of ``case``."""
         return claimed(self.root / safe_name(model), case.folder)
 
     @staticmethod
@@ -41,15 +38,11 @@ class Store:
 
 
 def cache_in(output: Path) -> Path:
-    """The folder below ``output`` of what is worth keeping between cases, whole and there.
-
-    Raises:
-        InferlensError: if it cannot be created.
-    """
-    return made(output.resolve() / ".cache", "--output with another folder")
+    """The folder below ``output`` of what is worth keeping between cases, whole and there."""
+    return made(output.resolve() / ".cache")
 
 
-def made(folder: Path, hint: str) -> Path:
+def made(folder: Path, hint: str = "--output with another folder") -> Path:
     """``folder``, created if it is not there.
 
     Raises:
@@ -68,18 +61,16 @@ def claimed(parent: Path, name: str, hint: str = "--output with another folder")
     Raises:
         InferlensError: if it cannot be created; ``hint`` says what to do about that.
     """
-    try:
-        parent.mkdir(parents=True, exist_ok=True)
-        for number in range(1, 1_000_000):
-            folder = parent / (name if number == 1 else f"{name}@{number}")
-            try:
-                folder.mkdir()
-                return folder
-            except FileExistsError:
-                continue
-    except OSError as error:
-        raise InferlensError(f"The folder {parent} cannot be written: {error.strerror}.", hint=hint) from error
-    raise InferlensError(f"{parent} has a million runs of {name}.", hint=hint)
+    folder = made(parent, hint) / name
+    for number in count(2):
+        try:
+            folder.mkdir()
+            break
+        except FileExistsError:
+            folder = parent / f"{name}@{number}"
+        except OSError as error:
+            raise InferlensError(f"The folder {folder} cannot be written: {error.strerror}.", hint=hint) from error
+    return folder
 
 
 @dataclass

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from inferlens.errors import InferlensError, Unsupported, suggestion
+from inferlens.errors import InferlensError, Unsupported, check_choice
 
 PRECISIONS = ("fp32", "fp16", "bf16")
 QUANTIZED = ("fp8", "int8")  # of models that are quantized already; nothing is quantized here
@@ -76,8 +76,7 @@ class TensorSpec(Struct, frozen=True):
         if not match:
             raise InferlensError(f"'{text[:100]}' does not describe an input.", expected=_FORM)
         dtype = match["dtype"] or "float32"
-        if dtype not in DTYPES:
-            raise InferlensError(f"'{text}' names the unknown type '{dtype}'.", expected=", ".join(DTYPES))
+        check_choice("type of inputs", dtype, DTYPES)
         ends = [] if match["shape"] == "scalar" else [size.split("..") for size in match["shape"].split("x")]
         sizes = [(int(each[0]), int(each[-1])) for each in ends]
         least, most = (tuple(size[end] for size in sizes) for end in (0, 1))
@@ -97,18 +96,13 @@ class TensorSpec(Struct, frozen=True):
 
     @staticmethod
     def parse_all(texts: Iterable[str]) -> tuple[TensorSpec, ...]:
-        """One spec of each text, as :meth:`parse` reads it.
-
-        Raises:
-            InferlensError: also if two describe the same input.
-        """
-        specs: dict[str, TensorSpec] = {}
-        for text in texts:
-            spec = TensorSpec.parse(text)
-            if spec.name in specs:
-                raise InferlensError(f"The input '{spec.name}' is given twice.", expected="one shape for each input")
-            specs[spec.name] = spec
-        return tuple(specs.values())
+        """One spec of each text, as :meth:`parse` reads it; no two of the same input."""
+        specs = tuple(map(TensorSpec.parse, texts))
+        names = [spec.name for spec in specs]
+        for name in names:
+            if names.count(name) > 1:
+                raise InferlensError(f"The input '{name}' is given twice.", expected="one shape for each input")
+        return specs
 
     @property
     def dynamic(self) -> bool:
@@ -129,18 +123,12 @@ class TensorSpec(Struct, frozen=True):
 
 
 def _best(text: str, sizes: str, least: Shape, most: Shape) -> Shape:
-    """The shape that ``opt=`` means: sizes of all dimensions, or of those alone that have a range.
-
-    Raises:
-        InferlensError: if the sizes do not fit.
-    """
+    """The shape that ``opt=`` means: sizes of all dimensions, or of those alone that have a range."""
     given = [int(size) for size in sizes.split("x")]
-    free = [index for index, (a, b) in enumerate(zip(least, most, strict=True)) if a < b]
-    if len(given) == len(free):
-        shape = list(least)
-        for index, size in zip(free, given, strict=True):
-            shape[index] = size
-        given = shape
+    free = sum(a < b for a, b in zip(least, most, strict=True))
+    if len(given) == free:
+        rest = iter(given)
+        given = [next(rest) if a < b else a for a, b in zip(least, most, strict=True)]
     fits = len(given) == len(least) and all(a <= n <= b for a, n, b in zip(least, given, most, strict=True))
     if not fits or not free:
         raise InferlensError(
@@ -269,7 +257,8 @@ class Case(Struct, frozen=True, kw_only=True):
     @property
     def options_label(self) -> str:
         """Options as ``name=value`` words, sorted by name."""
-        return " ".join(f"{name}={_word(value)}" for name, value in sorted(self.options.items()))
+        words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in self.options.items()}
+        return " ".join(f"{name}={word}" for name, word in sorted(words.items()))
 
     @property
     def label(self) -> str:
@@ -298,10 +287,6 @@ class Case(Struct, frozen=True, kw_only=True):
             name += f"-{options}" if options and len(options) <= 60 else ""
             name += f"-{self.digest[:6]}"
         return re.sub(r"[^\w.=-]+", "_", name)
-
-
-def _word(value: Option) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 class Budget(Struct, frozen=True, kw_only=True):
@@ -338,10 +323,5 @@ def split_label(text: str, known: Sequence[str]) -> tuple[str, str | None]:
         InferlensError: if the backend is not among ``known``.
     """
     name, colon, variant = text.partition(":")
-    if name not in known:
-        raise InferlensError(
-            f"There is no backend '{name}'.",
-            expected=f"one of {', '.join(known)}",
-            hint=suggestion(name, known) or "inferlens doctor",
-        )
+    check_choice("backend", name, known)
     return name, variant if colon else None

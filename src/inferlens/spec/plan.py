@@ -1,20 +1,27 @@
-"""A plan: axes whose values multiply into cases. The same words on the command line, in a file and in Python."""
+"""A plan, whose axes multiply into cases, and one case in one text: both as a person writes them.
+
+A plan has the same words on the command line, in a file and in Python. A case is written as its label says it:
+``torch_compile:default fp16 batch 8 cuda 4 threads dynamic=true``. First the backend, then in any order what a label
+says of an axis, ``AXIS=VALUE``, or an option of the backend as ``NAME=VALUE`` or ``BACKEND.NAME=VALUE``.
+"""
 
 from __future__ import annotations
 
+import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
 
-from inferlens.errors import InferlensError, suggestion
-from inferlens.spec.case import AXES, MODES, STOPS, Axis, Budget, TensorSpec
-from inferlens.spec.words import count, counts, flag, known, listed, option_values, texts
+from inferlens.errors import InferlensError, check_choice, suggestion
+from inferlens.spec.case import AXES, MODES, STOPS, Axis, Budget, TensorSpec, split_label
 from inferlens.units import parse_duration, parse_share
 
 BUDGET_WORDS = ("mode", "warmup", "iterations", "seconds", "stop", "half_width", "max_time", "timeout")
+OTHERS = ("input", "weights", "seed")  # what else a case may say as NAME=VALUE
+_FORM = "a backend, then words such as fp16, batch=8, threads=1, cuda or an option of the backend as NAME=VALUE"
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -63,12 +70,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         """
         words = {name: value for name, value in words.items() if value is not None}
         for name in words:
-            if name not in _WORDS:
-                raise InferlensError(
-                    f"A plan has no '{name}'.",
-                    expected=f"one of {', '.join(sorted(_WORDS))}",
-                    hint=suggestion(name, _WORDS),
-                )
+            check_choice("word of a plan", name, sorted(_WORDS))
         if not words.get("model"):
             raise InferlensError("The plan names no model.", hint="inferlens bench resnet18")
         return Plan(
@@ -114,7 +116,9 @@ def _values(axis: Axis, words: Mapping[str, Any]) -> Any:
     if axis.flag:
         return flag(axis.name, words.get(axis.name, axis.default))
     asked = words.get(axis.name, () if axis.default is None else axis.default)
-    return known(axis.name, asked, axis.values) if axis.values else counts(axis.name, asked)
+    return (
+        known(axis.name, asked, axis.values) if axis.values else tuple(count(axis.name, text) for text in texts(asked))
+    )
 
 
 def budget_of(words: Mapping[str, Any]) -> Budget:
@@ -140,29 +144,132 @@ def budget_of(words: Mapping[str, Any]) -> Budget:
         if not 0 < given["half_width"] < 1:
             what = f"'{words['half_width']}' is no share of a median."
             raise InferlensError(what, expected="more than 0 and less than 100%, such as 1%")
-    ends = [name for name in ("iterations", "seconds", "stop", "half_width") if name in words]
-    if len(ends) > 1 and set(ends) != {"stop", "half_width"}:
-        raise InferlensError(
-            f"{' and '.join(ends)} both say when a series of samples ends.", expected="one of them", hint=f"--{ends[0]}"
-        )
-    if "half_width" in words and given.get("stop", "half-width") != "half-width":
-        raise InferlensError(
-            f"half_width is when a series ends with stop=half-width, not with stop={given['stop']}.",
-            hint="--half-width alone",
-        )
     budget = Budget(**given)
-    _check_mode(budget.mode, words, [name for name in ends if name != "seconds"])
+    _check_sense(budget, words)
     return budget
 
 
-def _check_mode(mode: str, words: Mapping[str, Any], of_latency: Sequence[str]) -> None:
-    """Refuses what would mean nothing for what is measured."""
-    one_at_a_time = [name for name in ("cold", "rotate") if flag(name, words.get(name, False))]
-    if mode == "throughput" and one_at_a_time:
-        name = one_at_a_time[0]
-        raise InferlensError(f"{name} is for one call at a time, not for throughput.", hint=f"--mode latency --{name}")
-    if mode == "throughput" and of_latency:
-        raise InferlensError(f"{of_latency[0]} is about latency samples, and none are taken.", hint="--mode both")
-    if "depth" in words and (mode == "latency" or one_at_a_time):
+def _check_sense(budget: Budget, words: Mapping[str, Any]) -> None:
+    """Refuses words that contradict each other, or mean nothing for what is measured."""
+    ends = [name for name in ("iterations", "seconds", "stop", "half_width") if name in words]
+    if len(ends) > 1 and (set(ends) != {"stop", "half_width"} or budget.stop != "half-width"):
+        raise InferlensError(
+            f"{' and '.join(ends)} both say when a series of samples ends.", expected="one of them", hint=f"--{ends[0]}"
+        )
+    one_at_a_time = [f"--{name}" for name in ("cold", "rotate") if flag(name, words.get(name, False))]
+    of_latency = [*one_at_a_time, *(name for name in ends if name != "seconds")]
+    if budget.mode == "throughput" and of_latency:
+        raise InferlensError(f"{of_latency[0]} is about single calls, and none are timed.", hint="--mode latency")
+    if "depth" in words and (budget.mode == "latency" or one_at_a_time):
         why = f"with {one_at_a_time[0]}" if one_at_a_time else "in mode latency"
         raise InferlensError(f"depth is about throughput, which is not measured {why}.", hint="without --depth")
+
+
+def words_of(text: str, backends: Sequence[str]) -> dict[str, Any]:
+    """The words of a plan that a case's text means; ``backends`` are all that there are.
+
+    Raises:
+        InferlensError: if it does not begin with a backend, or a word means nothing or is said twice.
+    """
+    try:  # quotation marks keep together what belongs together
+        label, *rest = (word for word in (each.rstrip(",") for each in shlex.split(text)) if word)
+    except ValueError as error:
+        raise InferlensError(f"'{text}' describes no case.", expected=_FORM) from error
+    backend, _ = split_label(label, backends)
+    words: dict[str, Any] = {"backend": label, "option": {}}
+    for name, value in _named(rest):
+        if name in OTHERS or any(axis.name == name for axis in AXES):
+            said, key = words, name
+        else:
+            said, key = words["option"], name if "." in name else f"{backend}.{name}"
+        if key in said:
+            raise InferlensError(f"'{text}' says {name} twice.", expected="one value: it is one case")
+        said[key] = value
+    return words
+
+
+def _named(words: list[str]) -> Iterator[tuple[str, Any]]:
+    """Name and value of each word; two of them for an axis that is said in two words."""
+    while words:
+        name, equals, value = words[0].partition("=")
+        if equals and name and value:
+            yield next((axis.name for axis in AXES if axis.flag and axis.word == name), name), value
+            words = words[1:]
+            continue
+        texts = {size: " ".join(words[:size]) for size in (1, 2)}
+        said = ((axis.name, axis.read(text), size) for size, text in texts.items() for axis in AXES)
+        found = next((each for each in said if each[1] is not None), None)
+        if found is None:
+            known = [*(value for axis in AXES for value in axis.values), *(axis.name for axis in AXES), *OTHERS]
+            raise InferlensError(
+                f"'{words[0]}' is no word of a case.", expected=_FORM, hint=suggestion(words[0], known)
+            )
+        yield found[:2]
+        words = words[found[2] :]
+
+
+def listed(value: Any) -> tuple[Any, ...]:
+    """A list of values, or a single one, as a tuple."""
+    return tuple(value) if isinstance(value, (list, tuple)) else (value,)
+
+
+def texts(value: Any) -> tuple[str, ...]:
+    """Texts from a text with commas, a list of such, or single values of another type."""
+    items = [str(item).lower() if isinstance(item, bool) else str(item) for item in listed(value)]
+    return tuple(part.strip() for item in items for part in item.split(",") if part.strip())
+
+
+def known(axis: str, value: Any, values: tuple[str, ...]) -> tuple[str, ...]:
+    """Texts that must all be among ``values``.
+
+    Raises:
+        InferlensError: for one that is not; near misses are suggested.
+    """
+    given = texts(value)
+    for text in given:
+        check_choice(axis, text, values)
+    return given
+
+
+def count(axis: str, value: Any, least: int = 1) -> int:
+    """A whole number.
+
+    Raises:
+        InferlensError: if it is none, or less than ``least``.
+    """
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise InferlensError(f"'{value}' is no value for {axis}.", expected=f"a whole number, {least} or more")
+    return number
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or false.
+
+    Raises:
+        InferlensError: if it is neither.
+    """
+    if not isinstance(value, bool):
+        raise InferlensError(f"'{value}' is no value for {name}.", expected="true or false")
+    return value
+
+
+def option_values(value: Any) -> dict[str, tuple[str, ...]]:
+    """``{"backend.option": values}`` from that form, from ``backend.option=values`` texts, or from nested tables."""
+    if not isinstance(value, Mapping):
+        pairs = [str(text).partition("=") for text in listed(value)]
+        for name, equals, _ in pairs:
+            if not equals:
+                form = "BACKEND.OPTION=VALUE, as inferlens backends NAME lists them"
+                raise InferlensError(f"The option '{name}' has no value.", expected=form)
+        return {name.strip(): texts(values) for name, _, values in pairs}
+    flat: dict[str, tuple[str, ...]] = {}
+    for name, values in value.items():
+        if isinstance(values, Mapping):
+            flat |= {f"{name}.{option}": texts(each) for option, each in values.items()}
+        else:
+            flat[name] = texts(values)
+    return flat
