@@ -167,11 +167,7 @@ def parse_share(text: str) -> float:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from ``90``, ``90s``, ``1.5m``, ``200ms``.
-
-    Raises:
-        InferlensError: if the text is no duration.
-    """
+    """Seconds from ``90``, ``90s``, ``1.5m``, ``200ms``. Raises InferlensError if the text is no duration."""
     match = _DURATION.match(text)
     if not match:
         raise InferlensError(f"'{text}' is no duration.", expected="a number with us, ms, s, m or h, such as 90s")

@@ -18,7 +18,7 @@ from inferlens.backends.onnxruntime.providers import PROVIDERS, provider_list
 from inferlens.backends.onnxruntime.runner import CpuRunner
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
-from inferlens.models.precision import onnx_file_precision
+from inferlens.models.sources.onnx import onnx_file_precision
 from inferlens.spec.case import TensorSpec, with_batch
 from tests.backends import small
 

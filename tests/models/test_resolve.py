@@ -14,9 +14,8 @@ import pytest
 import torch
 
 from inferlens.errors import InferlensError
-from inferlens.models.inputs import draw, make_inputs
+from inferlens.models.inputs import draw, flatten, make_inputs
 from inferlens.models.model import Model
-from inferlens.models.outputs import flatten
 from inferlens.models.resolve import find, load
 from inferlens.models.sources import own_code
 from inferlens.spec.case import Case, TensorSpec
@@ -254,7 +253,7 @@ def test_a_live_module_travels_with_its_example(tmp_path: Path) -> None:
         (3, torch.zeros(1), "cannot be a int"),
         (Tiny(), None, "needs example inputs"),
         (Tiny(), "image", "are a str"),
-        (Tiny(), [torch.zeros(1), [1]], "'input1' is a list"),
+        (Tiny(), [torch.zeros(1), [1]], "are a list"),
     ],
 )
 def test_a_live_module_that_cannot_travel_is_one_message(tmp_path: Path, module: Any, example: Any, words: str) -> None:

@@ -266,7 +266,7 @@ class Runner(ABC):
 
     def read_by(self, feed: Any) -> list[Any]:
         """The tensors on the device that the next call with ``feed`` will read; its own, if nothing else is bound."""
-        from inferlens.models.outputs import flatten
+        from inferlens.models.inputs import flatten
 
         return list(flatten(feed))
 

@@ -45,7 +45,7 @@ class HostIo(Runner):
 
         Copies of the feed's own tensors, not of those that a call reads: a captured call still holds an earlier feed.
         """
-        from inferlens.models.outputs import flatten
+        from inferlens.models.inputs import flatten
 
         feed = self._inner.place(inputs)
         return HostFeed(feed, self._inner.read_by(feed), [tensor.cpu().pin_memory() for tensor in flatten(feed)])
@@ -86,7 +86,7 @@ class HostIo(Runner):
         self._outputs = self._inner.infer(feed.device)
 
     def _download(self, feed: HostFeed) -> None:  # noqa: ARG002 - a stage is called with the feed
-        from inferlens.models.outputs import flatten
+        from inferlens.models.inputs import flatten
 
         outputs = flatten(self._outputs)
         if not self._host:  # room for the outputs is made by the first call

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from inferlens.errors import InferlensError, MissingLibrary, Unsupported, library, suggestion
+from inferlens.models.inputs import argument_names, draw
 from inferlens.models.model import Model, ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.compiled import EngineFile, TorchTensorRtFile
@@ -15,6 +16,7 @@ from inferlens.models.sources.files import SUFFIXES, TorchFile, is_plain_script
 from inferlens.models.sources.libraries import Fake, Timm, Torchvision, Transformers, Zoo
 from inferlens.models.sources.onnx import OnnxFile
 from inferlens.models.sources.own_code import Factory, Hub, Live
+from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize
 from inferlens.spec.case import Case, TensorSpec, with_batch
 
 # A bare name is looked up in the sources that list their names, in this order.
@@ -89,13 +91,11 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
     Raises:
         InferlensError: if the model, its weights or the inputs asked for do not fit together.
     """
-    from inferlens.models.weights import fingerprint, parameter_count
-
     prefix, _, name = case.model.partition(":")
     source = BY_PREFIX.get(prefix)
     if source is None:  # a name from a file, such as the origin of an engine
         raise InferlensError(f"There is no source of models '{prefix}'.", expected=f"one of {', '.join(BY_PREFIX)}")
-    request = LoadRequest(seed=case.seed, weights=case.weights, trust=trust, live=live)
+    request = LoadRequest(weights=case.weights, trust=trust, live=live)
     if source.format == "module":
         library("torch", extra="torch").manual_seed(case.seed)
     opened = source.open(name, request)
@@ -124,9 +124,6 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
 
 def _weights(opened: Opened, case: Case) -> str:
     """Gives a fresh module its weights; says where they are from."""
-    from inferlens.models.inputs import draw
-    from inferlens.models.weights import load_weights, randomize
-
     if case.weights and (opened.format != "module" or opened.module is None):
         raise InferlensError(f"{case.model} brings its own weights.", hint="leave out --weights")
     if case.weights and opened.module is not None and Path(case.weights).suffix:
@@ -179,13 +176,7 @@ def _option(spec: TensorSpec) -> str:
 
 
 def _guess(opened: Opened) -> TensorSpec:
-    """An image, if the model takes one: most models whose inputs nobody tells do.
-
-    Raises:
-        InferlensError: if it does not.
-    """
-    from inferlens.models.examples import argument_names
-
+    """An image, if the model takes one: most models whose inputs nobody tells do."""
     image, why = TensorSpec("x", (1, 3, 224, 224)), None
     if opened.module is not None:
         import torch
@@ -205,12 +196,7 @@ def _guess(opened: Opened) -> TensorSpec:
 
 
 def _check_sizes(spec: TensorSpec, opened: Opened) -> None:
-    """What a file fixes of an input's sizes and type is what it runs at.
-
-    Raises:
-        Unsupported: if the file was stored for other batches, or another range of sizes.
-        InferlensError: if it was stored for another shape or type.
-    """
+    """What a file fixes of an input's sizes and type is what it runs at."""
     if spec.name not in opened.sizes:
         return
     takes, dtype = opened.sizes[spec.name], next(each.dtype for each in opened.inputs if each.name == spec.name)

@@ -250,11 +250,7 @@ def encode(record: Record) -> bytes:
 
 
 def decode(data: bytes) -> Record:
-    """A record from its JSON form.
-
-    Raises:
-        InferlensError: if the data is no record of a schema this version reads.
-    """
+    """A record from its JSON form. Raises InferlensError if the data is no record of a schema this version reads."""
     return decoded(data, Record, SCHEMA, "record")
 
 

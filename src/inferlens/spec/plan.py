@@ -90,11 +90,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def from_file(path: Path) -> dict[str, Any]:
-        """The words of a plan file (TOML).
-
-        Raises:
-            InferlensError: if the file cannot be read or is no TOML.
-        """
+        """The words of a plan file (TOML). Raises InferlensError if the file cannot be read or is no TOML."""
         if sys.version_info >= (3, 11):
             import tomllib
         else:
@@ -220,11 +216,7 @@ def texts(value: Any) -> tuple[str, ...]:
 
 
 def known(axis: str, value: Any, values: tuple[str, ...]) -> tuple[str, ...]:
-    """Texts that must all be among ``values``.
-
-    Raises:
-        InferlensError: for one that is not; near misses are suggested.
-    """
+    """Texts that must all be among ``values``. Raises InferlensError for one that is not; near misses are suggested."""
     given = texts(value)
     for text in given:
         check_choice(axis, text, values)
@@ -232,11 +224,7 @@ def known(axis: str, value: Any, values: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def count(axis: str, value: Any, least: int = 1) -> int:
-    """A whole number.
-
-    Raises:
-        InferlensError: if it is none, or less than ``least``.
-    """
+    """A whole number. Raises InferlensError if it is none, or less than ``least``."""
     try:
         number = int(str(value))
     except ValueError:
@@ -247,11 +235,7 @@ def count(axis: str, value: Any, least: int = 1) -> int:
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or false.
-
-    Raises:
-        InferlensError: if it is neither.
-    """
+    """True or false. Raises InferlensError if it is neither."""
     if not isinstance(value, bool):
         raise InferlensError(f"'{value}' is no value for {name}.", expected="true or false")
     return value

@@ -18,7 +18,7 @@ from inferlens.backends.pytorch.cast import cast
 from inferlens.backends.pytorch.export import example_feed, export_dimensions, flat_outputs, free_sizes
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
-from inferlens.models.precision import onnx_file_precision
+from inferlens.models.sources.onnx import onnx_file_precision
 from inferlens.spec.case import Case, TensorSpec
 
 LONGEST = 300  # characters of a reason

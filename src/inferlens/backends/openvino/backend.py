@@ -21,7 +21,7 @@ from inferlens.backends.openvino.profile import layers_of
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
-from inferlens.models.precision import onnx_file_precision
+from inferlens.models.sources.onnx import onnx_file_precision
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case
 

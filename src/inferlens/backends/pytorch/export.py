@@ -63,7 +63,7 @@ def flat_outputs(module: Any) -> Any:
     """A module that returns the tensors of ``module``'s outputs as a flat tuple, in the order of ``flatten``."""
     import torch
 
-    from inferlens.models.outputs import flatten
+    from inferlens.models.inputs import flatten
 
     class FlatOutputs(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -151,7 +151,7 @@ class TorchRunner(Runner):
 
     def collect(self, outputs: Any) -> Outputs:
         """See :class:`~inferlens.backends.base.Runner`."""
-        from inferlens.models.outputs import flatten
+        from inferlens.models.inputs import flatten
 
         return [host_array(tensor) for tensor in flatten(outputs)]
 

@@ -24,13 +24,11 @@ class LoadRequest:
     """How a model is to be opened.
 
     Attributes:
-        seed: of random weights.
         weights: name or file of weights; ``None`` is random.
         trust: whether pickles that can run code may be opened.
         live: where the parent process left a live module.
     """
 
-    seed: int = 0
     weights: str | None = None
     trust: bool = False
     live: Path | None = None
@@ -84,18 +82,10 @@ class Source(ABC):
 
     @abstractmethod
     def open(self, name: str, request: LoadRequest) -> Opened:
-        """The model called ``name``.
-
-        Raises:
-            InferlensError: if it cannot be opened.
-        """
+        """The model called ``name``. Raises InferlensError if it cannot be opened."""
 
     def find(self, name: str) -> ModelInfo:
-        """What ``name`` means here.
-
-        Raises:
-            InferlensError: if it means nothing; near misses are suggested.
-        """
+        """What ``name`` means here. Raises InferlensError if it means nothing; near misses are suggested."""
         names = self.names()
         if name not in names:
             raise InferlensError(

@@ -5,9 +5,12 @@ What a file is, is told by its content. Nothing that can run code is unpickled u
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
+import pickletools
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,9 +20,8 @@ import msgspec
 
 from inferlens.errors import InferlensError, library
 from inferlens.models import input_notes
-from inferlens.models.examples import spec_of, with_example
+from inferlens.models.inputs import spec_of, with_example
 from inferlens.models.model import TRUST, Format, ModelInfo
-from inferlens.models.precision import torch_file_precision
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.program_check import code_in
 from inferlens.record.files import sha256
@@ -31,6 +33,10 @@ if TYPE_CHECKING:
 Kind = Literal["torchscript", "exported", "pickle", "unknown"]
 SUFFIXES = (".pt", ".pth", ".pt2")
 AGAIN = "copy or export it again: it may be cut short, of another kind, or of another version"
+# torch._export.serde.schema.ScalarType, and the classes that a pickle of TorchScript names
+EXPORTED_TYPES = {6: "fp16", 7: "fp32", 13: "bf16"}
+STORAGES = {"torch HalfStorage": "fp16", "torch FloatStorage": "fp32", "torch BFloat16Storage": "bf16"}
+LARGEST = 1 << 26  # bytes of a description of weights; longer ones are none
 FORMATS: dict[Kind, Format] = {"torchscript": "torchscript", "exported": "exported", "pickle": "module"}
 
 
@@ -79,11 +85,7 @@ def _danger(path: Path, kind: Kind) -> str:
 
 
 def existing(name: str) -> Path:
-    """The file of that name.
-
-    Raises:
-        InferlensError: if there is none.
-    """
+    """The file of that name. Raises InferlensError if there is none."""
     path = Path(name)
     if path.is_dir():
         raise InferlensError(f"{path} is a folder.", expected="a model file")
@@ -190,11 +192,7 @@ def _exported(path: Path) -> Opened:
 
 
 def _named(specs: tuple[TensorSpec, ...], told: tuple[TensorSpec, ...], path: Path) -> tuple[TensorSpec, ...]:
-    """A program's inputs with the names that were noted, and the ranges of their values.
-
-    Raises:
-        InferlensError: if the note is of other inputs.
-    """
+    """A program's inputs with the names that were noted, and the ranges of their values."""
     if [(len(spec.shape), spec.dtype) for spec in specs] != [(len(spec.shape), spec.dtype) for spec in told]:
         raise InferlensError(f"What {path} says of its inputs is not what its program takes.", hint="export it again")
     return tuple(
@@ -223,3 +221,34 @@ def _pickled(path: Path) -> Opened:
             f"{path} holds weights, not a model.", expected="a model", hint=f"a model by name with --weights {path}"
         )
     return with_example(module, None, weights=f"in {path.name}", source=f"pickled module, sha256 {sha256(path)}")
+
+
+def torch_file_precision(path: Path) -> str:
+    """The type of most weights of an exported program, or of all of a TorchScript archive; fp32 where that is none."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                if entry.file_size > LARGEST:
+                    continue
+                if entry.filename.endswith("/model_weights_config.json"):
+                    return _of_exported(archive.read(entry))
+                if entry.filename.endswith("/data.pkl"):
+                    return _of_script(archive.read(entry))
+    except Exception:  # a broken file is told when it is opened
+        return "fp32"
+    return "fp32"
+
+
+def _of_exported(config: bytes) -> str:
+    sizes: Counter[str] = Counter()
+    for entry in msgspec.json.decode(config)["config"].values():
+        meta = entry["tensor_meta"]
+        if meta["dtype"] in EXPORTED_TYPES:
+            sizes[EXPORTED_TYPES[meta["dtype"]]] += math.prod(size["as_int"] for size in meta["sizes"])
+    return sizes.most_common(1)[0][0] if sizes else "fp32"
+
+
+def _of_script(data: bytes) -> str:
+    named = {str(argument) for opcode, argument, _ in pickletools.genops(data) if opcode.name == "GLOBAL"}
+    found = {STORAGES[name] for name in named if name in STORAGES}
+    return found.pop() if len(found) == 1 else "fp32"

@@ -211,11 +211,7 @@ def _transformers() -> Any:
 
 
 def _model_inputs(module: Any, config: Any) -> tuple[TensorSpec, ...]:
-    """Inputs of a model of Transformers by what its main input is called.
-
-    Raises:
-        InferlensError: for a main input of a kind not known here.
-    """
+    """Inputs of a model of Transformers by what its main input is called."""
     specs: list[TensorSpec] = []
     main = module.main_input_name
     text, vision = getattr(config, "text_config", config), getattr(config, "vision_config", config)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from inferlens.errors import InferlensError, library, suggestion
-from inferlens.models.examples import format_of, named_tensors, with_example
+from inferlens.models.inputs import format_of, named_tensors, with_example
 from inferlens.models.model import ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 
@@ -162,11 +162,7 @@ def _module(made: Any, name: str) -> Any:
 
 
 def _repository(name: str) -> tuple[Path, str]:
-    """Folder and entry point of ``REPO:NAME``.
-
-    Raises:
-        InferlensError: if it has another form, or the repository would have to be fetched.
-    """
+    """Folder and entry point of ``REPO:NAME``."""
     repository, _, entry = name.rpartition(":")
     if not repository or not entry:
         raise InferlensError(f"'hub:{name}' names no model of a repository.", expected="hub:REPO:NAME")

@@ -54,11 +54,6 @@ TURNING = frozenset(("as_strided_", "detach_", "squeeze_", "t_", "transpose_", "
 OVERWRITING = frozenset(("copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_"))
 
 
-def name_of(operator: Any) -> str:
-    """Its name without the overload: ``aten.addmm``."""
-    return str(operator._overloadpacket)
-
-
 def flops(operator: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> float | None:
     """FLOPs of one call; ``None`` where there is no formula for an operator that may have many."""
     from torch.utils.flop_counter import flop_registry, sdpa_flop_count
@@ -104,13 +99,9 @@ def is_view(operator: Any) -> bool:
 
 
 def picked(name: str, arguments: tuple[Any, ...], size: int, written: int) -> int:
-    """Bytes that one of :data:`PICKING` reads of its first tensor at most.
+    """Bytes that one of :data:`PICKING` reads of its first tensor, of ``size``, at most.
 
-    Args:
-        name: its own, without a namespace.
-        arguments: of the call.
-        size: bytes of the first tensor.
-        written: bytes of the results. A bag's rows are added up before they are written, so these do not tell.
+    A bag's rows are added up before they are ``written``, so that does not tell.
     """
     if "bag" in name:
         rows, asked = int(arguments[0].shape[0]), int(arguments[1].numel())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from inferlens.models.work import operators
@@ -37,35 +37,13 @@ def count_module(module: Any, inputs: tuple[TensorSpec, ...], element: int) -> W
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with FakeCopyMode(fake):
         copied = copy.deepcopy(module)
-    with ExitStack() as entered:
-        entered.enter_context(taken_apart())
-        entered.enter_context(torch.no_grad())
-        entered.enter_context(fake)
+    with taken_apart(), torch.no_grad(), fake:
         feed = tuple(torch.empty(spec.shape, dtype=_dtype(spec)) for spec in inputs)
         counter = Counter(ByteCounter(_storage(tensor) for tensor in feed), element)
-        with counter.counting(copied):
-            result = called(copied, feed, counter)
+        result = counter.by_node(copied, feed) if tells_modules(copied) else counter.by_call(copied, feed)
         counter.bytes_.returned(map(counter.seen, _tensors(result)))
     version = torch.__version__.partition("+")[0]
     return counter.bytes_.work(f"counted from shapes, by the formulas of torch.utils.flop_counter of PyTorch {version}")
-
-
-def called(module: Any, feed: tuple[Any, ...], counter: Counter) -> Any:
-    """One call; an exported program, which calls no modules, node by node, as its nodes tell their modules."""
-    import torch
-
-    if not tells_modules(module):
-        return module(*feed)
-
-    class ByNode(torch.fx.Interpreter):  # type: ignore[misc]
-        """Runs each node as part of the module that it came from."""
-
-        def run_node(self, node: Any) -> Any:
-            """One node."""
-            with counter.within(*origin_of(node)):
-                return super().run_node(node)
-
-    return ByNode(module).run(*feed)
 
 
 def tells_modules(module: Any) -> bool:
@@ -73,16 +51,6 @@ def tells_modules(module: Any) -> bool:
     import torch
 
     return isinstance(module, torch.fx.GraphModule) and any(node.meta.get(STACK) for node in module.graph.nodes)
-
-
-def origin_of(node: Any) -> tuple[str, str, str]:
-    """Path, class and call of the module that a node of an exported program came from; the model where none is told."""
-    stack = node.meta.get(STACK) or {}
-    if not stack:
-        return "", "", ""
-    call, (path, kind) = list(stack.items())[-1]
-    name = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
-    return str(path), name.rpartition(".")[2], str(call)
 
 
 @contextmanager
@@ -107,19 +75,12 @@ class Counter:
         self.bytes_ = bytes_
         self._element = element
         self._open: list[Call] = []
-        self._calls: dict[str, Call] = {}
         self._kept: list[Any] = []  # a storage that was freed would give its address, which is its name, to another
 
-    @contextmanager
-    def counting(self, module: Any) -> Iterator[None]:
-        """Counts what is called inside; a module that has several paths goes by its first."""
+    def by_call(self, module: Any, feed: tuple[Any, ...]) -> Any:
+        """Counts one call of ``module``; what it returns. A module that has several paths goes by its first."""
         from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
-        if tells_modules(module):
-            self._open.append(self.bytes_.begin("", type(module).__name__))
-            with _mode(self._operator):
-                yield
-            return
         paths = {id(part): (path, type(part).__name__) for path, part in module.named_modules()}
 
         def entering(part: Any, _: Any) -> None:
@@ -130,27 +91,36 @@ class Counter:
             if id(part) in paths:
                 self._open.pop()
 
-        handles: list[Any] = []
+        # Hooks of PyTorch's own list: hooks of a module's own would change what some modules do.
+        hooks = register_module_forward_pre_hook(entering), register_module_forward_hook(leaving, always_call=True)
         try:
-            # Hooks of PyTorch's own list: hooks of a module's own would change what some modules do.
-            handles.append(register_module_forward_pre_hook(entering))
-            handles.append(register_module_forward_hook(leaving, always_call=True))
             with _mode(self._operator):
-                yield
+                return module(*feed)
         finally:
-            for handle in handles:
-                handle.remove()
+            for hook in hooks:
+                hook.remove()
 
-    @contextmanager
-    def within(self, path: str, kind: str, call: str) -> Iterator[None]:
-        """Counts what is called inside to a call of the module at ``path``; ``call`` tells its calls apart."""
-        if path and call not in self._calls:
-            self._calls[call] = self.bytes_.begin(path, kind)
-        self._open.append(self._calls.get(call, self._open[0]))
-        try:
-            yield
-        finally:
-            self._open.pop()
+    def by_node(self, module: Any, feed: tuple[Any, ...]) -> Any:
+        """The same of an exported program, which calls no modules: each node is part of the one it came from."""
+        import torch
+
+        counter, calls = self, {"": self.bytes_.begin("", type(module).__name__)}
+
+        class ByNode(torch.fx.Interpreter):  # type: ignore[misc]
+            """Says for each node which call of a module it is part of."""
+
+            def run_node(self, node: Any) -> Any:
+                """One node."""
+                stack: dict[str, Any] = node.meta.get(STACK) or {}
+                call, (path, kind) = list(stack.items())[-1] if stack else ("", ("", ""))
+                if path and call not in calls:
+                    name = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
+                    calls[call] = counter.bytes_.begin(str(path), name.rpartition(".")[2])
+                counter._open = [calls.get(call, calls[""])]
+                return super().run_node(node)
+
+        with _mode(self._operator):
+            return ByNode(module).run(*feed)
 
     def _operator(self, operator: Any, arguments: tuple[Any, ...], named: dict[str, Any], result: Any) -> None:
         read, made = _tensors((arguments, named)), _tensors(result)
@@ -170,7 +140,7 @@ class Counter:
         if short in operators.OVERWRITING | operators.PLACING:
             seen = seen[1:]
         count = operators.flops(operator, arguments, named, result)
-        self.bytes_.operator(self._open[-1], operators.name_of(operator), count, seen, writes)
+        self.bytes_.operator(self._open[-1], str(operator._overloadpacket), count, seen, writes)
 
     def _some(self, of: Seen, size: int) -> Seen:
         """So many bytes of a tensor, nobody knows which."""
