@@ -24,8 +24,6 @@ ROOMS = [
 ]  # fmt: skip
 MOST_AT_THE_TOP = 18
 MOST_IN_A_FOLDER = 20
-# The names of TensorRT's packages, by which an engine's file is held against what is installed.
-LEFT = {"models.engine_header": {"tensorrt"}}
 FRAMEWORKS = {
     "torch", "torchvision", "timm", "transformers", "onnx", "onnxruntime", "openvino", "tensorrt", "tensorrt_rtx",
     "torch_tensorrt", "altair", "vl_convert", "cloudpickle", "safetensors", "pynvml", "scipy",
@@ -120,7 +118,7 @@ def test_nothing_outside_a_backend_holds_its_name() -> None:
         if room in ("backends", "cli"):
             continue
         found = {text for _, text in texts(tree) if name.search(text)}
-        assert not found - (set(get_args(Format)) if room == "models" else set()) - LEFT.get(name_of(path), set()), path
+        assert not found - (set(get_args(Format)) if room == "models" else set()), path
 
 
 def test_folders_have_twenty_entries_at_most() -> None:

@@ -48,44 +48,26 @@ def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cach
     assert report["sha256"] == told.file_sha256
 
 
-def test_repeated_builds_say_how_far_they_differ(graph: Path) -> None:
-    done = inferlens("build", "net.onnx", "-o", "net.plan", *ON_AMPERE, "--builds", "2", cwd=graph.parent)
-    assert done.returncode == 0, done.stderr
-    assert "  build 2: " in done.stdout
-    assert "2 builds are the same, byte for byte" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("-o", "net.trt"), "net.trt has no suffix of an engine"),
         (("-o", "nowhere/net.engine"), "net.engine cannot be written"),
-        (("-o", "."), ". is a folder"),
-        (("-o", f"{'a' * 300}.engine"), "cannot be written: File name too long"),
-        (("-o", f"{'a' * 245}.engine"), "cannot be written: File name too long"),
+        (("-o", "folder.engine"), "folder.engine cannot be written"),
+        (("-o", f"{'a' * 300}.engine", *ON_AMPERE), "cannot be written: File name too long"),
         (("-o", "bad.engine", "--backend", "tensorrt:rtx", "--compute-capability", "9.9"), "cannot build for compute"),
         (("-o", "bad.engine", "--option", "tensorrt.optimization_level=1,2"), "one case, not 2"),
-        (("-o", "bad.engine", "--backend", "onnxruntime"), "has no 'build'"),
-        (("-o", "/proc/bad.engine", *ON_AMPERE), "/proc/bad.engine cannot be written: No such file"),
-        (("-o", "bad.engine", "--compute-capability", ","), "--compute-capability names no GPU"),
-        (("-o", "bad.engine", "--compute-capability", " "), "--compute-capability names no GPU"),
-        (("-o", "bad.engine", "--option", "tensorrt.compute_capability=+"), "compute_capability does not take"),
-        (
-            ("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.compute_capability=8.0"),
-            "--compute-capability says 8.0, 8.9 and --option tensorrt.compute_capability says 8.0",
-        ),
+        (("-o", "bad.engine", "--backend", "onnxruntime"), "cannot do that"),
+        (("-o", "bad.engine", "--compute-capability", ","), "compute_capability does not take"),
         (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.max_num_tactics=99999999999"), "max_num_tactics"),
-        (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.plugins=/nope/lib.so"), "/nope/lib.so does not exist"),
-        (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.timing_cache=."), "timing_cache . is no file"),
+        (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.plugins=/nope/lib.so"), "/nope/lib.so is no file"),
+        (("-o", "bad.engine", *ON_AMPERE, "--option", "tensorrt.timing_cache=."), "timing_cache . is a folder"),
     ],
-    ids=[
-        "suffix", "folder", "here", "long", "nearly too long", "target", "two", "backend", "no place", "comma", "blank",
-        "plus", "contradiction", "huge", "plugins", "timing cache",
-    ],
-)  # fmt: skip
+)
 def test_what_cannot_be_built_is_said_and_nothing_is_written(
     arguments: tuple[str, ...], message: str, graph: Path
 ) -> None:
+    (graph.parent / "folder.engine").mkdir(exist_ok=True)
     done = inferlens("build", "net.onnx", *arguments, cwd=graph.parent)
     assert done.returncode == 2
     assert message in done.stderr
@@ -94,32 +76,14 @@ def test_what_cannot_be_built_is_said_and_nothing_is_written(
     assert not (graph.parent / "bad.engine").exists()
 
 
-def test_a_place_that_cannot_be_written_is_told_before_the_build(graph: Path, tmp_path: Path) -> None:
-    (tmp_path / "a.engine.json").mkdir()
-    (tmp_path / "results").write_text("a file where the cache would be")
-    for name, message in (("a.engine", "a.engine.json is a folder"), ("b.engine", "results/.cache cannot be written")):
-        done = inferlens("build", str(graph), "-o", name, *ON_AMPERE, cwd=tmp_path)
-        assert done.returncode == 2
-        assert message in done.stderr
-        assert "Traceback" not in done.stderr
-        assert sorted(path.name for path in tmp_path.iterdir()) == ["a.engine.json", "results"]
-
-
-def test_what_a_build_for_rtx_does_not_heed_is_a_note(graph: Path) -> None:
+def test_several_builds_and_what_a_build_for_rtx_does_not_heed(graph: Path) -> None:
     options = ("--option", "tensorrt.optimization_level=0", "--option", "tensorrt.timing_cache=kernels")
-    done = inferlens("build", "net.onnx", "-o", "noted.engine", *ON_AMPERE, *options, cwd=graph.parent)
+    done = inferlens("build", "net.onnx", "-o", "n.plan", *ON_AMPERE, "--builds", "2", *options, cwd=graph.parent)
     assert done.returncode == 0, done.stderr
+    assert "  build 2: " in done.stdout
+    assert "2 builds are the same, byte for byte" in done.stdout
     assert "optimization_level does nothing: TensorRT for RTX times no tactics" in done.stderr
     assert "timing_cache does nothing in a build" in done.stderr
-    done = inferlens("build", "net.onnx", "-o", "noted.engine", *ON_AMPERE, cwd=graph.parent)
-    assert "does nothing" not in done.stderr
-
-
-def test_the_same_said_twice_is_said_once(graph: Path) -> None:
-    both = (*ON_AMPERE, "--option", "tensorrt.compute_capability=8.9+8.0")
-    done = inferlens("build", "net.onnx", "-o", "both.engine", *both, cwd=graph.parent)
-    assert done.returncode == 0, done.stderr
-    assert "for compute capability 8.0 and 8.9.\n" in done.stdout
 
 
 @pytest.mark.parametrize("size", [0, 1000])

@@ -6,11 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import onnx
 import pytest
 from msgspec.structs import replace
-from onnx import helper, numpy_helper
 
 from inferlens.errors import InferlensError
 from inferlens.execution import build
@@ -58,8 +55,7 @@ def test_the_suffix_says_who_writes_a_file(name: str, backend: str) -> None:
     [
         ("a.onxx", None, "did you mean .onnx"),
         ("a", None, "files named 'a'. Expected: one of .engine, .ep, .onnx, .plan, .pt, .pt2, .ts."),
-        ("a.ONNX", None, "files named '.ONNX'"),
-        ("a.pt", "onnxruntime", "Expected: one of .onnx. Try: --to a.onnx"),
+        ("a.pt", "onnxruntime", "Expected: one of .onnx. Try: inferlens export without --backend"),
         ("a.onnx", "openvino:cpu", "Try: inferlens export without --backend"),
         ("a.onnx", "onnxrutime", "did you mean onnxruntime"),
     ],
@@ -142,48 +138,6 @@ def test_a_task_that_fails_leaves_what_was_there(
     assert (tmp_path / "m.onnx").read_text() == "old"
 
 
-def test_a_task_that_fails_leaves_no_folder_that_it_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "old").mkdir()
-    worker(monkeypatch, lambda path: path.write_text("half"), FAILED)
-    for place in ("old/m.onnx", "old/new/m.onnx", "new/deep/m.onnx"):
-        with pytest.raises(InferlensError):
-            build.save(tmp_path / place, CASE, cache=tmp_path / "cache")
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["old"]
-
-
-def graph(path: Path, data: str = "") -> None:
-    """Writes a graph with one weight, in the file ``data`` beside it if that is named."""
-    weight = numpy_helper.from_array(np.ones((1000, 10), np.float32), "w")
-    node = helper.make_node("MatMul", ["x", "w"], ["y"])
-    x, y = (
-        helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1, size])
-        for name, size in (("x", 1000), ("y", 10))
-    )
-    model = helper.make_model(helper.make_graph([node], "g", [x], [y], [weight]))
-    onnx.save(model, path, save_as_external_data=bool(data), location=data or None)
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "kept"),
-    [("m.onnx.data", "", False), ("m.onnx.data", "m.onnx.data", True), ("", "", True), ("other.data", "", True)],
-    ids=["its own", "written anew", "of nobody", "by another name"],
-)
-def test_weights_of_a_graph_that_is_replaced_go_with_it(
-    old: str, new: str, kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "m.onnx.data").write_text("somebody's")
-    graph(tmp_path / "m.onnx", old)
-    before = {path.name for path in tmp_path.iterdir()}
-    worker(monkeypatch, lambda path: path.write_text("half"), FAILED)
-    with pytest.raises(InferlensError):
-        build.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "cache")
-    assert {path.name for path in tmp_path.iterdir()} == before
-    worker(monkeypatch, lambda path: graph(path, new), FINE)
-    build.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "cache")
-    assert {path.name for path in tmp_path.iterdir()} == before - (set() if kept else {"m.onnx.data"})
-    onnx.checker.check_model(str(tmp_path / "m.onnx"))
-
-
 def test_where_nothing_can_be_kept_that_is_said(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("a file")
     with pytest.raises(InferlensError, match=r"results/.cache cannot be written: .+") as caught:
@@ -216,15 +170,7 @@ def test_an_interrupted_task_leaves_nothing_behind(
     assert [path.name for path in tmp_path.iterdir()] == []
 
 
-def test_a_name_that_is_too_long_is_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker(monkeypatch, lambda path: path.write_text("new"), FINE)
-    for suffix in (".onnx", ".pt"):
-        with pytest.raises(InferlensError, match="cannot be written: File name too long"):
-            build.save(tmp_path / f"{'a' * 300}{suffix}", CASE, cache=tmp_path / "cache")
-    assert [path.name for path in tmp_path.iterdir()] == []
-
-
-@pytest.mark.parametrize("place", ["a file/m.onnx", "folder"])
+@pytest.mark.parametrize("place", ["a file/m.onnx", "folder", f"{'a' * 300}.onnx"])
 def test_a_place_that_cannot_be_written_is_one_message(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,7 +183,7 @@ def test_a_place_that_cannot_be_written_is_one_message(
 
 
 def test_a_task_that_a_backend_does_not_know_is_one_message(tmp_path: Path) -> None:
-    with pytest.raises(InferlensError, match="The backend 'onnxruntime' has no 'build'") as raised:
+    with pytest.raises(InferlensError, match="The backend 'onnxruntime' cannot do that") as raised:
         build.build(tmp_path / "m.engine", CASE, 1, cache=tmp_path)
     assert raised.value.hint == "--backend tensorrt"
     with pytest.raises(InferlensError) as raised:

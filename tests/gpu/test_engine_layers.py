@@ -24,15 +24,9 @@ pytestmark = [
 
 def profiled(backend: str, folder: Path, **words: Any) -> Profile:
     (made,) = inferlens.profile(
-        "resnet18",
-        backend=backend,
-        precision="fp16",
-        device="cuda",
-        runs=20,
-        iterations=50,
-        output=str(folder),
+        "resnet18", backend=backend, precision="fp16", device="cuda", runs=20, iterations=50, output=str(folder),
         **words,
-    )
+    )  # fmt: skip
     assert made.status == "ok", made.reason
     assert made.layers is not None
     return made
@@ -75,13 +69,6 @@ def test_torch_compile_hands_paths_on(tmp_path: Path) -> None:
     assert len([layer for layer in made.layers.layers if any(layer.times)]) > 15
     assert attributed(made) > 0.7, made.layers.absent  # weights are inputs of these engines
     assert attributed(made) > 0.95 or "torch_tensorrt:dynamo" in made.layers.absent["modules"]
-
-
-def test_an_engine_that_tells_names_only(tmp_path: Path) -> None:
-    verbosity = "tensorrt.profiling_verbosity=layer_names_only"
-    made = profiled(f"tensorrt:{VARIANT}", tmp_path, option=[verbosity])
-    assert made.layers is not None
-    assert "profiling_verbosity=detailed" in made.layers.absent["details"]
 
 
 def test_a_cuda_graph_tells_no_layers(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +11,7 @@ import typer
 from inferlens.cli import options
 
 if TYPE_CHECKING:
-    from inferlens.record.build_report import BuildReport, LayerDifference
+    from inferlens.record.build_report import BuildReport
 
 MOST_LAYERS = 20
 MODEL = "What to build an engine of: a name, package.module:factory, or a file, such as a .onnx."
@@ -46,6 +46,7 @@ def build(
     """
     from inferlens.backends.abilities import Builder
     from inferlens.cli import screen
+    from inferlens.errors import InferlensError
     from inferlens.execution.build import able, single
     from inferlens.execution.build import build as build_file
     from inferlens.units import parse_duration
@@ -53,12 +54,16 @@ def build(
     backend = backend or able(Builder)[0]
     given = [*(option or ())]
     if compute_capability is not None:
-        given = with_capability(given, compute_capability, backend.partition(":")[0])
+        wanted = [word.strip() for word in compute_capability.replace("+", ",").split(",")]
+        given.append(f"{backend.partition(':')[0]}.compute_capability={'+'.join(wanted)}")
     words = {
         "model": model, "precision": precision, "batch": batch, "option": given, "input": input or None,
         "weights": weights, "trust": trust, "seed": seed,
     }  # fmt: skip
-    check_output(output)
+    if output.suffix not in (".engine", ".plan"):
+        raise InferlensError(f"{output} has no suffix of an engine.", hint=f"--output {output.with_suffix('.engine')}")
+    if os.path.isdir(output) or not os.access(output.parent, os.W_OK):
+        raise InferlensError(f"{output} cannot be written.", hint="--output with a folder that you may write to")
     seconds = parse_duration(timeout)
     case = single(words, backend)
     with screen.busy(f"{model}: {case.backend_label}") as phase:
@@ -71,71 +76,23 @@ def build(
         screen.text(text(done.found))
 
 
-def with_capability(given: list[str], capability: str, backend: str) -> list[str]:
-    """Options, as they were written, and with them the compute capabilities of ``--compute-capability``."""
-    from inferlens.errors import InferlensError
-    from inferlens.spec.plan import option_values
-
-    wanted = [word.strip() for word in capability.replace("+", ",").split(",") if word.strip()]
-    if not wanted:
-        raise InferlensError("--compute-capability names no GPU.", expected="such as 8.9, or 8.0,8.9")
-    name = f"{backend}.compute_capability"
-    said = option_values(given).get(name)
-    if said is None:
-        return [*given, f"{name}={'+'.join(wanted)}"]
-    if {word.strip() for text in said for word in text.split("+")} != set(wanted):
-        raise InferlensError(
-            f"--compute-capability says {', '.join(wanted)} and --option {name} says {', '.join(said)}.",
-            expected="the same, or one of the two",
-        )
-    return given
-
-
-def check_output(path: Path) -> None:
-    """Refuses a file that could not be benchmarked or not be written, before the time of a build is spent."""
-    import tempfile
-
-    from inferlens.errors import InferlensError
-    from inferlens.models.provenance import beside
-
-    try:
-        if path.is_dir() or beside(path).is_dir():
-            taken = path if path.is_dir() else beside(path)
-            raise InferlensError(f"{taken} is a folder.", expected="the name of a file", hint="another --output")
-        if path.suffix not in (".engine", ".plan"):
-            raise InferlensError(f"{path} has no suffix of an engine.", hint=f"--output {path.with_suffix('.engine')}")
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{beside(path).name}."):  # as long as they get
-            pass
-    except OSError as error:
-        raise InferlensError(
-            f"{path} cannot be written: {error.strerror}.", hint="--output with a folder that you may write to"
-        ) from error
-
-
 def text(report: BuildReport) -> str:
     """The report in lines: size, seconds, flavour, what for, where; and how far builds differ."""
     from inferlens import units
 
     took = "cached" if report.cached else f"built in {units.duration(report.seconds)}"
-    if report.targets:
-        purpose = f"compute capability {units.listing(report.targets)}"
-    else:
-        purpose = f"{report.gpu} (compute capability {report.compute_capability})"
-    lines = [
-        f"{report.path}: {units.byte_count(report.size)}, {took}, by {report.flavour} {report.version}, for {purpose}."
-    ]
+    gpu = f"{report.gpu} (compute capability {report.compute_capability})"
+    purpose = f"compute capability {units.listing(report.targets)}" if report.targets else gpu
+    size = units.byte_count(report.size)
+    lines = [f"{report.path}: {size}, {took}, by {report.flavour} {report.version}, for {purpose}."]
     lines += [
         f"  build {number}: {units.duration(build.seconds)}, {units.byte_count(build.size)}, sha256 {build.sha256[:12]}"
         + ("" if build.gpu_seconds is None else f", GPU time {units.duration(build.gpu_seconds)}")
         + (", shared timings" if build.shared_timings else "")
         for number, build in enumerate(report.builds, 1)
     ]
-    lines += differing(report.differences, "") + differing(report.shared_differences, ", shared timings")
+    for differences, how in ((report.differences, ""), (report.shared_differences, ", shared timings")):
+        lines += [f"  {each.name}{how}: {' | '.join(each.tactics)}" for each in differences[:MOST_LAYERS]]
+        more = len(differences) - MOST_LAYERS
+        lines += [f"  and {more} more layers{how}; --json has all"] if more > 0 else []
     return "\n".join([*lines, *report.findings]) + "\n"
-
-
-def differing(differences: Sequence[LayerDifference], how: str) -> list[str]:
-    """Layers that were built differently, a line each; of many the first ones."""
-    lines = [f"  {each.name}{how}: {' | '.join(each.tactics)}" for each in differences[:MOST_LAYERS]]
-    more = len(differences) - MOST_LAYERS
-    return [*lines, f"  and {more} more layers{how}; --json has all"] if more > 0 else lines

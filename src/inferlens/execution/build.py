@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import tempfile
 from abc import ABC
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -24,7 +24,6 @@ from inferlens.execution.expand import cases_on
 from inferlens.execution.protocol import Began, CaseJob, Event, Found, J, Task, TaskResult
 from inferlens.execution.survey import find, probe
 from inferlens.execution.worker import Child
-from inferlens.models.sources.onnx import own_weight_file
 from inferlens.record.build_report import BuildReport
 from inferlens.record.partition import Partition
 from inferlens.record.record import PhaseName
@@ -32,7 +31,6 @@ from inferlens.record.store import made
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
 
-T = TypeVar("T")
 CACHE = Path("results/.cache")
 TIMEOUT = 900.0
 
@@ -108,25 +106,14 @@ def single(words: Mapping[str, Any], backend: str) -> Case:
 def save(path: Path, case: Case, **more: Any) -> TaskResult[None]:
     """Has the backend of ``case`` write its model to ``path``; what is there already stays if that fails.
 
-    ``more`` is as in :func:`partition`. Files that belong to it, its provenance for example, are written beside it;
-    the weights that an ONNX graph of that name kept beside it go, unless there are new ones.
+    ``more`` is as in :func:`partition`. Files that belong to it, its provenance for example, are written beside it.
     """
-    _check_able(case, Saver, "save")
-    with _written(path):
-        before = own_weight_file(path) if path.suffix == ".onnx" else None
-        done = _beside(path, lambda new: _done(save_model, FileJob, case, path=str(new), **more))
-        if before and own_weight_file(path) != before:
-            before.unlink(missing_ok=True)
-    return done
+    return _written(path, save_model, Saver, case, **more)
 
 
 def build(path: Path, case: Case, builds: int, **more: Any) -> TaskResult[BuildReport]:
     """Has the backend of ``case`` build an engine ``builds`` times and write one to ``path``, as :func:`save` does."""
-    _check_able(case, Builder, "build")
-    with _written(path):
-        done = _beside(
-            path.resolve(), lambda new: _done(build_engines, FileJob, case, path=str(new), builds=builds, **more)
-        )
+    done = _written(path, build_engines, Builder, case, builds=builds, **more)
     assert done.found
     return replace(done, found=replace(done.found, path=str(path)))
 
@@ -142,8 +129,7 @@ def partition(case: Case, **more: Any) -> TaskResult[Partition]:
     Raises:
         InferlensError: if the backend could not do it, with its reason; also if its process crashed or hung.
     """
-    _check_able(case, Partitioner, "partition")
-    return _done(partition_model, CaseJob, case, **more)
+    return _done(partition_model, CaseJob, Partitioner, case, **more)
 
 
 def able(ability: type[ABC]) -> list[str]:
@@ -151,15 +137,29 @@ def able(ability: type[ABC]) -> list[str]:
     return [name for name in BACKENDS.names() if issubclass(BACKENDS.get(name), ability)]
 
 
-def _check_able(case: Case, ability: type[ABC], name: str) -> None:
-    if case.backend not in able(ability):
-        hint = one_of([f"--backend {each}" for each in able(ability)])
-        raise InferlensError(f"The backend '{case.backend}' has no '{name}'.", hint=hint)
+def saver(path: Path, backend: str | None = None) -> str:
+    """The backend that saves models in files with the suffix of ``path``: ``backend``, or else the first there is.
+
+    Raises:
+        InferlensError: if there is none, or ``backend`` writes no such files.
+    """
+    names = [backend.partition(":")[0]] if backend else BACKENDS.names()
+    kinds = {name: BACKENDS.get(name) for name in names}
+    known = {suffix: name for name in reversed(names) if issubclass(kinds[name], Saver) for suffix in kinds[name].saves}
+    if path.suffix not in known:
+        raise InferlensError(
+            f"{f'The backend {names[0]}' if backend else 'Nothing here'} writes no models to files named "
+            f"'{path.suffix or path.name}'.",
+            expected=f"one of {', '.join(sorted(known))}" if known else "a backend that writes models to files",
+            hint=suggestion(path.suffix, known) or ("inferlens export without --backend" if backend else ""),
+        )
+    return backend or known[path.suffix]
 
 
 def _done(
     task: Task[J, Found],
     kind: type[J],
+    ability: type[ABC],
     case: Case,
     *,
     cache: Path = CACHE,
@@ -170,85 +170,44 @@ def _done(
     """The result of a task that ended well; of jobs, ``kind`` is the one it is given, with ``fields`` beside the case.
 
     Raises:
-        InferlensError: as of :func:`partition`.
+        InferlensError: as of :func:`partition`; also if the backend has not the ``ability``.
     """
+    if case.backend not in able(ability):
+        hint = one_of([f"--backend {each}" for each in able(ability)])
+        raise InferlensError(f"The backend '{case.backend}' cannot do that.", hint=hint)
 
     def heard(event: Event) -> None:
         if isinstance(event, Began):
             phase(event.phase)
 
-    with _no_empty_folders(cache / "kept"), tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
-        made(cache, "another folder to work in")
-        job = kind(case=case, folder=folder, cache=str(cache.resolve()), **fields)
-        outcome = subprocess.launch(task, job, timeout=timeout, on_event=heard)
+    new = [each for each in (cache, *cache.parents) if not each.exists()]
+    made(cache, "another folder to work in")
+    try:
+        with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
+            job = kind(case=case, folder=folder, cache=str(cache.resolve()), **fields)
+            outcome = subprocess.launch(task, job, timeout=timeout, on_event=heard)
+    finally:
+        for each in new:  # where nothing was kept
+            with suppress(OSError):
+                each.rmdir()
     outcome.found(case.label)
     return outcome.result
 
 
-def saver(path: Path, backend: str | None = None) -> str:
-    """The backend that saves models in files with the suffix of ``path``: ``backend``, or else the first there is.
+def _written(path: Path, task: Task[FileJob, Found], ability: type[ABC], case: Case, **more: Any) -> TaskResult[Found]:
+    """Has a task write into a folder beside ``path`` and, once all is there, moves it to its place.
 
-    Raises:
-        InferlensError: if there is none, or ``backend`` writes no such files.
+    The folder is this process's own: it goes also where the one that writes into it was killed.
     """
-    if backend:
-        name = backend.partition(":")[0]
-        own = _saves(name)
-        if path.suffix not in own:
-            raise InferlensError(
-                f"The backend '{name}' writes no models to files named '{path.suffix or path.name}'.",
-                expected=f"one of {', '.join(sorted(own))}" if own else "a backend that writes models to files",
-                hint=f"--to {path.stem}{next(iter(sorted(own)))}" if own else "inferlens export without --backend",
-            )
-        return backend
-    known = {suffix: name for name in reversed(BACKENDS.names()) for suffix in _saves(name)}
-    if path.suffix not in known:
-        raise InferlensError(
-            f"Nothing here writes models to files named '{path.suffix or path.name}'.",
-            expected=f"one of {', '.join(sorted(known))}",
-            hint=suggestion(path.suffix, known),
-        )
-    return known[path.suffix]
-
-
-def _saves(name: str) -> dict[str, str]:
-    """Suffixes of the files that a backend saves models to, each with its kind."""
-    kind = BACKENDS.get(name)
-    return kind.saves if issubclass(kind, Saver) else {}
-
-
-@contextmanager
-def _no_empty_folders(path: Path) -> Iterator[None]:
-    """Folders that were made meanwhile for ``path`` are gone again where nothing was put into them."""
-    missing = [folder for folder in path.parents if not folder.exists()]
     try:
-        yield
-    finally:
-        for folder in missing:
-            with suppress(OSError):  # it was not made, or there is something in it
-                folder.rmdir()
-
-
-@contextmanager
-def _written(path: Path) -> Iterator[None]:
-    """Says which file it was that could not be written."""
-    try:
-        with _no_empty_folders(path):
-            yield
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".inferlens-") as folder:
+            new = Path(folder).resolve() / path.name
+            done = _done(task, FileJob, ability, case, path=str(new), **more)
+            for written in sorted(Path(folder).iterdir(), reverse=True):
+                os.replace(written, path.parent / written.name)
+        return done
     except OSError as error:
         raise InferlensError(
             f"{path} cannot be written: {error.strerror}.", hint="another name, or a folder that you may write to"
         ) from error
-
-
-def _beside(path: Path, write: Callable[[Path], T]) -> T:
-    """Writes into a folder beside ``path`` and, once all is there, moves it to its place.
-
-    The folder is this process's own: it goes also where the one that writes into it was killed.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, prefix=".inferlens-") as folder:
-        done = write(Path(folder) / path.name)
-        for written in sorted(Path(folder).iterdir(), reverse=True):
-            os.replace(written, path.parent / written.name)
-    return done

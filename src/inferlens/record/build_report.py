@@ -10,11 +10,9 @@ class Build(Struct, frozen=True, kw_only=True):
 
     Attributes:
         seconds: time of the builder, without parsing.
-        size: bytes of the plan.
-        sha256: of the plan; equal plans are equal byte for byte.
+        size, sha256: bytes and hash of the engine; equal ones are equal byte for byte.
         shared_timings: whether it had the timings of the builds before it.
-        layers: number of layers of the engine; ``None`` where no GPU could open it.
-        gpu_seconds: median GPU time of one call; ``None`` where it was not run.
+        layers, gpu_seconds: number of layers, median GPU time of one call; ``None`` where no GPU could open it.
     """
 
     seconds: float
@@ -33,20 +31,15 @@ class LayerDifference(Struct, frozen=True):
 
 
 class BuildReport(Struct, frozen=True, kw_only=True):
-    """An engine that was built and written, and how far repeated builds differ.
+    """An engine that was built and written to ``path``, and how far repeated builds differ.
 
     Attributes:
-        path: the file; its provenance lies beside it.
-        size: of the file in bytes.
-        sha256: of the file.
         flavour, version: what built it, such as ``TensorRT for RTX``.
         gpu, compute_capability: what it was built on; empty if there was no GPU.
         targets: compute capabilities it was built for, where they were named.
-        seconds: time the builder took; that of the first time if ``cached``.
-        cached: whether it had been built before.
+        seconds: time the builder took; that of the first time if ``cached``, that is, had been built before.
         builds: every build that was made now, those that share their timings after the others.
-        differences: layers that are not the same in the builds that share nothing.
-        shared_differences: the same among the builds that share their timings.
+        differences, shared_differences: layers that differ among the builds that share nothing, or their timings.
         findings: how far the builds differ, in sentences; empty for a single build.
     """
 

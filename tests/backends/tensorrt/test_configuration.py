@@ -7,32 +7,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from onnx import TensorProto, helper
 
-from inferlens.backends.base import Preparation
 from inferlens.backends.tensorrt import configuration as configuring
 from inferlens.backends.tensorrt.backend import TensorRT
-from inferlens.backends.tensorrt.configuration import (
-    check_timing_cache,
-    configuration,
-    keep_timing_cache,
-    use_timing_cache,
-)
-from inferlens.backends.tensorrt.engine import build_engine
+from inferlens.backends.tensorrt.configuration import configuration, keep_timing_cache, use_timing_cache
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.network import Network, network
 from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.profiles import check_shapes, profiles, spread
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.models.model import Model
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case, TensorSpec
-from tests.backends.tensorrt.test_network import written
 
 IMAGE = (TensorSpec("image", (1, 3, 16, 16)),)
 TWO = (TensorSpec("image", (2, 3, 8, 8)),)
 TEXTS = (TensorSpec("ids", (1, 128), "int64"), TensorSpec("mask", (1, 128), "int64"))
-SHARED = (TensorSpec("a", (1, 8)), TensorSpec("b", (1, 8)))
 
 
 def options(**more: Any) -> Options:
@@ -52,12 +41,10 @@ def test_options_reach_the_builder(parsed: Network, rtx: Flavour) -> None:
         compute_capability="8.0+8.9",
     )  # fmt: skip
     config = configuration(parsed, wanted, profiles("", IMAGE))
-    assert config.num_compute_capabilities == 2
-    assert config.builder_optimization_level == 5
-    assert config.max_num_tactics == 7
+    reached = (config.num_compute_capabilities, config.builder_optimization_level, config.max_num_tactics)
+    assert (*reached, config.avg_timing_iterations) == (2, 5, 7, 3)
     assert config.get_tactic_sources() == 1 << int(trt.TacticSource.JIT_CONVOLUTIONS)
     assert config.get_memory_pool_limit(trt.MemoryPoolType.WORKSPACE) == 64 * 2**20
-    assert config.avg_timing_iterations == 3
     assert config.profiling_verbosity == trt.ProfilingVerbosity.LAYER_NAMES_ONLY
     for flag in ("SPARSE_WEIGHTS", "REFIT", "TF32"):
         assert config.get_flag(getattr(trt.BuilderFlag, flag))
@@ -89,8 +76,6 @@ def test_what_the_flavour_lacks_is_refused(
 @pytest.mark.parametrize(
     ("profile", "what"),
     [
-        ({"image": ((-1, 3, 16, 16),) * 3}, r"image, \?x3x16x16/"),
-        ({"image": ((4, 3, 16, 16), (2, 3, 16, 16), (8, 3, 16, 16))}, "4x3x16x16/2x3x16x16/8x3x16x16"),
         ({"image": ((1, 4, 16, 16),) * 3}, r"made for image=\?x3x16x16, not for 1x4x16x16"),
         ({"image": ((1, 3, 16),) * 3}, r"made for image=\?x3x16x16, not for 1x3x16"),
         ({"other": ((1, 3, 16, 16),) * 3}, "has an input 'image'"),
@@ -101,52 +86,6 @@ def test_a_profile_that_does_not_fit_the_graph_is_refused(profile: Any, what: st
         configuration(parsed, options(), (profile,))
 
 
-@pytest.fixture
-def sum_of_two(tmp_path: Path, rtx: Flavour) -> Network:
-    """Of two inputs whose first size is one and the same, ``N``."""
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 8]) for name in ("a", "b", "y")]
-    graph = helper.make_graph([helper.make_node("Add", ["a", "b"], ["y"], name="add")], "graph", ends[:2], ends[2:])
-    return network(written(tmp_path / "sum.onnx", graph), rtx)
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("a=1x8/2x8/4x8+b=1x8/2x8/4x8;a=4x8", "In profile 1 the size 'N' is 4/4/4 in the input 'a' and 1/1/1 in 'b'"),
-        ("a=1x8/2x8/4x8+b=1x8/1x8/4x8", "In profile 0 the size 'N' is 1/2/4 in the input 'a' and 1/1/4 in 'b'"),
-        ("a=1x8/2x8/4x8+b=1x8/2x8/4x8;a=4x8+b=4x8", ""),
-        ("a=2x8+b=2x8", ""),
-    ],
-)
-def test_a_size_that_inputs_share_has_one_range_in_a_profile(text: str, said: str, sum_of_two: Network) -> None:
-    if not said:
-        config = configuration(sum_of_two, options(), profiles(text, SHARED))
-        assert build_engine(sum_of_two, config)[:4] == b"vtrt"
-        return
-    with pytest.raises(Unsupported, match=said):
-        configuration(sum_of_two, options(), profiles(text, SHARED))
-
-
-def test_a_range_of_one_of_two_inputs_that_share_a_size_builds_no_engine(
-    sum_of_two: Network, preparation: Preparation, tmp_path: Path
-) -> None:
-    """As of ``--input a=1..8x8:opt=2``: the engine would run at 2 alone, and its description claim 1 to 8."""
-    inputs = (TensorSpec("a", (2, 8), least=(1, 8), best=(2, 8), most=(8, 8)), TensorSpec("b", (2, 8)))
-    model = Model("onnx:sum.onnx", "sum", "onnx", inputs, path=tmp_path / "sum.onnx")
-    case = Case(model=model.spec, backend="tensorrt", variant="rtx", options={"compute_capability": "8.9"})
-    with pytest.raises(Unsupported):
-        TensorRT().build(model, case, preparation, tmp_path / "sum.engine")
-    assert not (tmp_path / "sum.engine.json").exists()
-
-
-def test_an_input_of_which_the_graph_has_no_shape_is_said_to_be_one(tmp_path: Path, rtx: Flavour) -> None:
-    ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in ("x", "y")]
-    graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "graph", ends[:1], ends[1:])
-    parsed = network(written(tmp_path / "x.onnx", graph), rtx)
-    with pytest.raises(Unsupported, match="shape the file lacks"):
-        configuration(parsed, options(), profiles("", (TensorSpec("x", (2, 3)),)))
-
-
 # Profiles
 
 
@@ -154,11 +93,6 @@ def test_an_input_of_which_the_graph_has_no_shape_is_said_to_be_one(tmp_path: Pa
     ("text", "specs", "found"),
     [
         ("", TWO, [{"image": ((2, 3, 8, 8),) * 3}]),
-        (
-            " ",
-            (TensorSpec("x", (4, 8), least=(1, 8), best=(2, 8), most=(16, 8)),),
-            [{"x": ((1, 8), (2, 8), (16, 8))}],
-        ),
         (
             "1x3x8x8/2x3x8x8/16x3x8x8; 32x3x8x8",
             TWO,
@@ -182,11 +116,10 @@ def test_profiles_as_text(text: str, specs: tuple[TensorSpec, ...], found: list[
     [
         ("1x3x8x8/2x3x8x8", TWO, "is no profile"),
         ("1x3x0x8", TWO, "is no profile"),
-        ("1x3", TWO, "another number of dimensions"),
-        ("4x3x8x8/2x3x8x8/8x3x8x8", TWO, "do not grow"),
+        ("1x3", TWO, "does not fit"),
+        ("4x3x8x8/2x3x8x8/8x3x8x8", TWO, "does not grow"),
         ("imag=1x3x8x8", TWO, "no input 'imag'"),
-        (";", TWO, "is empty"),
-        ("1x3x8x8; ", TWO, "is empty"),
+        ("1x3x8x8; ", TWO, "is no profile"),
         ("1x3x8x8/1x3x8x8/3000000000x3x8x8", TWO, "too large"),
         ("1x3x8x8/1x3x8x8/2000000000x3x2000000000x8", TWO, "too large"),
         ("1x8/1x128/4x512", TEXTS, "which input"),
@@ -203,9 +136,8 @@ def test_what_is_wrong_with_a_profile_is_said(text: str, specs: tuple[TensorSpec
 def test_the_profile_that_runs_must_take_the_shape() -> None:
     both = profiles("1x3x8x8/1x3x8x8/1x3x8x8;2x3x8x8/2x3x8x8/8x3x8x8", TWO)
     check_shapes(both, 1, TWO)
-    with pytest.raises(Unsupported, match="not 2x3x8x8") as raised:
+    with pytest.raises(Unsupported, match="not 2x3x8x8"):
         check_shapes(both, 0, TWO)
-    assert raised.value.hint == "--option tensorrt.profile=1"
     with pytest.raises(Unsupported, match="no profile 2: the engine has 2"):
         check_shapes(both, 2, TWO)
 
@@ -302,20 +234,10 @@ def test_timings_are_loaded_used_and_merged_back(stand_in: Network, parsed: Netw
     assert use_timing_cache(parsed, None, path) is None, "TensorRT for RTX times nothing"
 
 
-def test_the_file_of_timings_is_looked_at_before_any_work(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"timings")
-    for fine in ("", str(tmp_path / "file"), str(tmp_path / "new"), str(tmp_path / "new" / "folder" / "new")):
-        check_timing_cache(fine)
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    for wrong in (str(tmp_path), str(tmp_path / "file" / "new"), "/dev/null"):
-        with pytest.raises(InferlensError, match=wrong):
-            check_timing_cache(wrong)
-
-
 @pytest.mark.parametrize(
     ("name", "value", "taken"),
     [
-        ("max_num_tactics", "99999999999", "0 to 2147483646"), ("avg_timing_iterations", 10**11, "1 to 2147483647"),
+        ("max_num_tactics", "99999999999", "0 to 2147483646"), ("avg_timing_iterations", 10**11, "1 to 2147483646"),
         ("workspace", "9" * 30, "0 to 8796093022207"), ("hardware_compatible", "all", "same_compute_capability"),
         ("compute_capability", "+", "text"),
     ],

@@ -18,15 +18,18 @@ from onnx import TensorProto, helper
 
 from inferlens.backends.abilities import Launched
 from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, of_engine
-from inferlens.backends.tensorrt.inspector import NO_ONNX, absences, inspected_layers, onnx_lookup
 from inferlens.backends.tensorrt.layers import (
     KERNEL,
     MULTIPLY,
+    NO_ONNX,
     Reporting,
+    absences,
     engine_layers,
+    inspected_layers,
     inspectors_names,
     kernel_origins,
     narrowed,
+    onnx_lookup,
     with_times,
 )
 from inferlens.backends.torch_tensorrt.layers import lookup_among

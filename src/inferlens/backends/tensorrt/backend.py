@@ -10,35 +10,30 @@ from typing import Any, ClassVar, cast
 from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import Builder, Saver
 from inferlens.backends.availability import cuda_absence, imported, torch_versions, warn_no_effect
-from inferlens.backends.base import (
-    TOLERANCES,
-    Absence,
-    Backend,
-    Capabilities,
-    Preparation,
-    Runner,
-    Support,
-    tolerance_of,
-)
+from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support, tolerance_of
 from inferlens.backends.onnx.export import check_precision, onnx_file
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
 from inferlens.backends.tensorrt.builds import build_to, examiner
-from inferlens.backends.tensorrt.configuration import check_timing_cache
 from inferlens.backends.tensorrt.engine import KIND, Job, built
 from inferlens.backends.tensorrt.engine_check import TRUST, check_engine, checked_file
-from inferlens.backends.tensorrt.flavours import Flavour, current_gpu, find, flavour
-from inferlens.backends.tensorrt.network import warn_of_float64
+from inferlens.backends.tensorrt.flavours import (
+    Flavour,
+    current_gpu,
+    find,
+    flavour,
+    plugin_files,
+    registered_plugins,
+)
 from inferlens.backends.tensorrt.options import OF_TACTICS, Options, heeded
-from inferlens.backends.tensorrt.plugins import plugin_files, registered_plugins
 from inferlens.backends.tensorrt.profiles import profiles, spread
 from inferlens.backends.tensorrt.runner import EngineRunner
-from inferlens.errors import Unsupported
+from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.record.build_report import BuildReport
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option
 
-QDQ = "as an ONNX file with QuantizeLinear and DequantizeLinear nodes"
+QUANTIZED_AS = "as an ONNX file with QuantizeLinear and DequantizeLinear nodes"
 
 
 class TensorRT(Backend, Saver, Builder):
@@ -65,7 +60,7 @@ class TensorRT(Backend, Saver, Builder):
             formats=formats,
             supports=tuple(Support(each.variant, "cuda", (*PRECISIONS, *QUANTIZED)) for each in here if not no_gpu),
             absent=tuple(absent),
-            limits={key: text for each in here for key, text in limits(each).items()},
+            limits={f"{each.variant}/cuda/{kind}": QUANTIZED_AS for each in here for kind in QUANTIZED},
             libraries={
                 **{each.key: each.version for each in here},
                 **onnx_versions(),
@@ -117,8 +112,6 @@ class TensorRT(Backend, Saver, Builder):
 
     def tolerance(self, case: Case) -> float:
         """TF32's where it is on; TensorRT for RTX computes fp32 in TF32 whatever the option says."""
-        if case.precision in QUANTIZED:
-            return TOLERANCES[case.precision]
         is_built = case.model.startswith("engine:")
         tf32 = bool(provenance.option_of(case.model, "tf32")) if is_built else self.parse_options(case).tf32
         return tolerance_of(case, tf32=tf32 or case.variant == "rtx")
@@ -151,8 +144,11 @@ class TensorRT(Backend, Saver, Builder):
     def _checked(self, case: Case) -> tuple[Options, Flavour]:
         """Options and flavour of a case; files that options name are looked at before any work."""
         options: Options = self.parse_options(case)
-        check_timing_cache(options.timing_cache)
         plugin_files(options.plugins)
+        if options.timing_cache and Path(options.timing_cache).is_dir():
+            raise InferlensError(
+                f"The timing_cache {options.timing_cache} is a folder.", expected="a file, also a new one"
+            )
         return options, flavour(case.variant)
 
     @staticmethod
@@ -165,20 +161,6 @@ class TensorRT(Backend, Saver, Builder):
         precision = "fp32" if options.weakly_typed else case.precision
         if model.format == "onnx" and model.path is not None:
             check_precision(model.path, precision)
-            warn_of_float64(model.path, flavour(case.variant), preparation)
             return model.path
         wide = replace(model, inputs=spread(model.inputs, profiles(options.profiles, model.inputs)))
         return onnx_file(wide, case, preparation, precision)
-
-
-def limits(flavour: Flavour) -> dict[str, str]:
-    """What INT8 and FP8 can and cannot do, by the keys of :attr:`Capabilities.limits`."""
-    if flavour.jit:
-        int8 = f"{QDQ}: matrix products, and convolutions from version 1.7 on ({flavour.title})"
-        fp8 = f"{QDQ}: matrix products run in FP8; convolutions too, but with wrong outputs on compute capability 9.0"
-        fp8 += f" ({flavour.name})"
-    else:
-        calibrated = "" if flavour.strongly_typed_only else ", or weakly_typed with a range for every tensor"
-        int8 = f"{QDQ}{calibrated}: matrix products and convolutions"
-        fp8 = f"{QDQ}: matrix products, and convolutions, from compute capability 8.9"
-    return {f"{flavour.variant}/cuda/int8": int8, f"{flavour.variant}/cuda/fp8": fp8}

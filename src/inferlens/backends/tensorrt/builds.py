@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,21 +29,6 @@ TACTIC = ("TacticName", "TacticValue", "LayerType")  # the first that a layer ha
 WARMUP, CALLS = 20, 200
 
 
-@dataclass
-class Series:
-    """Builds of one kind, and the tactics by layer of each that could be opened."""
-
-    builds: list[Build] = field(default_factory=list)
-    layers: list[dict[str, str]] = field(default_factory=list)
-
-    @property
-    def differences(self) -> tuple[LayerDifference, ...]:
-        """Layers that are not the same in all builds."""
-        names = list(dict.fromkeys(name for layers in self.layers for name in layers))
-        found = (LayerDifference(name, tuple(layers.get(name, "") for layers in self.layers)) for name in names)
-        return tuple(each for each in found if len(set(each.tactics)) > 1)
-
-
 def build_to(
     path: Path, job: Job, preparation: Preparation, *, builds: int = 1, examine: Examine | None = None
 ) -> BuildReport:
@@ -55,32 +39,81 @@ def build_to(
     """
     warn_of_tactics(job.options, job.flavour, preparation)
     if job.flavour.jit and job.options.timing_cache:
-        preparation.warn(
-            "no-effect",
-            f"timing_cache does nothing in a build: {job.flavour.name} compiles its kernels when an engine runs.",
-            "Leave it out here, and give it to what runs the engine.",
-        )
+        why = f"timing_cache does nothing in a build: {job.flavour.name} compiles its kernels when an engine runs."
+        preparation.warn("no-effect", why, "Leave it out here, and give it to what runs the engine.")
     alone, shared, cached = Series(), Series(), False
     if builds <= 1:
         made = built(job, preparation)
         content, provenance, cached = made.content, made.provenance, made.cached
     else:
         with preparation.phase("build"):
-            alone, content, provenance = _series(job, builds, None, examine)
+            content, provenance = alone.add(job, builds, None, examine)
             if not job.flavour.jit:
                 timings = job.timings or preparation.folder / "timings.cache"
                 timings.parent.mkdir(parents=True, exist_ok=True)
-                shared, of_shared, provenance_of_shared = _series(job, builds, timings, examine)
-                if job.timings:
-                    content, provenance = of_shared, provenance_of_shared
+                last = shared.add(job, builds, timings, examine)
+                content, provenance = last if job.timings else (content, provenance)
     write_engine(path, content, provenance)
     return BuildReport(
         path=str(path), size=len(content), sha256=provenance.file_sha256, flavour=provenance.flavour,
         version=provenance.version, gpu=provenance.gpu, compute_capability=provenance.compute_capability,
         targets=provenance.targets, seconds=provenance.build_seconds, cached=cached,
         builds=(*alone.builds, *shared.builds), differences=alone.differences, shared_differences=shared.differences,
-        findings=(*_findings(alone, ""), *_findings(shared, " with shared timings")),
+        findings=(*alone.findings(""), *shared.findings(" with shared timings")),
     )  # fmt: skip
+
+
+class Series:
+    """Builds of one kind, and the tactics by layer of each that could be opened."""
+
+    def __init__(self) -> None:
+        self.builds: list[Build] = []
+        self.layers: list[dict[str, str]] = []
+
+    def add(self, job: Job, count: int, timings: Path | None, examine: Examine | None) -> tuple[bytes, Provenance]:
+        """Builds ``count`` engines; the first of them, with its provenance."""
+        made = []
+        for _ in range(count):
+            content, provenance = build(job, timings)
+            layers, gpu_seconds = examine(content) if examine else ([], None)
+            self.builds.append(
+                Build(
+                    seconds=provenance.build_seconds or 0.0,
+                    size=len(content),
+                    sha256=hashlib.sha256(content).hexdigest(),
+                    shared_timings=timings is not None,
+                    layers=len(layers) if examine else None,
+                    gpu_seconds=gpu_seconds,
+                )
+            )
+            self.layers += [tactics(layers)] if examine else []
+            made.append((content, provenance))
+        return made[0]
+
+    @property
+    def differences(self) -> tuple[LayerDifference, ...]:
+        """Layers that are not the same in all builds."""
+        names = list(dict.fromkeys(name for layers in self.layers for name in layers))
+        found = (LayerDifference(name, tuple(layers.get(name, "") for layers in self.layers)) for name in names)
+        return tuple(each for each in found if len(set(each.tactics)) > 1)
+
+    def findings(self, how: str) -> list[str]:
+        """How far the builds differ, in sentences."""
+        if not self.builds:
+            return []
+        kinds = len({build.sha256 for build in self.builds})
+        same = "are the same, byte for byte" if kinds == 1 else f"gave {kinds} different engines"
+        found = [f"{units.plural(len(self.builds), 'build')}{how} {same}."]
+        if self.layers:
+            most = max(len(layers) for layers in self.layers)
+            found.append(f"{len(self.differences)} of {units.plural(most, 'layer')} differ{how}.")
+        times = [build.gpu_seconds for build in self.builds if build.gpu_seconds is not None]
+        if times:
+            apart = units.significant((max(times) / min(times) - 1) * 100, 2)
+            found.append(
+                f"GPU time{how}: {units.duration(min(times))} to {units.duration(max(times))}, {apart} % apart."
+            )
+        return found
 
 
 def examiner(job: Job, preparation: Preparation) -> Examine:
@@ -108,46 +141,4 @@ def tactics(layers: list[dict[str, Any]]) -> dict[str, str]:
     for index, layer in enumerate(layers):
         name = str(layer.get("Name", f"layer {index}"))
         found[name] = next((str(layer[key]) for key in TACTIC if layer.get(key)), "")
-    return found
-
-
-def _series(job: Job, count: int, timings: Path | None, examine: Examine | None) -> tuple[Series, bytes, Provenance]:
-    """``count`` builds, and the first engine with its provenance."""
-    series = Series()
-    made = []
-    for _ in range(count):
-        content, provenance = build(job, timings)
-        layers, gpu_seconds = examine(content) if examine else ([], None)
-        series.builds.append(
-            Build(
-                seconds=provenance.build_seconds or 0.0,
-                size=len(content),
-                sha256=hashlib.sha256(content).hexdigest(),
-                shared_timings=timings is not None,
-                layers=len(layers) if examine else None,
-                gpu_seconds=gpu_seconds,
-            )
-        )
-        series.layers += [tactics(layers)] if examine else []
-        made.append((content, provenance))
-    return series, *made[0]
-
-
-def _findings(series: Series, how: str) -> list[str]:
-    """How far the builds of a series differ, in sentences."""
-    if len(series.builds) < 2:
-        return []
-    seconds, sizes = ([getattr(each, name) for each in series.builds] for name in ("seconds", "size"))
-    kinds = len({build.sha256 for build in series.builds})
-    same = "are the same, byte for byte" if kinds == 1 else f"gave {kinds} different engines"
-    spread = f", from {units.byte_count(min(sizes))} to {units.byte_count(max(sizes))}" * (len(set(sizes)) > 1)
-    took = f"{units.duration(min(seconds))} to {units.duration(max(seconds))}"
-    found = [f"{units.plural(len(series.builds), 'build')}{how} {same}{spread}; they took {took}."]
-    if series.layers:
-        most = max(len(layers) for layers in series.layers)
-        found.append(f"{len(series.differences)} of {units.plural(most, 'layer')} differ{how}.")
-    times = [build.gpu_seconds for build in series.builds if build.gpu_seconds is not None]
-    if len(times) > 1:
-        apart = units.significant((max(times) / min(times) - 1) * 100, 2)
-        found.append(f"GPU time{how}: {units.duration(min(times))} to {units.duration(max(times))}, {apart} % apart.")
     return found

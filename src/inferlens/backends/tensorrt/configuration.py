@@ -6,14 +6,13 @@ RTX compiles its kernels when an engine runs and times none here; its cache is t
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
-from inferlens.backends.tensorrt.flavours import current_gpu, targets
+from inferlens.backends.tensorrt.flavours import current_gpu, targets, words
 from inferlens.backends.tensorrt.network import Network
-from inferlens.backends.tensorrt.options import Options, words
-from inferlens.backends.tensorrt.profiles import Profile, Shape, shape_text
+from inferlens.backends.tensorrt.options import Options
+from inferlens.backends.tensorrt.profiles import Profile, shape_text
 from inferlens.errors import InferlensError, Unsupported, one_line, suggestion
 from inferlens.record.files import write_whole
 
@@ -51,21 +50,9 @@ def configuration(network: Network, options: Options, profiles: tuple[Profile, .
         config.num_compute_capabilities = len(goals)
         for index, target in enumerate(goals):
             config.set_compute_capability(network.flavour.targets[target], index)
-    for index, profile in enumerate(profiles):
+    for profile in profiles:
         _add_profile(network, config, profile)
-        _check_shared(network, profile, index)
     return config
-
-
-def check_timing_cache(file: str) -> None:
-    """Refuses a file that could not be read or written, before any work is done; one that is not there yet is made."""
-    path = Path(file).absolute()
-    at = next(each for each in (path, *path.parents) if each.exists())
-    able = path.is_file() if at == path else at.is_dir()
-    if file and not (able and os.access(at, os.R_OK | os.W_OK)):
-        raise InferlensError(
-            f"The timing_cache {file} is no file that can be read and written.", expected="a file, there or to be made"
-        )
 
 
 def use_timing_cache(network: Network, config: Any, path: Path) -> Any:
@@ -101,9 +88,7 @@ def _check(network: Network, options: Options) -> None:
     if level != "none" and (flavour.jit or not hasattr(known, level.upper())):
         raise Unsupported(
             f"{flavour.title} has no hardware compatibility '{level}'.",
-            hint=f"--option tensorrt.compute_capability={'+'.join(flavour.targets)}, or some of these"
-            if flavour.jit
-            else "",
+            hint=f"--option tensorrt.compute_capability={'+'.join(flavour.targets)}" if flavour.jit else "",
         )
     if options.version_compatible and flavour.jit:
         raise Unsupported(
@@ -136,66 +121,35 @@ def _sources(known: Any, text: str) -> int:
     mask = 0
     for name in words(text.lower()):
         if name not in members and name != "none":
+            expected = f"none, or some of {', '.join(members)}"
             raise InferlensError(
-                f"There is no tactic source '{name}'.",
-                expected=f"none, or some of {', '.join(members)}",
-                hint=suggestion(name, members),
+                f"There is no tactic source '{name}'.", expected=expected, hint=suggestion(name, members)
             )
         mask |= 0 if name == "none" else 1 << int(members[name])
     return mask
 
 
 def _add_profile(network: Network, config: Any, profile: Profile) -> None:
+    """Adds a profile, which must have every input of the graph, at sizes that the graph does not fix otherwise."""
     made = network.builder.create_optimization_profile()
     for tensor in network.tensors:
-        if tensor.name not in profile:
-            given = ", ".join(profile)
+        name, fixed = str(tensor.name), tuple(tensor.shape)
+        if name not in profile:
             raise Unsupported(
-                one_line(f"The ONNX graph has an input '{tensor.name}', the model was described with {given}.")
+                one_line(f"The ONNX graph has an input '{name}', the model was described with {', '.join(profile)}.")
             )
         if tensor.is_shape_tensor:
             raise Unsupported(
-                one_line(f"The values of the input '{tensor.name}' decide shapes inside the graph."),
+                one_line(f"The values of the input '{name}' decide shapes inside the graph."),
                 hint="export the model with that input as a constant",
             )
-        _check_fixed(tensor, profile[tensor.name])
-        made.set_shape(tensor.name, *profile[tensor.name])
+        for shape in profile[name]:
+            if len(shape) != len(fixed) or not all(a in (-1, b) for a, b in zip(fixed, shape, strict=True)):
+                raise Unsupported(
+                    one_line(f"The ONNX graph was made for {name}={shape_text(fixed)}, not for {shape_text(shape)}."),
+                    hint="its own shape, or a file exported with dynamic shapes",
+                )
+        made.set_shape(name, *profile[name])
     if config.add_optimization_profile(made) < 0:
         shapes = "; ".join(f"{name} {triple}" for name, triple in profile.items())
         raise Unsupported(one_line(f"{network.flavour.name} does not take the profile {shapes}."))
-
-
-def _check_fixed(tensor: Any, shapes: tuple[Shape, Shape, Shape]) -> None:
-    """Refuses a profile that is no range of sizes, or differs from the sizes that the graph fixes."""
-    fixed = tuple(tensor.shape)
-    for shape in shapes:
-        if len(shape) != len(fixed) or not all(a in (-1, b) for a, b in zip(fixed, shape, strict=True)):
-            own = shape_text(fixed) if fixed else "a scalar (so TensorRT takes an input whose shape the file lacks)"
-            raise Unsupported(
-                one_line(f"The ONNX graph was made for {tensor.name}={own}, not for {shape_text(shape)}."),
-                hint="its own shape, or a file exported with dynamic shapes",
-            )
-    if not all(0 <= least <= best <= most for least, best, most in zip(*shapes, strict=True)):
-        raise Unsupported(
-            one_line(f"The profile of {tensor.name}, {'/'.join(map(shape_text, shapes))}, is no range of sizes."),
-            expected="whole numbers that grow from min over opt to max",
-        )
-
-
-def _check_shared(network: Network, profile: Profile, index: int) -> None:
-    """Refuses several ranges for a size that inputs share by its name: the engine would run where they meet alone."""
-    ranges: dict[str, tuple[str, Shape]] = {}  # the first input and its range, by the name of the size
-    for tensor in network.tensors:
-        for place, size in enumerate(tensor.shape):
-            name = tensor.get_dimension_name(place) if size == -1 else ""
-            own = tuple(shape[place] for shape in profile[tensor.name])
-            first, known = ranges.setdefault(name, (tensor.name, own)) if name else ("", own)
-            if own != known:
-                raise Unsupported(
-                    one_line(
-                        f"In profile {index} the size '{name}' is {'/'.join(map(str, known))} in the input '{first}' "
-                        f"and {'/'.join(map(str, own))} in '{tensor.name}': in the ONNX graph they are one."
-                    ),
-                    expected="the same MIN/OPT/MAX for both",
-                    hint="--option tensorrt.profiles",
-                )

@@ -1,15 +1,12 @@
 """From a network and its configuration to an engine, and from a case to an engine: built, or taken from the cache.
 
-An engine in the cache is named by everything it depends on; one that is damaged is built again. A file and its
-provenance beside it are both written, or neither.
+An engine in the cache is named by everything it depends on; one that is damaged, or is not the one that its provenance
+tells of, is built again.
 """
 
 from __future__ import annotations
 
 import hashlib
-import os
-import re
-import tempfile
 import time
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,10 +17,9 @@ import msgspec
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.tensorrt.configuration import configuration, keep_timing_cache, use_timing_cache
-from inferlens.backends.tensorrt.flavours import Flavour, condensed, current_gpu, targets
+from inferlens.backends.tensorrt.flavours import Flavour, condensed, load_plugins, plugin_files, targets, words
 from inferlens.backends.tensorrt.network import Network, network
-from inferlens.backends.tensorrt.options import Options, warn_of_tactics, words
-from inferlens.backends.tensorrt.plugins import load_plugins, plugin_files
+from inferlens.backends.tensorrt.options import Options, warn_of_tactics
 from inferlens.backends.tensorrt.profiles import Profile, check_shapes, profiles, spread
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
@@ -33,36 +29,19 @@ from inferlens.models.sources.files import broken_file
 from inferlens.record.files import sha256, write_whole
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case, TensorSpec
-from inferlens.units import byte_count
 
 KIND = "TensorRT plan"
 FOLDER = "tensorrt"  # inside the cache
 # Options that change how an engine is run, not what is built, or that stand in the key by themselves.
 OF_THE_RUN = ("profile", "cuda_graph", "streams", "timing_cache", "plugins", "compute_capability", "profiles")
 NO_MEMORY = ("out of memory", "OutOfMemory", "cudaErrorMemoryAllocation")
-LARGER = "a larger --option tensorrt.workspace, or none, which is all memory of the GPU"
-# What the builder says, where its own words are no reason: the reason, and what to try.
-KNOWN = (
-    (
-        re.compile(r"cudnn_impl\.cpp.*myelinTypeFP8E4M3", re.S),
-        "TensorRT for RTX has no INT8 convolutions before version 1.7: its compiler takes fp32, fp16, bf16 and FP8",
-        "TensorRT for RTX 1.7, or quantize the convolutions to FP8, or only the matrix products to INT8",
-    ),
-    (
-        re.compile(r"sm_vers_\.size\(\) == 1"),
-        "with these options it builds for one compute capability at a time",
-        "--option tensorrt.compute_capability with one of them",
-    ),
-)
-# The builder looked for a GPU, as for some networks and options it does also where targets are named.
-LOOKED_FOR_GPU = re.compile("generateForCurrent|status == CUDA_SUCCESS")
 
 
 @dataclass(frozen=True)
 class Job:
-    """An engine to build: from which ONNX file, with which flavour and options, on which GPU (``None``: there is none).
+    """An engine to build from the ONNX file at ``path``, for ``case`` of ``model``, on ``gpu`` if there is one.
 
-    ``model`` and ``case`` go into the provenance; the shapes are those of the model's inputs.
+    The profiles cover the shapes of the model's inputs.
     """
 
     path: Path
@@ -136,26 +115,10 @@ def build_engine(network: Network, config: Any) -> bytes:
     serialized = network.builder.build_serialized_network(network.definition, config)
     if serialized is not None:
         return bytes(serialized)
-    title = network.flavour.title
+    reason = f"{network.flavour.title} cannot build the engine: {condensed(errors)}."
     if any(words in error for error in errors for words in NO_MEMORY):
-        pool = network.flavour.module.MemoryPoolType.WORKSPACE
-        limit = int(config.get_memory_pool_limit(pool))
-        if limit >= int(network.builder.create_builder_config().get_memory_pool_limit(pool)):
-            raise MemoryError(f"{title}: {condensed(errors)}")
-        raise Unsupported(f"{title} cannot build the engine with a workspace of {byte_count(limit)}.", hint=LARGER)
-    reason, hint = explained(errors, has_gpu=current_gpu() is not None)
-    raise Unsupported(f"{title} cannot build the engine: {reason}.", hint=hint)
-
-
-def explained(errors: list[str], *, has_gpu: bool) -> tuple[str, str]:
-    """Reason and hint (which may be empty) of a build that failed with ``errors``."""
-    for error in errors:
-        for pattern, reason, hint in KNOWN:
-            if pattern.search(error):
-                return reason, hint
-        if not has_gpu and LOOKED_FOR_GPU.search(error):
-            return "this network, with these options, it builds on a GPU alone", "a machine with a GPU; no refittable"
-    return condensed(errors), ""
+        raise MemoryError(reason)
+    raise Unsupported(reason)
 
 
 def build(job: Job, timing_cache: Path | None) -> tuple[bytes, Provenance]:
@@ -183,30 +146,16 @@ def built(job: Job, preparation: Preparation) -> Built:
             phase.note = "cached"
             return Built(kept[0], _of_job(kept[1], job), path, cached=True)
         content, made = build(job, job.timings)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InferlensError(f"The cache {path.parent} cannot be made: {error.strerror}.") from error
         write_engine(path, content, made)
         return Built(content, made, path, cached=False)
 
 
 def write_engine(path: Path, content: bytes, made: Provenance) -> None:
-    """Writes an engine and its provenance beside it; if that fails, what was there before stays.
-
-    Should the process end between the two, the hash in the provenance tells that it is of another engine.
-    """
-    beside = provenance.beside(path)
-    for each in (path, beside):
-        if each.is_dir():
-            raise InferlensError(f"{each} is a folder, so {path} cannot be written.", hint="another name")
+    """Writes an engine, and its provenance beside it, whose hash tells whether it is of this engine."""
     try:
-        with tempfile.TemporaryDirectory(dir=path.parent, prefix=".inferlens-") as folder:
-            new = Path(folder) / path.name
-            write_whole(new, content)
-            provenance.write(new, made)
-            os.replace(provenance.beside(new), beside)
-            os.replace(new, path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, content)
+        provenance.write(path, made)
     except OSError as error:
         raise InferlensError(
             f"{path} cannot be written: {error.strerror or error}.", hint="a folder with room that you may write to"

@@ -8,6 +8,7 @@ What the JSON beside the file names is not enough: nobody knows who wrote it.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from inferlens.backends.tensorrt.options import Options, warn_of_built
 from inferlens.backends.tensorrt.profiles import check_shapes
 from inferlens.errors import InferlensError, Unsupported, one_line
 from inferlens.models import provenance
-from inferlens.models.engine_header import AGAIN, Library, check_version, start_of, whole
+from inferlens.models.engine_header import AGAIN, SIZE, whole
 from inferlens.models.model import Model
 from inferlens.models.provenance import Provenance
 from inferlens.record.record import Gpu
@@ -70,31 +71,39 @@ def checked_file(
     return made, options
 
 
-def check_engine(
-    engine: Path | bytes, made: Provenance | None, flavour: Flavour, gpu: Gpu | None, name: str = ""
-) -> None:
-    """Checks that ``engine``, a file or its content, is whole and for this flavour, version and GPU.
+def check_engine(path: Path, made: Provenance | None, flavour: Flavour, gpu: Gpu | None) -> None:
+    """Checks that the engine in a file is whole and for this flavour, version and GPU.
 
     ``made`` is its provenance, if there is one: reading that told whether the file is the one it was made for. ``gpu``
-    is ``None`` where only flavour and wholeness matter; ``name`` is what messages call an engine that is no file.
+    is ``None`` where only flavour and wholeness matter.
 
     Raises:
         Unsupported: saying what it is, what would run here, and what to do.
     """
-    name = name or (str(engine) if isinstance(engine, Path) else "The engine")
-    header = whole(engine, name)
+    header = whole(path)
     if header.variant != flavour.variant:
-        other = f"{KINDS[header.variant].name} {header.version}".strip()
         raise Unsupported(
-            f"{name} was built by {other}; {flavour.title} cannot run it.", hint=f"--backend tensorrt:{header.variant}"
+            f"{path} was built by {KINDS[header.variant].name} {header.version}; {flavour.title} cannot run it.",
+            hint=f"--backend tensorrt:{header.variant}",
         )
-    check_version(name, header, made, Library(flavour.name, flavour.version))
+    # Engines belong to one version (three numbers; the fourth is the build), unless built to be compatible.
+    version = made.version if made is not None and made.version else header.version
+    own, here = _numbers(version), _numbers(flavour.version)
+    compatible = made is not None and made.options.get("version_compatible") and own < here
+    if version and own != here and not compatible:
+        raise Unsupported(
+            f"{path} was built by {flavour.name} {version:.40}; {flavour.title} cannot run it.", hint=AGAIN
+        )
     if gpu is not None:
-        _check_gpu(name, made, flavour, gpu)
-        _ask_runtime(name, start_of(engine)[0], flavour, gpu)
+        _check_gpu(path, made, flavour, gpu)
+        _ask_runtime(path, flavour, gpu)
 
 
-def _check_gpu(name: str, made: Provenance | None, flavour: Flavour, gpu: Gpu) -> None:
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:3] if re.fullmatch("[0-9]{1,9}", part))
+
+
+def _check_gpu(path: Path, made: Provenance | None, flavour: Flavour, gpu: Gpu) -> None:
     """An engine built for one GPU runs on that model alone, unless it was built to be compatible."""
     if made is None or flavour.jit or not made.gpu:  # kernels compiled when it runs: the runtime knows
         return
@@ -107,14 +116,14 @@ def _check_gpu(name: str, made: Provenance | None, flavour: Flavour, gpu: Gpu) -
     if not fits.get(str(made.options.get("hardware_compatible", "none")), False):
         raise Unsupported(
             one_line(
-                f"{name} was built on and for {made.gpu} (compute capability {made.compute_capability}); here is "
+                f"{path} was built on and for {made.gpu} (compute capability {made.compute_capability}); here is "
                 f"{gpu.name} ({gpu.compute_capability})."
             ),
             hint=AGAIN,
         )
 
 
-def _ask_runtime(name: str, start: bytes, flavour: Flavour, gpu: Gpu) -> None:
+def _ask_runtime(path: Path, flavour: Flavour, gpu: Gpu) -> None:
     """The runtime's own check of a header, where the flavour has one.
 
     What it says of the compute capability alone is not taken for an answer: TensorRT for RTX has names for some only,
@@ -124,12 +133,10 @@ def _ask_runtime(name: str, start: bytes, flavour: Flavour, gpu: Gpu) -> None:
     if not hasattr(trt.Runtime, "get_engine_validity"):
         return
     heard = log(flavour)
-    validity, causes = trt.Runtime(heard).get_engine_validity(start)
+    with path.open("rb") as file:
+        validity, causes = trt.Runtime(heard).get_engine_validity(file.read(SIZE))
     members = trt.EngineInvalidityDiagnostics.__members__
     named = [name.lower().replace("_", " ") for name, word in members.items() if int(causes) & int(word)]
     if validity == trt.EngineValidity.INVALID and named != ["unsupported cc"]:
-        raise Unsupported(
-            f"{name} cannot run here, on {gpu.name} with {flavour.title}: "
-            f"{', '.join(named) or condensed(heard.errors)}.",
-            hint=AGAIN,
-        )
+        why = ", ".join(named) or condensed(heard.errors)
+        raise Unsupported(f"{path} cannot run here, on {gpu.name} with {flavour.title}: {why}.", hint=AGAIN)

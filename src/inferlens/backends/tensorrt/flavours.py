@@ -1,12 +1,12 @@
 """The two flavours of TensorRT behind one seam: TensorRT itself, and TensorRT for RTX, which has the same interface.
 
 What a flavour can do is asked of its module (``hasattr``), not of its version number. Every other file of this package
-takes a :class:`Flavour` and never imports either library. Beside it stand what a flavour builds for, the GPU here or
-compute capabilities that are named, and its log.
+takes a :class:`Flavour` and never imports either library.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import re
 import sys
@@ -16,21 +16,23 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple, cast
 
-from inferlens.backends.availability import imported
+from inferlens.backends.availability import first_lines, imported
 from inferlens.backends.base import Absence
-from inferlens.errors import InferlensError, MissingLibrary, Unsupported, one_line
+from inferlens.errors import InferlensError, Unsupported, one_line
 from inferlens.record.record import Gpu
 
 
-class _Kind(NamedTuple):
+class Kind(NamedTuple):
+    """A flavour's module, its name for people, and the extra that installs it."""
+
     module: str
     name: str
     extra: str
 
 
 KINDS = {
-    "trt": _Kind("tensorrt", "TensorRT", "tensorrt"),
-    "rtx": _Kind("tensorrt_rtx", "TensorRT for RTX", "tensorrt-rtx"),
+    "trt": Kind("tensorrt", "TensorRT", "tensorrt"),
+    "rtx": Kind("tensorrt_rtx", "TensorRT for RTX", "tensorrt-rtx"),
 }
 OTHERS = "a machine with a GPU, or --backend tensorrt:rtx"
 SEVERITIES = ("internal error", "error", "warning")
@@ -42,6 +44,8 @@ PLACES = re.compile(
 )
 CODE = re.compile(r"^Error Code \d+: ([\w ]+?) [( ]+(.*?)[) ]*$")
 LONGEST = 600
+# Plugins that were loaded, by flavour and path: once for the whole process. An empty path stands for TensorRT's own.
+_loaded: set[tuple[str, Path]] = set()
 
 
 @dataclass(frozen=True)
@@ -90,11 +94,9 @@ class Flavour:
 def flavour(variant: str) -> Flavour:
     """The flavour of a variant, its library imported."""
     found, absence = find(variant)
-    if found is not None:
-        return found
-    if absence is not None and not absence.reason.endswith("is not installed."):
-        raise InferlensError(absence.reason, hint=absence.hint)
-    raise MissingLibrary(KINDS[variant].name, extra=KINDS[variant].extra)
+    if found is None:
+        raise Unsupported(absence.reason if absence else "", hint=absence.hint if absence else "")
+    return found
 
 
 def find(variant: str) -> tuple[Flavour | None, Absence | None]:
@@ -130,6 +132,11 @@ def current_gpu() -> Gpu | None:
         memory=int(properties.total_memory),
         compute_capability=f"{properties.major}.{properties.minor}",
     )
+
+
+def words(text: str) -> tuple[str, ...]:
+    """The values of an option that takes several, joined by ``+``."""
+    return tuple(word.strip() for word in text.split("+") if word.strip())
 
 
 def targets(named: tuple[str, ...], flavour: Flavour, gpu: Gpu | None) -> tuple[str, ...]:
@@ -188,3 +195,48 @@ def condensed(errors: list[str], otherwise: str = "no reason given") -> str:
         text = one_line(CODE.sub(r"\1: \2", " ".join(filter(None, lines))).strip(" .:()"))
         texts[text + ")" * (text.count("(") - text.count(")"))] = None  # of those at its end, the ones that it opened
     return "; ".join(filter(None, texts))[:LONGEST] or otherwise
+
+
+# Plugins: layers that libraries add to TensorRT, loaded by path and listed by name.
+
+
+def plugin_files(libraries: str) -> tuple[Path, ...]:
+    """The files of libraries of plugins, paths joined by ``+``; nothing is loaded."""
+    paths = tuple(Path(name).resolve() for name in words(libraries))
+    for path in paths:
+        if not path.is_file():
+            raise InferlensError(f"The plugin library {path} is no file.", expected="a shared library, such as lib.so")
+    return paths
+
+
+def load_plugins(flavour: Flavour, libraries: str) -> None:
+    """Loads libraries of plugins, paths joined by ``+``, and TensorRT's own plugins; each once for the process."""
+    for path in (Path(), *plugin_files(libraries)):
+        if (flavour.key, path) not in _loaded:
+            if path == Path():
+                flavour.module.init_libnvinfer_plugins(log(flavour), "")
+            else:
+                _load_library(flavour, path)
+            _loaded.add((flavour.key, path))
+
+
+def registered_plugins(flavour: Flavour) -> list[str]:
+    """Plugins that are registered, TensorRT's own among them, as ``name 1`` or ``namespace::name 1`` (the version)."""
+    load_plugins(flavour, "")
+    spaces = [
+        (str(getattr(creator, "plugin_namespace", "")), f"{creator.name} {creator.plugin_version}")
+        for creator in flavour.module.get_plugin_registry().all_creators
+    ]
+    return sorted({f"{space}::{name}" if space else name for space, name in spaces})
+
+
+def _load_library(flavour: Flavour, path: Path) -> None:
+    before = registered_plugins(flavour)
+    try:
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)  # says why it cannot be loaded, which the registry does not
+    except OSError as error:
+        raise Unsupported(
+            f"The plugin library {path} cannot be loaded: {first_lines(error)}.", hint=f"ldd {path} says what it lacks"
+        ) from error
+    if registered_plugins(flavour) == before:  # it registers its plugins when it is asked to
+        flavour.module.get_plugin_registry().load_library(str(path))

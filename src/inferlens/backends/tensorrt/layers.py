@@ -1,4 +1,8 @@
-"""An engine's layers in runs: their times, and the kernels that they launched.
+"""An engine's layers: what its inspector says of them, their times in runs, and the kernels that they launched.
+
+TensorRT writes a mapping for each layer if the engine was built to keep details, or else its name alone. What a layer
+came from stands in its ``Metadata``, one entry for each layer of the network that was fused into it; where that is
+empty, in its name, or in the names of the tensors that it writes.
 
 TensorRT puts CUDA events around every layer while a profiler is set, and reports a run's times afterwards: what is done
 for each layer is that one number is kept. Layers are told apart by their names, and those of one name by their order.
@@ -20,38 +24,137 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from inferlens.backends.abilities import Launched, Origin, Origins
+from inferlens.backends.onnx.modules import OnnxNodes, modules_among, operators_among, origins
 from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, joint, of_engine, origins_of
 from inferlens.backends.profiling.layer_runs import clocked_runs
-from inferlens.backends.tensorrt.inspector import (
-    Lookup,
-    absences,
-    inspected_layers,
-    only_orders,
-    onnx_lookup,
-    tactic,
-)  # fmt: skip
 from inferlens.errors import Unsupported
-from inferlens.record.layer_profile import Layer, Layers
+from inferlens.record.layer_profile import Layer, Layers, Tensor
 
+NO_DETAILS = "the engine keeps no more of its layers than their names; {}"
+UNNAMED = "from which modules {} of the layers came is not known"
+NO_ONNX = "the modules of layers stand in the ONNX file, and this engine is given without it."
+DETAILED = "build it with --option tensorrt.profiling_verbosity=detailed"
+SEPARATORS = re.compile(r"[\x1e\x1f]")
+WRAPPED = re.compile(r"^\[(?:ONNX|TF|PyTorch) Layer: (.*)\]\w*$", re.S)  # with what it was rewritten to behind it
+BRANCH = re.compile(r"_myl\d+(?:_\d+)?$")  # what Myelin puts behind the name of a layer or tensor
+OUTPUT = re.compile(r"_output(?:\.\d+)?(?:_\d+)?$")
+TYPES = {
+    "float": "float32", "fp32": "float32", "half": "float16", "fp16": "float16", "bf16": "bfloat16",
+    "bfloat16": "bfloat16", "fp8": "float8_e4m3fn", "int8": "int8", "int32": "int32", "int64": "int64",
+    "bool": "bool", "uint8": "uint8", "int4": "int4", "fp4": "float4",
+}  # fmt: skip
+ORDERS = ("signal", "wait")  # types of layers of Myelin that only order others
+MADE_UP = re.compile(r"(?:^|/)__mye\d")  # begins the names that Myelin makes up, for those and for what it rewrote
 CLOCK = "TensorRT's IProfiler: CUDA events around every layer"
 MULTIPLY = ("correlation", "gemm", "runtime_fusion")  # types of layers; a fusion is of other operators into these
 OTHERS = ("kgen", "maxpool")
 KERNEL = re.compile(r"convFwd|matMul")
 Owners = tuple[EngineLayer, ...]
 Report = list[tuple[str, float]]  # of one run: names and milliseconds, in the order of execution
+# From names of layers of the network to the modules and operators that they came from.
+Lookup = Callable[[Sequence[str]], tuple[tuple[str, ...], tuple[str, ...]]]
+
+
+def layers_and_bindings(text: str) -> tuple[list[Any], list[str]]:
+    """The entries of layers in what an inspector wrote as JSON, and the names of the engine's inputs and outputs."""
+    written = msgspec.json.decode(text)
+    return (list(written.get("Layers", [])), list(map(str, written.get("Bindings", [])))) if written else ([], [])
+
+
+def inspected_layers(entries: Iterable[Any], lookup: Lookup) -> list[Layer]:
+    """Layers in the order of execution, from the entries of the inspector's ``Layers``."""
+    return [_layer({"Name": str(entry)} if not isinstance(entry, dict) else entry, lookup) for entry in entries]
+
+
+def onnx_lookup(onnx: Path | None) -> tuple[Lookup, str]:
+    """Modules and operators of nodes of the ONNX file an engine was built from, by their names or by what they write.
+
+    And why there are no modules, if so: such as that the file is not known.
+    """
+    graph = origins(onnx) if onnx is not None else OnnxNodes((), NO_ONNX)
+
+    def lookup(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        nodes = [node for name in names if (node := graph.by_name.get(name) or graph.by_output.get(name)) is not None]
+        ordered = graph.in_order(nodes)
+        return modules_among(ordered), operators_among(ordered)
+
+    return lookup, graph.absent
+
+
+def absences(
+    entries: Sequence[Any], layers: Sequence[Layer], missing: str = "", help: str = DETAILED
+) -> dict[str, str]:
+    """What is not known of the layers, and why; ``missing``: why no modules are known, ``help``: what keeps more."""
+    absent = {}
+    if not any(isinstance(entry, dict) for entry in entries):
+        absent["details"] = NO_DETAILS.format(help)
+    lost = sum(1 for layer in layers if not layer.modules and not only_orders(layer) and any(layer.times))
+    if missing or lost:
+        absent["modules"] = missing or UNNAMED.format(lost) + (f"; {help}" if help != DETAILED else "")
+    return absent
+
+
+def tactic(layer: Layer) -> str:
+    """The name of the layer's tactic; empty if it has none, or the engine keeps none."""
+    return str(layer.details.get("inspector", {}).get("TacticName", ""))
+
+
+def only_orders(layer: Layer) -> bool:
+    """Whether the layer only makes others wait, and so launches nothing.
+
+    A name that Myelin made up does not tell such a layer from a convolution that became a matrix product; a tactic
+    does, for only what computes has one. Where an engine keeps names alone, a layer of such a name is taken to order.
+    """
+    return layer.kind in ORDERS or (MADE_UP.search(layer.name) is not None and not tactic(layer))
+
+
+def sources(entry: dict[str, Any]) -> list[str]:
+    """The names of the network's layers that became this one, as far as the entry has them."""
+    written = [name.strip() for name in SEPARATORS.split(str(entry.get("Metadata") or "")) if name.strip()]
+    if written:
+        return [WRAPPED.sub(r"\1", name) for name in written]
+    return [BRANCH.sub("", name.strip()) for name in str(entry.get("Name", "")).split(" + ")]
+
+
+def _layer(entry: dict[str, Any], lookup: Lookup) -> Layer:
+    modules, operators = lookup(sources(entry))
+    outputs = _tensors(entry.get("Outputs"))
+    if not modules:  # a tensor that is written is named by the layer of the network that writes it
+        modules, operators = lookup([OUTPUT.sub("", BRANCH.sub("", tensor.name)) for tensor in outputs])
+    return Layer(
+        name=str(entry.get("Name", "")),
+        kind=str(entry.get("LayerType", "")),
+        modules=modules,
+        operators=operators,
+        inputs=_tensors(entry.get("Inputs")),
+        outputs=outputs,
+        details={"inspector": entry} if len(entry) > 1 else {},
+    )
+
+
+def _tensors(entries: Any) -> tuple[Tensor, ...]:
+    return tuple(_tensor(entry) for entry in entries or () if isinstance(entry, dict))
+
+
+def _tensor(entry: dict[str, Any]) -> Tensor:
+    """A tensor; ``Format/Datatype`` is a type alone, or words such as ``Channel major FP16 format where ...``."""
+    text = str(entry.get("Format/Datatype", entry.get("Format", "")))
+    words = re.findall(r"\w+", text.lower())
+    kind = next((TYPES[word] for word in words if word in TYPES), "")
+    shape = tuple(size for size in entry.get("Dimensions") or () if isinstance(size, int))
+    return Tensor(
+        name=str(entry.get("Name", "")), shape=shape, dtype=kind, format="" if len(words) == 1 and kind else text
+    )
 
 
 def profiled_engine(runner: Any, call: Any, feed: Any, runs: int, onnx: Path | None) -> tuple[Layers, list[str]]:
-    """Times the layers of ``call``, which ``runner.infer(feed)`` makes, in ``runs`` runs.
+    """Times the layers of ``call``, which ``runner.infer(feed)`` makes, in ``runs`` runs; and names its bindings.
 
-    Args:
-        onnx: the file that the engine was built from; ``None`` if it is not known.
-
-    Returns:
-        The layers, and the names of the engine's inputs and outputs.
+    ``onnx`` is the file that the engine was built from; ``None`` if it is not known.
     """
     entries, bindings = call.engine.information()
     lookup, missing = onnx_lookup(onnx)
@@ -70,12 +173,9 @@ def profiled_engine(runner: Any, call: Any, feed: Any, runs: int, onnx: Path | N
 def timed_layers(
     runner: Any, feed: Any, runs: int, known: Sequence[Layer], take: Callable[[], Report], lookup: Lookup
 ) -> Layers:
-    """The layers of what ``runner.infer(feed)`` calls, timed in ``runs`` runs.
+    """The layers of what ``runner.infer(feed)`` calls, ``known`` in the order of execution, timed in ``runs`` runs.
 
-    Args:
-        known: the layers, in the order of execution.
-        take: the report of the run that has just ended, under the names of ``known``.
-        lookup: where a layer came from that is reported and not known.
+    ``take`` gives the report of the run that has just ended; ``lookup`` where a layer came from that is not known.
     """
     reports: list[Report] = []
     clocked = clocked_runs(runner, feed, runs, lambda: reports.append(take()))
@@ -90,13 +190,7 @@ def timed_layers(
 
 
 def with_times(layers: Sequence[Layer], reports: Sequence[Report], lookup: Lookup) -> tuple[Layer, ...]:
-    """The layers with their times in each run.
-
-    Args:
-        layers: in the order of execution.
-        reports: of each run; a layer that none of them names has no times.
-        lookup: where a layer came from that is reported and ``layers`` lacks: it is added.
-    """
+    """The layers with their times in each run; one that is reported and not known is added."""
     runs = [numbered(report) for report in reports]
     if not any(runs):
         raise Unsupported(
@@ -152,7 +246,7 @@ def recorder(module: Any) -> Any:
 
 
 class Reporting:
-    """A context that reports the times of its layers after each run."""
+    """A context that reports the times of its layers after each run: when it is asked to, not in enqueue."""
 
     def __init__(self, context: Any, module: Any) -> None:
         self._context = context
@@ -162,7 +256,7 @@ class Reporting:
     def __enter__(self) -> Reporting:
         self._context.profiler = self.recorder
         if hasattr(self._context, "enqueue_emits_profile"):
-            self._context.enqueue_emits_profile = self._emits = False  # reported when it is asked for, not in enqueue
+            self._context.enqueue_emits_profile = self._emits = False
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -196,23 +290,14 @@ def engine_layers(layers: Iterable[Layer]) -> list[EngineLayer]:
     """The layers as what kernels are paired with; those that only order others launch nothing."""
     return [
         EngineLayer(
-            name=layer.name,
-            kind=layer.kind,
-            tactic=tactic(layer),
-            modules=layer.modules,
-            launches=not only_orders(layer),
+            name=each.name, kind=each.kind, tactic=tactic(each), modules=each.modules, launches=not only_orders(each)
         )
-        for layer in layers
+        for each in layers
     ]
 
 
 def narrowed(kernels: Sequence[str], pairs: Sequence[Owners]) -> list[Owners]:
-    """The layers of each kernel, fewer where matrix products tell them apart.
-
-    Args:
-        kernels: names, in the order of their launches.
-        pairs: for each kernel its layers; kernels that share theirs have them as one object.
-    """
+    """The layers of each kernel, fewer where products tell them apart; in ``pairs`` shared layers are one object."""
     found: list[Owners] = []
     for _, stretch in groupby(zip(kernels, pairs, strict=True), key=lambda pair: id(pair[1])):
         names, layers = zip(*stretch, strict=True)

@@ -7,11 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inferlens.backends.base import Preparation
 from inferlens.backends.onnx.modules import scopes_of
-from inferlens.backends.tensorrt.flavours import Flavour, condensed, current_gpu, log
-from inferlens.errors import InferlensError, Unsupported, one_line
-from inferlens.models.sources.files import broken_file
+from inferlens.backends.tensorrt.flavours import Flavour, condensed, log
+from inferlens.errors import Unsupported, one_line
 from inferlens.spec.case import TensorSpec
 
 # Names of TensorRT's types (trt.DataType), as we and NumPy call them.
@@ -25,7 +23,6 @@ NO_OPERATOR = re.compile(
     r"^false$|^Op type \S+ is not supported|No importer registered for op|Plugin not found"
     r"|getPluginCreatorVersion\(creator\)"
 )
-NO_PLUGIN = "plugin was not found in the plugin registry"  # it is there, and cannot be made without a GPU
 
 
 @dataclass
@@ -33,7 +30,6 @@ class Network:
     """A parsed network and what must live as long as it does.
 
     Attributes:
-        flavour: the flavour it belongs to.
         log: the logger of its builder; keeps the errors.
         builder, definition: TensorRT's ``Builder`` and ``INetworkDefinition``.
         parser: keeps the weights that the definition points to.
@@ -72,12 +68,8 @@ def network(path: Path, flavour: Flavour, *, weakly_typed: bool = False) -> Netw
     """The network of an ONNX file, strongly typed unless ``weakly_typed``.
 
     Raises:
-        InferlensError: if there is no such file.
         Unsupported: if the file cannot be read, or has a node that the flavour cannot run; the message names it.
     """
-    if not path.is_file():
-        problem = "is a folder" if path.is_dir() else "does not exist"
-        raise InferlensError(f"The file {path} {problem}.", expected="an ONNX file", hint="the path of a .onnx file")
     if weakly_typed and flavour.strongly_typed_only:
         raise Unsupported(
             f"Networks of {flavour.title} are strongly typed: precisions are those of the graph.",
@@ -97,26 +89,12 @@ def network(path: Path, flavour: Flavour, *, weakly_typed: bool = False) -> Netw
     return Network(flavour, heard, builder, definition, parser, weakly_typed)
 
 
-def warn_of_float64(path: Path, flavour: Flavour, preparation: Preparation) -> None:
-    """Warns of an ONNX file with inputs or outputs of float64: TensorRT has no float64 and computes them in fp32."""
-    import onnx
-
-    with broken_file(path):
-        graph = onnx.load(str(path), load_external_data=False).graph
-    if any(value.type.tensor_type.elem_type == onnx.TensorProto.DOUBLE for value in (*graph.input, *graph.output)):
-        preparation.warn(
-            "no-effect",
-            f"The float64 of {path.name} does nothing: {flavour.name} takes and computes all of it in fp32.",
-            "Compare it with the others' fp32, or take --backend onnxruntime:cpu, which computes in float64.",
-        )
-
-
 def _spec(tensor: Any) -> TensorSpec:
     return TensorSpec(str(tensor.name), tuple(int(size) for size in tensor.shape), DTYPES[tensor.dtype.name])
 
 
 def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
-    """The error for a file that the parser refused: the node, its operator, its module, the reason, what to try."""
+    """The error for a file that the parser refused: the first node, its operator, its module, the reason."""
     try:
         errors = [parser.get_error(index) for index in range(parser.num_errors)]
         found = [(each.desc().strip(), each.node_name(), each.node_operator()) for each in errors]
@@ -127,21 +105,13 @@ def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
             f"{flavour.name} cannot read {path}: it is no ONNX file, or cut short or damaged.", hint="export it again"
         )
     text, name, operator = found[0]
-    hint = "another operator in the model, or --backend onnxruntime:cuda"
-    if NO_PLUGIN in text and current_gpu() is None:
-        reason, hint = "it takes this operator on a machine with a GPU alone", "a machine with a GPU"
-    elif NO_OPERATOR.search(text):
-        reason = "it has no such operator"
-    else:
-        reason = condensed([text.replace(f"Invalid Node - {name}", "", 1)], "the parser gives no reason")
-    if any(hasattr(flavour.module.INetworkDefinition, each) for each in ("add_plugin_v3", "add_plugin_v2")):
-        hint = f"a plugin (option plugins), or {hint}"
+    said = condensed([text.replace(f"Invalid Node - {name}", "", 1)], "the parser gives no reason")
+    reason = "it has no such operator" if NO_OPERATOR.search(text) else said
     module = _module_of(path, name)
     where = f"the ONNX node '{name}' ({operator}{f', in the module {module}' if module else ''})"
-    more = sorted({each for *_, each in found if each} - {operator})
-    others = f" Nor can it take {', '.join(more)}." if more else ""
     return Unsupported(
-        one_line(f"{flavour.title} cannot take {where if operator else 'the graph'}: {reason}.{others}"), hint=hint
+        one_line(f"{flavour.title} cannot take {where if operator else 'the graph'}: {reason}."),
+        hint="another operator in the model, a plugin (option plugins), or --backend onnxruntime:cuda",
     )
 
 

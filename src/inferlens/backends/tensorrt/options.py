@@ -20,73 +20,37 @@ from inferlens.spec.case import Case
 # TensorRT for RTX 1.6 gave the same engine, byte for byte, at every value of these: for a convolution with ReLU, for
 # resnet18 in fp32 and fp16, for mobilenet_v2 in fp16, and (sparsity) for weights of which two in four are zero.
 OF_TACTICS = ("optimization_level", "max_num_tactics", "tactic_sources", "avg_timing_iterations", "sparsity")
+LARGEST = 2**31 - 2
+Compatible = Literal["none", "ampere_plus", "same_compute_capability"]
+Verbosity = Literal["detailed", "layer_names_only", "none"]
 
 
 class Options(Struct, frozen=True, forbid_unknown_fields=True):
     """Options of TensorRT and TensorRT for RTX."""
 
     optimization_level: Annotated[int, Meta(description="how long the builder searches, 0 to 5 (trt)", ge=0, le=5)] = 3
-    max_num_tactics: Annotated[
-        int,
-        Meta(
-            description="most tactics that are tried for a layer; 0 is TensorRT's own choice (trt)", ge=0, le=2**31 - 2
-        ),
-    ] = 0
-    tactic_sources: Annotated[
-        str,
-        Meta(
-            description="where tactics may come from, joined by +; empty is TensorRT's own choice, none is none (trt)"
-        ),
-    ] = ""
-    workspace: Annotated[
-        int,
-        Meta(description="most memory of the GPU that a tactic may use, in MiB; 0 is all of it", ge=0, le=2**43 - 1),
-    ] = 0
+    max_num_tactics: Annotated[int, Meta(description="most tactics for a layer; 0: any (trt)", ge=0, le=LARGEST)] = 0
+    tactic_sources: Annotated[str, Meta(description="where tactics come from, joined by +, or none (trt)")] = ""
+    workspace: Annotated[int, Meta(description="most MiB on the GPU for a tactic; 0: all", ge=0, le=2**43 - 1)] = 0
     avg_timing_iterations: Annotated[
-        int, Meta(description="how often a tactic is timed; the mean counts (trt)", ge=1, le=2**31 - 1)
+        int, Meta(description="how often a tactic is timed; the mean counts (trt)", ge=1, le=LARGEST)
     ] = 1
-    timing_cache: Annotated[
-        str, Meta(description="file that keeps timings of tactics (rtx: compiled kernels) from one run to the next")
-    ] = ""
-    profiles: Annotated[
-        str, Meta(description="optimization profiles, as MIN/OPT/MAX shapes; empty: one, from the inputs")
-    ] = ""
+    timing_cache: Annotated[str, Meta(description="file that keeps timings of tactics (rtx: compiled kernels)")] = ""
+    profiles: Annotated[str, Meta(description="optimization profiles, as MIN/OPT/MAX shapes; empty: the inputs'")] = ""
     profile: Annotated[int, Meta(description="which of the profiles runs, from 0", ge=0)] = 0
-    version_compatible: Annotated[bool, Meta(description="an engine that later versions of TensorRT can run (trt)")] = (
-        False
-    )
-    hardware_compatible: Annotated[
-        Literal["none", "ampere_plus", "same_compute_capability"],
-        Meta(description="an engine for more than this model of GPU (trt)"),
-    ] = "none"
+    version_compatible: Annotated[bool, Meta(description="an engine for later versions of TensorRT too (trt)")] = False
+    hardware_compatible: Annotated[Compatible, Meta(description="an engine for more models of GPU (trt)")] = "none"
     compute_capability: Annotated[
-        str,
-        Meta(
-            description="GPUs to build for, such as 8.0+8.9; also without a GPU (rtx); empty: the GPU here",
-            pattern="^$|[0-9]",
-        ),
+        str, Meta(description="GPUs to build for, such as 8.0+8.9; also without a GPU (rtx)", pattern="^$|[0-9]")
     ] = ""
     sparsity: Annotated[bool, Meta(description="let tactics use weights of which two in four are zero (trt)")] = False
     plugins: Annotated[str, Meta(description="libraries of plugins to load, joined by +")] = ""
     refittable: Annotated[bool, Meta(description="an engine whose weights can be replaced")] = False
-    profiling_verbosity: Annotated[
-        Literal["detailed", "layer_names_only", "none"], Meta(description="what the engine keeps to say of its layers")
-    ] = "detailed"
-    weakly_typed: Annotated[
-        bool, Meta(description="give an fp32 graph to the builder and let it lower the precision (TensorRT 10)")
-    ] = False
-    tf32: Annotated[bool, Meta(description="let fp32 convolutions and matrix products use TF32; off: fp32 is fp32")] = (
-        False
-    )
+    profiling_verbosity: Annotated[Verbosity, Meta(description="what the engine keeps of its layers")] = "detailed"
+    weakly_typed: Annotated[bool, Meta(description="let the builder lower an fp32 graph (TensorRT 10)")] = False
+    tf32: Annotated[bool, Meta(description="TF32 in fp32 convolutions and matrix products; off: fp32 is fp32")] = False
     cuda_graph: Annotated[bool, Meta(description="capture the call in a CUDA graph once and replay it")] = False
-    streams: Annotated[
-        int, Meta(description="calls side by side when throughput is measured, each with its own context", ge=1)
-    ] = 1
-
-
-def words(text: str) -> tuple[str, ...]:
-    """The values of an option that takes several, joined by ``+``."""
-    return tuple(word.strip() for word in text.split("+") if word.strip())
+    streams: Annotated[int, Meta(description="calls side by side, each with its own context", ge=1)] = 1
 
 
 def heeded(jit: bool) -> tuple[str, ...]:
@@ -97,8 +61,7 @@ def heeded(jit: bool) -> tuple[str, ...]:
 def warn_of_tactics(options: Options, flavour: Flavour, preparation: Preparation) -> None:
     """Warns of options for the choice of tactics where none are timed."""
     if flavour.jit:
-        why = f"{flavour.name} times no tactics, and its engine is the same at any value."
-        warn_unheeded(options, OF_TACTICS, why, preparation)
+        warn_unheeded(options, OF_TACTICS, f"{flavour.name} times no tactics.", preparation)
 
 
 def warn_of_built(case: Case, made: Provenance | None, flavour: Flavour, preparation: Preparation) -> None:
@@ -106,8 +69,4 @@ def warn_of_built(case: Case, made: Provenance | None, flavour: Flavour, prepara
     own = msgspec.structs.asdict(Options()) | (made.options if made is not None else {})
     for name, value in case.options.items():
         if name not in heeded(flavour.jit) and own.get(name) != value:
-            preparation.warn(
-                "no-effect",
-                f"{name} does nothing: {case.model.partition(':')[2]} is built already.",
-                "Leave it out, or build the engine again with it.",
-            )
+            preparation.warn("no-effect", f"{name} does nothing: the engine is built already.", "Leave it out there.")

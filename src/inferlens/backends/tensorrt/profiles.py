@@ -28,13 +28,11 @@ def profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, ...]:
     """Profiles as shapes by input name, in the order of the inputs; one, of the inputs' own, if ``text`` is empty.
 
     Raises:
-        InferlensError: if the text has another form, an empty profile, or names an unknown input; if a shape does not
-            fit, or is larger than any can be; or if an input whose sizes are free is left out.
+        InferlensError: if the text has another form or names an unknown input; if a shape does not fit, or is larger
+            than any can be; or if an input whose sizes are free is left out.
     """
     own: Profile = {spec.name: spec.profile for spec in specs}
     parts = text.split(";") if text.strip() else []
-    if not all(part.strip() for part in parts):
-        raise InferlensError(f"A profile in '{text.strip()}' is empty.", expected=FORM)
     found = tuple({**own, **_profile(part, specs)} for part in parts) or (own,)
     for name, (least, _, most) in [each for profile in found for each in profile.items()]:
         if min(least, default=0) < 0:
@@ -43,32 +41,21 @@ def profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, ...]:
                 expected=FORM,
             )
         if max(most, default=0) > LARGEST or math.prod(most) >= MOST:
-            raise InferlensError(
-                one_line(f"The profile of the input '{name}' goes up to {shape_text(most)}, which is too large."),
-                expected=f"sizes up to {LARGEST}, fewer than 2^60 values in all",
-            )
+            raise InferlensError(one_line(f"The input '{name}' goes up to {shape_text(most)}, which is too large."))
     return found
 
 
 def check_shapes(profiles: tuple[Profile, ...], index: int, specs: tuple[TensorSpec, ...]) -> None:
     """Checks that the profile that runs takes the shapes that are measured."""
     if index >= len(profiles):
-        raise Unsupported(
-            f"There is no profile {index}: the engine has {len(profiles)}, counted from 0.",
-            hint=f"--option tensorrt.profile={len(profiles) - 1}",
-        )
+        raise Unsupported(f"There is no profile {index}: the engine has {len(profiles)}, counted from 0.")
     for spec in specs:
         least, _, most = profiles[index][spec.name]
         if not _within(least, spec.shape, most):
-            triples = enumerate(profile[spec.name] for profile in profiles)
-            fits = [number for number, (low, _, high) in triples if _within(low, spec.shape, high)]
-            own = (
-                f"--option tensorrt.profile={fits[0]}" if fits else "a profile that takes this shape, or another batch"
-            )
             raise Unsupported(
                 f"Profile {index} takes {one_line(spec.name)} from {shape_text(least)} to {shape_text(most)}, not "
                 f"{shape_text(spec.shape)}.",
-                hint=own,
+                hint="another --option tensorrt.profile, or another batch",
             )
 
 
@@ -98,11 +85,8 @@ def _profile(text: str, specs: tuple[TensorSpec, ...]) -> Profile:
             raise InferlensError(f"'{part.strip()}' does not say which input it is for.", expected=FORM)
         name = name.strip() if equals else specs[0].name
         if name not in known:
-            raise InferlensError(
-                f"The model has no input '{name}'.",
-                expected=one_line(f"one of {', '.join(known)}"),
-                hint=one_line(suggestion(name, known)),
-            )
+            hint = one_line(suggestion(name, known))
+            raise InferlensError(f"The model has no input '{name}'.", expected=one_line(", ".join(known)), hint=hint)
         found[name] = _shapes(shapes.strip(), known[name])
     return found
 
@@ -113,13 +97,11 @@ def _shapes(text: str, spec: TensorSpec) -> tuple[Shape, Shape, Shape]:
         raise InferlensError(f"'{text}' is no profile of '{one_line(spec.name)}'.", expected=FORM)
     parsed = [() if word == "scalar" else tuple(map(int, word.split("x"))) for word in words]
     least, best, most = parsed * 3 if len(parsed) == 1 else parsed
-    if any(len(shape) != len(spec.shape) for shape in (least, best, most)):
+    if len(best) != len(spec.shape) or not _within(least, best, most):
         raise InferlensError(
-            f"'{text}' has another number of dimensions than the input '{one_line(spec.name)}', which is "
-            f"{shape_text(spec.shape)}."
+            f"'{text}' does not fit '{one_line(spec.name)}', which is {shape_text(spec.shape)}, or does not grow from "
+            "min over opt to max."
         )
-    if not _within(least, best, most):
-        raise InferlensError(f"In '{text}' the sizes do not grow from min over opt to max.", expected=FORM)
     return least, best, most
 
 

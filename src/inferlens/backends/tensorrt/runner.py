@@ -17,8 +17,13 @@ from inferlens.backends.clocks import Clock, Lane, LanesClock
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.runner import host_array
 from inferlens.backends.tensorrt.flavours import Flavour
-from inferlens.backends.tensorrt.inspector import absences, inspected_layers, onnx_lookup
-from inferlens.backends.tensorrt.layers import kernel_origins, profiled_engine
+from inferlens.backends.tensorrt.layers import (
+    absences,
+    inspected_layers,
+    kernel_origins,
+    onnx_lookup,
+    profiled_engine,
+)
 from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.profiles import shape_text
 from inferlens.backends.tensorrt.runtime import Call, Engine

@@ -11,9 +11,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from inferlens.backends.tensorrt.flavours import Flavour, condensed, log
-from inferlens.backends.tensorrt.inspector import layers_and_bindings
-from inferlens.backends.tensorrt.plugins import load_plugins
+from inferlens.backends.tensorrt.flavours import Flavour, condensed, load_plugins, log
+from inferlens.backends.tensorrt.layers import layers_and_bindings
 from inferlens.backends.tensorrt.profiles import Shape, shape_text
 from inferlens.errors import Unsupported, one_line
 from inferlens.record.files import write_whole

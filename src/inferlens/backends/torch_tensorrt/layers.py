@@ -29,13 +29,16 @@ from msgspec.structs import replace
 
 from inferlens.backends.abilities import Launched, Origin, Origins
 from inferlens.backends.profiling.module_hooks import GpuMoments
-from inferlens.backends.tensorrt.inspector import Lookup, absences, inspected_layers, layers_and_bindings
 from inferlens.backends.tensorrt.layers import (
     CLOCK,
+    Lookup,
     Report,
     Reporting,
+    absences,
+    inspected_layers,
     inspectors_names,
     kernel_origins,
+    layers_and_bindings,
     numbered,
     timed_layers,
 )

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct, structs
 from inferlens.backends.availability import warn_unheeded
 from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.cast import dtype_of
-from inferlens.backends.tensorrt.options import words
+from inferlens.backends.tensorrt.flavours import words
 from inferlens.backends.torch_tensorrt.library import Library
 from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.spec.case import Case

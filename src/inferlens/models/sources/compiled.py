@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.models import engine_header as plan_file
-from inferlens.models import provenance
+from inferlens.models import engine_header, provenance
 from inferlens.models.model import TRUST, Format, ModelInfo, Origin, Problem
 from inferlens.models.provenance import Provenance
 from inferlens.models.sources.base import LoadRequest, Opened, Source
@@ -78,12 +77,10 @@ class EngineFile(Compiled):
     title = "TensorRT engine"
 
     def problem(self, path: Path, made: Provenance | None) -> Problem | None:
-        """It is no plan, is cut short, or was built by another version."""
+        """It is no engine, or is cut short."""
         try:
-            header = plan_file.read_header(plan_file.start_of(path)[0]) if made else plan_file.whole(path, str(path))
-            library = plan_file.installed(header.variant) if header else None
-            if header and library:
-                plan_file.check_version(str(path), header, made, library)
+            if made is None:  # otherwise its hash told that it is whole
+                engine_header.whole(path)
         except Unsupported as error:
             return Problem(error.what, error.expected, error.hint)
         except OSError as error:
