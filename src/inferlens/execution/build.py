@@ -144,8 +144,8 @@ def saver(path: Path, backend: str | None = None) -> str:
         InferlensError: if there is none, or ``backend`` writes no such files.
     """
     names = [backend.partition(":")[0]] if backend else BACKENDS.names()
-    kinds = {name: BACKENDS.get(name) for name in names}
-    known = {suffix: name for name in reversed(names) if issubclass(kinds[name], Saver) for suffix in kinds[name].saves}
+    kinds = [(name, BACKENDS.get(name)) for name in reversed(names)]
+    known = {suffix: name for name, kind in kinds if issubclass(kind, Saver) for suffix in kind.saves}
     if path.suffix not in known:
         raise InferlensError(
             f"{f'The backend {names[0]}' if backend else 'Nothing here'} writes no models to files named "

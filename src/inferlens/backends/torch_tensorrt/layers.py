@@ -211,20 +211,13 @@ def _native(part: Any) -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True)
 class Interior:
-    """What is inside of a compiled module.
+    """What is inside of a compiled module."""
 
-    Attributes:
-        compiled: a module, or a list of modules; ``segments``: who runs what of it, where that is known.
-        folder: where the runtime in C++ may write its reports.
-        tensorrt: the module of TensorRT that the engines were built with.
-        lookup: modules and operators, from the names of the network's layers.
-    """
-
-    compiled: Any
-    segments: Sequence[Segment]
-    folder: Path
-    tensorrt: Any
-    lookup: Lookup
+    compiled: Any  # a module, or a list of modules
+    segments: Sequence[Segment]  # who runs what of it, where that is known
+    folder: Path  # where the runtime in C++ may write its reports
+    tensorrt: Any  # the module of TensorRT that the engines were built with
+    lookup: Lookup  # modules and operators, from the names of the network's layers
 
     @property
     def children(self) -> list[tuple[str, Any]]:
