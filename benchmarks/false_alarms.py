@@ -174,7 +174,7 @@ def deviations(name: str, rounds: Sequence[Round]) -> Table:
     """How far medians of processes differ, and what a process takes."""
     table = Table(title=f"Processes, {name}", title_justify="left")
     headers = (
-        "kind", "n", "median, ms", "s each", "load", "twice", "still disturbed", "not steady",
+        "kind", "n", "median, ms", "s each", "load", "twice", "still disturbed",
         "between", "by quartiles", "within", "next alike", "in turns", "by quartiles",
     )  # fmt: skip
     for header in headers:
@@ -191,7 +191,6 @@ def deviations(name: str, rounds: Sequence[Round]) -> Table:
             kind, str(len(mine)), f"{exp(statistics.mean(logs)) * 1e3:.4f}",
             f"{statistics.mean(one.seconds for one in mine):.1f}", f"{statistics.mean(one.load for one in mine):.1f}",
             str(sum(one.again for one in mine)), str(sum(one.still_disturbed for one in mine)),
-            str(sum(one.state not in ("steady", "warm-up") for one in mine)),
             _percent(between), _percent(_by_quartiles(logs)),
             _percent(sqrt(within)), f"{_alike(logs):+.2f}",
             *("–" if kind == BASE else _percent(value / sqrt(2))

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from inferlens.analysis.interference.samples import common_span, latencies
+from inferlens.analysis.interference.samples import latencies
 from inferlens.execution.expand import Planned, backends_named, expand
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
@@ -69,7 +69,6 @@ class Process(Struct, frozen=True, kw_only=True):
         seconds: how long it took in all, a second try included.
         samples: the latencies that statistics are of, in seconds and in order of time.
         taken, disturbed, unsteady: samples in all, and those left out.
-        state: of the series, as ``stats.steady`` tells it.
         why: what disturbed it, and what was done about it; empty if nothing.
         again: whether it was measured twice, as the first time was disturbed.
         load: the system's load average over a minute when it began.
@@ -84,7 +83,6 @@ class Process(Struct, frozen=True, kw_only=True):
     taken: int = 0
     disturbed: int = 0
     unsteady: int = 0
-    state: str = ""
     why: str = ""
     again: bool = False
     load: float = 0.0
@@ -202,12 +200,11 @@ def _measured(scheduler: Scheduler, planned: Sequence[Planned], number: int, kin
     records = [scheduler.measure(planned[0], number)[0]] if alone else scheduler.measure_interleaved(planned, number)
     seconds = (time.perf_counter() - tick) / len(records)
     found = [latencies(record) for record in records]
-    samples = [kept.samples for kept in found] if alone else common_span(records, "latency")
-    for kind, record, kept, taken in zip(kinds, records, found, samples, strict=True):
+    for kind, record, kept in zip(kinds, records, found, strict=True):
         yield Process(
             round=number, kind=kind, begin=round(begin, 3), seconds=round(seconds, 3),
-            status=record.status, samples=[round(sample, 9) for sample in taken],
+            status=record.status, samples=[round(sample, 9) for sample in kept.samples],
             taken=len(record.samples("latency")), disturbed=kept.disturbed, unsteady=kept.unsteady,
-            state=kept.state.reason, why=record.marks.why if record.marks else record.reason, again=ear.again,
+            why=record.marks.why if record.marks else record.reason, again=ear.again,
             load=load,
         )  # fmt: skip

@@ -83,7 +83,7 @@ def test_a_short_disturbance_leaves_samples_out() -> None:
 def test_too_much_is_measured_again_once() -> None:
     log = cpu_log(others=during(3.0, 8.0, 3.9, 0.0), busy=during(3.0, 8.0, 4.0, 1.0))
     assert interference(ON_CPU, answer(), log).repeat
-    again = interference(ON_CPU, answer(), log, repeated=True)
+    again = interference(ON_CPU, answer(), log, last=True)
     assert not again.repeat
     assert again.marks is not None
     assert again.marks.disturbed

@@ -88,17 +88,6 @@ def record(
     return Record(**{**defaults, **fields})
 
 
-def in_turns(one: tuple[float, ...], other: tuple[float, ...], calls: int = 20) -> list[Record]:
-    """Records of two processes that took turns, so many calls each, with these latencies and half of them on a GPU."""
-    found = []
-    for place, values in enumerate((one, other)):
-        begins = tuple(float(2 * calls * (n // calls) + calls * place + n % calls) for n in range(len(values)))
-        latency = Measurement(metric="latency", unit="s", clock="a clock", samples=values, begins=begins)
-        gpu = Measurement(metric="GPU time", unit="s", clock="a clock", samples=tuple(value / 2 for value in values))
-        found.append(record(median=None, measurements=(latency, gpu), id=str(place)))
-    return found
-
-
 def failure(of: Case, status: str = "failed", reason: str = "It broke.", hint: str = "", **fields: Any) -> Record:
     """A record of a case that did not run."""
     bare: dict[str, Any] = {"agreement": None, "memory": Memory(), "phases": (Phase("load", 0.4),)}

@@ -17,7 +17,7 @@ from typing import Any
 from inferlens.analysis.compare.ab_result import LEAST_ROUNDS, ABResult, End, Rule, other_work
 from inferlens.analysis.compare.cases import Verdict
 from inferlens.analysis.compare.side import MISSING, Side, notes_of, read
-from inferlens.analysis.interference.samples import CaseRuns, common_span, steady_samples
+from inferlens.analysis.interference.samples import CaseRuns, steady_samples
 from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned, backends_named, expand
@@ -145,7 +145,6 @@ class ABRun:
         rule = self.rule
         self._looks = Sequential(rule.threshold, rule.level, rule.max_rounds, rounds_min=LEAST_ROUNDS)
         self._records: tuple[list[Record], list[Record]] = ([], [])
-        self._samples: tuple[list[Sequence[float]], list[Sequence[float]]] = ([], [])
         self._failed = False
         self._longest = 0.0
 
@@ -167,13 +166,7 @@ class ABRun:
             self._failed |= not read(CaseRuns((record,)), self.rule.metric, self.rule.level)[0].ok
         if self._failed:
             return
-        pair = [records[-1] for records in self._records]
-        if self.calls:
-            base, candidate = common_span(pair, self.rule.metric)
-        else:
-            base, candidate = (steady_samples(record, self.rule.metric).samples for record in pair)
-        self._samples[0].append(base)
-        self._samples[1].append(candidate)
+        base, candidate = (steady_samples(records[-1], self.rule.metric).samples for records in self._records)
         # More calls per second is less time for each, so of throughput A's is the numerator.
         self._looks.add(*((candidate, base) if self.rule.metric == "throughput" else (base, candidate)))
 
@@ -200,7 +193,7 @@ class ABRun:
 
     def so_far(self) -> ABResult:
         """How it stands."""
-        base, candidate = map(self._side, self._records, self._samples)
+        base, candidate = map(self._side, self._records)
         found = None if self._failed else self._looks.comparison
         verdict: Verdict = "DID NOT RUN" if self._failed else found.verdict if found else "UNDECIDED"
         reason = found.reason if found else f"There is no verdict before {LEAST_ROUNDS} rounds."
@@ -225,7 +218,7 @@ class ABRun:
             run=self.scheduler.id,
         )
 
-    def _side(self, records: Sequence[Record], samples: Sequence[Sequence[float]]) -> Side:
+    def _side(self, records: Sequence[Record]) -> Side:
         if not records:
             return Side(state=MISSING, reason="It was not measured.")
-        return read(CaseRuns(tuple(records)), self.rule.metric, self.rule.level, samples)[0]
+        return read(CaseRuns(tuple(records)), self.rule.metric, self.rule.level)[0]

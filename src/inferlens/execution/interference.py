@@ -39,7 +39,6 @@ def interference(
     result: TaskResult[Measured],
     log: MachineLog | None,
     *,
-    repeated: bool = False,
     last: bool = False,
     interleaved: bool = False,
 ) -> Interference:
@@ -49,8 +48,7 @@ def interference(
         case: what was measured.
         result: what its process answered.
         log: what the machine did meanwhile; ``None`` if it was not watched.
-        repeated: whether this is the second time already, because the first was disturbed.
-        last: whether there will be no second time, for another reason.
+        last: whether the case will not be measured again.
         interleaved: whether another case was measured in between: memory of the GPU and energy are of both then.
     """
     memory = result.memory
@@ -60,11 +58,11 @@ def interference(
     calls, windows = _timed(result, "latency"), _timed(result, "throughput")
     if log is None or not (calls or windows):
         return Interference(memory=memory)
-    marks = mark(calls.begins, calls.values, log, repeated=repeated, last=last) if calls else None
+    marks = mark(calls.begins, calls.values, log, last=last) if calls else None
     window_marks = None
     if windows:
         seconds = [windows.calls / rate for rate in windows.values]
-        window_marks = mark(windows.begins, seconds, log, repeated=repeated, last=last, least=LEAST_WINDOWS)
+        window_marks = mark(windows.begins, seconds, log, last=last, least=LEAST_WINDOWS)
     spans = [measured for measured in (calls, windows) if measured]
     energy = Energy(reason=NO_ENERGY) if interleaved else _energy(case, result, calls or windows, log)
     return Interference(

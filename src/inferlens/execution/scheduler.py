@@ -180,7 +180,7 @@ class Scheduler:
             monitor=lambda pid: Monitor(pid, gpu=case.device == "cuda", before=before, beside=neighbour),
             slot=slot,
         )
-        found = interference(case, outcome.result, outcome.machine, repeated=again, interleaved=bool(beside))
+        found = interference(case, outcome.result, outcome.machine, last=again, interleaved=bool(beside))
         return Attempt(planned, repeat, folder, created, outcome, found, beside)
 
     def _heard_interleaved(self, case: Case, event: Event) -> None:

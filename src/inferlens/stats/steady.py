@@ -98,13 +98,13 @@ def steady(samples: Sequence[float]) -> Steady:
     if reason:
         return Steady(0, reason)
     cut = spare + first * size if first else 0
-    if slower_from(values, cut) and not steady(values[cut:].tolist()).steady:
+    if _slower_from(values, cut) and not steady(values[cut:].tolist()).steady:
         return Steady(0, "never-steady")
     start = _without_first_calls(values, cut)
     return Steady(start, "warm-up" if start else "steady")
 
 
-def slower_from(samples: Sequence[float] | Array, place: int) -> bool:
+def _slower_from(samples: Array, place: int) -> bool:
     """Whether the samples from ``place`` on are slower than those before it, by their medians."""
     return place > 0 and float(np.median(samples[place:])) > (1 + TOLERANCE) * float(np.median(samples[:place]))
 

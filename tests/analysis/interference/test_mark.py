@@ -40,7 +40,7 @@ def test_many_disturbed_samples_ask_for_another_run_once() -> None:
     assert marks.repeat
     assert marks.discarded == ()
     assert "too many" in marks.why
-    again = mark(BEGINS, LATENCIES, log, repeated=True)
+    again = mark(BEGINS, LATENCIES, log, last=True)
     assert not again.repeat
     assert again.discarded == ()
     assert not again.clean
@@ -61,12 +61,27 @@ def test_the_power_limit_is_the_cases_own_doing() -> None:
     assert warning.message.startswith("710 of 800 samples")
 
 
-def test_a_clock_that_falls_for_good_is_seen() -> None:
-    log = gpu_log(sm_clock=during(6.0, 99.0, 1_700_000_000, 1_980_000_000))
+@pytest.mark.parametrize(
+    ("log", "kind", "words", "begin", "end"),
+    [
+        (gpu_log(sm_clock=during(6.0, 99.0, 1_700_000_000, 1_980_000_000)), "clock change", "1700 MHz", 5.9, 9.0),
+        (cpu_log(steal=during(4.0, 4.5, 0.5, 0.0)), "steal", "33%", 3.5, 4.5),
+        (cpu_log(quota_wait=lambda time: max(0.0, (time - 4) * 0.2)), "cpu quota", "quota", 4.0, 10.0),
+        (cpu_log(throttle_events=lambda time: 7 if time >= 4 else 3), "throttled", "heat", 3.5, 4.0),
+        (gpu_log(processes={"foreign": during(4.0, 99.0, 1, 0)}), "foreign process", "came", 3.5, 10.0),
+    ],
+)
+def test_what_disturbs(log: MachineLog, kind: str, words: str, begin: float, end: float) -> None:
     marks = mark(BEGINS, LATENCIES, log)
-    assert marks.repeat
-    assert marks.spans[0].begin == pytest.approx(5.9)
-    assert "1700 MHz" in marks.spans[0].why
+    assert set(marks.touched) == {kind}
+    assert words in marks.spans[0].why
+    assert (marks.spans[0].begin, marks.spans[0].end) == pytest.approx((begin, end))
+    assert marks.repeat is (kind in ("clock change", "foreign process"))
+    assert (kind == "cpu quota") is (len(marks.kept) == 800 and bool(warnings(marks)) and not marks.disturbed)
+
+
+def test_one_stolen_tick_is_nothing() -> None:
+    assert mark(BEGINS, LATENCIES, cpu_log(steal=0.02, busy=0.1)).touched == {}
 
 
 def test_a_neighbour_on_the_gpu_disturbs_when_it_works() -> None:
@@ -99,28 +114,7 @@ def test_others_disturb_when_the_case_lacks_cpus(cpus: int, busy: float, others:
         assert [(span.begin, span.end) for span in marks.spans] == [(3.5, 4.0)]
 
 
-def test_stolen_time_disturbs() -> None:
-    marks = mark(BEGINS, LATENCIES, cpu_log(steal=during(4.0, 4.5, 0.5, 0.0)))
-    assert set(marks.touched) == {"steal"}
-    assert "33%" in marks.spans[0].why
-    assert mark(BEGINS, LATENCIES, cpu_log(steal=0.02, busy=0.1)).touched == {}  # one tick
-
-
-def test_a_used_up_quota_is_told_and_not_removed() -> None:
-    marks = mark(BEGINS, LATENCIES, cpu_log(quota_wait=lambda time: max(0.0, (time - 4) * 0.2)))
-    assert set(marks.touched) == {"cpu quota"}
-    assert len(marks.kept) == 800
-    assert [warning.code for warning in warnings(marks)] == ["cpu-quota"]
-
-
-def test_a_core_that_gets_too_hot_disturbs() -> None:
-    marks = mark(BEGINS, LATENCIES, cpu_log(throttle_events=lambda time: 7 if time >= 4 else 3))
-    assert set(marks.touched) == {"throttled"}
-    assert (marks.spans[0].begin, marks.spans[0].end) == (3.5, 4.0)
-
-
 def test_what_could_not_be_looked_for_is_named() -> None:
-    assert mark(BEGINS, LATENCIES, None).unseen == {"all": "the machine was not watched"}
     assert mark(BEGINS, LATENCIES, cpu_log()).unseen == {}
     blind = MachineLog(interval=0.1, absent={"gpu": "NVML: Driver Not Loaded"})
     assert set(mark(BEGINS, LATENCIES, blind).unseen) == {

@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import msgspec
 import pytest
 
 from inferlens.analysis.interference import samples
 from inferlens.analysis.interference.samples import CaseRuns, finite, latencies, latest
 from inferlens.record.machine import Marks
 from inferlens.record.record import Environment, Gpu, Measurement, Record, machine_name
-from inferlens.stats.diagnostics import doubts
-from tests.views.samples import CPU_MACHINE, GPU_MACHINE, case, failure, in_turns, record
+from tests.views.samples import CPU_MACHINE, GPU_MACHINE, case, failure, record
 
 FLAT = tuple(10e-3 * (1 + 1e-4 * ((7 * index) % 11 - 5)) for index in range(200))
 
@@ -28,44 +26,34 @@ def with_metric(metric: Any, values: tuple[float, ...], **fields: Any) -> Record
     return record(median=None, measurements=tuple(measured), **fields)
 
 
-# One record
-
-
 def test_a_steady_series_is_kept_whole() -> None:
-    found = latencies(made())
-    assert found.samples == FLAT
-    assert (found.not_finite, found.disturbed, found.unsteady) == (0, 0, 0)
-    assert found.state.steady
+    assert latencies(made()) == samples.Series(FLAT, 0, 0, 0)
 
 
-@pytest.mark.parametrize("status", ["failed", "timed out", "out of memory", "crashed", "unsupported"])
+@pytest.mark.parametrize("status", ["failed", "unsupported"])
 def test_what_did_not_run_to_its_end_has_none(status: Any) -> None:
     broken = made(status=status)
     assert broken.samples("latency") == FLAT, "they are in the record all the same"
-    assert latencies(broken).samples == ()
-    assert finite(broken, "latency") == ()
+    assert latencies(broken).samples == finite(broken, "latency") == ()
 
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, None])
 def test_what_is_no_finite_number_is_left_out(odd: Any) -> None:
-    found = latencies(made((odd, *FLAT[:50], odd, *FLAT[50:])))
-    assert found.samples == FLAT
-    assert (found.not_finite, found.disturbed) == (2, 0)
+    assert latencies(made((odd, *FLAT[:50], odd, *FLAT[50:]))) == samples.Series(FLAT, 2, 0, 0)
     assert finite(made((odd, 1.0, odd, 2.0)), "latency") == (1.0, 2.0)
 
 
-def test_disturbed_samples_are_left_out_where_the_marks_say_so() -> None:
+@pytest.mark.parametrize(("count", "left_out"), [(202, (20, 121)), (7, ())])
+def test_disturbed_samples_are_left_out_where_marks_of_this_series_say_so(count: int, left_out: tuple) -> None:
     slow = (*FLAT[:20], 0.5, *FLAT[20:120], 0.5, *FLAT[120:])
-    touched = (20, 121)
-    found = latencies(made(slow, marks=Marks(count=len(slow), disturbed=touched, discarded=touched)))
-    assert found.samples == FLAT
-    assert found.disturbed == 2
+    found = latencies(made(slow, marks=Marks(count=count, disturbed=(20, 121), discarded=(20, 121))))
+    assert found.samples == (FLAT if left_out else slow)
+    assert found.disturbed == len(left_out)
 
 
 def test_the_warm_up_is_cut() -> None:
     series = (*(2 * value for value in FLAT[:60]), *FLAT)
     found = latencies(made(series))
-    assert found.state.reason == "warm-up"
     assert 55 <= found.unsteady <= 65
     assert found.samples == series[found.unsteady :]
 
@@ -73,80 +61,16 @@ def test_the_warm_up_is_cut() -> None:
 def test_a_series_that_is_never_steady_is_kept_whole() -> None:
     rising = tuple(value * (1 + 0.002 * index) for index, value in enumerate(FLAT))
     found = latencies(made(rising))
-    assert (found.samples, found.unsteady, found.state.steady) == (rising, 0, False)
+    assert (found.samples, found.unsteady) == (rising, 0)
 
 
-def late(slower: float, disturbed: range, begin: int = 120, marks: Marks | None = None) -> samples.Series:
-    """What counts of 200 samples, of which those from ``begin`` on are ``slower``."""
-    series = (*FLAT[:begin], *(slower * value for value in FLAT[begin:]))
-    return latencies(made(series, marks=marks or Marks(count=200, disturbed=tuple(disturbed))))
-
-
-def test_a_slower_end_that_was_disturbed_does_not_take_the_beginning_s_place() -> None:
-    found = late(1.1, range(110, 200))
-    assert 116 <= 200 - found.late <= 124
-    assert found.samples == FLAT[:110]
-    assert found.disturbed + found.late == 90
-    assert found.state.reason == "steady"
-
-
-@pytest.mark.parametrize(
-    "found",
-    [
-        late(1.1, range(0)),  # what nothing disturbed is how fast it is
-        late(1.1, range(170, 200)),  # mostly calm
-        late(0.9, range(120, 200)),  # faster: the beginning was the warm-up
-        late(1.1, range(50, 200), begin=50),  # too little before it
-        late(1.1, range(90, 200)),  # the beginning was disturbed as well
-        late(1.1, range(0), marks=Marks(count=7, disturbed=(0, 1))),  # of another series
-    ],
-)
-def test_any_other_last_level_counts(found: samples.Series) -> None:
-    assert (found.state.reason, found.late) == ("warm-up", 0)
-    assert len(found.samples) == 200 - found.unsteady < 160
-
-
-def test_a_slower_end_that_does_not_settle_does_not_take_the_beginning_s_place() -> None:
+def test_a_slower_end_that_does_not_settle_is_kept_with_its_beginning() -> None:
     wave = [1.1 + 0.01 * math.sin(index / 12) for index in range(200)]
     series = (*FLAT, *(value * by for value, by in zip(FLAT, wave, strict=True)))
     found = latencies(made(series))
-    assert (found.samples, found.state.steady, found.late) == (series, False, 0)
-    assert found.state.reason in [doubt.code for doubt in doubts(found.samples)]
+    assert (found.samples, found.unsteady) == (series, 0)
     faster = (*(2 * value for value in FLAT), *series[200:])
     assert latencies(made(faster)).unsteady == pytest.approx(200, abs=8), "that was the warm-up"
-
-
-# Two processes that took turns
-
-
-def test_what_one_was_not_steady_in_is_left_out_of_both() -> None:
-    warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
-    flat = FLAT + FLAT[:100]
-    for metric, by in (("latency", 1.0), ("GPU time", 0.5)):
-        one, other = samples.common_span(in_turns(warm_up, flat), metric)  # type: ignore[arg-type]
-        assert one == [by * value for value in warm_up[100:]]
-        assert other == [by * value for value in flat[100:]]
-        other, one = samples.common_span(in_turns(flat, warm_up), metric)  # type: ignore[arg-type]
-        assert one == [by * value for value in warm_up[100:]]
-        assert other == [by * value for value in flat[120:]], "its turn comes first"
-
-
-def test_a_disturbed_end_of_one_is_left_out_of_both() -> None:
-    slower = (*FLAT[:120], *(1.1 * value for value in FLAT[120:]))
-    pair = in_turns(slower, FLAT)
-    pair[0] = msgspec.structs.replace(pair[0], marks=Marks(count=200, disturbed=tuple(range(110, 200))))
-    one, other = samples.common_span(pair, "latency")
-    assert one == list(FLAT[:110])
-    assert other == list(FLAT[:100]), "the turn after that had not begun"
-
-
-def test_where_times_are_not_known_each_has_its_own() -> None:
-    warm_up = (*(2 * value for value in FLAT[:100]), *FLAT)
-    assert samples.common_span([made(warm_up), made(FLAT)], "latency") == [warm_up[100:], FLAT]
-    windows = [record(rate=rate) for rate in (100.0, 110.0)]
-    assert samples.common_span(windows, "throughput") == [one.samples("throughput") for one in windows]
-    broken = failure(case())
-    assert samples.common_span([broken, made()], "latency") == [(), FLAT]
 
 
 def test_windows_of_throughput_are_not_the_calls_that_the_marks_are_of() -> None:

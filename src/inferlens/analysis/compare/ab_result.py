@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-import msgspec
 from msgspec import Struct
 
 from inferlens.analysis.compare.cases import Verdict, check, metric_of
@@ -58,9 +57,9 @@ class Rule(Struct, frozen=True, kw_only=True):
         check(rule.threshold, rule.level)
         if rule.threshold >= 1:
             raise InferlensError("The threshold is out of range.", expected="such as 2%: a difference that matters")
-        if not LEAST_ROUNDS <= rule.max_rounds <= MOST_ROUNDS:
-            said = f"{LEAST_ROUNDS} to {MOST_ROUNDS}, for there is no verdict before {LEAST_ROUNDS} rounds"
-            raise InferlensError(f"{plural(rule.max_rounds, 'round')} at most is out of range.", expected=said)
+        if not LEAST_ROUNDS <= max_rounds <= MOST_ROUNDS:
+            what = f"{plural(max_rounds, 'round')} at most is out of range."
+            raise InferlensError(what, expected=f"{LEAST_ROUNDS} to {MOST_ROUNDS}")
         return rule
 
 
@@ -108,14 +107,11 @@ class ABResult(Struct, frozen=True, kw_only=True):
         """The ratio in words: ``B takes 0.523 times as long as A (0.511 to 0.534)``."""
         if self.ratio is None or self.interval is None:
             return "no ratio yet"
-        ratio, low, high = self.ratio, self.interval.low, self.interval.high
-        calls = self.rule.metric == "throughput"
-        if calls:
-            ratio, low, high = 1 / ratio, 1 / high, 1 / low
+        ratio, low, high, words = self.ratio, self.interval.low, self.interval.high, "takes {} times as long as A"
+        if self.rule.metric == "throughput":
+            ratio, low, high, words = 1 / ratio, 1 / high, 1 / low, "does {} times as many calls a second as A"
         places = next((n for n in (3, 4, 5) if f"{low:.{n}f}" != f"{high:.{n}f}"), 3)
-        times = f"{ratio:.{places}f} times as"
-        what = f"B does {times} many calls a second as A" if calls else f"B takes {times} long as A"
-        return f"{what} ({low:.{places}f} to {high:.{places}f})"
+        return f"B {words.format(f'{ratio:.{places}f}')} ({low:.{places}f} to {high:.{places}f})"
 
     @property
     def sentence(self) -> str:
@@ -123,23 +119,13 @@ class ABResult(Struct, frozen=True, kw_only=True):
         after = f"after {plural(self.rounds, 'round')} in {duration(self.seconds)}"
         if self.verdict == "DID NOT RUN":
             return f"DID NOT RUN: {self.reason} It ended {after}."
-        ends: dict[End, str] = {"rounds": ", the most that were allowed", "time": ", when the time was up"}
         sure = f", with {percent(self.rule.level)} confidence" if self.interval else ""
-        told = f"{self.verdict}: {self.standing}{sure}, {after}{ends.get(self.end, '')}."
         hint = " Try: --within with more time." if self.end == "time" else ""
-        return f"{told} {self.reason}{hint}" if self.verdict == "UNDECIDED" else told
+        why = f" {self.reason}{hint}" if self.verdict == "UNDECIDED" else ""
+        return f"{self.verdict}: {self.standing}{sure}, {after}.{why}"
 
 
 def other_work(a: Case, b: Case) -> list[str]:
     """What the reader must know if a call of A is not the same work as one of B."""
-    one, other = msgspec.structs.asdict(a), msgspec.structs.asdict(b)
-    differ = [f"{name} ({_shown(one[name])} / {_shown(other[name])})" for name in _WORK if one[name] != other[name]]
-    if not differ:
-        return []
-    return [f"A and B do not do the same work, they differ in {listing(differ)}: calls are compared as they are."]
-
-
-def _shown(value: Any) -> str:
-    if value is None or value == ():
-        return "the model's own"
-    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
+    differ = [name for name in _WORK if getattr(a, name) != getattr(b, name)]
+    return [f"A and B do not do the same work: they differ in {listing(differ)}."] if differ else []

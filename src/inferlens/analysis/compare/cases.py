@@ -1,15 +1,14 @@
 """The verdicts: which cases became faster or slower, and which stopped working.
 
-Cases match if all that was asked for is the same: model, backend, precision, batch, device, options, inputs, weights,
-seed and so on. Of each side the latest run of a case counts, and its repeats are its processes. What is wrong, or did
-not run to its end in every process, has no verdict on its speed: it is never faster. ``stats.compare`` gives the rest.
+Cases match if all that was asked for is the same. Of each side the latest run of a case counts, and its repeats are its
+processes. What is wrong, or did not run to its end in every process, has no verdict on its speed: it is never faster.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from os import PathLike, fspath
+from os import PathLike
 from pathlib import Path
 from typing import Literal
 
@@ -17,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.compare.environment_diff import Difference, differences, refusal
-from inferlens.analysis.compare.side import AUTOCORRELATED, MISSING, WRONG, Side, matches, read
+from inferlens.analysis.compare.side import AUTOCORRELATED, MISSING, WRONG, Side, matches, pair_of, read
 from inferlens.analysis.interference.samples import CaseRuns
 from inferlens.errors import InferlensError
 from inferlens.record.record import Metric, Record
@@ -144,25 +143,26 @@ def compare(
     check(threshold, level)
     (before, problems), (after, more) = _records(base), _records(candidate)
     found = matches(before, after)
-    pairs = [match.pair for match in found if match.pair]
+    pairs = [pair for match in found if (pair := pair_of(match))]
     differ = differences(pairs)
     refused = [difference for difference in differ if difference.unlike]
     if refused and not unlike:
         raise refusal(refused, len(pairs))
-    taken = [(read(match.base, shown, level), read(match.candidate, shown, level)) for match in found]
-    count = sum(mine.ok and theirs.ok for (mine, _), (theirs, _) in taken)
+    taken = [(match, read(match[0], shown, level), read(match[1], shown, level)) for match in found]
+    count = sum(mine.ok and theirs.ok for _, (mine, _), (theirs, _) in taken)
     cases = []
-    for match, ((mine, one), (theirs, other)) in zip(found, taken, strict=True):
+    for match, (mine, one), (theirs, other) in taken:
+        case = next(runs.first.case for runs in reversed(match) if runs)
         if not (mine.ok and theirs.ok):
-            cases.append(_did_not_run(match.case, mine, theirs))
+            cases.append(_did_not_run(case, mine, theirs))
             continue
         # More calls per second is less time for each, so of throughput the base's is the numerator.
         one, other = (other, one) if shown == "throughput" else (one, other)
-        unseen = statistics.unseen_on(match.case.device)
+        unseen = statistics.unseen_on(case.device)
         result = statistics.compare(one, other, threshold=threshold, level=level, comparisons=count, unseen=unseen)
-        if not result.between and (_disturbed(match.base) or _disturbed(match.candidate)):
+        if not result.between and any(map(_disturbed, match)):
             result = replace(result, verdict="UNDECIDED", reason=DISTURBED)
-        cases.append(_judged(match.case, mine, theirs, result, shown))
+        cases.append(_judged(case, mine, theirs, result, shown))
     return Compared(
         metric=shown,
         threshold=threshold,
@@ -174,9 +174,9 @@ def compare(
     )
 
 
-def _disturbed(run: CaseRuns | None) -> bool:
+def _disturbed(runs: CaseRuns | None) -> bool:
     """Whether samples that count were taken while something else disturbed the machine."""
-    return run is not None and any(record.marks is not None and not record.marks.clean for record in run.ran)
+    return runs is not None and any(record.marks is not None and not record.marks.clean for record in runs.ran)
 
 
 def _did_not_run(case: Case, base: Side, candidate: Side) -> ComparedCase:
@@ -222,11 +222,7 @@ def metric_of(word: str) -> Metric:
 
 
 def check(threshold: float, level: float) -> None:
-    """Refuses a threshold or a level that is out of range.
-
-    Raises:
-        InferlensError: if one is.
-    """
+    """Refuses a threshold or a level that is out of range, with an :class:`InferlensError`."""
     if not (threshold > 0 and math.isfinite(threshold)):
         raise InferlensError("The threshold is not above 0.", expected="such as 2%: a difference that matters")
     if not LEVELS[0] <= level <= LEVELS[1]:
@@ -235,7 +231,7 @@ def check(threshold: float, level: float) -> None:
 
 def _records(given: Given) -> tuple[Sequence[Record], list[str]]:
     """Records, and what could not be read."""
-    if isinstance(given, (str, PathLike)):
-        loaded = load_records([Path(fspath(given))])
-        return loaded.records, loaded.problems
-    return given, []
+    if not isinstance(given, (str, PathLike)):
+        return given, []
+    loaded = load_records([Path(given)])
+    return loaded.records, loaded.problems

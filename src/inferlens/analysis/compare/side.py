@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from inferlens.analysis.findings.warnings import warnings_of
-from inferlens.analysis.interference.samples import CaseRuns, Series, latest, steady_samples
+from inferlens.analysis.interference.samples import CaseRuns, device_name, latest, steady_samples
 from inferlens.errors import InferlensError, one_line
 from inferlens.record.record import Metric, Record, machine_name
-from inferlens.spec.case import Case
 from inferlens.stats.between_process import estimate
 from inferlens.stats.intervals import Interval
-from inferlens.units import listing, plural
+from inferlens.units import listing
 
 OK = "ok"
 MISSING = "missing"
@@ -28,8 +27,10 @@ _LEAST, _MOST = 1e-100, 1e100
 # Warnings that say nothing against the number, or what the interval or the state says already.
 _QUIET = (
     "host-bound", "copy-bound", "gpu-floor", "in-turns", "not-narrow-enough", "samples-left-out", "repeat-failed",
-    "not-finite",
 )  # fmt: skip
+
+# One case: what base and candidate have of it, or ``None``.
+Match = tuple[CaseRuns | None, CaseRuns | None]
 
 
 class Side(Struct, frozen=True, kw_only=True):
@@ -65,44 +66,33 @@ class Side(Struct, frozen=True, kw_only=True):
         return self.state == OK
 
 
-def read(
-    runs: CaseRuns | None, metric: Metric, level: float, taken: Sequence[Sequence[float]] = ()
-) -> tuple[Side, list[Sequence[float]]]:
+def read(runs: CaseRuns | None, metric: Metric, level: float) -> tuple[Side, list[Sequence[float]]]:
     """A side, and the samples of each of its processes; none of them if there is nothing to compare.
 
     One process of several that failed is enough for that: those that are left are not like it, and mostly faster.
-    ``taken`` are the samples to go by, where they are not all that
-    :func:`inferlens.analysis.interference.samples.steady_samples` tells.
     """
     if runs is None:
         return Side(state=MISSING, reason="There is no record of it."), []
-    series = [steady_samples(record, metric) for record in runs.ran]
-    state, reason = _state(runs, series, metric)
-    processes = list(taken or [each.samples for each in series]) if state == OK else []
-    found = estimate(processes, level)
-    if state == OK and not (found and _LEAST < found.median < _MOST):
-        state, reason, processes, found = NOT_MEASURED, f"The median of {metric} is no number to compare.", [], None
+    processes: list[Sequence[float]] = [steady_samples(record, metric).samples for record in runs.ran]
+    found = estimate(processes, level) if all(processes) else None
+    state, reason = _unable(runs)
+    if not state and not (found and _LEAST < found.median < _MOST):
+        state, reason = NOT_MEASURED, f"There are no samples of {metric}, or none that are times."
     side = Side(
-        state=state,
+        state=state or OK,
         reason=reason,
-        device=_device(runs.first),
+        device=device_name(runs.first),
         records=tuple(record.id for record in runs.records),
         created=max(record.created for record in runs.records),
-        processes=len(processes),
-        samples=sum(map(len, processes)),
-        median=found.median if found else None,
-        interval=found.interval if found else None,
-        notes=tuple(dict.fromkeys(_notes(runs, series))) if state == OK else (),
     )
-    return side, processes
+    if state or found is None:
+        return side, []
+    measured = {"median": found.median, "interval": found.interval, "notes": tuple(dict.fromkeys(_notes(runs)))}
+    return replace(side, processes=len(processes), samples=sum(map(len, processes)), **measured), processes
 
 
-def _device(record: Record) -> str:
-    gpus = record.environment.gpus
-    return (record.environment.cpu or "CPU") if record.case.device == "cpu" else gpus[0].name if gpus else "GPU"
-
-
-def _state(runs: CaseRuns, series: Sequence[Series], metric: Metric) -> tuple[str, str]:
+def _unable(runs: CaseRuns) -> tuple[str, str]:
+    """The state of a side of which a process failed or was wrong, and why; empty for others."""
     failed = [record for record in runs.records if record.status != OK]
     if failed:
         share = f" ({len(failed)} of {len(runs.records)} processes)" if runs.ran else ""
@@ -112,13 +102,10 @@ def _state(runs: CaseRuns, series: Sequence[Series], metric: Metric) -> tuple[st
     if wrong:
         why = wrong[0].reason or "they differ from the reference"
         return WRONG, f"{why[:1].upper()}{why[1:].rstrip('.')}."
-    if not all(each.samples for each in series):
-        left_out = any(each.not_finite for each in series)
-        return NOT_MEASURED, f"The samples of {metric} are {'negative or not finite' if left_out else 'not there'}."
-    return OK, ""
+    return "", ""
 
 
-def _notes(runs: CaseRuns, series: Sequence[Series]) -> Iterator[str]:
+def _notes(runs: CaseRuns) -> Iterator[str]:
     for record in runs.ran:
         if record.agreement is None or record.agreement.agrees is None:
             why = record.agreement.reason if record.agreement else ""
@@ -126,9 +113,6 @@ def _notes(runs: CaseRuns, series: Sequence[Series]) -> Iterator[str]:
     # Their codes alone: figures differ from case to case, and with them there would be a note for each.
     if codes := [warning.code for warning in warnings_of(runs) if warning.code not in _QUIET]:
         yield f"warned of {listing(list(dict.fromkeys(codes)))}; inferlens show says more."
-    left_out = sum(each.not_finite for each in series)
-    if left_out:
-        yield f"{plural(left_out, 'sample')} left out: negative or not finite."
 
 
 def notes_of(**sides: Side) -> list[str]:
@@ -139,23 +123,9 @@ def notes_of(**sides: Side) -> list[str]:
     return found + [f"{name}: {note}" for name, side in sides.items() for note in side.notes if note not in both]
 
 
-@dataclass(frozen=True)
-class Match:
-    """One case, and what each side has of it: ``None`` for nothing."""
-
-    base: CaseRuns | None
-    candidate: CaseRuns | None
-
-    @property
-    def case(self) -> Case:
-        """What was run."""
-        (case, *_) = {side.first.case.digest: side.first.case for side in (self.base, self.candidate) if side}.values()
-        return case
-
-    @property
-    def pair(self) -> tuple[Record, Record] | None:
-        """The record of each side that speaks for it; ``None`` where one has nothing."""
-        return (self.base.first, self.candidate.first) if self.base and self.candidate else None
+def pair_of(match: Match) -> tuple[Record, Record] | None:
+    """The record of each side that speaks for it; ``None`` where one has nothing."""
+    return (match[0].first, match[1].first) if match[0] and match[1] else None
 
 
 def matches(base: Sequence[Record], candidate: Sequence[Record]) -> list[Match]:
@@ -173,7 +143,7 @@ def matches(base: Sequence[Record], candidate: Sequence[Record]) -> list[Match]:
         for digest in dict.fromkeys([*mine, *theirs])
         for match in _of_case(mine.get(digest, {}), theirs.get(digest, {}))
     ]
-    pairs = [match.pair for match in found if match.pair]
+    pairs = [pair for match in found if (pair := pair_of(match))]
     if any(one.id == other.id for one, other in pairs):
         raise InferlensError(
             "Base and candidate have records in common.", expected="two folders, neither of them inside the other"
@@ -191,18 +161,17 @@ def _by_case(records: Sequence[Record]) -> dict[str, dict[str, CaseRuns]]:
     """Digest of the case, then machine, then its latest run there."""
     found: dict[str, dict[str, CaseRuns]] = {}
     for runs in latest(records):
-        first = runs.first
-        found.setdefault(first.case.digest, {})[machine_name(first.environment)] = runs
+        found.setdefault(runs.first.case.digest, {})[machine_name(runs.first.environment)] = runs
     return found
 
 
 def _of_case(base: dict[str, CaseRuns], candidate: dict[str, CaseRuns]) -> list[Match]:
-    same = [Match(base[where], candidate[where]) for where in base if where in candidate]
+    same: list[Match] = [(base[where], candidate[where]) for where in base if where in candidate]
     mine = [runs for where, runs in base.items() if where not in candidate]
     theirs = [runs for where, runs in candidate.items() if where not in base]
     if len(mine) == len(theirs) == 1:
-        return [*same, Match(mine[0], theirs[0])]
-    return [*same, *(Match(runs, None) for runs in mine), *(Match(None, runs) for runs in theirs)]
+        return [*same, (mine[0], theirs[0])]
+    return [*same, *((runs, None) for runs in mine), *((None, runs) for runs in theirs)]
 
 
 def _labels(records: Sequence[Record]) -> str:

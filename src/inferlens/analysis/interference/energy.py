@@ -1,14 +1,13 @@
 """Energy of one item, from a machine log: a value with its bounds, or the reason why there is none. Never a guess.
 
 What is measured is the whole board or package, whoever used it, idle power included: by a GPU's counter of energy
-(Volta and later have one), and by the RAPL counters of CPUs.
+(Volta and later have one), and by the RAPL counters of CPUs. The value is the mean power inside the span times the
+seconds for one item, so the items must be spread evenly over it. The bounds are no confidence interval: they hold the
+value if the sensors are right within :data:`SENSOR` and readings are no older than one update.
 
-The value is the mean power inside the span times the seconds for one item, so the items must be spread evenly over it.
-The bounds are no confidence interval: they hold the value if the sensors are right within :data:`SENSOR` and readings
-are no older than one update. NVML's counter is updated about every 100 ms (ml.energy, "Thermally Stable Profiling for
-Accurate GPU Energy Measurement"). Yang, Adamek and Armour, "Part-time Power Measurements: nvidia-smi's Lack of
-Attention" (arXiv 2312.02741), found besides that A100 and H100 sample their power during only 25 % of the time, which
-is right for loads that repeat faster than that and may be wrong for others, by how much no reading tells.
+NVML's counter is updated about every 100 ms (ml.energy, "Thermally Stable Profiling for Accurate GPU Energy
+Measurement"). A100 and H100 sample their power during only 25 % of the time (Yang, Adamek and Armour, "Part-time Power
+Measurements: nvidia-smi's Lack of Attention", arXiv 2312.02741): right for loads that repeat faster than that.
 """
 
 from __future__ import annotations
@@ -48,8 +47,7 @@ def energy_per_item(log: MachineLog, begin: float, end: float, items: int) -> En
     if not gpu.energy:
         why = log.absent.get("energy", "NVML has no counter of this GPU's energy")
         return Energy(reason=why, seconds=end - begin, items=items)
-    basis = "NVML: counter of the board's energy"
-    return _counted(gpu.times, gpu.energy, begin, end, items, UPDATE, basis)
+    return _counted(gpu.times, gpu.energy, begin, end, items, UPDATE, "NVML: counter of the board's energy")
 
 
 def cpu_energy_per_item(log: MachineLog, begin: float, end: float, items: int) -> Energy:
@@ -59,8 +57,7 @@ def cpu_energy_per_item(log: MachineLog, begin: float, end: float, items: int) -
         return Energy(reason=log.absent.get("cpu_energy", "the CPUs were not watched"))
     if _touches(cpu_busy(log), begin, end):
         return Energy(reason="other processes kept the CPUs busy, whose energy cannot be told apart")
-    basis = "RAPL: all CPU packages, whoever used them"
-    return _counted(cpu.times, cpu.energy, begin, end, items, RAPL_UPDATE, basis)
+    return _counted(cpu.times, cpu.energy, begin, end, items, RAPL_UPDATE, "RAPL: all CPU packages, whoever used them")
 
 
 def _touches(spans: Sequence[Span], begin: float, end: float) -> bool:
@@ -81,29 +78,26 @@ def _counted(
     Either value may be as old as one update, so that up to one update's energy is missing, or too much.
     """
     span = end - begin
-    known = [pair for pair in zip(times, counter, strict=True) if pair[1] is not None and begin <= pair[0] <= end]
-    if reason := _useless(known, begin, end, items):
+    known = [
+        (time, joules)
+        for time, joules in zip(times, counter, strict=True)
+        if joules is not None and begin <= time <= end
+    ]
+    gaps = [later[0] - earlier[0] for earlier, later in itertools.pairwise(known)]
+    grown = [later[1] - earlier[1] for earlier, later in itertools.pairwise(known)]
+    reason = ""
+    if items <= 0 or span < LEAST_SPAN or len(known) < LEAST_READINGS:
+        reason = f"{max(0, items)} items and {len(known)} readings in {span:.2g} s are too few"
+    elif max(known[0][0] - begin, end - known[-1][0]) > 2 * max(gaps):
+        reason = "the watch did not cover the whole span"
+    elif min(grown) < 0:
+        reason = "the counter of energy went back, as when the driver is loaded anew"
+    if reason:
         return Energy(reason=reason, seconds=span, items=items)
-    (first, low), (last, high) = known[0], known[-1]
-    watts = ((high or 0.0) - (low or 0.0)) / (last - first)
-    off = watts * (update / (last - first) + SENSOR)
+    watts = (known[-1][1] - known[0][1]) / (known[-1][0] - known[0][0])
+    off = watts * (update / (known[-1][0] - known[0][0]) + SENSOR)
     if watts <= 0 or off > MOST_RELATIVE * watts:
         reason = f"{watts:.3g} W over {span:.2g} s, uncertain by {off:.2g} W: too coarse to be of use"
         return Energy(reason=reason, basis=basis, seconds=span, items=items)
     joules, error = watts * span / items, off * span / items
     return Energy(joules=joules, low=joules - error, high=joules + error, basis=basis, seconds=span, items=items)
-
-
-def _useless(known: Sequence[tuple[float, float | None]], begin: float, end: float, items: int) -> str:
-    """Why no energy can be told from readings; empty if it can."""
-    if items <= 0 or end - begin < LEAST_SPAN:
-        return f"{max(0, items)} items in {end - begin:.2g} s are too few: {LEAST_SPAN:g} s are needed"
-    if len(known) < LEAST_READINGS:
-        return f"{len(known)} readings in the span are too few: {LEAST_READINGS} are needed"
-    pairs = list(itertools.pairwise(known))
-    gap = 2 * max(later[0] - earlier[0] for earlier, later in pairs)
-    if known[0][0] - begin > gap or end - known[-1][0] > gap:
-        return "the watch did not cover the whole span"
-    if any((later[1] or 0.0) < (earlier[1] or 0.0) for earlier, later in pairs):
-        return "the counter of energy went back, as when the driver is loaded anew"
-    return ""

@@ -1,13 +1,9 @@
 """Which samples of a case were disturbed, what is to be done about it, and the warnings that say so.
 
-The rule. Samples are judged by when they were taken, never by their own value, so nothing is left out for being slow.
-
-* Samples that a disturbance touched are left out, if they are at most :data:`DISCARD_AT_MOST` of all and at least
-  :data:`LEAST_KEPT` remain.
-* Otherwise the whole case is to be measured again, once; and if that is disturbed as much, all samples are kept, with a
-  warning: numbers of a disturbed machine are marked, not polished.
-* What the case does to itself is told and not removed: at its power limit, or with its CPU quota used up, the model is
-  as slow as it will be on this machine, and measuring again would not help.
+Samples are judged by when they were taken, never by their own value, so nothing is left out for being slow. Those that
+were disturbed are left out, if they are at most :data:`DISCARD_AT_MOST` of all and enough remain. Otherwise the case is
+to be measured again, once; if that is disturbed as much, all are kept, with a warning. What the case does to itself, at
+its power limit or with its CPU quota used up, is told and not removed: that is its speed on this machine.
 """
 
 from __future__ import annotations
@@ -50,27 +46,21 @@ SLACK = 1.0  # seconds that a log may miss of a series' begin and end, and be he
 def mark(
     begins: Sequence[float],
     latencies: Sequence[float],
-    log: MachineLog | None,
+    log: MachineLog,
     *,
-    repeated: bool = False,
     last: bool = False,
     least: int = LEAST_KEPT,
 ) -> Marks:
-    """Marks the samples that a disturbance touched.
+    """Marks the samples that a disturbance touched; there is one at least.
 
     Args:
         begins: when each sample began, in order, in seconds of the log's clock.
         latencies: how long each took, in seconds.
-        log: what the machine did; ``None`` where it was not watched.
-        repeated: whether the case was measured again already.
-        last: whether it will not be, for another reason.
+        log: what the machine did.
+        last: whether the case will not be measured again.
         least: how many samples have to remain; fewer than by default where a sample is itself a window of many calls.
     """
     count = len(begins)
-    if log is None:
-        return Marks(count=count, unseen={"all": "the machine was not watched"})
-    if not count:
-        return Marks(count=0)
     ends = [begin + latency for begin, latency in zip(begins, latencies, strict=True)]
     spans = all_spans(log, begins[0], ends[-1])
     touched: dict[str, set[int]] = {}
@@ -78,52 +68,43 @@ def mark(
         places = range(bisect_left(ends, span.begin), bisect_left(begins, span.end))
         touched.setdefault(span.kind, set()).update(places)
     disturbed = sorted(set().union(*(places for kind, places in touched.items() if kind not in OWN_DOING)))
-    discards, why = _decide(count, len(disturbed), repeated, last, least)
+    few = len(disturbed) <= DISCARD_AT_MOST * count and count - len(disturbed) >= least
+    again = bool(disturbed) and not (few or last)
+    decision = "they are left out" if few else "too many to leave out" if again else "all are kept"
+    share = f"{len(disturbed)} of {count} samples were taken while something else disturbed the machine"
     return Marks(
         count=count,
         disturbed=tuple(disturbed),
-        discarded=tuple(disturbed) if discards else (),
+        discarded=tuple(disturbed) if few else (),
         touched={kind: len(places) for kind, places in touched.items() if places},
         spans=tuple(spans),
-        unseen=unseen(log, begins[0], ends[-1]),
-        repeat=bool(disturbed) and not discards and not repeated and not last,
-        why=why,
+        unseen=_unseen(log, begins[0], ends[-1]),
+        repeat=again,
+        why=f"{share}; {decision}" if disturbed else "",
     )
 
 
-def _decide(count: int, disturbed: int, repeated: bool, last: bool, least: int) -> tuple[bool, str]:
-    """Whether to leave the disturbed samples out, and the decision in words."""
-    if not disturbed:
-        return False, ""
-    share = f"{disturbed} of {count} samples were taken while something else disturbed the machine"
-    if disturbed <= DISCARD_AT_MOST * count and count - disturbed >= least:
-        return True, f"{share}; they are left out"
-    if repeated:
-        return False, f"{share}, also when the case was measured again; all are kept"
-    return False, f"{share}, which is too many to leave out{'; all are kept' if last else ''}"
-
-
-def unseen(log: MachineLog, begin: float, end: float) -> dict[str, str]:
+def _unseen(log: MachineLog, begin: float, end: float) -> dict[str, str]:
     """Kinds of disturbance that could not be looked for from ``begin`` to ``end``, and why."""
     gpu, processes, cpu = log.gpu or GpuSamples(), log.processes or GpuProcesses(), log.cpu or CpuSamples()
     wanted: list[tuple[Kind, Sequence[float], Sequence[object], tuple[str, ...]]] = [
-        ("cpu busy", cpu.times, cpu.others, ("cpu_load",)),
-        ("steal", cpu.times, cpu.steal, ("cpu_load",)),
+        ("cpu busy", cpu.times, cpu.others, ("cpu_load", "watch")),
+        ("steal", cpu.times, cpu.steal, ("cpu_load", "watch")),
     ]
     if log.absent.get("gpu") != NOT_USED:  # a case without a GPU has nothing to be seen on one
         wanted += [
-            ("throttled", gpu.times, gpu.reasons, ("reasons", "gpu")),
-            ("clock change", gpu.times, gpu.sm_clock, ("clocks", "gpu")),
-            ("foreign process", processes.times, processes.foreign, ("processes", "foreign", "gpu")),
+            ("throttled", gpu.times, gpu.reasons, ("reasons", "gpu", "watch")),
+            ("clock change", gpu.times, gpu.sm_clock, ("clocks", "gpu", "watch")),
+            ("foreign process", processes.times, processes.foreign, ("processes", "foreign", "gpu", "watch")),
         ]
     return {
-        kind: next((log.absent[name] for name in (*names, "watch") if name in log.absent), UNCOVERED)
+        kind: next((log.absent[name] for name in names if name in log.absent), UNCOVERED)
         for kind, times, column, names in wanted
-        if not _told(times, column, begin, end)
+        if not _known(times, column, begin, end)
     }
 
 
-def _told(times: Sequence[float], column: Sequence[object], begin: float, end: float) -> bool:
+def _known(times: Sequence[float], column: Sequence[object], begin: float, end: float) -> bool:
     """Whether a column has values from ``begin`` to ``end``: of at least half of its samples there."""
     if not column or times[0] > begin + SLACK or times[-1] < end - SLACK:
         return False
@@ -131,26 +112,20 @@ def _told(times: Sequence[float], column: Sequence[object], begin: float, end: f
     return 2 * sum(value is not None for value in inside) >= len(inside)
 
 
-def warnings(marks: Marks, late: int = 0) -> tuple[Warning, ...]:
+def warnings(marks: Marks) -> tuple[Warning, ...]:
     """Warnings of what disturbed a series of samples, the worst first.
-
-    ``late`` samples at the end, a slower level with most of the disturbed ones in it, are left out as a whole.
 
     Codes: ``disturbed`` where disturbed samples are kept, ``samples-left-out`` where they are not, ``power-cap`` and
     ``cpu-quota`` for what the case does to itself.
     """
     found = []
+    kinds = [kind for kind in ADVICE if kind in marks.touched and kind not in OWN_DOING]
     if marks.disturbed:
-        kinds = [kind for kind in ADVICE if kind in marks.touched and kind not in OWN_DOING]
         reasons = ", ".join(f"{kind}{_more(marks, kind)}" for kind in kinds)
+        decision = "they are left out" if marks.clean else "all are kept"
+        message = f"{len(marks.disturbed):,} of {marks.count:,} samples were disturbed, by {reasons}; {decision}."
         worst = max(kinds, key=lambda kind: marks.touched[kind])
-        code = "samples-left-out" if marks.clean or late else "disturbed"
-        share = f"{len(marks.disturbed):,} of {marks.count:,} samples were disturbed, by {reasons}"
-        again = ", measuring again was no better" if "measured again" in marks.why else ""
-        decision = "they are left out" if marks.clean else f"all are kept{again}"
-        if late:
-            decision = f"they are left out, with all of the slower level that the last {late:,} samples are"
-        found.append(Warning(code, f"{share}; {decision}.", ADVICE[worst]))
+        found.append(Warning("samples-left-out" if marks.clean else "disturbed", message, ADVICE[worst]))
     for kind, (code, when) in OWN_DOING.items():
         if kind in marks.touched:
             message = f"{marks.touched[kind]:,} of {marks.count:,} samples were taken {when}."

@@ -1,18 +1,8 @@
-"""Which samples statistics are of: those of the steady state that nothing disturbed.
+"""Which samples statistics are of: those of the steady state that nothing disturbed; and which records are one case's.
 
-Records keep every sample. What is left out, and why, is decided here and nowhere else, each time anew, so that old
-records profit from better statistics:
-
-* samples that are no finite numbers, or negative;
-* samples that something on the machine disturbed, if the record's marks say to leave them out (``mark``);
-* the beginning of a series that was not steady yet (``stats.steady``);
-* of two cases that took turns, what was taken before the other one was steady, too (:func:`common_span`);
-* the end of a series that is slower than what was before while something disturbed the machine. The steady-state rule
-  alone would believe the last level, whatever made it, and leave out the calm beginning. The beginning counts if it is
-  a third of the series at least, steady by itself, and a series that the rule of ``mark`` would keep; what
-  was disturbed in it is left out as well. Both parts are told apart by when their samples were taken.
-
-A case that was measured in several processes has several records, its :class:`CaseRuns`.
+Records keep every sample. What is left out is decided here and nowhere else, each time anew, so that old records profit
+from better statistics: samples that are negative or no finite numbers, those that the record's marks say to leave out
+(``mark``), and the beginning of a series that was not steady yet (``stats.steady``).
 """
 
 from __future__ import annotations
@@ -22,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from inferlens.record.machine import DISCARD_AT_MOST, LEAST_KEPT, Marks
 from inferlens.record.record import Metric, Record, machine_name
-from inferlens.stats.steady import LEAST_SHARE, Steady, slower_from, steady
+from inferlens.stats.steady import steady
 
 
 @dataclass(frozen=True)
@@ -33,19 +22,13 @@ class Series:
 
     Attributes:
         samples: the samples.
-        not_finite, disturbed, unsteady, late: how many were left out, for which reason; ``not_finite`` were negative or
-            not finite, ``late`` were a slower level at the end, while something disturbed the machine.
-        state: where the steady state begins, among the samples that are finite and undisturbed, and not ``late``.
-        places: which of the record's samples they are.
+        not_finite, disturbed, unsteady: how many were left out, for which reason.
     """
 
     samples: tuple[float, ...]
     not_finite: int
     disturbed: int
     unsteady: int
-    state: Steady
-    late: int = 0
-    places: tuple[int, ...] = ()
 
 
 def steady_samples(record: Record, metric: Metric) -> Series:
@@ -56,62 +39,11 @@ def steady_samples(record: Record, metric: Metric) -> Series:
     """
     taken = record.samples(metric) if record.status == "ok" else ()
     marks = record.window_marks if metric == "throughput" else record.marks
-    known = marks if marks and marks.count == len(taken) else Marks(count=0)
-    out = frozenset(known.discarded)
-    kept = [place for place in range(len(taken)) if place not in out]
-    places = [place for place in kept if _countable(taken[place])]
-    state = steady([taken[place] for place in places])
-    not_finite, disturbed, late = len(kept) - len(places), len(taken) - len(kept), 0
-    if calm := _before_a_disturbed_end(taken, places, state.start, frozenset(known.disturbed)):
-        disturbed, late = disturbed + state.start - len(calm), len(places) - state.start
-        places, state = calm, steady([taken[place] for place in calm])
-    used = tuple(places[state.start :])
-    return Series(tuple(taken[place] for place in used), not_finite, disturbed, state.start, state, late, used)
-
-
-def _before_a_disturbed_end(
-    taken: Sequence[float], places: Sequence[int], start: int, disturbed: frozenset[int]
-) -> list[int]:
-    """The calm places before ``places[start:]``, if that is a slower and disturbed level; see the top of the module.
-
-    None at all where the end is not such a level, or where there is too little before it to go by.
-    """
-    begin, end = places[:start], places[start:]
-    values = [taken[place] for place in places]
-    if 2 * len(disturbed.intersection(end)) <= len(end) or not slower_from(values, start):
-        return []
-    calm = [place for place in begin if place not in disturbed]
-    if len(begin) < LEAST_SHARE * len(places) or len(begin) - len(calm) > DISCARD_AT_MOST * len(begin):
-        return []
-    return calm if len(calm) >= LEAST_KEPT and steady([taken[place] for place in calm]).steady else []
-
-
-def common_span(pair: Sequence[Record], metric: Metric) -> list[Sequence[float]]:
-    """The samples of two processes that took turns, both from the same time on, and to the same time.
-
-    What one was not steady in, for the machine changed or for itself, is left out of both: else one would be told of
-    the machine as it was later, the other of all of it. Where too little would be left, or where it is not known when
-    the samples were taken, each has its own.
-    """
-    series = [steady_samples(record, metric) for record in pair]
-    begins = [_begins(record, metric) for record in pair]
-    known = [(one, times) for one, times in zip(series, begins, strict=True) if one.places and times]
-    low = max((times[one.places[0]] for one, times in known if one.unsteady), default=-math.inf)
-    high = min((times[one.places[-1]] for one, times in known if one.late), default=math.inf)
-    inside: list[Sequence[float]] = [
-        [value for value, place in zip(one.samples, one.places, strict=True) if low <= times[place] <= high]
-        for one, times in known
-    ]
-    if len(known) < len(pair) or min(map(len, inside)) < LEAST_KEPT:
-        return [one.samples for one in series]
-    return inside
-
-
-def _begins(record: Record, metric: Metric) -> Sequence[float]:
-    """When each sample of a metric was taken; nothing, where that is not known."""
-    latency = record.measurement("latency")
-    begins = latency.begins if latency and metric != "throughput" else ()
-    return begins if len(begins) == len(record.samples(metric)) else ()
+    out = frozenset(marks.discarded if marks and marks.count == len(taken) else ())
+    kept = [value for place, value in enumerate(taken) if place not in out]
+    values = tuple(value for value in kept if 0 <= value < math.inf)
+    start = steady(values).start
+    return Series(values[start:], len(kept) - len(values), len(taken) - len(kept), start)
 
 
 def latencies(record: Record) -> Series:
@@ -121,13 +53,8 @@ def latencies(record: Record) -> Series:
 
 def finite(record: Record, metric: Metric) -> tuple[float, ...]:
     """Samples of a metric that are finite and not negative; none if the case did not run to its end."""
-    if record.status != "ok":
-        return ()
-    return tuple(value for value in record.samples(metric) if _countable(value))
-
-
-def _countable(value: float) -> bool:
-    return 0 <= value < math.inf
+    taken = record.samples(metric) if record.status == "ok" else ()
+    return tuple(value for value in taken if 0 <= value < math.inf)
 
 
 @dataclass(frozen=True)
@@ -179,19 +106,23 @@ def in_rounds(one: CaseRuns, other: CaseRuns) -> bool:
 
 def card(record: Record) -> str:
     """The UUID of the GPU that was watched, or of the first; empty where there is none."""
-    watched = record.machine.gpu_uuid if record.machine else ""
     gpus = record.environment.gpus
-    return watched or (gpus[0].uuid if gpus else "")
+    return (record.machine.gpu_uuid if record.machine else "") or (gpus[0].uuid if gpus else "")
+
+
+def device_name(record: Record) -> str:
+    """Name of the GPU, or of the CPU for cases on the CPU."""
+    environment = record.environment
+    if record.case.device == "cpu":
+        return environment.cpu or "CPU"
+    return environment.gpus[0].name if environment.gpus else "GPU"
 
 
 def latest(records: Sequence[Record]) -> list[CaseRuns]:
     """The last run of each case on each machine, at the place of the case's first record.
 
-    One that was cut short does not hide an earlier one that was not, if fewer of its processes ran.
-
-    Args:
-        records: in any order. Those of one run that share a case are its repeats; records without a run, which are of
-            an early version, are runs of their own.
+    One that was cut short does not hide an earlier one that was not, if fewer of its processes ran. Of the records, in
+    any order, those of one run that share a case are its repeats.
     """
     runs: dict[tuple[str, str], dict[str, list[Record]]] = {}
     for record in records:
@@ -200,11 +131,8 @@ def latest(records: Sequence[Record]) -> list[CaseRuns]:
     found = []
     for mine in runs.values():
         inside = [CaseRuns(tuple(sorted(each, key=lambda record: record.created))) for each in mine.values()]
-        last = max(inside, key=_ended)
+        inside.sort(key=lambda each: each.records[-1].created, reverse=True)  # the first of those that end together
+        last = inside[0]
         whole = [each for each in inside if last.cut_short and not each.cut_short and len(each.ran) > len(last.ran)]
-        found.append(replace(max(whole, key=_ended), later=last.records) if whole else last)
+        found.append(replace(whole[0], later=last.records) if whole else last)
     return found
-
-
-def _ended(runs: CaseRuns) -> str:
-    return runs.records[-1].created

@@ -58,8 +58,8 @@ class RecordEvidence:
 @rule("", of="record")
 def machine(seen: RecordEvidence) -> Iterator[Finding]:
     """What disturbed the samples, in the words of :mod:`inferlens.analysis.interference`."""
-    for marks, late in ((seen.record.marks, seen.series.late), (seen.record.window_marks, 0)):
-        for each in mark.warnings(marks, late) if marks else ():
+    for marks in (seen.record.marks, seen.record.window_marks):
+        for each in mark.warnings(marks) if marks else ():
             yield found("{message}", message=each.message, hint=each.advice, code=each.code)
 
 
