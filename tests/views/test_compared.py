@@ -12,9 +12,7 @@ from markdown_it import MarkdownIt
 
 from inferlens.analysis.compare.cases import Compared, compare
 from inferlens.record.record import Agreement, Environment, Warning
-from inferlens.views.compared import FORMATS, render
-from inferlens.views.compared.lines import groups, sentences
-from inferlens.views.compared.reports import command
+from inferlens.views.compared import FORMATS, command, groups, render, sentences
 from tests.analysis.compare.sides import broken, ran
 from tests.views.samples import CPU_MACHINE, case
 
@@ -57,29 +55,21 @@ MADE = {"everything": everything(), "hostile": hostile(), "empty": empty()}
 
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("compared", MADE.values(), ids=MADE)
-def test_every_format_draws_and_draws_the_same_again(format, compared):
+def test_every_format_draws_the_same_again_and_steers_no_terminal(format, compared):
     drawn = render(compared, format)
     assert drawn.endswith("\n")
     assert drawn == render(compared, format)
-
-
-@pytest.mark.parametrize("format", ["table", "markdown", "github", "junit"])
-@pytest.mark.parametrize("compared", MADE.values(), ids=MADE)
-def test_nothing_steers_a_terminal_or_ends_a_line(format, compared):
-    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ufffe]", render(compared, format))
-
-
-# Words
+    assert format == "json" or not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\ufffe]", drawn)
 
 
 def test_what_is_said():
     assert sentences(MADE["everything"]) == [
-        "1 of 4 compared cases is slower: torchvision:resnet18 pytorch fp32, +10.0 % (+9.6 to +10.4 %).",
-        "1 is faster: torchvision:resnet18 openvino fp32, -50.0 % (-50.2 to -49.8 %).",
-        "1 is the same within 2 %, 1 is undecided and 1 ran on neither side.",
+        "1 slower: torchvision:resnet18 pytorch fp32, +10.0 % (+9.6 to +10.4 %).",
+        "1 faster: torchvision:resnet18 openvino fp32, -50.0 % (-50.2 to -49.8 %).",
+        "1 the same within 2 %, 1 undecided and 1 on neither side.",
         "1 cannot be compared: torchvision:resnet18 onnxruntime:cpu fp32 (candidate: crashed).",
-        "Changes are of the median latency; above 0 is slower. 5 processes on each side. All intervals together hold "
-        "with 95 % confidence.",
+        "Changes are of the median latency; above 0 is slower. 5 processes on each side; all intervals hold with 95 % "
+        "confidence.",
     ]
 
 
@@ -90,7 +80,7 @@ def test_the_worst_are_named_first_and_no_more_than_three():
         base += ran(of)
         new += ran(of, 0.011 + 0.001 * n, run="new")
     said = sentences(compare(base, new))[0]
-    assert said.startswith("5 of 5 compared cases are slower: pytorch fp32 n=4, +50.0 %")
+    assert said.startswith("5 slower: pytorch fp32 n=4, +50.0 %")
     assert re.findall(r"n=(\d)", said) == ["4", "3", "2"]
     assert said.endswith("; and 2 more.")
 
@@ -109,18 +99,12 @@ def test_names_tell_cases_apart():
     assert groups(compare(ran(), ran(run="new")))[0].headline == f"torchvision:resnet18 · {CPU_MACHINE.cpu} · batch 1"
 
 
-# The table
-
-
-@pytest.mark.parametrize("width", [60, 80, 84, 85, 100, 160])
+@pytest.mark.parametrize("width", [60, 85, 160])
 @pytest.mark.parametrize("compared", MADE.values(), ids=MADE)
 def test_the_table_keeps_to_its_width(width, compared):
     drawn = render(compared, "table", width=width)
     assert max(map(len, drawn.splitlines())) <= width
     assert "…" not in drawn
-
-
-# Markdown
 
 
 @pytest.mark.parametrize("compared", MADE.values(), ids=MADE)
@@ -134,9 +118,6 @@ def test_markdown_tables_stay_tables(compared):
     for block in drawn.split("\n\n"):
         widths = {len(re.findall(r"(?<!\\)\|", line)) for line in block.splitlines() if line.startswith("|")}
         assert len(widths) <= 1
-
-
-# GitHub
 
 
 def unescaped(text: str) -> str:
@@ -222,9 +203,6 @@ def test_junit_outcomes():
     failure = root.find(".//failure")
     assert failure is not None
     assert failure.attrib["message"] == "SLOWER: 10.00 to 11.00 ms, +10.0 % (+9.6 to +10.4 %)"
-
-
-# JSON
 
 
 def test_json_has_all_of_it():

@@ -117,12 +117,17 @@ def test_failures_are_rows_with_their_reason(name):
         assert words in text
 
 
-@pytest.mark.parametrize("name", ["table", "table, narrow", "markdown", "html"])
-def test_texts_for_people_have_no_control_characters(name):
-    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", drawn(name, SETS["hostile"]))
+def test_texts_for_people_have_no_control_characters_and_run_nothing():
+    for name in ("table", "table, narrow", "markdown", "html"):
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", drawn(name, SETS["hostile"])), name
+    assert not re.search(r"<(script|img)", shown(SETS["hostile"], "html"))
+    lines = [line for line in shown(SETS["hostile"], "markdown").splitlines() if line.startswith("| ")]
+    assert len(lines) == 2 + 3
+    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
+    assert "<" not in re.sub(r"\\<", "", "\n".join(lines))
 
 
-@pytest.mark.parametrize("width", [80, 100, 120, 160, 200])
+@pytest.mark.parametrize("width", [80, 120, 200])
 @pytest.mark.parametrize("records", [cpu_records(), gpu_records((1, 8)), SETS["hostile"]])
 def test_tables_keep_to_their_width(width, records):
     text = shown(records, width=width)
@@ -130,31 +135,20 @@ def test_tables_keep_to_their_width(width, records):
     assert "…" not in text
 
 
-def test_markdown_rows_stay_rows():
-    lines = [line for line in shown(SETS["hostile"], "markdown").splitlines() if line.startswith("| ")]
-    assert len(lines) == 2 + 3
-    assert len({len(re.findall(r"(?<!\\)\|", line)) for line in lines}) == 1
-    assert "<" not in re.sub(r"\\<", "", "\n".join(lines))
-
-
-def test_a_page_of_tables_runs_nothing():
-    page = shown(SETS["hostile"], "html")
-    assert page.startswith("<!DOCTYPE html>")
-    assert not re.search(r"<(script|img)", page)
-
-
-def test_formats_that_there_are_not_are_refused():
+def test_formats_and_options_that_there_are_not_are_refused():
     with pytest.raises(InferlensError, match="There is no format 'tabel'") as caught:
         shown(cpu_records(), "tabel")
     assert "table" in caught.value.hint
+    for option in ({"format": "pdf"}, {"theme": "pink"}):
+        with pytest.raises(InferlensError):
+            Chart(**option)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_svg_is_valid_and_runs_nothing(theme):
     document = xml.dom.minidom.parseString(Chart(theme=theme).render(SETS["hostile"]))
-    names = {element.tagName for element in document.getElementsByTagName("*")}
-    assert not names & {"script", "img", "image", "foreignObject", "a"}
     for element in document.getElementsByTagName("*"):
+        assert element.tagName not in {"script", "img", "image", "foreignObject", "a"}
         assert not [name for name in element.attributes.keys() if name.startswith("on") or name.endswith("href")]  # noqa: SIM118
 
 
@@ -162,19 +156,12 @@ def test_html_is_one_file_that_loads_nothing():
     page = Chart(format="html").render(SETS["hostile"])
     assert page.count("<script>") == page.count("</script>") == 2
     assert "<img" not in page[page.rindex("<script>") :]  # the libraries' own code stands before
-    policy = re.search(r'Security-Policy" content="([^"]*)"', page)
-    assert policy
-    assert policy[1].startswith("default-src 'none';")
-    assert "unsafe" not in policy[1].partition("script-src")[2]
+    policy = re.search(r'Security-Policy" content="([^"]*)"', page)[1]
+    assert policy.startswith("default-src 'none';")
+    assert "unsafe" not in policy.partition("script-src")[2]
     for script in re.findall(r"<script>(.*?)</script>", page, re.DOTALL):
-        assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy[1]
+        assert base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() in policy
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", page)
-
-
-@pytest.mark.parametrize("option", [{"format": "pdf"}, {"theme": "pink"}])
-def test_a_chart_refuses_what_it_does_not_know(option):
-    with pytest.raises(InferlensError):
-        Chart(**option)
 
 
 BARE = """

@@ -1,18 +1,41 @@
+"""Rows of records: names, order, references, speed-ups, and cases measured in several processes."""
+
 from __future__ import annotations
 
 import csv
 import io
 import json
+import math
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
+from inferlens.analysis.compare.cases import compare
+from inferlens.analysis.findings.warnings import AUTOCORRELATED, OTHER_CARD
 from inferlens.errors import InferlensError
-from inferlens.record.record import Environment, Gpu, ModelFacts, Phase
+from inferlens.record.machine import Energy
+from inferlens.record.record import Environment, Gpu, Measurement, Memory, ModelFacts, Phase, Record
 from inferlens.spec.case import TensorSpec, with_batch
-from inferlens.views.columns import headline
+from inferlens.views.records import headline
 from inferlens.views.rows import rows
+from inferlens.views.speedups import of_comparison
+from inferlens.views.verdict import verdict
 
-from .samples import CPU, WRONG, case, cpu_records, failure, gpu_records, io_records, record, series, shown
+from .samples import (
+    CPU,
+    GPU,
+    GPU_MACHINE,
+    WRONG,
+    case,
+    cpu_records,
+    failure,
+    gpu_records,
+    io_records,
+    record,
+    series,
+    shown,
+)
 
 
 def constant(backend: str, seconds: float, count: int = 100, **fields):
@@ -20,39 +43,46 @@ def constant(backend: str, seconds: float, count: int = 100, **fields):
 
 
 def by_name(records, reference=None):
-    return {row.name: row for row in rows(records, reference)}
+    return {row.name: row for row in rows(list(records), reference)}
+
+
+def processes(backend: str, *medians: float, **fields):
+    """A case measured in so many processes, each with its median."""
+    return [
+        record(case(backend), median=median, rate=1 / median, id=f"{backend}-{index}", repeat=index, **fields)
+        for index, median in enumerate(medians)
+    ]
+
+
+# One process each
 
 
 def test_speedups_are_ratios_of_medians():
     found = by_name([constant("pytorch", 0.02), constant("openvino", 0.01), constant("torchscript:trace", 0.04)])
+    fast = found["openvino fp32"]
     assert found["pytorch fp32"].is_reference
-    assert found["openvino fp32"].speedup == pytest.approx(2.0)
-    assert (found["openvino fp32"].speedup_low, found["openvino fp32"].speedup_high) == pytest.approx((2.0, 2.0))
+    assert (fast.speedup, fast.speedup_low, fast.speedup_high) == pytest.approx((2.0, 2.0, 2.0))
     assert found["torchscript:trace fp32"].speedup == pytest.approx(0.5)
     assert [row.name for row in found.values() if row.fastest] == ["openvino fp32"]
     assert {row.reference for row in found.values()} == {"pytorch fp32"}
 
 
 def test_order_is_reference_then_speed_then_wrong_then_failed():
-    names = [
-        row.name
-        for row in rows(
-            [
-                failure(case("onnxruntime:cpu")),
-                constant("torchscript:trace", 0.003, agreement=WRONG),
-                constant("openvino", 0.02),
-                constant("torch_compile:inductor", 0.01),
-                constant("pytorch", 0.05),
-            ]
-        )
-    ]
-    assert [name.split()[0] for name in names] == [
-        "pytorch",
-        "torch_compile:inductor",
-        "openvino",
-        "torchscript:trace",
-        "onnxruntime:cpu",
-    ]
+    found = rows(
+        [
+            failure(case("onnxruntime:cpu"), "crashed", "signal 11", "--batch 1", measurements=record().measurements),
+            constant("torchscript:trace", 0.003, agreement=WRONG),
+            constant("openvino", 0.02),
+            constant("torch_compile:inductor", 0.01),
+            constant("pytorch", 0.05),
+        ]
+    )
+    names = ["pytorch", "torch_compile:inductor", "openvino", "torchscript:trace", "onnxruntime:cpu"]
+    assert [row.name.split()[0] for row in found] == names
+    wrong, failed = found[-2:]
+    assert (wrong.ranked, wrong.fastest, wrong.speedup, wrong.median) == (False, False, None, 0.003)
+    assert (failed.status, failed.reason, failed.hint) == ("crashed", "signal 11", "--batch 1")
+    assert (failed.median, failed.samples) == (None, 0)
 
 
 def test_rates_are_measured_and_never_derived_from_latency():
@@ -63,63 +93,61 @@ def test_rates_are_measured_and_never_derived_from_latency():
     assert (without.iterations_per_second, without.items_per_second) == (None, None)
 
 
-def test_wrong_outputs_are_neither_ranked_nor_given_a_speedup():
-    found = by_name([constant("pytorch", 0.02), constant("openvino", 0.001, agreement=WRONG)])
-    wrong = found["openvino fp32"]
-    assert (wrong.ranked, wrong.fastest, wrong.speedup, wrong.agrees) == (False, False, None, False)
-    assert wrong.median == 0.001
-    assert found["pytorch fp32"].fastest
-
-
-def test_failures_keep_status_reason_and_cure_and_show_no_numbers():
-    failed = failure(case("openvino"), "crashed", "signal 11", "--batch 1", measurements=record().measurements)
-    row = by_name([record(), failed])["openvino fp32"]
-    assert (row.status, row.reason, row.hint, row.median, row.samples) == ("crashed", "signal 11", "--batch 1", None, 0)
-
-
-def test_build_is_export_and_build():
+def test_build_is_export_and_build_and_may_be_cached():
     phases = (Phase("load", 9.0), Phase("export", 1.0), Phase("build", 2.0), Phase("build", 0.5))
     assert rows([record(phases=phases)])[0].build == 3.5
     assert rows([record(phases=(Phase("load", 9.0),))])[0].build is None
+    drawn = shown([record(), record(case("tensorrt:rtx"), phases=(Phase("build", 0.2, "cached"),))], width=160)
+    assert "cached" in next(line for line in drawn.splitlines() if line.startswith("tensorrt:rtx")).split()
 
 
-def test_rows_of_different_machines_are_never_compared():
+def test_machines_batches_and_ways_to_call_are_never_compared_and_depths_are():
     elsewhere = Environment(cpu="AMD EPYC 9654", cpu_threads=16)
-    here, there = constant("pytorch", 0.02), constant("openvino", 0.01, environment=elsewhere)
-    found = by_name([here, there])
-    assert found["openvino fp32"].reference == "openvino fp32"
-    assert found["openvino fp32"].speedup == 1.0
-    both = rows([here, constant("pytorch", 0.01, environment=elsewhere)])
-    assert [row.is_reference for row in both] == [True, True]
+    here = constant("pytorch", 0.02)
+    found = by_name([here, constant("openvino", 0.01, environment=elsewhere)])
+    assert (found["openvino fp32"].reference, found["openvino fp32"].speedup) == ("openvino fp32", 1.0)
+    for other in ({"environment": elsewhere}, {"case": case(cold=True)}):
+        both = rows([here, replace(here, id="other", **other)])
+        assert [row.is_reference for row in both] == [True, True]
+    both = rows([record(case(batch=8)), record(case(batch=1))])
+    assert [(row.batch, row.is_reference) for row in both] == [(1, True), (8, True)]
+    found = rows([record(), record(case(depth=4), rate=100.0)])
+    assert [(row.name, row.is_reference) for row in found] == [("pytorch fp32", True), ("pytorch fp32 depth 4", False)]
 
 
-def test_batches_are_never_compared():
-    found = rows([record(case(batch=8)), record(case(batch=1)), record(case("openvino", batch=8), median=0.005)])
-    assert [row.batch for row in found] == [1, 8, 8]
-    assert [row.is_reference for row in found] == [True, True, False]
+def test_rows_that_begin_on_the_host_are_never_compared_with_those_on_the_device():
+    found = by_name(io_records())
+    host, device = found["tensorrt:rtx fp32 host io"], found["tensorrt:rtx fp32"]
+    assert (host.reference, device.reference) == ("pytorch fp32 host io", "pytorch fp32")
+    assert (host.speedup, device.speedup) == pytest.approx((5.5 / 3.5, 2.0))
+    assert (host.fastest, device.fastest) == (True, True)
+    assert (host.h2d, host.compute, host.d2h) == pytest.approx((0.001, 0.002, 0.0005))
+    assert (device.h2d, device.compute, device.d2h) == (None, None, None)
+    assert len({row.table for row in found.values()}) == 1
+    lines = list(csv.DictReader(io.StringIO(shown(io_records(), "csv"))))
+    assert {(line["io"], line["h2d"], line["cached"]) for line in lines} == {
+        ("device", "", "false"), ("host", "0.001", "false"),
+    }  # fmt: skip
+    data = json.loads(shown(io_records(), "json"))["rows"]
+    assert {(row["io"], row["h2d"], row["d2h"]) for row in data} == {("device", None, None), ("host", 0.001, 0.0005)}
 
 
-def test_each_device_has_its_own_pytorch():
+def test_each_device_has_its_own_reference():
     both = Environment(cpu=CPU, gpus=(Gpu(name="NVIDIA H200"),))
+    ways = (("pytorch", "cpu", 0.02), ("pytorch", "cuda", 0.002), ("tensorrt", "cuda", 0.001))
     found = by_name(
-        [
-            record(case(device=device), samples=(seconds,) * 50, environment=both)
-            for device, seconds in (("cpu", 0.02), ("cuda", 0.002))
-        ]
-        + [record(case("tensorrt", device="cuda"), samples=(0.001,) * 50, environment=both)]
+        record(case(backend, device=device), samples=(seconds,) * 50, environment=both)
+        for backend, device, seconds in ways
     )
-    assert found["tensorrt fp32 cuda"].reference == "pytorch fp32 cuda"
-    assert found["tensorrt fp32 cuda"].speedup == pytest.approx(2.0)
+    fast = found["tensorrt fp32 cuda"]
+    assert (fast.reference, fast.speedup) == ("pytorch fp32 cuda", pytest.approx(2.0))
     assert found["pytorch fp32 cpu"].speedup == 1.0
-    assert found["tensorrt fp32 cuda"].device_name == "NVIDIA H200"
+    assert fast.device_name == "NVIDIA H200"
 
 
-def test_without_pytorch_the_first_that_ran_is_the_reference():
+def test_the_usual_reference_is_plain_or_the_first_that_ran():
     found = by_name([failure(case()), constant("openvino", 0.02), constant("onnxruntime:cpu", 0.01)])
     assert found["onnxruntime:cpu fp32"].reference == "openvino fp32"
-
-
-def test_pytorch_with_options_is_no_default_reference():
     tuned = record(case(options={"channels_last": True}), samples=(0.01,) * 50)
     found = by_name([tuned, constant("pytorch", 0.02)])
     assert found["pytorch fp32"].is_reference
@@ -130,7 +158,6 @@ def test_pytorch_with_options_is_no_default_reference():
     ("words", "name"),
     [
         ("openvino", "openvino fp32"),
-        ("torchscript:trace", "torchscript:trace fp32"),
         ("onnxruntime:cpu", "onnxruntime:cpu fp32"),
         ("onnxruntime graph_level=basic", "onnxruntime:cpu fp32 graph_level=basic"),
         ("onnxruntime:cpu fp32 batch 1 cpu graph_level=basic", "onnxruntime:cpu fp32 graph_level=basic"),
@@ -147,8 +174,7 @@ def test_an_ambiguous_reference_lists_what_it_fits():
 
 
 def test_a_failure_before_the_inputs_were_known_stays_in_its_comparison():
-    bare = record().model
-    lost = failure(case("openvino"), model=type(bare)(name="torchvision:resnet18"))
+    lost = failure(case("openvino"), model=ModelFacts(name="torchvision:resnet18"))
     assert len({row.comparison for row in rows([record(), lost])}) == 1
 
 
@@ -157,34 +183,11 @@ def test_cases_that_look_alike_get_different_names():
     assert sorted(row.name for row in found) == ["pytorch fp32", "pytorch fp32 (2)"]
 
 
-def test_all_that_cannot_be_told_from_the_fastest_are_marked():
-    near = [
-        record(case(), samples=series(0.01, spread=0.1)),
-        record(case("openvino"), samples=series(0.01, spread=0.1)),
-    ]
-    found = by_name([*near, constant("torchscript:trace", 0.02)])
-    assert [name for name, row in found.items() if row.fastest] == ["pytorch fp32", "openvino fp32"]
-
-
-def test_rows_that_begin_on_the_host_are_never_compared_with_those_on_the_device():
-    found = by_name(io_records())
-    host, device = found["tensorrt:rtx fp32 host io"], found["tensorrt:rtx fp32"]
-    assert (host.reference, device.reference) == ("pytorch fp32 host io", "pytorch fp32")
-    assert host.speedup == pytest.approx(5.5 / 3.5)
-    assert device.speedup == pytest.approx(2.0)
-    assert host.fastest
-    assert device.fastest
-    assert (host.h2d, host.compute, host.d2h) == pytest.approx((0.001, 0.002, 0.0005))
-    assert (device.h2d, device.compute, device.d2h) == (None, None, None)
-    assert len({row.table for row in found.values()}) == 1
-
-
 def test_a_name_carries_the_range_a_model_was_prepared_for_where_ranges_differ():
-    def ranged(text, batch, **fields):
+    def ranged(text, batch):
         inputs = (TensorSpec.parse(text),)
         of = case("tensorrt:rtx", device="cuda", inputs=inputs, batch=batch)
-        model = ModelFacts(name=of.model, inputs=with_batch(inputs, batch))
-        return record(of, model=model, **fields)
+        return record(of, model=ModelFacts(name=of.model, inputs=with_batch(inputs, batch)))
 
     fixed = record(case("tensorrt:rtx", device="cuda", batch=2))
     wide, narrow = ranged("input=1..16x3x224x224:opt=2", 2), ranged("input=1..8x3x224x224", 2)
@@ -210,17 +213,133 @@ def test_a_batch_outside_of_the_range_is_a_row_and_not_the_end_of_the_table():
     assert found[0].table == found[1].table
 
 
-def test_the_new_fields_are_in_csv_and_json():
-    lines = list(csv.DictReader(io.StringIO(shown(io_records(), "csv"))))
-    assert {line["io"] for line in lines} == {"device", "host"}
-    assert {line["h2d"] for line in lines} == {"", "0.001"}
-    assert {line["cached"] for line in lines} == {"false"}
-    data = json.loads(shown(io_records(), "json"))["rows"]
-    assert {(row["io"], row["h2d"], row["d2h"]) for row in data} == {("device", None, None), ("host", 0.001, 0.0005)}
+def stars(*rows_of):
+    return {row.name for row in rows(list(rows_of)) if row.fastest}
 
 
-def test_the_build_column_says_cached_instead_of_a_time():
-    phases = (Phase("build", 0.2, "cached"),)
-    drawn = shown([record(), record(case("tensorrt:rtx"), phases=phases)], width=160)
-    line = next(line for line in drawn.splitlines() if line.startswith("tensorrt:rtx"))
-    assert "cached" in line.split()
+@pytest.mark.parametrize(("device", "too_close", "apart"), [("cpu", 45, 60), ("cuda", 5, 7)])
+def test_one_process_each_has_to_differ_by_what_compare_asks_for(device: str, too_close: int, apart: int):
+    base = record(case("pytorch", device=device), samples=(0.01,) * 100)
+
+    def slower(percent: int) -> Record:
+        return record(case("torchscript", device=device), samples=(0.01 * (1 + percent / 100),) * 100)
+
+    assert stars(base, slower(too_close)) == {"pytorch fp32", "torchscript fp32"}
+    assert stars(base, slower(apart)) == {"pytorch fp32"}
+    for percent, expected in ((too_close, "UNDECIDED"), (apart, "SLOWER")):
+        sides = [[replace(each, case=base.case)] for each in (base, slower(percent))]
+        assert [each.verdict for each in compare(*sides).cases] == [expected]
+
+
+def test_device_memory_is_shown_on_one_basis_alone():
+    nvml = Memory(device_peak=900 << 20, device_basis="NVML: memory of the case's processes", library_peak=1)
+    old = Memory(device_peak=200 << 20, device_basis="torch.cuda.max_memory_allocated: tensors only")
+    found = by_name([record(case("pytorch"), memory=nvml), record(case("openvino"), memory=old)])
+    assert {name: row.device_peak for name, row in found.items()} == {"pytorch fp32": 900 << 20, "openvino fp32": None}
+
+
+def test_energy_and_what_a_call_waits_for_are_columns():
+    gpu = record(case(device="cuda"), median=0.001, gpu=0.0009, energy=Energy(joules=0.25, low=0.2, high=0.3))
+    enqueue = Measurement(metric="enqueue time", unit="s", clock="host", samples=series(0.00095))
+    gpu = replace(gpu, measurements=(*gpu.measurements, enqueue))
+    (row,) = rows([gpu])
+    assert (row.energy, row.energy_low, row.energy_high, row.bound) == (0.25, 0.2, 0.3, "host")
+    text = shown([gpu], width=200)
+    assert all(words in text for words in ("250 ± 20.0 %", "mJ per item", "Bound by the host"))
+
+
+# Rates alone
+
+
+def rates(backend: str, rate: float, **fields):
+    windows = tuple(rate * (1 + 0.002 * ((7 * step) % 10 - 4)) for step in range(10))
+    measured = Measurement(metric="throughput", unit="calls/s", clock="host", samples=windows)
+    return record(case(backend), median=None, measurements=(measured,), **fields)
+
+
+def test_rates_alone_are_ranked_by_themselves_and_not_among_latencies():
+    found = rows([rates("pytorch", 100.0), rates("openvino", 300.0)])
+    (fast,) = (row for row in found if row.fastest)
+    assert (fast.name, fast.median, fast.speedup) == ("openvino fp32", None, pytest.approx(3.0))
+    assert verdict(found)[0].endswith("300 calls/s against 100 calls/s.")
+    mixed = by_name([record(), rates("openvino", 1e6)])
+    assert (mixed["openvino fp32"].ranked, mixed["openvino fp32"].speedup) == (False, None)
+    assert mixed["pytorch fp32"].fastest
+
+
+# Several processes
+
+
+def test_processes_of_one_run_are_one_row_whose_interval_covers_them():
+    (row,) = rows(processes("pytorch", 0.0100, 0.0102, 0.0104))
+    assert (row.processes, row.between, row.samples) == (3, True, 3 * len(series(0.01)))
+    assert row.median == pytest.approx(0.0102, rel=0.02)
+    assert row.median_high / row.median_low > 1.04
+    for name in ("mean", "p95", "p99"):
+        low, middle, high = (getattr(row, f"{name}{end}") for end in ("_low", "", "_high"))
+        assert low < middle < high, name
+    (alone,) = rows(processes("pytorch", 0.0102))
+    assert alone.median_high - alone.median_low < (row.median_high - row.median_low) / 3
+
+
+def test_processes_count_alike_however_many_samples_they_have():
+    long = record(case(), samples=(0.001,) * 5000, id="long")
+    short = [record(case(), samples=(0.004,) * 100, id=f"short-{index}", repeat=index) for index in (1, 2, 3)]
+    (row,) = rows([long, *short])
+    assert row.median == pytest.approx(row.mean) == pytest.approx(row.p95) == pytest.approx((0.001 * 0.004**3) ** 0.25)
+
+
+WAVE = [1 + 0.05 * math.sin(2 * math.pi * index / 12) for index in range(12)]
+
+
+def test_a_speed_up_that_comes_in_waves_says_so():
+    mixed = [WAVE[(5 * index) % 12] for index in range(12)]
+    base = processes("pytorch", *[0.01] * 12)
+    wavy, calm = (
+        next(row for row in rows([*base, *processes("openvino", *(0.01 * one for one in each))]) if row.speedup != 1)
+        for each in (WAVE, mixed)
+    )
+    assert [AUTOCORRELATED.sentence in row.warnings for row in (wavy, calm)] == [True, False]
+    assert wavy.speedup_high - wavy.speedup_low > calm.speedup_high - calm.speedup_low
+
+
+def test_none_is_called_the_fastest_where_its_speed_up_may_be_none():
+    found = rows([*processes("pytorch", *[0.01] * 12), *processes("openvino", *(0.0097 * one for one in WAVE))])
+    base, other = (next(row for row in found if row.is_reference is which) for which in (True, False))
+    assert other.median_high < base.median_low
+    assert other.speedup_low < 1 < other.speedup_high
+    assert (base.fastest, other.fastest) == (True, True)
+    assert "cannot be told apart" in verdict(found)[0]
+
+
+def on_card(backend: str, median: float, uuid: str):
+    environment = msgspec.structs.replace(GPU_MACHINE, gpus=(Gpu(name=GPU, uuid=uuid),))
+    return record(case(backend, device="cuda"), median=median, id=backend, environment=environment)
+
+
+def test_a_speed_up_against_another_card_of_the_same_name_says_so():
+    near, far = on_card("torchscript:trace", 0.008, "GPU-1"), on_card("tensorrt", 0.005, "GPU-2")
+    found = rows([on_card("pytorch", 0.01, "GPU-1"), near, far])
+    assert [row.other_card for row in found] == [False, True, False]
+    assert [OTHER_CARD.sentence in row.warnings for row in found] == [False, True, False]
+    assert [of_comparison(row) for row in found] == [(), (OTHER_CARD,), ()]
+
+
+def test_rounds_are_pairs_so_that_drift_cancels_out():
+    drift = (0.0100, 0.0110, 0.0121, 0.0133)
+    base = processes("pytorch", *drift)
+    fast = processes("openvino", *(seconds * 0.97 for seconds in drift))
+    alone = [replace(each, run="run-2") for each in fast]
+    paired, apart = (next(row for row in rows([*base, *each]) if row.backend == "openvino") for each in (fast, alone))
+    assert paired.speedup == pytest.approx(apart.speedup)
+    assert apart.speedup_low < 1 < paired.speedup_low
+
+
+def test_a_process_that_failed_is_told_and_one_that_is_wrong_makes_the_case_wrong():
+    good = processes("pytorch", 0.010, 0.010)
+    failed = failure(case("pytorch"), reason="It broke.", id="third", repeat=2)
+    (row,) = rows([*good, failed])
+    assert (row.ok, row.processes) == (True, 2)
+    assert any("1 of 3 processes failed: It broke." in warning for warning in row.warnings)
+    (row,) = rows([*good, record(case("pytorch"), agreement=WRONG, id="third", repeat=2)])
+    assert (row.agrees, row.ranked) == (False, False)

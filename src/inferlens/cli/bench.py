@@ -168,12 +168,13 @@ def check_records(paths: Sequence[str], words: Mapping[str, Any], format: str) -
     from inferlens.analysis.interference.samples import latest
     from inferlens.cli import screen
     from inferlens.record.store import load_records
-    from inferlens.views.rows import of_comparisons
+    from inferlens.views.rows import rows
+    from inferlens.views.speedups import of_comparison
 
     _refuse(words, format)
     loaded = load_records([Path(path) for path in paths])
     screen.notes(loaded.problems)
-    compared = of_comparisons(loaded.records)
+    compared = {row.id: of_comparison(row) for row in rows(loaded.records)}
     found = [
         (repeats, (*warnings_of(repeats), *compared.get(repeats.first.id, ()))) for repeats in latest(loaded.records)
     ]

@@ -21,7 +21,7 @@ from inferlens.execution.protocol import Observer
 from inferlens.record.record import PhaseName, Record
 from inferlens.spec.case import Case
 from inferlens.stats.quantiles import median
-from inferlens.views.reference import refuse_unknown
+from inferlens.views.speedups import refuse_unknown
 
 BEFORE_STEADY: dict[PhaseName, str] = {"load": "loading", "export": "exporting", "build": "building"}
 

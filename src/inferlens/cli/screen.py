@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from inferlens.record.profile_store import LoadedProfiles
     from inferlens.record.record import Record, Warning
-    from inferlens.views.base import View
+    from inferlens.views import View
     from inferlens.views.table import Document
 
 
@@ -88,8 +88,7 @@ def show(records: Sequence[Record], format: str, reference: str | None) -> None:
         document(of_records(records, reference), format)
         return
     chosen = _view(format)
-    fit = terminal() if chosen.fits_width else {}
-    drawn = chosen(reference=reference, **fit).render(records)
+    drawn = chosen(reference=reference).render(records)
     text(drawn.decode() if isinstance(drawn, bytes) else drawn)
 
 

@@ -171,6 +171,11 @@ class Warning(Struct, frozen=True):
     message: str
     advice: str = ""
 
+    @property
+    def sentence(self) -> str:
+        """What, and what to do about it."""
+        return f"{self.message} {self.advice}".strip()
+
 
 class Record(Struct, frozen=True, kw_only=True):
     """Everything learned from one run of one case.

@@ -1,12 +1,42 @@
-"""Views draw records and nothing else: no view ever sees a runner, and none needs a framework."""
+"""Views draw records and nothing else: no view ever sees a runner, and none needs a framework.
+
+A :class:`View` takes options in its constructor, and records; it gives text or bytes, prints nothing, and gives the
+same bytes for the same records and options.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from inferlens.registry import Registry
 
 if TYPE_CHECKING:
-    from inferlens.views.base import View
+    from inferlens.record.record import Record
+
+
+class View(ABC):
+    """A way of looking at records. Subclasses are found through the entry-point group ``inferlens.views``."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    printable: ClassVar[bool] = True  # text that a terminal or a pipe can take
+
+    def __init__(self, *, reference: str | None = None) -> None:
+        """
+        Args:
+            reference: words that name the row others are compared with; ``None`` is the usual one.
+        """
+        self.reference = reference
+
+    @abstractmethod
+    def render(self, records: Sequence[Record]) -> str | bytes:
+        """Draws ``records``.
+
+        Raises:
+            InferlensError: if they cannot be drawn, or the reference names no row, or more than one.
+        """
+
 
 VIEWS: Registry[View] = Registry("inferlens.views", "view")

@@ -10,18 +10,16 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record
-from inferlens.units import ABSENT, milliseconds
-from inferlens.views import picture
-from inferlens.views.base import View
-from inferlens.views.columns import COLUMNS, headline
+from inferlens.units import milliseconds
+from inferlens.views import View, picture
 from inferlens.views.picture import THEMES, Theme, colours_of, config, shapes_of
 from inferlens.views.plain import plain
-from inferlens.views.row import Row
-from inferlens.views.rows import rows
+from inferlens.views.records import COLUMNS, headline
+from inferlens.views.rows import Row, by, rows
 from inferlens.views.table import Column
-from inferlens.views.verdict import by, of_table
+from inferlens.views.verdict import of_table
 
 PANEL = 330
 _STEP = 27
@@ -54,8 +52,7 @@ class Chart(View):
         """
         super().__init__(reference=reference)
         picture.check(format)
-        if theme not in ("auto", *THEMES):
-            raise InferlensError(f"A chart has no theme '{theme}'.", expected=f"auto, {', '.join(THEMES)}")
+        check_choice("theme", theme, ("auto", *THEMES))
         self.format = format
         self.theme = theme
 
@@ -64,23 +61,20 @@ class Chart(View):
         picture.converter()
         shown = rows(records, self.reference)
         if not any(drawn(row) for row in shown):
-            reasons = list(dict.fromkeys(plain(row.reason) for row in shown if row.reason))
-            why = f" {reasons[0]}" if reasons else ""
-            raise InferlensError(
-                f"There is nothing to draw: no case ran with right outputs.{why}", hint="inferlens show"
-            )
-        return picture.drawn(lambda theme: self._chart(shown, theme), self.format, shown[0].model, self.theme)
+            reason = next((f" {plain(row.reason)}" for row in shown if row.reason), "")
+            what = f"There is nothing to draw: no case ran with right outputs.{reason}"
+            raise InferlensError(what, hint="inferlens show")
+        return picture.drawn(lambda theme: _chart(shown, theme), self.format, shown[0].model, self.theme)
 
-    def _chart(self, shown: Sequence[Row], theme: Theme) -> dict[str, Any]:
-        """The Vega-Lite document."""
-        import altair as alt
 
-        names = list(dict.fromkeys(_colour_key(row, False) for row in shown if drawn(row)))
-        blocks = [_block(table, names) for table in by(shown, "table") if any(drawn(row) for row in table)]
-        chart = alt.vconcat(*blocks, spacing=44).resolve_scale(color="independent", shape="independent")
-        document: dict[str, Any] = chart.to_dict()
-        document["config"] = config(theme)
-        return document
+def _chart(shown: Sequence[Row], theme: Theme) -> dict[str, Any]:
+    """The Vega-Lite document."""
+    import altair as alt
+
+    names = list(dict.fromkeys(_colour_key(row, False) for row in shown if drawn(row)))
+    blocks = [_block(table, names) for table in by(shown, "table") if any(drawn(row) for row in table)]
+    chart = alt.vconcat(*blocks, spacing=44).resolve_scale(color="independent", shape="independent")
+    return {**chart.to_dict(), "config": config(theme)}
 
 
 def drawn(row: Row) -> bool:
@@ -92,9 +86,9 @@ def _block(table: Sequence[Row], families: Sequence[str]) -> Any:
     """One model on one machine: lines over the batch sizes if there are several, bars for each of them."""
     import altair as alt
 
-    comparisons = by([row for row in table if drawn(row)], "comparison")
+    able = [row for row in table if drawn(row)]
+    comparisons = by(able, "comparison")
     several = len(comparisons) > 1
-    able = [row for rows_of in comparisons for row in rows_of]
     largest = sorted(able, key=lambda row: (-(row.batch or 0), row.seconds_per_call or 0.0))
     names = list(dict.fromkeys(_colour_key(row, True) for row in largest)) if several else families
     panels = [_lines(able, names)] if several else []
@@ -108,16 +102,13 @@ def _block(table: Sequence[Row], families: Sequence[str]) -> Any:
 
 def _subtitle(table: Sequence[Row]) -> list[str]:
     """Device, inputs and precision; what was fastest; what the whiskers are; what is not drawn."""
-    about = headline(table).partition(" · ")[2]
-    precisions = list(dict.fromkeys(row.precision for row in table if drawn(row)))
-    only = f" · {precisions[0]}" if len(precisions) == 1 else ""
-    paragraphs = [
-        about + only,
-        *of_table(table, named=False),
-    ]
-    if any(row.p95 is not None for row in table if drawn(row)):
+    able = [row for row in table if drawn(row)]
+    precisions = {row.precision for row in able}
+    only = f" · {precisions.pop()}" if len(precisions) == 1 else ""
+    paragraphs = [headline(table).partition(" · ")[2] + only, *of_table(table, named=False)]
+    if any(row.p95 is not None for row in able):
         paragraphs.append("Whiskers: 5th to 95th percentile of the latency samples.")
-    missing = dict.fromkeys(f"{plain(row.name)} ({_why(row)})" for row in table if not drawn(row))
+    missing = dict.fromkeys(f"{row.name} ({_why(row)})" for row in table if row not in able)
     paragraphs += [f"Not drawn: {', '.join(missing)}."] if missing else []
     return [line for text in paragraphs for line in textwrap.wrap(plain(text), _CHARACTERS)]
 
@@ -133,6 +124,10 @@ def _colour_key(row: Row, by_series: bool) -> str:
     return plain(row.name if by_series else row.backend.partition(":")[0])
 
 
+def _measured(values: Sequence[dict[str, Any]]) -> list[Column]:
+    return [column for column in CHARTED if any(each[column.key] for each in values)]
+
+
 def _bars(rows: Sequence[Row], series: Sequence[str], by_series: bool, title: str) -> Any:
     """What was measured in one comparison side by side, fastest on top; whiskers at the latency."""
     import altair as alt
@@ -140,37 +135,29 @@ def _bars(rows: Sequence[Row], series: Sequence[str], by_series: bool, title: st
     ordered = sorted(rows, key=lambda row: row.seconds_per_call or 0.0)
     names = labels(ordered)
     values = [{**_values(row, by_series), "name": name} for row, name in zip(ordered, names, strict=True)]
-    scale = alt.Scale(domain=list(series), range=colours_of(len(series)))
-    colour = alt.Color("colour:N", scale=scale, legend=None)
-    panels: list[Any] = []
-    for column in CHARTED:
-        if not any(each[column.key] for each in values):
-            continue  # it was not measured
+    colour_scale = alt.Scale(domain=list(series), range=colours_of(len(series)))
+    colour = alt.Color("colour:N", scale=colour_scale, legend=None)
+    data, panels = alt.Data(values=values), list[Any]()
+    for column in _measured(values):
         first = not panels
-        chart = alt.Chart(alt.Data(values=values), **({"title": title} if first else {}))
+        chart = alt.Chart(data, **({"title": title} if first else {}))
         y = alt.Y("name:N", sort=names, title=None, **({} if first else {"axis": None}))
-        layers = _panel(chart, column, y, colour, max(each[f"{column.key}_end"] for each in values))
+        top = max(each[f"{column.key}_end"] for each in values) or 1.0
+        scale = alt.Scale(domain=[0, top * _HEADROOM], nice=False)
+        x = alt.X(f"{column.key}:Q", title=column.chart, scale=scale, axis=alt.Axis(tickCount=5))
+        bar = chart.mark_bar(height=alt.RelativeBandSize(0.66), cornerRadiusEnd=2)
+        text = chart.mark_text(align="left", baseline="middle", dx=6)
+        end = alt.X(f"{column.key}_end:Q", scale=scale)
+        layers = [
+            bar.encode(x=x, y=y, color=colour, tooltip=_tooltip()),
+            text.encode(x=end, y=y, text=f"{column.key}_text:N"),
+        ]
         if column.key == "median":
-            bare = alt.Chart(alt.Data(values=values))
+            bare = alt.Chart(data)
             ticks = [bare.mark_tick(size=9, thickness=1.5).encode(x=f"{end}:Q", y=y) for end in ("low", "high")]
             layers[1:1] = [bare.mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q", y=y), *ticks]
         panels.append(alt.layer(*layers).properties(width=PANEL, height=alt.Step(_STEP)))
     return alt.hconcat(*panels, spacing=_BETWEEN)
-
-
-def _panel(chart: Any, column: Column, y: Any, colour: Any, top: float) -> list[Any]:
-    """Bars of a metric, and its values written at their ends."""
-    import altair as alt
-
-    scale = alt.Scale(domain=[0, (top or 1.0) * _HEADROOM], nice=False)
-    x = alt.X(f"{column.key}:Q", title=column.chart, scale=scale, axis=alt.Axis(tickCount=5))
-    bar = chart.mark_bar(height=alt.RelativeBandSize(0.66), cornerRadiusEnd=2)
-    text = chart.mark_text(align="left", baseline="middle", dx=6)
-    end = alt.X(f"{column.key}_end:Q", scale=scale)
-    return [
-        bar.encode(x=x, y=y, color=colour, tooltip=_tooltip()),
-        text.encode(x=end, y=y, text=f"{column.key}_text:N"),
-    ]
 
 
 def _lines(rows: Sequence[Row], names: Sequence[str]) -> Any:
@@ -178,7 +165,7 @@ def _lines(rows: Sequence[Row], names: Sequence[str]) -> Any:
     import altair as alt
 
     values = [_values(row, True) for row in rows if row.batch]
-    batches = sorted({row.batch for row in rows if row.batch})
+    batches = sorted({each["batch"] for each in values})
     axis = alt.Axis(values=batches, format="d", labelOverlap=True)
     x = alt.X("batch:Q", title="batch size (log scale)", scale=alt.Scale(type="log", base=2, nice=False), axis=axis)
     legend = alt.Legend(title=None, orient="top", columns=max(1, 110 // (max(map(len, names)) + 6)), offset=16)
@@ -186,10 +173,8 @@ def _lines(rows: Sequence[Row], names: Sequence[str]) -> Any:
     colour = alt.Color("colour:N", scale=alt.Scale(domain=domain, range=colours_of(count)), legend=legend)
     shape = alt.Shape("colour:N", scale=alt.Scale(domain=domain, range=shapes_of(count)), legend=legend)
     panels: list[Any] = []
-    for column in CHARTED:
+    for column in _measured(values):
         known = [each[column.key] for each in values if each[column.key]]
-        if not known:
-            continue  # it was not measured
         # A log scale keeps slow and fast apart; lines whose speed-up is the same at every batch are parallel.
         low, high = min(known) / 1.2, max(known) * 1.2
         axis = alt.Axis(values=_ticks(low, high), format=",~r", minExtent=44)
@@ -206,9 +191,7 @@ def _lines(rows: Sequence[Row], names: Sequence[str]) -> Any:
 def _ticks(low: float, high: float) -> list[float]:
     """1, 2 and 5 in every decade between the two."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    return [
-        tick for decade in decades for tick in (10.0**decade, 2 * 10.0**decade, 5 * 10.0**decade) if low <= tick <= high
-    ]
+    return [tick for decade in decades for step in (1, 2, 5) if low <= (tick := step * 10.0**decade) <= high]
 
 
 def _tooltip() -> list[Any]:
@@ -219,30 +202,24 @@ def _tooltip() -> list[Any]:
 
 
 def labels(rows: Sequence[Row]) -> list[str]:
-    """Names of the rows of one comparison with their roles, long ones without their middle, no two alike."""
-    tied = sum(row.fastest for row in rows) > 1
-    names = [plain(row.name) for row in rows]
-    short = [name if len(name) <= 52 else f"{name[:25]}…{name[-26:]}" for name in names]
-    if len(set(short)) == len(short):
-        names = short
-    roles = [["reference"] * row.is_reference + ["tied" if tied else "fastest"] * row.fastest for row in rows]
-    return [f"{name} ({', '.join(mine)})" if mine else name for name, mine in zip(names, roles, strict=True)]
+    """Names of the rows of one comparison with their roles."""
+    fastest = "tied" if sum(row.fastest for row in rows) > 1 else "fastest"
+    roles = [["reference"] * row.is_reference + [fastest] * row.fastest for row in rows]
+    return [plain(row.name) + f" ({', '.join(mine)})" * bool(mine) for row, mine in zip(rows, roles, strict=True)]
 
 
 def _values(row: Row, by_series: bool) -> dict[str, Any]:
     """What the panels draw of a row: numbers in the unit of their column, and texts."""
-    known = row.p5 is not None and row.p95 is not None
-    low, high = (1e3 * (row.p5 or 0.0), 1e3 * (row.p95 or 0.0)) if known else (None, None)
     values: dict[str, Any] = {
         "case": plain(row.name),
         "colour": _colour_key(row, by_series),
         "batch": row.batch,
-        "low": low,
-        "high": high,
-        "spread": f"{milliseconds(row.p5)} to {milliseconds(row.p95)}" if known else ABSENT,
+        "low": None if row.p5 is None else 1e3 * row.p5,
+        "high": None if row.p95 is None else 1e3 * row.p95,
+        "spread": f"{milliseconds(row.p5)} to {milliseconds(row.p95)}",
     }
     for column in CHARTED:
         value = (getattr(row, column.key) or 0.0) * _SCALES.get(column.unit, 1.0)
         values[column.key], values[f"{column.key}_text"] = value, column.text(row) if value else "not measured"
-        values[f"{column.key}_end"] = max(value, high or 0.0) if column.key == "median" else value
+        values[f"{column.key}_end"] = max(value, values["high"] or 0.0) if column.key == "median" else value
     return values

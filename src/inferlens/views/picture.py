@@ -49,26 +49,16 @@ THEMES = {
 
 def config(theme: Theme) -> dict[str, Any]:
     """Vega-Lite configuration for ``theme``."""
-    axis = {
-        "labelColor": theme.text,
-        "titleColor": theme.faint,
-        "gridColor": theme.grid,
-        "domainColor": theme.grid,
-        "tickColor": theme.grid,
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "titleFontWeight": "normal",
-        "labelLimit": 400,
-        "labelFlush": False,
-        "titlePadding": 8,
-    }
+    small = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal", "titlePadding": 8}
+    lines = {"gridColor": theme.grid, "domainColor": theme.grid, "tickColor": theme.grid}
+    colours = {"labelColor": theme.text, "titleColor": theme.faint}
     title = {"color": theme.text, "fontSize": 13, "fontWeight": "bold", "anchor": "start", "offset": 8}
     return {
         "background": theme.background,
         "padding": 20,
         "font": FONT,
         "view": {"stroke": None},
-        "axis": axis,
+        "axis": {**colours, **lines, **small, "labelLimit": 400, "labelFlush": False},
         "title": {**title, "subtitleColor": theme.faint, "subtitleFontSize": 12, "subtitlePadding": 6},
         "legend": {"labelColor": theme.text, "labelFontSize": 12, "labelLimit": 700, "symbolSize": 90},
         "text": {"color": theme.text, "fontSize": 12},
@@ -124,11 +114,7 @@ draw();
 
 
 def check(format: str, hint: str = "--output compare.svg") -> None:
-    """Refuses a format that a picture cannot be written in.
-
-    Raises:
-        InferlensError: if it is none of :data:`FORMATS`.
-    """
+    """Refuses a format that is none of :data:`FORMATS`, with an :class:`InferlensError`."""
     if format not in FORMATS:
         what = f"A picture cannot be written as '{format}'."
         raise InferlensError(what, expected=", ".join(FORMATS), hint=hint)

@@ -1,6 +1,7 @@
 """Records as a document: a table for each model and machine, notes beneath, the verdict last.
 
-Which rows there are is said in ``rows``, what columns they have in ``columns``, for every format.
+A metric is a field of ``rows.Row`` and a line in :data:`COLUMNS`. Numbers become text through ``units`` alone, and
+names and reasons, which may come from anywhere, through ``plain``.
 """
 
 from __future__ import annotations
@@ -11,14 +12,53 @@ from typing import Any
 import msgspec
 
 from inferlens.record.record import Record
-from inferlens.views.columns import COLUMNS, backend, headline, notes_of
-from inferlens.views.notes import Notes
-from inferlens.views.row import Row
-from inferlens.views.rows import rows
-from inferlens.views.table import Document, Line, Table
-from inferlens.views.verdict import by, verdict
+from inferlens.units import (
+    ABSENT,
+    bare_seconds,
+    error_size,
+    half_width,
+    listing,
+    mebibytes,
+    millijoules,
+    milliseconds,
+    rate,
+    ratio,
+    ratio_range,
+)
+from inferlens.views.plain import plain
+from inferlens.views.rows import Row, by, rows
+from inferlens.views.table import Column, Document, Line, Notes, Table, text
+from inferlens.views.verdict import verdict
 
 SCHEMA = "inferlens.table/1"
+FASTEST = "★"
+
+# Key, title, unit, how it is written, what stays first.
+COLUMNS = (
+    Column("precision", "precision", keep=1, numeric=False),
+    Column("batch", "batch", "", text, 6),
+    Column("mean", "mean", "ms", milliseconds, 10, better="lower"),
+    Column("median", "median", "ms", milliseconds, 0, better="lower", chart="median latency (ms)"),
+    Column("", "±", "95 %", lambda row: half_width(row.median, row.median_low, row.median_high), 3),
+    Column("p95", "p95", "ms", milliseconds, 7, better="lower"),
+    Column("p99", "p99", "ms", milliseconds, 11, better="lower"),
+    Column("gpu_time", "GPU time", "ms", milliseconds, 9, better="lower"),
+    Column("", "enqueue", "ms", lambda row: milliseconds(row.enqueue if row.io == "host" else None), 3, better="lower"),
+    Column("h2d", "H2D", "ms", milliseconds, 3, better="lower"),
+    Column("compute", "compute", "ms", milliseconds, 3, better="lower"),
+    Column("d2h", "D2H", "ms", milliseconds, 3, better="lower"),
+    Column("iterations_per_second", "iterations", "per s", rate, 8, better="higher"),
+    Column("items_per_second", "items", "per s", rate, 5, better="higher", chart="throughput (items per second)"),
+    Column("", "in flight", "", lambda row: _in_flight(row), 5),
+    Column("", "energy", "mJ per item", lambda row: _energy(row), 9, better="lower"),
+    Column("bound", "bound by", "", text, 12, numeric=False),
+    Column("", "speed-up", "", lambda row: _outcome(row), 0, better="higher"),
+    Column("", "interval", "95 %", lambda row: ratio_range(row.speedup_low, row.speedup_high), 14),
+    Column("", "error", "rel. L2", lambda row: _error(row), 4, better="lower"),
+    Column("", "build", "s", lambda row: bare_seconds(row.build) + (" cached" if row.cached else ""), 12),
+    Column("host_peak", "memory", "host MiB", mebibytes, 13, better="lower"),
+    Column("device_peak", "memory", "GPU MiB", mebibytes, 13, better="lower"),
+)
 
 
 def document(records: Sequence[Record], reference: str | None = None) -> Document:
@@ -40,25 +80,67 @@ def document(records: Sequence[Record], reference: str | None = None) -> Documen
     )
 
 
+def headline(table: Sequence[Row]) -> str:
+    """Model, device and inputs of a table."""
+    ran = [row for row in table if row.ok] or table
+    devices = listing(list(dict.fromkeys(row.device_name for row in ran)))
+    inputs = ran[0].inputs_any_batch if len({row.batch for row in table}) > 1 else ran[0].inputs
+    prepared = {row.prepared for row in table}
+    sizes = f"prepared for {min(prepared)}" if len(prepared) == 1 and any(prepared) else ""
+    return " · ".join(plain(part) for part in (ran[0].model, devices, inputs, sizes) if part)
+
+
 def _tables(shown: Sequence[Row]) -> Iterator[Table]:
     for table in by(shown, "table"):
-        notes = Notes()
-        lines = []
+        notes, lines = Notes(), []
         for row, after in zip(table, [*table[1:], table[-1]], strict=True):
-            name, ends = backend(row, notes.marks(notes_of(row))), row.comparison != after.comparison
-            lines.append(Line.of(name, COLUMNS, row, style=_style(row), ends=ends))
+            words = row.name.replace(f"{row.backend} {row.precision}", row.backend, 1)
+            name = f"{plain(words)}{notes.marks(_notes_of(row))}{f' {FASTEST}' if row.fastest else ''}"
+            style = "dim" if not row.ok else "red" if row.agrees is False else "bold green" if row.fastest else ""
+            lines.append(Line.of(name, COLUMNS, row, style=style, ends=row.comparison != after.comparison))
         yield Table(headline(table), "backend", COLUMNS, lines, notes=notes.numbered(), fold=True)
-
-
-def _style(row: Row) -> str:
-    if not row.ok:
-        return "dim"
-    if row.agrees is False:
-        return "red"
-    return "bold green" if row.fastest else ""
 
 
 def _csv(shown: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
     """Every field of every row, in their order."""
     fields = msgspec.structs.fields(Row)
     return [field.encode_name for field in fields], [[getattr(row, field.name) for field in fields] for row in shown]
+
+
+def _notes_of(row: Row) -> list[str]:
+    """What must be said of a row: why it did not run, or is wrong or unchecked, and its warnings."""
+    notes = []
+    if not row.ok:
+        why = f"{(row.reason or 'No reason is known').rstrip('.')}."
+        notes.append(f"{why} Try: {row.hint}" if row.hint else why)
+    elif not row.agrees:
+        what = "Outputs not checked" if row.agrees is None else "Wrong outputs"
+        notes.append(f"{what}: {row.agreement_reason or 'no reason is known'}")
+    return [plain(note) for note in (*notes, *row.warnings)]
+
+
+def _in_flight(row: Row) -> str:
+    """Calls in flight where there was a choice: on a CPU one is the rule."""
+    return ABSENT if row.in_flight is None or (row.in_flight == 1 and row.device == "cpu") else str(row.in_flight)
+
+
+def _energy(row: Row) -> str:
+    """With how far it may be off; the bounds contain what the sensor does not tell."""
+    bounds = half_width(row.energy, row.energy_low, row.energy_high)
+    return millijoules(row.energy) + (f" ± {bounds}" if bounds != ABSENT else "")
+
+
+def _outcome(row: Row) -> str:
+    """The speed-up, or the word for why there is none."""
+    if not row.ok:
+        return row.status
+    if row.agrees is False:
+        return "wrong"
+    return "reference" if row.is_reference else ratio(row.speedup)
+
+
+def _error(row: Row) -> str:
+    """The error of the outputs, or that it is not known."""
+    if not row.ok:
+        return ABSENT
+    return "unchecked" if row.agrees is None else error_size(row.error)

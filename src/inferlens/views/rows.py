@@ -1,38 +1,210 @@
-"""Records become rows: everything a table or a chart shows, computed once, before anything is drawn.
+"""Records become rows: one :class:`Row` per case, with all that a table or a chart can show of it, computed once.
 
-Only what was measured is in a row: rates come from windows of back-to-back calls, never from 1 / latency. Speed-ups are
-between rows of one *comparison* alone: the same model, inputs and batch on the same machine.
+Rows hold numbers, never text made from numbers, and only what was measured: rates come from windows of back-to-back
+calls, never from 1 / latency. Speed-ups are between rows of one *comparison* alone: the same model, inputs and batch on
+the same machine.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.warnings import AUTOCORRELATED, OTHER_CARD, bound_by, warnings_of
-from inferlens.analysis.interference.samples import CaseRuns, card, in_rounds, latest, steady_samples
-from inferlens.record.record import Agreement, Metric, Record, Warning, machine_name
-from inferlens.spec.case import Case, TensorSpec, with_batch
+from inferlens.analysis.findings.warnings import bound_by, warnings_of
+from inferlens.analysis.interference.samples import CaseRuns, card, device_name, latest, steady_samples
+from inferlens.record.record import Agreement, Metric, Record, machine_name
+from inferlens.spec.case import TensorSpec, with_batch
 from inferlens.stats.between_process import estimate, over_processes
-from inferlens.stats.compare import compare
-from inferlens.stats.intervals import ends, mean_interval, quantile_interval
+from inferlens.stats.compare import least_apart, unseen_on
+from inferlens.stats.intervals import LEAST_SAMPLES, Interval, ends, mean_interval, quantile_interval
 from inferlens.stats.quantiles import geometric_mean, median, summarise
 from inferlens.units import plural
-from inferlens.views.reference import references
-from inferlens.views.row import Row
+from inferlens.views.speedups import compared
 
-Pair = tuple[Row, CaseRuns]
-_ENDS = ("low", "high")
 _PARTS: dict[str, Metric] = {
-    "gpu_time": "GPU time",
-    "enqueue": "enqueue time",
-    "h2d": "H2D time",
-    "compute": "compute time",
-    "d2h": "D2H time",
-}
+    "gpu_time": "GPU time", "enqueue": "enqueue time", "h2d": "H2D time", "compute": "compute time", "d2h": "D2H time",
+}  # fmt: skip
+
+
+class Row(Struct, frozen=True, kw_only=True):
+    """One case as it is shown; times in seconds, sizes in bytes, ``None`` for what was not measured or is not certain.
+
+    ``NAME_low`` and ``NAME_high`` are the 95 % interval of what stands before them, over processes where there are
+    several.
+
+    Attributes:
+        id, folder, created: of the record.
+        name: the case within its table: backend, precision and what else tells it from the other rows.
+        machine: what tells the machine from another; rows of two machines are never compared.
+        device_name: name of the GPU, or of the CPU for cases on the CPU.
+        inputs: the actual inputs; ``batch`` is the number of items in one call.
+        prepared: the range of sizes it was prepared for, if for more than the measured ones.
+        io: where a call begins and ends; ``call_mode``: how it was called besides, ``cold``, ``rotating``.
+        card: the GPU's own name (UUID), of cases on a GPU; ``other_card`` if the reference was measured on another.
+        processes: how many processes it was measured in; ``between``: whether intervals cover how far these differ.
+        samples: number of latency samples that statistics are of; ``left_out`` were disturbed or not steady yet.
+        warmup: calls before the first sample.
+        median: of several processes the geometric mean of their medians.
+        h2d, compute, d2h: medians of the parts of the GPU time, where a call begins and ends on the host.
+        iterations_per_second: calls per second, median of the throughput windows; items are calls x batch.
+        in_flight: calls in flight when throughput was measured; ``None``: no limit but the queue's.
+        bound: what a call on a GPU waits for most: ``host``, ``copies`` or ``GPU``.
+        reference: name of the row the speed-up is against; empty if there is none.
+        speedup: reference's median latency over this one's; of rates where no latency was measured.
+        autocorrelated: whether the speed-up's interval is wider because processes resemble those before them.
+        error: relative L2 error of the outputs; ``agrees`` is ``None`` where they could not be checked.
+        build: seconds of export and build together; ``cached`` if what was built before was used.
+        host_peak, device_peak: the largest of its processes.
+        energy: joules for one item.
+        ranked: whether the row may be the fastest: it ran, and its outputs are not known to be wrong.
+        fastest: the lowest median of its comparison, or not to be told apart from it: several rows may be.
+    """
+
+    id: str
+    folder: str
+    created: str
+    model: str
+    name: str
+    label: str
+    backend: str
+    precision: str
+    batch: int | None
+    device: str
+    device_name: str
+    machine: str
+    threads: int | None
+    options: str
+    inputs: str
+    prepared: str
+    io: str
+    status: str
+    reason: str
+    hint: str = field(name="cure")
+    card: str = ""
+    call_mode: str = field(default="", name="manner")
+    processes: int = 1
+    between: bool = False
+    samples: int = 0
+    left_out: int = 0
+    warmup: int | None = None
+    mean: float | None = None
+    median: float | None = None
+    median_low: float | None = None
+    median_high: float | None = None
+    p5: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    deviation: float | None = None
+    mean_low: float | None = None
+    mean_high: float | None = None
+    p95_low: float | None = None
+    p95_high: float | None = None
+    p99_low: float | None = None
+    p99_high: float | None = None
+    gpu_time: float | None = None
+    enqueue: float | None = None
+    h2d: float | None = None
+    compute: float | None = None
+    d2h: float | None = None
+    iterations_per_second: float | None = None
+    iterations_low: float | None = None
+    iterations_high: float | None = None
+    items_per_second: float | None = None
+    in_flight: int | None = None
+    bound: str = ""
+    reference: str = ""
+    is_reference: bool = False
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    error: float | None = None
+    agrees: bool | None = None
+    agreement_reason: str = ""
+    load: float | None = None
+    build: float | None = None
+    cached: bool = False
+    first_inference: float | None = None
+    host_peak: int | None = None
+    device_peak: int | None = None
+    energy: float | None = None
+    energy_low: float | None = None
+    energy_high: float | None = None
+    ranked: bool = False
+    fastest: bool = False
+    autocorrelated: bool = field(default=False, name="waves")
+    other_card: bool = False
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether the case ran to its end."""
+        return self.status == "ok"
+
+    @property
+    def table(self) -> tuple[str, str, str]:
+        """Rows that share this go into one table: model, machine, and inputs but for the batch."""
+        return self.model, self.machine, self.inputs_any_batch
+
+    @property
+    def comparison(self) -> tuple[str, str, str, int | None, str, str]:
+        """Rows that share this are compared with each other."""
+        return self.model, self.machine, self.inputs, self.batch, self.io, self.call_mode
+
+    @property
+    def inputs_any_batch(self) -> str:
+        """The inputs with ``N`` for the batch."""
+        return self.inputs if self.batch is None else self.inputs.replace(f"={self.batch}x", "=Nx")
+
+    @property
+    def seconds_per_call(self) -> float | None:
+        """Seconds for one call, by which rows are ordered: the median latency, or one over a rate alone."""
+        if self.median is None and self.iterations_per_second:
+            return 1 / self.iterations_per_second
+        return self.median
+
+    @property
+    def seconds_range(self) -> Interval | None:
+        """Where the true time for a call may be: the 95 % interval, or else what nine tenths of the samples span."""
+        if self.median_low is not None and self.median_high is not None:
+            return Interval(self.median_low, self.median_high)
+        if self.median is None and self.iterations_low and self.iterations_high:
+            return Interval(1 / self.iterations_high, 1 / self.iterations_low)
+        if self.p5 is not None and self.p95 is not None:
+            return Interval(self.p5, self.p95)
+        if self.minimum is not None and self.maximum is not None and self.samples >= LEAST_SAMPLES:
+            return Interval(self.minimum, self.maximum)
+        return None
+
+    def least_apart(self, other: Row) -> float:
+        """The ratio that the ranges of the two have to be apart for what single processes are taken to differ by."""
+        return least_apart(*(unseen_on(row.device) for row in (self, other) if not row.between))
+
+    def overlaps(self, other: Row) -> bool:
+        """Whether the two cannot be told apart by their ranges: these are too close, or one of them is not known."""
+        mine, theirs = self.seconds_range, other.seconds_range
+        if mine is None or theirs is None:
+            return True
+        return max(mine.low, theirs.low) <= min(mine.high, theirs.high) * self.least_apart(other)
+
+    def may_equal(self, other: Row) -> bool:
+        """Whether one of the two is the other's reference, and the interval of their speed-up has 1 in it."""
+        reference, row = (self, other) if self.is_reference else (other, self)
+        if not reference.is_reference or row.is_reference or row.reference != reference.name:
+            return False
+        return row.speedup_low is not None and row.speedup_high is not None and row.speedup_low <= 1 <= row.speedup_high
+
+
+def by(rows: Sequence[Row], name: str) -> list[list[Row]]:
+    """The rows of each ``table`` or ``comparison``, in their order."""
+    groups: dict[object, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(getattr(row, name), []).append(row)
+    return list(groups.values())
 
 
 def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
@@ -46,89 +218,69 @@ def rows(records: Sequence[Record], reference: str | None = None) -> list[Row]:
     Raises:
         InferlensError: if ``reference`` names no row, or more than one.
     """
-    named = _named(_with_inputs(latest(records)))
-    comparisons: dict[tuple[object, ...], list[Pair]] = {}
-    for pair in named:
-        comparisons.setdefault(pair[0].comparison, []).append(pair)
-    tables = {row.table: index for index, (row, _) in reversed(list(enumerate(named)))}
-    models = {row.model: index for index, (row, _) in reversed(list(enumerate(named)))}
-    ordered = sorted(
-        (_comparable(pairs) for pairs in comparisons.values()),
-        key=lambda pairs: (models[pairs[0][0].model], tables[pairs[0][0].table], pairs[0][0].batch or 0),
+    runs = latest(records)
+    named = _named(runs)
+    of = {(row.id, row.machine): run for row, run in zip(named, runs, strict=True)}
+    models, tables = (list(dict.fromkeys(getattr(row, name) for row in named)) for name in ("model", "table"))
+    comparisons = sorted(
+        by(named, "comparison"),
+        key=lambda each: (models.index(each[0].model), tables.index(each[0].table), each[0].batch or 0),
     )
-    chosen = references([[row for row, _ in pairs] for pairs in ordered], reference, _checked_against(records))
-    return [row for pairs, mine in zip(ordered, chosen, strict=True) for row in _compared(pairs, mine)]
+    usual = {record.agreement.reference.partition(" ")[0] for record in records if record.agreement}
+    return compared(comparisons, of, reference, usual)
 
 
-def of_comparisons(records: Sequence[Record]) -> dict[str, tuple[Warning, ...]]:
-    """The warnings that cases have of being compared with each other, by the id of each one's first record."""
-    return {row.id: found for row in rows(records) if (found := _of_comparison(row))}
+def _named(runs: Sequence[CaseRuns]) -> list[Row]:
+    """A row for each run, with what tells it from others in its name: device, range of sizes, or a number.
 
-
-def _checked_against(records: Sequence[Record]) -> set[str]:
-    """The backends whose outputs the others' were checked against."""
-    return {record.agreement.reference.partition(" ")[0] for record in records if record.agreement}
-
-
-def _with_inputs(runs: Sequence[CaseRuns]) -> list[tuple[CaseRuns, tuple[TensorSpec, ...]]]:
-    """Each run with its inputs; those that failed before they knew take them from another of the same model."""
-    known = {_asked(run.first): run.first.model.inputs for run in runs if run.first.model.inputs}
-    return [(run, run.first.model.inputs or known.get(_asked(run.first)) or _as_asked(run.first.case)) for run in runs]
-
-
-def _asked(record: Record) -> tuple[object, ...]:
-    return record.case.model, record.case.batch, record.case.inputs
-
-
-def _as_asked(case: Case) -> tuple[TensorSpec, ...]:
-    """The inputs as asked for, at the batch asked for, also where their range does not hold it: that is such a row."""
-    fixed = tuple(TensorSpec(spec.name, spec.shape, spec.dtype, spec.low, spec.high) for spec in case.inputs)
-    return with_batch(fixed, case.batch)
-
-
-def _named(runs: Sequence[tuple[CaseRuns, tuple[TensorSpec, ...]]]) -> list[Pair]:
-    """A row for each run, its name with the device where devices differ, and with a number where names are equal."""
-    ran: dict[tuple[str, str], set[str]] = {}
-    for run, _ in runs:
-        devices = ran.setdefault((run.first.case.model, machine_name(run.first.environment)), set())
-        devices |= {run.first.case.device} if run.ran else set()
-    pairs = []
-    for run, inputs in runs:
+    Those that failed before they knew their inputs take them from another of the same model, or as they were asked for.
+    """
+    known: dict[object, tuple[TensorSpec, ...]] = {}
+    devices: dict[object, set[str]] = {}
+    for run in runs:
         case = run.first.case
-        said = ran[case.model, machine_name(run.first.environment)] == {case.device} or case.device in (
-            case.backend,
-            case.variant,
-        )
-        pairs.append((_row(run, inputs, device="" if said else case.device), run))
-    return _told_apart(pairs)
+        if run.first.model.inputs:
+            known[case.model, case.batch, case.inputs] = run.first.model.inputs
+        if run.ran:
+            devices.setdefault((case.model, machine_name(run.first.environment)), set()).add(case.device)
+    found = []
+    for run in runs:
+        case = run.first.case
+        only = devices.get((case.model, machine_name(run.first.environment))) == {case.device}
+        said = only or case.device in (case.backend, case.variant)
+        inputs = run.first.model.inputs or known.get((case.model, case.batch, case.inputs))
+        if not inputs:
+            fixed = (TensorSpec(spec.name, spec.shape, spec.dtype, spec.low, spec.high) for spec in case.inputs)
+            inputs = with_batch(tuple(fixed), case.batch)
+        found.append(_row(run, inputs, device="" if said else case.device))
+    return _told_apart(found)
 
 
-def _told_apart(pairs: Sequence[Pair]) -> list[Pair]:
+def _told_apart(found: Sequence[Row]) -> list[Row]:
     """The rows, their names with the range of sizes where ranges differ, and with a number where names are equal."""
-    ranges: dict[tuple[object, ...], set[str]] = {}
-    for row, _ in pairs:
+    ranges: dict[object, set[str]] = {}
+    for row in found:
         ranges.setdefault(row.comparison, set()).add(row.prepared)
-    seen: dict[tuple[object, ...], int] = {}
+    seen: dict[object, int] = {}
     named = []
-    for row, run in pairs:
-        if len(ranges[row.comparison]) > 1 and row.prepared:
-            row = replace(row, name=f"{row.name} {row.prepared}")
-        number = seen[row.comparison, row.name] = seen.get((row.comparison, row.name), 0) + 1
-        named.append((replace(row, name=f"{row.name} ({number})") if number > 1 else row, run))
+    for row in found:
+        name = f"{row.name} {row.prepared}".strip() if len(ranges[row.comparison]) > 1 else row.name
+        number = seen[row.comparison, name] = seen.get((row.comparison, name), 0) + 1
+        named.append(replace(row, name=f"{name} ({number})" if number > 1 else name))
     return named
 
 
 def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> Row:
     """What one run says by itself; ``device`` is a word of the name where it is not the same for all."""
     record = run.first
-    case, environment, agreement = record.case, record.environment, _worst(run)
-    warned = warnings_of(run)
+    case, agreement, warned = record.case, _worst(run), warnings_of(run)
     lowered = any(warning.code == "lower-precision" for warning in warned)
     words = [case.backend_label, case.precision, "(TF32)" if lowered else "", device]
     words += ["" if case.threads is None else plural(case.threads, "thread"), *case.call_mode, case.options_label]
-    gpu = environment.gpus[0].name if environment.gpus else "GPU"
     batch = inputs[0].shape[0] if inputs and inputs[0].shape else case.batch
-    exports = [record.phase_seconds("export"), record.phase_seconds("build")]
+    built = [seconds for name in ("export", "build") if (seconds := record.phase_seconds(name)) is not None]
+    # Device memory as it is read from outside the process: the only basis that all backends share.
+    seen = [one.memory.device_peak or 0 for one in run.records if one.memory.device_basis.startswith("NVML")]
     return Row(
         id=record.id,
         folder=case.folder,
@@ -140,8 +292,8 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         precision=case.precision,
         batch=batch,
         device=case.device,
-        device_name=(environment.cpu or "CPU") if case.device == "cpu" else gpu,
-        machine=machine_name(environment),
+        device_name=device_name(record),
+        machine=machine_name(record.environment),
         card=card(record) if case.device != "cpu" else "",
         threads=case.threads,
         options=case.options_label,
@@ -157,14 +309,14 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         agrees=agreement.agrees if agreement else None,
         agreement_reason=agreement.reason if agreement else "",
         load=record.phase_seconds("load"),
-        build=None if exports == [None, None] else sum(seconds or 0.0 for seconds in exports),
+        build=sum(built) if built else None,
         cached=any(phase.note == "cached" for phase in record.phases),
         first_inference=record.phase_seconds("first inference"),
         host_peak=max((one.memory.host_peak or 0 for one in run.records), default=0) or None,
-        device_peak=max((_device_peak(one) for one in run.records), default=0) or None,
+        device_peak=max(seen, default=0) or None,
         ranked=record.ranked and (agreement is None or agreement.agrees is not False),
         bound=bound_by(record),
-        warnings=tuple(map(_note, warned)),
+        warnings=tuple(warning.sentence for warning in warned),
         **_latencies(run),
         **_rates(run, batch),
         **_energy(run),
@@ -177,9 +329,9 @@ def _worst(run: CaseRuns) -> Agreement | None:
     return max(found, key=lambda one: (one.agrees is False, one.agrees is None, one.rel_l2 or 0.0), default=None)
 
 
-def _device_peak(record: Record) -> int:
-    """Device memory read from outside the process: the only basis that all backends share."""
-    return (record.memory.device_peak or 0) if record.memory.device_basis.startswith("NVML") else 0
+def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:
+    low, high = ends(interval)
+    return {f"{name}_low": low, f"{name}_high": high}
 
 
 def _latencies(run: CaseRuns) -> dict[str, Any]:
@@ -187,42 +339,38 @@ def _latencies(run: CaseRuns) -> dict[str, Any]:
     summaries = [summary for samples in run.processes if (summary := summarise(samples))]
     if not summaries:
         return {}
-    found = estimate(run.processes)
-    if len(run.processes) == 1:
-        (samples,) = run.processes
-        intervals = [mean_interval(samples), quantile_interval(samples, 0.95), quantile_interval(samples, 0.99)]
-    else:
-        intervals = [over_processes([getattr(each, name) for each in summaries]) for name in ("mean", "p95", "p99")]
-    bounds = {"median": found.interval if found else None, **dict(zip(("mean", "p95", "p99"), intervals, strict=True))}
-    means = {name: geometric_mean([getattr(each, name) for each in summaries]) for name in ("mean", "p5", "p95", "p99")}
-    return {
-        **means,
-        **{f"{name}_{end}": ends(each)[place] for name, each in bounds.items() for place, end in enumerate(_ENDS)},
+    found, alone = estimate(run.processes), run.processes[0] if len(run.processes) == 1 else None
+    values: dict[str, Any] = {
         "samples": sum(summary.count for summary in summaries),
-        "left_out": sum(series.disturbed + series.unsteady + series.late for series in run.series),
+        "left_out": sum(series.disturbed + series.unsteady for series in run.series),
         "warmup": len(run.first.samples("warm-up")) or None,
         "between": found is not None and found.between,
         "median": found.median if found else summaries[0].median,
         "minimum": min(summary.minimum for summary in summaries),
         "maximum": max(summary.maximum for summary in summaries),
-        "deviation": geometric_mean([summary.deviation for summary in summaries]),
+        **_ends("median", found.interval if found else None),
     }
+    for name in ("mean", "p5", "p95", "p99", "deviation"):
+        values[name] = geometric_mean([getattr(each, name) for each in summaries])
+    for name, share in (("mean", None), ("p95", 0.95), ("p99", 0.99)):
+        if alone is None:
+            interval = over_processes([getattr(each, name) for each in summaries])
+        else:
+            interval = mean_interval(alone) if share is None else quantile_interval(alone, share)
+        values |= _ends(name, interval)
+    return values
 
 
 def _rates(run: CaseRuns, batch: int | None) -> dict[str, Any]:
     """Rates of the windows, and medians of the parts of a call, which are the geometric means of the processes'."""
     found = estimate(run.windows)
     throughput = run.first.measurement("throughput")
-    values: dict[str, Any] = {
-        name: geometric_mean(
-            [median(samples) for record in run.ran if (samples := steady_samples(record, metric).samples)]
-        )
-        for name, metric in _PARTS.items()
-    }
-    values["in_flight"] = throughput.in_flight if throughput else None
+    values: dict[str, Any] = {"in_flight": throughput.in_flight if throughput else None}
+    for name, metric in _PARTS.items():
+        every = [steady_samples(record, metric).samples for record in run.ran]
+        values[name] = geometric_mean([median(samples) for samples in every if samples])
     if found:
-        low, high = ends(found.interval)
-        values |= {"iterations_per_second": found.median, "iterations_low": low, "iterations_high": high}
+        values |= {"iterations_per_second": found.median, **_ends("iterations", found.interval)}
         values["items_per_second"] = None if batch is None else found.median * batch
         if not run.processes:
             values["between"] = found.between
@@ -246,78 +394,3 @@ def _range(spec: TensorSpec) -> str:
     least, _, most = spec.profile
     sizes = "x".join(str(low) if low == high else f"{low}..{high}" for low, high in zip(least, most, strict=True))
     return f"{spec.name}={sizes}" + (f" opt {'x'.join(map(str, spec.best))}" if spec.best else "")
-
-
-def _compared(pairs: Sequence[Pair], chosen: dict[str, Row]) -> list[Row]:
-    """Rows of one comparison with speed-ups against the reference of their device, the fastest marked, in order."""
-    runs = {row.id: run for row, run in pairs}
-    processes = {row.id: _processes(run, pairs) for row, run in pairs}
-    done = []
-    for row, run in pairs:
-        reference = chosen.get(row.device)
-        if reference is not None:
-            row = _against(row, reference, processes, in_rounds(runs[reference.id], run))
-        done.append(row)
-    return sorted(_marked(done), key=_place)
-
-
-def _marked(rows: Sequence[Row]) -> list[Row]:
-    """The rows, those marked that cannot be told from the fastest; with the reference all that lies between the two."""
-    ranked = [row for row in rows if row.ranked]
-    best = min(ranked, key=_seconds, default=None)
-    if best is None:
-        return list(rows)
-    doubtful = max((_seconds(row) for row in ranked if row.may_equal(best)), default=0.0)
-    return [replace(row, fastest=row.ranked and (row.overlaps(best) or _seconds(row) <= doubtful)) for row in rows]
-
-
-def _comparable(pairs: Sequence[Pair]) -> list[Pair]:
-    """The rows of a comparison; those that do not have what is compared may not win."""
-    return [(replace(row, ranked=row.ranked and bool(_processes(run, pairs))), run) for row, run in pairs]
-
-
-def _processes(run: CaseRuns, pairs: Sequence[Pair]) -> list[Sequence[float]]:
-    """What is compared of a run: latencies, or seconds per call of each window where nobody measured latency."""
-    if any(other.processes for _, other in pairs):
-        return run.processes
-    return [[1 / rate for rate in rates if rate > 0] for rates in run.windows]
-
-
-def _against(row: Row, reference: Row, processes: dict[str, list[Sequence[float]]], paired: bool) -> Row:
-    if row.id == reference.id:
-        return replace(row, reference=reference.name, is_reference=True, speedup=1.0)
-    base, own = processes[reference.id], processes[row.id]
-    found = compare(base, own, paired=paired and len(base) == len(own)) if row.ranked else None
-    if found is None or found.speedup is None:
-        return replace(row, reference=reference.name)
-    low, high = ends(found.speedup_interval)
-    row = replace(
-        row,
-        reference=reference.name,
-        speedup=found.speedup,
-        speedup_low=low,
-        speedup_high=high,
-        autocorrelated=bool(found.autocorrelation),
-        other_card=bool(row.card and reference.card and row.card != reference.card),
-    )
-    return replace(row, warnings=(*row.warnings, *map(_note, _of_comparison(row))))
-
-
-def _of_comparison(row: Row) -> tuple[Warning, ...]:
-    """The warnings that a row has of being compared with its reference."""
-    found = ((row.autocorrelated, AUTOCORRELATED), (row.other_card, OTHER_CARD))
-    return tuple(warning for true, warning in found if true)
-
-
-def _note(warning: Warning) -> str:
-    """A warning as it stands beneath a table: what, and what to do about it."""
-    return f"{warning.message} {warning.advice}".strip()
-
-
-def _place(row: Row) -> tuple[str, bool, bool, bool, float]:
-    """Order within a comparison and device: reference, ranked rows by speed, wrong ones by speed, what did not run."""
-    return row.device, not row.is_reference, not row.ranked, not row.ok, _seconds(row)
-
-
-def _seconds(row: Row) -> float:
-    return math.inf if row.seconds_per_call is None else row.seconds_per_call

@@ -4,36 +4,24 @@ A command makes a :class:`Document`; :func:`render` writes it. Nothing else in t
 
     COLUMNS = (
         Column("calls", "calls", write=count, keep=2),                      # key in the row, title
-        Column("time.median", "p50", "ms", milliseconds, keep=0, better="lower"),
-        Column("kind", "kind", write=text, keep=3, numeric=False, most=20),
+        Column("time.median", "p50", "ms", milliseconds, better="lower"),
         Column("", "layers", write=layers_of_row, numeric=False),           # no key: written from the whole row
     )
-
-    def tables() -> list[Table | str]:
-        lines = [Line.of(row.name, COLUMNS, row, indent="  " * row.depth) for row in rows]
-        lines += [Line("whole run", ("", "12.3", "", ""), style="bold")]    # cells may be written by hand
-        table = Table("resnet18 · NVIDIA H200", "layer", COLUMNS, ruled(lines, sums), about="20 runs",
-                      notes=("±: of the mean",), sentences=("Most takes conv1.",))
-        return [table, "A sentence on all tables."]                         # drawn in this order
-
-    document = Document(tables, data=lambda: {"schema": "inferlens.layers/1", "rows": rows},
-                        csv=lambda: (("name", "calls"), [(row.name, row.calls) for row in rows]))
+    lines = [Line.of(row.name, COLUMNS, row, indent="  " * row.depth) for row in rows]
+    table = Table("resnet18", "layer", COLUMNS, ruled(lines, [Line("whole run", ("", "12.3", ""), style="bold")]))
+    document = Document(lambda: [table, "A sentence."], data=lambda: {"schema": "inferlens.layers/1", "rows": rows})
     render(document, format, width=console.width, color=color)
 
-* ``blocks``, ``data`` and ``csv`` are called by the format that needs them, and not otherwise.
-* Cells are text. A column turns a value into it; numbers through ``units`` alone. ``–`` and empty cells are not there:
-  a column without any other is left out, and so are, on a narrow screen, those with the highest ``keep``.
-* ``Line.marks`` stand behind the cells (``12.3*``); numbers stay in line. ``Line.ends`` rules a line beneath it.
-* Names and cells are shortened in the middle where they do not fit; with ``fold`` (of a column, or of the table for its
-  names) they run on over several lines. Pages show ``Line.full``, the whole name of a row in a tree.
-* ``Line.style`` is one of rich's (``bold``, ``dim``, ``red``); bold is bold in Markdown and HTML too.
-* ``Column.better`` is the direction of a metric: ``lower`` or ``higher``.
+Cells are text: a column turns a value into it, numbers through ``units`` alone. ``–`` and empty cells are not there: a
+column without any other is left out, and so are, on a narrow screen, those with the highest ``keep``. Names and cells
+are shortened in the middle where they do not fit, or run on over several lines with ``fold``.
 
 A new format is a file in ``renderers`` with ``render(document, width, color)`` and a line in :data:`FORMATS`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -51,6 +39,10 @@ FORMATS = {
     "json": "inferlens.views.renderers.json",
     "html": "inferlens.views.renderers.html",
 }
+_SUPERSCRIPTS = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+# Figures, and what a backend may be asked for, in brackets: (tensorrt.tf32=true), (torch_compile:reduce-overhead).
+_FIGURE = r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?:e-\d+)?(?!\w|[.,]\d)"
+FILLED = re.compile(_FIGURE + r"|(?<=\()[a-z]\w*(?:\.\w+=\w+|:[a-z-]+)(?=\))")
 FOR_PROGRAMS = ("csv", "json")  # these get all rows where people get the first
 
 
@@ -110,7 +102,14 @@ class Column:
 
 @dataclass(frozen=True)
 class Line:
-    """One row as text: a name, and a cell for each column."""
+    """One row as text: a name, and a cell for each column.
+
+    Attributes:
+        marks: what stands behind the cells (``12.3*``); numbers stay in line.
+        full: the whole name of a row in a tree, for pages.
+        style: one of rich's (``bold``, ``dim``, ``red``); bold is bold in Markdown and HTML too.
+        ends: whether a line is ruled beneath it.
+    """
 
     name: str
     cells: Sequence[str]
@@ -172,6 +171,41 @@ class Document:
     data: Callable[[], Any]
     csv: Callable[[], tuple[Sequence[str], Iterable[Sequence[object]]]] | None = None
     title: str = "Inferlens"
+
+
+class Notes:
+    """Numbered notes beneath a table; those that differ in figures, or in what to ask for, alone share a number."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, list[str]] = {}  # by a note's words, the texts
+
+    def marks(self, texts: Iterable[str]) -> str:
+        """Numbers of the notes of one row, such as ``¹˙³``, adding those that are new."""
+        numbers = []
+        for text in texts:
+            words = FILLED.sub("", text)
+            self._found.setdefault(words, []).append(text)
+            numbers.append(list(self._found).index(words) + 1)
+        return "˙".join(str(number).translate(_SUPERSCRIPTS) for number in dict.fromkeys(numbers))
+
+    def numbered(self) -> list[str]:
+        """Each note behind its mark."""
+        found = enumerate(self._found.values(), 1)
+        return [f"{str(number).translate(_SUPERSCRIPTS)} {_together(texts)}" for number, texts in found]
+
+
+def _together(texts: Sequence[str]) -> str:
+    """What notes of the same words say together."""
+    filled = [*map(_range, zip(*map(FILLED.findall, texts), strict=True)), ""]
+    return "".join(part for pair in zip(FILLED.split(texts[0]), filled, strict=True) for part in pair)
+
+
+def _range(filled: Sequence[str]) -> str:
+    """A figure, or the least and the greatest; or all that may be asked for."""
+    if not filled[0][0].isdigit():
+        return ", ".join(dict.fromkeys(filled))
+    least, *_, greatest = sorted([*filled, *filled], key=lambda figure: float(figure.replace(",", "")))
+    return least if least == greatest else f"{least} to {greatest}"
 
 
 def ruled(lines: Sequence[Line], sums: Sequence[Line]) -> tuple[Line, ...]:

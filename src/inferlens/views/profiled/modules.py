@@ -30,9 +30,9 @@ from inferlens.analysis.profile.modules import MOST_UNKNOWN, RULES, Cell, Module
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level
 from inferlens.units import ABSENT, listing, milliseconds, percent, plural, ratio
-from inferlens.views.columns import FASTEST
 from inferlens.views.profiled.cases import ProfiledCase, check_reference, named, referenced
 from inferlens.views.profiled.tables import CASE, TIMES, name_of, short, time_fields
+from inferlens.views.records import FASTEST
 from inferlens.views.table import Column, Document, Line, Table, share
 
 SCHEMA = "inferlens.modules/1"

@@ -1,0 +1,183 @@
+"""Which row the others of a comparison are compared with, and how much faster they are.
+
+The reference is a plain row of the backend that outputs were checked against: fp32, no options, the library's own
+number of threads. Each device has its own, or else takes another device's, or else the first that ran. Words may name
+another one.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence, Set
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from inferlens.analysis.findings.warnings import AUTOCORRELATED, OTHER_CARD
+from inferlens.analysis.interference.samples import CaseRuns, in_rounds
+from inferlens.errors import InferlensError, suggestion
+from inferlens.record.record import Warning
+from inferlens.spec.case import Case
+from inferlens.stats.compare import compare
+from inferlens.stats.intervals import ends
+
+if TYPE_CHECKING:
+    from inferlens.views.rows import Row
+
+
+def compared(
+    comparisons: Sequence[Sequence[Row]], runs: Mapping[tuple[str, str], CaseRuns], named: str | None, usual: Set[str]
+) -> list[Row]:
+    """The rows of each comparison with speed-ups, the fastest marked: the reference, ranked rows, wrong ones, failures.
+
+    Args:
+        comparisons: the rows of each.
+        runs: what was measured, by id and machine of its row.
+        named: words that name the reference of all comparisons.
+        usual: the backends of which a plain row is it where none is named.
+
+    Raises:
+        InferlensError: if ``named`` fits no row of any comparison, or more than one of a comparison and device.
+    """
+    every = [row for rows in comparisons for row in rows]
+    if named and every and not any(_fits(row, named) for row in every):
+        raise _unknown(named, [row.label for row in every])
+    found: list[Row] = []
+    for rows in comparisons:
+        # Latencies are compared, or seconds per call of each window where nobody measured latency.
+        mine = {row.id: runs[row.id, row.machine] for row in rows}
+        rates = not any(run.processes for run in mine.values())
+        samples = {name: _calls(run) if rates else run.processes for name, run in mine.items()}
+        able = [replace(row, ranked=row.ranked and bool(samples[row.id])) for row in rows]
+        chosen = _matching(able, named) if named else _defaults(able, usual)
+        done = []
+        for row in able:
+            base = chosen.get(row.device)
+            turns = base is not None and in_rounds(mine[base.id], mine[row.id])
+            done.append(_against(row, base, samples, turns) if base else row)
+        found += sorted(_marked(done), key=_place)
+    return found
+
+
+def of_comparison(row: Row) -> tuple[Warning, ...]:
+    """The warnings that a row has of being compared with its reference."""
+    found = ((row.autocorrelated, AUTOCORRELATED), (row.other_card, OTHER_CARD))
+    return tuple(warning for true, warning in found if true)
+
+
+def refuse_unknown(cases: Sequence[Case], named: str | None) -> None:
+    """Refuses, before anything is measured, a reference that no case can fit.
+
+    Options, sizes and what is known only once a case ran are left for then.
+
+    Raises:
+        InferlensError: if of no case all words of ``named`` are words of its label.
+    """
+    if not named or not cases or any(spec.dynamic for case in cases for spec in case.inputs):
+        return
+    wanted = {word for word in _words(named) if not re.search(r"[=(]", word)}
+    if not any(wanted <= _words(case.label) | {case.backend} for case in cases):
+        raise _unknown(named, [case.label for case in cases])
+
+
+def _calls(run: CaseRuns) -> list[Sequence[float]]:
+    return [[1 / rate for rate in rates if rate > 0] for rates in run.windows]
+
+
+def _against(row: Row, base: Row, samples: Mapping[str, Sequence[Sequence[float]]], turns: bool) -> Row:
+    if row.id == base.id:
+        return replace(row, reference=base.name, is_reference=True, speedup=1.0)
+    one, other = samples[base.id], samples[row.id]
+    found = compare(one, other, paired=turns and len(one) == len(other)) if row.ranked else None
+    if found is None or found.speedup is None:
+        return replace(row, reference=base.name)
+    low, high = ends(found.speedup_interval)
+    row = replace(
+        row,
+        reference=base.name,
+        speedup=found.speedup,
+        speedup_low=low,
+        speedup_high=high,
+        autocorrelated=bool(found.autocorrelation),
+        other_card=bool(row.card and base.card and row.card != base.card),
+    )
+    return replace(row, warnings=(*row.warnings, *(warning.sentence for warning in of_comparison(row))))
+
+
+def _marked(rows: Sequence[Row]) -> list[Row]:
+    """The rows, those marked that cannot be told from the fastest."""
+    best = min((row for row in rows if row.ranked), key=_seconds, default=None)
+    if best is None:
+        return list(rows)
+    return [replace(row, fastest=row.ranked and (row.overlaps(best) or row.may_equal(best))) for row in rows]
+
+
+def _place(row: Row) -> tuple[str, bool, bool, bool, float]:
+    """Order within a comparison and device: reference, ranked rows by speed, wrong ones by speed, what did not run."""
+    return row.device, not row.is_reference, not row.ranked, not row.ok, _seconds(row)
+
+
+def _seconds(row: Row) -> float:
+    return math.inf if row.seconds_per_call is None else row.seconds_per_call
+
+
+def _defaults(rows: Sequence[Row], usual: Set[str]) -> dict[str, Row]:
+    """The reference of each device."""
+    able = [row for row in rows if row.ranked]
+    if not able:
+        return {}
+    plain = [row for row in able if row.backend in usual and _is_plain(row)]
+    fallback = min(plain, key=lambda row: row.device != "cpu", default=able[0])
+    return {device: next((r for r in plain if r.device == device), fallback) for device in {r.device for r in rows}}
+
+
+def _matching(rows: Sequence[Row], named: str) -> dict[str, Row]:
+    """The row that fits ``named`` for each device: on that device, or else the only one that fits on another."""
+    single = {
+        device: _single([row for row in rows if row.device == device and _fits(row, named)], named)
+        for device in {row.device for row in rows if _fits(row, named)}
+    }
+    able = {device: row for device, row in single.items() if row.ok and row.seconds_per_call is not None}
+    if len(single) == 1 and able:
+        (only,) = able.values()
+        return {row.device: only for row in rows}
+    return able
+
+
+def _single(fitting: Sequence[Row], named: str) -> Row:
+    """The one row meant: an exact label, the only one that fits, or the only plain one."""
+    exact = [row for row in fitting if named.strip() in (row.label, row.name)]
+    for choice in (exact, fitting, [row for row in fitting if _is_plain(row)]):
+        if len(choice) == 1:
+            return choice[0]
+    raise InferlensError(
+        f"The reference '{named}' fits {len(fitting)} cases.",
+        expected=_one_of([row.label for row in fitting]),
+        hint=f"--reference '{fitting[0].name}'",
+    )
+
+
+def _is_plain(row: Row) -> bool:
+    return row.precision == "fp32" and not row.options and row.threads is None
+
+
+def _fits(row: Row, named: str) -> bool:
+    """Whether every word of ``named`` is a word of the row's label, or its backend without the variant."""
+    return _words(named) <= _words(row.label) | _words(row.name) | {row.backend.partition(":")[0]}
+
+
+def _words(text: str) -> set[str]:
+    text = re.sub(r"\bbatch[ =]?(\d+)", r"batch=\1", text.replace(",", " "))
+    return set(re.sub(r"\b(\d+) threads?\b", r"threads=\1", text).split())
+
+
+def _unknown(named: str, labels: Sequence[str]) -> InferlensError:
+    hint = suggestion(named, {*labels, *(label.partition(" ")[0] for label in labels)})
+    return InferlensError(f"No case fits the reference '{named}'.", expected=_one_of(labels), hint=hint)
+
+
+def _one_of(labels: Sequence[str]) -> str:
+    labels = list(dict.fromkeys(labels))
+    more = f" and {len(labels) - 12} more" if len(labels) > 12 else ""
+    return f"one of {', '.join(map(repr, labels[:12]))}{more}"
