@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 
 import inferlens
 from inferlens import ABResult, InferlensError, load_records
-from inferlens.analysis.compare.ab_result import Rule
 from inferlens.analysis.interference.samples import latest
 from inferlens.execution import ab as running
 from inferlens.execution import subprocess as processes
-from inferlens.execution.expand import Planned
-from inferlens.record.record import Record
 from tests.commands import ended, launch
 
 pytestmark = pytest.mark.usefixtures("one_process")

@@ -11,10 +11,6 @@ import msgspec
 import pytest
 
 import inferlens
-from inferlens.analysis.findings.warnings import warnings_of
-from inferlens.analysis.interference.samples import CaseRuns, latencies
-from inferlens.backends import fake
-from inferlens.backends.fake import FakeClock
 from inferlens.errors import Unsupported
 from inferlens.execution import subprocess as processes
 from inferlens.execution.bench import in_rounds

@@ -26,22 +26,26 @@ if TYPE_CHECKING:
 )
 def host_bound(seen: RecordEvidence | Evidence | TraceEvidence) -> Iterator[Finding]:
     """The GPU is seen to wait, or where nobody looked, enqueueing a call takes about as long as the call."""
-    hint = for_the_host(seen.case, seen.facts) if seen.case else ""
     if wait := seen.host_wait:
         if gpu_waits(wait.idle, wait.whole):
             yield found(
                 "Bound by the host: the GPU waits for {share:percent} of {whole:duration}; it gets {calls:#piece} of "
                 "work of {mean:duration} on average.",
                 wait.numbers, subject="the run", seconds=wait.idle, whole=wait.whole, share=wait.idle / wait.whole,
-                calls=wait.calls, mean=wait.mean, hint=hint,
+                calls=wait.calls, mean=wait.mean, hint=_hint(seen),
             )  # fmt: skip
     elif seen.record and bound_by(seen.record) == "host":
         latency, enqueue = (median(steady_samples(seen.record, each).samples) for each in ("latency", "enqueue time"))
         yield found(
             "Bound by the host: enqueueing a call takes about as long as the call.",
             {"enqueue": enqueue, "latency": latency},
-            subject="the run", share=min(enqueue / latency, 1.0), hint=hint,
+            subject="the run", share=min(enqueue / latency, 1.0), hint=_hint(seen),
         )  # fmt: skip
+
+
+def _hint(seen: RecordEvidence | Evidence | TraceEvidence) -> str:
+    """Asked for where there is a finding alone: it takes importing the backend."""
+    return for_the_host(seen.case, seen.facts) if seen.case else ""
 
 
 def bound_by(record: Record) -> str:
