@@ -1,16 +1,26 @@
-"""The contract of every runner that tells its layers."""
+"""The contract of every runner that tells its layers, and what each of them tells exactly."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from torch import nn
 
+from inferlens.backends.abilities import LayerProfiler
+from inferlens.backends.onnxruntime.profile import NodeArguments, ProfileEvent, by_node, tensors
+from inferlens.backends.openvino.profile import NodeCounter
+from inferlens.backends.profiling.module_hooks import own_times
 from inferlens.errors import Unsupported
+from inferlens.models.model import Model
+from inferlens.record.layer_profile import Layers
 from tests.backends import small
 from tests.backends.profiling.layered import (
     ODD,
+    Attention,
     Costly,
     Fused,
     Shared,
@@ -24,9 +34,8 @@ from tests.backends.profiling.layered import (
     total,
 )
 
-LABELS = (
-    "pytorch", "onnxruntime:cpu", "openvino:cpu", "torchscript:trace", "torch_compile:default",
-)  # fmt: skip
+ONNX = ("onnxruntime:cpu", "openvino:cpu")
+LABELS = ("pytorch", *ONNX, "torchscript:trace", "torch_compile:default")
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -46,24 +55,18 @@ def test_shared_and_repeated_modules(label: str, tmp_path: Path) -> None:
     assert sum(layer.calls for layer in of(layers, "twice")) >= 2
     for name in ("one", "other"):
         found = of(layers, name)
-        assert found
         assert seconds(found) > 0
         assert any(tensor.shape[2:] == (32, 32) for layer in found for tensor in layer.outputs)
 
 
-@pytest.mark.parametrize("label", LABELS)
+@pytest.mark.parametrize("label", ONNX)
 def test_fused_layers_name_all_their_modules(label: str, tmp_path: Path) -> None:
     layers = profiled(label, model(Fused), prepared(tmp_path))
     parts = tuple(f"{ODD}.{part}" for part in range(3))
-    assert of(layers, "last")
-    if "torch" in label:  # what is fused there is another test's
-        assert all(of(layers, part) for part in parts)
-        return
     (fused,) = of(layers, *parts)
     assert fused.modules == parts
-    assert "Conv" in fused.operators
-    assert "Relu" in fused.operators
-    assert not any("never" in layer.modules for layer in layers.layers)
+    assert {"Conv", "Relu"} <= set(fused.operators)
+    assert of(layers, "last")
 
 
 @pytest.mark.parametrize("label", LABELS)
@@ -72,13 +75,13 @@ def test_resnet18_is_attributed(label: str, tmp_path: Path) -> None:
     assert network.module is not None
     paths = {path for path, _ in network.module.named_modules()}
     layers = profiled(label, network, prepared(tmp_path))
-    assert {path for layer in layers.layers for path in layer.modules} <= paths
+    named = {path for layer in layers.layers for path in layer.modules}
+    assert named <= paths
     known = seconds([layer for layer in layers.layers if layer.modules])
     assert known >= 0.95 * seconds(list(layers.layers))
     convolutions = {path for path, part in network.module.named_modules() if isinstance(part, nn.Conv2d)}
-    named = {path for layer in layers.layers for path in layer.modules}
     # batch norm folded into a convolution is all that is left of its name where the exporter folds
-    assert not label.startswith(("pytorch", "torchscript")) or convolutions <= named
+    assert label in ONNX or convolutions <= named
     assert max(total(layers, run) / whole for run, whole in enumerate(layers.whole)) > 0.8
 
 
@@ -96,10 +99,171 @@ def test_what_is_timed_is_not_instrumented(label: str, tmp_path: Path, monkeypat
             assert not runner._loaded.get_session_options().enable_profiling
         if label == "openvino:cpu":
             assert runner.compiled.get_property("PERF_COUNT") == "NO"
-        if label.startswith("torchscript"):
-            assert "profiler::" not in str(runner.script.graph)
         if label.startswith("torch_compile"):
             assert runner._compiler is None
         with pytest.raises(Unsupported, match="to be timed"):
             runner.profile_layers(feed, 1)
     assert not [path for path in tmp_path.rglob("*") if "profile" in path.name or "optimised" in path.name]
+
+
+def test_eager_profiling_keeps_the_fast_path(tmp_path: Path) -> None:
+    """Attention calls no modules on its fast path, which it leaves where it has hooks of its own."""
+
+    class Layer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.encoder = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+
+        def forward(self, image: torch.Tensor) -> torch.Tensor:
+            return self.encoder(image.flatten(1, 2))
+
+    layers = profiled("pytorch", model(Layer), prepared(tmp_path))
+    assert [layer.name for layer in layers.layers] == ["", "encoder"]
+
+
+def test_eager_layers_are_the_modules_themselves(tmp_path: Path) -> None:
+    """Exact: every module that is called, its calls, its tensors; own times add up to the root's."""
+    network = model(Shared)
+    layers = profiled("pytorch", network, prepared(tmp_path))
+    assert not hooks(network)
+    by_name = {layer.name: layer for layer in layers.layers}
+    assert [(name, layer.calls) for name, layer in by_name.items()] == [
+        ("", 1), ("twice", 2), ("nothing", 1), ("one", 1), ("other", 1),
+    ]  # fmt: skip
+    assert by_name["twice"].kind == "Conv2d"
+    assert by_name["one"].inputs[0].shape == (1, 3, 32, 32)
+    assert by_name["one"].outputs[0].dtype == "float32"
+    assert by_name["nothing"].times[1] < 1e-3
+    begins = [by_name[name].begins[0] for name in by_name]
+    assert begins == sorted(begins)
+    assert layers.timed == "host"
+
+
+def test_eager_hooks_are_removed_after_an_error(tmp_path: Path) -> None:
+    network = model(Fused)
+    runner = small.backend("pytorch").prepare(network, small.case("pytorch"), prepared(tmp_path))
+    assert isinstance(runner, LayerProfiler)
+    with runner, pytest.raises(RuntimeError):
+        runner.profile_layers((torch.zeros(1, 7, 32, 32),), 1)
+    assert not hooks(network)
+
+
+def test_own_times_of_nested_and_repeated_calls() -> None:
+    """Module 0 from 1 to 10 s; in it 1 from 2 to 5, which calls 2 from 3 to 4; and 1 again from 6 to 8."""
+    marks = [0, 1, 2, ~2, ~1, 1, ~1, ~0]
+    own = own_times(marks, [1.0, 2, 3, 4, 5, 6, 8, 10], 4)
+    assert [(part.time, part.calls, part.begin) for part in own] == [(4, 1, 1), (4, 2, 2), (1, 1, 3), (0, 0, 0)]
+
+
+def test_exported_programs_have_one_layer_and_say_why(tmp_path: Path) -> None:
+    network = model(Fused)
+    assert network.module is not None
+    program = torch.export.export(network.module, (torch.zeros(1, 3, 32, 32),))
+    exported = Model("small", "small", "exported", network.inputs, module=program.module())
+    assert "nn.Module" in profiled("pytorch", exported, prepared(tmp_path)).absent["modules"]
+
+
+def test_openvino_counts_each_run_by_itself() -> None:
+    """OpenVINO tells a mean over all runs, in whole microseconds: 100, then 90 of two, then 93 of three runs."""
+    status = SimpleNamespace(EXECUTED="executed")
+    counter = NodeCounter("name", "Convolution")
+    for count, mean in enumerate((100, 90, 93), start=1):
+        told = SimpleNamespace(
+            status="executed", Status=status, exec_type="brgconv", real_time=timedelta(microseconds=mean)
+        )
+        counter.read(told, count, keep=count > 1)
+    assert counter.times == pytest.approx([80e-6, 99e-6])
+
+
+def test_onnxruntime_traces_what_its_optimiser_made(tmp_path: Path) -> None:
+    """A sum and a ReLU fused into the convolution before them, and products that were given other shapes."""
+    layers = profiled("onnxruntime:cpu", model(Attention), prepared(tmp_path))
+    (block,) = of(layers, "block")
+    assert block.modules == ("block", "")
+    assert block.operators == ("Conv", "Add", "Relu")
+    assert block.details["provider"] == "CPUExecutionProvider"
+    assert [layer.kind for layer in of(layers, "linear")] in (["Gemm"], ["MatMul", "Add"], ["MatMul"])
+    assert not any(layer.modules for layer in layers.layers if layer.details.get("inserted"))
+    known = seconds([layer for layer in layers.layers if layer.modules or layer.details.get("inserted")])
+    assert known == pytest.approx(seconds(list(layers.layers)), rel=0.05)
+    begins = [layer.begins[0] for layer in layers.layers]
+    assert begins == sorted(begins)
+    stem = next(layer for layer in layers.layers if "stem" in layer.modules)
+    assert {tensor.name for tensor in stem.outputs} & {tensor.name for tensor in block.inputs}, "the residual"
+
+
+def test_onnxruntime_leaves_no_files_and_profiles_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    network, label = model(Fused), "onnxruntime:cpu"
+    runner = small.backend(label).prepare(network, small.case(label, threads=1), prepared(tmp_path))
+    assert isinstance(runner, LayerProfiler)
+    with runner:
+        feed = runner.place(small.arrays(network))
+        runner.profile_layers(feed, 1)
+        with pytest.raises(Unsupported, match="once"):
+            runner.profile_layers(feed, 1)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["model.onnx"]
+
+
+def test_onnxruntime_own_times_of_nodes_with_graphs_inside() -> None:
+    """A node of 100 us with two calls of another in it, and one after it."""
+
+    def event(name: str, begin: int, duration: int) -> ProfileEvent:
+        return ProfileEvent("Node", name, begin, duration, 1, NodeArguments(op_name=name))
+
+    events = [event("If", 10, 100), event("Conv", 20, 30), event("Conv", 60, 40), event("Relu", 110, 5)]
+    timed = by_node([(0, events)])
+    assert [(first.name, taken.times[0], taken.calls[0]) for first, taken in timed] == [
+        ("If", pytest.approx(30e-6), 1), ("Conv", pytest.approx(70e-6), 2), ("Relu", pytest.approx(5e-6), 1),
+    ]  # fmt: skip
+    assert timed[1][1].begins[0] == pytest.approx(20e-6)
+
+
+@pytest.mark.parametrize("label", ONNX)
+def test_files_without_module_paths_say_so(label: str, tmp_path: Path) -> None:
+    """An ONNX file of the user's own has operators, and says how module paths can be had."""
+    path, network = tmp_path / "own.onnx", model(Fused)
+    assert network.module is not None
+    feed = (torch.zeros(1, 3, 32, 32),)
+    torch.onnx.export(network.module, feed, path, input_names=["image"], verbose=False, dynamo=False)
+    own = Model("own.onnx", "own", "onnx", network.inputs, path=path)
+    layers = profiled(label, own, prepared(tmp_path))
+    assert not any(layer.modules for layer in layers.layers)
+    assert "dynamo=True" in layers.absent["modules"]
+    assert any("Conv" in layer.operators for layer in layers.layers)
+
+
+def readers(layers: Layers) -> list[set[int]]:
+    """By layer, the later layers that read what it writes."""
+    written = {tensor.name: index for index, layer in enumerate(layers.layers) for tensor in layer.outputs}
+    found: list[set[int]] = [set() for _ in layers.layers]
+    for index, layer in enumerate(layers.layers):
+        for tensor in layer.inputs:
+            if tensor.name in written:
+                found[written[tensor.name]].add(index)
+    return found
+
+
+@pytest.mark.parametrize("label", ONNX)
+@pytest.mark.parametrize("kind", [Fused, Shared, Attention])
+def test_layers_are_one_graph(label: str, kind: type, tmp_path: Path) -> None:
+    """Weights that a library has packed, and nodes that it does not run, are no gaps."""
+    layers = profiled(label, model(kind), prepared(tmp_path))
+    assert all(tensor.name for layer in layers.layers for tensor in layer.outputs)
+    leads_to = readers(layers)
+    assert [index for index, reads in enumerate(leads_to) if not reads] == [len(layers.layers) - 1]
+    begins = [layer for layer in layers.layers if any(tensor.name == "image" for tensor in layer.inputs)]
+    reached = {index for reads in leads_to for index in reads}
+    assert begins == [layer for index, layer in enumerate(layers.layers) if index not in reached] != []
+    assert all(index < reader for index, reads in enumerate(leads_to) for reader in reads)
+
+
+def test_packed_weights_do_not_shift_names() -> None:
+    told = [{"float": [8, 32]}, {"float": [64]}]
+    found = tensors(told, ("x", "weight", "bias"), {"x"})
+    assert [(tensor.name, tensor.shape, tensor.dtype) for tensor in found] == [
+        ("x", (8, 32), "float32"), ("bias", (64,), "float32"),
+    ]  # fmt: skip
+    assert [tensor.name for tensor in tensors(told, ("x", "y", ""), {"x", "y"})] == ["x", "y"]
+    found = tensors(told, ("x", "y", "z"), {"x", "y", "z"})  # more than is told, and none of them a weight
+    assert [tensor.name for tensor in found] == ["", ""]

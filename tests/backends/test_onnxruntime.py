@@ -53,30 +53,6 @@ def test_the_exported_file_is_kept(preparation: Preparation) -> None:
         assert set(preparation.facts["nodes_by_provider"]) == {"CPUExecutionProvider"}
 
 
-class Branching(nn.Module):
-    """Control flow that depends on a value: `torch.export` refuses it, a trace takes the branch that was taken."""
-
-    def forward(self, image: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {"out": image + 1 if image.shape[0] == 1 and image.square().sum() > 0 else image}
-
-
-def test_the_older_exporter_steps_in(preparation: Preparation) -> None:
-    model = small.model(Branching)
-    inputs = small.arrays(model)
-    got = small.run(model, small.case(CPU), preparation, inputs)
-    assert small.error(got, [inputs["image"] + 1]) < TOLERANCES["fp32"]
-    assert preparation.facts["onnx_exporter"] == "TorchScript"
-    assert [warning.code for warning in preparation.warnings] == ["export-fallback"]
-
-
-def test_an_onnx_file_runs_as_it_is(file: Path, preparation: Preparation) -> None:
-    inputs = small.arrays(small.model())
-    expected = small.eager(small.model(), inputs)
-    assert small.error(small.run(_onnx(file), small.case(CPU), preparation, inputs), expected) < TOLERANCES["fp32"]
-    assert not preparation.artefacts
-    assert [phase.name for phase in preparation.phases] == ["build"]
-
-
 def test_an_onnx_file_is_not_run_under_another_precision(file: Path, tmp_path: Path) -> None:
     half = _exported(tmp_path, "fp16")
     assert (onnx_file_precision(file), onnx_file_precision(half)) == ("fp32", "fp16")
@@ -104,17 +80,21 @@ def test_free_dimensions_fit_any_size_and_names_must_match() -> None:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "warnings"),
     [
-        {"graph_optimization": "disable"},
-        {"graph_optimization": "extended", "execution_mode": "parallel", "inter_op_threads": 2},
+        ({}, 0),
+        ({"graph_optimization": "disable", "tf32": True, "cudnn_conv_algo_search": "DEFAULT"}, 2),
+        ({"graph_optimization": "extended", "execution_mode": "parallel", "inter_op_threads": 2}, 0),
     ],
 )
-def test_options_leave_outputs_right(options: dict[str, Any], file: Path, preparation: Preparation) -> None:
+def test_an_onnx_file_runs_as_it_is(options: Any, warnings: int, file: Path, preparation: Preparation) -> None:
     inputs = small.arrays(small.model())
     expected = small.eager(small.model(), inputs)
     case = small.case(CPU, options=options)
     assert small.error(small.run(_onnx(file), case, preparation, inputs), expected) < TOLERANCES["fp32"]
+    assert [warning.code for warning in preparation.warnings] == ["no-effect"] * warnings
+    assert not preparation.artefacts
+    assert [phase.name for phase in preparation.phases] == ["build"]
 
 
 def test_a_provider_that_gives_way_is_refused(file: Path, preparation: Preparation) -> None:
@@ -127,17 +107,6 @@ def test_a_provider_that_gives_way_is_refused(file: Path, preparation: Preparati
         pytest.raises(Unsupported, match=r"fell back to CPUExecutionProvider: the CUDA.*(does not load|not created)"),
     ):
         CpuRunner(file, *arguments).__enter__()
-
-
-def test_cuda_graph_is_refused_on_the_cpu(preparation: Preparation) -> None:
-    with pytest.raises(Unsupported, match="no CUDA graphs"):
-        small.backend(CPU).prepare(small.model(), small.case(CPU, options={"cuda_graph": True}), preparation)
-
-
-def test_options_without_effect_are_said(file: Path, preparation: Preparation) -> None:
-    options = {"tf32": True, "cudnn_conv_algo_search": "DEFAULT"}
-    small.backend(CPU).prepare(_onnx(file), small.case(CPU, options=options), preparation)
-    assert [warning.code for warning in preparation.warnings] == ["no-effect", "no-effect"]
 
 
 def test_provider_options_for_the_gpu() -> None:

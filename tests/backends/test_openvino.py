@@ -41,14 +41,9 @@ def test_free_dimensions_of_a_file_get_the_sizes_of_the_case(tmp_path: Path, pre
     path = tmp_path / "model.onnx"
     assert model.module is not None
     torch.onnx.export(
-        model.module,
-        (torch.from_numpy(inputs["image"]),),
-        path,
-        input_names=["image"],
-        dynamic_shapes=({0: "batch"},),
-        dynamo=True,
-        verbose=False,
-    )
+        model.module, (torch.from_numpy(inputs["image"]),), path, input_names=["image"],
+        dynamic_shapes=({0: "batch"},), dynamo=True, verbose=False,
+    )  # fmt: skip
     file = dataclasses.replace(model, module=None, format="onnx", path=path)
     assert small.error(small.run(file, small.case(LABEL, batch=3), preparation, inputs), expected) < TOLERANCES["fp32"]
 
@@ -60,13 +55,6 @@ def test_a_fixed_batch_is_refused_with_the_reason(preparation: Preparation) -> N
     file = dataclasses.replace(small.model(batch=3, format="onnx", path=path), module=None)
     with pytest.raises(Unsupported, match="made for image=1x3x16x16"):
         backend.prepare(file, small.case(LABEL, batch=3), preparation).__enter__()
-
-
-def test_precisions_that_the_cpu_lacks_have_a_reason() -> None:
-    able = small.backend(LABEL).capabilities()
-    for precision in ("fp16", "bf16"):
-        if precision not in able.supports[0].precisions:
-            assert "on this CPU" in able.limits[f"cpu/{precision}"]
 
 
 def test_a_quantized_file_runs_as_what_it_is(tmp_path: Path) -> None:

@@ -19,29 +19,19 @@ from inferlens.spec.case import TensorSpec
 from tests.backends import small
 
 
+def settings() -> tuple[int, bool, bool, bool]:
+    cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+    return torch.get_num_threads(), cuda.matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
+
+
 def test_settings_are_set_and_put_back() -> None:
-    before = (
-        torch.get_num_threads(),
-        torch.backends.cuda.matmul.allow_tf32,
-        torch.backends.cudnn.allow_tf32,
-        torch.backends.cudnn.benchmark,
-    )
+    before = settings()
     with torch_settings(threads=1, tf32=False):
-        assert torch.get_num_threads() == 1
-        assert not torch.backends.cuda.matmul.allow_tf32
-        assert not torch.backends.cudnn.allow_tf32
+        assert settings()[:3] == (1, False, False)
         assert torch.get_float32_matmul_precision() == "highest"
     with torch_settings(threads=None, tf32=True, cudnn_benchmark=True):
-        assert torch.backends.cuda.matmul.allow_tf32
-        assert torch.backends.cudnn.allow_tf32
-        assert torch.backends.cudnn.benchmark
-    after = (
-        torch.get_num_threads(),
-        torch.backends.cuda.matmul.allow_tf32,
-        torch.backends.cudnn.allow_tf32,
-        torch.backends.cudnn.benchmark,
-    )
-    assert after == before
+        assert settings() == (before[0], True, True, True)
+    assert settings() == before
 
 
 def test_a_failing_build_puts_settings_back(preparation: Preparation) -> None:
@@ -88,16 +78,11 @@ def test_autocast_keeps_weights_in_fp32(preparation: Preparation) -> None:
         assert 0 < small.error(runner.collect(outputs), expected) < TOLERANCES["bf16"]
 
 
-def test_autocast_means_nothing_in_fp32(preparation: Preparation) -> None:
-    with pytest.raises(Unsupported, match="fp32 is none"):
-        small.backend("pytorch").prepare(small.model(), small.case("pytorch", options={"autocast": True}), preparation)
-
-
-def test_cuda_graph_is_refused_on_the_cpu(preparation: Preparation) -> None:
-    with pytest.raises(Unsupported, match="no CUDA graphs on cpu"):
-        small.backend("pytorch").prepare(
-            small.model(), small.case("pytorch", options={"cuda_graph": True}), preparation
-        )
+@pytest.mark.parametrize(("option", "why"), [("autocast", "fp32 is none"), ("cuda_graph", "no CUDA graphs on cpu")])
+def test_options_that_cannot_be_are_refused(option: str, why: str, preparation: Preparation) -> None:
+    case = small.case("pytorch", options={option: True})
+    with pytest.raises(Unsupported, match=why):
+        small.backend("pytorch").prepare(small.model(), case, preparation)
 
 
 def test_exported_program(preparation: Preparation) -> None:
@@ -130,15 +115,9 @@ def test_every_type_goes_in_and_comes_out(preparation: Preparation) -> None:
         "flags": np.zeros((2, 4), bool),
         "small": np.ones((2, 4), np.uint8),
     }
-    total, spectrum, flags, small_integers = small.run(model, small.case("pytorch"), preparation, inputs)
-    assert total.dtype == np.float32
-    assert total.sum() == 16
-    assert spectrum.dtype == np.complex64
-    assert spectrum[0, 0] == 8
-    assert flags.dtype == bool
-    assert flags.all()
-    assert small_integers.dtype == np.uint8
-    assert small_integers.max() == 2
+    total, spectrum, flags, integers = small.run(model, small.case("pytorch"), preparation, inputs)
+    assert [each.dtype for each in (total, spectrum, flags, integers)] == [np.float32, np.complex64, bool, np.uint8]
+    assert (total.sum(), spectrum[0, 0], flags.all(), integers.max()) == (16, 8, True, 2)
 
 
 def test_complex_buffers_keep_their_imaginary_parts_in_fp16(preparation: Preparation) -> None:
@@ -154,12 +133,6 @@ def test_complex_buffers_keep_their_imaginary_parts_in_fp16(preparation: Prepara
     case = small.case("pytorch", precision="fp16")
     (got,) = small.run(model, case, preparation, {"values": np.ones(4, np.float32)})
     assert got.tolist() == [1, 1, 1, 1]
-
-
-def test_infer_outside_the_context_fails(preparation: Preparation) -> None:
-    runner = small.backend("pytorch").prepare(small.model(), small.case("pytorch"), preparation)
-    with pytest.raises(RuntimeError, match="not entered"):
-        runner.infer((torch.ones(1, 3, 16, 16),))
 
 
 def test_absence_on_one_device_does_not_refuse_the_other() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import gc
 import itertools
@@ -148,7 +149,9 @@ def test_fp32_is_fp32_unless_tf32_is_asked_for(label: str, tf32: bool, preparati
     """A convolution and a matrix product long enough for TF32 to show, against fp64."""
     model = sums()
     inputs = small.arrays(model)
-    expected = exact(model, inputs)
+    with torch.inference_mode():
+        doubles = [torch.from_numpy(inputs[spec.name]).double() for spec in model.inputs]
+        expected = [tensor.numpy() for tensor in copy.deepcopy(model.module).double()(*doubles)]
     with prepared(label, {"tf32": tf32}, model, preparation) as runner:
         got = runner.collect(runner.infer(runner.place(inputs)))
     error = small.error(got, expected)
@@ -187,16 +190,12 @@ def test_the_device_is_untouched_before_entry(preparation: Preparation) -> None:
     assert torch.cuda.memory_allocated() == before
 
 
-def test_onnxruntime_says_which_nodes_run_where(preparation: Preparation) -> None:
-    model = small.model()
-    with prepared("onnxruntime:cuda", {}, model, preparation):
-        assert preparation.facts["nodes_by_provider"]["CUDAExecutionProvider"] >= 3
-
-
-def test_compiled_graphs_are_cuda_graphs(preparation: Preparation) -> None:
+def test_what_libraries_tell(preparation: Preparation) -> None:
     with prepared("torch_compile:reduce-overhead", {}, small.model(), preparation):
         assert preparation.facts["graphs"] == 1
-    assert not preparation.warnings
+    assert not preparation.warnings, "compiled graphs are CUDA graphs"
+    with prepared("onnxruntime:cuda", {}, small.model(), preparation):
+        assert preparation.facts["nodes_by_provider"]["CUDAExecutionProvider"] >= 3
 
 
 def big(batch: int) -> Model:
@@ -221,16 +220,6 @@ def sums() -> Model:
     torch.manual_seed(0)
     specs = (TensorSpec("image", (4, 64, 16, 16)), TensorSpec("rows", (64, 1024)))
     return Model("sums", "sums", "module", specs, module=Sums().eval())
-
-
-def exact(model: Model, inputs: Any) -> Any:
-    """Outputs computed in fp64."""
-    import copy
-
-    module: Any = copy.deepcopy(model.module)
-    with torch.inference_mode():
-        outputs = module.double()(*(torch.from_numpy(inputs[spec.name]).double() for spec in model.inputs))
-    return [tensor.numpy() for tensor in outputs]
 
 
 def test_what_cannot_be_captured_is_a_row_with_a_reason(preparation: Preparation) -> None:

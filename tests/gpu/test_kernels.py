@@ -38,17 +38,13 @@ SKEW = 100e-6  # seconds: the GPU's clock is fitted to the host's
 LATER = 48 * 1024  # bytes of shared memory above which the profiler's estimate is 0
 
 
-def vision(name: str, batch: int = 1) -> Model:
+def vision(name: str = "resnet18", batch: int = 1) -> Model:
     """A model of torchvision's with weights drawn anew."""
     torchvision = pytest.importorskip("torchvision")
     torch.manual_seed(0)
     spec = TensorSpec("image", (batch, 3, 224, 224))
     module = getattr(torchvision.models, name)(weights=None).eval()
     return Model(f"torchvision:{name}", name, "module", (spec,), module=module)
-
-
-def resnet18(batch: int = 1) -> Model:
-    return vision("resnet18", batch)
 
 
 def entered(label: str, model: Model, folder: Path, precision: str = "fp16", **options: Any) -> Runner:
@@ -111,22 +107,15 @@ def attributed(model: Model, found: Kernels, least: float) -> None:
     """So much of the kernels' time is of known modules, which there are; what is not is shown where that fails."""
     assert model.module is not None
     share = seconds(found, known=True) / seconds(found)
-    print(f"{model.name}: {share:.1%} of the kernels' time attributed; {found.absent}")
-    unknown = [
-        (each.name, each.kind, each.calls, each.layer, each.operator) for each in found.kernels if not each.modules
-    ]
+    unknown = [(each.name, each.calls, each.layer, each.operator) for each in found.kernels if not each.modules]
     assert share >= least, (share, found.absent, unknown)
     seen = {path for each in found.kernels for path in each.modules}
     assert seen <= {path for path, _ in model.module.named_modules()}
     assert len(seen) > 20, seen
 
 
-def share_of_tensor_cores(found: Kernels) -> float:
-    return sum(sum(each.times) for each in found.kernels if each.tensor_cores) / seconds(found)
-
-
 def test_kernels_of_eager_pytorch_have_their_modules(tmp_path: Path) -> None:
-    model = resnet18()
+    model = vision()
     assert model.module is not None
     paths = {path for path, _ in model.module.named_modules()}
     found = profiled("pytorch", model, tmp_path)
@@ -140,15 +129,17 @@ def test_kernels_of_eager_pytorch_have_their_modules(tmp_path: Path) -> None:
 
 
 def test_tensor_cores_are_used_in_fp16_and_not_in_fp32(tmp_path: Path) -> None:
-    half = profiled("pytorch", resnet18(8), tmp_path)
-    full = profiled("pytorch", resnet18(8), tmp_path, "fp32")
-    assert share_of_tensor_cores(half) > 0.1
-    assert share_of_tensor_cores(full) < 0.01
+    shares = []
+    for precision in ("fp16", "fp32"):
+        found = profiled("pytorch", vision(batch=8), tmp_path, precision)
+        shares.append(sum(sum(each.times) for each in found.kernels if each.tensor_cores) / seconds(found))
+    assert shares[0] > 0.1
+    assert shares[1] < 0.01
 
 
 def test_a_cuda_graph_is_one_launch_of_the_same_kernels(tmp_path: Path) -> None:
-    eager = profiled("pytorch", resnet18(), tmp_path)
-    graph = profiled("pytorch", resnet18(), tmp_path, cuda_graph=True)
+    eager = profiled("pytorch", vision(), tmp_path)
+    graph = profiled("pytorch", vision(), tmp_path, cuda_graph=True)
     assert graph.launches == 1
     assert seconds(graph, known=True) >= 0.95 * seconds(graph), graph.absent
     assert {each.modules for each in graph.kernels} >= {("conv1",), ("layer4.1.conv2",), ("fc",)}
@@ -168,7 +159,6 @@ def test_kernels_of_inductor(label: str, name: str, tmp_path: Path) -> None:
     assert any(each.name.startswith("triton_") for each in found.kernels)
     if label.endswith("reduce-overhead"):
         assert 1 <= found.launches < calls / 4, "a CUDA graph"
-    if label.endswith("reduce-overhead"):
         check_pairs(found)
     attributed(model, found, 0.9)
     for each in found.kernels:  # a generated kernel is of the layer of its name, a library's of an operator of the code
@@ -212,9 +202,9 @@ def test_kernels_of_torchscript(label: str, options: dict[str, bool], name: str,
 @pytest.mark.parametrize("label", ["torch_compile:default", "torchscript:trace"])
 def test_kernels_are_of_the_modules_of_their_layers(label: str, tmp_path: Path) -> None:
     """The two levels, profiled apart, have the same layers of the same modules, and about the same time in them."""
-    found = profiled(label, resnet18(8), tmp_path)
+    found = profiled(label, vision(batch=8), tmp_path)
     case = small.case(label, device="cuda", precision="fp16", batch=8)
-    model = resnet18(8)
+    model = vision(batch=8)
     preparation = Preparation(tmp_path / "case", tmp_path / "cache", level="layer")
     with small.backend(label).prepare(model, case, preparation) as runner:
         assert isinstance(runner, LayerProfiler)
@@ -238,8 +228,8 @@ def test_kernels_are_of_the_modules_of_their_layers(label: str, tmp_path: Path) 
     "label", ["tensorrt:rtx", "tensorrt:trt", "torch_tensorrt:dynamo", "torch_tensorrt:ts-trace", "onnxruntime:cuda"]
 )
 def test_kernels_of_other_libraries_are_seen(label: str, tmp_path: Path) -> None:
-    tells = isinstance(entered(label, resnet18(), tmp_path), KernelOrigins)
-    found = profiled(label, resnet18(), tmp_path)
+    tells = isinstance(entered(label, vision(), tmp_path), KernelOrigins)
+    found = profiled(label, vision(), tmp_path)
     assert sum(each.calls for each in found.kernels) > 15
     assert np.median(found.busy) > 50e-6
     if not tells:
@@ -253,19 +243,16 @@ def test_kernels_of_other_libraries_are_seen(label: str, tmp_path: Path) -> None
 
 
 def test_the_estimate_is_the_profilers(tmp_path: Path) -> None:
-    with entered("pytorch", resnet18(), tmp_path) as runner:
-        feed = runner.place(small.arrays(resnet18()))
+    with entered("pytorch", vision(), tmp_path) as runner:
+        feed = runner.place(small.arrays(vision()))
         for _ in range(3):
             runner.infer(feed)
         ((_, traced),) = trace_runs(runner, feed, 2, on_gpu=True)
-    gpu = kernel_runs.gpu()
     compared = 0
-    for run in traced:
-        for event in run.events:
-            launched = event.launched
-            if launched.kind != "kernel" or event.shared_memory is None or event.shared_memory > LATER:
-                continue
-            own = occupancy.achieved(gpu, launched.grid, launched.block, event.registers, event.shared_memory)
+    for event in (event for run in traced for event in run.events):
+        launched, memory = event.launched, event.shared_memory
+        if launched.kind == "kernel" and memory is not None and memory <= LATER:
+            own = occupancy.achieved(kernel_runs.gpu(), launched.grid, launched.block, event.registers, memory)
             assert event.occupancy == pytest.approx(own, abs=0.00501)
             compared += 1
     assert compared > 50

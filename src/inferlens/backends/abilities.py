@@ -25,11 +25,7 @@ class Saver(ABC):
 
     @abstractmethod
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Writes ``model``, prepared for ``case``, to a new file whose suffix is one of ``saves``.
-
-        Raises:
-            Unsupported: if this model cannot be saved this way.
-        """
+        """Writes ``model``, prepared for ``case``, to a new file whose suffix is one of ``saves``, or refuses."""
 
 
 class Builder(ABC):
@@ -37,11 +33,7 @@ class Builder(ABC):
 
     @abstractmethod
     def build(self, model: Model, case: Case, preparation: Preparation, path: Path, builds: int = 1) -> BuildReport:
-        """Builds ``builds`` engines and writes the last to the new file ``path``.
-
-        Raises:
-            Unsupported: if no engine can be built of this model.
-        """
+        """Builds ``builds`` engines and writes the last to the new file ``path``, or refuses."""
 
 
 class Partitioner(ABC):
@@ -49,11 +41,7 @@ class Partitioner(ABC):
 
     @abstractmethod
     def partition(self, model: Model, case: Case, preparation: Preparation) -> Partition:
-        """Which operators would be compiled; compiles nothing.
-
-        Raises:
-            Unsupported: if this model cannot be exported, or this variant says nothing beforehand.
-        """
+        """Which operators would be compiled; compiles nothing. Refuses if that cannot be told beforehand."""
 
 
 class LayerProfiler(ABC):
@@ -75,12 +63,10 @@ class Launched(Struct, frozen=True, kw_only=True):
     """Something that a GPU ran in one run, as a trace tells of it: everything but its times.
 
     Attributes:
-        name: of the kernel, copy or fill, as the profiler names it.
         kind: ``kernel``, ``copy`` or ``fill``.
         operator: the innermost operator around its launch, such as ``aten::add``; empty where there was none.
         around: names of all operators and ``record_function`` scopes around its launch, outermost first.
         grid, block: blocks of a grid, threads of a block; empty for what is no kernel.
-        stream: number of the CUDA stream.
     """
 
     name: str
@@ -115,9 +101,7 @@ class KernelOrigins(ABC):
 
     @abstractmethod
     def origins(self, launched: Sequence[Launched]) -> Origins:
-        """Where the kernels of one run came from.
+        """Where the kernels of one run came from: all that the GPU ran in it, in the order of their launches.
 
-        Args:
-            launched: all that the GPU ran in it, copies and fills too, in the order of their launches. Asked after the
-                traced runs, while the runner is entered, and once for runs that are alike.
+        Asked after the traced runs, while the runner is entered, and once for runs that are alike.
         """

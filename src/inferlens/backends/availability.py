@@ -17,8 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from inferlens.backends.base import Absence, Preparation
-from inferlens.backends.configured import ON_CUDA
+from inferlens.backends.base import ON_CUDA, Absence, Preparation
 from inferlens.errors import MissingLibrary, Unsupported
 from inferlens.spec.case import PRECISIONS, Case
 

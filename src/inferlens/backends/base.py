@@ -8,26 +8,30 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
 
+import msgspec
 import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
+from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.clocks import Clock, HostClock
-from inferlens.backends.configured import Configured
 from inferlens.errors import InferlensError, Unsupported, suggestion
+from inferlens.models.inputs import flatten
 from inferlens.models.model import Array, Format, Model, ModelInfo
 from inferlens.record.record import Artefact, Phase, PhaseName, Warning
 from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec
 
 Inputs = dict[str, Array]
 Outputs = list[NDArray[np.generic]]
+
+ON_CUDA = ("cuda_graph", "tf32", "cudnn_benchmark", "cudnn_conv_algo_search")  # options that do nothing on the CPU
 
 
 def ordered(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array]:
@@ -41,18 +45,15 @@ def ordered(inputs: Inputs, specs: tuple[TensorSpec, ...]) -> list[Array]:
     missing = [name for name in names if name not in inputs]
     if unknown or missing:
         what = f"The model has no input '{unknown[0]}'." if unknown else f"The input '{missing[0]}' is missing."
-        raise InferlensError(
-            what,
-            expected=f"arrays named {', '.join(names)}",
-            hint=suggestion(unknown[0], names) if unknown else "",
-        )
+        hint = suggestion(unknown[0], names) if unknown else ""
+        raise InferlensError(what, expected=f"arrays named {', '.join(names)}", hint=hint)
     return [inputs[name] for name in names]
 
 
 class Support(Struct, frozen=True):
-    """A variant works on a device in these precisions. The first on a device is the default variant there.
+    """A variant works on a device in these precisions, with models of these formats (empty: those of the backend).
 
-    ``formats`` are those of models that it takes; empty: those of the backend.
+    The first on a device is the default variant there.
     """
 
     variant: str
@@ -62,10 +63,7 @@ class Support(Struct, frozen=True):
 
 
 class Absence(Struct, frozen=True):
-    """Why a variant (or, if empty, the whole backend) is not available here, and the command that cures it.
-
-    If ``device`` is named, that holds for this device only.
-    """
+    """Why a variant (empty: the backend) is not available here, or on one device, and the command that helps."""
 
     variant: str
     reason: str
@@ -112,9 +110,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         """Why ``case`` cannot run here; ``None`` if, as far as can be told beforehand, it can."""
         for absence in self.absent:
             if absence.variant in ("", case.variant) and absence.device in ("", case.device):
-                limit = self._limit(case) if case.precision in QUANTIZED else ""
-                also = f"{absence.reason.rstrip('.')}. Of {case.precision}: {limit}" if limit else ""
-                return Unsupported(also or absence.reason, hint=absence.hint)
+                return Unsupported(absence.reason, hint=absence.hint)
         here = [support for support in self.supports if support.variant == case.variant]
         on_device = [support for support in here if support.device == case.device]
         if not on_device:
@@ -129,26 +125,18 @@ class Capabilities(Struct, frozen=True, kw_only=True):
                 f"{case.backend_label} cannot run a model of format '{found.format}'.",
                 expected=f"format {', '.join(formats)}",
             )
-        return self._precision_refusal(case, found, on_device[0])
+        return self._precision_refusal(case, found, on_device[0].precisions)
 
-    def _limit(self, case: Case) -> str:
-        """What is known of the case's precision there, beside whether it works; mostly nothing."""
+    def _precision_refusal(self, case: Case, found: ModelInfo, precisions: tuple[str, ...]) -> Unsupported | None:
         keys = (f"{case.variant}/{case.device}/{case.precision}", f"{case.device}/{case.precision}")
-        return next((self.limits[key] for key in keys if key in self.limits), "")
-
-    def _precision_refusal(self, case: Case, found: ModelInfo, support: Support) -> Unsupported | None:
-        limit = self._limit(case)
+        limit = next((self.limits[key] for key in keys if key in self.limits), "")
         why = f": {limit}" if limit else ""
-        if case.precision not in support.precisions:
-            return Unsupported(
-                f"{case.backend_label} does not run {case.precision} on {case.device}{why}.",
-                hint=f"--precision {','.join(name for name in support.precisions if name not in QUANTIZED)}",
-            )
+        if case.precision not in precisions:
+            hint = f"--precision {','.join(name for name in precisions if name not in QUANTIZED)}"
+            return Unsupported(f"{case.backend_label} does not run {case.precision} on {case.device}{why}.", hint=hint)
         if found.origin and found.precision != case.precision:
-            return Unsupported(
-                f"The model was compiled for {found.precision}, not for {case.precision}.",
-                hint=f"--precision {found.precision}",
-            )
+            what = f"The model was compiled for {found.precision}, not for {case.precision}."
+            return Unsupported(what, hint=f"--precision {found.precision}")
         if case.precision in QUANTIZED and found.precision != case.precision:
             return Unsupported(
                 f"The model is not quantized to {case.precision}, and models are run here as they are{why}.",
@@ -262,12 +250,10 @@ class Runner(ABC):
         """The tensors in ``outputs``, any nesting flattened in order, as arrays on the host; floats as float32."""
 
     def bind(self, feed: Any) -> None:  # noqa: B027 - right for runners that read whatever they are fed with
-        """Makes ready for calls with ``feed``: what ``infer`` would otherwise do at the first of them. Never timed."""
+        """Makes ready for calls with ``feed``: what the first of them would otherwise do. Never timed."""
 
     def read_by(self, feed: Any) -> list[Any]:
         """The tensors on the device that the next call with ``feed`` will read; its own, if nothing else is bound."""
-        from inferlens.models.inputs import flatten
-
         return list(flatten(feed))
 
     def device_memory(self) -> tuple[int, str] | None:
@@ -279,9 +265,11 @@ class Runner(ABC):
         return {}
 
 
-class Backend(Configured, ABC):
+class Backend(ABC):
     """A way of running models. Subclasses are found through the entry-point group ``inferlens.backends``."""
 
+    name: ClassVar[str]
+    options: ClassVar[type[Struct]]
     summary: ClassVar[str]
     short: ClassVar[str] = ""  # its name where many stand side by side, if there is a shorter one
     variants: ClassVar[tuple[str, ...]] = ("",)
@@ -306,10 +294,62 @@ class Backend(Configured, ABC):
         """Largest relative L2 error against the fp32 reference that counts as right for this case."""
         return tolerance_of(case, tf32=getattr(self.parse_options(case), "tf32", False))
 
+    @classmethod
+    def parse_options(cls, case: Case) -> Any:
+        """``case.options`` as ``cls.options``, texts converted to the types it names.
+
+        Raises:
+            InferlensError: for an unknown option (near misses are suggested) or a value of the wrong type.
+        """
+        known = {field.name for field in msgspec.structs.fields(cls.options)}
+        for name in case.options:
+            if name not in known:
+                raise InferlensError(
+                    f"Backend '{cls.name}' has no option '{name}'.",
+                    expected=f"one of {', '.join(sorted(known)) or 'none'}",
+                    hint=suggestion(name, known) or f"inferlens backends {cls.name}",
+                )
+        try:
+            return msgspec.convert(case.options, cls.options, strict=False)
+        except msgspec.ValidationError as error:
+            name = str(error).rpartition("$.")[2].rstrip("`")
+            hints = get_type_hints(cls.options, include_extras=True)
+            raise InferlensError(
+                f"The option {cls.name}.{name} does not take '{case.options[name]}'.", expected=values_of(hints[name])
+            ) from error
+
+    @classmethod
+    def hint(cls, case: Case, option: str, value: Option, facts: Mapping[str, Any]) -> Hint:  # noqa: ARG003
+        """How ``case`` gets what ``option`` does at ``value``: here by the option of that name, where there is one.
+
+        Overridden where a variant does it, or an option does nothing for some cases. Asked when records are looked at,
+        with the facts of one, so nothing is imported for it. ``option`` is named as most backends name it.
+        """
+        if option not in cls.options.__struct_fields__ or (option in ON_CUDA and case.device != "cuda"):
+            return Hint()
+        if getattr(cls.parse_options(case), option) == value:
+            return Hint(asked=True)
+        return Hint(f"{cls.name}.{option}={str(value).lower() if isinstance(value, bool) else value}")
+
 
 def tolerance_of(case: Case, *, tf32: bool) -> float:
     """As :meth:`Backend.tolerance`, for a case that may use TF32."""
     return TOLERANCES["tf32" if tf32 and case.precision == "fp32" and case.device == "cuda" else case.precision]
+
+
+def values_of(hint: Any) -> str:
+    """The type of an option as a user writes its values: ``true|false``, ``all|basic``, ``whole number, 0 or more``."""
+    kind, meta = get_args(hint)[:2] if get_origin(hint) is Annotated else (hint, None)
+    if kind is bool:
+        return "true|false"
+    if get_origin(kind) is Literal:
+        return "|".join(map(str, get_args(kind)))
+    names = {int: "whole number", float: "number", str: "text", type(None): ""}
+    text = names[kind] if kind in names else " or ".join(filter(None, map(values_of, get_args(kind))))
+    least, most = getattr(meta, "ge", None), getattr(meta, "le", None)
+    if least is None:
+        return text
+    return f"{text}, {least} or more" if most is None else f"{text} from {least} to {most}"
 
 
 # Relative L2 error against fp32 that counts as right. Unit roundoffs: 6e-8 (fp32), 5e-4 (fp16, TF32), 4e-3 (bf16);

@@ -17,8 +17,7 @@ from abc import ABC, abstractmethod
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 FLOOR_CALLS = 200  # of each length: some 20 ms in all
 FLOOR_CYCLES = 50_000  # of the GPU's clock: some 25 µs
@@ -34,8 +33,8 @@ class Timings:
     """
 
     latency: list[float]
-    enqueue: list[float]
-    gpu: list[float]
+    enqueue: list[float] = field(default_factory=list)
+    gpu: list[float] = field(default_factory=list)
     stages: dict[str, list[float]] = field(default_factory=dict)
     begins: list[float] = field(default_factory=list)
 
@@ -87,7 +86,7 @@ class HostClock(Clock):
             infer(feed)
             nanoseconds[index] = now() - begin
             begins[index] = begin
-        return Timings(_seconds(nanoseconds), [], [], begins=_seconds(begins))
+        return Timings(_seconds(nanoseconds), begins=_seconds(begins))
 
     def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:  # noqa: ARG002 - one call is in flight, whatever the depth
         """See :class:`Clock`."""
@@ -100,8 +99,7 @@ class HostClock(Clock):
 def threaded_window(callers: Sequence[tuple[Callable[[Any], Any], Any]], count: int) -> float:
     """Seconds for ``count`` calls by as many threads as there are callers, each of which has a feed of its own.
 
-    For devices whose calls return when their outputs are ready: so many calls are in flight at a time. A thread that is
-    done with its call takes the next one.
+    For devices whose calls return when their outputs are ready. A thread that is done with its call takes the next one.
     """
     left = iter(range(count))  # to take the next number from a range is one step, for all threads
     ready = threading.Barrier(len(callers) + 1)
@@ -128,15 +126,29 @@ def threaded_window(callers: Sequence[tuple[Callable[[Any], Any], Any]], count: 
     return elapsed
 
 
+class Lane(NamedTuple):
+    """A way to call the model, and the stream on which it enqueues its calls."""
+
+    infer: Callable[[Any], Any]
+    stream: Any
+
+
 class CudaClock(Clock):
     """For CUDA streams: host clock around call and synchronisation, CUDA events around the call.
 
     The first event is recorded while the stream is idle and before the host clock starts, so the GPU time contains the
     launch of the first kernel; recording the second event is inside the latency (about a microsecond).
+
+    With several lanes windows go round them, each of which enqueues on a stream of its own and reads what it is bound
+    to, whatever it is fed with. Latency is still that of one call with nothing else in flight.
     """
 
     name = "host: time.perf_counter_ns; GPU: CUDA events"
     asynchronous = True
+
+    def __init__(self, lanes: Sequence[Lane] = ()) -> None:
+        self._lanes = lanes
+        self.lanes = max(1, len(lanes))
 
     def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:
         """See :class:`Clock`."""
@@ -146,11 +158,7 @@ class CudaClock(Clock):
         stream = torch.cuda.current_stream()
         synchronize = stream.synchronize
         latency, enqueue, begins = (array("q", bytes(8 * count)) for _ in range(3))
-        before = [torch.cuda.Event(enable_timing=True) for _ in range(count)]
-        after = [torch.cuda.Event(enable_timing=True) for _ in range(count)]
-        for event in before + after:  # CUDA creates an event when it is first recorded
-            event.record(stream)
-        synchronize()
+        before, after = _events(count, stream), _events(count, stream)
         for index in range(count):
             feed = next(feeds)
             before[index].record(stream)
@@ -162,16 +170,30 @@ class CudaClock(Clock):
             latency[index] = now() - begin
             enqueue[index] = returned - begin
             begins[index] = begin
-        gpu = [start.elapsed_time(end) * 1e-3 for start, end in zip(before, after, strict=True)]
-        return Timings(_seconds(latency), _seconds(enqueue), gpu, begins=_seconds(begins))
+        return Timings(_seconds(latency), _seconds(enqueue), _between(before, after), begins=_seconds(begins))
 
     def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:
         """See :class:`Clock`."""
         import torch
 
         stream = torch.cuda.current_stream()
-        lane = Lane(infer, stream)
-        return _window(itertools.repeat(lane), feeds, count, depth, stream.synchronize)
+        several = len(self._lanes) > 1
+        lanes = itertools.cycle(self._lanes) if several else itertools.repeat(Lane(infer, stream))
+        synchronize = torch.cuda.synchronize if several else stream.synchronize
+        ring = [torch.cuda.Event() for _ in range(min(depth or 0, count))]
+        calls = list(zip(itertools.islice(lanes, count), itertools.islice(feeds, count), strict=True))
+        synchronize()
+        begin = time.perf_counter_ns()
+        if not ring:
+            for lane, feed in calls:
+                lane.infer(feed)
+        else:
+            for (lane, feed), done in zip(calls, itertools.cycle(ring), strict=False):
+                done.synchronize()  # of the call that was so many calls ago; at once where it was never recorded
+                lane.infer(feed)
+                done.record(lane.stream)
+        synchronize()
+        return (time.perf_counter_ns() - begin) * 1e-9
 
     def floor(self) -> float | None:
         """What the GPU time of a kernel is beyond the kernel, where nothing launches it faster: as a CUDA graph.
@@ -183,79 +205,21 @@ class CudaClock(Clock):
         import torch
 
         torch.cuda.synchronize()
+        replays = []
         try:
-            replays = [_captured(partial(torch.cuda._sleep, times * FLOOR_CYCLES)) for times in (1, 2)]
+            for times in (1, 2):
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.stream(torch.cuda.Stream()):
+                    graph.capture_begin(capture_error_mode="thread_local")  # other threads may go on meanwhile
+                    torch.cuda._sleep(times * FLOOR_CYCLES)
+                    graph.capture_end()
+                replays.append(graph.replay)
         except RuntimeError:
             return None
         turns, plain = itertools.cycle(replays), CudaClock()
         plain.time(_call, turns, FLOOR_CALLS // 2)
         gpu = plain.time(_call, turns, 2 * FLOOR_CALLS).gpu
         return max(0.0, 2 * statistics.median(gpu[::2]) - statistics.median(gpu[1::2]))
-
-
-def _captured(enqueue: Callable[[], Any]) -> Callable[[], Any]:
-    """The replay of a CUDA graph of what is enqueued; other threads may go on meanwhile."""
-    import torch
-
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.stream(torch.cuda.Stream()):
-        graph.capture_begin(capture_error_mode="thread_local")
-        enqueue()
-        graph.capture_end()
-    return cast("Callable[[], Any]", graph.replay)
-
-
-def _call(replay: Callable[[], Any]) -> None:
-    replay()
-
-
-class Lane(NamedTuple):
-    """A way to call the model, and the stream on which it enqueues its calls."""
-
-    infer: Callable[[Any], Any]
-    stream: Any
-
-
-class LanesClock(CudaClock):
-    """As :class:`CudaClock`; windows go round several lanes, each of which enqueues on a stream of its own.
-
-    A lane reads what it is bound to, whatever it is fed with. Latency is still that of one call with nothing else in
-    flight.
-    """
-
-    def __init__(self, lanes: list[Lane]) -> None:
-        self._lanes = lanes
-        self.lanes = max(1, len(lanes))
-
-    def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:
-        """See :class:`Clock`."""
-        if len(self._lanes) < 2:
-            return super().window(infer, feeds, count, depth)
-        import torch
-
-        return _window(itertools.cycle(self._lanes), feeds, count, depth, torch.cuda.synchronize)
-
-
-def _window(
-    lanes: Iterator[Lane], feeds: Iterator[Any], count: int, depth: int | None, synchronize: Callable[[], None]
-) -> float:
-    """Seconds for ``count`` calls, one lane after the other, with at most ``depth`` of them in flight."""
-    import torch
-
-    ring = [torch.cuda.Event() for _ in range(min(depth or 0, count))]
-    calls = list(zip(itertools.islice(lanes, count), itertools.islice(feeds, count), strict=True))
-    synchronize()
-    begin = time.perf_counter_ns()
-    if not ring:
-        for lane, feed in calls:
-            lane.infer(feed)
-    else:
-        for (lane, feed), done in zip(calls, itertools.cycle(ring), strict=False):
-            done.synchronize()  # of the call that was so many calls ago; at once where it was never recorded
-            lane.infer(feed)
-            done.record(lane.stream)
-    synchronize()
-    return (time.perf_counter_ns() - begin) * 1e-9
 
 
 class StagedClock(CudaClock):
@@ -265,6 +229,7 @@ class StagedClock(CudaClock):
     """
 
     def __init__(self, stages: dict[str, Callable[[Any], Any]]) -> None:
+        super().__init__()
         self._stages = stages
 
     def time(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int) -> Timings:  # noqa: ARG002 - the stages are it
@@ -274,17 +239,12 @@ class StagedClock(CudaClock):
         now = time.perf_counter_ns
         stream = torch.cuda.current_stream()
         synchronize = stream.synchronize
-        stages = tuple(self._stages.values())
         latency, enqueue, begins = (array("q", bytes(8 * count)) for _ in range(3))
-        events = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(len(stages) + 1)) for _ in range(count)]
-        for event in (event for row in events for event in row):  # CUDA creates an event when it is first recorded
-            event.record(stream)
-        synchronize()
+        first, *rest = (_events(count, stream) for _ in range(len(self._stages) + 1))
         for index in range(count):
-            first, *rest = events[index]
-            steps = tuple(zip(stages, rest, strict=True))
+            steps = tuple((stage, after[index]) for stage, after in zip(self._stages.values(), rest, strict=True))
             feed = next(feeds)
-            first.record(stream)
+            first[index].record(stream)
             begin = now()
             for stage, after in steps:
                 stage(feed)
@@ -293,12 +253,28 @@ class StagedClock(CudaClock):
             synchronize()
             latency[index] = now() - begin
             begins[index] = begin
-        gpu = [row[0].elapsed_time(row[-1]) * 1e-3 for row in events]
-        parts = {
-            name: [row[place].elapsed_time(row[place + 1]) * 1e-3 for row in events]
-            for place, name in enumerate(self._stages)
-        }
-        return Timings(_seconds(latency), _seconds(enqueue), gpu, parts, _seconds(begins))
+        parts = dict(zip(self._stages, map(_between, (first, *rest), rest), strict=True))
+        return Timings(_seconds(latency), _seconds(enqueue), _between(first, rest[-1]), parts, _seconds(begins))
+
+
+def _call(replay: Callable[[], Any]) -> None:
+    replay()
+
+
+def _events(count: int, stream: Any) -> list[Any]:
+    """So many events on a stream, each recorded once, which is when CUDA creates it; the stream has come to its end."""
+    import torch
+
+    events = [torch.cuda.Event(enable_timing=True) for _ in range(count)]
+    for event in events:
+        event.record(stream)
+    stream.synchronize()
+    return events
+
+
+def _between(before: Sequence[Any], after: Sequence[Any]) -> list[float]:
+    """Seconds from each of some events to the other."""
+    return [start.elapsed_time(end) * 1e-3 for start, end in zip(before, after, strict=True)]
 
 
 def _seconds(nanoseconds: array[int]) -> list[float]:

@@ -76,7 +76,7 @@ class FakeClock(Clock):
             begins.append(self._now)
             latency.append(self._cost(next(self._calls)))
             self._now += latency[-1]
-        return Timings(latency, [], [], begins=begins)
+        return Timings(latency, begins=begins)
 
     def window(self, infer: Callable[[Any], Any], feeds: Iterator[Any], count: int, depth: int | None = None) -> float:  # noqa: ARG002 - one call is in flight, whatever the depth
         """See :class:`inferlens.backends.clocks.Clock`."""

@@ -1,8 +1,7 @@
 """Calls that begin and end on the host: copies in, the inference, copies out, all in one call and on one stream.
 
 Inputs come from, and outputs go to, page-locked ("pinned") memory, which the GPU copies by itself; from ordinary memory
-the driver would copy twice and block the call. The three stages are timed apart, named as trtexec names them: H2D,
-compute, D2H.
+the driver would copy twice and block the call. The stages are named as trtexec names them: H2D, compute, D2H.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import Any
 
 from inferlens.backends.base import Inputs, Outputs, Runner
 from inferlens.backends.clocks import StagedClock
+from inferlens.models.inputs import flatten
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,7 @@ class HostIo(Runner):
         self._inner.__exit__(*error)
 
     def place(self, inputs: Inputs) -> HostFeed:
-        """The inner runner's feed, and pinned copies of its tensors.
-
-        Copies of the feed's own tensors, not of those that a call reads: a captured call still holds an earlier feed.
-        """
-        from inferlens.models.inputs import flatten
-
+        """The inner runner's feed, and pinned copies of its own tensors: a captured call may still read others."""
         feed = self._inner.place(inputs)
         return HostFeed(feed, self._inner.read_by(feed), [tensor.cpu().pin_memory() for tensor in flatten(feed)])
 
@@ -86,16 +81,10 @@ class HostIo(Runner):
         self._outputs = self._inner.infer(feed.device)
 
     def _download(self, feed: HostFeed) -> None:  # noqa: ARG002 - a stage is called with the feed
-        from inferlens.models.inputs import flatten
+        import torch
 
         outputs = flatten(self._outputs)
         if not self._host:  # room for the outputs is made by the first call
-            self._host = [_pinned_like(tensor) for tensor in outputs]
+            self._host = [torch.empty_like(tensor, device="cpu", pin_memory=True) for tensor in outputs]
         for host, tensor in zip(self._host, outputs, strict=True):
             host.copy_(tensor, non_blocking=True)
-
-
-def _pinned_like(tensor: Any) -> Any:
-    import torch
-
-    return torch.empty_like(tensor, device="cpu", pin_memory=True)

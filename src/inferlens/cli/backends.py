@@ -51,7 +51,7 @@ def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
     """Name, values, default and description of each option of a backend."""
     import msgspec
 
-    from inferlens.backends.configured import values_of
+    from inferlens.backends.base import values_of
 
     hints = get_type_hints(backend.options, include_extras=True)
     rows = []

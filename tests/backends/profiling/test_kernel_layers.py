@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from inferlens.backends.abilities import Launched
 from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, joint, of_engine, origins_of
 from tests.backends.profiling.kernel_samples import ENGINE, ENGINES, engine, kernels, runs
 
@@ -79,8 +78,3 @@ def test_a_long_engine_is_laid_out_quickly() -> None:
     layers = [EngineLayer(name=str(index), tactic=f"k{index % 7}" if index % 3 else "") for index in range(3000)]
     names = [layer.tactic or "library" for layer in layers]
     assert [pair[0] for pair in aligned(names, layers)] == layers
-
-
-def test_copies_and_fills_are_no_layers() -> None:
-    launched = [Launched(name="Memset", kind="fill"), Launched(name="k"), Launched(name="c", kind="copy")]
-    assert of_engine(launched) == [1]

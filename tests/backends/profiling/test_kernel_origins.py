@@ -27,7 +27,7 @@ from inferlens.backends.profiling.traced_runs import TracedEvent, TracedOperator
 from inferlens.backends.torch_compile import backend as torch_compile  # noqa: E402
 from inferlens.backends.torch_compile.layers import GRAPH, InductorNames  # noqa: E402
 from tests.backends import small  # noqa: E402
-from tests.backends.profiling.layered import ODD, Attention, Breaking, Fused, model, prepared  # noqa: E402
+from tests.backends.profiling.layered import ODD, Breaking, Fused, model, prepared  # noqa: E402
 
 A, B = Origin("one", ("a",)), Origin("two", ("b",))
 RELU = "triton_poi_fused_convolution_relu_0"
@@ -217,7 +217,7 @@ def origins(label: str, network: Any, folder: Path, *, graphs: bool = False, **o
 
 
 @pytest.mark.parametrize("graphs", [False, True])
-@pytest.mark.parametrize("kind", [Fused, Attention, Breaking])
+@pytest.mark.parametrize("kind", [Fused, Breaking])
 @pytest.mark.usefixtures("pretended")
 def test_inductor(kind: Callable[[], Any], graphs: bool, tmp_path: Path) -> None:
     """With CUDA graphs the model is compiled once more, without; here nothing else differs."""
@@ -226,8 +226,7 @@ def test_inductor(kind: Callable[[], Any], graphs: bool, tmp_path: Path) -> None
     assert all(origin.layer and origin.modules for origin in found)
     assert found[0] == found[1], "both of an operator's kernels"
     paths = {path for origin in found for path in origin.modules}
-    least = {Fused: {f"{ODD}.0", f"{ODD}.1", f"{ODD}.2", "last"}, Attention: {"stem", "attention", "norm"}}
-    assert least.get(kind, {"first", "second"}) <= paths
+    assert paths >= ({f"{ODD}.0", f"{ODD}.1", f"{ODD}.2", "last"} if kind is Fused else {"first", "second"})
 
 
 @pytest.mark.parametrize("way", ["", "freeze"])

@@ -7,14 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from torch import nn
 
 from inferlens.backends.profiling.layer_runs import Taken
 from inferlens.backends.profiling.operator_layers import NamedLayer
 from inferlens.backends.profiling.traced_runs import TracedOperator
 from inferlens.backends.torch_compile.layers import (
     GRAPH,
-    Compiler,
     InductorNames,
     computed,
     is_product,
@@ -29,7 +27,6 @@ from tests.backends.profiling.layered import (
     Attention,
     Breaking,
     Fused,
-    Shared,
     model,
     of,
     prepared,
@@ -65,17 +62,6 @@ def test_fused_kernels_name_all_their_modules(tmp_path: Path) -> None:
     assert [layer.modules for layer in found.layers if layer.kind == "convolution"] == [(f"{ODD}.0",), ("last",)]
 
 
-def test_shared_and_repeated_modules(tmp_path: Path) -> None:
-    network = model(Shared)
-    found = profiled(LABEL, network, prepared(tmp_path), runs=12)
-    attributed(network, found)
-    convolutions = [layer for layer in found.layers if layer.kind == "convolution"]
-    assert [layer.modules for layer in convolutions] == [("twice",), ("twice",), ("one",), ("other",)]
-    assert all(layer.outputs[0].shape == (1, 3, 32, 32) for layer in convolutions)
-    assert not of(found, "never")
-    assert len(found.begun) == 12
-
-
 def test_patterns_that_were_replaced(tmp_path: Path) -> None:
     """Attention is found as a pattern, and its node has no module of its own."""
     network = model(Attention)
@@ -106,17 +92,6 @@ def test_options(options: dict[str, bool], tmp_path: Path) -> None:
     assert of(found, f"{ODD}.0")
     assert of(found, "last")
     assert any(tensor.shape == (2, 32, 32, 32) for layer in of(found, f"{ODD}.0") for tensor in layer.outputs)
-
-
-def test_resnet18_is_attributed(tmp_path: Path) -> None:
-    torchvision = pytest.importorskip("torchvision")
-    network = model(lambda: torchvision.models.resnet18(weights=None), 1, 3, 64, 64)
-    found = profiled(LABEL, network, prepared(tmp_path))
-    attributed(network, found)
-    assert network.module is not None
-    convolutions = [path for path, part in network.module.named_modules() if isinstance(part, nn.Conv2d)]
-    named = [layer.modules for layer in found.layers if layer.kind == "convolution"]
-    assert sorted(named) == sorted((path,) for path in convolutions)
 
 
 def graph_node(name: str, *before: Any, path: str | None = "") -> Any:
@@ -171,23 +146,6 @@ def test_nodes_are_of_the_call_that_computes_them(targets: str, calls: str, expe
     assert found == expected.split()
 
 
-def test_the_code_that_was_saved_last_is_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Autotuning may compile a choice that is a graph of its own, and does not choose it."""
-    from torch._inductor import compile_fx
-    from torch._inductor.graph import GraphLowering
-
-    def compiled(*_: Any, **__: Any) -> Any:
-        for code in ("a choice", "the graph"):
-            GraphLowering.save_output_code(code)
-        return lambda: None
-
-    monkeypatch.setattr(compile_fx, "compile_fx", compiled)
-    monkeypatch.setattr(Compiler, "_calls", lambda _, code: [NamedLayer(code, code)])
-    compiler = Compiler(nn.Linear(2, 2), "max-autotune", on_gpu=True)
-    compiler(None, ())
-    assert [[made.name for made in graph] for graph in compiler.graphs] == [["the graph"]]
-
-
 def test_lost_nodes_belong_to_what_lies_on_both_sides() -> None:
     paths = dict(enumerate(("", "block", "other")))
     first = graph_node("first", path="block")
@@ -199,26 +157,16 @@ def test_lost_nodes_belong_to_what_lies_on_both_sides() -> None:
     assert path_of(end.all_input_nodes[0], paths) is None
 
 
-def test_names_of_calls() -> None:
-    assert short_name("extern_kernels.bias_addmm") == ("addmm", True)
-    assert short_name("torch.ops.aten._softmax.default") == ("_softmax", True)
-    assert short_name("extern_kernels.conv1x1_via_mm") == ("matmul", True)
-    assert short_name("triton_poi_fused_relu_0") == ("triton_poi_fused_relu_0", False)
-
-
-def named(
-    graphs: list[list[NamedLayer]], run: TracedOperator
-) -> tuple[list[tuple[str, tuple[str, ...], int]], dict[str, str]]:
-    """Of each layer its name, modules and calls; and what is not known."""
-    compiler: Any = SimpleNamespace(graphs=graphs, knows=True)
-    names = InductorNames(compiler)
-    taken: dict[Any, Taken] = {}
-    for place, (call, operator) in enumerate(names.calls(run)):
-        operator.begin = place
-        taken.setdefault(call, Taken()).add(0, operator.time, operator.begin)
-    return [
-        (each.name, each.modules, taken[call].calls[0]) for call, each in names.named(taken).items()
-    ], names.absent()
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("extern_kernels.bias_addmm", ("addmm", True)),
+        ("torch.ops.aten._softmax.default", ("_softmax", True)),
+        ("triton_poi_fused_relu_0", ("triton_poi_fused_relu_0", False)),
+    ],
+)
+def test_names_of_calls(name: str, expected: tuple[str, bool]) -> None:
+    assert short_name(name) == expected
 
 
 def test_calls_are_told_apart_by_graph_and_order() -> None:
@@ -238,9 +186,13 @@ def test_calls_are_told_apart_by_graph_and_order() -> None:
         graph(0, kernel, "aten::mm", kernel), graph(0, kernel, "aten::mm", kernel),
         TracedOperator("aten::cos"), graph(1, "aten::mm", "aten::mm", "aten::mm"),
     ])  # fmt: skip
-    found, absent = named(graphs, run)
-    assert found == [
+    compiler: Any = SimpleNamespace(graphs=graphs, knows=True)
+    names = InductorNames(compiler)
+    taken: dict[Any, Taken] = {}
+    for place, (call, _) in enumerate(names.calls(run)):
+        taken.setdefault(call, Taken()).add(0, 0.0, place)
+    assert [(each.name, each.modules, taken[call].calls[0]) for call, each in names.named(taken).items()] == [
         (f"0/{kernel}", ("a",), 2), ("0/mm", ("b",), 2), (f"0/{kernel} #2", ("c",), 2),
         ("mm", (), 1), ("mm #2", (), 1), ("mm #3", (), 1), ("aten::cos", (), 1),
     ]  # fmt: skip
-    assert absent["calls"].startswith("2 of 5")
+    assert names.absent()["calls"].startswith("2 of 5")

@@ -43,15 +43,15 @@ class Lambda(nn.Module):
         return (lambda *values: values[0])(image, *[])
 
 
-class Returning(nn.Module):
-    def forward(self, image: torch.Tensor) -> Any:
-        return Answer(image + 1, image * 2)
-
-
 @dataclass
 class Answer:
     more: torch.Tensor
     double: torch.Tensor
+
+
+class Returning(nn.Module):
+    def forward(self, image: torch.Tensor) -> Any:
+        return Answer(image + 1, image * 2) if image.sum() != 0 else Answer(image, image)
 
 
 def test_what_cannot_be_scripted_is_a_row_with_a_reason(preparation: Preparation) -> None:
@@ -86,53 +86,32 @@ def test_a_model_whose_inputs_have_names_runs_and_knows_its_modules(
     assert [layer.modules for layer in found.layers] == [("linear",), ("",)]
 
 
-def test_outputs_that_a_trace_does_not_know_are_flattened(preparation: Preparation) -> None:
+def test_outputs_that_a_trace_does_not_know_are_flattened_and_constants_are_kept(preparation: Preparation) -> None:
     model = small.model(Returning)
     inputs = small.arrays(model)
     got = small.run(model, small.case("torchscript:trace"), preparation, inputs)
     assert small.error(got, [inputs["image"] + 1, inputs["image"] * 2]) < TOLERANCES["fp32"]
-
-
-def test_values_that_became_constants_are_kept(preparation: Preparation) -> None:
-    class Branching(nn.Module):
-        def forward(self, image: torch.Tensor) -> torch.Tensor:
-            return image + 1 if image.sum() > 0 else image
-
-    model = small.model(Branching)
-    small.run(model, small.case("torchscript:trace"), preparation, small.arrays(model))
     assert "Python boolean" in preparation.facts["trace_warnings"][0]
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 @pytest.mark.parametrize("frozen", [False, True])
-@pytest.mark.parametrize("label", LABELS)
-def test_a_loaded_archive_runs_as_it_is(label: str, frozen: bool, tmp_path: Path, preparation: Preparation) -> None:
+def test_a_loaded_archive_runs_as_it_is(frozen: bool, precision: str, tmp_path: Path, preparation: Preparation) -> None:
+    """What was frozen has constants, which are not cast."""
     model = small.model(format="torchscript")
     inputs = small.arrays(model)
     expected = small.eager(model, inputs)
     with quiet():
         script = torch.jit.script(model.module)
         torch.jit.save(torch.jit.freeze(script) if frozen else script, tmp_path / "model.pt")
-        loaded = torch.jit.load(tmp_path / "model.pt")
-    model = dataclasses.replace(model, module=loaded, path=tmp_path / "model.pt")
-    case = small.case(label, options={"freeze": True})
-    assert small.error(small.run(model, case, preparation, inputs), expected) < TOLERANCES["fp32"]
-    assert preparation.facts["torchscript"].startswith("loaded")
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-def test_a_loaded_archive_is_cast_unless_it_was_frozen(frozen: bool, tmp_path: Path, preparation: Preparation) -> None:
-    model = small.model(format="torchscript")
-    inputs = small.arrays(model)
-    expected = small.eager(model, inputs)
-    with quiet():
-        script = torch.jit.script(model.module)
-        model = dataclasses.replace(model, module=torch.jit.freeze(script) if frozen else script)
-    case = small.case("torchscript:script", precision="bf16")
-    if frozen:
+        model = dataclasses.replace(model, module=torch.jit.load(tmp_path / "model.pt"), path=tmp_path / "model.pt")
+    case = small.case("torchscript:trace", precision=precision, options={"freeze": True})
+    if frozen and precision == "bf16":
         with pytest.raises(Unsupported, match="was frozen"):
             small.run(model, case, preparation, inputs)
-    else:
-        assert 0 < small.error(small.run(model, case, preparation, inputs), expected) < TOLERANCES["bf16"]
+        return
+    assert small.error(small.run(model, case, preparation, inputs), expected) < TOLERANCES[precision]
+    assert preparation.facts["torchscript"].startswith("loaded")
 
 
 def test_exported_programs_are_traced_and_not_scripted(preparation: Preparation) -> None:

@@ -21,18 +21,13 @@ from inferlens.models.model import Model
 from inferlens.models.sources.onnx import onnx_file_precision
 from inferlens.spec.case import Case, TensorSpec
 
-LONGEST = 300  # characters of a reason
 EMBED_LIMIT = 1_500_000_000  # bytes of weights in one ONNX file, which holds less than 2 GiB; else they are beside it
 # Errors of torch.export for code whose path depends on values.
 ON_VALUES = ("GuardOnDataDependentSymNode", "DataDependentOutputException")
 
 
 def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str) -> Path:
-    """The model as an ONNX file with weights and float inputs in ``precision``; an artefact if it was made here.
-
-    Raises:
-        Unsupported: if the model cannot be exported.
-    """
+    """The model as an ONNX file with weights and float inputs in ``precision``; an artefact if it was made here."""
     if model.path is not None and model.format == "onnx":
         return model.path
     if model.module is None:
@@ -52,18 +47,13 @@ def onnx_file(model: Model, case: Case, preparation: Preparation, precision: str
 
 
 def move_onnx(written: Path, path: Path) -> None:
-    """Moves an ONNX file, and the file of its weights if it has one, whose name the graph knows.
-
-    The second file gets the name of the first with ``.data`` after it.
-    """
+    """Moves an ONNX file; with one of its weights beside it, that gets the same name with ``.data`` after it."""
     import onnx
 
-    beside = [each for each in written.parent.glob(f"{written.name}*") if each != written]
-    if not beside:
+    if [*written.parent.glob(f"{written.name}*")] == [written]:
         shutil.move(written, path)
-        return
-    graph = onnx.load(str(written))  # with its weights
-    onnx.save(graph, str(path), save_as_external_data=True, location=f"{path.name}.data")
+    else:  # the graph knows the name of the second file
+        onnx.save(onnx.load(str(written)), str(path), save_as_external_data=True, location=f"{path.name}.data")
 
 
 def lower_folded_weights(path: Path) -> None:
@@ -76,24 +66,16 @@ def lower_folded_weights(path: Path) -> None:
     import torch
 
     model = onnx.load(str(path), load_external_data=False)
-    mixed = {
-        name
-        for node in model.graph.node
-        if node.op_type in ("Conv", "ConvTranspose", "Gemm")
-        for name in node.input[1:]
-    }
+    folded = [node for node in model.graph.node if node.op_type in ("Conv", "ConvTranspose", "Gemm")]
+    mixed = {name for node in folded for name in node.input[1:]}
     stray = [
-        tensor
-        for tensor in model.graph.initializer
-        if tensor.name in mixed and tensor.data_type == onnx.TensorProto.FLOAT
+        each for each in model.graph.initializer if each.name in mixed and each.data_type == onnx.TensorProto.FLOAT
     ]
     for tensor in stray:
         values = torch.from_numpy(onnx.numpy_helper.to_array(tensor, str(path.parent)).copy()).to(torch.bfloat16)
-        lowered = onnx.TensorProto(
-            name=tensor.name, data_type=onnx.TensorProto.BFLOAT16, dims=tensor.dims,
-            raw_data=values.view(torch.int16).numpy().tobytes(),
-        )  # fmt: skip
-        tensor.CopyFrom(lowered)
+        raw = values.view(torch.int16).numpy().tobytes()
+        kind = onnx.TensorProto.BFLOAT16
+        tensor.CopyFrom(onnx.TensorProto(name=tensor.name, data_type=kind, dims=tensor.dims, raw_data=raw))
     names = {tensor.name for tensor in stray}
     names |= {name for node in model.graph.node if names & set(node.input) for name in node.output}
     for value in model.graph.value_info:
@@ -110,7 +92,7 @@ def reason(error: BaseException) -> str:
     kind, said = type(error).__name__, first_lines(error, 2).rstrip(".")
     if kind in ON_VALUES:
         return "control flow or a size depends on values of a tensor"
-    return (f"{kind}: {said}" if type(error).__module__ == "builtins" else said)[:LONGEST]
+    return (f"{kind}: {said}" if type(error).__module__ == "builtins" else said)[:300]
 
 
 def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, preparation: Preparation) -> None:
@@ -151,11 +133,7 @@ def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, pre
 
 
 def check_precision(path: Path, precision: str) -> None:
-    """Refuses to run a file's weights under another precision's name.
-
-    Raises:
-        Unsupported: if the file is in another precision.
-    """
+    """Refuses to run a file's weights under another precision's name."""
     own = onnx_file_precision(path)
     if own != precision:
         raise Unsupported(
@@ -165,13 +143,10 @@ def check_precision(path: Path, precision: str) -> None:
 
 
 def check_shapes(declared: Iterable[tuple[str, Iterable[Any]]], specs: tuple[TensorSpec, ...]) -> None:
-    """Compares the inputs a graph declares, as name and dimensions, with those of the case.
+    """Refuses a case whose inputs are not those that a graph declares, by name and dimensions.
 
     Dimensions that are not numbers are free, and so are the inputs of which a graph tells no dimension at all: scalars
     look the same, and were compared when the file was read.
-
-    Raises:
-        Unsupported: if they differ in number, or in a dimension that is fixed.
     """
     graph = {name: tuple(shape) for name, shape in declared}
     if set(graph) != {spec.name for spec in specs}:
@@ -179,11 +154,8 @@ def check_shapes(declared: Iterable[tuple[str, Iterable[Any]]], specs: tuple[Ten
         raise Unsupported(f"The ONNX graph has the inputs {', '.join(graph)}, the model was described with {given}.")
     for spec in specs:
         own = graph[spec.name]
-        fits = not own or (
-            len(own) == len(spec.shape)
-            and all(not isinstance(fixed, int) or fixed == size for fixed, size in zip(own, spec.shape, strict=False))
-        )
-        if not fits:
+        sizes = [size if isinstance(fixed, int) else fixed for fixed, size in zip(own, spec.shape, strict=False)]
+        if own and (len(own) != len(spec.shape) or list(own) != sizes):
             fixed = "x".join(map(str, own)) or "scalar"
             raise Unsupported(
                 f"The ONNX graph was made for {spec.name}={fixed}, not for {spec}.",

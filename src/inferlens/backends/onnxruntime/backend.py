@@ -25,6 +25,7 @@ from inferlens.backends.availability import (
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support
 from inferlens.backends.onnx.export import check_precision, move_onnx, onnx_file
 from inferlens.backends.onnxruntime.providers import PROVIDERS, provider_absence
+from inferlens.backends.onnxruntime.runner import CpuRunner, CudaRunner
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
 from inferlens.spec.case import QUANTIZED, Case, Option
@@ -77,10 +78,7 @@ class OnnxRuntime(Backend, Saver):
         torch, no_torch = imported("torch", "PyTorch", "torch")  # its tensors and events are used on a GPU
         no_gpu = no_torch or cuda_absence(torch)
         on_gpu, limits = ((), {}) if no_gpu else cuda_precisions(torch)
-        absences = {
-            variant: provider_absence(ort, variant) or (no_gpu if variant != "cpu" else None)
-            for variant in self.variants
-        }
+        absences = {name: provider_absence(ort, name) or (None if name == "cpu" else no_gpu) for name in self.variants}
         precisions = {"cpu": ("fp32", "fp16", *QUANTIZED), "cuda": (*on_gpu, *QUANTIZED) if on_gpu else ()}
         return Capabilities(
             formats=formats,
@@ -94,22 +92,20 @@ class OnnxRuntime(Backend, Saver):
             ),
             limits={**limits, "cpu/bf16": NO_BF16},
             dynamic_shapes=True,
-            libraries={
-                "onnxruntime": str(ort.__version__),
-                **onnx_versions(),
-                **(torch_versions(torch) if torch else {}),
-            },
+            libraries={"onnxruntime": str(ort.__version__)}
+            | onnx_versions()
+            | (torch_versions(torch) if torch else {}),
         )
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """Exports if the model is no ONNX file; a runner that loads the file when it is entered."""
-        from inferlens.backends.onnxruntime.cuda import CudaRunner
-        from inferlens.backends.onnxruntime.runner import CpuRunner
-
         options: Options = self.parse_options(case)
         provider = PROVIDERS[case.variant]
         check_cuda_options(options, case, preparation)
-        path = self._path(model, case, preparation)
+        # TensorRT takes the fp32 graph and lowers it itself; the other providers run a graph in the types it has.
+        if model.format == "onnx" and model.path is not None and not provider.lowers and found("onnx"):
+            check_precision(model.path, case.precision)
+        path = onnx_file(model, case, preparation, "fp32" if provider.lowers else case.precision)
         kind = CpuRunner if provider.device == "cpu" else CudaRunner
         return kind(path, provider, model, case, preparation, options)
 
@@ -130,14 +126,6 @@ class OnnxRuntime(Backend, Saver):
         if (option == "cuda_graph" and divided) or (provider.lowers and option in ("tf32", "cudnn_conv_algo_search")):
             return Hint()
         return super().hint(case, option, value, facts)
-
-    @staticmethod
-    def _path(model: Model, case: Case, preparation: Preparation) -> Path:
-        # TensorRT takes the fp32 graph and lowers it itself; the other providers run a graph in the types it has.
-        precision = "fp32" if PROVIDERS[case.variant].lowers else case.precision
-        if model.format == "onnx" and model.path is not None and not PROVIDERS[case.variant].lowers and found("onnx"):
-            check_precision(model.path, precision)
-        return onnx_file(model, case, preparation, precision)
 
 
 def onnx_formats() -> tuple[Format, ...]:

@@ -1,7 +1,7 @@
 """ONNX Runtime's providers: which variant means which, whether it loads here, and its options.
 
-A provider is a shared library. ONNX Runtime lists it as available without loading it, and when it cannot be loaded runs
-on the CPU after a line in the log; so it is loaded here first, and the loader's own words are the reason.
+ONNX Runtime lists a provider as available without loading its library, and when it cannot be loaded runs on the CPU
+after a line in the log; so it is loaded here first, and the loader's own words are the reason.
 """
 
 from __future__ import annotations
@@ -20,18 +20,11 @@ from inferlens.spec.case import Case
 
 @dataclass(frozen=True)
 class Provider:
-    """A variant's provider.
-
-    Attributes:
-        name: ONNX Runtime's name for it.
-        device: the device it runs on.
-        library: file name of its shared library, empty if it is built in.
-        lowers: whether it takes an fp32 graph and lowers the precision itself.
-    """
+    """A variant's provider; one that ``lowers`` takes an fp32 graph and lowers the precision itself."""
 
     name: str
     device: str
-    library: str = ""
+    library: str = ""  # empty if it is built in
     lowers: bool = False
 
 
@@ -47,11 +40,8 @@ def provider_absence(ort: Any, variant: str) -> Absence | None:
     """Why a variant's provider cannot be had; ``None`` if it can."""
     provider = PROVIDERS[variant]
     if provider.name not in ort.get_available_providers():
-        return Absence(
-            variant,
-            f"this ONNX Runtime was built without the {provider.name}",
-            "pip uninstall onnxruntime; pip install onnxruntime-gpu",
-        )
+        reason = f"this ONNX Runtime was built without the {provider.name}"
+        return Absence(variant, reason, "pip uninstall onnxruntime; pip install onnxruntime-gpu")
     reason = load_error(ort, provider)
     return Absence(variant, reason, f"onnxruntime-gpu needs {NEEDS[variant]}") if reason else None
 

@@ -65,21 +65,16 @@ class PyTorch(Backend, Saver):
         return (GraphRunner if options.cuda_graph else EagerRunner)(model, case, preparation, options)
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Writes the exported program of ``torch.export``, on the CPU, with the sizes free that have a range.
-
-        A note in the file has the names of its inputs, and the ranges of their values.
-        """
+        """Writes the exported program, on the CPU, with the sizes free that have a range, and a note of its inputs."""
         import torch
 
         if model.module is None:
             raise Unsupported(f"'{model.spec}' has no module to export.", expected="a model in PyTorch")
         with preparation.phase("export"):
             cast(model.module, case.precision)
-            feed = example_feed(model, case)
+            feed, sizes = example_feed(model, case), export_dimensions(model.module, model.inputs)
             try:
-                program = torch.export.export(
-                    model.module, feed, dynamic_shapes=export_dimensions(model.module, model.inputs), strict=False
-                )
+                program = torch.export.export(model.module, feed, dynamic_shapes=sizes, strict=False)
             except Exception as error:  # the exporter raises nearly every type there is
                 raise Unsupported(
                     f"torch.export cannot export '{model.name}': {first_lines(error)}",
@@ -113,11 +108,7 @@ class GraphRunner(EagerRunner):
     """Replays the module's kernels from a CUDA graph."""
 
     def build(self, module: Any) -> Callable[..., Any]:
-        """Captures one call.
-
-        Raises:
-            Unsupported: if the call does something that a graph cannot hold, such as copying a value to the host.
-        """
+        """Captures one call, or refuses one that a graph cannot hold, such as copying a value to the host."""
         return CudaGraph.capture(self.forward(module), self.seeded_feed())
 
     def infer(self, feed: Feed) -> Any:
@@ -125,11 +116,7 @@ class GraphRunner(EagerRunner):
         return self._call(feed)  # as one object, by which the graph knows it again
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:  # noqa: ARG002 - it cannot
-        """Refuses.
-
-        Raises:
-            Unsupported: always.
-        """
+        """Refuses."""
         raise Unsupported("A CUDA graph replays kernels and calls no modules.", hint="without cuda_graph")
 
     def scopes(self) -> AbstractContextManager[Any]:

@@ -16,11 +16,7 @@ DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
 
 def dtype_of(precision: str) -> Any:
-    """PyTorch's type for a precision.
-
-    Raises:
-        Unsupported: if modules cannot be cast to it: they would have to be quantized.
-    """
+    """PyTorch's type for a precision; refuses those for which modules would have to be quantized."""
     import torch
 
     if precision not in DTYPES:
@@ -51,10 +47,7 @@ def cast(module: Any, precision: str) -> None:
 
 
 def tensor_of(array: Array, spec: TensorSpec, precision: str) -> Any:
-    """A tensor on the CPU with a copy of ``array``.
-
-    Whatever float the model names, the tensor is in ``precision``; other types are as named.
-    """
+    """A tensor on the CPU with a copy of ``array``: floats in ``precision``, other types as the model names them."""
     import torch
 
     if spec.dtype in FLOATS:

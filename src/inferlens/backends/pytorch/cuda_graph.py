@@ -14,9 +14,7 @@ from inferlens.backends.availability import first_lines
 from inferlens.errors import Unsupported
 
 Feed = tuple[Any, ...]
-WARMUP = (
-    3  # calls before the capture, on a stream of their own: cuDNN, cuBLAS and lazy initialisation must be done by then
-)
+WARMUP = 3  # calls before the capture, on a stream of their own, in which cuDNN and cuBLAS initialise themselves
 
 
 class CudaGraph:

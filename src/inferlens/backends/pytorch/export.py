@@ -10,6 +10,7 @@ import msgspec
 
 from inferlens.backends.base import ordered
 from inferlens.backends.pytorch.cast import tensor_of
+from inferlens.models.inputs import flatten, make_inputs
 from inferlens.models.model import Model
 from inferlens.spec.case import Case, TensorSpec
 
@@ -50,8 +51,6 @@ def example_feed(model: Model, case: Case, precision: str = "") -> tuple[Any, ..
 
     Inputs with a range are at their largest shape: tracers take a size of 1 for a constant.
     """
-    from inferlens.models.inputs import make_inputs
-
     if any(spec.dynamic for spec in model.inputs):
         specs = tuple(msgspec.structs.replace(spec, shape=spec.profile[2]) for spec in model.inputs)
         model = replace(model, inputs=specs)
@@ -62,8 +61,6 @@ def example_feed(model: Model, case: Case, precision: str = "") -> tuple[Any, ..
 def flat_outputs(module: Any) -> Any:
     """A module that returns the tensors of ``module``'s outputs as a flat tuple, in the order of ``flatten``."""
     import torch
-
-    from inferlens.models.inputs import flatten
 
     class FlatOutputs(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:

@@ -1,7 +1,6 @@
 """What every backend that runs inside PyTorch shares: device, precision, settings, clock, placing and collecting.
 
-A backend adds one thing, :meth:`TorchRunner.build`: what to call for an inference, given the module on its device and
-in its precision. The module is moved and cast in place: a case has a process, and so a module, of its own.
+The module is moved and cast in place: a case has a process, and so a module, of its own.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from inferlens.backends.base import Absence, Capabilities, Inputs, Outputs, Prep
 from inferlens.backends.clocks import CudaClock, HostClock
 from inferlens.backends.pytorch.cast import cast, dtype_of, tensor_of
 from inferlens.errors import Unsupported
+from inferlens.models.inputs import flatten, make_inputs
 from inferlens.models.model import Array, Format, Model
 from inferlens.spec.case import PRECISIONS, Case, TensorSpec
 
@@ -151,8 +151,6 @@ class TorchRunner(Runner):
 
     def collect(self, outputs: Any) -> Outputs:
         """See :class:`~inferlens.backends.base.Runner`."""
-        from inferlens.models.inputs import flatten
-
         return [host_array(tensor) for tensor in flatten(outputs)]
 
     def synchronize(self) -> None:
@@ -182,8 +180,6 @@ class TorchRunner(Runner):
 
     def seeded_feed(self) -> Feed:
         """Inputs to build with: the very ones that will be measured."""
-        from inferlens.models.inputs import make_inputs
-
         return self.place(make_inputs(self.model, self.case.seed))
 
     def forward(self, module: Any) -> Callable[..., Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Inputs, Outputs, Preparation, Runner, ordered
-from inferlens.backends.clocks import Clock, Lane, LanesClock
+from inferlens.backends.clocks import Clock, CudaClock, Lane
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.runner import host_array
 from inferlens.backends.tensorrt.flavours import Flavour
@@ -70,7 +70,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         self._outputs: Any = None
         self._bound: Feed | None = None
         self._entered = ExitStack()
-        self.clock: Clock = LanesClock([])
+        self.clock: Clock = CudaClock()
 
     def __enter__(self) -> EngineRunner:
         import torch
@@ -95,7 +95,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
                     self._graphs = [self._captured(call) for call in self.calls]
             self._entered = entered.pop_all()
         self._outputs = self.calls[0] if self.calls[0].grows else self.calls[0].outputs
-        self.clock = LanesClock(self._lanes())
+        self.clock = CudaClock(self._lanes())
         self._note_facts()
         return self
 
