@@ -114,7 +114,7 @@ def test_too_little_memory_is_one_error(folder: Path, monkeypatch: pytest.Monkey
     def nothing_left(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("inferlens.views.traced.show.tables_of", nothing_left)
+    monkeypatch.setattr("inferlens.views.traced.show.read_cached", nothing_left)
     done = inferlens("trace", "gpu.json", cwd=folder)
     assert (done.returncode, done.stdout) == (2, "")
     assert "not enough memory" in done.stderr

@@ -15,12 +15,13 @@ from inferlens.trace import Trace
 from inferlens.trace.analysis import Analysis
 from inferlens.views.table import render
 from inferlens.views.traced.show import Shown, of
-from inferlens.views.traced.tables import Selection, tables_of
+from inferlens.views.traced.tables import VIEWS, Selection
 
 # Public traces that lie beside the checkout where somebody has put them; they are no part of it.
 SHARED = Path(__file__).parents[3] / "shared" / "traces"
 V100 = SHARED / "v100_resnet50_train.json.gz"
 H100 = SHARED / "h100_owlv2.json.gz"
+H200S = Path(__file__).parents[2] / "examples" / "h200" / "traces"
 
 
 def shared(path: Path) -> Path:
@@ -32,7 +33,7 @@ def shared(path: Path) -> Path:
 
 def drawn(trace: Trace, view: str, format: str = "table", selection: Selection | None = None) -> str:
     """A view of a trace as text."""
-    tables = tables_of(Analysis(trace), view, selection or Selection())
+    tables = VIEWS[view](Analysis(trace), selection or Selection())
     return render(of([Shown("trace", tables)], [view]), format)
 
 

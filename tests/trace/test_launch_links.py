@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferlens.trace import LaunchLinks, Trace, read
+from inferlens.trace import LaunchLinks, read
 from inferlens.trace.intervals import Intervals
 from tests.trace.samples import H100, event, kernel, launch, shared, text
 
@@ -14,30 +14,17 @@ from tests.trace.samples import H100, event, kernel, launch, shared, text
 SPANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(0, 12)), max_size=25)
 
 
-def operators_of_kernels(trace: Trace) -> dict[str, str]:
-    launch_links = LaunchLinks(trace)
-    names = trace.names_of(trace.gpu.row)
-    scopes = trace.scopes.row
-    return {
-        name: trace.name_of(int(scopes[place])) if place >= 0 else ""
-        for name, place in zip(names, launch_links.operator.tolist(), strict=True)
-    }
-
-
-def test_without_a_launch_the_external_id_says_it() -> None:
-    kernels = kernel(5, 3, 1, "a", External__id=7), kernel(6, 4, 1, "b")
-    trace = read(text(event("aten::mm", 1, 9, External__id=7), *kernels))
-    assert operators_of_kernels(trace) == {"a": "aten::mm", "b": ""}
-    assert LaunchLinks(trace).launch.tolist() == [-1, -1]
-
-
-def test_a_graph_launches_many_and_numbers_may_come_again() -> None:
+def test_launches_and_external_ids_say_which_operator_a_kernel_is_of() -> None:
+    """Also of a graph, which launches many, and of numbers that come again."""
     events = [
         event("first", 0, 20), launch(5, 2, name="cudaGraphLaunch"), kernel(5, 9, 1, "a"),
-        kernel(5, 11, 1, "b", stream=8),
-        event("second", 100, 20), launch(5, 102), kernel(5, 110, 1, "c"),
+        kernel(5, 11, 1, "b", stream=8), event("second", 100, 20), launch(5, 102), kernel(5, 110, 1, "c"),
+        event("third", 200, 9, External__id=7), kernel(6, 203, 1, "d", External__id=7), kernel(8, 204, 1, "e"),
     ]  # fmt: skip
-    assert operators_of_kernels(read(text(*events))) == {"a": "first", "b": "first", "c": "second"}
+    trace = read(text(*events))
+    links, names = LaunchLinks(trace), trace.names_of(trace.scopes.row)
+    assert [names[place] if place >= 0 else "" for place in links.operator] == ["first", "first", "second", "third", ""]
+    assert links.launch.tolist() == [0, 0, 1, -1, -1]
 
 
 @given(SPANS, st.lists(st.tuples(st.integers(0, 3), st.integers(0, 45)), max_size=12))
@@ -63,13 +50,11 @@ def test_the_innermost_scope_is_the_last_that_has_begun(
 
 def test_every_event_of_a_public_trace_is_joined() -> None:
     trace = read(shared(H100))
-    launch_links = LaunchLinks(trace)
-    assert (launch_links.launch >= 0).all()
-    assert (launch_links.operator >= 0).all()
-    scopes = trace.scopes
-    named = trace.gpu.external >= 0
-    # Kineto names the operator too, by its external id.
-    assert (scopes.external[launch_links.operator[named]] == trace.gpu.external[named]).mean() > 0.99
+    links = LaunchLinks(trace)
+    assert (links.launch >= 0).all()
+    assert (links.operator >= 0).all()
+    named = trace.gpu.external >= 0  # Kineto names the operator too, by its external id
+    assert (trace.scopes.external[links.operator[named]] == trace.gpu.external[named]).mean() > 0.99
 
 
 @given(*[st.lists(st.tuples(st.integers(-20, 20), st.integers(0, 15)), max_size=12)] * 2)

@@ -2,8 +2,7 @@
 
 They lie as ``<output>/<model>/<case>/trace.json.gz``, or in log folders for TensorBoard, which have short names;
 each is whole or not there at all. Every file is read again before the case's process ends, which says what it shows.
-Nothing is measured for them: what an ordinary call takes is known from a few calls of the same process, before the
-profiler.
+What an ordinary call takes is known from a few calls of the same process, before the profiler.
 """
 
 from __future__ import annotations
@@ -55,10 +54,9 @@ class TraceJob(CaseJob, frozen=True, kw_only=True):
 
 
 class Shown(Struct, frozen=True, kw_only=True):
-    """What a trace file shows.
+    """What a trace file, ``name``, shows.
 
     Attributes:
-        name: of the file.
         steps: seconds of each.
         operators, gpu: the share of their time in which an operator of PyTorch was called, or a GPU was at work.
         events: how many there are.
@@ -74,10 +72,10 @@ class Shown(Struct, frozen=True, kw_only=True):
 
 
 class Files(Struct, frozen=True, kw_only=True):
-    """What is in the trace files, one for each cycle, and seconds of the calls without a profiler."""
+    """What is in the trace files, one for each cycle, and median seconds of the last calls before the profiler."""
 
     shown: tuple[Shown, ...] = ()
-    before: tuple[float, ...] = ()
+    untraced: float | None = None
 
 
 def trace_case(job: TraceJob, child: Child) -> Files:
@@ -98,14 +96,14 @@ def trace_case(job: TraceJob, child: Child) -> Files:
     with child.prepare(model) as runner:
         feed = child.place(model, runner)
         child.infer_first(runner, feed)
-        before = child.warm_up(runner, feed, UNTRACED)
+        untraced = child.warm_up(runner, feed, UNTRACED)
         with child.preparation.phase("steady state"):
             text = msgspec.json.encode(about).decode()
             files = step_traces.write(runner, feed, job.tracing, Path(job.folder), on_gpu=on_gpu, about=text)
     shown = tuple(_shown(file.name, read(file)) for file in files)
     if not any(each.steps for each in shown):
         raise InferlensError("torch.profiler wrote no trace.", hint="more --active steps")
-    return Files(shown=shown, before=before)
+    return Files(shown=shown, untraced=median(untraced[-SETTLED:]))
 
 
 def _shown(name: str, trace: Trace) -> Shown:
@@ -127,15 +125,13 @@ def _covered(trace: Trace, rows: Ints, steps: Intervals) -> float:
     return Intervals.of(trace, rows).both(steps).total / steps.total if steps.total else 0.0
 
 
-class Traced(Struct, frozen=True, kw_only=True):
+class Traced(Files, frozen=True, kw_only=True):
     """One case's traces, or why there are none.
 
     Attributes:
         model: its name.
         status: how it ended; ``reason`` says why if not ``ok``, ``output_tail`` has the last lines it printed.
         files: one for each cycle of the profiler's schedule, in order.
-        shown: what is in each.
-        before: seconds of calls in the same process, before the profiler was there.
         log: what the process printed, if it failed.
     """
 
@@ -146,8 +142,6 @@ class Traced(Struct, frozen=True, kw_only=True):
     hint: str = ""
     output_tail: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
-    shown: tuple[Shown, ...] = ()
-    before: tuple[float, ...] = ()
     warnings: tuple[Warning, ...] = ()
     log: Path | None = None
 
@@ -156,11 +150,6 @@ class Traced(Struct, frozen=True, kw_only=True):
         """Median seconds of the traced steps."""
         steps = [seconds for each in self.shown for seconds in each.steps]
         return median(steps) if steps else None
-
-    @property
-    def untraced(self) -> float | None:
-        """Median seconds of the last calls before the profiler."""
-        return median(self.before[-SETTLED:]) if self.before else None
 
     @property
     def cost(self) -> float | None:
@@ -253,5 +242,5 @@ def _traced(
     finally:
         if not any(folder.iterdir()):
             folder.rmdir()
-    found = {"files": tuple(files), "shown": made.shown, "before": made.before}
+    found = {"files": tuple(files), "shown": made.shown, "untraced": made.untraced}
     return ended(outcome.result, output_tail=outcome.tail, log=log, **found)

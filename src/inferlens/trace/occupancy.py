@@ -13,7 +13,7 @@ capability.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import inf, prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -48,16 +48,17 @@ def blocks_that_fit(
         registers: of each thread.
         shared_memory: of each block, static and dynamic, in bytes.
     """
-    major, minor = _capability(gpu)
-    if major not in KNOWN or not gpu.threads_per_multiprocessor or registers is None or shared_memory is None:
+    digits = gpu.compute_capability.partition(".")[0]
+    major = int(digits) if digits.isdecimal() else 0
+    warps = -(-prod(block) // WARP) if block else 0
+    if major not in KNOWN or warps < 1 or not gpu.threads_per_multiprocessor:
         return None
-    warps = -(-prod(block) // WARP)
-    if not block or warps < 1:
+    if registers is None or shared_memory is None:
         return None
-    most = MOST_BLOCKS.get(f"{major}.{minor}", MOST_BLOCKS_OF_MAJOR.get(major, 32))
+    most = MOST_BLOCKS.get(gpu.compute_capability, MOST_BLOCKS_OF_MAJOR.get(major, 32))
     limits = [most, gpu.threads_per_multiprocessor // WARP // warps]
     if registers:
-        parts = 2 if (major, minor) == (6, 0) else 4
+        parts = 2 if gpu.compute_capability == "6.0" else 4
         of_warp = _rounded(registers * WARP, REGISTER_UNIT)
         limits.append(gpu.registers_per_multiprocessor // parts // of_warp * parts // warps)
     taken = _rounded(shared_memory + (RESERVED if major >= 8 else 0), SHARED_UNITS[major >= 8])
@@ -67,34 +68,20 @@ def blocks_that_fit(
 
 
 def theoretical(
-    gpu: _Multiprocessors, block: Sequence[int], registers: int | None, shared_memory: int | None
+    gpu: _Multiprocessors, block: Sequence[int], registers: int | None, shared_memory: int | None, most: float = inf
 ) -> float | None:
-    """Share of a multiprocessor's threads that are taken when as many blocks are on it as fit, 0 to 1."""
+    """Share of a multiprocessor's threads that are taken when as many blocks as fit, or ``most``, are on it, 0 to 1."""
     fitting = blocks_that_fit(gpu, block, registers, shared_memory)
-    return None if fitting is None else _share(gpu, fitting, block)
+    return None if fitting is None else min(min(fitting, most) * prod(block) / gpu.threads_per_multiprocessor, 1.0)
 
 
 def achieved(
-    gpu: _Multiprocessors,
-    grid: Sequence[int],
-    block: Sequence[int],
-    registers: int | None,
-    shared_memory: int | None,
+    gpu: _Multiprocessors, grid: Sequence[int], block: Sequence[int], registers: int | None, shared_memory: int | None
 ) -> float | None:
     """The same with no more blocks than a multiprocessor's even share of the grid: an estimate."""
-    fitting = blocks_that_fit(gpu, block, registers, shared_memory)
-    if fitting is None or not grid or not gpu.multiprocessors:
+    if not grid or not gpu.multiprocessors:
         return None
-    return _share(gpu, min(prod(grid) / gpu.multiprocessors, fitting), block)
-
-
-def _share(gpu: _Multiprocessors, blocks: float, block: Sequence[int]) -> float:
-    return min(blocks * prod(block) / gpu.threads_per_multiprocessor, 1.0)
-
-
-def _capability(gpu: _Multiprocessors) -> tuple[int, int]:
-    major, _, minor = gpu.compute_capability.partition(".")
-    return (int(major), int(minor)) if major.isdecimal() and minor.isdecimal() else (0, 0)
+    return theoretical(gpu, block, registers, shared_memory, prod(grid) / gpu.multiprocessors)
 
 
 def _rounded(value: int, unit: int) -> int:

@@ -32,11 +32,11 @@ BLOCK = 2**19
 MOST_HELD = 32 * 2**20
 MOST_EVENT = 8 * 2**20
 _BEGIN = re.compile(rb'"traceEvents"\s*:\s*\[')
-_SEPARATOR = re.compile(rb"\}\s*,\s*(?=\{)")
+_SEPARATOR = re.compile(rb"(?<=\})\s*,\s*(?=\{)")
+_LAST = re.compile(rb".*\}(?=\s*,\s*\{)", re.DOTALL)
 _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _ABOUT = {field.encode_name for field in msgspec.structs.fields(About)}
 _MARK = b"\xef\xbb\xbf"
-_TAIL = 2**13
 _TRIES = 4
 _EXPECTED = (
     "the JSON that torch.profiler's export_chrome_trace writes, or another tool's in Chrome's trace event format: "
@@ -148,23 +148,23 @@ class EventReader:
 
     def _next(self, block: bytes) -> list[Event]:
         """Events up to the last place where the text can be cut."""
-        end = _cut(block, len(block)) + 1
+        end = _cut(block, len(block))
         with suppress(*PROBLEMS):  # the usual way: what is decoded is copied once, which is a tenth of the time
             if end:
                 events = decode_events(b"".join((b"[", self._held, memoryview(block)[:end], b"]")))
                 self._held = block[end:].lstrip().removeprefix(b",")
                 return events
         self._held += block
-        end = len(self._held)
+        end = len(self._held) + 1
         for _ in range(_TRIES):
-            end = _cut(self._held, end)
-            if end < 0:
+            end = _cut(self._held, end - 1)
+            if not end:
                 break
             try:
-                return self._taken(end + 1)
+                return self._taken(end)
             except PROBLEMS as error:
                 if "truncated" not in str(error):  # else the cut is within a string or an event
-                    return self._salvaged(end + 1)
+                    return self._salvaged(end)
         if len(self._held) <= MOST_EVENT:
             return []
         self._remarks.remark(f"An event is larger than {byte_count(MOST_EVENT)}; the rest was left out.")
@@ -193,8 +193,8 @@ class EventReader:
     def _salvaged(self, end: int) -> list[Event]:
         """The same of text that is broken: it is halved until it can be decoded, or is one event."""
         text = mended(self._held[:end]).strip().strip(b",")
-        starts = [0, *(match.end() for match in _SEPARATOR.finditer(text))]
-        ends = [*(match.start() + 1 for match in _SEPARATOR.finditer(text)), len(text)]
+        spans = [match.span() for match in _SEPARATOR.finditer(text)]
+        starts, ends = [0, *(end for _, end in spans)], [*(start for start, _ in spans), len(text)]
         waiting = [(0, len(starts))] if text else []
         events: list[Event] = []
         rest = None
@@ -251,18 +251,9 @@ def _decoded(decode: Callable[[bytes], list[Event]], text: bytes) -> tuple[list[
 
 
 def _cut(text: bytes, end: int) -> int:
-    """Place of the last brace before ``end`` that is followed by a comma and another brace; -1 if there is none."""
-    reach = _TAIL
-    while True:
-        low = max(0, end - reach)
-        found = -1
-        for match in _SEPARATOR.finditer(text, low, min(len(text), end + _TAIL)):
-            if match.start() >= end:
-                break
-            found = match.start()
-        if found >= 0 or low == 0:
-            return found
-        reach *= 16
+    """Place behind the last brace before ``end`` that is followed by a comma and another brace; 0 if there is none."""
+    found = _LAST.match(text, 0, end)
+    return found.end() if found else 0
 
 
 def _beside(text: bytes) -> dict[str, Raw] | None:

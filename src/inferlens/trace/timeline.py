@@ -39,12 +39,6 @@ def stepping(analysis: Analysis) -> Columns:
     )
 
 
-def trend(table: Columns) -> float | None:
-    """By how much a step grows on the next, in seconds: the slope of the line through the steps; ``None``: too few."""
-    times = [time for time, note in zip(table.columns["time"], table.columns["note"], strict=True) if note != CUT_OFF]
-    return float(np.polyfit(np.arange(len(times)), times, 1)[0]) if len(times) >= LEAST_STEPS else None
-
-
 def _notes(length: Any, kept: Any) -> list[str]:
     low, high = np.quantile(length[kept], [0.25, 0.75]) if kept.sum() >= LEAST_STEPS else (-np.inf, np.inf)
     reach = FENCE * (high - low)

@@ -72,7 +72,7 @@ class Thread:
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    row: Ints
+    row: Ints  # the event's place in the trace
 
     def __len__(self) -> int:
         return len(self.row)
@@ -83,7 +83,6 @@ class GpuEvents(_Rows):
     """What GPUs ran: kernels, copies and fills, in the order of their begins.
 
     Attributes:
-        row: the event's place in the trace.
         correlation: number that the launch shares.
         external: ``External id`` of the operator that launched it.
         grid, block: of shape (events, 3); zeros where it is no kernel.
@@ -106,7 +105,7 @@ class GpuEvents(_Rows):
 
 @dataclass(frozen=True, eq=False)
 class Calls(_Rows):
-    """Calls of the CUDA runtime and driver, in the order of their begins; ``row`` is the place in the trace."""
+    """Calls of the CUDA runtime and driver, in the order of their begins."""
 
     correlation: Ints
 
@@ -116,7 +115,6 @@ class Scopes(_Rows):
     """Operators and annotations of the host, by thread, then by begin, outer ones first.
 
     Attributes:
-        row: place in the trace.
         external: ``External id``.
         shapes, stack: places in the trace's ``texts``: JSON as the trace has it, empty where it has none.
     """
@@ -132,7 +130,6 @@ class Allocations:
 
     Attributes:
         time: in nanoseconds.
-        thread: place in the trace's ``threads``.
         device_type: PyTorch's number of it: 0 the host, 1 CUDA.
         device_id: -1 of the host.
         allocated, reserved: the allocator's sums after it; -1 where unknown.

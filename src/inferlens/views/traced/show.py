@@ -17,7 +17,7 @@ from inferlens.trace.reader import read, read_cached
 from inferlens.views.plain import plain
 from inferlens.views.table import FOR_PROGRAMS, FORMATS, Document, Table
 from inferlens.views.traced.compared import compared_tables
-from inferlens.views.traced.tables import BY, TOP, VIEWS, Selection, TraceTable, tables_of, together
+from inferlens.views.traced.tables import BY, TOP, VIEWS, Selection, TraceTable, together
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def _csv(every: Sequence[Shown]) -> tuple[list[str], list[list[Any]]]:
 
 def _shown(analysis: Analysis, path: Path, views: Sequence[str], selection: Selection, format: str) -> Shown:
     more = {"overview": _overview(analysis)} if "overview" in views and format == "json" else None
-    tables = [table for view in views for table in tables_of(analysis, view, selection)]
+    tables = [table for view in views for table in VIEWS[view](analysis, selection)]
     return Shown(_name(path), tables, _notes(path, analysis), more)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
-
-import msgspec
 
 from inferlens.analysis.findings import trace_findings
 from inferlens.trace import memory
@@ -14,7 +14,7 @@ from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import Columns
 from inferlens.trace.modules import module_tree
 from inferlens.trace.steps import PARTS
-from inferlens.trace.timeline import stepping, timeline, trend
+from inferlens.trace.timeline import stepping, timeline
 from inferlens.units import (
     ABSENT,
     byte_count,
@@ -37,27 +37,10 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 Row = Mapping[str, Any]
 
 
-def shapes(value: str | None) -> str:
+def shapes(value: str) -> str:
     """Dimensions of tensors from JSON, ``8x4, 4x4``; what is no tensor is a dash."""
-    try:
-        found = msgspec.json.decode(value) if value else None
-    except msgspec.DecodeError:
-        return text(value)
-    if not isinstance(found, list):
-        return text(value)
-    words = [_dimensions(each) for each in found]
-    while words and words[-1] == ABSENT:
-        words.pop()
-    return plain(", ".join(words)) or ABSENT
-
-
-def _dimensions(shape: Any) -> str:
-    """Of a tensor, or of a list of them."""
-    if not isinstance(shape, list) or not shape:
-        return ABSENT
-    if any(isinstance(each, list) for each in shape):
-        return f"({', '.join(map(_dimensions, shape))})"
-    return "x".join(map(str, shape))
+    lists = re.sub(r"\[([\d,]*)\]", lambda match: match[1].replace(",", "x") or ABSENT, value)
+    return text(lists.removeprefix("[").removesuffix("]").rstrip(f",{ABSENT}").replace(",", ", "))
 
 
 def bar(value: float | None) -> str:
@@ -66,107 +49,97 @@ def bar(value: float | None) -> str:
     return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
 
 
-def _ms(key: str, title: str, keep: int) -> Column:
-    return Column(key, title, "ms", milliseconds, keep)
-
-
-def _bytes(key: str, title: str, keep: int) -> Column:
-    return Column(key, title, "", byte_count, keep)
-
-
-def _count(key: str, title: str, keep: int) -> Column:
-    return Column(key, title, "", count, keep)
-
-
-def _share(key: str, title: str, keep: int, unit: str = "") -> Column:
-    return Column(key, title, unit, share, keep)
-
-
-def _words(key: str, title: str, keep: int, write: Callable[[Any], str] = text, most: int = 28) -> Column:
-    return Column(key, title, "", write, keep, numeric=False, most=most)
-
-
+_ms = partial(Column, unit="ms", write=milliseconds)
+_bytes = partial(Column, write=byte_count)
+_count = partial(Column, write=count)
+_share = partial(Column, write=share)
+_words = partial(Column, numeric=False)
 _USE = (
-    _share("utilization", "GPU utilization", 0),
-    _share("sm_efficiency", "SM efficiency", 1, "est."),
-    _share("occupancy", "occupancy", 2, "est."),
+    _share("utilization", "GPU utilization", keep=0),
+    _share("sm_efficiency", "SM efficiency", keep=1, unit="est."),
+    _share("occupancy", "occupancy", keep=2, unit="est."),
 )
 _TENSOR_CORES = (
-    _share("tensor_share", "tensor cores", 3, "of kernel time"),
-    _share("tensor_untold", "unknown", 4),
+    _share("tensor_share", "tensor cores", keep=3, unit="of kernel time"),
+    _share("tensor_untold", "unknown", keep=4),
 )
 GPUS = (
     *_USE,
     *_TENSOR_CORES,
-    _words("compute_capability", "compute capability", 6),
-    _count("multiprocessors", "SMs", 5),
-    _bytes("memory", "memory", 4),
+    _words("compute_capability", "compute capability", keep=6),
+    _count("multiprocessors", "SMs", keep=5),
+    _bytes("memory", "memory", keep=4),
 )
-SHARES = (_ms("time", "time", 0), _share("share", "share", 1), _words("share", "", 2, bar))
+SHARES = (_ms("time", "time", keep=0), _share("share", "share", keep=1), _words("share", "", keep=2, write=bar))
 OPERATORS = (
-    _count("calls", "calls", 1),
-    _ms("host_self", "host self", 2),
-    _ms("host_total", "host total", 4),
-    _ms("device_self", "GPU self", 0),
-    _ms("device_total", "GPU total", 3),
-    _words("eligible", "tensor cores possible", 6, lambda value: "yes" if value else ABSENT),
-    _share("tensor_share", "tensor cores used", 5),
+    _count("calls", "calls", keep=1),
+    _ms("host_self", "host self", keep=2),
+    _ms("host_total", "host total", keep=4),
+    _ms("device_self", "GPU self", keep=0),
+    _ms("device_total", "GPU total", keep=3),
+    _words("eligible", "tensor cores possible", keep=6, write=lambda value: "yes" if value else ABSENT),
+    _share("tensor_share", "tensor cores used", keep=5),
 )
 KERNELS = (
-    _words("kind", "kind", 9),
-    _count("calls", "calls", 1),
-    _ms("total", "total", 0),
-    _share("share", "share", 2),
+    _words("kind", "kind", keep=9),
+    _count("calls", "calls", keep=1),
+    _ms("total", "total", keep=0),
+    _share("share", "share", keep=2),
     *(Column(name, name, "µs", microseconds, keep) for name, keep in (("mean", 3), ("min", 7), ("max", 6))),
     Column("blocks_per_sm", "blocks per SM", "", lambda value: ABSENT if value is None else significant(value), 5),
-    _share("occupancy", "occupancy", 5, "est."),
-    _words("tensor_cores", "tensor cores", 4, {True: "yes", False: "no", None: ABSENT}.__getitem__),
-    _count("registers", "registers", 10),
-    _bytes("shared_memory", "shared memory", 11),
+    _share("occupancy", "occupancy", keep=5, unit="est."),
+    _words("tensor_cores", "tensor cores", keep=4, write={True: "yes", False: "no", None: ABSENT}.__getitem__),
+    _count("registers", "registers", keep=10),
+    _bytes("shared_memory", "shared memory", keep=11),
 )
-LAUNCHED = (_words("operator", "operator", 0), *KERNELS, _words("grid", "grid", 12), _words("block", "block", 13))
+LAUNCHED = (
+    _words("operator", "operator"),
+    *KERNELS,
+    _words("grid", "grid", keep=12),
+    _words("block", "block", keep=13),
+)
 MODULES = (
-    _count("calls", "calls", 2),
-    _ms("host_total", "host total", 1),
-    _ms("host_self", "host self", 4),
-    _ms("device_total", "GPU total", 0),
-    _ms("device_self", "GPU self", 3),
+    _count("calls", "calls", keep=2),
+    _ms("host_total", "host total", keep=1),
+    _ms("host_self", "host self", keep=4),
+    _ms("device_total", "GPU total", keep=0),
+    _ms("device_self", "GPU self", keep=3),
 )
 STEPS = (
-    _ms("time", "time", 0),
-    _share("utilization", "GPU utilization", 1),
-    _count("launched", "GPU events", 8),
-    *(_ms(part, part, keep) for part, keep in zip(PARTS, (2, 4, 9, 7, 6, 5, 5, 7), strict=True)),
-    _words("note", "note", 3),
+    _ms("time", "time", keep=0),
+    _share("utilization", "GPU utilization", keep=1),
+    _count("launched", "GPU events", keep=8),
+    *(_ms(part, part, keep=keep) for part, keep in zip(PARTS, (2, 4, 9, 7, 6, 5, 5, 7), strict=True)),
+    _words("note", "note", keep=3),
 )
-HOLDERS = (_words("device", "device", 0), _bytes("held", "held", 1), _count("allocations", "allocations", 2))
+HOLDERS = (_words("device", "device"), _bytes("held", "held", keep=1), _count("allocations", "allocations", keep=2))
 TIMELINE = (
-    _share("kernel", "kernel", 1),
-    _words("kernel", "", 0, bar),
-    _share("copy", "copy", 4),
-    _share("sm_efficiency", "SM efficiency", 3, "est."),
-    _share("operator", "operator", 2),
-    _share("runtime", "runtime", 5),
+    _share("kernel", "kernel", keep=1),
+    _words("kernel", "", keep=0, write=bar),
+    _share("copy", "copy", keep=4),
+    _share("sm_efficiency", "SM efficiency", keep=3, unit="est."),
+    _share("operator", "operator", keep=2),
+    _share("runtime", "runtime", keep=5),
 )
 RANKS = (
-    _count("rank", "rank", 1),
-    _ms("step_time", "step", 0),
-    _share("utilization", "GPU utilization", 2),
-    _ms("computing", "computing", 3),
-    _ms("communicating", "communicating", 4),
-    _share("overlapped", "overlapped", 5),
-    _ms("waiting", "waiting for the host", 6),
+    _count("rank", "rank", keep=1),
+    _ms("step_time", "step", keep=0),
+    _share("utilization", "GPU utilization", keep=2),
+    _ms("computing", "computing", keep=3),
+    _ms("communicating", "communicating", keep=4),
+    _share("overlapped", "overlapped", keep=5),
+    _ms("waiting", "waiting for the host", keep=6),
 )
 RUNS = (
-    _ms("step_time", "step", 0),
-    _words("bound", "pace set by", 4),
+    _ms("step_time", "step", keep=0),
+    _words("bound", "pace set by", keep=4),
     *_USE,
     *_TENSOR_CORES,
-    _ms("kernel", "kernel", 6),
-    _ms("copy", "copy", 10),
-    _ms("runtime", "runtime", 8),
-    _ms("cpu", "CPU", 9),
-    _ms("waiting", "GPU waits", 7),
+    _ms("kernel", "kernel", keep=6),
+    _ms("copy", "copy", keep=10),
+    _ms("runtime", "runtime", keep=8),
+    _ms("cpu", "CPU", keep=9),
+    _ms("waiting", "GPU waits", keep=7),
 )
 _BOUND = {
     "GPU": "The GPU sets the pace: it works in {busy} of a step.",
@@ -232,11 +205,6 @@ class Selection:
     depth: int | None = None
 
 
-def tables_of(analysis: Analysis, view: str, selection: Selection) -> list[TraceTable]:
-    """The tables of a view, one of :data:`VIEWS`, in the order in which they are read."""
-    return VIEWS[view](analysis, selection)
-
-
 def _overview(analysis: Analysis, _: Selection) -> list[TraceTable]:
     made = analysis.overview
     step = made.step_time or 1.0
@@ -274,7 +242,7 @@ def _shares(name: str, title: str, first: str, parts: Mapping[str, float], step:
 def _operators(analysis: Analysis, selection: Selection) -> list[TraceTable]:
     keys = [key for key in selection.by if key in ("shapes", "stack")]
     data = analysis.operators(*keys)
-    more = (_words(key, key, 1, shapes if key == "shapes" else text, most=40) for key in keys)
+    more = (_words(key, key, keep=1, write=shapes if key == "shapes" else text, most=40) for key in keys)
     calls = plural(int(sum(data.columns["calls"])), "call")
     about = f"{plural(len(data), 'row')} · {calls} · GPU time is of all that was launched, added up"
     columns = (*more, *OPERATORS)
@@ -314,48 +282,39 @@ def _memory(analysis: Analysis, selection: Selection) -> list[TraceTable]:
             f"{each.name}: the peak is {byte_count(each.peak)}{what}{reserved}, {duration(each.time)} after the "
             f"first of {plural(len(each.places), 'event')}."
         )
+
+    def moment(row: Row) -> str:
+        return f"{row['device']}, {milliseconds(row['time'])} ms"
+
     most = {each.name: max(each.peak, 1) for each in devices}
     drawn = (
-        _bytes("allocated", "allocated", 0),
-        _words("", "", 1, lambda row: bar(row["allocated"] / most[row["device"]])),
+        _bytes("allocated", "allocated", keep=0),
+        _words("", "", keep=1, write=lambda row: bar(row["allocated"] / most[row["device"]])),
     )
     held, curve = memory.holders(analysis), memory.curves(analysis, selection.top)
     title = "Memory at the peak, by operator"
     return [
         TraceTable("holders", title, "operator", HOLDERS, held, "operator", top=selection.top),
-        TraceTable("curve", "Memory over time", "time", drawn, curve, _moment, sentences=said),
+        TraceTable("curve", "Memory over time", "time", drawn, curve, moment, sentences=said),
     ]
-
-
-def _moment(row: Row) -> str:
-    return f"{row['device']}, {milliseconds(row['time'])} ms"
 
 
 def _steps(analysis: Analysis, selection: Selection) -> list[TraceTable]:
     data = stepping(analysis)
-    grows = trend(data)
-    way = "longer" if grows and grows > 0 else "shorter"
-    said = [] if grows is None else [f"Over the trace a step becomes {duration(abs(grows))} {way} each time."]
-    about = plural(len(data), "step")
-    return [TraceTable("steps", "Steps", "step", STEPS, data, "step", about, said, top=selection.top)]
+    return [TraceTable("steps", "Steps", "step", STEPS, data, "step", plural(len(data), "step"), top=selection.top)]
 
 
 def _timeline(analysis: Analysis, _: Selection) -> list[TraceTable]:
     data = timeline(analysis)
     about = f"{plural(len(data), 'slice')} of {duration(float(data.columns['length'][0]))}" if len(data) else ""
-    label = ("timeline", "What ran when", "from (ms)")
-    return [TraceTable(*label, TIMELINE, data, lambda row: milliseconds(row["begin"]), about)]
+    name, title, first = "timeline", "What ran when", "from (ms)"
+    return [TraceTable(name, title, first, TIMELINE, data, lambda row: milliseconds(row["begin"]), about)]
 
 
 VIEWS: dict[str, Callable[[Analysis, Selection], list[TraceTable]]] = {
-    "overview": _overview,
-    "operators": _operators,
-    "kernels": _kernels,
-    "modules": _modules,
-    "memory": _memory,
-    "steps": _steps,
-    "timeline": _timeline,
-}
+    "overview": _overview, "operators": _operators, "kernels": _kernels, "modules": _modules, "memory": _memory,
+    "steps": _steps, "timeline": _timeline,
+}  # fmt: skip
 
 
 def together(rows: Sequence[Row], ranks: bool) -> TraceTable:
