@@ -28,7 +28,7 @@ def checked(data: bytes) -> dict[str, Any]:
         assert event["ph"] == "X"
         assert {("process_name", event["pid"]), ("thread_name", event["tid"])} <= set(named)
         rows.setdefault(event["tid"], []).append(event)
-    assert all(re.fullmatch(rb"\d+\.\d{3}", value) for value in re.findall(rb'"(?:ts|dur)":([^,]*),', data))
+    assert all(re.fullmatch(rb"\d+(?:\.\d{1,3})?", value) for value in re.findall(rb'"(?:ts|dur)":([^,]*),', data))
     for events in rows.values():
         _nested(events)
     trace["rows"] = {named["thread_name", row]: events for row, events in rows.items()}

@@ -1,18 +1,17 @@
 """Modules as rows, backends as columns, time in the cells: several profiles of one model become one tree.
 
 A module is a path, its names in a tuple; the model itself is the empty one. No backend says how much of a layer that
-was fused from several modules belongs to each of them, so every rule for that is a convention, and what is shown names
-it: ``whole`` leaves the layer in the deepest module that contains them all, ``split`` divides it by their FLOPs.
+was fused from several modules belongs to each of them, so every rule for that is a convention: ``whole`` leaves the
+layer in the deepest module that contains them all, ``split`` divides it by their FLOPs.
 
-What always holds: in every column the rows that have no rows below them add up to the whole, in typical times (see
-:mod:`.layers`). For that, a module that is unfolded has a row ``itself`` where layers are its own, and what belongs to
-no module has rows of its own: layers of which no module is known, and time outside of all layers. The whole of a column
-is a run, or where its runs say so, all kernels, outside of which there is nothing.
+In every column the rows that have no rows below them add up to the whole, in typical times (see :mod:`.layers`). For
+that, a module that is unfolded has a row ``itself`` where layers are its own, and what belongs to no module has rows of
+its own: layers of which no module is known, and time outside of all layers. The whole of a column is a run, or where
+its runs say so, all kernels, outside of which there is nothing.
 
-A cell is marked only where the mark can be trusted. *Fastest* is a cell whose median's interval lies below those of all
-other columns, *slower* one whose interval lies above the reference's, by more than single processes are taken to
-differ. Cells of which a part is counted elsewhere, or a layer has no time, are neither, nor are those of a column of
-which much is of no known module. The whole is not marked: which backend is fastest is for unprofiled calls to say.
+*Fastest* is a cell whose median's interval lies below those of all other columns, *slower* one whose interval lies
+above the reference's, by more than single processes are taken to differ. Cells of which a part is counted elsewhere, or
+a layer has no time, are neither, nor are those of a column of which much is of no known module.
 """
 
 from __future__ import annotations
@@ -145,8 +144,7 @@ class ModuleTimes:
     Attributes:
         unknown: of layers of which it is not known from which module they came.
         own: of layers that count as a module's own; ``total``: of those, and of the ones of modules below it.
-        shared: modules of which a layer was fused with modules outside of them, so that their total is not theirs alone
-            or not all of theirs.
+        shared: modules of which a layer was fused with modules outside of them.
         untimed: modules with, at any depth, a layer that has no time.
         order: all modules that layers name, those above them too, in the order of execution.
     """

@@ -2,19 +2,13 @@
 
 Each profile is a process of the trace, and begins at zero, so that profiles lie above each other. Its threads are rows:
 the runs, the modules, and layers or kernels. Inside, times are whole nanoseconds since the first run began; in the
-trace they are microseconds with three decimals.
+trace they are microseconds.
 
 Nothing is made up. What the profile does not say is laid out by a rule, and the row that holds it says so: layers of
-which it is not known when they began follow each other in their order; runs of which it is not known follow each other
-without a gap. A time that is not one piece (several calls, or a module's own time around the modules in it) is drawn as
-one from its first begin, on a row of its own.
-
-A module's slice reaches from the first of its consecutive layers to the last, those of modules in it included. A layer
-of another module, or of none that is known, ends it: a module that goes on after that has another slice. A fused layer
-belongs to the deepest module that contains all of those it came from.
-
-Long names are shortened, and stand whole in the arguments of the first run's slice. Of a slice's arguments all but the
-run are the same in every run, so they are written as JSON once: a trace may have hundreds of thousands of slices.
+which it is not known when they began follow each other in their order; so do runs. A time that is not one piece
+(several calls, or a module's own time around the modules in it) is drawn as one from its first begin, on a row of its
+own. A module's slice reaches from the first of its consecutive layers to the last, those of modules in it included. A
+fused layer belongs to the deepest module that contains all of those it came from.
 """
 
 from __future__ import annotations
@@ -48,6 +42,7 @@ RUNS_KNOWN = "each run stands where it was on the host's clock"
 RUNS_NOT_KNOWN = "how long it took from one run to the next is not known: runs follow each other without a gap"
 LAID_OUT = "laid out in order, when each began is not known"
 IN_PIECES = "in several pieces or side by side, each drawn as one from its first begin"
+_ENCODER = msgspec.json.Encoder()
 _FIRST_THREAD = 1001  # never a process's number: viewers take such a thread for the main one
 _ROUNDING = 1e-9  # ends of one layer and begins of the next are rounded to nanoseconds by themselves
 
@@ -270,40 +265,40 @@ def _named(what: str, process: int, thread: int, name: str, place: int) -> Itera
 
 
 def _slices(row: TimelineRow, profile: Profile, process: int, thread: int) -> Iterator[bytes]:
-    """The slices of a row."""
-    head = f'{{"ph":"X","pid":{process},"tid":{thread},"cat":"{row.what}",'.encode()
-    fixed: dict[object, bytes] = {}
+    """The slices of a row. Long texts are shortened, and stand whole in the first run's."""
+    texts: dict[object, tuple[str, dict[str, Any]]] = {}
     for each in row.slices:
         first = each.run == 0
         key = (each.path, each.run if row.what == "runs" else each.of, first)
-        if key not in fixed:
-            fixed[key] = _fixed(each, profile, full=first)
-        inside = f',"layers":{each.layers},"in layers, ms":{_micro(each.time // 1000)}' if each.path is not None else ""
-        stamp = f'"ts":{_micro(each.begin)},"dur":{_micro(each.end - each.begin)},"args":{{"run":{each.run + 1}{inside}'
-        yield head + stamp.encode() + fixed[key]
+        if key not in texts:
+            texts[key] = _named_slice(each, profile, whole=first)
+        name, told = texts[key]
+        inside = {} if each.path is None else {"layers": each.layers, "in layers, ms": each.time // 1000 / 1000}
+        yield _ENCODER.encode(
+            {
+                "ph": "X", "pid": process, "tid": thread, "cat": row.what, "ts": each.begin / 1000,
+                "dur": (each.end - each.begin) / 1000, "args": {"run": each.run + 1, **inside, **told}, "name": name,
+            }
+        )  # fmt: skip
 
 
-def _fixed(each: Slice, profile: Profile, *, full: bool) -> bytes:
-    """What of an event is the same in every run: the rest of the arguments, and the name."""
-    arguments: dict[str, Any]
+def _named_slice(each: Slice, profile: Profile, *, whole: bool) -> tuple[str, dict[str, Any]]:
+    """The name of a slice, and its arguments that are the same in every run."""
+    told: dict[str, Any]
     if each.path is not None:
-        name = each.path[-1] if each.path else THE_MODEL
-        arguments = {"module": ".".join(each.path)}
+        name, told = each.path[-1] if each.path else THE_MODEL, {"module": ".".join(each.path)}
     elif each.of is None:
-        name, arguments = f"run {each.run + 1}", _clocks(profile)
+        name, told = f"run {each.run + 1}", _clocks(profile)
     else:
         part = profile.parts[each.of]
-        name, arguments = part.name, {"place": each.of + 1, **_told(part)}
+        name, told = part.name, {"place": each.of + 1, **_told(part)}
     shown = short(name, LONGEST_NAME)
-    if full and shown != name:
-        arguments["name"] = name
-    texts = {
-        key: cut(value, LONGEST_NAME) if isinstance(value, str) and not full else value
-        for key, value in arguments.items()
-        if value not in ("", None)
+    if whole and shown != name:
+        told["name"] = name
+    known = {key: value for key, value in told.items() if value not in ("", None)}
+    return shown, known if whole else {
+        key: cut(value, LONGEST_NAME) if isinstance(value, str) else value for key, value in known.items()
     }
-    encoded = msgspec.json.encode(texts)[1:-1]
-    return (b"," + encoded if encoded else b"") + b'},"name":' + msgspec.json.encode(shown) + b"}"
 
 
 def _told(part: Layer | Kernel) -> dict[str, Any]:
@@ -315,17 +310,11 @@ def _told(part: Layer | Kernel) -> dict[str, Any]:
         drawn = {key: shapes(found) for key, found in tensors.items() if found}
         return {**both, "operators": ", ".join(part.operators), **drawn}
     return {
-        **both,
-        "layer": part.layer,
-        "operator": part.operator,
-        "grid": "x".join(map(str, part.grid)),
-        "block": "x".join(map(str, part.block)),
-        "registers": part.registers,
-        "shared memory, bytes": part.shared_memory,
-        "occupancy": part.occupancy,
-        "achieved occupancy, estimated": part.achieved,
-        "tensor cores": part.tensor_cores,
-    }
+        **both, "layer": part.layer, "operator": part.operator, "grid": "x".join(map(str, part.grid)),
+        "block": "x".join(map(str, part.block)), "registers": part.registers,
+        "shared memory, bytes": part.shared_memory, "occupancy": part.occupancy,
+        "achieved occupancy, estimated": part.achieved, "tensor cores": part.tensor_cores,
+    }  # fmt: skip
 
 
 def _clocks(profile: Profile) -> dict[str, str]:
@@ -338,19 +327,9 @@ def _about(profile: Profile, rows: Sequence[TimelineRow]) -> dict[str, Any]:
     """Where a process of the trace comes from, and how its time stamps came about."""
     clocks = _clocks(profile)
     return {
-        "case": profile.case.label,
-        "level": profile.level,
-        "model": profile.case.model,
-        "profile": profile.id,
-        "created": profile.created,
-        "first run began": profile.found.started if profile.found else "",
-        "clock": clocks["clock of the layers"],
-        "runs": clocks["runs"],
+        "case": profile.case.label, "level": profile.level, "model": profile.case.model, "profile": profile.id,
+        "created": profile.created, "first run began": profile.found.started if profile.found else "",
+        "clock": clocks["clock of the layers"], "runs": clocks["runs"],
         "rows": sorted({row.note for row in rows if row.note and row.what != "runs"}),
         "without a time": sum(not part.times for part in profile.parts),
-    }
-
-
-def _micro(nanoseconds: int) -> str:
-    """Microseconds with three decimals, exactly."""
-    return f"{nanoseconds // 1000}.{nanoseconds % 1000:03d}"
+    }  # fmt: skip
