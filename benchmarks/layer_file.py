@@ -78,7 +78,7 @@ def main() -> None:
 
 def _file(made: Profile) -> list[str]:
     """The cells of a profile's row."""
-    from inferlens.views.profiled import layers, modules, perfetto
+    from inferlens.views.profiled import modules, parts, perfetto
     from inferlens.views.profiled.cases import groups, of_level
     from inferlens.views.table import render
 
@@ -89,7 +89,7 @@ def _file(made: Profile) -> list[str]:
         loaded = LoadedProfiles(profiles=[made])
         cases = of_level(loaded, None)
         steps = (
-            lambda: render(layers.document(cases)),
+            lambda: render(parts.document("layer", cases)),
             lambda: render(modules.document(groups(loaded))),
             lambda: perfetto.render(loaded),
         )

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from inferlens.record.layer_profile import Profile
+from inferlens.record.layer_profile import Level, Profile
 from inferlens.record.profile_store import LoadedProfiles
-from inferlens.views.profiled import kernels, layers, modules, roofline
+from inferlens.views.profiled import modules, parts, roofline
 from inferlens.views.profiled.cases import groups, of_level
 from inferlens.views.table import Document, render
 from tests.analysis.profile.samples import unprofiled
@@ -32,9 +32,8 @@ def document(table: str, found: LoadedProfiles, **options: Any) -> Document:
     if table == "roofline":
         by, depth = options.pop("by", "layer"), options.pop("depth", None)
         return roofline.document(roofline.roofed(found, by, depth), **options)
-    if table == "layers":
-        return layers.document(of_level(found, "layer"), **options)
-    return kernels.document(of_level(found, "kernel"), **options)
+    level: Level = "layer" if table == "layers" else "kernel"
+    return parts.document(level, of_level(found, level), **options)
 
 
 def drawn(

@@ -1,7 +1,4 @@
-"""``inferlens profile``: where the time of a model goes.
-
-With --torch-profiler it takes traces instead: each case is told as it is over, then there is a table of them.
-"""
+"""``inferlens profile``: where the time of a model goes; with --torch-profiler it takes traces instead."""
 
 from __future__ import annotations
 
@@ -119,10 +116,9 @@ def refuse(words: Mapping[str, Any], how: str) -> None:
     Raises:
         InferlensError: for the first that was given.
     """
-    for name, value in words.items():
-        if value is not None:
-            hint = "--torch-profiler too" if how == "without" else "two commands"
-            raise InferlensError(f"--{name.replace('_', '-')} means nothing {how} --torch-profiler.", hint=hint)
+    for name in (name for name, value in words.items() if value is not None):
+        hint = "--torch-profiler too" if how == "without" else "two commands"
+        raise InferlensError(f"--{name.replace('_', '-')} means nothing {how} --torch-profiler.", hint=hint)
 
 
 def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
@@ -146,46 +142,39 @@ def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
             every.append(made)
             ending = f"a step took {duration(made.step)}" if made.status == "ok" else f"{made.status}: {made.reason}"
             bar.ended(made.model, made.case, ending)
-    screen.document(Document(lambda: [table(every, folder)], data=dict), "table")
-    taken = [made for made in every if made.files]
-    if not taken:
+    screen.document(Document(lambda: [table(every)], data=dict), "table")
+    files = [made.files[0] for made in every if made.files]
+    if not files:
         raise typer.Exit(1)
-    for line in commands(taken, folder):
-        screen.note(line)
+    against = f" --against {files[-1]}" if len(files) > 1 else ""
+    board = f"; tensorboard --logdir {folder}" if folder else ""
+    screen.note(f"Look at them: inferlens trace {files[0]}{against}; https://ui.perfetto.dev{board}")
 
 
-def table(every: Sequence[Traced], tensorboard: Path | None) -> Table:
+def table(every: Sequence[Traced]) -> Table:
     """A row for each case: what a step and an ordinary call took, and its trace; what must be known beneath."""
     from inferlens.views.plain import plain
     from inferlens.views.table import Column, Line, Table, count, text
+
+    def size(made: Traced) -> str:
+        return byte_count(sum(file.stat().st_size for file in made.files) if made.files else None)
 
     columns = (
         Column("step", "step", "ms", milliseconds, 0),
         Column("untraced", "untraced", "ms", milliseconds, 2),
         Column("cost", "cost", "", ratio, 3),
         Column("shown", "events", "", lambda shown: count(sum(each.events for each in shown)) if shown else ABSENT, 4),
-        Column("", "size", "", lambda made: byte_count(_size(made)), 5),
-        Column("", "trace", "", lambda made: text(_place(made, tensorboard)), 1, numeric=False, fold=True),
-    )
-    several = len({made.model for made in every}) > 1
-    labels = [f"{made.model} {made.case.label}" if several else made.case.label for made in every]
-    lines = [Line.of(plain(label), columns, made) for label, made in zip(labels, every, strict=True)]
+        Column("", "size", "", size, 5),
+        Column("", "trace", "", lambda made: text(" ".join(map(str, made.files)) or made.status), 1, numeric=False,
+               fold=True),
+    )  # fmt: skip
+    lines = [Line.of(plain(f"{made.model} {made.case.label}"), columns, made) for made in every]
     return Table("", "case", columns, lines, notes=notes(every))
-
-
-def _size(made: Traced) -> int | None:
-    return sum(file.stat().st_size for file in made.files) if made.files else None
-
-
-def _place(made: Traced, tensorboard: Path | None) -> str:
-    """The files, or the folders that TensorBoard takes; without any, the status."""
-    places = made.files if tensorboard is None else dict.fromkeys(file.parent for file in made.files)
-    return " ".join(map(str, places)) or made.status
 
 
 def notes(every: Sequence[Traced]) -> list[str]:
     """What traces do not show, why there are none, and what else must be known of a case; a sentence each."""
-    found: dict[str, None] = {}
+    found: list[str] = []
     for made in every:
         texts = [f"{each.message} {each.advice}" for each in made.warnings]
         texts += [note for each in made.shown for note in each.notes]
@@ -193,19 +182,5 @@ def notes(every: Sequence[Traced]) -> list[str]:
             hint = f" Try: {made.hint}" if made.hint else ""
             log = f" What it printed: {made.log}" if made.log else ""
             texts.append(f"{made.reason or made.status}{hint}{log}")
-        found |= dict.fromkeys(f"{made.case.label}: {text}" for text in texts)
+        found += [f"{made.case.label}: {text}" for text in texts]
     return [note for note in dict.fromkeys([*found, *(made.unseen for made in every)]) if note]
-
-
-def commands(taken: Sequence[Traced], tensorboard: Path | None) -> list[str]:
-    """What to type to look at the traces."""
-    first, last = (
-        f"{made.files[0].parent}/*.gz" if tensorboard and len(made.files) == 1 else str(made.files[0])
-        for made in (taken[0], taken[-1])
-    )
-    lines = [f"Look at them:  inferlens trace {first}"]
-    if first != last:
-        lines.append(f"Compare two:   inferlens trace {first} --against {last}")
-    if tensorboard:
-        lines.append(f"TensorBoard:   tensorboard --logdir {tensorboard}   (with torch-tb-profiler installed)")
-    return [*lines, "Perfetto:      drop a file on https://ui.perfetto.dev"]

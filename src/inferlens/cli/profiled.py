@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -11,32 +10,29 @@ import typer
 
 from inferlens.cli import options
 
-FINDINGS_TOP = "Only so many findings of each case. [dim]Default: all.[/dim]"
-MODULES_DEPTH = "How deep modules are unfolded. [dim]Default: to about 40 rows in tables, all in CSV and JSON.[/dim]"
-MODULES_REFERENCE = "The case of the first column, such as 'onnxruntime:cpu fp32'. \
+DEPTH = "How deep modules are unfolded. [dim]Default: to about 40 rows in tables, all in CSV and JSON.[/dim]"
+REFERENCE = "The case of the first column, such as 'onnxruntime:cpu fp32'. \
 [dim]Default: the plain one that outputs were checked against, or else the first that ran.[/dim]"
-MODULES_LEVEL = "Whose times are shown: layer or kernel. \
+LEVEL = "Whose times are shown: layer or kernel. \
 [dim]Default: kernel if all that ran have kernels traced to modules, or else layer.[/dim]"
-MODULES_FUSED = (
-    "Layers fused from several modules: whole (to the deepest module that contains them) or split (equally)."
-)
+FUSED = "Layers fused from several modules: whole (to the deepest module that contains them) or split (equally)."
 LAYERS_SORT = "time (what takes most first) or order (that of execution)."
-LAYERS_TOP = "Only so many layers, those that take most. [dim]Default: 20 in tables, all in CSV and JSON.[/dim]"
-LAYERS_PLOT = "Draw the layers' times as a box plot into this file instead; .svg, .png or .html decides its format."
-LAYERS_TRACE = "Write every run as a trace for Perfetto (ui.perfetto.dev) into this file instead; .json or .json.gz."
-KERNELS_BY = "name (a row for each kernel, with all its launches) or launch (a row for each)."
 KERNELS_SORT = "time (what takes most first), order (that of execution) or calls (what is launched most first)."
-KERNELS_TOP = "Only so many rows. [dim]Default: 20 in tables, all in CSV and JSON.[/dim]"
-ROOFLINE_BY = "layer (as the backend executes them) or module (of the model)."
-ROOFLINE_DEPTH = "With --by module: modules deeper than this count to those above them. [dim]Default: none do.[/dim]"
-ROOFLINE_SORT = "won (where most is to be won first), time (what takes most first) or order (that of execution)."
-ROOFLINE_TOP = "Only so many, those with most to be won. [dim]Default: 20 in tables, all in CSV and JSON.[/dim]"
-ROOFLINE_PLOT = "Draw the rooflines, log-log, into this file instead; .svg, .png or .html decides its format."
+FLOORS_SORT = "won (where most is to be won first), time (what takes most first) or order (that of execution)."
+KERNELS_BY = "name (a row for each kernel, with all its launches) or launch (a row for each)."
+FLOORS_BY = "layer (as the backend executes them) or module (of the model)."
+FLOORS_DEPTH = "With --by module: modules deeper than this count to those above them. [dim]Default: none do.[/dim]"
+ROWS = "Only so many rows, those that come first. [dim]Default: 20 in tables, all in CSV and JSON.[/dim]"
+PLOT = "Draw a picture (box plot or roofline) into this file instead; .svg, .png or .html decides its format."
+TRACE = "Write every run as a trace for Perfetto (ui.perfetto.dev) into this file instead; .json or .json.gz."
+
+Top = Annotated[int | None, typer.Option(min=1, help=ROWS)]
+Plot = Annotated[Path | None, typer.Option(help=PLOT, show_default=False)]
 
 
 def findings(
     paths: options.Profiles,
-    top: Annotated[int | None, typer.Option(min=1, help=FINDINGS_TOP)] = None,
+    top: Annotated[int | None, typer.Option(min=1, help="Only so many of each case. [dim]Default: all.[/dim]")] = None,
     format: options.Format = "table",
 ) -> None:
     """Say in plain words what takes time in profiled cases that need not, with the evidence and what to try.
@@ -48,11 +44,7 @@ def findings(
 
 
 def show_findings(paths: Sequence[Path], format: str = "table", top: int | None = None, *, brief: bool = False) -> None:
-    """Prints the findings of the profiles under ``paths``; ``brief`` as ``views.profiled.findings.document`` takes it.
-
-    Raises:
-        InferlensError: if there is no profile, or no such format.
-    """
+    """Prints the findings of the profiles under ``paths``; ``brief``: without what is not needed at a glance."""
     from inferlens.cli import screen
     from inferlens.errors import check_choice
     from inferlens.views.profiled.findings import FORMATS, document, judged
@@ -64,10 +56,10 @@ def show_findings(paths: Sequence[Path], format: str = "table", top: int | None 
 
 def modules(
     paths: options.Profiles,
-    level: Annotated[str | None, typer.Option(help=MODULES_LEVEL)] = None,
-    depth: Annotated[int | None, typer.Option(min=1, help=MODULES_DEPTH)] = None,
-    reference: Annotated[str | None, typer.Option(help=MODULES_REFERENCE)] = None,
-    fused: Annotated[str, typer.Option(help=MODULES_FUSED)] = "whole",
+    level: Annotated[str | None, typer.Option(help=LEVEL)] = None,
+    depth: Annotated[int | None, typer.Option(min=1, help=DEPTH)] = None,
+    reference: Annotated[str | None, typer.Option(help=REFERENCE)] = None,
+    fused: Annotated[str, typer.Option(help=FUSED)] = "whole",
     format: options.Format = "table",
 ) -> None:
     """Show where the time goes by module of the model: modules as rows, backends as columns.
@@ -87,21 +79,19 @@ def modules(
 def layers(
     paths: options.Profiles,
     sort: Annotated[str, typer.Option(help=LAYERS_SORT)] = "time",
-    top: Annotated[int | None, typer.Option(min=1, help=LAYERS_TOP)] = None,
+    top: Top = None,
     format: options.Format = "table",
-    plot: Annotated[Path | None, typer.Option("--plot", help=LAYERS_PLOT, show_default=False)] = None,
-    trace: Annotated[Path | None, typer.Option("--trace", help=LAYERS_TRACE, show_default=False)] = None,
+    plot: Plot = None,
+    trace: Annotated[Path | None, typer.Option(help=TRACE, show_default=False)] = None,
 ) -> None:
     """Show the layers of profiled cases: what each is, mean, median and 95th percentile over the runs, and its share.
 
     Beneath them is what they add up to, what is in no layer, and what profiling cost.
     """
     from inferlens.cli import screen
-    from inferlens.cli.plot import write
     from inferlens.views.profiled import perfetto
     from inferlens.views.profiled.cases import of_level
-    from inferlens.views.profiled.layers import document, shown
-    from inferlens.views.profiled.tables import TOP
+    from inferlens.views.profiled.parts import document, shown
 
     if trace:
         perfetto.check_file(trace)
@@ -111,21 +101,15 @@ def layers(
     if plot:
         from inferlens.views.profiled.plots import boxes
 
-        draw(plot, *boxes([replace(each, top=top or TOP) for each in shown(cases, sort)], drawn_as))
+        written(plot, boxes(shown("layer", cases, sort), drawn_as, top), "--plot")
     if trace:
-        written, missing = perfetto.render(loaded, compressed=trace.suffix.lower() == ".gz")
-        write(trace, written, "--trace")
-        screen.notes([f"Wrote {trace}.", *missing])
+        written(trace, perfetto.render(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
     if not (plot or trace):
-        screen.document(document(cases, sort=sort, top=top), format)
+        screen.document(document("layer", cases, sort=sort, top=top), format)
 
 
 def picture_format(plot: Path | None, example: str) -> str:
-    """The format of a picture by its file's name.
-
-    Raises:
-        InferlensError: if there is none of that ending.
-    """
+    """The format of a picture by its file's name, if it has one."""
     from inferlens.views import picture
 
     format = plot.suffix.lower().removeprefix(".") if plot else "svg"
@@ -133,20 +117,20 @@ def picture_format(plot: Path | None, example: str) -> str:
     return format
 
 
-def draw(plot: Path, picture: str | bytes, missing: Sequence[str]) -> None:
-    """Writes a picture, and says which cases are not in it."""
+def written(file: Path, drawing: tuple[str | bytes, Sequence[str]], option: str) -> None:
+    """Writes a picture or a trace, and says which cases are not in it."""
     from inferlens.cli import screen
     from inferlens.cli.plot import write
 
-    write(plot, picture, "--plot")
-    screen.notes([f"Wrote {plot}.", *missing])
+    write(file, drawing[0], option)
+    screen.notes([f"Wrote {file}.", *drawing[1]])
 
 
 def kernels(
     paths: options.Profiles,
     by: Annotated[str, typer.Option(help=KERNELS_BY)] = "name",
     sort: Annotated[str, typer.Option(help=KERNELS_SORT)] = "time",
-    top: Annotated[int | None, typer.Option(min=1, help=KERNELS_TOP)] = None,
+    top: Top = None,
     format: options.Format = "table",
 ) -> None:
     """Show the kernels of cases profiled with --level kernel: times, launches, occupancy, tensor cores, modules.
@@ -155,20 +139,20 @@ def kernels(
     """
     from inferlens.cli import screen
     from inferlens.views.profiled.cases import of_level
-    from inferlens.views.profiled.kernels import document
+    from inferlens.views.profiled.parts import document
 
     cases = of_level(screen.profiles(paths, format), "kernel")
-    screen.document(document(cases, by=by, sort=sort, top=top), format)  # type: ignore[arg-type] # which it checks
+    screen.document(document("kernel", cases, sort=sort, top=top, by=by), format)  # type: ignore[arg-type] # which it checks
 
 
 def roofline(
     paths: options.Profiles,
-    by: Annotated[str, typer.Option(help=ROOFLINE_BY)] = "layer",
-    depth: Annotated[int | None, typer.Option(min=1, help=ROOFLINE_DEPTH)] = None,
-    sort: Annotated[str, typer.Option(help=ROOFLINE_SORT)] = "won",
-    top: Annotated[int | None, typer.Option(min=1, help=ROOFLINE_TOP)] = None,
+    by: Annotated[str, typer.Option(help=FLOORS_BY)] = "layer",
+    depth: Annotated[int | None, typer.Option(min=1, help=FLOORS_DEPTH)] = None,
+    sort: Annotated[str, typer.Option(help=FLOORS_SORT)] = "won",
+    top: Top = None,
     format: options.Format = "table",
-    plot: Annotated[Path | None, typer.Option("--plot", help=ROOFLINE_PLOT, show_default=False)] = None,
+    plot: Plot = None,
 ) -> None:
     """Show how far layers are from the least time that their work takes on this device, and what there is to be won.
 
@@ -186,6 +170,6 @@ def roofline(
     if plot:
         from inferlens.views.profiled.plots import rooflines
 
-        draw(plot, *rooflines(cases, drawn_as))
+        written(plot, rooflines(cases, drawn_as), "--plot")
     else:
         screen.document(document(cases, sort=sort, top=top), format)

@@ -200,6 +200,11 @@ class Profile(Struct, frozen=True, kw_only=True):
         """Whether the times of its parts are of the host or of the GPU, as those of kernels are."""
         return self.layers.timed if self.layers else "GPU" if self.kernels else None
 
+    @property
+    def clock(self) -> str:
+        """What timed its parts; empty without any."""
+        return self.found.clock if self.found else ""
+
 
 def encode(profile: Profile) -> bytes:
     """A profile as JSON on one line, UTF-8, ending in a newline: it has a number for each layer and run."""

@@ -19,7 +19,7 @@ from benchmarks.layer_file import LAYERS, RUNS, large
 from inferlens.backends.profiling import module_hooks
 from inferlens.record.layer_profile import Profile
 from inferlens.record.profile_store import load_profiles, save
-from inferlens.views.profiled import layers, modules, perfetto
+from inferlens.views.profiled import modules, parts, perfetto
 from inferlens.views.profiled.cases import groups, of_level
 from inferlens.views.table import render
 
@@ -48,9 +48,9 @@ def test_the_file_comes_back_as_it_was_written(tmp_path: Path, made: Profile) ->
 def test_every_view_draws_it(tmp_path: Path, made: Profile) -> None:
     save(tmp_path, made)
     loaded = load_profiles([tmp_path])
-    table = layers.document(of_level(loaded, "layer"))
+    table = parts.document("layer", of_level(loaded, "layer"))
     assert len(json.loads(render(table, "json"))["cases"][0]["rows"]) == LAYERS
-    assert "2,000 layers" in render(table)
+    assert "2,000 rows" in render(table)
     assert "unfolded" in render(modules.document(groups(loaded)))
     loaded.profiles = [large(LAYERS, RUNS // 10)]  # of all runs it takes ten seconds
     trace, _ = perfetto.render(loaded)

@@ -126,7 +126,6 @@ class ModuleTable:
         rows: in pre-order: the whole first, what is not attributed last.
         depth: how deep it is unfolded; ``deepest`` is how deep it goes.
         marked: for each column, whether its cells can be compared with others.
-        by_flops: whether the modules' FLOPs are known, by which the rule ``split`` then goes.
     """
 
     rows: tuple[ModuleRow, ...]
@@ -134,7 +133,6 @@ class ModuleTable:
     depth: int
     deepest: int
     marked: tuple[bool, ...]
-    by_flops: bool = False
 
 
 @dataclass(eq=False)
@@ -234,7 +232,7 @@ def module_table(
     )
     unseen = unseen_on("cuda" if {timed for timed, _ in ways} == {"GPU"} else "cpu")
     rows = [_marked(row, marked, least_apart(unseen, unseen)) for row in _rows(columns, paths, shown)]
-    return ModuleTable(rows=tuple(rows), rule=rule, depth=shown, deepest=deepest, marked=marked, by_flops=bool(flops))
+    return ModuleTable(rows=tuple(rows), rule=rule, depth=shown, deepest=deepest, marked=marked)
 
 
 def _rows(columns: Sequence[ModuleTimes], paths: Sequence[Path], depth: int) -> Iterator[ModuleRow]:

@@ -29,7 +29,7 @@ from inferlens.analysis.profile.layers import (
 from inferlens.analysis.profile.modules import MOST_UNKNOWN, RULES, Cell, ModuleRow, ModuleTable, module_table
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level
-from inferlens.units import ABSENT, listing, milliseconds, percent, plural, ratio
+from inferlens.units import listing, milliseconds, percent, plural, ratio
 from inferlens.views.profiled.cases import ProfiledCase, check_reference, named, referenced
 from inferlens.views.profiled.tables import CASE, TIMES, name_of, short, time_fields
 from inferlens.views.records import FASTEST
@@ -45,8 +45,7 @@ SLOWER = "▼"
 SHARED = {"whole": "↑", "split": "≈"}
 SHARED_NOTES = {
     "whole": "↑: fused with modules outside of this row; that time is in the deepest module that contains all of them.",
-    "split": "≈: a layer fused from several modules, split among them by their FLOPs: a convention, no measurement.",
-    "split equally": "≈: a layer fused from several modules, split equally among them: a convention, no measurement.",
+    "split": "≈: a layer fused from several modules, split by their FLOPs, or equally where these are not known.",
 }
 _FEW = 6
 _NAMES = {
@@ -69,7 +68,7 @@ class ModuleColumn:
         """Whether its whole is all kernels, rather than a run."""
         return self.runs.share_of == "kernels"
 
-    @property
+    @cached_property
     def unknown(self) -> float:
         """The share of its layers or kernels that is of no known module."""
         return unknown_share(self.case.profile, self.runs)
@@ -81,20 +80,14 @@ class ModuleColumn:
 
     @cached_property
     def busy(self) -> RunTimes | None:
-        """How long the GPU ran any kernel, the sum of layers that are timed as kernels; shares are of all kernels.
-
-        ``None`` if the column is not of kernels, or that is not known.
-        """
+        """How long the GPU ran any kernel, or the sum of layers that are timed as such; ``None`` if not known."""
         kernels = self.case.profile.kernels
         busy = busy_of(kernels, self.runs) if kernels else self.runs.sums
         return self.runs.times(busy) if self.of_kernels and busy is not None else None
 
     @property
     def distorted(self) -> bool:
-        """Whether profiling made calls so much longer that a module's time may be more of what timed it than its own.
-
-        Times of kernels are the GPU's own, whatever profiling costs the host.
-        """
+        """Whether profiling made calls so much longer that a module's time may be mostly what timed it."""
         return not self.of_kernels and (self.account.cost or 0.0) > MOST_COST
 
 
@@ -231,8 +224,6 @@ def _table(of: ModuleTree, table: ModuleTable | None) -> Table:
         for place, one in enumerate(shown)
         for heading in (Column("", one.case.name, "ms", keep=place), Column("", "", "share", keep=len(shown) + place))
     ]
-    counts = sorted({one.runs.count for one in shown})
-    runs = plural(counts[0], "run") if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,} runs"
     times = {
         "kernel times, as shares of all kernels"
         if one.of_kernels
@@ -248,7 +239,8 @@ def _table(of: ModuleTree, table: ModuleTable | None) -> Table:
         "module",
         headings,
         lines,
-        about=f"{runs} · {listing(sorted(times))} · unfolded {table.depth} of {table.deepest} deep",
+        about=f"{plural(min(one.runs.count for one in shown), 'run')} · {listing(sorted(times))} · "
+        f"unfolded {table.depth} of {table.deepest} deep",
         notes=[*_legend(shown, table), *missing],
         sentences=sentences(shown, table),
     )
@@ -260,16 +252,13 @@ def _line(row: ModuleRow, table: ModuleTable, names: dict[str, str]) -> Line:
     full = f"{full} {name}" if row.kind == "itself" and row.path else full
     more = f" +{row.folded}" if row.folded else ""
     times = [cell.times if cell else None for cell in row.cells]
-    cells = [text for each in times for text in _times(each)]
+    told = [(each.typical, each.share) if each else (None, None) for each in times]
+    cells = [text for time, part in told for text in (milliseconds(time), share(part))]
     marks = [mark for cell in row.cells for mark in (_mark(cell, table.rule), "")]
     style = {"whole": "bold", "module": ""}.get(row.kind, "dim")
     indent = "".join("   " if each else "│  " for each in row.last[:-1])
     indent += ("└─ " if row.last[-1] else "├─ ") if row.last else ""
     return Line(name + more, cells, marks, indent=indent, full=full + more, style=style)
-
-
-def _times(times: RunTimes | None) -> tuple[str, str]:
-    return (milliseconds(times.typical), share(times.share)) if times else (ABSENT, ABSENT)
 
 
 def _mark(cell: Cell | None, rule: str) -> str:
@@ -280,35 +269,25 @@ def _mark(cell: Cell | None, rule: str) -> str:
 
 
 def _legend(shown: Sequence[ModuleColumn], table: ModuleTable) -> Iterator[str]:
-    """What the marks mean that are there, and which columns have none, with the reason."""
+    """What the marks mean that are there, and which columns have none."""
     cells = [cell for row in table.rows for cell in row.cells if cell]
     if any(cell.fastest for cell in cells):
         yield f"{FASTEST}: faster than in every other column."
     if any(cell.slower and not cell.fastest for cell in cells):
         yield f"{SLOWER}: slower than with {shown[0].case.name}."
     if any(cell.shared for cell in cells):
-        yield SHARED_NOTES["split equally" if table.rule == "split" and not table.by_flops else table.rule]
+        yield SHARED_NOTES[table.rule]
     if folded := sum(row.folded for row in table.rows):
         yield f"+N: modules below it; --depth {table.depth + 1} unfolds more of {folded:,}."
-    mixed = len({(one.case.profile.timed, one.of_kernels) for one in shown}) > 1
-    out = [
-        f"{one.case.name} ({_why_out(one, mixed=mixed)})"
-        for one, marked in zip(shown, table.marked, strict=True)
-        if not marked
-    ]
+    out = [one.case.name for one, marked in zip(shown, table.marked, strict=True) if not marked]
+    wrong = [one.case.name for one in shown if not one.case.right]
+    if wrong:
+        yield f"The outputs of {listing(wrong)} are wrong."
     if out and len(shown) > 1:
-        yield f"Not compared with others: {listing(out)}."
-
-
-def _why_out(one: ModuleColumn, *, mixed: bool) -> str:
-    """Why a column is not compared with others; ``mixed``: they have times of different kinds."""
-    if not one.case.right:
-        return "its outputs are wrong"
-    if one.distorted:
-        return f"profiling made calls {ratio(one.account.cost)} as long"
-    if mixed:
-        return "columns have times of different kinds"
-    return f"more than {percent(MOST_UNKNOWN)} is in {'kernels' if one.of_kernels else 'layers'} of no known module"
+        yield (
+            f"Not compared with others: {listing(out)}. Such columns have wrong outputs, times of another kind, calls "
+            f"that profiling made over {MOST_COST}x as long, or more than {percent(MOST_UNKNOWN)} in no known module."
+        )
 
 
 def sentences(shown: Sequence[ModuleColumn], table: ModuleTable) -> list[str]:
@@ -344,16 +323,13 @@ def _most(shown: Sequence[ModuleColumn], table: ModuleTable) -> str:
     rows = [row for row in table.rows if row.kind == "module"]
     levels = ([row for row in rows if len(row.path) == depth] for depth in range(1, table.depth + 1))
     level = next((each for each in levels if len(each) > 1), rows)
-    most: dict[str, tuple[float, ModuleColumn, ModuleRow]] = {}
+    most: dict[str, tuple[float, str, ModuleColumn]] = {}
     for row in level:
         for part, column in _shares(row, shown):
             if part > most.get(column.case.name, (0.0,))[0]:
-                most[column.case.name] = part, column, row
-    said: dict[str, list[tuple[str, ModuleColumn]]] = {}
-    for part, column, row in most.values():
-        said.setdefault(short(".".join(row.path)), []).append((percent(part), column))
-    each = [f"{path} takes most: {_with(parts)}" for path, parts in said.items()]
-    return f"{'; '.join(each) or 'No module has a time of its own'}."
+                most[column.case.name] = part, short(".".join(row.path)), column
+    said = [(f"{path} ({percent(part)})", column) for part, path, column in most.values()]
+    return f"Most takes {_with(said)}." if said else "No module has a time of its own."
 
 
 # For programs
@@ -369,7 +345,7 @@ def _data(of: ModuleTree, table: ModuleTable | None) -> dict[str, Any]:
         "columns": [
             {
                 **one.case.data, "level": one.case.profile.level, "share_of": one.runs.share_of,
-                "timed": one.case.profile.timed, "clock": one.case.profile.found and one.case.profile.found.clock,
+                "timed": one.case.profile.timed, "clock": one.case.profile.clock,
                 "marked": marked, "busy": one.busy, "reconciliation": one.account,
             }
             for one, marked in zip(of.shown, table.marked if table else (), strict=True)

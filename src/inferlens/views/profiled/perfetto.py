@@ -318,18 +318,16 @@ def _told(part: Layer | Kernel) -> dict[str, Any]:
 
 
 def _clocks(profile: Profile) -> dict[str, str]:
-    found = profile.found
-    gaps = RUNS_KNOWN if found and found.begun else RUNS_NOT_KNOWN
-    return {"clock of the layers": found.clock if found else "", "runs": gaps}
+    gaps = RUNS_KNOWN if profile.found and profile.found.begun else RUNS_NOT_KNOWN
+    return {"clock of the layers": profile.clock, "runs": gaps}
 
 
 def _about(profile: Profile, rows: Sequence[TimelineRow]) -> dict[str, Any]:
     """Where a process of the trace comes from, and how its time stamps came about."""
-    clocks = _clocks(profile)
     return {
         "case": profile.case.label, "level": profile.level, "model": profile.case.model, "profile": profile.id,
         "created": profile.created, "first run began": profile.found.started if profile.found else "",
-        "clock": clocks["clock of the layers"], "runs": clocks["runs"],
+        "clock": profile.clock, "runs": _clocks(profile)["runs"],
         "rows": sorted({row.note for row in rows if row.note and row.what != "runs"}),
         "without a time": sum(not part.times for part in profile.parts),
     }  # fmt: skip

@@ -12,20 +12,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from inferlens.analysis.profile.layers import LayerTable
 from inferlens.analysis.profile.roofline import Floor, Roofline
 from inferlens.errors import InferlensError
 from inferlens.stats.quantiles import LEAST_FOR_P95
 from inferlens.units import bandwidth, flop_rate, milliseconds, ratio
 from inferlens.views.picture import PALETTE, Theme, config, drawn
 from inferlens.views.plain import plain
-from inferlens.views.profiled.layers import layer_name
+from inferlens.views.profiled import parts
+from inferlens.views.profiled.parts import PartTable
 from inferlens.views.profiled.roofline import row_name
-from inferlens.views.profiled.tables import Shown, T, short
+from inferlens.views.profiled.tables import TOP, Shown, T, short
 
 WIDTH, HEIGHT = 640, 360
 STEP = 20  # pixels from one box to the next
@@ -37,12 +38,15 @@ COLOURS = {"compute": PALETTE[4], "memory": PALETTE[0]}
 Drawing = tuple[str | bytes, list[str]]
 
 
-def boxes(cases: Sequence[Shown[LayerTable]], format: str) -> Drawing:
+def boxes(cases: Sequence[Shown[PartTable]], format: str, top: int | None = None) -> Drawing:
     """The rows of each case as boxes: text for SVG and HTML, bytes for PNG; and a sentence on each case that has none.
+
+    ``top`` is how many layers; ``None`` is :data:`.tables.TOP`.
 
     Raises:
         InferlensError: if a library is missing, or if no layer has a time.
     """
+    cases = [replace(each, top=top or TOP) for each in cases]
     return _panels(cases, format, _boxes, lambda table: any(table.runs.was_timed), "No layer has a time.")
 
 
@@ -86,7 +90,7 @@ def _titled(chart: Any, of: Shown[Any], *lines: str, **size: Any) -> Any:
     return chart.properties(title=title, **size)
 
 
-def _boxes(of: Shown[LayerTable], table: LayerTable, _: Theme) -> Any:
+def _boxes(of: Shown[PartTable], table: PartTable, _: Theme) -> Any:
     """The boxes of one case, in milliseconds."""
     import altair as alt
 
@@ -100,7 +104,7 @@ def _boxes(of: Shown[LayerTable], table: LayerTable, _: Theme) -> Any:
         values.append(
             {
                 **dict(zip(("low", "lower", "middle", "upper", "high"), box, strict=True)),
-                "name": f"{short(layer_name(row), LONGEST_NAME)}  #{row.place}",  # shortened names may be equal
+                "name": f"{short(parts.row_name(row), LONGEST_NAME)}  #{row.place}",  # shortened names may be equal
                 "kind": plain(row.kind)[:LONGEST_NAME],
                 "text": f"{middle} ({lower} to {upper})",
             }

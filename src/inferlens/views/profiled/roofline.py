@@ -60,7 +60,7 @@ def roofed(loaded: LoadedProfiles, by: RowsBy = "layer", depth: int | None = Non
         InferlensError: if there are no such rows.
     """
     made = ((case, roofline(case.profile, case.record, by=by, depth=depth)) for case in of_level(loaded, None))
-    return [Shown.of(case, found, lambda found: found.ranked, "won") for case, found in made]
+    return tables.shown(made, lambda found: found.ranked, "won")
 
 
 def document(cases: Sequence[Shown[Roofline]], *, sort: str = "won", top: int | None = None) -> Document:
@@ -81,10 +81,9 @@ def document(cases: Sequence[Shown[Roofline]], *, sort: str = "won", top: int | 
         return sorted(found.rows, key=lambda row: -row.time) if sort == "time" else found.ranked
 
     return tables.document(
-        "floors",
-        [Shown.of(each.case, each.table, ranked, sort) for each in cases],
+        "roofline",
+        tables.shown(((each.case, each.table) for each in cases), ranked, sort),
         top,
-        schema="roofline",
         table=_table,
         data=_data,
         names=("precision", "row", "place", "name", "kind", "modules", *(column.key for column in NUMBERS)),

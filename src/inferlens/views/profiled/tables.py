@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from inferlens.analysis.profile.layers import ProfilingCost, RowT, RunTimes
 from inferlens.record.layer_profile import Profile, Tensor
-from inferlens.units import ABSENT, half_width, milliseconds, percent, plural, ratio, ratio_range
+from inferlens.units import ABSENT, half_width, milliseconds, ratio, ratio_range
 from inferlens.views.plain import plain
 from inferlens.views.profiled.cases import ProfiledCase
 from inferlens.views.table import Column, Document, Line, Table
@@ -24,15 +24,7 @@ FEW = 5  # rows that a sentence adds up
 THE_MODEL = "the model"
 
 
-class HasRows(Protocol):
-    """What has rows."""
-
-    @property
-    def rows(self) -> Sequence[Any]:
-        """All of them."""
-
-
-T = TypeVar("T", bound=HasRows)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -51,11 +43,6 @@ class Shown(Generic[T]):
     top: int | None = None
     in_order: bool = False
 
-    @classmethod
-    def of(cls, case: ProfiledCase, table: T | str, ranked: Callable[[T], Sequence[Any]], sort: str) -> Shown[T]:
-        """All rows as they are ``ranked``; sorted by ``order``, they are in that of execution."""
-        return cls(case, table, () if isinstance(table, str) else ranked(table), in_order=sort == "order")
-
     @property
     def rows(self) -> Sequence[Any]:
         """The rows that are shown."""
@@ -67,12 +54,6 @@ class Shown(Generic[T]):
         """The rows that are not, in the order of execution."""
         return [] if self.top is None else sorted(self.ranked[self.top :], key=lambda row: row.place)
 
-    @property
-    def data(self) -> dict[str, Any]:
-        """What JSON has of every table: which case it is, how it ended, its rows, or why it has none."""
-        reason = self.table if isinstance(self.table, str) else ""
-        return {**self.case.data, "status": self.case.profile.status, "reason": reason, "rows": self.rows}
-
 
 def document(
     noun: str,
@@ -83,32 +64,29 @@ def document(
     data: Callable[[Shown[T], T], dict[str, Any]],
     names: Sequence[str],
     lines: Callable[[Shown[T], T], Iterable[Sequence[object]]],
-    always: Callable[[Profile], dict[str, Any]] = lambda _: {},
-    schema: str = "",
 ) -> Document:
     """A table of each case.
 
     Args:
-        noun: what the rows are, in the plural.
+        noun: what the rows are, in the plural, or the table's name.
         cases: with all of their rows.
         top: how many of them are shown; ``None``: :data:`TOP` for people, all for programs.
         table: draws a case.
-        data: what JSON has of a case besides its rows; ``always``: what it has even without rows.
+        data: what JSON has of a case besides its rows.
         names: fields of CSV after those of the case; ``lines``: their values.
-        schema: the table's name in JSON, if that is not ``noun``.
     """
 
     def drawn(of: Shown[T]) -> Table:
-        shown = replace(of, top=top or TOP)
         title = f"{of.case.headline} · {of.case.name}"
         if isinstance(of.table, str):
             return Table(title, noun, (), (), sentences=[f"No {noun}: {of.table} {of.case.profile.hint}"])
-        return replace(table(shown, of.table), title=title)
+        return replace(table(replace(of, top=top or TOP), of.table), title=title)
 
     def told(of: Shown[T]) -> dict[str, Any]:
-        shown = replace(of, top=top)
-        more = {} if isinstance(of.table, str) else data(shown, of.table)
-        return {**shown.data, **always(of.case.profile), **more}
+        shown, reason = replace(of, top=top), of.table if isinstance(of.table, str) else ""
+        about = {**of.case.data, "status": of.case.profile.status, "reason": reason, "rows": shown.rows}
+        about |= {} if noun == "roofline" else {"warnings": of.case.profile.warnings}
+        return about if isinstance(of.table, str) else {**about, **data(shown, of.table)}
 
     def fields() -> Iterable[Sequence[object]]:
         for of in cases:
@@ -117,9 +95,19 @@ def document(
 
     return Document(
         blocks=lambda: [drawn(each) for each in cases],
-        data=lambda: {"schema": f"inferlens.{schema or noun}/1", "cases": [told(each) for each in cases]},
+        data=lambda: {"schema": f"inferlens.{noun}/1", "cases": [told(each) for each in cases]},
         csv=lambda: ((*CASE, *names), fields()),
     )
+
+
+def shown(
+    made: Iterable[tuple[ProfiledCase, T | str]], ranked: Callable[[T], Sequence[Any]], sort: str
+) -> list[Shown[T]]:
+    """The rows of each case as they are ``ranked``; sorted by ``order``, they are in that of execution."""
+    return [
+        Shown(case, table, () if isinstance(table, str) else ranked(table), in_order=sort == "order")
+        for case, table in made
+    ]
 
 
 def by_time(rows: Iterable[RowT]) -> list[RowT]:
@@ -173,12 +161,6 @@ def half(times: RunTimes | None) -> str:
 
 
 # Sentences
-
-
-def takes_most(name: str, share: float, whole: str, several: float | None, noun: str) -> str:
-    """The row that takes most of ``whole``, and the first few together, if there are more, as a share of it."""
-    first = f"{short(name)} takes most: {percent(share)} of {whole}"
-    return f"{first}." if several is None else f"{first}; the first {plural(FEW, noun)} take {percent(several)}."
 
 
 def cost(account: ProfilingCost) -> str:
