@@ -30,8 +30,8 @@ def document(table: str, found: LoadedProfiles, **options: Any) -> Document:
     if table == "modules":
         return modules.document(groups(found), **options)
     if table == "roofline":
-        by, depth = options.pop("by", "layer"), options.pop("depth", None)
-        return roofline.document(roofline.roofed(found, by, depth), **options)
+        top = options.pop("top", None)
+        return roofline.document(roofline.roofed(found, **options), top=top)
     level: Level = "layer" if table == "layers" else "kernel"
     return parts.document(level, of_level(found, level), **options)
 

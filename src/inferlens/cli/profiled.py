@@ -166,10 +166,10 @@ def roofline(
     if depth is not None and by != "module":
         raise InferlensError("Layers have no depth.", hint="--by module")
     drawn_as = picture_format(plot, "roofline.svg")
-    cases = roofed(screen.profiles(paths, format), by, depth)  # type: ignore[arg-type] # which it checks
+    cases = roofed(screen.profiles(paths, format), by, depth, sort)  # type: ignore[arg-type] # which it checks
     if plot:
         from inferlens.views.profiled.plots import rooflines
 
         written(plot, rooflines(cases, drawn_as), "--plot")
     else:
-        screen.document(document(cases, sort=sort, top=top), format)
+        screen.document(document(cases, top=top), format)

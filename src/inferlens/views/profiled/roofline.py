@@ -53,42 +53,32 @@ COLUMNS = (
 TOTALS = [name for name in Roofline.__struct_fields__ if name != "rows"]
 
 
-def roofed(loaded: LoadedProfiles, by: RowsBy = "layer", depth: int | None = None) -> list[Shown[Roofline]]:
+def roofed(
+    loaded: LoadedProfiles, by: RowsBy = "layer", depth: int | None = None, sort: str = "won"
+) -> list[Shown[Roofline]]:
     """The floors of the latest profile of each case, at each level, or why it has none.
 
-    Raises:
-        InferlensError: if there are no such rows.
-    """
-    made = ((case, roofline(case.profile, case.record, by=by, depth=depth)) for case in of_level(loaded, None))
-    return tables.shown(made, lambda found: found.ranked, "won")
-
-
-def document(cases: Sequence[Shown[Roofline]], *, sort: str = "won", top: int | None = None) -> Document:
-    """The floors of each case.
-
     Args:
-        cases: as :func:`roofed` makes them.
+        loaded: what could be read.
+        by: what rows are; ``depth`` as :func:`.roofline` takes it.
         sort: ``won``, those first in which there is most to be won; ``time``, what takes most; ``order``.
-        top: how many rows, those in which there is most to be won, or that take most; ``None``: :data:`.tables.TOP` for
-            people, all for programs.
 
     Raises:
-        InferlensError: for another order.
+        InferlensError: if there are no such rows, or for another order.
     """
     check_choice("order of floors", sort, SORTS)
 
     def ranked(found: Roofline) -> Sequence[Floor]:
         return sorted(found.rows, key=lambda row: -row.time) if sort == "time" else found.ranked
 
-    return tables.document(
-        "roofline",
-        tables.shown(((each.case, each.table) for each in cases), ranked, sort),
-        top,
-        table=_table,
-        data=_data,
-        names=("precision", "row", "place", "name", "kind", "modules", *(column.key for column in NUMBERS)),
-        lines=_lines,
-    )
+    made = ((case, roofline(case.profile, case.record, by=by, depth=depth)) for case in of_level(loaded, None))
+    return tables.shown(made, ranked, sort)
+
+
+def document(cases: Sequence[Shown[Roofline]], *, top: int | None = None) -> Document:
+    """The floors of each case: the ``top`` rows; ``None``: :data:`.tables.TOP` for people, all for programs."""
+    names = ("precision", "row", "place", "name", "kind", "modules", *(column.key for column in NUMBERS))
+    return tables.document("roofline", cases, top, table=_table, data=_data, names=names, lines=_lines)
 
 
 def _table(of: Shown[Roofline], found: Roofline) -> Table:
