@@ -248,7 +248,7 @@ def test_columns_that_cannot_be_compared_are_named():
     wrong = render(modules.document(groups(loaded(eager(), other(), agreement=WRONG))), width=200)
     assert "openvino fp32 are wrong." in wrong
     costly = drawn("modules", eager(), fused(), median=2e-3)
-    assert "Not compared with others: pytorch fp32." in costly
+    assert "Not compared with others: pytorch fp32 and onnxruntime:cpu fp32." in costly
     assert "★" not in wrong + costly
     assert "★" in drawn("modules", eager(), fused())
 
