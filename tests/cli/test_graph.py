@@ -25,25 +25,15 @@ def nodes(file: Path) -> int:
     return sum(each.get("class") == "node" for each in ElementTree.parse(file).iter(f"{SVG}g"))
 
 
-@pytest.mark.parametrize("format", ["svg", "png", "html", "json"])
-def test_every_format(results: Path, format):
-    pytest.importorskip("pygraphviz")
-    pytest.importorskip("vl_convert")
-    done = inferlens("graph", "results/case0", "--output", f"graph.{format}", cwd=results.parent)
-    assert done.returncode == 0, done.stderr
-    assert f"Wrote graph.{format}." in done.stderr
-    assert "the order in which they ran" in done.stderr
-    assert not done.stdout
-    assert (results.parent / f"graph.{format}").stat().st_size > 2_000
-
-
 def test_several_cases_side_by_side_and_what_is_not_drawn(results: Path):
     pytest.importorskip("pygraphviz")
     saved(results / "more", failed(case("torchscript"), "It broke."))
     done = inferlens("graph", "results", "--depth", "1", cwd=results.parent)
     assert done.returncode == 0, done.stderr
     assert "Not drawn: torchscript fp32. It broke." in done.stderr
-    assert "--depth 2 unfolds more" in done.stderr
+    for said in ("--depth 2 unfolds more", "the order in which they ran", "Wrote graph.svg."):
+        assert said in done.stderr
+    assert not done.stdout
     text = (results.parent / "graph.svg").read_text()
     assert all(name in text for name in ("pytorch fp32", "onnxruntime:cpu fp32", "openvino fp32"))
     assert nodes(results.parent / "graph.svg") == 4 + 6 + 3
@@ -91,18 +81,11 @@ def test_an_onnx_file(tmp_path: Path, monkeypatch):
 
 
 def test_engine_information(tmp_path: Path):
-    layer = {
-        "Name": "conv + relu",
-        "LayerType": "CaskConvolution",
-        "Inputs": [{"Name": "x", "Dimensions": [1, 3, 8, 8], "Format/Datatype": "Row major linear FP32"}],
-        "Outputs": [{"Name": "y", "Dimensions": [1, 4, 8, 8], "Format/Datatype": "Row major linear FP16"}],
-        "Metadata": "[ONNX Layer: conv]\x1f[ONNX Layer: relu]",
-    }
-    (tmp_path / "trt_engine_info.json").write_text(json.dumps({"Layers": [layer], "Bindings": ["x", "y"]}, indent=4))
+    (tmp_path / "trt_engine_info.json").write_text('{\n    "Layers": ["conv", "relu"],\n    "Bindings": ["x"]\n}')
     done = inferlens("graph", "trt_engine_info.json", "-o", "graph.json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     (graph,) = json.loads((tmp_path / "graph.json").read_text())["graphs"]
-    assert [node["precision"] for node in graph["nodes"]] == ["fp16", "", ""]
+    assert [node["name"] for node in graph["nodes"]] == ["conv", "relu"]
 
 
 @pytest.mark.parametrize(

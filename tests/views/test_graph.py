@@ -14,11 +14,10 @@ import pytest
 from inferlens.analysis.profile.graph import Graph
 from inferlens.analysis.profile.graph_fold import graph_of
 from inferlens.errors import InferlensError, MissingLibrary
-from inferlens.record.layer_profile import Tensor
 from inferlens.views import graph as view
 from inferlens.views.graph import render
 from inferlens.views.graph.dot import BANDS, HEAT, heat, ink
-from tests.analysis.profile.graphs import long, reads, residual, source
+from tests.analysis.profile.graphs import reads, residual, source, tensors
 from tests.analysis.profile.samples import NASTY
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -67,21 +66,12 @@ def test_nodes_show_time_share_modules_and_dimensions() -> None:
 def test_precisions_differ_in_letters_and_colour() -> None:
     layers = [reads("x", "a", details={"precision": "fp16"}), reads("a", "b", details={"precision": "int8"})]
     root = drawn(graph_of(source(*layers)))
-    fills = {(each.get("fill") or "").upper() for each in root.iter(f"{SVG}polygon")}
-    assert {BANDS["fp16"], BANDS["int8"]} <= fills
+    assert {BANDS["fp16"].lower(), BANDS["int8"].lower()} <= {each.get("fill") for each in root.iter(f"{SVG}polygon")}
     assert {"fp16", "int8"} <= set(words(root).splitlines())
-    assert len(set(BANDS.values())) == len(BANDS)
 
 
-def luminance(colour: str) -> float:
-    return sum(weight * int(colour[at : at + 2], 16) for weight, at in ((0.2126, 1), (0.7152, 3), (0.0722, 5)))
-
-
-def test_more_time_is_darker_in_grey_too_and_text_stays_readable() -> None:
-    scale = [luminance(heat(share / 50, 1.0)) for share in range(51)]
-    assert scale == sorted(scale, reverse=True)
-    assert (heat(0.0, 1.0), heat(2.0, 1.0)) == (HEAT[0], HEAT[-1])
-    assert heat(None, 1.0) == heat(1.0, 0.0) == "#FFFFFF"
+def test_more_time_is_darker_and_text_stays_readable() -> None:
+    assert (heat(0.0, 1.0), heat(2.0, 1.0), heat(None, 1.0), heat(1.0, 0.0)) == (HEAT[0], HEAT[-1], HEAT[0], HEAT[0])
     assert [ink(colour) == "#FFFFFF" for colour in HEAT] == [False] * 5 + [False, True]
 
 
@@ -94,36 +84,29 @@ def test_several_graphs_share_a_scale_and_stand_side_by_side() -> None:
         render([one] * 7, "svg", title="x")
 
 
-@pytest.mark.parametrize("made", [source(reads("x b", "a"), reads("a", "b")), long(2_000)], ids=["cycle", "long"])
-def test_cycles_and_long_chains_are_drawn(made) -> None:
-    root = drawn(graph_of(made))
-    assert len(groups(root, "edge")) >= 3
-    assert len(groups(root, "node")) <= 92
-
-
-@pytest.mark.parametrize("fused", [False, True])
-def test_hostile_names_are_only_text(fused: bool) -> None:
+def test_hostile_names_are_only_text() -> None:
     layers = [
         reads(f"t{at}", f"t{at + 1}", name, name, name=name, kind=name, operators=(name, name), details={name: name})
         for at, name in enumerate(HOSTILE)
     ]
-    inputs = (Tensor(name="t0", shape=(1,)),)
-    graph = graph_of(source(*layers, title=HOSTILE[0], about=HOSTILE[2], notes=HOSTILE, inputs=inputs))
-    root = ElementTree.fromstring(render([graph], "svg", title=HOSTILE[1], fused=fused))
-    assert not list(root.iter(f"{SVG}script"))
-    assert len(groups(root, "node")) == len(HOSTILE) + 2
-    assert any('∖N∖"∖' in tip for tip in tooltips(root))
-    page = render([graph], "html", title=HOSTILE[2], fused=fused)
+    graph = graph_of(source(*layers, title=HOSTILE[0], about=HOSTILE[2], notes=HOSTILE, inputs=tensors("t0")))
+    for fused in (False, True):
+        root = ElementTree.fromstring(render([graph], "svg", title=HOSTILE[1], fused=fused))
+        assert not list(root.iter(f"{SVG}script"))
+        assert len(groups(root, "node")) == len(HOSTILE) + 2
+        assert any('∖N∖"∖' in tip for tip in tooltips(root))
+    page = render([graph], "html", title=HOSTILE[2])
     assert isinstance(page, str)
     assert page.count("<script>") == 1
 
 
 def test_what_does_not_fit_is_cut_and_stands_in_full_in_the_tooltip() -> None:
     name = "encoder." * 30 + "last"
-    root = drawn(graph_of(source(reads("x", "a", name=name))))
+    root = drawn(graph_of(source(reads("b", "a"), reads("a", "b", name=name))))
     assert name not in words(root)
     assert re.search(r"^encoder.+…\S*last$", words(root), re.M)
     assert any(name in tip for tip in tooltips(root))
+    assert len(groups(root, "edge")) >= 2, "a cycle is drawn"
 
 
 # Formats

@@ -32,11 +32,9 @@ def layer(name: str, ms: float, kind: str = "Conv", *modules: str, **fields: Any
 
 def layered(*layers: Layer, of: Case | None = None, whole: float | None = None, **fields: Any) -> Profile:
     """A profile of layers; the whole run takes what they add up to, or so many milliseconds."""
-    sums = sum(each.times[0] for each in layers if each.times)
-    taken = sums if whole is None else whole * MS
-    kept = Layers(layers=layers, whole=(taken,) * RUNS, timed=fields.pop("timed", "host"), clock="a clock",
-                  absent=fields.pop("absent", {}))  # fmt: skip
-    return _profile(of or case(), "layer", layers=kept, **fields)
+    taken = sum(each.times[0] for each in layers if each.times) if whole is None else whole * MS
+    timed = fields.pop("timed", "host")
+    return _profile(of or case(), "layer", layers=Layers(layers=layers, whole=(taken,) * RUNS, timed=timed), **fields)
 
 
 def kernel(name: str, us: float, calls: int = 1, **fields: Any) -> Kernel:
@@ -45,12 +43,12 @@ def kernel(name: str, us: float, calls: int = 1, **fields: Any) -> Kernel:
     return Kernel(name=name, calls=calls, times=(us * calls * 1e-6,) * RUNS, **{**given, **fields})
 
 
-def launched(*kernels: Kernel, of: Case = ON_GPU, launches: int | None = None, **fields: Any) -> Profile:
+def launched(*kernels: Kernel, of: Case = ON_GPU, busy: float | None = None) -> Profile:
     """A profile of kernels, one after the other; the host takes twice as long."""
-    busy = fields.pop("busy", sum(each.times[0] for each in kernels if each.times))
-    count = sum(each.calls for each in kernels) if launches is None else launches
+    busy = sum(each.times[0] for each in kernels) if busy is None else busy
+    count = sum(each.calls for each in kernels)
     made = Kernels(kernels=kernels, whole=(2 * busy,) * RUNS, busy=(busy,) * RUNS, launches=count, gpu=PROCESSORS)
-    return _profile(of, "kernel", kernels=made, **fields)
+    return _profile(of, "kernel", kernels=made)
 
 
 def _profile(of: Case, level: str, **fields: Any) -> Profile:

@@ -1,17 +1,23 @@
-"""Each rule of profiles: evidence of which it speaks, with what numbers, and evidence of which it must not."""
+"""Each rule of profiles: evidence of which it speaks, and of which it must not; the list of findings, and its page."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+import inferlens
+from inferlens.analysis.findings import evidence_of, findings, unseen
 from inferlens.analysis.findings.families import of_kernel
+from inferlens.analysis.findings.rule import found, rule, rules_of
+from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Profile
 from inferlens.record.partition import Operator, Segment, partition_of
-from inferlens.record.record import Record, Warning
+from inferlens.record.record import Environment, Gpu, Record, Warning
 from inferlens.record.work import ModuleWork, Work
 from tests.analysis.findings.crafted import (
     MS,
@@ -28,26 +34,24 @@ from tests.analysis.findings.crafted import (
     unprofiled,
     work,
 )  # fmt: skip
+from tests.analysis.profile import samples
 from tests.views.samples import case
 
+PAGE = Path(__file__).parents[3] / "docs" / "findings.md"
 TENSOR = "sm90_xmma_gemm_f16f16_f16f32_f32_tn_n_tilesize64x64x64_warpgroupsize1x1x1_execute_segment_k_off"
 PLAIN = "ampere_sgemm_32x128_tn"
 FP32 = case(device="cuda")
 INSERTED = {"details": {"inserted": "by the backend"}}
 
 
-def convolution(name: str, ms: float, channels: int, filters: int, size: int = 3, **fields: Any) -> Any:
-    tensors = {
-        "inputs": (tensor(1, channels, 56, 56), tensor(filters, channels, size, size)),
-        "outputs": (tensor(1, filters, 56, 56),),
-    }
-    return layer(name, ms, **{**tensors, **fields})
+def convolution(name: str, ms: float, channels: int, filters: int) -> Any:
+    given = tensor(1, channels, 56, 56), tensor(filters, channels, 3, 3)
+    return layer(name, ms, inputs=given, outputs=(tensor(1, filters, 56, 56),))
 
 
-def half(name: str, ms: float, kind: str, given: int, made: int) -> Any:
-    return layer(
-        name, ms, kind, inputs=(tensor(8, given, dtype="float16"),), outputs=(tensor(8, made, dtype="float16"),)
-    )
+def half(name: str, ms: float, given: int, made: int) -> Any:
+    inputs, outputs = ((tensor(8, size, dtype="float16"),) for size in (given, made))
+    return layer(name, ms, "Linear", inputs=inputs, outputs=outputs)
 
 
 def gpu(*layers: Any, **fields: Any) -> Profile:
@@ -65,11 +69,6 @@ def partition(*reasons: str, whole: bool = False, **fields: Any) -> Any:
 
 def with_(of: Any, **fields: Any) -> Any:
     return msgspec.structs.replace(of, **fields)
-
-
-def turing(of: Profile) -> Profile:
-    card = with_(of.environment.gpus[0], compute_capability="7.5")
-    return with_(of, environment=with_(of.environment, gpus=(card,)))
 
 
 Makes = Callable[[Profile], Record] | None
@@ -99,12 +98,13 @@ PAIR = [layer("conv", 8.0, "Conv2d"), layer("bn", 2.0, "BatchNorm2d")]
 ENGINE = layered(layer("engine", 8.0, "Engine", "layer1"), layer("sort", 2.0, "Sort", "layer4"), of=ON_GPU)
 ON_CPU = layer("nms", 1.0, "NonMaxSuppression", details={"provider": "CPUExecutionProvider"})
 CONV = layered(layer("conv", 1.0))
-FC1, FC2 = half("fc1", 1.0, "Linear", 510, 512), half("fc2", 9.0, "Linear", 512, 512)
+FC1, FC2 = half("fc1", 1.0, 510, 512), half("fc2", 9.0, 512, 512)
 GROUPED = layer("dw", 5.0, inputs=(tensor(1, 60, 8, 8), tensor(60, 1, 3, 3)), outputs=(tensor(1, 60, 8, 8),))
 TF32 = layered(layer("conv", 8.0), layer("p", 2.0, "Pool"), of=FP32, ceilings=ceilings(fp32=5e13, tf32=2e14))
 NORM, CAST = layer("ln", 5.0, "LayerNorm"), layer("cast", 5.0, "Cast", outputs=(tensor(1, dtype="float16"),))
+TURING = Environment(gpus=(Gpu(name="of old", compute_capability="7.5"),))
 OUTSIDE = layered(layer("conv", 6.0), whole=10.0)
-WAITING = launched(kernel(TENSOR, 4.0, 400, tensor_cores=True), kernel("relu", 2.0, 80), launches=480)
+WAITING = launched(kernel(TENSOR, 4.0, 400, tensor_cores=True), kernel("relu", 2.0, 80))
 SMALL = kernel(TENSOR, 300.0, grid=(33, 1, 1), modules=("layer4.conv2",))
 SLOW = kernel(PLAIN, 100.0, 5, tensor_cores=False, layer="fc1", modules=("fc1",))
 FAST = kernel(TENSOR, 100.0, 5, tensor_cores=True)
@@ -144,7 +144,7 @@ SPEAKS: list[tuple[str, Profile, Makes, dict[str, Any]]] = [
     ("tensor-cores-unused", launched(SLOW, FAST), None, {"share": 0.5, "calls": 5, "subject": "fc1"}),
     ("tf32-off", TF32, None, {"share": 0.8, "seconds": 6 * MS}),
     ("tf32-off", launched(SLOW, kernel("add", 500.0), of=FP32), None, {"share": 0.5, "seconds": None}),
-    ("fp32-layers", layered(layer("conv", 2.0), NORM, CAST, half("fc", 8.0, "Linear", 8, 8), of=ON_GPU), None,
+    ("fp32-layers", layered(layer("conv", 2.0), NORM, CAST, half("fc", 8.0, 8, 8), of=ON_GPU), None,
      {"layers": 1, "of": 4, "share": 0.1}),
     ("host-bound", WAITING, after(5.0),
      {"seconds": 3.24 * MS, "won": 0.648, "launches": 480, "kernels": 480, "unprofiled": True}),
@@ -162,7 +162,6 @@ SPEAKS: list[tuple[str, Profile, Makes, dict[str, Any]]] = [
 # The rule, why it is silent, a profile, its record.
 SILENT: list[tuple[str, str, Profile, Makes]] = [
     ("far-above-floor", "near it", with_(FAR, ceilings=ceilings(fp16=1e12)), None),
-    ("far-above-floor", "no floor", with_(FAR, ceilings=None), None),
     ("far-above-floor", "a few disturbed runs",
      layered(with_(layer("conv1", 1.0), times=DISTURBED), layer("fc", 40.0, "Gemm"), whole=70.0,
              work=work(conv1=5e9, fc=3e11), ceilings=ceilings(fp32=1e13)), None),
@@ -171,20 +170,15 @@ SILENT: list[tuple[str, str, Profile, Makes]] = [
     ("bandwidth-bound", "by arithmetic", with_(DEPTHWISE, ceilings=ceilings(fp16=1e11)), None),
     ("bandwidth-bound", "its floor may be shorter",
      with_(DEPTHWISE, ceilings=with_(ceilings(fp16=1e14), disturbed="Others had it.")), None),
-    ("bandwidth-bound", "far from it", gpu(layer("dw", 30.0), work=MOVED, ceilings=ceilings(fp16=1e14)), None),
     ("first-convolution", "as fast", layered(convolution("conv1", 0.05, 3, 64), *OTHERS), None),
-    ("first-convolution", "many channels", layered(convolution("conv1", 2.0, 64, 64), *OTHERS), None),
-    ("first-convolution", "not the first", layered(*OTHERS, convolution("conv1", 2.0, 3, 64)), None),
     ("first-convolution", "the only one", layered(convolution("conv1", 2.0, 3, 64)), None),
     ("first-convolution", "a broken file",
      layered(*FIRST, work=work(conv1=1e8, conv2=float("inf")), ceilings=ceilings()), None),
     ("reformats", "too little", layered(*REORDERS, layer("conv", 200.0)), None),
-    ("reformats", "costs nothing", layered(layer("flatten", 5.0, "Reshape"), layer("conv", 5.0)), None),
     ("host-copies", "asked for", layered(*TO_AND_FRO, of=case(device="cuda", io="host")), None),
     ("host-copies", "inside the GPU", launched(kernel("Memcpy DtoD (Device -> Device)", 100.0, kind="copy", grid=()),
                                                kernel(TENSOR, 100.0)), None),
     ("unfused-chains", "too little", layered(layer("n1", 8.0, "Conv", "c"), layer("n2", 0.1, "Relu", "act")), None),
-    ("unfused-chains", "has a rule of its own", layered(*PAIR), None),
     ("batch-norm-not-folded", "before the convolution", layered(*reversed(PAIR)), None),
     ("batch-norm-not-folded", "not through an activation", layered(PAIR[0], layer("r", 1.0, "ReLU"), PAIR[1]), None),
     ("batch-norm-not-folded", "not executed", layered(PAIR[0], with_(PAIR[1], times=())), None),
@@ -200,18 +194,14 @@ SILENT: list[tuple[str, str, Profile, Makes]] = [
      layered(convolution("conv1", 5.0, 3, 64), GROUPED, FC2, of=ON_GPU), None),
     *[("tensor-cores-unused", name, launched(kernel(name, 100.0, tensor_cores=False), FAST), None)
       for name in ("gemv2T_kernel_val", "conv_depthwise2d_forward_kernel", "splitKreduce_kernel", "softmax")],
-    ("tensor-cores-unused", "not known", launched(kernel(PLAIN, 100.0, tensor_cores=None), FAST), None),
     ("tf32-off", "on", layered(layer("conv", 8.0), of=case(device="cuda", options={"tf32": True})), None),
-    ("tf32-off", "fp16", layered(layer("conv", 8.0), of=ON_GPU), None),
     ("tf32-off", "too little", layered(layer("conv", 1.0), layer("pool", 9.0, "Pool"), of=FP32), None),
     ("tf32-off", "used unasked", TF32, after(10.0, warnings=(Warning("lower-precision", "In."),))),
-    ("tf32-off", "an old GPU", turing(TF32), None),
-    ("fp32-layers", "spared", layered(NORM, CAST, half("fc", 8.0, "Linear", 8, 8), of=ON_GPU), None),
-    ("fp32-layers", "asked for", layered(layer("conv", 2.0), of=FP32), None),
+    ("tf32-off", "an old GPU", with_(TF32, environment=TURING), None),
+    ("fp32-layers", "spared", layered(NORM, CAST, half("fc", 8.0, 8, 8), of=ON_GPU), None),
     ("host-bound", "busy", WAITING, after(2.0)),
     ("host-bound", "profiled calls wait for the profiler", WAITING, None),
     ("host-bound", "enqueued soon", gpu(layer("c", 1.0)), after(1.0, enqueue=0.2, gpu=0.9)),
-    ("tiny-kernels", "few", launched(kernel("add", 2.0, 10), kernel(TENSOR, 5.0, 1)), None),
     ("tiny-kernels", "little time", launched(kernel("add", 2.0, 50), kernel(TENSOR, 5000.0)), None),
     *[("tiny-kernels", "no times",
        launched(kernel("add", 2.0, 200), Kernel(name="add", calls=200, times=times), busy=1e-3), None)
@@ -219,9 +209,7 @@ SILENT: list[tuple[str, str, Profile, Makes]] = [
     ("outside-layers", "profiling has added it", OUTSIDE, after(6.3)),
     ("outside-layers", "of the GPU", gpu(layer("conv", 6.0), whole=10.0), after(10.0)),
     ("few-blocks", "full", launched(kernel(TENSOR, 300.0, grid=(132, 1, 1))), None),
-    ("few-blocks", "little time", launched(SMALL, kernel("add", 7000.0)), None),
     *[("doubtful-profile", "near", layered(layer("conv", 10.0)), after(ms)) for ms in (8.0, 12.5)],
-    ("doubtful-profile", "not known", layered(layer("conv", 10.0)), None),
     ("doubtful-profile", "it fits", launched(kernel("add", 2000.0)), after(1.9)),
     ("unstable", "steady", CONV, None),
 ]  # fmt: skip
@@ -235,7 +223,7 @@ def test_a_rule_speaks(code: str, of: Any, record: Makes, numbers: dict[str, Any
                     for name, value in numbers.items()}  # fmt: skip
     assert found.subject
     assert found.hint.endswith(".")
-    assert "{" not in found.sentence
+    assert found.seconds is None or 0 <= found.seconds <= (found.whole or 0)
 
 
 @pytest.mark.parametrize(("code", "why", "of", "record"), SILENT, ids=[f"{each[0]}: {each[1]}" for each in SILENT])
@@ -260,3 +248,50 @@ def test_kernels_of_inductor_are_no_products_for_their_names() -> None:
         "cudnn_generated_resampleFwd_cutlass_sm80_knob_34_16x32x1_8x32x1_1_kernel0_0": "",
     }
     assert {name: of_kernel(name) for name in families} == families
+
+
+def test_what_wins_most_comes_first_and_doubts_of_the_profile_before_all() -> None:
+    of = layered(
+        layer("conv", 6.0, "Conv2d"), layer("bn", 1.0, "BatchNorm2d"), layer("relu", 2.0, "ReLU"),
+        layer("permute", 0.5, "Transpose"),
+    )  # fmt: skip
+    named = [each.code for each in findings(of, unprofiled(of, 4.0))]
+    assert named == ["doubtful-profile", "unfused-chains", "batch-norm-not-folded", "reformats"]
+    assert named[1:] == [each.code for each in inferlens.findings(of)]
+
+
+def test_what_could_not_be_looked_at_is_said() -> None:
+    of, on_cpu = layered(layer("conv", 1.0), of=ON_GPU), layered(layer("conv", 1.0))
+    words = [each.partition(" (")[0] for each in unseen(evidence_of(of))]
+    assert words == ["kernels", "floors", "unprofiled calls"]
+    assert [each.partition(" (")[0] for each in unseen(evidence_of(on_cpu, unprofiled(on_cpu, 1.0)))] == ["floors"]
+    for several in ((of, on_cpu), ()):
+        with pytest.raises(InferlensError, match="one case"):
+            findings(several)
+
+
+def test_profiles_without_anything_have_no_findings() -> None:
+    broken = samples.eager()
+    assert broken.layers
+    less = with_(broken.layers, whole=broken.layers.whole[:-1])
+    for of in (samples.failed(case()), samples.profile(case(), []), with_(broken, layers=less)):
+        assert findings(of) == []
+
+
+def test_a_template_is_filled_from_numbers_and_names_are_only_text() -> None:
+    made = found(
+        "{layers:#layer} {layers:is|are} {times:two} as long: {seconds:duration}, {bytes:bytes} {name}.",
+        {"layers": 2, "seconds": 2e-3, "bytes": 2**20}, times=1.234, name="{0} {seconds}",
+    )  # fmt: skip
+    assert made.sentence == "2 layers are 1.2 as long: 2.00 ms, 1.00 MiB {0} {seconds}."
+    assert made.numbers == {"layers": 2, "seconds": 2e-3, "bytes": 2**20}
+
+
+def test_rules_are_found_by_themselves_and_are_in_the_page_and_the_tests() -> None:
+    added = rule("mine", of="profile", hint="This.")(lambda _: [found("There is one.")])
+    assert [(each.code, each.hint) for each in added(None)] == [("mine", "This.")]
+    page = PAGE.read_text(encoding="utf-8")
+    codes = {each.code for each in rules_of("profile")}
+    assert set(re.findall(r"^### `([\w-]+)`$", page, re.M)) == codes
+    assert {each[0] for each in SPEAKS} == {each[0] for each in SILENT} == codes
+    assert set(re.findall(r"^\| `([\w-]+)` \|", page, re.M)) == {each.code for each in rules_of("trace")}

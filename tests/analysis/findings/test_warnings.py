@@ -73,16 +73,10 @@ def test_a_series_that_is_unfit_is_said_so(code: str, samples: Any) -> None:
     assert code in codes(of(samples, Budget()))
 
 
-@pytest.mark.parametrize(
-    "samples",
-    [
-        1 + noise(6),
-        1 + 0.3 * (AT < 0.2) + noise(7),  # its beginning is left out
-        np.where(np.arange(300) % 40 == 7, 2.0, 1 + noise(6)),  # outliers: p95 and p99 show them
-    ],
-)
-def test_a_series_that_is_fit_has_no_warning(samples: Any) -> None:
-    assert codes(of(samples)) == []
+def test_a_series_that_is_fit_has_no_warning() -> None:
+    assert codes(FIT) == []
+    assert codes(of(1 + 0.3 * (AT < 0.2) + noise(7))) == [], "its beginning is left out"
+    assert codes(of(np.where(np.arange(300) % 40 == 7, 2.0, 1 + noise(6)))) == [], "p95 and p99 show outliers"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +86,6 @@ def test_a_series_that_is_fit_has_no_warning(samples: Any) -> None:
         ([300.0, 100] * 5, "50 %"),
         ([100.0, 200, 150], "33.3 %"),
         ([-5.0, 100, 100], None),
-        ([100.0, 104, 102], None),
         ([], None),
     ],
 )
@@ -106,9 +99,7 @@ def test_throughput_that_is_not_known_well(windows: list[float], width: str | No
     ("spread", "budget", "is_said"),
     [
         (0.2, Budget(), True),
-        (0.2, Budget(half_width=0.03), True),
         (0.2, Budget(half_width=0.031), False),
-        (0.002, Budget(), False),
         (0.2, Budget(iterations=300), False),
         (0.2, Budget(seconds=3.0), False),
         (0.2, Budget(stop="plateau"), False),
@@ -152,11 +143,9 @@ def timed(latency: float = 10.0, **metrics: float) -> Record:
     [
         ({"enqueue": 9.2, "GPU": 9.0}, "host"),
         ({"enqueue": 8.8, "GPU": 9.0}, "GPU"),
-        ({"enqueue": 9.2}, ""),
         ({"GPU": 9.0}, ""),
         ({"enqueue": 9.2, "GPU": 9.0, "H2D": 3.0, "D2H": 1.6}, "copies"),
         ({"enqueue": 1.0, "GPU": 9.0, "H2D": 3.0, "D2H": 1.4}, "GPU"),
-        ({"enqueue": 1.0, "GPU": 9.0, "H2D": 8.0}, "GPU"),
     ],
 )
 def test_what_a_call_waits_for(metrics: dict[str, float], bound: str) -> None:
@@ -169,11 +158,9 @@ def test_what_a_call_waits_for(metrics: dict[str, float], bound: str) -> None:
     ("facts", "found"),
     [
         ({IN_TURNS: "fake fp32"}, ["in-turns"]),
-        ({IN_TURNS: 7}, []),
         ({EMPTY_KERNEL: {"gpu_seconds": 4e-6}}, []),
         ({EMPTY_KERNEL: {"gpu_seconds": 6e-6}}, ["gpu-floor"]),
-        ({EMPTY_KERNEL: {"gpu_seconds": "much"}}, []),
-        ({EMPTY_KERNEL: "nonsense"}, []),
+        ({EMPTY_KERNEL: {"gpu_seconds": "much"}, IN_TURNS: 7}, []),
     ],
 )
 def test_facts_of_the_record(facts: dict[str, Any], found: list[str]) -> None:
@@ -201,10 +188,7 @@ def marks(kind: Any, disturbed: int = 0, left_out: bool = False) -> Marks:
     ],
 )
 def test_what_the_machine_did(found: Marks, code: str) -> None:
-    for field in ("marks", "window_marks"):
-        (warning,) = warnings_of(CaseRuns((of(1 + noise(6), **{field: found}),)))
-        assert (warning.code, bool(warning.advice)) == (code, True)
-    assert codes(of(1 + noise(6), marks=Marks(count=300))) == []
+    assert codes(replace(FIT, marks=found)) == codes(replace(FIT, window_marks=found)) == [code]
 
 
 # Several processes
@@ -224,10 +208,8 @@ def test_equal_warnings_of_several_processes_are_said_once() -> None:
 
 def test_what_the_process_said_is_said_even_if_it_failed() -> None:
     one, two = (Warning("its-own", f"The option {name} does nothing on cpu.", "Leave it out.") for name in "ab")
-    assert warnings_of(CaseRuns((of(1 + noise(6), warnings=(one, two)), of(1 + noise(6), warnings=(one,))))) == (
-        one,
-        two,
-    )
+    several = CaseRuns((replace(FIT, warnings=(one, two)), replace(FIT, warnings=(one,))))
+    assert warnings_of(several) == (one, two)
     assert warnings_of(CaseRuns((failure(case(), warnings=(one,)),))) == (one,)
 
 

@@ -41,12 +41,11 @@ def residual() -> Source:
     )
 
 
-def long(count: int, depth: int = 2) -> Source:
+def long(count: int, depth: int) -> Source:
     """A chain with ways around six layers, and modules of forty layers each, unless ``depth`` is 0."""
     made = []
     for index in range(count):
         inputs = f"t{index - 1} w{index}" + (f" t{index - 6}" if index > 6 and index % 6 == 0 else "")
-        module = f"blocks.{index // 40}.{index % 40}" if depth else ""
-        made.append(reads(inputs if index else "x", f"t{index}", *([module] if depth else [])))
-    times = tuple(1e-3 * (1 + index % 7) for index in range(count))
-    return source(*made, seconds=times, whole=sum(times))
+        modules = [f"blocks.{index // 40}.{index % 40}"] if depth else []
+        made.append(reads(inputs if index else "x", f"t{index}", *modules))
+    return source(*made)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from inferlens.analysis.findings import thresholds
 from inferlens.analysis.findings.evidence import Evidence, Part
 from inferlens.analysis.findings.families import BATCH_NORM, DENSE, MOVING, POINTWISE
-from inferlens.analysis.findings.hints import sentence
+from inferlens.analysis.findings.hints import one_of, sentence
 from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.spec.case import QUANTIZED, Option
 from inferlens.units import plural
@@ -35,7 +35,7 @@ def far_above_floor(seen: Evidence) -> Iterator[Finding]:
     ]
     for won, each, floor in sorted(far, key=lambda one: -one[0])[: thresholds.MOST_FAR]:
         asks = [seen.hint(*option).ask for option in _ALGORITHMS[each.family != "convolution" :]]
-        hint = f"Another algorithm: {sentence([*filter(None, asks), _OTHERS, 'a larger --batch'])}"
+        hint = f"Another algorithm: {one_of([*filter(None, asks), _OTHERS, 'a larger --batch'])}."
         if each.family not in DENSE and floor.bound == "memory":
             hint = "Have it fused with the layers around it, or computed in fewer bytes: its floor is made by memory."
         numbers = {"seconds": each.steady, "floor": floor.floor, "flops": floor.flops, "bytes": floor.bytes}
