@@ -77,8 +77,7 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[Source], list[str]]:
 
 def _file(path: Path) -> Source | None:
     """An ONNX file, or an engine's information; ``None`` for anything else."""
-    from inferlens.analysis.profile.graph import Source
-    from inferlens.analysis.profile.graph_engine import engine_source, is_engine_information
+    from inferlens.analysis.profile.graph import Source, engine_source, is_engine_information
     from inferlens.backends.onnx.modules import onnx_layers
     from inferlens.errors import InferlensError
     from inferlens.units import plural

@@ -7,8 +7,17 @@ import time
 
 import pytest
 
-from inferlens.analysis.profile.graph import ORDER_ONLY, TOO_MANY_EDGES, Graph, precision_in, precision_of, source_of
-from inferlens.analysis.profile.graph_engine import ONLY_NAMES, engine_source, is_engine_information
+from inferlens.analysis.profile.graph import (
+    ONLY_NAMES,
+    ORDER_ONLY,
+    TOO_MANY_EDGES,
+    Graph,
+    engine_source,
+    is_engine_information,
+    precision_in,
+    precision_of,
+    source_of,
+)
 from inferlens.analysis.profile.graph_fold import MOST, READABLE, graph_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Layer

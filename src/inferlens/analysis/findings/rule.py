@@ -1,12 +1,8 @@
 """The noun, a :class:`Finding`, and the :class:`Rule` that makes it.
 
 A rule is a function with :func:`rule` above it in any module of ``inferlens.analysis.findings.rules``; nothing else has
-to know of it. It looks at evidence of one sort, or of several, and yields what :func:`found` makes::
-
-    @rule("empty-runs", of="profile", hint="Look at the model.")
-    def empty_runs(seen: Evidence) -> Iterator[Finding]:
-        if seen.parts and not any(part.seconds for part in seen.parts):
-            yield found("{layers:#layer} {layers:takes|take} no time.", {"layers": len(seen.parts)})
+to know of it. It looks at evidence of one sort, or of several, and yields what :func:`found` makes of a template and
+numbers; ``docs/findings.md`` has an example.
 
 In a template ``{layers:#layer}`` counts (``1 layer``, ``2 layers``), ``{layers:takes|take}`` chooses by the count, and
 ``:duration``, ``:percent``, ``:ratio``, ``:bytes`` and ``:two`` (digits) write numbers.

@@ -16,6 +16,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from inferlens.analysis.profile.graph import (
+    INSPECTED,
     Edge,
     Graph,
     Node,
@@ -25,7 +26,6 @@ from inferlens.analysis.profile.graph import (
     lasting,
     precision_of,
 )
-from inferlens.analysis.profile.graph_engine import INSPECTED
 from inferlens.analysis.profile.modules import Path, ancestor, path_of
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Layer, Tensor

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.analysis.findings.rules.waiting import bound_by
@@ -13,7 +12,6 @@ from inferlens.analysis.findings.thresholds import GPU_FLOOR, LEFT_OUT, UNEVEN
 from inferlens.analysis.interference import mark
 from inferlens.analysis.interference.samples import Series, finite, latencies, steady_samples
 from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Record
-from inferlens.spec.case import Case
 from inferlens.stats.diagnostics import doubts
 from inferlens.stats.intervals import median_interval
 from inferlens.stats.quantiles import median
@@ -38,16 +36,6 @@ class RecordEvidence:
 
     record: Record
     host_wait = None  # nobody saw the GPU wait
-
-    @property
-    def case(self) -> Case:
-        """What was measured."""
-        return self.record.case
-
-    @property
-    def facts(self) -> Mapping[str, Any]:
-        """What the backend said of how it ran the model."""
-        return self.record.facts
 
     @cached_property
     def series(self) -> Series:

@@ -45,7 +45,7 @@ def host_bound(seen: RecordEvidence | Evidence | TraceEvidence) -> Iterator[Find
 
 def _hint(seen: RecordEvidence | Evidence | TraceEvidence) -> str:
     """Asked for where there is a finding alone: it takes importing the backend."""
-    return for_the_host(seen.case, seen.facts) if seen.case else ""
+    return for_the_host(seen.record.case, seen.record.facts) if seen.record else ""
 
 
 def bound_by(record: Record) -> str:
