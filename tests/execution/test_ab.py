@@ -169,7 +169,7 @@ def test_a_live_module(tmp_path: Path) -> None:
         ("fake", "fake:fast", {"level": "100%"}, "level"),
         ("fake", "fake:fast", {"metric": "speed"}, "cannot be compared"),
         ("fake", "fake:fast", {"within": "soon"}, "no duration"),
-        ("fake", "fake:fast", {"colour": "red"}, "no 'colour'"),
+        ("fake", "fake:fast", {"colour": "red"}, "'colour'"),
         ("fake", "fake:fast", {"interleave": "layers"}, "calls and processes"),
     ],
 )

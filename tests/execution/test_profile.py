@@ -111,7 +111,7 @@ def test_levels_are_words_with_commas() -> None:
     assert profiling.levels_of(["module", "layer", "kernel"]) == ("layer", "kernel"), (
         "layers are what modules come from"
     )
-    with pytest.raises(InferlensError, match="'kernels' is no level"):
+    with pytest.raises(InferlensError, match="no level 'kernels'"):
         inferlens.profile("fake:demo", level="kernels")
 
 

@@ -123,7 +123,7 @@ TAMPERED: dict[str, tuple[str, Callable[[Path], object]]] = {
     ),
     "wrong type within": ("does not tell what", changed(lambda data: data["case"].update(batch="two"))),
     "no hash": ("does not tell what", changed(lambda data: data.pop("file_sha256"))),
-    "other schema": ("has schema 'a.provenance/9'", changed(lambda data: data.update(schema="a.provenance/9"))),
+    "other schema": ("of schema 'a.provenance/9'", changed(lambda data: data.update(schema="a.provenance/9"))),
     "other hash": ("cut short, or replaced", changed(lambda data: data.update(file_sha256="0" * 64))),
     "ragged": ("does not tell what", changed(lambda data: data["inputs"][0].update(least=[1]))),
     "empty shape": ("does not tell what", changed(lambda data: data["inputs"][0].update(shape=[0, 3, 8, 8]))),

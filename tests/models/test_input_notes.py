@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from inferlens.errors import InferlensError
-from inferlens.models import input_notes
+from inferlens.models.sources.files import NOTE, input_note
 from inferlens.spec.case import TensorSpec
 from tests.models.loading import loaded
 
@@ -55,7 +55,7 @@ def stored(files: Path, tmp_path: Path) -> Stored:
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_names_shapes_types_and_ranges_come_back(suffix: str, tmp_path: Path) -> None:
-    note, module, path = input_notes.write(SPECS, "float32"), Masked().eval(), tmp_path / f"m{suffix}"
+    note, module, path = input_note(SPECS, "float32"), Masked().eval(), tmp_path / f"m{suffix}"
     if suffix == ".pt":
         torch.jit.save(torch.jit.script(module), str(path), _extra_files=note)
     else:
@@ -68,7 +68,7 @@ def test_names_shapes_types_and_ranges_come_back(suffix: str, tmp_path: Path) ->
 
 
 def test_torchscript_runs_at_the_type_it_is_in_and_at_other_shapes_than_noted(stored: Stored) -> None:
-    path = stored(".pt", input_notes.write(SPECS, "bfloat16"))
+    path = stored(".pt", input_note(SPECS, "bfloat16"))
     assert [spec.dtype for spec in loaded(path).inputs] == ["int64", "bfloat16"]
     assert [spec.shape for spec in loaded(path, batch=5).inputs] == [(5, 12), (5, 12)]
     wide = tuple(TensorSpec(spec.name, (3, 99), spec.dtype) for spec in SPECS)
@@ -77,7 +77,7 @@ def test_torchscript_runs_at_the_type_it_is_in_and_at_other_shapes_than_noted(st
 
 def test_a_range_of_sizes_is_noted_with_torchscript(stored: Stored) -> None:
     specs = TensorSpec.parse_all(["a=1..4x12:int64:opt=2", "b=1..4x12:float32:opt=2"])
-    path = stored(".pt", input_notes.write(specs, "float32"))
+    path = stored(".pt", input_note(specs, "float32"))
     assert loaded(path).inputs == specs
     with pytest.raises(InferlensError, match="Batch 5 is outside of the range"):
         loaded(path, batch=5)
@@ -85,7 +85,7 @@ def test_a_range_of_sizes_is_noted_with_torchscript(stored: Stored) -> None:
 
 @pytest.mark.parametrize("name", ["", "two\nlines", "x[0]", "n" * 201, "\x1b[31m"])
 def test_names_that_would_be_refused_are_not_noted(name: str) -> None:
-    assert input_notes.write((TensorSpec(name, (2, 12)),), "float32") == {}
+    assert input_note((TensorSpec(name, (2, 12)),), "float32") == {}
 
 
 SPEC = {"name": "a", "shape": [2, 12], "dtype": "float32"}
@@ -119,10 +119,10 @@ HOSTILE: dict[str, Any] = {
 @pytest.mark.parametrize("what", HOSTILE)
 def test_a_note_that_makes_no_sense_is_one_message(suffix: str, what: str, stored: Stored) -> None:
     text = HOSTILE[what] if isinstance(HOSTILE[what], str) else json.dumps(HOSTILE[what])
-    path = stored(suffix, {input_notes.NAME: text})
+    path = stored(suffix, {NOTE: text})
     if what == "a second note":
         with zipfile.ZipFile(path, "a") as archive:
-            archive.writestr(f"other/extra/{input_notes.NAME}", text)
+            archive.writestr(f"other/extra/{NOTE}", text)
     with pytest.raises(InferlensError) as raised:
         loaded(path)
     assert not {"\n", "\x1b"} & set(str(raised.value))
@@ -133,4 +133,4 @@ def test_a_note_that_makes_no_sense_is_one_message(suffix: str, what: str, store
 @pytest.mark.parametrize("specs", [SPECS[:1], SPECS[::-1], (SPECS[0], TensorSpec("mask", (2, 12, 1)))])
 def test_a_note_of_other_inputs_than_the_program_has_is_refused(specs: tuple[TensorSpec, ...], stored: Stored) -> None:
     with pytest.raises(InferlensError, match="is not what its program takes"):
-        loaded(stored(".pt2", input_notes.write(specs, "float32")))
+        loaded(stored(".pt2", input_note(specs, "float32")))

@@ -16,56 +16,26 @@ from tests.views.samples import case
 CONVOLUTION = "[CONVOLUTION]-[aten_ops.convolution.default]-[/features/0/convolution] + [RELU]-[/features/1/relu]"
 REFORMAT = f"Reformatting CopyNode for Input Tensor 0 to {CONVOLUTION}"
 BINDINGS = ["x", "output0"]
-
-
-def tensor(name: str, *dimensions: int, format: str = "Row major linear FP16 format") -> dict[str, Any]:
-    return {"Name": name, "Location": "Device", "Dimensions": list(dimensions), "Format/Datatype": format}
-
-
-def inspected() -> list[dict[str, Any]]:
-    """What the inspector of TensorRT 10 tells of two layers, with detailed verbosity."""
-    packed = "Channel major FP16 format where channel % 8 == 0"
-    return [
-        {
-            "Name": REFORMAT,
-            "LayerType": "Reformat",
-            "Inputs": [tensor("x", 1, 3, 224, 224)],
-            "Outputs": [tensor("Reformatted Input", 1, 3, 224, 224, format=packed)],
-            "ParameterType": "Reformat",
-            "Origin": "REFORMAT",
-            "TacticValue": "0x00000000000003e8",
-            "StreamId": 0,
-            "Metadata": "",
-        },
-        {
-            "Name": CONVOLUTION,
-            "LayerType": "CaskConvolution",
-            "Inputs": [tensor("Reformatted Input", 1, 3, 224, 224, format=packed)],
-            "Outputs": [tensor("output0", 1, 64, 55, 55, format=packed)],
-            "ParameterType": "Convolution",
-            "Kernel": [11, 11],
-            "PrePadding": [2, 2],
-            "PostPadding": [2, 2],
-            "Stride": [4, 4],
-            "OutMaps": 64,
-            "Weights": {"Type": "Half", "Count": 23232},
-            "Bias": {"Type": "Half", "Count": 64},
-            "HasReLU": 1,
-            "TacticName": "sm80_xmma_fprop_implicit_gemm_f16f16_f16f16_f16_nhwckrsc_nhwc",
-            "StreamId": 0,
-            "Metadata": "",
-        },
-    ]
+TIMES = {REFORMAT: (38.912e-6, 21.504e-6, 9.216e-6), CONVOLUTION: (38.912e-6, 31.744e-6, 26.624e-6)}
+# What the inspector of TensorRT 10 tells of two layers, with detailed verbosity.
+FORMAT = "Channel major FP16 format where channel % 8 == 0"
+BETWEEN = {"Name": "Reformatted Input", "Location": "Device", "Dimensions": [1, 3, 224, 224], "Format/Datatype": FORMAT}
+INSPECTED = [
+    {"Name": REFORMAT, "LayerType": "Reformat", "Outputs": [BETWEEN], "Origin": "REFORMAT", "StreamId": 0},
+    {
+        "Name": CONVOLUTION, "LayerType": "CaskConvolution", "Inputs": [BETWEEN], "Kernel": [11, 11], "Stride": [4, 4],
+        "Weights": {"Type": "Half", "Count": 23232}, "HasReLU": 1, "Metadata": "",
+        "TacticName": "sm80_xmma_fprop_implicit_gemm_f16f16_f16f16_f16_nhwckrsc_nhwc",
+    },
+]  # fmt: skip
 
 
 def engine(*, details: bool = True) -> Profile:
     """Three runs; beside the engine a layer that PyTorch runs."""
     layers: list[Layer] = []
-    for told, times in zip(
-        inspected(), [(38.912e-6, 21.504e-6, 9.216e-6), (38.912e-6, 31.744e-6, 26.624e-6)], strict=True
-    ):
-        said = told if details else told["Name"]
-        layers.append(layer(told["Name"], None, times=times, kind="x", details={"inspector": said}))
+    for told in INSPECTED:
+        name = str(told["Name"])
+        layers.append(layer(name, None, times=TIMES[name], kind="x", details={"inspector": told if details else name}))
     layers.append(layer("aten::nonzero", None, times=(1e-3, 1e-3, 1e-3)))
     return profile(case("tensorrt", device="cuda"), layers, timed="GPU", facts={"engine_bindings": BINDINGS})
 
@@ -80,10 +50,7 @@ def test_milliseconds_of_every_run_and_what_the_inspector_says(tmp_path: Path) -
         REFORMAT: [0.038912, 0.021504, 0.009216],
         CONVOLUTION: [0.038912, 0.031744, 0.026624],
     }
-    assert read(tmp_path, INFORMATION) == {"Layers": inspected(), "Bindings": BINDINGS}
-
-
-def test_low_verbosity_leaves_names(tmp_path: Path) -> None:
+    assert read(tmp_path, INFORMATION) == {"Layers": INSPECTED, "Bindings": BINDINGS}
     save(tmp_path, engine(details=False))
     assert read(tmp_path, INFORMATION) == {"Layers": [REFORMAT, CONVOLUTION], "Bindings": BINDINGS}
 

@@ -10,12 +10,7 @@ import pytest
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, Support
 from inferlens.errors import InferlensError
-from inferlens.execution import scheduler
-from inferlens.execution import subprocess as processes
-from inferlens.execution.benchmark import BenchmarkJob
 from inferlens.execution.expand import Planned, expand
-from inferlens.execution.protocol import Observer, TaskResult
-from inferlens.execution.subprocess import Outcome
 from inferlens.models.model import ModelInfo, Origin
 from inferlens.spec.case import TensorSpec
 from inferlens.spec.plan import Plan
@@ -72,11 +67,6 @@ ON_GPU = {
 BOTH_FLAVOURS = {
     "tensorrt": Capabilities(formats=("engine",), supports=tuple(Support(v, "cuda", ("fp16",)) for v in ("trt", "rtx")))
 }
-LIMITED = {
-    "pytorch": Capabilities(
-        formats=("module",), absent=(Absence("", "no GPU", device="cuda"),), limits={"cuda/int8": "as a quantized file"}
-    )
-}
 
 
 def onnx_file(precision: str) -> ModelInfo:
@@ -116,13 +106,10 @@ def test_what_a_plan_means(machine: Any, found: ModelInfo, words: dict[str, Any]
     assert len({each.case.folder for each in planned}) == len(planned)
 
 
-def test_axes_multiply() -> None:
+def test_axes_multiply_and_options_for_their_backend_alone() -> None:
     planned = cases(backend="pytorch,torchscript:trace", precision="fp32,bf16", batch="1,8,16", threads="1,2")
     assert len(planned) == 2 * 2 * 3 * 2
     assert len({each.case.digest for each in planned}) == len({each.case.folder for each in planned}) == len(planned)
-
-
-def test_options_multiply_for_their_backend_alone_and_get_its_types() -> None:
     planned = cases(found=FAKE, option=["fake.latency=1,2", "fake.error=0"])
     assert [each.case.options for each in planned] == [{"latency": 1.0, "error": 0.0}, {"latency": 2.0, "error": 0.0}]
 
@@ -142,17 +129,6 @@ def test_the_batch_is_that_asked_for_or_the_inputs_or_the_models(words: dict[str
     assert [each.case.batch for each in cases(backend="pytorch", **words)] == batches
 
 
-@pytest.mark.parametrize("rebuild", [True, False])
-def test_rebuild_reaches_the_job(rebuild: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs: list[Any] = []
-    crashed: TaskResult[Any] = TaskResult(status="crashed")
-    monkeypatch.setattr(processes, "launch", lambda _, job, **__: jobs.append(job) or Outcome(crashed))
-    plan = Plan.from_words({"model": "fake:demo", "rebuild": rebuild, "output": str(tmp_path)})
-    (planned,) = cases(found=FAKE, backend="fake")
-    assert scheduler.Scheduler(plan, Observer(), tmp_path).measure(planned)[0].status == "crashed"
-    assert [job.rebuild for job in jobs if isinstance(job, BenchmarkJob)] == [rebuild]
-
-
 # What cannot run here
 
 
@@ -165,9 +141,6 @@ def test_rebuild_reaches_the_job(rebuild: bool, tmp_path: Path, monkeypatch: pyt
         (LAPTOP, RESNET, {"backend": "pytorch", "io": "host"}, "begins and ends on the host", "without --io host"),
         (LAPTOP, RESNET, {"backend": "pytorch", "precision": "int8"}, "int8", "--precision fp32,fp16,bf16"),
         (LAPTOP, RESNET, {"backend": "fake:steady"}, "format 'module'", ""),
-        (LIMITED, RESNET, {"backend": "pytorch", "precision": "int8", "device": "cuda"}, "as a quantized file", ""),
-        (LIMITED, RESNET, {"backend": "pytorch", "precision": "fp16", "device": "cuda"}, "no GPU", ""),
-        (QUANTIZING, RESNET, {"precision": "int8"}, "not quantized to int8", "QuantizeLinear"),
         (QUANTIZING, onnx_file("fp32"), {"precision": "int8"}, "not quantized to int8", "QuantizeLinear"),
         (TENSORRT, RESNET, {"backend": "tensorrt"}, NO_GPU.reason, NO_GPU.hint),
         (TENSORRT, RESNET, {"backend": "tensorrt:trt"}, "TensorRT is not installed.", "pip install"),
@@ -189,12 +162,8 @@ def test_what_cannot_run_here_is_a_case_with_a_reason(
         ({"pytorch": LAPTOP["pytorch"]}, onnx_file("fp32"), {}, "format onnx.", "inferlens doctor"),
         (TENSORRT, engine(), {}, f"tensorrt:rtx: {NO_GPU.reason}.", NO_GPU.hint),
         (TENSORRT, engine(spec="m", format="module", variant="trt"), {}, "TensorRT is not installed.", "pip install"),
-        (
-            dict.fromkeys(("pytorch", "torch_compile"), Capabilities(formats=("module",), absent=(NO_GPU,))), RESNET,
-            {"device": "cuda"}, f"on cuda. pytorch and torch_compile: {NO_GPU.reason}.", NO_GPU.hint,
-        ),
     ],
-)  # fmt: skip
+)
 def test_where_nothing_runs_it_is_said_what_is_lacking(
     machine: Any, found: ModelInfo, words: dict[str, str], what: str, hint: str
 ) -> None:

@@ -60,7 +60,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
         precision: what it is in and runs in, if nothing else is asked for.
         origin: what it was compiled from, for compiled models whose origin is known.
         danger: what of the file can run code when it is opened, one sentence; empty if nothing is known of such.
-        problem: why the file cannot run with what is installed here, where that is known without a GPU.
+        problem: why the file cannot run with what is installed here.
     """
 
     spec: str
@@ -74,11 +74,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     problem: Problem | None = None
 
     def check(self, trusted: bool, alone: bool = True) -> None:
-        """Refuses a file that would run code nobody asked for, and one that cannot run if it is the only model.
-
-        Raises:
-            InferlensError: saying why.
-        """
+        """Raises InferlensError for a file that would run code nobody asked for, or cannot run and is ``alone``."""
         if self.danger and not trusted:
             raise InferlensError(self.danger, hint=TRUST)
         if self.problem and alone:  # beside others it is a row

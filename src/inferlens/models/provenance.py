@@ -1,7 +1,6 @@
 """What a compiled model was made from, by and for: a :class:`Provenance`, a JSON file beside the model's own.
 
-A compiled model (an engine, a compiled module) tells neither its source nor, safely, whether it can run here: opening
-one that was made for another GPU or library can take the process down. Its provenance is read first.
+It is read first: opening an engine that was made for another GPU or library can take the process down.
 """
 
 from __future__ import annotations
@@ -30,18 +29,14 @@ class Provenance(Struct, frozen=True, kw_only=True):
         created: UTC time, ISO 8601.
         kind: what the file is, such as ``TensorRT plan``.
         file_sha256: hash of the file itself, which tells a whole one from one that was cut short.
-        case: what it was made for: model, weights, seed, backend, variant, precision, batch, options as asked for.
-        model: the model as it was loaded, with the hash of its weights.
-        format: what the model was before.
+        case, model, format: what it was made for, the model as it was loaded, and what that was before.
         onnx_sha256: hash of the ONNX graph it was built from, if there was one.
         flavour, version: the library that made it, such as ``TensorRT for RTX`` and ``1.4.0.76``.
-        libraries: versions of all libraries that matter.
         gpu, compute_capability: the GPU it was made on, such as ``9.0``; empty if there was none.
         targets: compute capabilities it was made for, if other than that GPU's.
         options: every option, defaults too.
         inputs, outputs: of the compiled model, in order, with their ranges of sizes.
         profiles: shapes (min, opt, max) by input name, one for each optimization profile.
-        build_seconds: time the build took.
     """
 
     schema: str = SCHEMA
@@ -85,10 +80,7 @@ def write(path: Path, provenance: Provenance) -> None:
 
 
 def option_of(spec: str, name: str) -> Any:
-    """The value of an option that a compiled model was made with, by its full name such as ``engine:model.engine``.
-
-    ``None`` if nothing tells; the file itself is not looked at.
-    """
+    """The value of an option that a compiled model such as ``engine:model.engine`` was made with, if known."""
     try:
         return msgspec.json.decode(beside(Path(spec.partition(":")[2])).read_bytes(), type=Provenance).options.get(name)
     except (OSError, ValueError, RecursionError):
@@ -108,12 +100,10 @@ def read(path: Path, content: bytes | None = None) -> Provenance | None:
         return None
     try:
         provenance = msgspec.json.decode(file.read_bytes(), type=Provenance)
-        if not shapes_fit(provenance.inputs):
-            raise ValueError("the shapes of its inputs do not fit together")
+        if provenance.schema != SCHEMA or not shapes_fit(provenance.inputs):
+            raise ValueError(f"it is of schema '{provenance.schema}', or its shapes do not fit together")
     except (OSError, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise InferlensError(f"{file} does not tell what {path.name} is: {error}.", hint="build it again") from error
-    if provenance.schema != SCHEMA:
-        raise InferlensError(f"{file} has schema '{provenance.schema}'.", expected=SCHEMA, hint="build it again")
     if _hash(path if content is None else content) != provenance.file_sha256:
         raise InferlensError(
             f"{path} is not the file that {file.name} tells of: it was cut short, or replaced.", hint="build it again"

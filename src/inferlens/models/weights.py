@@ -1,9 +1,8 @@
 """Weights of a module: drawn from a seed, loaded from a file, and named by a hash.
 
-Random weights here are not those of a constructor. Outputs are compared between backends, and that proves something
-only if every layer shows in the outputs; with the usual initial values it does not: biases drown a small network's
-weights, a deep one's signal vanishes, a layer scale of 1e-6 hides whole blocks. :func:`randomize` draws weights with
-which every layer counts and activations stay near one, so that fp16 neither overflows nor underflows.
+Outputs are compared between backends, and that proves something only if every layer shows in them; with the values of
+the usual constructors it does not. :func:`randomize` draws weights with which every layer counts and activations stay
+near one, so that fp16 neither overflows nor underflows.
 """
 
 from __future__ import annotations

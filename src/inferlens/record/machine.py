@@ -1,11 +1,8 @@
 """What the machine did while a case ran: a :class:`MachineLog`, columns of samples taken from outside its process.
 
-Times are seconds of ``time.perf_counter()``. On Linux that is ``CLOCK_MONOTONIC``, which counts from one fixed point
-for the whole system (clock_gettime(2); CPython's ``Python/pytime.c``), so that times of different processes can be
-compared; processes in different time namespaces (time_namespaces(7)) could not, and nothing here makes one.
-
-Only columns that exist are filled: a column is empty where the machine does not tell, and ``absent`` says why. A single
-value is ``None`` where one reading failed or means nothing yet.
+Times are seconds of ``time.perf_counter()``, on Linux those of ``CLOCK_MONOTONIC``, which counts from one point for the
+whole system (clock_gettime(2)), so that times of different processes can be compared. A column is empty where the
+machine does not tell, and ``absent`` says why; a single value is ``None`` where one reading failed.
 """
 
 from __future__ import annotations
@@ -54,8 +51,7 @@ class GpuProcesses(Struct, frozen=True, kw_only=True):
 
     Attributes:
         case_memory: bytes of device memory in use by the case's processes.
-        foreign: how many processes on the GPU are surely not the case's; ``None`` where that is not known, as in
-            containers in which NVML names processes by numbers of the host, or hides them.
+        foreign: how many processes on the GPU are surely not the case's; ``None`` where that is not known.
         foreign_utilisation: share of the multiprocessors' time that they used, 0 to 1.
     """
 
@@ -75,8 +71,7 @@ class CpuSamples(Struct, frozen=True, kw_only=True):
         steal: processors' worth of time that a hypervisor gave to others while these CPUs had work (proc_stat(5)).
         frequency_mean, frequency_min: hertz, over these CPUs.
         throttle_events: how often a core or its package was throttled for heat, since the machine started.
-        quota_wait: seconds, summed over CPUs and since it was made, that the case's control group waited because its
-            CPU quota was used up.
+        quota_wait: seconds, summed over CPUs, that the case's control group waited because its quota was used up.
         memory_wait: seconds since the start in which some process waited for memory (``/proc/pressure/memory``).
         energy: joules since the first sample of all CPU packages, whoever used them (RAPL).
     """
@@ -231,11 +226,10 @@ class Energy(Struct, frozen=True, kw_only=True):
 
 
 def peak_device_memory(log: MachineLog) -> DeviceMemory | None:
-    """The largest device memory that a case's process was seen to use; the same for all backends of a machine.
+    """The largest device memory that a case's process was seen to use; ``None`` where NVML does not tell.
 
-    NVML's figure for the process counts all that it holds on the device: context, code, libraries' workspaces, and what
-    a caching allocator keeps although no tensor needs it. It is the largest of samples: a peak that is shorter than the
-    time between two of them is missed. ``None`` where NVML tells neither.
+    It counts all that the process holds on the device: context, code, workspaces, and what an allocator keeps. A peak
+    that is shorter than the time between two samples is missed.
     """
     if log.peak_case_memory:
         return DeviceMemory(log.peak_case_memory, "NVML: memory of the case's processes, the largest sample")

@@ -1,7 +1,7 @@
 """What was learned: a :class:`Record`, one per case and run, and its JSON form.
 
-A record is data, frozen, and holds raw samples; statistics are computed when asked for. Times are seconds, sizes are
-bytes. ``schema`` names the form; readers refuse forms they do not know and ignore fields they do not know.
+It holds raw samples; statistics are computed when asked for. Times are seconds, sizes are bytes. Readers refuse a
+``schema`` they do not know and ignore fields they do not know.
 """
 
 from __future__ import annotations
@@ -40,8 +40,7 @@ class Measurement(Struct, frozen=True, kw_only=True):
         clock: the clock that took the samples.
         samples: the raw samples; ``None`` for one that was no finite number.
         in_flight: calls in flight at a time; ``None`` where calls were enqueued without waiting.
-        begins: when each sample began, in seconds of ``time.perf_counter()``, as in ``Record.machine``; empty in old
-            records and where another metric of the same calls has them.
+        begins: when each sample began, as in ``Record.machine``; empty where another metric of the same calls has them.
         calls: calls in one sample: 1, or those of a window.
     """
 
@@ -95,10 +94,9 @@ class Memory(Struct, frozen=True, kw_only=True):
     """Peak memory of the case's process, in bytes, each with the basis it was read on.
 
     Attributes:
-        host_peak: of the host.
         device_peak: of the device, read from outside the process, on the same basis for every backend.
         library_peak: of the device, by the backend's own account; not comparable between backends.
-        parts: what the backend tells of its device memory by name, such as ``weights``, ``activations``, ``workspace``.
+        parts: what the backend tells of its device memory by name, such as ``weights``.
     """
 
     host_peak: int | None = None
@@ -111,12 +109,7 @@ class Memory(Struct, frozen=True, kw_only=True):
 
 
 class Gpu(Struct, frozen=True, kw_only=True):
-    """One GPU of the machine.
-
-    Attributes:
-        power_limit: watts that the driver held the board to when the command began; ``None`` where NVML does not tell
-            and in old records.
-    """
+    """One GPU of the machine; ``power_limit`` in watts, as the driver held the board to when the command began."""
 
     name: str
     memory: int | None = None
@@ -188,7 +181,7 @@ class Record(Struct, frozen=True, kw_only=True):
         phases: in the order they ran, also those before a failure.
         facts: what the backend says of how it ran the model, such as the providers of an ONNX graph's nodes.
         repeat: which of the run's processes of this case it was, counted from 0.
-        repeats: how many processes of this case the run was to have; 0 in old records, which do not tell.
+        repeats: how many processes of this case the run was to have; 0 where that is not known.
         machine: what the machine did in the steady state, watched from outside the process.
         marks: which latency samples were disturbed by something on the machine; ``window_marks``: which windows of
             throughput were.

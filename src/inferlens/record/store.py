@@ -85,10 +85,7 @@ class Loaded:
 def load_records(paths: Iterable[Path | str]) -> Loaded:
     """Every record under ``paths``: record files, or folders at any height above them.
 
-    A file that is no record is a problem in the answer, not an error.
-
-    Raises:
-        InferlensError: if a path does not exist, or there is no record under any of them.
+    A file that is no record is a problem in the answer. Raises InferlensError where a path or any record is missing.
     """
     loaded = Loaded()
     given = [Path(path) for path in paths]
@@ -106,8 +103,7 @@ def load_records(paths: Iterable[Path | str]) -> Loaded:
 def files_under(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> Iterator[Path]:
     """Files that fit ``pattern``, plain or packed, at any depth under folders, in order; what is no folder as it is.
 
-    Raises:
-        InferlensError: if a path does not exist; ``noun`` and ``hint`` say what was expected there.
+    Raises InferlensError if a path does not exist; ``noun`` and ``hint`` say what was expected there.
     """
     for path in paths:
         if not path.exists():

@@ -47,10 +47,9 @@ Shape = tuple[int, ...]
 class TensorSpec(Struct, frozen=True):
     """Name, shape and type of one input tensor.
 
-    ``shape`` is the one that is measured. ``low`` and ``high`` bound the values of integer inputs (``high`` exclusive,
-    as in ``range``); floats are drawn from the standard normal distribution. ``least``, ``best`` and ``most`` are the
-    shapes a model is prepared for where sizes have a range; empty where they have none, ``best`` also where the
-    measured shape is the one to be fastest at.
+    ``shape`` is the one that is measured. ``low`` and ``high`` bound the values of integers (``high`` exclusive). Where
+    sizes have a range, ``least``, ``best`` and ``most`` are the shapes a model is prepared for; ``best`` is empty where
+    the measured shape is the one to be fastest at.
     """
 
     name: str
@@ -66,8 +65,8 @@ class TensorSpec(Struct, frozen=True):
     def parse(text: str) -> TensorSpec:
         """A spec from ``NAME=1x3x224x224:float32``, ``ids=1x128:int64:0..30522`` or ``x=1..16x3x224x224:opt=2``.
 
-        ``opt`` gives the sizes of the dimensions that have a range, in their order, or of all. Without it, a size with
-        a range is measured at its upper end unless the batch says otherwise.
+        ``opt`` gives the sizes of the dimensions that have a range, or of all. Without it, a size with a range is
+        measured at its upper end unless the batch says otherwise.
 
         Raises:
             InferlensError: if the text has another form, or names an unknown type.
@@ -111,7 +110,7 @@ class TensorSpec(Struct, frozen=True):
 
     @property
     def profile(self) -> tuple[Shape, Shape, Shape]:
-        """The smallest shape, the one to be fastest at, and the largest; without ranges the measured one, thrice."""
+        """The smallest shape, the one to be fastest at, and the largest."""
         if not self.most:
             return self.shape, self.shape, self.shape
         return self.least, self.best or self.shape, self.most
@@ -138,13 +137,10 @@ def _best(text: str, sizes: str, least: Shape, most: Shape) -> Shape:
 
 
 def with_batch(specs: tuple[TensorSpec, ...], batch: int | None) -> tuple[TensorSpec, ...]:
-    """``specs`` with the batch size put in.
+    """``specs`` with the batch size put in; ``None`` leaves all as it is.
 
     The batch is the first dimension of the first input, and of every input that shares its size or its range of sizes.
-    ``None`` leaves all as it is.
-
-    Raises:
-        Unsupported: if an input's range of sizes does not hold the batch.
+    Raises Unsupported if an input's range of sizes does not hold it.
     """
     if batch is None or not specs or not specs[0].shape:
         return specs

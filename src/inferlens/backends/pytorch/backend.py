@@ -25,8 +25,8 @@ from inferlens.backends.pytorch.cuda_graph import CudaGraph
 from inferlens.backends.pytorch.export import example_feed, export_dimensions
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities
 from inferlens.errors import Unsupported
-from inferlens.models import input_notes
 from inferlens.models.model import Format, Model
+from inferlens.models.sources.files import input_note
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case, Option
 
@@ -80,7 +80,7 @@ class PyTorch(Backend, Saver):
                     f"torch.export cannot export '{model.name}': {first_lines(error)}",
                     hint=f"--to {path.stem}.pt, which traces or scripts it",
                 ) from error
-            torch.export.save(program, str(path), extra_files=input_notes.write(model.inputs, DTYPES[case.precision]))
+            torch.export.save(program, str(path), extra_files=input_note(model.inputs, DTYPES[case.precision]))
 
 
 class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):

@@ -27,9 +27,9 @@ from inferlens.backends.pytorch.export import WRAPPED, flat_outputs
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities
 from inferlens.backends.torchscript.layers import Modules, ScriptNames
 from inferlens.errors import Unsupported
-from inferlens.models import input_notes
 from inferlens.models.adapter import ByKeyword
 from inferlens.models.model import Format, Model
+from inferlens.models.sources.files import input_note
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case, Option
 
@@ -78,7 +78,7 @@ class TorchScript(Backend, Saver):
         runner = self.prepare(model, msgspec.structs.replace(case, device="cpu"), preparation)
         with runner, quiet():
             assert isinstance(runner, ScriptRunner)
-            notes = input_notes.write(model.inputs, DTYPES[case.precision])
+            notes = input_note(model.inputs, DTYPES[case.precision])
             torch.jit.save(runner.script, str(path), _extra_files=notes)
 
     @classmethod

@@ -9,23 +9,26 @@ import math
 import os
 import pickle
 import pickletools
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
+import numpy as np
+from msgspec import Struct
 
 from inferlens.errors import InferlensError, library
-from inferlens.models import input_notes
 from inferlens.models.inputs import spec_of, with_example
 from inferlens.models.model import TRUST, Format, ModelInfo
+from inferlens.models.provenance import shapes_fit
 from inferlens.models.sources.base import LoadRequest, Opened, Source
-from inferlens.models.sources.program_check import code_in
+from inferlens.models.sources.program_check import PLAIN, code_in
 from inferlens.record.files import sha256
-from inferlens.spec.case import TensorSpec
+from inferlens.spec.case import DTYPES, TensorSpec
 
 if TYPE_CHECKING:
     import torch
@@ -33,6 +36,12 @@ if TYPE_CHECKING:
 Kind = Literal["torchscript", "exported", "pickle", "unknown"]
 SUFFIXES = (".pt", ".pth", ".pt2")
 AGAIN = "copy or export it again: it may be cut short, of another kind, or of another version"
+NOTE = "inferlens.inputs.json"
+PLACE = re.compile(rf"(^|/)extra(_files)?/{re.escape(NOTE)}$")  # in archives of either kind
+LARGEST_NOTE = 1 << 20  # bytes
+MOST_INPUTS = 1000
+MOST_ELEMENTS = 1 << 32  # of all inputs together
+LONGEST_NAME = 200
 # torch._export.serde.schema.ScalarType, and the classes that a pickle of TorchScript names
 EXPORTED_TYPES = {6: "fp16", 7: "fp32", 13: "bf16"}
 STORAGES = {"torch HalfStorage": "fp16", "torch FloatStorage": "fp32", "torch BFloat16Storage": "bf16"}
@@ -149,7 +158,7 @@ def _script(path: Path) -> Opened:
 
     return Opened(
         format="torchscript",
-        inputs=input_notes.read(path),
+        inputs=_noted_inputs(path),
         module=torch.jit.load(str(path), map_location="cpu").eval(),
         path=path,
         weights=f"in {path.name}",
@@ -160,7 +169,7 @@ def _script(path: Path) -> Opened:
 def _exported(path: Path) -> Opened:
     import torch
 
-    told = input_notes.read(path)
+    told = _noted_inputs(path)
     try:
         program = torch.export.load(str(path))
     except pickle.UnpicklingError as error:
@@ -252,3 +261,60 @@ def _of_script(data: bytes) -> str:
     named = {str(argument) for opcode, argument, _ in pickletools.genops(data) if opcode.name == "GLOBAL"}
     found = {STORAGES[name] for name in named if name in STORAGES}
     return found.pop() if len(found) == 1 else "fp32"
+
+
+class Note(Struct, frozen=True, forbid_unknown_fields=True):
+    """The inputs, in the order of the arguments: a small JSON in the archive.
+
+    PyTorch keeps neither names nor shapes of the inputs of TorchScript, and of an exported program those of ``forward``
+    alone.
+    """
+
+    inputs: tuple[TensorSpec, ...]
+    schema: Literal["inferlens.inputs/1"] = "inferlens.inputs/1"
+
+
+def input_note(specs: tuple[TensorSpec, ...], floats: str) -> dict[str, str]:
+    """Extra files for PyTorch to write: the note of ``specs``, whose floats are of the type ``floats`` in the file.
+
+    None for inputs that would be refused when they are read, such as names that hold line ends.
+    """
+    specs = tuple(msgspec.structs.replace(spec, dtype=floats) if "float" in spec.dtype else spec for spec in specs)
+    return {NOTE: msgspec.json.encode(Note(specs)).decode()} if _can_be_fed(specs) else {}
+
+
+def _noted_inputs(path: Path) -> tuple[TensorSpec, ...]:
+    """The inputs that the archive tells of; none if it has no note. Who wrote it is not known: it is only data."""
+    with zipfile.ZipFile(path) as archive:
+        notes = [entry for entry in archive.infolist() if PLACE.search(entry.filename)]
+        if not notes:
+            return ()
+        specs: tuple[TensorSpec, ...] = ()
+        if len(notes) == 1 and notes[0].file_size <= LARGEST_NOTE:
+            with suppress(msgspec.DecodeError, ValueError, RecursionError):
+                specs = msgspec.json.decode(archive.read(notes[0]), type=Note).inputs
+    if not _can_be_fed(specs):
+        raise InferlensError(f"What {path} says of its inputs makes no sense.", hint="export it again")
+    return specs
+
+
+def _can_be_fed(specs: tuple[TensorSpec, ...]) -> bool:
+    """What the types of the fields do not say of inputs."""
+    names = {spec.name for spec in specs}
+    return (
+        0 < len(specs) <= MOST_INPUTS
+        and len(names) == len(specs)
+        and all(0 < len(name) <= LONGEST_NAME and PLAIN.fullmatch(name) for name in names)
+        and shapes_fit(specs)
+        and sum(math.prod(spec.profile[2]) + math.prod(spec.shape) for spec in specs) <= 2 * MOST_ELEMENTS
+        and all(spec.dtype in DTYPES and _is_range(spec) for spec in specs)
+    )
+
+
+def _is_range(spec: TensorSpec) -> bool:
+    if spec.low is None or spec.high is None:
+        return spec.low is spec.high
+    if "int" not in spec.dtype:
+        return spec.low < spec.high
+    kind = np.iinfo(spec.dtype)
+    return kind.min <= spec.low < spec.high <= kind.max + 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from inferlens.models.model import Format, Model
+from inferlens.models.model import Model
 from inferlens.models.work.onnx_graph import count_onnx
 from inferlens.models.work.torch_module import count_module
 from inferlens.record.work import Work
@@ -16,12 +16,7 @@ from inferlens.spec.case import Case
 
 # Bytes of an element of what a model holds in fp32, by the precision that it runs in.
 ELEMENT = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
-UNCOUNTED: dict[Format, str] = {
-    "torchscript": "a TorchScript program does not tell its modules as it runs; the model that it was made from does",
-    "engine": "an engine does not tell what it computes; the model that it was built from does",
-    "torch_tensorrt": "a compiled module does not tell what it computes; the model that it was compiled from does",
-    "fake": "it computes nothing",
-}
+UNCOUNTED = ("torchscript", "engine", "torch_tensorrt", "fake")  # formats that do not tell what they compute
 
 
 Makers = Callable[[Path], Mapping[str, tuple[str, ...]]]
@@ -40,7 +35,7 @@ def count(model: Model, case: Case, makers: Makers = lambda _: {}) -> Work:
         element = min(element, 2)  # the backend computes in halves, or may choose to
     try:
         if model.format in UNCOUNTED:
-            return Work(note=UNCOUNTED[model.format])
+            return Work(note=f"the format {model.format} does not tell what is computed; what it was made from does")
         if model.format == "onnx" and model.path is not None:
             return count_onnx(model.path, model.inputs, element, makers(model.path))
         if model.module is None:

@@ -1,8 +1,7 @@
 """PyTorch's operators: the FLOPs of those that have any to speak of, and which only move or touch data.
 
 FLOPs are those of matrix products, convolutions and attention, by the formulas of :mod:`torch.utils.flop_counter`: a
-multiplication and an addition are two, a bias is none, a mask saves nothing. Elementwise operators, reductions and
-normalisations have none: their time is that of their bytes.
+multiplication and an addition are two, a bias is none. Elementwise operators and reductions have none.
 """
 
 from __future__ import annotations
