@@ -60,46 +60,42 @@ def test_every_option_that_is_wanted_is_one_of_some_backend() -> None:
 
 
 @pytest.mark.parametrize(
-    ("label", "options", "facts", "ask"),
+    ("label", "option", "facts", "expected"),
     [
-        ("pytorch", {}, {}, "pytorch.cuda_graph=true"),
-        ("pytorch", {"cuda_graph": "true"}, {}, "already"),
-        ("torch_compile:default", {}, {}, "torch_compile:reduce-overhead"),
-        ("torch_compile:reduce-overhead", {}, {}, "already"),
-        ("tensorrt:rtx", {}, {}, "tensorrt.cuda_graph=true"),
-        ("torch_tensorrt:loaded", {}, {}, "torch_tensorrt.cuda_graph=true"),
-        ("onnxruntime:cuda", {}, {"nodes_by_provider": {"CUDAExecutionProvider": 9, "CPUExecutionProvider": 1}}, ""),
-        ("somebody-elses", {}, {}, ""),
-        ("pytorch", {"an option of another version": 1}, {}, ""),
+        ("pytorch", "cuda_graph", {}, Hint("pytorch.cuda_graph=true")),
+        ("torch_compile:default", "cuda_graph", {}, Hint("torch_compile:reduce-overhead")),
+        ("torch_compile:max-autotune", "cuda_graph", {}, Hint(asked=True)),
+        ("torch_tensorrt:loaded", "cuda_graph", {}, Hint("torch_tensorrt.cuda_graph=true")),
+        ("onnxruntime:cuda", "cuda_graph", {"nodes_by_provider": {"CUDAExecutionProvider": 9, "CPU": 1}}, Hint()),
+        ("onnxruntime:tensorrt", "cuda_graph", {"nodes_by_provider": {"CUDAExecutionProvider": 9}}, Hint()),
+        ("torchscript:trace", "cuda_graph", {}, Hint()),
+        ("somebody-elses", "cuda_graph", {}, Hint()),
+        ("tensorrt:rtx", "tf32", {}, Hint(asked=True)),
+        ("torch_tensorrt:dynamo", "tf32", {"flavour": "TensorRT for RTX"}, Hint(asked=True)),
+        ("torch_tensorrt:loaded", "tf32", {}, Hint()),
+        ("onnxruntime:tensorrt", "tf32", {}, Hint()),
+        ("tensorrt:rtx", "optimization_level", {}, Hint()),
+        ("torch_tensorrt:ts-trace", "optimization_level", {}, Hint()),
     ],
 )
-def test_a_cuda_graph_is_advised_as_the_backend_has_it(
-    label: str, options: dict[str, Any], facts: dict[str, Any], ask: str
+def test_what_is_there_and_does_something_is_advised(
+    label: str, option: str, facts: dict[str, Any], expected: Hint
 ) -> None:
-    said = for_the_host(case(label, device="cuda", options=options), facts)
-    assert (ask if ask else "another backend") in said.lower()
-    assert "--batch" in said
+    assert hint(case(label, device="cuda"), option, dict(WANTED)[option], facts) == expected
 
 
-@pytest.mark.parametrize(
-    ("label", "option", "facts", "asked"),
-    [
-        ("tensorrt:rtx", "tf32", {}, True),
-        ("torch_tensorrt:dynamo", "tf32", {"flavour": "TensorRT for RTX"}, True),
-        ("torch_tensorrt:loaded", "tf32", {}, False),
-        ("onnxruntime:tensorrt", "tf32", {}, False),
-        ("tensorrt:rtx", "optimization_level", {}, False),
-        ("torch_tensorrt:ts-trace", "optimization_level", {}, False),
-    ],
-)
-def test_options_that_would_do_nothing_are_not_advised(
-    label: str, option: str, facts: dict[str, Any], asked: bool
-) -> None:
-    found = hint(case(label, device="cuda"), option, 5 if option == "optimization_level" else True, facts)
-    assert (found.ask, found.asked) == ("", asked)
+def test_options_that_were_given_and_those_of_another_version() -> None:
+    for options, expected in (
+        ({"cuda_graph": "true"}, Hint(asked=True)),
+        ({"cuda_graph": False}, Hint("pytorch.cuda_graph=true")),
+        ({"an option of another version": 1}, Hint()),
+    ):
+        assert hint(case("pytorch", device="cuda", options=options), "cuda_graph") == expected
 
 
 def test_several_things_to_try_are_one_sentence() -> None:
+    said = for_the_host(case("pytorch", device="cuda"), {})
+    assert said == "A CUDA graph (pytorch.cuda_graph=true) or a larger --batch."
     assert sentence(["do this"]) == "Do this."
     assert [one_of(list(words)) for words in ("ab", "abc")] == ["a or b", "a, b, or c"]
 

@@ -17,7 +17,7 @@ from inferlens.analysis.findings.rules.records import OF_THE_SERIES
 from inferlens.analysis.findings.warnings import bound_by, warnings_of
 from inferlens.analysis.interference import mark
 from inferlens.analysis.interference.samples import CaseRuns
-from inferlens.record.machine import Marks, Span
+from inferlens.record.machine import Marks
 from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Measurement, Record, Warning
 from inferlens.spec.case import Budget
 from inferlens.stats import diagnostics, host_bound, steady
@@ -52,146 +52,99 @@ def codes(*records: Record) -> list[str]:
     return [code for code, _ in said(*records)]
 
 
-FIT = of(1 + noise(6))
-
-
-@pytest.mark.parametrize(
-    ("code", "samples"),
-    [
-        ("few-samples", 1 + noise(1)[:19]),
-        ("few-independent-samples", 1 + 0.05 * autoregressive(1, 1, 200, 0.9)[0]),
-        ("drifting", 1 + 0.2 * AT + noise(2)),
-        ("cycling", 1 + 0.1 * np.sin(15 * AT) + noise(3)),
-        ("never-steady", 1 + 0.2 * (AT > 0.8) + noise(4)),
-        ("two-modes", 1 + 0.2 * (np.random.default_rng(5).random(300) < 0.4) + noise(5)),
-        ("quantised", [1.0] * 100),
-        ("beginning-left-out", 1 + 0.3 * (AT < 0.4) + noise(7)),
-        ("not-finite", np.where(AT == 0.01, np.nan, np.where(AT == 0.5, -1.0, 1 + noise(6)))),
-    ],
-)
-def test_a_series_that_is_unfit_is_said_so(code: str, samples: Any) -> None:
-    assert code in codes(of(samples, Budget()))
-
-
-def test_a_series_that_is_fit_has_no_warning() -> None:
-    assert codes(FIT) == []
-    assert codes(of(1 + 0.3 * (AT < 0.2) + noise(7))) == [], "its beginning is left out"
-    assert codes(of(np.where(np.arange(300) % 40 == 7, 2.0, 1 + noise(6)))) == [], "p95 and p99 show outliers"
-
-
-@pytest.mark.parametrize(
-    ("windows", "width"),
-    [
-        ([100.0, 101, 99, 100, 102, 98, 100, 101, 99, 100], None),
-        ([300.0, 100] * 5, "50 %"),
-        ([100.0, 200, 150], "33.3 %"),
-        ([-5.0, 100, 100], None),
-        ([], None),
-    ],
-)
-def test_throughput_that_is_not_known_well(windows: list[float], width: str | None) -> None:
-    found = said(measured(FIT, "throughput", windows))
-    assert [code for code, _ in found] == (["uneven-throughput"] if width else [])
-    assert all(str(width) in message for _, message in found)
-
-
-@pytest.mark.parametrize(
-    ("spread", "budget", "is_said"),
-    [
-        (0.2, Budget(), True),
-        (0.2, Budget(half_width=0.031), False),
-        (0.2, Budget(iterations=300), False),
-        (0.2, Budget(seconds=3.0), False),
-        (0.2, Budget(stop="plateau"), False),
-    ],
-)
-def test_a_median_that_is_not_known_as_well_as_was_asked(spread: float, budget: Budget, is_said: bool) -> None:
-    assert codes(of(1 + noise(6, spread), budget)) == ["not-narrow-enough"] * is_said
-
-
-def test_a_warm_up_that_was_not_steady() -> None:
-    rising, level = 1 + AT + noise(1), 1 + noise(1)
-    assert codes(measured(FIT, "warm-up", rising)) == ["unsteady-warm-up"]
-    assert codes(measured(FIT, "warm-up", level)) == []
-    assert codes(measured(FIT, "warm-up", rising[:29])) == []  # too few to tell
-    assert codes(measured(FIT, "warm-up", rising, budget=Budget(iterations=300, warmup=300))) == []  # it was asked for
-
-
-def test_processes_that_failed_and_runs_that_were_cut_short() -> None:
-    fell = failure(case(), "crashed", "killed by SIGSEGV")
-    assert said(FIT, fell, fell) == [("repeat-failed", "2 of 3 processes failed: killed by SIGSEGV.")]
-    assert said(fell, fell) == []
-    planned = of(1 + noise(6), repeats=5)
-    assert said(planned, planned) == [("cut-short", "The run was cut short: 2 of 5 processes were measured.")]
-    assert [code for code, _ in said(FIT, later=(planned,))] == ["cut-short"]
-    assert codes(*[planned] * 5) == []
-
-
-# Of what a call waits for
-
-
-def timed(latency: float = 10.0, **metrics: float) -> Record:
+def timed(latency: float = 10.0, facts: Any = None, **metrics: float) -> Record:
     """A case on a GPU; times in milliseconds, of its metrics by the first word of their names."""
-    made = of(latency / 10 * (1 + noise(6)), case=case(device="cuda"))
+    made = of(latency / 10 * (1 + noise(6)), case=case(device="cuda"), facts=facts or {})
     for name, value in metrics.items():
         made = measured(made, f"{name} time", (value * 1e-3,) * 9)
     return made
 
 
-@pytest.mark.parametrize(
-    ("metrics", "bound"),
-    [
-        ({"enqueue": 9.2, "GPU": 9.0}, "host"),
-        ({"enqueue": 8.8, "GPU": 9.0}, "GPU"),
-        ({"GPU": 9.0}, ""),
-        ({"enqueue": 9.2, "GPU": 9.0, "H2D": 3.0, "D2H": 1.6}, "copies"),
-        ({"enqueue": 1.0, "GPU": 9.0, "H2D": 3.0, "D2H": 1.4}, "GPU"),
-    ],
-)
-def test_what_a_call_waits_for(metrics: dict[str, float], bound: str) -> None:
-    made = timed(**metrics)
-    assert bound_by(made) == bound
-    assert codes(made) == {"host": ["host-bound"], "copies": ["copy-bound"]}.get(bound, [])
-
-
-@pytest.mark.parametrize(
-    ("facts", "found"),
-    [
-        ({IN_TURNS: "fake fp32"}, ["in-turns"]),
-        ({EMPTY_KERNEL: {"gpu_seconds": 4e-6}}, []),
-        ({EMPTY_KERNEL: {"gpu_seconds": 6e-6}}, ["gpu-floor"]),
-        ({EMPTY_KERNEL: {"gpu_seconds": "much"}, IN_TURNS: 7}, []),
-    ],
-)
-def test_facts_of_the_record(facts: dict[str, Any], found: list[str]) -> None:
-    assert codes(replace(timed(latency=0.2, GPU=0.1), facts=facts)) == found
-
-
-# Of the machine
-
-
 def marks(kind: Any, disturbed: int = 0, left_out: bool = False) -> Marks:
     places = tuple(range(disturbed))
-    return Marks(
-        count=300, disturbed=places, discarded=places if left_out else (), touched={kind: disturbed or 7},
-        spans=(Span(0.0, 1.0, kind, f"seen: {kind}"),),
-    )  # fmt: skip
+    return Marks(count=300, disturbed=places, discarded=places if left_out else (), touched={kind: disturbed or 7})
+
+
+FIT = of(1 + noise(6))
+RISING = 1 + AT + noise(1)
 
 
 @pytest.mark.parametrize(
-    ("found", "code"),
+    ("code", "record"),
     [
-        (marks("steal", disturbed=250), "disturbed"),
-        (marks("throttled", disturbed=50, left_out=True), "samples-left-out"),
-        (marks("power cap"), "power-cap"),
-        (marks("cpu quota"), "cpu-quota"),
+        ("few-samples", of(1 + noise(1)[:19])),
+        ("few-independent-samples", of(1 + 0.05 * autoregressive(1, 1, 200, 0.9)[0])),
+        ("drifting", of(1 + 0.2 * AT + noise(2))),
+        ("cycling", of(1 + 0.1 * np.sin(15 * AT) + noise(3))),
+        ("never-steady", of(1 + 0.2 * (AT > 0.8) + noise(4))),
+        ("two-modes", of(1 + 0.2 * (np.random.default_rng(5).random(300) < 0.4) + noise(5))),
+        ("quantised", of([1.0] * 100)),
+        ("beginning-left-out", of(1 + 0.3 * (AT < 0.4) + noise(7))),
+        ("not-finite", of(np.where(AT == 0.01, np.nan, np.where(AT == 0.5, -1.0, 1 + noise(6))))),
+        ("uneven-throughput", measured(FIT, "throughput", [300.0, 100] * 5)),
+        ("uneven-throughput", measured(FIT, "throughput", [100.0, 200, 150])),
+        ("not-narrow-enough", of(1 + noise(6, 0.2), Budget())),
+        ("not-narrow-enough", of(1 + noise(6, 0.2), Budget(half_width=0.03))),
+        ("unsteady-warm-up", measured(FIT, "warm-up", RISING)),
+        ("host-bound", timed(enqueue=9.2, GPU=9.0)),
+        ("copy-bound", timed(enqueue=9.2, GPU=9.0, H2D=3.0, D2H=1.6)),
+        ("in-turns", of(1 + noise(6), facts={IN_TURNS: "fake fp32"})),
+        ("gpu-floor", timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": 6e-6}})),
+        ("disturbed", replace(FIT, marks=marks("steal", disturbed=250))),
+        ("disturbed", replace(FIT, window_marks=marks("steal", disturbed=250))),
+        ("samples-left-out", replace(FIT, marks=marks("throttled", disturbed=50, left_out=True))),
+        ("power-cap", replace(FIT, marks=marks("power cap"))),
+        ("cpu-quota", replace(FIT, marks=marks("cpu quota"))),
     ],
 )
-def test_what_the_machine_did(found: Marks, code: str) -> None:
-    assert codes(replace(FIT, marks=found)) == codes(replace(FIT, window_marks=found)) == [code]
+def test_what_is_warned_of(code: str, record: Record) -> None:
+    (warning,) = [each for each in warnings_of(CaseRuns((record,))) if each.code == code]
+    assert warning.message
+    assert warning.advice
 
 
-# Several processes
+@pytest.mark.parametrize(
+    "record",
+    [
+        FIT,
+        of(1 + 0.3 * (AT < 0.2) + noise(7)),  # its beginning is left out
+        of(np.where(np.arange(300) % 40 == 7, 2.0, 1 + noise(6))),  # p95 and p99 show outliers
+        measured(FIT, "throughput", [100.0, 101, 99, 100, 102, 98, 100, 101, 99, 100]),
+        measured(FIT, "throughput", [-5.0, 100, 100]),
+        of(1 + noise(6, 0.2), Budget(half_width=0.031)),
+        of(1 + noise(6, 0.2), Budget(iterations=300)),
+        of(1 + noise(6, 0.2), Budget(seconds=3.0)),
+        of(1 + noise(6, 0.2), Budget(stop="plateau")),
+        measured(FIT, "warm-up", 1 + noise(1)),
+        measured(FIT, "warm-up", RISING[:29]),  # too few to tell
+        measured(FIT, "warm-up", RISING, budget=Budget(iterations=300, warmup=300)),  # it was asked for
+        timed(enqueue=8.8, GPU=9.0),
+        timed(enqueue=1.0, GPU=9.0, H2D=3.0, D2H=1.4),
+        timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": 4e-6}}),
+        timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": "much"}, IN_TURNS: 7}),
+        replace(FIT, marks=Marks(count=300)),
+        failure(case()),
+    ],
+)
+def test_what_is_not_warned_of(record: Record) -> None:
+    assert codes(record) == []
+
+
+@pytest.mark.parametrize(
+    ("metrics", "bound"),
+    [({"enqueue": 9.2, "GPU": 9.0}, "host"), ({"enqueue": 8.8, "GPU": 9.0}, "GPU"), ({"GPU": 9.0}, "")],
+)
+def test_what_a_call_waits_for(metrics: dict[str, float], bound: str) -> None:
+    assert bound_by(timed(**metrics)) == bound
+
+
+def test_processes_that_failed_and_runs_that_were_cut_short() -> None:
+    fell = failure(case(), "crashed", "killed by SIGSEGV")
+    assert said(FIT, fell, fell) == [("repeat-failed", "2 of 3 processes failed: killed by SIGSEGV.")]
+    planned = replace(FIT, repeats=5)
+    assert said(planned, planned) == [("cut-short", "The run was cut short: 2 of 5 processes were measured.")]
+    assert [code for code, _ in said(FIT, later=(planned,))] == ["cut-short"]
+    assert codes(*[planned] * 5) == []
 
 
 def test_equal_warnings_of_several_processes_are_said_once() -> None:
@@ -211,9 +164,6 @@ def test_what_the_process_said_is_said_even_if_it_failed() -> None:
     several = CaseRuns((replace(FIT, warnings=(one, two)), replace(FIT, warnings=(one,))))
     assert warnings_of(several) == (one, two)
     assert warnings_of(CaseRuns((failure(case(), warnings=(one,)),))) == (one,)
-
-
-# The page
 
 
 def test_the_page_has_every_code_and_no_other() -> None:
