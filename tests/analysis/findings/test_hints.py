@@ -28,14 +28,9 @@ LABELS = [
 
 def as_advised(of: Case, ask: str) -> Case:
     """The case after its user did what was said."""
-    name, equals, value = ask.partition("=")
-    if not equals:
-        backend, _, variant = ask.partition(":")
-        assert backend == of.backend
-        assert variant in BACKENDS.get(backend).variants
-        return replace(of, variant=variant)
-    backend, _, option = name.partition(".")
-    assert backend == of.backend
+    if "=" not in ask:
+        return replace(of, variant=ask.removeprefix(f"{of.backend}:"))
+    option, _, value = ask.removeprefix(f"{of.backend}.").partition("=")
     return replace(of, options={**of.options, option: value})
 
 
@@ -98,9 +93,6 @@ def test_several_things_to_try_are_one_sentence() -> None:
     assert said == "A CUDA graph (pytorch.cuda_graph=true) or a larger --batch."
     assert sentence(["do this"]) == "Do this."
     assert [one_of(list(words)) for words in ("ab", "abc")] == ["a or b", "a, b, or c"]
-
-
-# In findings
 
 
 def on_gpu(backend: str, precision: str = "fp16", **options: Any) -> Case:

@@ -49,11 +49,15 @@ def test_data_for_programs(results: Path) -> None:
     assert json.loads(rows[0]["evidence"])
 
 
-def test_nothing_to_say_and_nothing_to_look_at(tmp_path: Path) -> None:
+def test_nothing_to_say_and_nothing_to_look_at(results: Path, tmp_path: Path) -> None:
     broken = replace(failed(case("openvino"), "It has no fp16."), hint="--precision fp32")
-    said = shown(saved(tmp_path / "results", layered(layer("conv", 5.0)), broken, median=5e-3))
+    said = shown(saved(tmp_path / "others", layered(layer("conv", 5.0)), broken, median=5e-3))
     for words in ("No rule has anything to say.", "Not looked at: floors", "It has no fp16. --precision fp32"):
         assert words in said
+    for arguments, words in ((["nowhere"], "does not exist"), (["results", "-f", "junit"], "no format 'junit'")):
+        done = inferlens("findings", *arguments, cwd=tmp_path)
+        assert done.returncode == 2
+        assert words in done.stderr
 
 
 def test_levels_of_a_case_are_one_case_and_the_cost_of_layers_is_by_their_own_record(tmp_path: Path) -> None:
@@ -85,13 +89,6 @@ def test_names_that_break_out_of_whatever_they_stand_in(tmp_path: Path, format: 
             assert "\u202e" not in text
             assert "<b>" not in text.replace("\\<b", "") or format == "table"
             assert max(map(len, text.splitlines())) <= (max(width, 60) if format == "table" else 1500)
-
-
-def test_errors_have_a_hint(results: Path) -> None:
-    for arguments, said in ((["nowhere"], "does not exist"), (["results", "-f", "junit"], "no format 'junit'")):
-        done = inferlens("findings", *arguments, cwd=results.parent)
-        assert done.returncode == 2
-        assert said in done.stderr
 
 
 NET = """

@@ -45,8 +45,7 @@ def test_without_names_it_is_a_chain_and_says_so():
     assert not isinstance(made, str)
     graph = graph_of(made, depth=9)
     assert ORDER_ONLY in graph.notes
-    chain = [(i, i + 1, False) for i in range(len(graph.nodes) - 1)]
-    assert [(edge.tail, edge.head, edge.known) for edge in graph.edges] == chain
+    assert {(edge.head - edge.tail, edge.known) for edge in graph.edges} == {(1, False)}
     assert source_of(failed(case("pytorch"), "It broke."), "x") == "It broke."
 
 
@@ -55,21 +54,12 @@ def test_a_layer_that_names_nothing_follows_the_one_before():
     assert [(edge.tail, edge.head) for edge in graph.edges if not edge.known] == [(0, 1)]
 
 
-@pytest.mark.parametrize(
-    ("layers", "expected"),
-    [
-        ((reads("x b", "a"), reads("a", "b"), reads("b", "b")), {("a", "b"), ("b", "a")}),
-        (
-            (reads("x", "joined", name="left"), reads("x", "joined", name="right"), reads("joined", "y")),
-            {("left", "y"), ("right", "y")},
-        ),
-    ],
-    ids=["a cycle", "a concatenation in place"],
-)
-def test_tensors_that_are_written_late_or_twice(layers, expected):
-    graph = graph_of(source(*layers))
-    assert expected <= arrows(graph)
-    assert all(edge.tail != edge.head for edge in graph.edges)
+def test_tensors_that_are_written_late_or_twice():
+    cycle = graph_of(source(reads("x b", "a"), reads("a", "b"), reads("b", "b")))
+    assert {("a", "b"), ("b", "a")} <= arrows(cycle)
+    assert all(edge.tail != edge.head for edge in cycle.edges)
+    joined = [reads("x", "joined", name="left"), reads("x", "joined", name="right"), reads("joined", "y")]
+    assert {("left", "y"), ("right", "y")} <= arrows(graph_of(source(*joined)))
 
 
 def test_hostile_names_do_not_multiply_without_end():
@@ -77,9 +67,6 @@ def test_hostile_names_do_not_multiply_without_end():
     begin = time.perf_counter()
     assert TOO_MANY_EDGES in graph_of(source(*layers, inputs=())).notes
     assert time.perf_counter() - begin < 5
-
-
-# Folding
 
 
 def test_folding_by_depth_keeps_time_and_outer_tensors():
@@ -131,9 +118,6 @@ def test_two_thousand_layers_become_a_graph_that_can_be_read(depth):
     assert [node.places for node in whole.nodes if node.seconds and node.seconds >= 1.0] == [(251,)]
 
 
-# Precision
-
-
 @pytest.mark.parametrize(
     ("text", "word"),
     [
@@ -147,8 +131,6 @@ def test_precisions_by_whatever_name(text, word):
     assert precision_in(text) == word
     assert precision_of(reads("a", "b", details={"precision": text})) == (word or "fp32")
 
-
-# Engines' information
 
 CONVOLUTION = {
     "Name": "node_Conv_292 + node_relu",

@@ -54,10 +54,9 @@ def for_the_host(case: Case, facts: Mapping[str, Any]) -> str:
 
 
 def one_of(tries: Sequence[str]) -> str:
-    """``A``, ``A or B``, ``A, B, or C``: several things to try, of which one may do."""
-    if len(tries) < 3:
-        return " or ".join(tries)
-    return f"{', '.join(tries[:-1])}, or {tries[-1]}"
+    """``A``, ``A or B``, ``A, B, or C``: several things to try, of which one may do; empty ones are left out."""
+    known = list(filter(None, tries))
+    return " or ".join(known) if len(known) < 3 else f"{', '.join(known[:-1])}, or {known[-1]}"
 
 
 def sentence(tries: Sequence[str]) -> str:

@@ -6,6 +6,9 @@ has seen yet, and a process has a deadline and leaves this one alive.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 import importlib.util
 import re
 import subprocess
@@ -18,7 +21,6 @@ from inferlens.analysis.profile.graph import SCHEMA, Graph
 from inferlens.errors import InferlensError, MissingLibrary, check_choice
 from inferlens.units import plural
 from inferlens.views.graph.dot import clean, dot
-from inferlens.views.graph.page import page
 from inferlens.views.plain import plain
 
 FORMATS = ("svg", "png", "html", "json")
@@ -36,6 +38,61 @@ with pygraphviz.AGraph(string=sys.stdin.read()) as graph:
 """
 _DRAWING = re.compile(r'<svg width="([\d.]+)pt"\s+height="([\d.]+)pt"\s+(.*</svg>\n)', re.S)
 _NAMES = re.compile(r"<title>.*?</title>")  # of nodes: Graphviz's own, in place of which tooltips are to be seen
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; \
+script-src '{digest}'">
+<title>{title}</title>
+<style>
+html, body {{ margin: 0; height: 100%; overflow: hidden; }}
+body > svg {{ width: 100%; height: 100%; cursor: grab; touch-action: none; }}
+.node:hover {{ filter: drop-shadow(0 0 3px #0072B2); }}
+.edge:hover path, .cluster:hover path {{ stroke: #0072B2; stroke-width: 2; }}
+p {{ position: fixed; right: 12px; bottom: 0; color: #59636E; font: 12px Helvetica, Arial, sans-serif; }}
+</style>
+</head>
+<body>
+{svg}<p>drag to move, wheel to zoom, double click to see all</p>
+<script>{script}</script>
+</body>
+</html>
+"""
+_SCRIPT = """
+const svg = document.querySelector("svg");
+const [width, height] = ["width", "height"].map(name => Number(svg.getAttribute(name)));
+svg.setAttribute("preserveAspectRatio", "xMidYMin meet");
+let x, y, scale, held = null;
+function show() {
+  svg.setAttribute("viewBox", [x, y, svg.clientWidth / scale, svg.clientHeight / scale].join(" "));
+}
+function fit(whole) {
+  scale = Math.min(svg.clientWidth / width, whole ? svg.clientHeight / height : 1.25);
+  [x, y] = [(width - svg.clientWidth / scale) / 2, 0];
+  show();
+}
+svg.addEventListener("pointerdown", event => { held = [event.clientX, event.clientY]; });
+window.addEventListener("pointerup", () => { held = null; });
+window.addEventListener("pointermove", event => {
+  if (!held) return;
+  x -= (event.clientX - held[0]) / scale;
+  y -= (event.clientY - held[1]) / scale;
+  held = [event.clientX, event.clientY];
+  show();
+});
+svg.addEventListener("wheel", event => {
+  event.preventDefault();
+  const old = scale;
+  scale = Math.min(Math.max(old * Math.exp(-event.deltaY * (event.deltaMode ? 0.05 : 0.0015)), 0.01), 20);
+  x += event.clientX / old - event.clientX / scale;
+  y += event.clientY / old - event.clientY / scale;
+  show();
+}, {passive: false});
+svg.addEventListener("dblclick", () => fit(true));
+window.addEventListener("resize", show);
+fit(false);
+"""
 
 
 def render(graphs: Sequence[Graph], format: str, *, title: str, fused: bool = False) -> str | bytes:
@@ -62,7 +119,7 @@ def render(graphs: Sequence[Graph], format: str, *, title: str, fused: bool = Fa
         )
     drawn = _svg(graphs, title, fused)
     if format == "html":
-        return page(drawn, clean(title))
+        return _page(drawn, clean(title))
     return _png(drawn) if format == "png" else drawn
 
 
@@ -105,3 +162,12 @@ def _png(svg: str) -> bytes:
         )
     image: bytes = vl_convert.svg_to_png(svg, scale=scale)
     return image
+
+
+def _page(svg: str, title: str) -> str:
+    """One HTML file with a drawing, escaped already, in it that can be moved and enlarged, offline.
+
+    A content security policy forbids every request, and every script but the one here.
+    """
+    digest = f"sha256-{base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()}"
+    return _PAGE.format(digest=digest, title=html.escape(f"{title} – Inferlens"), svg=svg, script=_SCRIPT)

@@ -33,12 +33,12 @@ def tensor_cores_unused(seen: Evidence) -> Iterator[Finding]:
         paths = {path for each in _without_tensor_cores(seen) for path in each.kernel.modules}
         odd = seen.layers(each for each in odd if paths.intersection(each.layer.modules))
     sizes = few(f"{each.name} ({' to '.join(map(str, channels_of(each)))})" for each in odd)
-    tries = [f"make channels and features multiples of {seen.multiple} by padding"] if odd else []
+    pad = f"make channels and features multiples of {seen.multiple} by padding" if odd else ""
     order = seen.hint("channels_last").ask if any(each.family == "convolution" for each in some) else ""
     yield found(
         what + ": {much}{where}." + (" Channels of {sizes} are no multiples of {multiple}." if odd else ""),
         {"multiple": seen.multiple}, some, sizes=sizes,
-        hint=sentence([*tries, *([f"try channels-last order ({order})"] if order else []), "try another backend"]),
+        hint=sentence([pad, f"try channels-last order ({order})" if order else "", "try another backend"]),
     )  # fmt: skip
 
 

@@ -35,7 +35,7 @@ def far_above_floor(seen: Evidence) -> Iterator[Finding]:
     ]
     for won, each, floor in sorted(far, key=lambda one: -one[0])[: thresholds.MOST_FAR]:
         asks = [seen.hint(*option).ask for option in _ALGORITHMS[each.family != "convolution" :]]
-        hint = f"Another algorithm: {one_of([*filter(None, asks), _OTHERS, 'a larger --batch'])}."
+        hint = f"Another algorithm: {one_of([*asks, _OTHERS, 'a larger --batch'])}."
         if each.family not in DENSE and floor.bound == "memory":
             hint = "Have it fused with the layers around it, or computed in fewer bytes: its floor is made by memory."
         numbers = {"seconds": each.steady, "floor": floor.floor, "flops": floor.flops, "bytes": floor.bytes}
@@ -76,27 +76,30 @@ def bandwidth_bound(seen: Evidence) -> Iterator[Finding]:
 def first_convolution(seen: Evidence) -> Iterator[Finding]:
     """Few input channels leave units of the hardware empty: the rate of the others shows what could be reached."""
     convolutions = [each for each in seen.parts if each.family == "convolution" and each.steady > 0]
-    first, others = convolutions[:1], [(each, flops(each)) for each in convolutions[1:] if not is_grouped(each)]
-    known = [(each, done) for each, done in others if done]
-    channels, mine = (channels_of(first[0])[:1], flops(first[0])) if first else ((), None)
-    if not mine or not known or not 0 < sum(channels) <= thresholds.FEW_CHANNELS:
+    known = [(each, done) for each in convolutions[1:] if not is_grouped(each) and (done := flops(each))]
+    if not known:
+        return
+    first, mine, channels = convolutions[0], flops(convolutions[0]), channels_of(convolutions[0])
+    if not mine or not channels or channels[0] > thresholds.FEW_CHANNELS:
         return
     rate = sum(done for _, done in known) / sum(each.steady for each, _ in known)
-    seconds, goal = first[0].steady, mine / rate
-    if seconds < thresholds.SLOWER * goal or seen.share(seconds - goal) < thresholds.FIRST_CONVOLUTION:
+    goal = mine / rate
+    if first.steady < thresholds.SLOWER * goal or seen.share(first.steady - goal) < thresholds.FIRST_CONVOLUTION:
         return
     pad = f"pad the input channels to {seen.multiple} (zeros in the input and in the weights)"
-    tries = [pad] * (sum(channels) < seen.multiple) + ["fold 2x2 pixels into channels before it"] * bool(seen.multiple)
-    order = seen.hint("channels_last").ask
+    fold, order = "fold 2x2 pixels into channels before it", seen.hint("channels_last").ask
     yield found(
         "{subject}, the first convolution, has {channels:#input channel}, takes {seconds:duration} and computes at "
         "1/{slower:.1f} of the rate of the other convolutions: {seconds at their rate:duration} at theirs.",
         {
-            "channels": sum(channels), "seconds": seconds, "flops": mine, "rate of the others": rate,
+            "channels": channels[0], "seconds": first.steady, "flops": mine, "rate of the others": rate,
             "seconds at their rate": goal,
         },
-        subject=first[0].name, seconds=seconds - goal, share=seen.share(seconds),
-        slower=seconds / goal, hint=sentence([*tries, *([f"use {order}"] if order else []), f"try {_OTHERS}"]),
+        subject=first.name, seconds=first.steady - goal, share=seen.share(first.steady), slower=first.steady / goal,
+        hint=sentence([
+            pad if channels[0] < seen.multiple else "", fold if seen.multiple else "", f"use {order}" if order else "",
+            f"try {_OTHERS}",
+        ]),
     )  # fmt: skip
 
 
