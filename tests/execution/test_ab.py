@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -49,7 +51,6 @@ def test_noise(tmp_path: Path, latency: str, words: dict[str, Any], verdict: str
     assert found.verdict == verdict, found.sentence
     if verdict == "UNDECIDED":
         assert (found.end, found.rounds, found.exit_code) == ("rounds", 4, 3)
-        assert "after 4 rounds" in found.sentence
     assert found.ratio == pytest.approx(float(latency) / 4, rel=1e-3)
 
 
@@ -72,46 +73,34 @@ def test_throughput_is_compared_as_calls_a_second(tmp_path: Path) -> None:
     assert found.candidate.median == pytest.approx(500)
 
 
-class Ticking:
-    """A clock that goes on by so much each time somebody looks."""
-
-    def __init__(self, step: float) -> None:
-        self.step, self.now = step, 0.0
-
-    def monotonic(self) -> float:
-        self.now += self.step
-        return self.now
-
-
 @pytest.mark.parametrize(("within", "done"), [("0s", 1), ("22s", 2), ("1h", 4)])
 def test_when_the_time_is_up_no_round_is_begun(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, within: str, done: int
 ) -> None:
     """Each round takes four or five ticks; the first runs whatever the time."""
-    monkeypatch.setattr(running, "time", Ticking(2.0))
+    monkeypatch.setattr(running, "time", SimpleNamespace(monotonic=itertools.count(0.0, 2.0).__next__))
     sides = ("fake:noisy latency=4", "fake:noisy latency=4.07")
     found = ab(tmp_path, *sides, within=within, max_rounds=4, iterations=20)
     assert (found.verdict, found.end, found.rounds) == ("UNDECIDED", "time" if done < 4 else "rounds", done)
-    if done < 3:
-        assert "There is no verdict before 3 rounds." in found.sentence
-        assert found.sentence.endswith("Try: --within with more time.")
 
 
-@pytest.mark.parametrize("side", ["A", "B"])
-def test_a_side_that_fails_ends_it(tmp_path: Path, side: str) -> None:
-    sides = ["fake:fast trouble=raise", "fake:steady"]
-    found = ab(tmp_path, *(sides if side == "A" else sides[::-1]), interleave="processes")
+@pytest.mark.parametrize(
+    ("a", "b", "words", "said", "kept"),
+    [
+        ("fake:fast trouble=raise", "fake:steady", {"interleave": "processes"}, "A, failed: RuntimeError", 1),
+        ("fake:steady", "fake:fast trouble=raise", {"interleave": "processes"}, "B, failed: RuntimeError", 2),
+        ("fake:steady", "fake:fast error=0.1", {}, "B, wrong", 2),
+        ("fake:steady", "fake:fast cuda", {}, "only on cpu", 1),
+    ],
+)
+def test_a_side_that_fails_is_wrong_or_cannot_run_here_ends_it(
+    tmp_path: Path, a: str, b: str, words: dict[str, Any], said: str, kept: int
+) -> None:
+    found = ab(tmp_path, a, b, **words)
     assert (found.verdict, found.end, found.exit_code, found.rounds) == ("DID NOT RUN", "a side did not run", 4, 0)
     assert (found.ratio, found.interval) == (None, None)
-    assert f"DID NOT RUN: {side}, failed: RuntimeError: this backend was told to fail." in found.sentence
-    assert len(load_records([tmp_path]).records) == (1 if side == "A" else 2)
-
-
-@pytest.mark.parametrize(("b", "said"), [("fake:fast error=0.1", "B, wrong"), ("fake:fast cuda", "only on cpu")])
-def test_what_is_wrong_or_cannot_run_here_is_never_faster(tmp_path: Path, b: str, said: str) -> None:
-    found = ab(tmp_path, "fake:steady", b)
-    assert (found.verdict, found.exit_code, found.ratio) == ("DID NOT RUN", 4, None)
     assert said in found.sentence
+    assert len(load_records([tmp_path]).records) == kept
 
 
 def test_a_process_that_fails_later_leaves_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,18 +145,14 @@ def test_a_live_module(tmp_path: Path) -> None:
     [
         ("fake", "fake:steady", {}, "the same case"),
         ("fake", "fake:fast", {"batch": "1,8"}, "A means 2 cases"),
-        ("fake", "fake:fast batch=1,2", {}, "B means 2 cases"),
         ("fake", "fake:all", {}, "B means 3 cases"),
         ("fake", "fake:quick", {}, "no variant 'quick'"),
         ("fake", "fake:fast pace=3", {}, "no option 'pace'"),
         ("fake", "fake:fast pytorch.tf32=true", {}, "leaves out"),
         ("fake", "fake:fast", {"option": ["pytorch.tf32=true"]}, "backend of neither case"),
         ("fake", "fake:fast", {"max_rounds": 2}, "2 rounds at most"),
-        ("fake", "fake:fast", {"max_rounds": 101}, "101 rounds at most"),
         ("fake", "fake:fast", {"threshold": 0}, "threshold"),
-        ("fake", "fake:fast", {"threshold": "2"}, "no share"),
         ("fake", "fake:fast", {"level": "100%"}, "level"),
-        ("fake", "fake:fast", {"metric": "speed"}, "cannot be compared"),
         ("fake", "fake:fast", {"within": "soon"}, "no duration"),
         ("fake", "fake:fast", {"colour": "red"}, "'colour'"),
         ("fake", "fake:fast", {"interleave": "layers"}, "calls and processes"),

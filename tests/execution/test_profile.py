@@ -30,38 +30,26 @@ def profiled(folder: Path, *, runs: int = 8, **words: Any) -> list[Profile]:
     return [profile for profile, _ in made]
 
 
-@pytest.mark.usefixtures("one_process")
-def test_a_profile_lies_beside_the_record_of_the_untouched_run(tmp_path: Path) -> None:
+def test_a_profile_lies_beside_the_record_of_the_untouched_run_in_a_process_of_its_own(tmp_path: Path) -> None:
     (profile,) = profiled(tmp_path, backend="fake:steady", option="fake.latency=10")
     assert (profile.status, profile.level, profile.runs) == ("ok", "layer", 8)
-    assert profile.layers is not None
     assert [layer.name for layer in profile.layers.layers] == ["stem", "body.0", "body.1+head"]
     assert all(len(layer.times) == 8 for layer in profile.layers.layers)
     assert profile.layers.whole == pytest.approx((0.01,) * 8)
+    assert [phase.name for phase in profile.phases] == ["load", "build", "first inference", "warm-up", "steady state"]
     loaded = load_profiles([tmp_path])
     assert loaded.profiles == [profile]
     assert loaded.records[profile.id].id == profile.record
     assert len(loaded.records[profile.id].samples("latency")) == 30
 
 
-def test_profiling_has_a_process_of_its_own(tmp_path: Path) -> None:
-    (profile,) = profiled(tmp_path)
-    assert profile.status == "ok"
-    assert [phase.name for phase in profile.phases] == [
-        "load", "build", "first inference", "warm-up", "steady state",
-    ]  # fmt: skip
-
-
 @pytest.mark.usefixtures("one_process")
-def test_what_did_not_run_is_not_profiled_and_says_why(tmp_path: Path) -> None:
-    (profile,) = profiled(tmp_path, option="fake.trouble=raise")
-    assert (profile.status, profile.layers) == ("failed", None)
-    assert "told to fail" in profile.reason
-    assert load_profiles([tmp_path]).profiles == [profile]
+def test_what_did_not_run_is_not_profiled_and_a_crash_while_profiling_leaves_the_record(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (profile,) = profiled(tmp_path / "raised", option="fake.trouble=raise")
+    assert (profile.status, profile.layers, "told to fail" in profile.reason) == ("failed", None, True)
 
-
-@pytest.mark.usefixtures("one_process")
-def test_a_crash_while_profiling_leaves_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def crashes(task: Any, *more: Any, **words: Any) -> Any:
         if task is profiling.profile_case:
             return commands.ended("crashed", "killed by SIGSEGV", ("bang",))
@@ -93,24 +81,19 @@ def test_a_live_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         inferlens.profile("fake:demo", torch.randn(2, 8))
 
 
-def test_several_processes_are_refused(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("one_process")
+def test_several_processes_and_a_folder_that_cannot_be_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InferlensError, match="one process for each level"):
         profiled(tmp_path, repeats=3)
-
-
-@pytest.mark.usefixtures("one_process")
-def test_a_folder_that_cannot_be_is_said(tmp_path: Path) -> None:
     (tmp_path / "results").write_text("a file")
     with pytest.raises(InferlensError, match=r"cannot be written: .+"):
-        inferlens.profile("fake:demo", output=str(tmp_path / "results"), iterations=5, warmup=1)
+        profiled(tmp_path / "results")
 
 
 def test_levels_are_words_with_commas() -> None:
     assert profiling.levels_of("layer") == ("layer",)
     assert profiling.levels_of("kernel,layer") == ("kernel", "layer")
-    assert profiling.levels_of(["module", "layer", "kernel"]) == ("layer", "kernel"), (
-        "layers are what modules come from"
-    )
+    assert profiling.levels_of(["module", "layer", "kernel"]) == ("layer", "kernel"), "modules come from layers"
     with pytest.raises(InferlensError, match="no level 'kernels'"):
         inferlens.profile("fake:demo", level="kernels")
 
@@ -122,9 +105,7 @@ def test_kernels_are_of_a_gpu(tmp_path: Path) -> None:
         "fake:demo", level="layer,kernel", backend="fake:steady", iterations=30, output=str(tmp_path)
     )
     assert [(each.level, each.status) for each in made] == [("layer", "ok"), ("kernel", "unsupported")]
-    kernels = made[1]
-    assert kernels.reason == "Kernels are what a GPU runs, and fake:steady runs on the cpu here."
-    assert kernels.phases == ()
+    assert ("Kernels are what a GPU runs" in made[1].reason, made[1].phases) == (True, ())
     assert sorted(path.name for path in tmp_path.rglob("profile-*.json")) == [
         "profile-kernel.json",
         "profile-layer.json",

@@ -1,10 +1,14 @@
-"""From Python: names, live modules, options; real backends on a tiny real model."""
+"""From Python: names, live modules, options; real backends on a tiny real model; the order of repeats."""
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 
@@ -12,14 +16,21 @@ import inferlens
 from inferlens import InferlensError
 from inferlens.backends.fake import FakeRunner
 from inferlens.errors import Unsupported
-from inferlens.execution import scheduler
 from inferlens.execution import subprocess as processes
+from inferlens.execution.bench import in_rounds
+from inferlens.execution.benchmark import BenchmarkJob, Reference
 from inferlens.execution.expand import Planned
-from inferlens.execution.protocol import Observer, TaskResult
+from inferlens.execution.protocol import Observer
+from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.subprocess import Outcome
 from inferlens.models.model import ModelInfo, Origin
+from inferlens.record.machine import MachineLog
+from inferlens.record.record import Record
 from inferlens.spec.case import Case
 from inferlens.spec.plan import Plan
+from tests.analysis.interference.logs import cpu_log, during
+from tests.commands import ended, launch
+from tests.views.samples import case
 
 
 class Tiny(torch.nn.Module):
@@ -35,35 +46,21 @@ class Tiny(torch.nn.Module):
         return {"scores": self.head(features.mean((2, 3))), "features": [features]}
 
 
-REAL = "pytorch,torchscript:trace,torchscript:script,onnxruntime:cpu,openvino:cpu"
+REAL = "pytorch,torchscript:trace,onnxruntime:cpu,openvino:cpu"
 
 
 @pytest.mark.usefixtures("one_process")
 def test_a_live_module_runs_on_every_backend_and_agrees(tmp_path: Path) -> None:
-    records = inferlens.bench(
-        Tiny().eval(),
-        torch.randn(2, 3, 16, 16),
-        backend=REAL,
-        iterations=20,
-        warmup=3,
-        output=str(tmp_path),
-        device="cpu",
-    )
+    words: dict[str, Any] = {"iterations": 20, "warmup": 3, "output": str(tmp_path), "device": "cpu"}
+    records = inferlens.bench(Tiny().eval(), torch.randn(2, 3, 16, 16), backend=REAL, **words)
     assert [record.case.backend_label for record in records] == REAL.split(",")
     for record in records:
-        label = record.case.backend_label
-        if label == "torchscript:script":  # the source of a class in a test file can be read, so this works too
-            assert record.status in ("ok", "unsupported")
-            continue
-        assert record.status == "ok", (label, record.reason, record.output_tail)
-        assert record.agreement is not None
-        assert record.agreement.agrees, (label, record.agreement)
-        assert len(record.samples("latency")) == 20
-        assert record.batch == 2
+        assert record.status == "ok", (record.case.label, record.reason, record.output_tail)
+        assert record.agreement.agrees, (record.case.label, record.agreement)
+        assert (len(record.samples("latency")), record.batch) == (20, 2)
         assert record.memory.host_peak
         assert [phase.name for phase in record.phases][-3:] == ["first inference", "warm-up", "steady state"]
-    folders = {path.parent.name for path in tmp_path.glob("Tiny/*/record.json")}
-    assert "pytorch-fp32-b2-cpu" in folders
+    assert "pytorch-fp32-b2-cpu" in {path.parent.name for path in tmp_path.glob("Tiny/*/record.json")}
 
 
 def test_the_check_catches_a_backend_that_computes_something_else(tmp_path: Path) -> None:
@@ -79,10 +76,7 @@ def test_the_check_catches_a_backend_that_computes_something_else(tmp_path: Path
     (record,) = inferlens.bench(
         Restless(), torch.randn(4, 64), backend="pytorch", device="cpu", iterations=5, output=tmp_path
     )
-    assert record.status == "ok"
-    assert record.agreement is not None
-    assert record.agreement.agrees is False
-    assert not record.ranked
+    assert (record.status, record.agreement.agrees, record.ranked) == ("ok", False, False)
 
 
 @pytest.mark.usefixtures("one_process")
@@ -111,38 +105,34 @@ def test_the_observer_is_told_everything_in_order(tmp_path: Path) -> None:
     assert told == ["doing", "planned", "doing", "began", "phase", "progress", "done"]
 
 
+def compiled_from(**origin: Any) -> ModelInfo:
+    return ModelInfo(spec="engine:net.engine", name="net", format="engine", origin=Origin(**origin))
+
+
+def reference_of(found: ModelInfo, folder: Path, *, trust: bool = False, seed: int = 0) -> Reference:
+    case = Case(model=found.spec, backend="tensorrt", variant="rtx", device="cuda", seed=seed)
+    plan = Plan(model=("net.engine",), trust=trust, output=str(folder))
+    return Scheduler(plan, Observer(), folder)._reference(Planned(case, found, None))
+
+
 @pytest.mark.usefixtures("one_process")
 @pytest.mark.parametrize("trust", [False, True])
 def test_a_file_that_names_code_as_its_source_runs_it_only_with_trust(trust: bool, tmp_path: Path) -> None:
     """What lies beside a compiled file may come from anywhere."""
-    origin = Origin(spec="factory:nowhere_to_be_found:build", format="module")
-    found = ModelInfo(spec="engine:net.engine", name="net", format="engine", origin=origin)
-    case = Case(model=found.spec, backend="tensorrt", variant="rtx", device="cuda")
-    plan = Plan(model=("net.engine",), trust=trust, output=str(tmp_path))
-    run = scheduler.Scheduler(plan, Observer(), tmp_path)
-    missing = run._reference(Planned(case, found, None)).missing
+    found = compiled_from(spec="factory:nowhere_to_be_found:build", format="module")
+    missing = reference_of(found, tmp_path, trust=trust).missing
     assert ("--trust" in missing) is not trust
     assert trust is ("nowhere_to_be_found" in missing and "failed" in missing)
 
 
+@pytest.mark.parametrize("seed", [0, 1])
 def test_what_a_file_was_compiled_from_keeps_its_seed_and_is_fed_with_the_cases(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    seed: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     heard: list[Any] = []
-
-    def launched(_: Any, job: Any, **__: Any) -> Any:
-        heard.append(job)
-        return Outcome(TaskResult(status="crashed"))
-
-    monkeypatch.setattr(processes, "launch", launched)
-    found = ModelInfo(
-        spec="engine:net.engine", name="net", format="engine", origin=Origin(spec="fake:net", format="fake", seed=3)
-    )
-    for seed in (0, 1, 1):
-        case = Case(model=found.spec, backend="tensorrt", variant="rtx", device="cuda", seed=seed)
-        run = scheduler.Scheduler(Plan(model=("net.engine",), output=str(tmp_path)), Observer(), tmp_path)
-        run._reference(Planned(case, found, None))
-        assert (heard[-1].case.seed, heard[-1].inputs_seed) == (3, seed)
+    monkeypatch.setattr(processes, "launch", lambda _, job, **__: heard.append(job) or ended("crashed"))
+    reference_of(compiled_from(spec="fake:net", format="fake", seed=3), tmp_path, seed=seed)
+    assert (heard[-1].case.seed, heard[-1].inputs_seed) == (3, seed)
 
 
 @pytest.mark.usefixtures("one_process")
@@ -160,8 +150,138 @@ def test_a_runner_that_cannot_be_entered_is_a_row_with_its_reason(
     monkeypatch.setattr(FakeRunner, "__enter__", refuse)
     monkeypatch.setattr(FakeRunner, "device_memory", untold)
     (record,) = inferlens.bench("fake:demo", backend="fake", output=str(tmp_path))
-    assert (record.status, record.reason, record.hint) == (
-        "unsupported",
-        "It takes no such layer.",
-        "another precision",
-    )
+    assert (record.status, record.reason) == ("unsupported", "It takes no such layer.")
+    assert record.hint == "another precision"
+
+
+# Repeats, and a case that is measured once more because the machine was disturbed.
+
+FOUND = ModelInfo(spec="fake:demo", name="demo", format="fake")
+ABLE = [Planned(case(backend), FOUND, None) for backend in ("a", "b", "c", "d", "e")]
+UNABLE = Planned(case("none"), FOUND, Unsupported("Not here."))
+
+CALM = cpu_log(cpus=4)
+LOUD = cpu_log(cpus=4, others=during(0.0, 10.0, 3.9, 0.0), busy=4.0)
+
+
+@pytest.mark.parametrize("repeats", [1, 2, 5])
+def test_each_case_runs_so_often_round_after_round(repeats: int) -> None:
+    turns = in_rounds([UNABLE, *ABLE], repeats, seed=0)
+    assert [repeat for planned, repeat in turns if planned is UNABLE] == [0], "what cannot run is said once"
+    turns = [each for each in turns if each[0] is not UNABLE]
+    assert [repeat for _, repeat in turns] == [number for number in range(repeats) for _ in ABLE]
+    assert Counter(planned.case.backend for planned, _ in turns) == {planned.case.backend: repeats for planned in ABLE}
+
+
+def test_the_order_is_drawn_anew_for_each_round_and_from_the_seed() -> None:
+    def orders(seed: int) -> list[str]:
+        turns = in_rounds(ABLE, 6, seed)
+        return ["".join(planned.case.backend for planned, repeat in turns if repeat == each) for each in range(6)]
+
+    assert orders(0) == orders(0) != orders(1)
+    assert len(set(orders(0))) > 3
+
+
+@pytest.mark.usefixtures("one_process")
+def test_repeats_are_records_of_one_run(tmp_path: Path) -> None:
+    words: dict[str, Any] = {"backend": "fake:steady,fake:fast", "repeats": 3, "iterations": 20, "warmup": 1}
+    records = inferlens.bench("fake:demo", output=str(tmp_path), **words)
+    assert len({record.run for record in records}) == 1
+    assert [(record.repeat, record.repeats) for record in records] == [(n, 3) for n in (0, 0, 1, 1, 2, 2)]
+    assert len(list(tmp_path.rglob("record.json"))) == 6
+
+
+class Machine:
+    """Launches as in one process; the machine's log of each attempt is one of those given."""
+
+    def __init__(self, *logs: MachineLog, ending: str = "ok") -> None:
+        self.logs = list(logs)
+        self.ending = ending
+        self.attempts = 0
+
+    def launch(self, task: Any, job: Any, **words: Any) -> Outcome[Any]:
+        outcome = launch(task, job, **words)
+        if not isinstance(job, BenchmarkJob):
+            return outcome
+        self.attempts += 1
+        outcome.machine = self.logs.pop(0)
+        if not self.logs and self.ending == "interrupted":
+            raise KeyboardInterrupt
+        if not self.logs and self.ending != "ok":
+            return replace(ended("crashed", "It fell."), machine=outcome.machine)
+        facts = {**outcome.result.facts, "attempt": self.attempts}
+        outcome.result = msgspec.structs.replace(outcome.result, facts=facts)
+        return outcome
+
+
+class Ear(Observer):
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.records: list[Record] = []
+
+    def doing(self, what: str) -> None:
+        self.told.append(what)
+
+    def done(self, record: Record, folder: Path) -> None:
+        self.records.append(record)
+        assert (folder / "record.json").exists()
+
+
+def measured(folder: Path, patch: pytest.MonkeyPatch, machine: Machine) -> tuple[Record, Ear]:
+    """A case of 400 samples from 0 s to 4 s of the fake's clock, which is the log's as well."""
+    patch.setattr(processes, "launch", machine.launch)
+    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "option": "fake.latency=10", "output": str(folder)}
+    ear = Ear()
+    (record,) = inferlens.bench("fake:demo", backend="fake:noisy", observer=ear, **words)
+    assert ear.records == [record]
+    assert len(list(folder.rglob("record.json"))) == 1
+    return record, ear
+
+
+@pytest.mark.parametrize(
+    ("logs", "disturbed", "why"),
+    [((CALM,), 0, ""), ((LOUD, CALM), 0, ""), ((LOUD, LOUD), 400, "all are kept")],
+    ids=["calm", "disturbed once", "disturbed twice"],
+)
+def test_a_disturbed_case_is_measured_once_more_and_the_second_time_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: Any, disturbed: int, why: str
+) -> None:
+    machine = Machine(*logs)
+    record, ear = measured(tmp_path, monkeypatch, machine)
+    assert machine.attempts == record.facts["attempt"] == len(logs)
+    assert [what for what in ear.told if "disturbed" in what] == [
+        f"disturbed, so once more: {record.case.label}" for _ in logs[1:]
+    ]
+    assert (len(record.marks.disturbed), record.marks.discarded, record.marks.repeat) == (disturbed, (), False)
+    assert why in record.marks.why
+    assert [phase.name for phase in record.phases] == ["load", "build", "first inference", "warm-up", "steady state"]
+
+
+@pytest.mark.parametrize("ending", ["interrupted", "crashed"])
+def test_a_second_time_that_fails_takes_nothing_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
+) -> None:
+    with pytest.raises(KeyboardInterrupt) if ending == "interrupted" else nullcontext():
+        measured(tmp_path, monkeypatch, Machine(LOUD, CALM, ending=ending))
+    (record,) = inferlens.load_records([tmp_path]).records
+    assert (record.status, record.facts["attempt"], len(record.samples("latency"))) == ("ok", 1, 400)
+    assert (record.marks.repeat, record.marks.discarded, bool(record.marks.disturbed)) == (False, (), True)
+
+
+@pytest.mark.parametrize(
+    ("logs", "attempts", "disturbed"),
+    [
+        ([LOUD] * 6, [2, 4, 5, 6], [True] * 4),  # after two futile second times there are no more
+        ([LOUD, LOUD, LOUD, CALM, LOUD, LOUD, LOUD, CALM], [2, 4, 6, 8], [True, False, True, False]),
+    ],
+    ids=["loud", "calm now and then"],
+)
+def test_second_times_end_where_they_are_futile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logs: Any, attempts: list[int], disturbed: list[bool]
+) -> None:
+    monkeypatch.setattr(processes, "launch", Machine(*logs).launch)
+    words: dict[str, Any] = {"warmup": 1, "iterations": 400, "output": str(tmp_path)}
+    records = inferlens.bench("fake:demo", backend="fake:noisy", option="fake.latency=10,10.01,10.02,10.03", **words)
+    assert [record.facts["attempt"] for record in records] == attempts
+    assert [bool(record.marks and record.marks.disturbed) for record in records] == disturbed
+    assert {record.id for record in inferlens.load_records([tmp_path]).records} == {record.id for record in records}

@@ -43,6 +43,7 @@ for line in sys.stdin:
 def worker() -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen([sys.executable, "-c", WORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
+        assert line(process) == ["ready"]
         yield process
     finally:
         process.kill()
@@ -54,10 +55,14 @@ def line(process: subprocess.Popen[str]) -> list[str]:
     return process.stdout.readline().split()
 
 
-def work(process: subprocess.Popen[str], seconds: float) -> tuple[float, float, int]:
+def tell(process: subprocess.Popen[str], seconds: float) -> None:
     assert process.stdin
     process.stdin.write(f"{seconds}\n")
     process.stdin.flush()
+
+
+def work(process: subprocess.Popen[str], seconds: float) -> tuple[float, float, int]:
+    tell(process, seconds)
     begin, end, calls = line(process)
     return float(begin), float(end), int(calls)
 
@@ -67,7 +72,6 @@ def run() -> tuple[Before, MachineLog, tuple[float, float, int]]:
     """The GPU before, the log of three seconds of work, and when and how much was done."""
     before = survey(1.0)
     with worker() as process, Monitor(process.pid, gpu=True, before=before) as watch:
-        assert line(process) == ["ready"]
         span = work(process, 3.0)
     return before, watch.log(), span
 
@@ -90,19 +94,15 @@ def test_the_gpu_tells_power_clocks_and_reasons(run: Run) -> None:
     assert gpu.power_basis
 
 
-def test_times_line_up_with_those_of_the_child(run: Run) -> None:
+def test_times_and_memory_are_those_of_the_child(run: Run) -> None:
     """NVML's power and memory rise with the work of the other process, whose stamps are of the same clock."""
     _, log, (begin, end, _) = run
-    assert log.gpu
-    assert log.gpu.times[0] < begin < end <= log.gpu.times[-1] + 0.2
-    assert mark([begin], [end - begin], log, least=1).unseen.keys() <= {"foreign process"}
-
-
-def test_memory_holds_what_the_process_holds(run: Run) -> None:
-    _, log, _ = run
     peak = peak_device_memory(log)
     assert peak, log.absent
     assert 512 * MIB < peak.bytes < 8192 * MIB
+    assert log.gpu
+    assert log.gpu.times[0] < begin < end <= log.gpu.times[-1] + 0.2
+    assert mark([begin], [end - begin], log, least=1).unseen.keys() <= {"foreign process"}
 
 
 def test_energy_is_between_idle_power_and_the_largest_reading(run: Run) -> None:
@@ -118,13 +118,9 @@ def test_another_process_is_foreign_or_unknown_and_never_denied() -> None:
     """On the system's own process numbers it is found; in a container it may be hidden, which has to be said."""
     before = survey()
     with worker() as process, Monitor(process.pid, gpu=True, before=before) as watch:
-        assert line(process) == ["ready"]
         work(process, 1.5)
         with worker() as other:
-            assert line(other) == ["ready"]
-            assert other.stdin
-            other.stdin.write("2.0\n")
-            other.stdin.flush()
+            tell(other, 2.0)
             begin, end, _ = work(process, 1.5)
     marks = mark([begin], [end - begin], watch.log(), least=1)
     assert "foreign process" in marks.touched or "foreign process" in marks.unseen, watch.log().processes

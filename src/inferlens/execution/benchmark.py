@@ -144,9 +144,8 @@ def _latencies(
     """Latencies, and with them what the clock tells of their parts; ``share`` is theirs of the steady state."""
     rule = stopping.sampling_rule(job.budget)
     taken = series.latency(runner, feeding.latency, rule, lambda part: child.progress(share * part), turn=child.turn)
-    missed = "" if rule.reached else rule.missed()
-    if missed:
-        child.preparation.warn("not-reached", missed, LONGER)
+    if rule.missed:
+        child.preparation.warn("not-reached", rule.missed, LONGER)
     return taken
 
 

@@ -16,7 +16,7 @@ from inferlens.backends import BACKENDS, reference_of
 from inferlens.backends.base import Capabilities
 from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.model import ModelInfo
-from inferlens.spec.case import AXES, Axis, Case, Option, split_label
+from inferlens.spec.case import AXES, Axis, Case, split_label
 from inferlens.spec.plan import Plan
 from inferlens.units import listing
 
@@ -111,25 +111,28 @@ def _own_batch(plan: Plan, model: ModelInfo) -> int | None:
 
 
 def _cases(plan: Plan, model: ModelInfo, batch: int | None, capabilities: Mapping[str, Capabilities]) -> Iterator[Case]:
-    default = _default_device(capabilities)
+    here = {support.device for can in capabilities.values() for support in can.supports}
+    default = "cuda" if "cuda" in here else "cpu"
     for backend, variant in _backends(plan, model, capabilities, plan.device or (default,)):
         for device in plan.device or (_device_for(capabilities[backend], variant, default),):
             chosen = variant if variant is not None else _default_variant(model, capabilities[backend], device)
             known = {"precision": model.precision, "batch": batch, "device": device}
             axes = {axis.name: _asked(plan, axis, known) for axis in AXES}
+            of = {name.partition(".")[2]: each for name, each in plan.option.items() if name.startswith(f"{backend}.")}
             for values in itertools.product(*axes.values()):
-                for options in _option_sets(plan, backend):
+                for options in itertools.product(*of.values()):
                     case = Case(
                         model=model.spec,
                         backend=backend,
                         variant=installed(backend, capabilities[backend]) if chosen is None else chosen,
-                        options=options,
+                        options=dict(zip(of, options, strict=True)),
                         inputs=plan.input,
                         weights=plan.weights,
                         seed=plan.seed,
                         **dict(zip(axes, values, strict=True)),
                     )
-                    yield msgspec.structs.replace(case, options=_typed(case))
+                    parsed = BACKENDS.get(backend).parse_options(case)  # with the types that the backend gives them
+                    yield msgspec.structs.replace(case, options={name: getattr(parsed, name) for name in of})
 
 
 def _asked(plan: Plan, axis: Axis, known: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -174,12 +177,6 @@ def _backends(
             yield name, variant
 
 
-def _default_device(capabilities: Mapping[str, Capabilities]) -> str:
-    """A GPU if any backend can use one, else the CPU."""
-    devices = {support.device for can in capabilities.values() for support in can.supports}
-    return "cuda" if "cuda" in devices else "cpu"
-
-
 def _device_for(can: Capabilities, variant: str | None, default: str) -> str:
     devices = [support.device for support in can.supports if variant is None or support.variant == variant]
     devices = devices or [absence.device for absence in can.absent if absence.device]  # the row then says what it lacks
@@ -191,18 +188,6 @@ def _default_variant(model: ModelInfo, can: Capabilities, device: str) -> str | 
     own = model.origin.variant if model.origin else ""
     here = [support.variant for support in can.takes(model.format) if support.device == device]
     return own if own and own in here else can.default_variant(device, model.format)
-
-
-def _option_sets(plan: Plan, backend: str) -> list[dict[str, Option]]:
-    """Every combination of the values given for this backend's options."""
-    mine = {name.partition(".")[2]: values for name, values in plan.option.items() if name.partition(".")[0] == backend}
-    return [dict(zip(mine, values, strict=True)) for values in itertools.product(*mine.values())]
-
-
-def _typed(case: Case) -> dict[str, Option]:
-    """The case's options with the types that the backend gives them."""
-    parsed = BACKENDS.get(case.backend).parse_options(case)
-    return {name: getattr(parsed, name) for name in case.options}
 
 
 def _check_options(plan: Plan, capabilities: Mapping[str, Capabilities]) -> None:

@@ -1,13 +1,12 @@
 """Two processes that take turns on the machine, some milliseconds each, so that whatever it does it does to both.
 
-Only the one whose turn it is works; the other one waits, its threads at rest. A process asks for its turn before it
-does anything, once it is warm, and after each chunk of calls, with the event ``Waits``. The parent
-answers through a pipe of its own, when the other one asks or has ended. So the first loads, builds and warms up while
-the second has not begun, then the second does, and then they alternate until both have enough samples.
+A process asks for its turn before it does anything, once it is warm, and after each chunk of calls, with the event
+``Waits``. The parent answers through a pipe of its own, when the other one asks or has ended. So the first loads,
+builds and warms up, then the second does, and then they alternate until both have enough samples.
 
-What one leaves to the other must not be in a sample. Libraries' threads spin for some milliseconds after a call, as the
-next one might come: a process lets go when its own have come to rest. And it finds caches full of the other one's data
-and its threads asleep: the calls with which a turn begins are not samples (``Turn.lead``).
+What one leaves to the other must not be in a sample. Libraries' threads spin for some milliseconds after a call: a
+process lets go when its own have come to rest. And it finds caches full of the other one's data and its threads asleep:
+the calls with which a turn begins are not samples (``Turn.lead``).
 """
 
 from __future__ import annotations
@@ -28,12 +27,7 @@ Result = TypeVar("Result")
 
 
 class Shared(Turn):
-    """The process's side.
-
-    Args:
-        ask: tells the parent that this process waits, and whether it has enough samples.
-        answers: descriptor of the pipe that the parent answers through.
-    """
+    """The process's side: ``ask`` tells the parent that this process waits, and whether it has enough samples."""
 
     chunk_seconds = 0.1
     chunk_calls = 4

@@ -46,31 +46,21 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class CaseJob(Job, frozen=True, kw_only=True):
-    """What every task on a case is given.
-
-    Attributes:
-        folder: where artefacts go.
-        cache: where to keep what is worth keeping between cases.
-        trust: whether files that can run code may be opened.
-        rebuild: whether to make anew what is in the cache.
-        live: the file of a live module.
-        level: what the runner is to be profiled for; empty: nothing.
-    """
+    """What every task on a case is given."""
 
     case: Case
-    folder: str
-    cache: str
-    trust: bool = False
-    rebuild: bool = False
-    live: str | None = None
-    level: str = ""
+    folder: str  # where artefacts go
+    cache: str  # where to keep what is worth keeping between cases
+    trust: bool = False  # whether files that can run code may be opened
+    rebuild: bool = False  # whether to make anew what is in the cache
+    live: str | None = None  # the file of a live module
+    level: str = ""  # what the runner is to be profiled for; empty: nothing
 
 
 class TaskResult(Struct, Generic[Found], frozen=True, kw_only=True):
-    """How a task ended, and what was learned on the way; the fields that a record has, too, are as in a record.
+    """How a task ended, and what was learned on the way, named as in a record.
 
-    Attributes:
-        found: what the task is for; where it ended badly, what of it was known until then.
+    ``found`` is what the task is for; where it ended badly, what of it was known until then.
     """
 
     status: Status = "ok"

@@ -43,21 +43,13 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
 
 @dataclass
 class Outcome(Generic[Found]):
-    """How a task's process ended.
+    """How a task's process ended."""
 
-    Attributes:
-        result: what it answered, or how it ended without an answer.
-        answered: whether it did.
-        fault: how the process ended badly although it had answered; empty if it ended well.
-        tail: the last lines the process printed, control characters removed, if anything went wrong.
-        machine: what the machine did meanwhile, if it was watched.
-    """
-
-    result: TaskResult[Found]
+    result: TaskResult[Found]  # what it answered, or how it ended without an answer
     answered: bool = True
-    fault: str = ""
-    tail: tuple[str, ...] = ()
-    machine: MachineLog | None = None
+    fault: str = ""  # how the process ended badly although it had answered
+    tail: tuple[str, ...] = ()  # the last lines it printed, control characters removed, if anything went wrong
+    machine: MachineLog | None = None  # what the machine did meanwhile, if it was watched
 
     def found(self, what: str) -> Found:
         """What the task found.

@@ -35,8 +35,14 @@ PLACES = re.compile(r"_(DIR|HOME|ROOT|PATH|FILE|DBG|LOG)$|REDIS|REMOTE|URL|HOST|
 def collect() -> Environment:
     """Everything about where this process runs, without importing any framework."""
     gpus, driver, cuda_driver = _gpus()
+    names = re.findall(r"^model name\s*: (.*)$", _read("/proc/cpuinfo"), re.M)
+    libraries = {}
+    for name in itertools.chain(LIBRARIES, *(backend.distributions for backend in importable())):
+        with suppress(metadata.PackageNotFoundError):
+            libraries[name] = metadata.version(name)
+    told = (name for name in os.environ if name in VARIABLES or (name.startswith(FAMILIES) and not PLACES.search(name)))
     return Environment(
-        cpu=_cpu_name(),
+        cpu=names[0].strip() if names else platform.processor() or platform.machine(),
         cpu_cores=psutil.cpu_count(logical=False),
         cpu_threads=len(usable_cpus()),
         governor=_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
@@ -48,17 +54,10 @@ def collect() -> Environment:
         container=_container(),
         python=f"{platform.python_implementation()} {platform.python_version()}",
         inferlens=inferlens.__version__,
-        libraries=_libraries(),
-        variables=_variables(),
+        libraries=libraries,
+        variables={name: os.environ[name] for name in sorted(told)},
         git_revision=_git_revision(),
     )
-
-
-def _cpu_name() -> str:
-    for line in _read("/proc/cpuinfo").splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def _gpus() -> tuple[tuple[Gpu, ...], str, str]:
@@ -99,19 +98,6 @@ def _container() -> str:
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return "kubernetes"
     return os.environ.get("container", "")  # noqa: SIM112 - systemd-nspawn, LXC and podman spell it so
-
-
-def _variables() -> dict[str, str]:
-    told = (name for name in os.environ if name in VARIABLES or (name.startswith(FAMILIES) and not PLACES.search(name)))
-    return {name: os.environ[name] for name in sorted(told)}
-
-
-def _libraries() -> dict[str, str]:
-    found = {}
-    for name in itertools.chain(LIBRARIES, *(backend.distributions for backend in importable())):
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    return found
 
 
 def _git_revision() -> str:

@@ -19,9 +19,7 @@ from inferlens.models.model import Model
 from inferlens.spec.case import Case
 from inferlens.units import percent
 
-# Twice the cache: what was written last does not push out all that was there before, for caches are not strictly
-# least-recently-used. nvbench flushes as much of a GPU's L2.
-TIMES_CACHE = 2
+TIMES_CACHE = 2  # caches are not strictly least-recently-used; nvbench flushes as much of a GPU's L2
 MOST_FEEDS = 4096
 HALF = ("fp16", "bf16")
 ASSUMED_CACHE = 64 << 20  # bytes, where the system does not tell
@@ -30,10 +28,7 @@ SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30}  # of a cache's size, such as 32768K
 
 
 class Feeding:
-    """The feeds of one case.
-
-    ``latency`` and ``throughput`` are without end; ``first`` is the feed that outputs are compared of.
-    """
+    """The feeds of one case, ``latency`` and ``throughput`` without end; ``first`` is what outputs are compared of."""
 
     def __init__(self, runner: Runner, model: Model, case: Case, arrays: Inputs, preparation: Preparation) -> None:
         self.first = runner.place(arrays)
@@ -53,18 +48,14 @@ class Feeding:
                     f"{count} inputs in turn are {percent(count * size / cache)} of the cache: they stay in it.",
                     "--cold, or a larger --batch.",
                 )
-        self._flush = flusher(case.device, TIMES_CACHE * cache) if case.cold else None
+        self.throughput = itertools.repeat(self.first)
+        self.latency = self._bound() if case.rotate else self.throughput
         if case.cold:
             preparation.facts["flushed_bytes"] = TIMES_CACHE * cache
-        self.throughput = itertools.repeat(self.first)
-        feeds = self._bound() if case.rotate else self.throughput
-        self.latency = self._flushed(feeds) if self._flush else feeds
+            self.latency = _flushed(self.latency, flusher(case.device, TIMES_CACHE * cache))
 
     def callers(self, depth: int | None) -> list[tuple[Callable[[Any], Any], Any]]:
-        """So many calls, each with a feed of its own, that threads may make at the same time.
-
-        None where the device has a queue, which needs no threads, or where calls cannot overlap.
-        """
+        """So many calls, each with a feed of its own, that threads make; none where there is a queue, or no overlap."""
         if self._runner.clock.asynchronous or (depth or 1) < 2:
             return []
         calls = [self._runner.caller() for _ in range(depth or 1)]
@@ -77,11 +68,11 @@ class Feeding:
             self._runner.synchronize()  # what bind enqueued would be in the latency, not in the GPU time
             yield feed
 
-    def _flushed(self, feeds: Iterator[Any]) -> Iterator[Any]:
-        assert self._flush
-        for feed in feeds:
-            self._flush()
-            yield feed
+
+def _flushed(feeds: Iterator[Any], flush: Callable[[], None]) -> Iterator[Any]:
+    for feed in feeds:
+        flush()
+        yield feed
 
 
 def cache_bytes(device: str) -> int:
@@ -113,8 +104,4 @@ def flusher(device: str, size: int) -> Callable[[], None]:
         return on_gpu
     buffer = np.zeros(size, dtype=np.uint8)
     values = itertools.cycle(range(256))
-
-    def on_cpu() -> None:
-        buffer.fill(next(values))
-
-    return on_cpu
+    return lambda: buffer.fill(next(values))

@@ -21,29 +21,19 @@ from inferlens.record.record import Measurement, Metric
 MOST_IN_CHUNK = 1000
 WINDOWS = 10
 MOST_IN_WINDOW = 10_000
-# Calls of each thread, stream or place in flight: at a window's end some wait for the last, for half a call on average.
-LEAST_EACH = 8
+LEAST_EACH = 8  # calls of each place in flight: at a window's end some wait for the last, for half a call on average
 Progress = Callable[[float], None]
 
 
 class Turn:
-    """Whose turn it is to use the machine: here, of a process that has it for itself, always its own.
+    """Whose turn it is to use the machine: here, of a process that has it for itself, always its own."""
 
-    Attributes:
-        chunk_seconds: how long calls are timed between two looks at the stopping rule and at whose turn it is.
-        chunk_calls: and how many calls at least.
-        lead: seconds of calls, and one call at least, that a turn begins with and that are no samples; 0 for none.
-        chunks_a_report: after how many chunks the progress is shown, which takes the machine, too.
-        over: whether the other one, if there is one, has enough samples, too, or has ended.
-        waited: seconds spent waiting so far.
-    """
-
-    chunk_seconds = 0.2
-    chunk_calls = 1
-    lead = 0.0
-    chunks_a_report = 1
-    over = True
-    waited = 0.0
+    chunk_seconds = 0.2  # how long calls are timed between two looks at the stopping rule and at whose turn it is
+    chunk_calls = 1  # and how many calls at least
+    lead = 0.0  # seconds of calls, and one call at least, that a turn begins with and that are no samples; 0 for none
+    chunks_a_report = 1  # after how many chunks the progress is shown, which takes the machine, too
+    over = True  # whether the other one, if there is one, has enough samples, too, or has ended
+    waited = 0.0  # seconds spent waiting so far
 
     def wait(self, *, enough: bool = False) -> None:
         """Lets the other one go on, and waits for one's own turn; ``enough`` says that one has enough samples."""
@@ -59,8 +49,8 @@ def latency(
 ) -> tuple[Measurement, ...]:
     """Latency samples until ``rule`` is satisfied; enqueue and GPU times and their parts where the clock tells them.
 
-    With another process that has its ``turn`` after each chunk: until that has enough, too, so that what both took was
-    taken in the same time. The rule is told of time without that spent waiting.
+    With another process that has its ``turn`` after each chunk: until that has enough, too. The rule is told of time
+    without that spent waiting.
     """
     clock, turn = runner.clock, turn or Turn()
     waited = turn.waited

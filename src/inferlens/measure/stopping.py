@@ -19,11 +19,9 @@ from inferlens.units import duration, plural
 
 LEAST_WARMUP = 10
 LEAST_SAMPLES = 30
-# Memory, and the record's size; a series as long as this has an interval narrower than any difference that matters.
-MOST_SAMPLES = 20_000
+MOST_SAMPLES = 20_000  # memory, and the record's size; by then the interval is narrower than what matters
 MOST_WARMUP = 2_000_000  # memory alone: very short calls need many to fill a second
-# Whatever disturbs a machine for a moment, lasts longer than a few short calls: a series has to outlast it.
-LEAST_SECONDS = 0.5
+LEAST_SECONDS = 0.5  # whatever disturbs a machine for a moment lasts longer than a few short calls
 GROWTH = 1.1  # looking at all samples takes time: they are looked at again when there are so many times as many
 LEVEL = 0.95
 
@@ -57,10 +55,10 @@ class StoppingRule(ABC):
         self._last = begins[-1] + samples[-1]
         if not self.reached and (len(self.samples) >= max(self._least, self.growth * self._judged) or not self.most):
             self._judged = len(self.samples)
-            self.reached = self.enough()
+            self.reached = self._enough()
 
     @abstractmethod
-    def enough(self) -> bool:
+    def _enough(self) -> bool:
         """Whether what the rule wants is reached; asked from time to time, not before ``least`` samples."""
 
     @property
@@ -73,8 +71,12 @@ class StoppingRule(ABC):
         """Whether to take no more samples."""
         return self.reached or self.most == 0 or self.spent >= self._max_time
 
+    @property
     def missed(self) -> str:
-        """What was wanted and not reached; empty if the samples themselves tell. Asked where it was not reached."""
+        """What was wanted and not reached; empty if it was, or if the samples themselves tell."""
+        return "" if self.reached else self._missed()
+
+    def _missed(self) -> str:
         return ""
 
     @property
@@ -94,12 +96,10 @@ class FixedCount(StoppingRule):
     def __init__(self, count: int, max_time: float = math.inf) -> None:
         super().__init__(count, count, max_time)
 
-    def enough(self) -> bool:
-        """See :class:`StoppingRule`."""
+    def _enough(self) -> bool:
         return True
 
-    def missed(self) -> str:
-        """See :class:`StoppingRule`."""
+    def _missed(self) -> str:
         return f"The time was up after {len(self.samples):,} of {self._limit:,} samples."
 
 
@@ -112,12 +112,10 @@ class FixedTime(StoppingRule):
         super().__init__(least, most, max_time, seconds)
         self._seconds = seconds
 
-    def enough(self) -> bool:
-        """See :class:`StoppingRule`."""
+    def _enough(self) -> bool:
         return self.spent >= self._seconds
 
-    def missed(self) -> str:
-        """See :class:`StoppingRule`."""
+    def _missed(self) -> str:
         wanted = f"{duration(self._seconds)} and at least {plural(self._least, 'sample')} were wanted"
         return f"{plural(len(self.samples), 'sample')} were taken in {duration(self.spent)}; {wanted}."
 
@@ -133,13 +131,12 @@ class HalfWidth(StoppingRule):
     growth = 1.2
     LOOKS = 2
 
-    def __init__(self, width: float, max_time: float, least: int = LEAST_SAMPLES, most: int = MOST_SAMPLES) -> None:
-        super().__init__(least, most, max_time)
+    def __init__(self, width: float, max_time: float) -> None:
+        super().__init__(LEAST_SAMPLES, MOST_SAMPLES, max_time)
         self._width = width
         self._narrow = 0  # looks in succession
 
-    def enough(self) -> bool:
-        """See :class:`StoppingRule`."""
+    def _enough(self) -> bool:
         samples = self.samples[steady(self.samples).start :]
         interval = median_interval(samples, LEVEL)
         middle = median(samples)
@@ -152,28 +149,26 @@ class Plateau(StoppingRule):
     """Until the noise of the samples no longer changes: more samples would tell nothing new of it.
 
     The noise is the distance of the quartiles over the median; it is flat if its last :data:`LOOKS` values are within
-    ``tolerance`` of their mean. After the criterion ``stdrel`` of NVIDIA's nvbench, with quartiles for the standard
+    :data:`TOLERANCE` of their mean. After the criterion ``stdrel`` of NVIDIA's nvbench, with quartiles for the standard
     deviation, which a single outlier can move at will.
     """
 
     LOOKS = 5
+    TOLERANCE = 0.05
 
-    def __init__(self, max_time: float, tolerance: float = 0.05) -> None:
+    def __init__(self, max_time: float) -> None:
         super().__init__(LEAST_SAMPLES, MOST_SAMPLES, max_time)
-        self._tolerance = tolerance
         self._noise: list[float] = []
 
-    def enough(self) -> bool:
-        """See :class:`StoppingRule`."""
+    def _enough(self) -> bool:
         middle = median(self.samples)
         self._noise.append((quantile(self.samples, 0.75) - quantile(self.samples, 0.25)) / middle if middle else 0.0)
         last = self._noise[-self.LOOKS :]
         mean = sum(last) / len(last)
-        flat = len(last) == self.LOOKS and all(abs(noise - mean) <= self._tolerance * mean for noise in last)
+        flat = len(last) == self.LOOKS and all(abs(noise - mean) <= self.TOLERANCE * mean for noise in last)
         return flat and (self.spent >= LEAST_SECONDS or not self.most)
 
-    def missed(self) -> str:
-        """See :class:`StoppingRule`."""
+    def _missed(self) -> str:
         return f"The noise had not become flat in {plural(len(self.samples), 'sample')}."
 
 
@@ -190,8 +185,7 @@ class SteadyState(StoppingRule):
         super().__init__(LEAST_WARMUP, MOST_WARMUP, max_time)
         self._seconds = seconds
 
-    def enough(self) -> bool:
-        """See :class:`StoppingRule`."""
+    def _enough(self) -> bool:
         if self.spent < self._seconds:
             self._judged = 0  # looking again costs nothing until there is something to look at
             return False

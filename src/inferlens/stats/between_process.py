@@ -51,13 +51,11 @@ class Estimate(Struct, frozen=True, kw_only=True):
     Attributes:
         median: the geometric mean of the processes' medians, in the samples' unit.
         interval: of ``median``; ``None`` with too few samples.
-        processes: how many there were.
         between: whether the interval covers variation between processes: not with a single one.
     """
 
     median: float
     interval: Interval | None
-    processes: int
     between: bool
 
 
@@ -70,13 +68,13 @@ def estimate(processes: Sequence[Sequence[float]], level: float = 0.95) -> Estim
     found = centres(full)
     if len(found) == 1:
         middle, interval = float(np.median(full[0])), median_interval(full[0], level)
-        return Estimate(median=middle, interval=interval, processes=1, between=False)
+        return Estimate(median=middle, interval=interval, between=False)
     if not found:
         return None
     logs = np.sort([centre.log for centre in found])
     middle = math.exp(float(logs.mean()))
     margin = _margin(float(logs.var(ddof=1)), mean_variance(found), len(found), level)
-    return Estimate(median=middle, interval=around(middle, margin), processes=len(found), between=True)
+    return Estimate(median=middle, interval=around(middle, margin), between=True)
 
 
 def over_processes(values: Sequence[float | None], level: float = 0.95) -> Interval | None:
@@ -100,16 +98,11 @@ def centres(processes: Sequence[Sequence[float]]) -> list[Centre]:
         middle = float(np.median(samples))
         if not (middle > 0 and math.isfinite(middle)):
             return []
-        found.append(Centre(math.log(middle), _variance(samples)))
+        interval, variance = median_interval(samples, _LEVEL), None
+        if interval is not None and interval.low > 0:  # an interval's length is twice z standard errors
+            variance = (math.log(interval.high / interval.low) / (2 * normal_quantile((1 + _LEVEL) / 2))) ** 2
+        found.append(Centre(math.log(middle), variance))
     return found
-
-
-def _variance(samples: Sequence[float]) -> float | None:
-    """Square of the standard error of the median's logarithm, from its interval: its length over twice z."""
-    interval = median_interval(samples, _LEVEL)
-    if interval is None or interval.low <= 0:
-        return None
-    return (math.log(interval.high / interval.low) / (2 * normal_quantile((1 + _LEVEL) / 2))) ** 2
 
 
 def mean_variance(found: Sequence[Centre]) -> float | None:
@@ -131,23 +124,6 @@ def around(middle: float, margin: float) -> Interval:
     return Interval(middle / factor, middle * factor)
 
 
-class Spread(Struct, frozen=True):
-    """How far the mean of processes is known.
-
-    Attributes:
-        variance: of one process, an estimate without bias.
-        independent: how many independent processes theirs are worth, two or more.
-    """
-
-    variance: float
-    independent: float
-
-    @property
-    def of_mean(self) -> float:
-        """Square of the standard error of the mean."""
-        return self.variance / self.independent
-
-
 def process_autocorrelation(runs: Sequence[Sequence[float]]) -> float:
     """The correlation of each process's number with the one before, of all runs together, each in order of time.
 
@@ -166,11 +142,14 @@ def process_autocorrelation(runs: Sequence[Sequence[float]]) -> float:
     return min(found + (1 + 3 * found) * len(centred) / count, _MOST)
 
 
-def spread(values: Sequence[float], correlation: float) -> Spread:
-    """How far the mean of two values or more is known, of which each resembles the one before by ``correlation``."""
+def spread(values: Sequence[float], correlation: float) -> tuple[float, float]:
+    """The variance of one of the values, without bias, and how many independent ones they are worth, two or more.
+
+    Each resembles the one before by ``correlation``; there are two or more.
+    """
     count = len(values)
     variance = float(np.sort(np.asarray(values, dtype=np.float64)).var(ddof=1))
     if correlation <= 0:
-        return Spread(variance, float(count))
+        return variance, float(count)
     independent = min(max(count * (1 - correlation) / (1 + correlation), _FEWEST), float(count))
-    return Spread(variance * (count - 1) / (count - count / independent), independent)
+    return variance * (count - 1) / (count - count / independent), independent

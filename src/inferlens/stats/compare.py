@@ -31,15 +31,7 @@ from typing import Literal
 import numpy as np
 from msgspec import Struct
 
-from inferlens.stats.between_process import (
-    Centre,
-    Spread,
-    around,
-    centres,
-    mean_variance,
-    process_autocorrelation,
-    spread,
-)
+from inferlens.stats.between_process import Centre, around, centres, mean_variance, process_autocorrelation, spread
 from inferlens.stats.intervals import Interval, normal_quantile, ratio_interval, student_quantile
 
 Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED"]
@@ -146,11 +138,17 @@ def interval_between(
     if paired:
         differences = [mine - theirs for theirs, mine in zip(*sides, strict=True)]
         alike = process_autocorrelation([differences])
-        found = spread(differences, alike)
-        squared, freedom = found.of_mean, found.independent - 1
+        variance, worth = spread(differences, alike)
+        squared, freedom = variance / worth, worth - 1
     else:
         alike = process_autocorrelation(sides)
-        squared, freedom = _welch([spread(side, alike) for side in sides if len(side) > 1], sides)
+        known = [spread(side, alike) for side in sides if len(side) > 1]
+        squared = sum(variance / worth for variance, worth in known)
+        weights = sum((variance / worth) ** 2 / (worth - 1) for variance, worth in known)
+        freedom = squared**2 / weights if weights > 0 else 1.0
+        if len(known) == 1:  # the variance of one process alone is taken to be that of the other side
+            ((variance, worth),) = known
+            squared, freedom = squared + variance / min(map(len, sides)), worth - 1
     upper = (1 + level) / 2
     # No shorter than what the samples within the processes alone allow.
     within = sum((mean_variance(side) or 0.0) / len(side) for side in (below, above))
@@ -206,19 +204,6 @@ def judge(ratio: float | None, interval: Interval | None, threshold: float, spar
             "Whether they differ by the threshold or less is not known: more processes are needed.",
         )
     return "UNDECIDED", "The interval holds both no difference and one that matters: more processes are needed."
-
-
-def _welch(known: Sequence[Spread], sides: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Square of the standard error of the difference of two means, and its degrees of freedom.
-
-    With one process on one side, its variance is taken to be that of the other.
-    """
-    if len(known) == 1:
-        (one,) = known
-        return one.of_mean + one.variance / min(map(len, sides)), one.independent - 1
-    total = sum(one.of_mean for one in known)
-    weights = sum(one.of_mean**2 / (one.independent - 1) for one in known)
-    return total, total**2 / weights if weights > 0 else 1.0
 
 
 def _ratio(below: Sequence[Centre], above: Sequence[Centre]) -> float:

@@ -67,18 +67,21 @@ def doubts(samples: Sequence[float]) -> tuple[Doubt, ...]:
     """
     values = np.asarray(samples, dtype=np.float64)
     values = values[np.isfinite(values)]
-    found = [_few(values)] if values.size < LEAST_SAMPLES else [_few_independent(values), *_unsteady(values)]
+    if values.size < LEAST_SAMPLES:
+        message = f"Few samples: {values.size} of at least {LEAST_SAMPLES}."
+        found = [Doubt("few-samples", message, float(values.size), "interval")]
+    else:
+        found = [*_few_independent(values), *_unsteady(values)]
+    modes = two_modes(list(values))
+    if modes:
+        message = f"Two modes: {modes[0]:.0%} of the samples lie around {modes[1]:.2f} times the others."
+        found.append(Doubt("two-modes", message, modes[1], "median"))
     if values.size >= 2:
-        found += [_modes(values), _outliers(values), _quantised(values)]
-    return tuple(doubt for doubt in found if doubt is not None)
+        found += [*_outliers(values), *_quantised(values)]
+    return tuple(found)
 
 
-def _few(values: Array) -> Doubt:
-    message = f"Few samples: {values.size} of at least {LEAST_SAMPLES}."
-    return Doubt("few-samples", message, float(values.size), "interval")
-
-
-def _few_independent(values: Array) -> Doubt | None:
+def _few_independent(values: Array) -> list[Doubt]:
     """The series is short against its autocorrelation time; so its time is not known, and the interval neither.
 
     The time that counts is that of "below the median or not". It is estimated in two ways, for in short series both may
@@ -90,13 +93,13 @@ def _few_independent(values: Array) -> Doubt | None:
     least = 1 + 2 / np.pi * (autocorrelation(ranks(values)).time - 1)
     short = values.size < LEAST_TIMES * max(found.time, least) and correlated(values)
     if not short and median_interval(list(values)) is not None:
-        return None
+        return []
     worth = f"{values.size:,} are worth only about {found.independent:,.0f} independent ones"
     message = f"Samples resemble their neighbours: {worth}."
-    return Doubt("few-independent-samples", message, found.independent, "interval")
+    return [Doubt("few-independent-samples", message, found.independent, "interval")]
 
 
-def _unsteady(values: Array) -> list[Doubt | None]:
+def _unsteady(values: Array) -> list[Doubt]:
     found = steady(list(values))
     if found.reason in ("steady", "few-samples"):
         return []
@@ -110,38 +113,29 @@ def _unsteady(values: Array) -> list[Doubt | None]:
     return [Doubt(cast("Code", found.reason), message, found.start / values.size, "interval")]
 
 
-def _modes(values: Array) -> Doubt | None:
-    found = two_modes(list(values))
-    if found is None:
-        return None
-    share, ratio = found
-    message = f"Two modes: {share:.0%} of the samples lie around {ratio:.2f} times the others."
-    return Doubt("two-modes", message, ratio, "median")
-
-
-def _outliers(values: Array) -> Doubt | None:
+def _outliers(values: Array) -> list[Doubt]:
     """Beyond Tukey's outer fences: three quartile ranges above the upper quartile, or below the lower."""
     low, high = np.quantile(values, [0.25, 0.75])
     reach = 3 * max(float(high - low), _step(values))
     slow, fast = int((values > high + reach).sum()), int((values < low - reach).sum())
     share = (slow + fast) / values.size
     if slow + fast < 2 or share < LEAST_OUTLIERS:
-        return None
+        return []
     message = f"{share:.1%} of the samples are outliers: {slow} slow, {fast} fast."
-    return Doubt("outliers", message, share, "median")
+    return [Doubt("outliers", message, share, "median")]
 
 
-def _quantised(values: Array) -> Doubt | None:
+def _quantised(values: Array) -> list[Doubt]:
     """Many equal samples, and quartiles a few steps of the clock apart."""
     low, high = np.quantile(values, [0.25, 0.75])
     step = _step(values)
     if step == 0.0:
-        return Doubt("quantised", "All samples are equal: the clock is too coarse for them.", 0.0, "interval")
+        return [Doubt("quantised", "All samples are equal: the clock is too coarse for them.", 0.0, "interval")]
     steps = float(high - low) / step
     if np.unique(values).size > values.size / 2 or steps >= LEAST_STEPS:
-        return None
+        return []
     message = f"The clock is coarse: the middle half of the samples spans {steps:.1f} of its steps."
-    return Doubt("quantised", message, steps, "interval")
+    return [Doubt("quantised", message, steps, "interval")]
 
 
 def _step(values: Array) -> float:
@@ -169,7 +163,9 @@ def two_modes(samples: Sequence[float]) -> tuple[float, float] | None:
     count = min(autocorrelation(ranks(values)).independent, points.size)
     if dip(points) * count**0.5 < SIGNIFICANT_DIP:
         return None
-    cut = _split(ordered)
+    # Cut in two so that the squares within the parts are least.
+    sums, index = np.cumsum(ordered - ordered.mean())[:-1], np.arange(1, ordered.size)
+    cut = int(np.argmax(sums**2 / (index * (ordered.size - index)))) + 1
     ratio = float(np.median(ordered[cut:]) / np.median(ordered[:cut]))
     return (1 - cut / ordered.size, ratio) if ratio > 1 + LEAST_DISTANCE else None
 
@@ -228,10 +224,3 @@ def _spread(ordered: Array) -> Array:
     step = float(np.diff(distinct).min())
     within = np.arange(ordered.size) - (np.cumsum(counts) - counts)[place]
     return np.asarray(ordered + step * ((within + 0.5) / counts[place] - 0.5), dtype=np.float64)
-
-
-def _split(ordered: Array) -> int:
-    """Where to cut sorted samples in two so that the squares within the parts are least: 1 to n - 1."""
-    sums = np.cumsum(ordered - ordered.mean())[:-1]
-    index = np.arange(1, ordered.size)
-    return int(np.argmax(sums**2 / (index * (ordered.size - index)))) + 1

@@ -25,7 +25,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from inferlens.stats.autocorrelation import Autocorrelation, autocorrelation, below
+from inferlens.stats.autocorrelation import autocorrelation, below
 
 LEAST_SAMPLES = 10
 
@@ -67,24 +67,16 @@ def quantile_interval(samples: Sequence[float], share: float, level: float = 0.9
         return None
     point = float(np.quantile(values, share))
     found = autocorrelation(below(np.asarray(samples, dtype=np.float64), point))
-    bounds = _ranks(found, share, level)
-    if bounds is None:
-        return None
-    low, high = (float(value) for value in np.interp(np.array(bounds) - 1.0, np.arange(values.size), values))
-    return Interval(min(low, point), max(high, point))
-
-
-def _ranks(found: Autocorrelation, share: float, level: float) -> tuple[float, float] | None:
-    """The fractional ranks, from 1, between which the quantile lies; ``None`` if they are not among the samples'."""
     upper = (1 + level) / 2
     count = found.independent * (normal_quantile(upper) / student_quantile(upper, max(found.freedom, 1.0))) ** 2
     if count < 1.0:
         return None
-    low, high = fractional_rank(count, share, upper), fractional_rank(count, share, 1 - upper)
-    if low < 1.0 or high > count:
+    ranks = fractional_rank(count, share, upper), fractional_rank(count, share, 1 - upper)
+    if ranks[0] < 1.0 or ranks[1] > count:  # not among the samples'
         return None
     scale = (found.count + 1) / (count + 1)
-    return low * scale, high * scale
+    low, high = (float(value) for value in np.interp(np.array(ranks) * scale - 1.0, np.arange(values.size), values))
+    return Interval(min(low, point), max(high, point))
 
 
 def mean_interval(samples: Sequence[float], level: float = 0.95) -> Interval | None:

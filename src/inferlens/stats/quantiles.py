@@ -1,9 +1,7 @@
 """Quantiles and summaries of samples.
 
 A quantile is the linearly interpolated one, type 7 of Hyndman and Fan, "Sample Quantiles in Statistical Packages", The
-American Statistician 50 (1996), which NumPy, R and most spreadsheets use by default. A percentile far out in the tail
-is given only if there are enough samples for at least one to lie beyond it; otherwise it would be the maximum in
-disguise.
+American Statistician 50 (1996). A percentile is given only if there are enough samples for one to lie beyond it.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-# One sample in 1 / (1 - q) lies beyond the q-quantile.
 LEAST_FOR_P95 = 20
 LEAST_FOR_P99 = 100
 

@@ -53,7 +53,7 @@ class Cpus:
             "cpu_frequency": lambda _: self.frequencies(),
             "throttle_events": lambda _: {"throttle_events": self.throttle_events()},
             "quota_wait": lambda _: {"quota_wait": _field(self._group / "cpu.stat", "throttled_usec") / 1e6},
-            "memory_wait": lambda _: {"memory_wait": _pressure(self._proc / "pressure/memory")},
+            "memory_wait": lambda _: {"memory_wait": self.memory_wait()},
         }
 
     @property
@@ -99,6 +99,11 @@ class Cpus:
         if not found:
             raise Untold("the system does not count thermal throttling (thermal_throttle in /sys)")
         return sum(found)
+
+    def memory_wait(self) -> float:
+        """Seconds in which some process waited: ``total`` of the line ``some``, in microseconds (PSI, the kernel's)."""
+        some = (self._proc / "pressure/memory").read_text().partition("\n")[0]
+        return int(some.rpartition("total=")[2]) / 1e6
 
     def _texts(self, file: str) -> Iterator[str]:
         """What a file of each CPU says, empty where there is none."""
@@ -202,12 +207,6 @@ def _field(path: Path, name: str) -> int:
         if key == name:
             return int(value)
     raise Untold(f"{path} has no {name}: there is no CPU quota")
-
-
-def _pressure(path: Path) -> float:
-    """Seconds in which some process waited: ``total`` of the line ``some``, in microseconds (PSI, the kernel's)."""
-    line = next(line for line in path.read_text().splitlines() if line.startswith("some "))
-    return int(line.rpartition("total=")[2]) / 1e6
 
 
 def _text(path: Path) -> str:

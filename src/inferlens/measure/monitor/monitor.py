@@ -1,8 +1,7 @@
 """The thread that watches the machine while a case runs in another process.
 
-It lives in the process that started the case, has the lowest priority the system knows, and wakes up every
-:data:`INTERVAL`. The case's process is not touched: only NVML and files of ``/proc`` and ``/sys`` are read. What that
-costs the case is measured by ``python -m benchmarks watch_cost``.
+It has the lowest priority the system knows and wakes up every :data:`INTERVAL`; only NVML and files of ``/proc`` and
+``/sys`` are read. What that costs the case is measured by ``python -m benchmarks watch_cost``.
 """
 
 from __future__ import annotations
