@@ -115,7 +115,9 @@ def test_the_variance_and_the_number_are_those_of_independent_ones():
     series = autoregressive(5, 4000, 20, 0.6)
     found = [spread(list(one), 0.6) for one in series]
     assert np.mean([variance for variance, _ in found]) == pytest.approx(1.0, abs=0.05)
-    assert np.mean([variance / worth for variance, worth in found]) == pytest.approx(float(series.mean(axis=1).var()), rel=0.15)
+    assert np.mean([variance / worth for variance, worth in found]) == pytest.approx(
+        float(series.mean(axis=1).var()), rel=0.15
+    )
     assert [spread([1.0, 2.0, 4.0], correlation)[1] for correlation in (0.0, 0.9)] == [3, 2]
 
 

@@ -78,13 +78,7 @@ def ab(
         plans = _plans(words, a, b)
         capabilities = probe(list(dict.fromkeys(name for plan in plans for name in backends_named(plan))))
         models = found(plans[0], model)
-        pair = tuple(_only(name, expand(plan, models, capabilities)) for name, plan in zip("AB", plans, strict=True))
-        if pair[0].case == pair[1].case:
-            raise InferlensError(
-                f"A and B are the same case: {pair[0].case.label}.",
-                expected="two that differ",
-                hint="inferlens bench --repeats 5, which says how far processes of one case differ",
-            )
+        pair = _pair([expand(plan, models, capabilities) for plan in plans])
         by_default = "calls" if all(planned.case.device == "cpu" for planned in pair) else "processes"
         if (interleave or by_default) not in INTERLEAVE:
             raise InferlensError(f"'{interleave}' cannot be interleaved.", expected=listing(INTERLEAVE))
@@ -115,19 +109,23 @@ def _plans(words: Mapping[str, Any], a: str, b: str) -> list[Plan]:
     return plans
 
 
-def _only(side: str, planned: Sequence[Planned]) -> Planned:
-    """The one case of a side.
-
-    Raises:
-        InferlensError: if there are several.
-    """
-    if len(planned) == 1:
-        return planned[0]
-    raise InferlensError(
-        f"{side} means {len(planned)} cases, such as {planned[0].case.label} and {planned[-1].case.label}.",
-        expected="one value of each axis and one variant",
-        hint="inferlens bench, for more than two cases",
-    )
+def _pair(sides: Sequence[Sequence[Planned]]) -> tuple[Planned, Planned]:
+    """The one case of each side."""
+    for name, side in zip("AB", sides, strict=True):
+        if len(side) > 1:
+            raise InferlensError(
+                f"{name} means {len(side)} cases, such as {side[0].case.label} and {side[-1].case.label}.",
+                expected="one value of each axis and one variant",
+                hint="inferlens bench, for more than two cases",
+            )
+    (a,), (b,) = sides
+    if a.case == b.case:
+        raise InferlensError(
+            f"A and B are the same case: {a.case.label}.",
+            expected="two that differ",
+            hint="inferlens bench --repeats 5, which says how far processes of one case differ",
+        )
+    return a, b
 
 
 @dataclass

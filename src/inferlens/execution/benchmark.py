@@ -45,10 +45,7 @@ STATIC = (
 
 
 class ReferenceJob(CaseJob, frozen=True, kw_only=True):
-    """Write the case's outputs to ``path`` (.npz), for inputs drawn from ``inputs_seed``.
-
-    Inputs have a seed of their own: what a compiled file was made from keeps the seed of its weights.
-    """
+    """Write the case's outputs to ``path`` (.npz), for inputs of their own seed: a compiled file keeps its weights'."""
 
     path: str
     inputs_seed: int
@@ -109,7 +106,12 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
         with phase("steady state"):
             latencies: Sequence[float] = ()
             if mode != "throughput":
-                calls = _latencies(job, child, runner, feeding, LATENCY_SHARE if mode == "both" else 1.0)
+                rule, share = stopping.sampling_rule(job.budget), LATENCY_SHARE if mode == "both" else 1.0
+                calls = series.latency(
+                    runner, feeding.latency, rule, lambda part: child.progress(share * part), turn=child.turn
+                )
+                if rule.missed:
+                    child.preparation.warn("not-reached", rule.missed, LONGER)
                 taken, latencies = (*taken, *calls), calls[0].values
                 child.found = Measured(measurements=taken)
             if mode != "latency":
@@ -136,17 +138,6 @@ def _warm_up(runner: Runner, feeding: Feeding, budget: Budget, preparation: Prep
     return tuple(
         replace(one, samples=one.samples[-KEPT_WARMUP:], begins=one.begins[-KEPT_WARMUP:]) for one in taken[:1]
     )
-
-
-def _latencies(
-    job: BenchmarkJob, child: Child, runner: Runner, feeding: Feeding, share: float
-) -> tuple[Measurement, ...]:
-    """Latencies, and with them what the clock tells of their parts; ``share`` is theirs of the steady state."""
-    rule = stopping.sampling_rule(job.budget)
-    taken = series.latency(runner, feeding.latency, rule, lambda part: child.progress(share * part), turn=child.turn)
-    if rule.missed:
-        child.preparation.warn("not-reached", rule.missed, LONGER)
-    return taken
 
 
 def _throughput(

@@ -46,10 +46,9 @@ CEILINGS_LIBRARY = "torch"
 
 
 class ProfileJob(CaseJob, frozen=True, kw_only=True):
-    """Profile the case at ``level``, in ``runs`` calls after ``warmup`` others."""
+    """Profile the case at ``level``, in ``runs`` calls after :data:`WARMUP` others."""
 
     runs: int
-    warmup: int = WARMUP
 
 
 class Profiled(Struct, frozen=True, kw_only=True):
@@ -61,11 +60,7 @@ class Profiled(Struct, frozen=True, kw_only=True):
 
 
 def profile_case(job: ProfileJob, child: Child) -> Profiled:
-    """Profiles the layers or the kernels of the case.
-
-    Raises:
-        Unsupported: if the backend cannot tell its layers, or there is no GPU that runs kernels.
-    """
+    """Profiles the layers or the kernels of the case; ``Unsupported`` if the backend cannot tell these here."""
     label = job.case.backend_label
     if job.level == "kernel":
         if job.case.device != "cuda":
@@ -80,7 +75,7 @@ def profile_case(job: ProfileJob, child: Child) -> Profiled:
     with runner:
         feed = child.place(model, runner)
         child.infer_first(runner, feed)
-        child.warm_up(runner, feed, job.warmup)
+        child.warm_up(runner, feed, WARMUP)
         with child.preparation.phase("steady state"):
             if isinstance(runner, LayerProfiler) and job.level == "layer":
                 return replace(found, layers=runner.profile_layers(feed, job.runs))
@@ -201,7 +196,7 @@ def _profiled(scheduler: Scheduler, record: Record, folder: Path, level: Level, 
 
 
 class CeilingsJob(Job, frozen=True, kw_only=True):
-    """Measure what ``device`` reaches at best; ``name`` is what it is called, ``threads`` are those of the CPU."""
+    """What :func:`inferlens.measure.ceilings.measure` is given."""
 
     device: str
     name: str

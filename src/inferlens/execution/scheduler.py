@@ -53,15 +53,12 @@ class Attempt:
     found: Interference
     beside: str = ""  # the case that it took turns with
 
-    @property
-    def result(self) -> TaskResult[Measured]:
-        """What its process answered, or how it ended."""
-        return self.outcome.result
-
     def as_it_is(self) -> Attempt:
         """The same, with its disturbed samples kept: there is no better one."""
         log, beside = self.outcome.machine, bool(self.beside)
-        return replace(self, found=interference(self.planned.case, self.result, log, last=True, interleaved=beside))
+        return replace(
+            self, found=interference(self.planned.case, self.outcome.result, log, last=True, interleaved=beside)
+        )
 
 
 @dataclass
@@ -146,10 +143,14 @@ class Scheduler:
         planned = first.planned
         self.observer.doing(f"disturbed, so once more: {planned.case.label}")
         second = self._attempt(planned, first.repeat, first.folder, again=True)
-        ran = second.result.status == "ok"
-        clean = ran and (second.found.marks is None or second.found.marks.clean)
-        self._futile = 0 if clean else self._futile + 1
-        return self._keep(_with_preparation_of(first, second)) if ran else None
+        result, marks = second.outcome.result, second.found.marks
+        ran = result.status == "ok"
+        self._futile = 0 if ran and (marks is None or marks.clean) else self._futile + 1
+        # With the first one's preparation: the second may have found things in the cache.
+        prepared = [phase for phase in first.outcome.result.phases if phase.name in PREPARING]
+        phases = (*prepared, *(phase for phase in result.phases if phase.name not in PREPARING))
+        outcome = replace(second.outcome, result=msgspec.structs.replace(result, phases=phases))
+        return self._keep(replace(second, outcome=outcome)) if ran else None
 
     def _attempt(
         self,
@@ -191,7 +192,7 @@ class Scheduler:
 
     def _keep(self, attempt: Attempt) -> Record:
         """The record of an attempt, on disk."""
-        planned, outcome, found, result = attempt.planned, attempt.outcome, attempt.found, attempt.result
+        planned, outcome, found, result = attempt.planned, attempt.outcome, attempt.found, attempt.outcome.result
         measured = result.found or Measured()
         fault = f"after its last sample {outcome.fault}"
         ending = (Warning("bad-exit", fault, "the numbers are complete; the log beside the record has more"),)
@@ -271,16 +272,6 @@ def scheduled(
     idle = survey(IDLE_SECONDS) if uses_gpu else Before()
     with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch:
         yield Scheduler(plan, observer, Path(scratch), model.live if model else None, idle)
-
-
-def _with_preparation_of(first: Attempt, second: Attempt) -> Attempt:
-    """The second attempt with the first one's preparation: the second may have found things in the cache."""
-    phases = (
-        *(phase for phase in first.result.phases if phase.name in PREPARING),
-        *(phase for phase in second.result.phases if phase.name not in PREPARING),
-    )
-    result = msgspec.structs.replace(second.result, phases=phases)
-    return replace(second, outcome=replace(second.outcome, result=result))
 
 
 @contextmanager
