@@ -53,21 +53,14 @@ def test_what_can_be_read_is_read(data: bytes, least: int, most: int, note: str 
 
 
 @pytest.mark.parametrize(
-    ("data", "says"),
+    "data",
     [
-        (b"  \n", "it is empty"),
-        (b"\x00" * 5000, "it is no JSON"),
-        (b"{}", "it has no traceEvents"),
-        (b'{"traceEvents": 5}', "it has no traceEvents"),
-        (b'{"a": {"traceEvents": [{}]}}', "it has no traceEvents"),
-        (b'{"a": "\\"traceEvents\\": ["}', "it has no traceEvents"),
-        (gzip.compress(b""), "it is empty"),
-        (b"\x1f\x8b", "it is empty"),
-        (b"\x28\xb5\x2f\xfd", "it is empty"),
+        b"  \n", b"\x00" * 5000, b"{}", b'{"traceEvents": 5}', b'{"a": {"traceEvents": [{}]}}',
+        b'{"a": "\\"traceEvents\\": ["}', gzip.compress(b""), b"\x1f\x8b", b"\x28\xb5\x2f\xfd",
     ],
-)
-def test_what_is_no_trace_is_one_error(data: bytes, says: str) -> None:
-    with pytest.raises(InferlensError, match=says):
+)  # fmt: skip
+def test_what_is_no_trace_is_one_error(data: bytes) -> None:
+    with pytest.raises(InferlensError, match="This is no trace"):
         read(data)
 
 

@@ -18,7 +18,7 @@ from inferlens.trace import read
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.memory import devices, holders
 from inferlens.trace.modules import module_tree
-from inferlens.trace.timeline import CUT_OFF, SLOW, stepping, timeline
+from inferlens.trace.tables import CUT_OFF, SLOW, kernels, operators, stepping, timeline
 from tests.trace.samples import GPU, H100, H200S, V100, event, kernel, launch, of_torch, shared, step, text, training
 
 
@@ -31,33 +31,33 @@ def micros(row: dict[str, Any], *names: str) -> list[int]:
 
 
 def test_operators_by_hand() -> None:
-    found = rows(Analysis(read(training())).operators())
+    found = rows(operators(Analysis(read(training()))))
     linear, mm = found["aten::linear"], found["aten::mm"]
     assert micros(linear, "host_total", "host_self", "device_total", "device_self") == [600, 380, 600, 400]
     assert (linear["calls"], micros(mm, "host_self", "device_self"), mm["tensor_share"]) == (2, [180, 200], 1.0)
     assert linear["tensor_share"] == pytest.approx(1 / 3)
     assert (linear["eligible"], found["aten::copy_"]["eligible"]) == (True, False)
-    by_shape = Analysis(read(training())).operators("shapes", "stack")
+    by_shape = operators(Analysis(read(training())), "shapes", "stack")
     apart = {(row["name"], row["shapes"], row["stack"]) for row in by_shape.rows()}
     assert {("aten::linear", "[[8,4],[4,4]]", "a.py(1): f"), ("aten::copy_", "", "")} <= apart
 
 
 def test_kernels_by_hand() -> None:
     analysis = Analysis(read(training()))
-    found = rows(analysis.kernels())
+    found = rows(kernels(analysis))
     gemm = found["s16816gemm"]
     assert (gemm["kind"], gemm["calls"], micros(gemm, "total", "mean")) == ("kernel", 2, [200, 100])
     assert (gemm["blocks_per_sm"], gemm["occupancy"], gemm["tensor_cores"]) == (0.5, 0.0, True)
     assert (gemm["grid"], gemm["block"], found["add"]["grid"]) == ("8x1x1", "128x1x1", None)
     assert found["Memcpy DtoH (Device -> Pageable)"]["kind"] == "copy"
-    launchers = {row["operator"] for row in analysis.kernels(by_operator=True).rows()}
+    launchers = {row["operator"] for row in kernels(analysis, by_operator=True).rows()}
     assert launchers == {"aten::mm", "aten::linear", "aten::copy_"}
 
 
 def test_one_step_alone() -> None:
     trace = read(training())
     one = Analysis(trace, 1)
-    assert rows(one.operators())["aten::mm"]["calls"] == rows(one.kernels())["add"]["calls"] == one.overview.steps == 1
+    assert rows(operators(one))["aten::mm"]["calls"] == rows(kernels(one))["add"]["calls"] == one.overview.steps == 1
     with pytest.raises(InferlensError, match="no step 7"):
         Analysis(trace, 7)
 
@@ -113,7 +113,7 @@ def test_parts_add_up_however_events_overlap(spans: list[tuple[int, int, str, in
 )
 def test_host_times_are_never_lost(spans: list[tuple[str, int, int, int]]) -> None:
     trace = read(text(*[event(name, begin, length, tid=tid) for name, begin, length, tid in spans]))
-    table = Analysis(trace).operators()
+    table = operators(Analysis(trace))
     own, total = (float(np.sum(table.columns[name])) for name in ("host_self", "host_total"))
     assert 0 <= own <= total + 1e-12
     assert table.columns["calls"].sum() <= len(spans) if len(table) else not spans  # type: ignore[union-attr]
@@ -121,7 +121,7 @@ def test_host_times_are_never_lost(spans: list[tuple[str, int, int, int]]) -> No
 
 def test_an_operator_that_only_calls_its_like_is_one_call() -> None:
     nested = [event("aten::to", 0, 10), event("aten::to", 1, 8), event("aten::copy_", 2, 3), launch(1, 2.5, 1)]
-    found = rows(Analysis(read(text(*nested, kernel(1, 4, 5)))).operators())
+    found = rows(operators(Analysis(read(text(*nested, kernel(1, 4, 5))))))
     assert (found["aten::to"]["calls"], found["aten::to"]["host_self"]) == (1, pytest.approx(7e-6))
     assert found["aten::to"]["device_total"] == pytest.approx(5e-6)
 
@@ -151,10 +151,8 @@ def test_slices_add_up_to_the_whole() -> None:
     analysis = Analysis(read(training()))
     table = timeline(analysis)
     assert 11 <= len(table) <= 100
-    kernels = sum(row["kernel"] * row["length"] for row in table.rows())
-    assert kernels == pytest.approx(600e-6)
-    efficient = sum(row["sm_efficiency"] * row["length"] for row in table.rows())
-    assert efficient == pytest.approx(500e-6)
+    for column, seconds in (("kernel", 600e-6), ("sm_efficiency", 500e-6)):
+        assert sum(row[column] * row["length"] for row in table.rows()) == pytest.approx(seconds)
 
 
 def test_occupancy_that_the_profiler_lacks_is_computed() -> None:
@@ -167,9 +165,9 @@ def test_occupancy_that_the_profiler_lacks_is_computed() -> None:
         kernel(2, 200, 100, "small", **{**large, "shared memory": 1024, **nothing}),
         kernel(3, 400, 100, "known", **large, **{"est. achieved occupancy %": 7}),
     ]
-    found = rows(Analysis(read(text(*events, deviceProperties=[{**GPU, **holds}]))).kernels())
+    found = rows(kernels(Analysis(read(text(*events, deviceProperties=[{**GPU, **holds}])))))
     assert [found[name]["occupancy"] for name in ("large", "small", "known")] == [0.125, 0, pytest.approx(0.07)]
-    assert rows(Analysis(read(text(*events))).kernels())["large"]["occupancy"] is None
+    assert rows(kernels(Analysis(read(text(*events)))))["large"]["occupancy"] is None
 
 
 def test_what_names_do_not_say_of_tensor_cores_is_open() -> None:
@@ -179,7 +177,7 @@ def test_what_names_do_not_say_of_tensor_cores_is_open() -> None:
         at = 100.0 * number
         events += [event("aten::mm", at, 90), launch(number + 1, at + 1), kernel(number + 1, at + 5, 80, name)]
     analysis = Analysis(read(text(*events, deviceProperties=[GPU])))
-    assert {name: row["tensor_cores"] for name, row in rows(analysis.kernels()).items()} == names
+    assert {name: row["tensor_cores"] for name, row in rows(kernels(analysis)).items()} == names
     made = analysis.overview
     (gpu,) = made.gpus
     assert (gpu.tensor_share, gpu.tensor_untold) == (pytest.approx(1 / 3), pytest.approx(1 / 3))
@@ -243,11 +241,11 @@ def test_numbers_are_the_plugins(path: Path, tmp_path: Path) -> None:
     assert made.step_time * 1e6 == near(whole)
     count = 5 if path == H100 else len(parts)  # its data loader is one that the plugin does not know
     assert [made.parts[part] * 1e6 for part in PLUGINS_PARTS[:count]] == near(parts[:count])
-    kernels = {name: row for name, row in rows(analysis.kernels()).items() if row["kind"] == "kernel"}
-    assert set(kernels) == set(theirs.kernel_stat.index)
+    found = {name: row for name, row in rows(kernels(analysis)).items() if row["kind"] == "kernel"}
+    assert set(found) == set(theirs.kernel_stat.index)
     for name, row in theirs.kernel_stat.iterrows():
-        assert [kernels[name]["calls"], kernels[name]["total"] * 1e6] == near([row["count"], row["sum"]])
-    ours = rows(analysis.operators())
+        assert [found[name]["calls"], found[name]["total"] * 1e6] == near([row["count"], row["sum"]])
+    ours = rows(operators(analysis))
     assert {one.name for one in theirs.op_list_groupby_name} == set(ours)
     for one in theirs.op_list_groupby_name:
         times = micros(ours[one.name], "host_total", "host_self", "device_total", "device_self")

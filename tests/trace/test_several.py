@@ -9,8 +9,7 @@ import pytest
 
 from inferlens.trace import read
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.diff import execution, rows_compared
-from inferlens.trace.folders import run_of, runs_in, traces_in
+from inferlens.trace.several import execution, rows_compared, run_of, runs_in, traces_in
 from tests.commands import inferlens
 from tests.trace.samples import event, kernel, launch, of_torch, step, text, training
 

@@ -11,7 +11,7 @@ from inferlens.trace.columns import Columns
 from inferlens.trace.memory import holders
 from inferlens.trace.modules import module_tree
 from inferlens.trace.reader import read, read_cached
-from inferlens.trace.timeline import stepping, timeline
+from inferlens.trace.tables import kernels, operators, stepping, timeline
 from inferlens.trace.trace import Category
 
 if TYPE_CHECKING:
@@ -39,11 +39,11 @@ class LoadedTrace:
 
     def operators(self, *by: str) -> DataFrame:
         """Operators by name, and by ``"shapes"`` or ``"stack"`` too where that is given."""
-        return self.analysis.operators(*by).frame()
+        return operators(self.analysis, *by).frame()
 
     def kernels(self, *, by_operator: bool = False) -> DataFrame:
         """Kernels, copies and fills by name, or by the operator that launched them, grid and block too."""
-        return self.analysis.kernels(by_operator=by_operator).frame()
+        return kernels(self.analysis, by_operator=by_operator).frame()
 
     def modules(self) -> DataFrame:
         """Modules in the order of a walk through their tree."""

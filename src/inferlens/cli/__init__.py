@@ -86,10 +86,10 @@ def show_trace(path: Path, *, format: str = "table", no_cache: bool = False, **w
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from inferlens.cli import screen
     from inferlens.errors import InferlensError
-    from inferlens.views.traced.show import TraceRequest, document
+    from inferlens.views.traced.show import document
 
     try:
-        shown, notes = document(TraceRequest(path, cache=not no_cache, **words), format)
+        shown, notes = document(path, format, cache=not no_cache, **words)
         screen.notes(notes)
         screen.document(shown, format)
     except MemoryError as error:

@@ -130,7 +130,7 @@ class Traced(Files, frozen=True, kw_only=True):
 
     Attributes:
         model: its name.
-        status: how it ended; ``reason`` says why if not ``ok``, ``output_tail`` has the last lines it printed.
+        status: how it ended; ``reason`` says why if not ``ok``.
         files: one for each cycle of the profiler's schedule, in order.
         log: what the process printed, if it failed.
     """
@@ -140,7 +140,6 @@ class Traced(Files, frozen=True, kw_only=True):
     status: Status
     reason: str = ""
     hint: str = ""
-    output_tail: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
     warnings: tuple[Warning, ...] = ()
     log: Path | None = None
@@ -243,4 +242,4 @@ def _traced(
         if not any(folder.iterdir()):
             folder.rmdir()
     found = {"files": tuple(files), "shown": made.shown, "untraced": made.untraced}
-    return ended(outcome.result, output_tail=outcome.tail, log=log, **found)
+    return ended(outcome.result, log=log, **found)

@@ -12,13 +12,12 @@ import numpy as np
 from msgspec import Struct
 
 from inferlens.stats.host_bound import gpu_waits
-from inferlens.trace.columns import SECOND, Columns
+from inferlens.trace.columns import SECOND
 from inferlens.trace.costs import Costs
 from inferlens.trace.forms import DeviceProperties
 from inferlens.trace.intervals import Intervals
 from inferlens.trace.launch_links import LaunchLinks
 from inferlens.trace.steps import HOST, SYNCHRONISING, Steps, idle_of, parts_of, shares_of, steps_of
-from inferlens.trace.tables import kernels, operators
 from inferlens.trace.trace import Bools, Category, Floats, Ints, Trace
 
 
@@ -131,14 +130,6 @@ class Analysis:
             gpus=self.gpu_use,
             notes=self.trace.notes,
         )
-
-    def operators(self, *by: str) -> Columns:
-        """Operators, told apart by name, and by ``shapes`` or ``stack`` too where that is asked for."""
-        return operators(self.costs, self.within(self.trace.begin[self.trace.scopes.row]), by)
-
-    def kernels(self, *, by_operator: bool = False) -> Columns:
-        """Kernels, copies and fills, told apart by name, or by what launched them too."""
-        return kernels(self.costs, self.gpu_within, by_operator=by_operator)
 
     def within(self, moments: Ints) -> Bools:
         """Which moments of the host are in the chosen step; all if none was chosen."""

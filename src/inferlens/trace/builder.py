@@ -184,7 +184,7 @@ class TraceBuilder:
     def _add_memory(self, events: Sequence[Event]) -> None:
         events, times = _timed(events)
         columns = {"time": _nanoseconds(times), "thread": self._threads_of(events)}
-        names = ("device_type", "device_id", "change", "address", "allocated", "reserved")
+        names = ("device_type", "device_id", "change", "address", "allocated")
         columns |= _wholes([event.args or NO_ARGUMENTS for event in events], *names)
         self._keep(Allocations, columns)
 

@@ -99,13 +99,6 @@ class Groups:
         sums: NDArray[np.float64] = np.bincount(self.of, weights=values, minlength=len(self.first)).astype(np.float64)
         return sums
 
-    def extreme(self, values: NDArray[Any], of: np.ufunc) -> NDArray[np.float64]:
-        """The least or the largest of each group's values, by ``np.minimum`` or ``np.maximum``."""
-        found = np.empty(len(self.first))
-        found[self.of] = values  # any of its own to begin with
-        of.at(found, self.of, values)
-        return found
-
     def weighted(self, values: NDArray[Any], weights: NDArray[Any]) -> NDArray[np.float64]:
         """Each group's mean, weighted, of the values that are known; NaN where none is, or no weight."""
         known = np.isfinite(values)

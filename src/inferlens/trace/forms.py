@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 from msgspec import Raw, Struct, field
@@ -43,14 +44,13 @@ class Arguments(Struct, gc=False):
     change: Number = field(default=None, name="Bytes")
     address: Number = field(default=None, name="Addr")
     allocated: Number = field(default=None, name="Total Allocated")
-    reserved: Number = field(default=None, name="Total Reserved")
 
 
 NO_ARGUMENTS = Arguments()
 
 
-class BareEvent(Struct, gc=False):
-    """One event, whatever its phase, without its arguments."""
+class Event(Struct, gc=False):
+    """One event, whatever its phase."""
 
     ph: str = ""
     name: str = ""
@@ -59,12 +59,16 @@ class BareEvent(Struct, gc=False):
     tid: int | str | float | None = None
     ts: int | float | None = None
     dur: int | float | None = None
-
-
-class Event(BareEvent, gc=False):
-    """One event with its arguments."""
-
     args: Arguments | None = None
+
+
+class BareEvent(Event, gc=False):
+    """The same without its arguments, which may have any form."""
+
+    args: Any = None
+
+    def __post_init__(self) -> None:
+        self.args = None
 
 
 class ExactEvent(Event, gc=False):
@@ -119,7 +123,7 @@ class About(Struct, frozen=True):
 
 _EVENTS = msgspec.json.Decoder(list[Event], strict=False)
 _EXACT = msgspec.json.Decoder(list[ExactEvent], strict=False)
-_BARE = msgspec.json.Decoder(list[BareEvent], strict=False)
+decode_bare: Callable[[bytes], list[Any]] = msgspec.json.Decoder(list[BareEvent], strict=False).decode
 _LARGE = 2.0**43
 
 
@@ -134,11 +138,6 @@ def decode_events(text: bytes) -> list[Event]:
     if times and (max(times) > _LARGE or min(times) < -_LARGE) and float in set(map(type, times)):
         return list(_EXACT.decode(text))
     return events
-
-
-def decode_bare(text: bytes) -> list[Event]:
-    """The same without the arguments, which may have any form."""
-    return [Event(*(getattr(event, name) for name in BareEvent.__struct_fields__)) for event in _BARE.decode(text)]
 
 
 # Between what may stand around a value; a text in which it stands just so is changed too, which is the price of speed.

@@ -27,7 +27,6 @@ class DeviceMemory:
         level: given out after each.
         absolute: whether what was there before the trace is in it; else it is what came on top of that.
         top: place of the peak in ``level``.
-        reserved: what the allocator then held of the device; zero or less: not known.
     """
 
     name: str
@@ -36,7 +35,6 @@ class DeviceMemory:
     absolute: bool
     top: int
     time: float
-    reserved: int
 
     @property
     def peak(self) -> int:
@@ -60,7 +58,7 @@ def devices(analysis: Analysis) -> list[DeviceMemory]:
         top = int(level.argmax())
         time = float(memory.time[places[top]] - memory.time[0]) / SECOND
         name = name if number < 0 or kind == 0 else f"{name} {number}"
-        found.append(DeviceMemory(name, places, level, absolute, top, time, int(memory.reserved[places[top]])))
+        found.append(DeviceMemory(name, places, level, absolute, top, time))
     return found
 
 

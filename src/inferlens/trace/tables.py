@@ -1,4 +1,4 @@
-"""Operators and kernels: how often each was called, and what it took on the host and on the GPU."""
+"""A trace, or a step of it, as tables: operators and kernels with what each took, every step, slices of the time."""
 
 from __future__ import annotations
 
@@ -8,27 +8,33 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from inferlens.trace.analysis import Analysis, filling
 from inferlens.trace.columns import SECOND, Columns, Groups
-from inferlens.trace.costs import Costs
-from inferlens.trace.trace import UNKNOWN, Bools, Category, Ints
+from inferlens.trace.intervals import Intervals
+from inferlens.trace.steps import PARTS, shares_of
+from inferlens.trace.trace import UNKNOWN, Category, Ints
 
+MOST_SLICES = 100
+# Tukey's fences: a step is an outlier this many interquartile ranges beyond the middle half, from so many steps on.
+FENCE = 1.5
+LEAST_STEPS = 5
+CUT_OFF, SLOW, FAST = "cut off by the profiler", "slower than the others", "faster than the others"
 KINDS = {Category.KERNEL: "kernel", Category.MEMCPY: "copy", Category.MEMSET: "fill"}
 
 
-def operators(costs: Costs, within: Bools, by: tuple[str, ...] = ()) -> Columns:
+def operators(analysis: Analysis, *by: str) -> Columns:
     """A row for each operator, what takes most on the GPU first, or without one on the host.
 
     Args:
-        costs: of the trace.
-        within: which of its scopes count.
+        analysis: of the trace.
         by: told apart not by name alone: ``shapes`` of the inputs, ``stack`` of calls.
 
     Returns:
         Times in seconds. ``tensor_share`` is that of kernels with tensor cores in the operator's GPU time; ``eligible``
         says whether it could use them. Times on a GPU are NaN where the trace has no GPU events.
     """
-    trace, scopes = costs.trace, costs.trace.scopes
-    places = np.flatnonzero(costs.is_operator & within)
+    trace, costs, scopes = analysis.trace, analysis.costs, analysis.trace.scopes
+    places = np.flatnonzero(costs.is_operator & analysis.within(trace.begin[scopes.row]))
     groups = Groups.by(trace.name[scopes.row[places]], *(getattr(scopes, key)[places] for key in by))
     first = places[groups.first]
 
@@ -61,20 +67,19 @@ def _compact(text: str) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode()
 
 
-def kernels(costs: Costs, within: Bools, *, by_operator: bool = False) -> Columns:
+def kernels(analysis: Analysis, *, by_operator: bool = False) -> Columns:
     """A row for each name of a GPU event, what takes most first.
 
     Args:
-        costs: of the trace.
-        within: which of its GPU events count.
+        analysis: of the trace.
         by_operator: told apart by the operator that launched it, grid, block, registers and shared memory too.
 
     Returns:
         Times in seconds, ``shared_memory`` in bytes, ``occupancy`` from 0 to 1. Blocks per SM and occupancy are means
         weighted by duration; registers, shared memory, grid and block are those of the longest call.
     """
-    trace, gpu = costs.trace, costs.trace.gpu
-    events = np.flatnonzero(within)
+    trace, costs, gpu = analysis.trace, analysis.costs, analysis.trace.gpu
+    events = np.flatnonzero(analysis.gpu_within)
     rows = gpu.row[events]
     keys: list[NDArray[Any]] = [trace.name[rows], trace.category[rows]]
     if by_operator:
@@ -87,7 +92,8 @@ def kernels(costs: Costs, within: Bools, *, by_operator: bool = False) -> Column
     duration = trace.duration[rows]
     # The longest event of each group stands for it.
     order = np.lexsort((-duration, groups.of))
-    longest = order[np.searchsorted(groups.of[order], np.arange(len(groups.first)))]
+    last = np.cumsum(groups.count)
+    longest = order[last - groups.count]
     of = events[longest]
     kinds = {int(category): kind for category, kind in KINDS.items()}
     columns: dict[str, Any] = {"name": trace.names_of(gpu.row[of])}
@@ -101,11 +107,11 @@ def kernels(costs: Costs, within: Bools, *, by_operator: bool = False) -> Column
         "total": total / SECOND,
         "share": total / whole if whole else np.zeros(len(total)),
         "mean": total / groups.count / SECOND,
-        "min": groups.extreme(duration, np.minimum) / SECOND,
-        "max": groups.extreme(duration, np.maximum) / SECOND,
+        "min": duration[order[last - 1]] / SECOND,
+        "max": duration[longest] / SECOND,
         "blocks_per_sm": groups.weighted(gpu.blocks_per_sm[events], duration),
         "occupancy": groups.weighted(costs.occupancy[events], duration) / 100,
-        "tensor_cores": _tensor_cores(costs, of),
+        "tensor_cores": _tensor_cores(analysis, of),
         "registers": _known(gpu.registers[of]),
         "shared_memory": _known(gpu.shared_memory[of]),
         "grid": _triples(gpu.grid[of]),
@@ -114,9 +120,10 @@ def kernels(costs: Costs, within: Bools, *, by_operator: bool = False) -> Column
     return Columns(columns).sorted_by("total")
 
 
-def _tensor_cores(costs: Costs, events: Ints) -> list[bool | None]:
+def _tensor_cores(analysis: Analysis, events: Ints) -> list[bool | None]:
     """Whether each uses tensor cores, which copies and fills do not; ``None`` where its name does not say."""
-    kernel = costs.trace.category[costs.trace.gpu.row[events]] == Category.KERNEL
+    trace, costs = analysis.trace, analysis.costs
+    kernel = trace.category[trace.gpu.row[events]] == Category.KERNEL
     used, known = kernel & costs.uses_tensor_cores[events], ~kernel | costs.tells_tensor_cores[events]
     return [one if tells else None for one, tells in zip(used.tolist(), known.tolist(), strict=True)]
 
@@ -128,3 +135,81 @@ def _known(values: Ints) -> list[int | None]:
 def _triples(values: NDArray[np.int64]) -> list[str | None]:
     """``56x2x1``; nothing where there is none."""
     return ["x".join(map(str, each)) if any(each) else None for each in values.tolist()]
+
+
+def stepping(analysis: Analysis) -> Columns:
+    """A row for each step, in order of time; seconds, ``begin`` since the first one began."""
+    steps = analysis.steps if analysis.step is None else analysis.counted
+    length = steps.end - steps.begin
+    kernels = analysis.trace.rows(Category.KERNEL)
+    used = Intervals.of(analysis.trace, kernels).covered(steps.begin, steps.end) / np.maximum(length, 1)
+    shares = shares_of(analysis.parts, steps)
+    return Columns(
+        {
+            "step": list(steps.names),
+            "begin": (steps.begin - steps.begin[:1]) / SECOND,
+            "time": length / SECOND,
+            "utilization": used if len(kernels) else np.full(len(steps), np.nan),
+            "launched": steps.launched,
+            **{name: shares[name] / SECOND for name in PARTS},
+            "note": _notes(length, steps.kept),
+        }
+    )
+
+
+def _notes(length: Any, kept: Any) -> list[str]:
+    low, high = np.quantile(length[kept], [0.25, 0.75]) if kept.sum() >= LEAST_STEPS else (-np.inf, np.inf)
+    reach = FENCE * (high - low)
+    out = np.where(length > high + reach, SLOW, np.where(length < low - reach, FAST, ""))
+    notes: list[str] = np.where(kept, out, CUT_OFF).tolist()
+    return notes
+
+
+def timeline(analysis: Analysis) -> Columns:
+    """A row for each slice, of which there are 11 to 100, a power of ten of microseconds long, as torch-tb-profiler's.
+
+    Columns are shares of the slice: in which a ``kernel``, a ``copy`` (or fill) ran on any GPU, in which the host was
+    in an ``operator`` or a call of the ``runtime``, and the estimated ``sm_efficiency`` (the mean over GPUs).
+    """
+    trace, steps = analysis.trace, analysis.counted
+    if not len(steps):
+        return Columns({name: [] for name in ("begin", "length")})
+    if analysis.step is not None:
+        low, high = int(steps.begin[0]), int(steps.end[-1])
+    else:
+        every = trace.rows(*(each for each in Category if each not in (Category.SPAN, Category.OVERHEAD)))
+        low, high = int(trace.begin[every].min()), int(trace.ends(every).max())
+    edges = _edges(low, high)
+    begin, end = edges[:-1], edges[1:]
+    length = np.maximum(end - begin, 1)
+    rows = {
+        "kernel": trace.rows(Category.KERNEL),
+        "copy": trace.rows(Category.MEMCPY, Category.MEMSET),
+        "operator": trace.rows(Category.OPERATOR),
+        "runtime": trace.calls.row,
+    }
+    columns: dict[str, Any] = {"begin": (begin - low) / SECOND, "length": length / SECOND}
+    columns |= {name: Intervals.of(trace, each).covered(begin, end) / length for name, each in rows.items()}
+    return Columns({**columns, "sm_efficiency": _efficiency(analysis, edges) / length})
+
+
+def _edges(low: int, high: int) -> Ints:
+    size = 1000
+    while (high - low) / size > MOST_SLICES:
+        size *= 10
+    count = max(int((high - low) / size), 1)
+    edges = low + size * np.arange(count + 1, dtype=np.int64)
+    edges[-1] = max(high, low + 1)  # the last slice takes what is left
+    return edges
+
+
+def _efficiency(analysis: Analysis, edges: Ints) -> Any:
+    """Nanoseconds of each slice, weighted by the share of multiprocessors at work; NaN where nothing says it."""
+    gpu = analysis.trace.gpu
+    devices = np.unique(gpu.device[gpu.blocks_per_sm > 0]).tolist()
+    total = np.zeros(len(edges) - 1) if devices else np.full(len(edges) - 1, np.nan)
+    for device in devices:
+        moments, filled = filling(analysis.trace, np.flatnonzero(gpu.device == device))
+        sums = np.concatenate([[0.0], np.cumsum(filled * np.diff(moments))])
+        total += np.diff(np.interp(edges, moments, sums)) / len(devices)
+    return total

@@ -134,16 +134,12 @@ class EventReader:
             if self._held[:1] == b"[":
                 self._bare, self._held = True, self._held[1:]
                 return
-            if not self._held and not block:
-                raise InferlensError("This is no trace: it is empty.", expected=_EXPECTED)
-            if self._held and self._held[:1] != b"{":
-                raise InferlensError("This is no trace: it is no JSON.", expected=_EXPECTED)
             for match in islice(_BEGIN.finditer(self._held), _TRIES):
                 beside = _beside(self._held[: match.start()] + b'"traceEvents":[]}')
                 if beside is not None:
                     self._beside, self._held = beside, self._held[match.end() :]
                     return
-            if not block or len(self._held) > MOST_HELD:
+            if not block or len(self._held) > MOST_HELD or self._held[:1] not in (b"{", b""):
                 raise InferlensError("This is no trace: it has no traceEvents.", expected=_EXPECTED)
 
     def _next(self, block: bytes) -> list[Event]:

@@ -132,7 +132,7 @@ class Allocations:
         time: in nanoseconds.
         device_type: PyTorch's number of it: 0 the host, 1 CUDA.
         device_id: -1 of the host.
-        allocated, reserved: the allocator's sums after it; -1 where unknown.
+        allocated: the allocator's sum after it; -1 where unknown.
     """
 
     time: Ints
@@ -142,7 +142,6 @@ class Allocations:
     change: Ints
     address: Ints
     allocated: Ints
-    reserved: Ints
 
     def __len__(self) -> int:
         return len(self.time)

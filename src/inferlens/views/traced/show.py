@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,26 @@ from msgspec import structs
 from inferlens.analysis.findings import trace_findings
 from inferlens.errors import InferlensError, check_choice
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.folders import SUFFIXES, rank_of, run_of, runs_in, traces_in
+from inferlens.trace.columns import Columns
 from inferlens.trace.reader import read, read_cached
+from inferlens.trace.several import (
+    GONE,
+    NEW,
+    SUFFIXES,
+    execution,
+    parts_compared,
+    rank_of,
+    rows_compared,
+    run_of,
+    runs_in,
+    traces_in,
+)  # fmt: skip
+from inferlens.units import ABSENT, microseconds, milliseconds, percent, ratio, significant
 from inferlens.views.plain import plain
-from inferlens.views.table import FOR_PROGRAMS, FORMATS, Document, Table
-from inferlens.views.traced.compared import compared_tables
-from inferlens.views.traced.tables import BY, TOP, VIEWS, Selection, TraceTable, together
+from inferlens.views.table import FOR_PROGRAMS, FORMATS, Column, Document, Table, text
+from inferlens.views.traced.tables import BY, TOP, VIEWS, Selection, TraceTable, shapes, short, together
+
+Load = Callable[[Path], Analysis]
 
 
 @dataclass(frozen=True)
@@ -30,44 +44,28 @@ class Shown:
     more: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True)
-class TraceRequest:
-    """What was asked for; ``view`` and ``by`` may name several, with commas."""
-
-    path: Path
-    against: Path | None = None
-    view: str = "overview"
-    step: str | None = None
-    by: str = "name"
-    top: int | None = None
-    depth: int | None = None
-    cache: bool = True
-
-    def analysis(self, path: Path) -> Analysis:
-        """A trace, or the step of it that was asked for.
-
-        Raises:
-            InferlensError: if there is no trace, or no such step.
-        """
-        return Analysis(read_cached(path) if self.cache else read(path), self.step)
-
-
-def document(request: TraceRequest, format: str = "table") -> tuple[Document, list[str]]:
-    """What was asked for, and remarks on how it was read.
+def document(
+    path: Path, format: str = "table", *, against: Path | None = None, view: str = "overview", step: str | None = None,
+    by: str = "name", top: int | None = None, depth: int | None = None, cache: bool = True,
+) -> tuple[Document, list[str]]:  # fmt: skip
+    """What was asked for, and remarks on how it was read; ``view`` and ``by`` may name several, with commas.
 
     Raises:
         InferlensError: if there is no trace, no such step, or what was asked for cannot be compared.
     """
+
+    def load(file: Path) -> Analysis:
+        return Analysis(read_cached(file) if cache else read(file), step)
+
     check_choice("format", format, FORMATS)
-    views, keys = _words("view", request.view, VIEWS), _words("--by", request.by, BY)
-    top = request.top if request.top is not None or format in FOR_PROGRAMS else TOP
-    selection = Selection(keys, top, request.depth)
-    if request.against is not None:
-        every = [_compared(request, request.against, views, selection)]
-    elif request.path.is_dir():
-        every = _of_folder(request, views, selection, format)
+    views, keys = _words("view", view, VIEWS), _words("--by", by, BY)
+    selection = Selection(keys, TOP if top is None and format not in FOR_PROGRAMS else top, depth)
+    if against is not None:
+        every = [_compared(load, path, against, views, selection)]
+    elif path.is_dir():
+        every = _of_folder(load, path, views, selection, format)
     else:
-        every = [_shown(request.analysis(request.path), request.path, views, selection, format)]
+        every = [_shown(load(path), path, views, selection, format)]
     return of(every, views, notes=format == "html"), [note for shown in every for note in shown.notes]
 
 
@@ -118,12 +116,12 @@ def _shown(analysis: Analysis, path: Path, views: Sequence[str], selection: Sele
     return Shown(_name(path), tables, _notes(path, analysis), more)
 
 
-def _compared(request: TraceRequest, against: Path, views: Sequence[str], selection: Selection) -> Shown:
-    paths = [_only(path) for path in (request.path, against)]
-    before, after = (request.analysis(path) for path in paths)
-    tables = [table for view in views for table in compared_tables(before, after, view, selection)]
+def _compared(load: Load, path: Path, against: Path, views: Sequence[str], selection: Selection) -> Shown:
+    paths = [_only(each) for each in (path, against)]
+    before, after = map(load, paths)
+    tables = [table for view in views for table in _compared_tables(before, after, view, selection)]
     notes = [*_notes(paths[0], before), *_notes(paths[1], after)]
-    return Shown(f"{_name(request.path)} against {_name(against)}", tables, notes)
+    return Shown(f"{_name(path)} against {_name(against)}", tables, notes)
 
 
 def _only(path: Path) -> Path:
@@ -139,28 +137,28 @@ def _only(path: Path) -> Path:
     return found[0]
 
 
-def _of_folder(request: TraceRequest, views: Sequence[str], selection: Selection, format: str) -> list[Shown]:
+def _of_folder(load: Load, folder: Path, views: Sequence[str], selection: Selection, format: str) -> list[Shown]:
     """What each trace of a folder shows, one held at a time; before them what the ranks of a job, or runs, come to."""
-    job = traces_in(request.path)
-    named = [(_name(path), path) for path in job] or [(plain(name), path) for name, path in runs_in(request.path)]
+    job = traces_in(folder)
+    named = [(_name(path), path) for path in job] or [(plain(name), path) for name, path in runs_in(folder)]
     if not named:
         expected = f"files that end in {', '.join(SUFFIXES)}, in it or in the log folders in it"
-        raise InferlensError(f"There is no trace in {request.path}.", expected=expected)
+        raise InferlensError(f"There is no trace in {folder}.", expected=expected)
     if not job and len(named) > 1 and format != "json":  # the overview of runs is their table
         views = tuple(view for view in views if view != "overview")
     every, rows, problems = [], [], []
     for name, path in named:
         try:
-            analysis = request.analysis(path)
+            analysis = load(path)
             every.append(replace(_shown(analysis, path, views, selection, format), name=name))
         except InferlensError as error:
             problems.append(plain(str(error)))
             continue
         rows.append(rank_of(name, analysis) if job else run_of(name, analysis.overview))
     if not every:
-        raise InferlensError(f"No trace in {request.path} can be read. {' '.join(problems[:3])}")
+        raise InferlensError(f"No trace in {folder} can be read. {' '.join(problems[:3])}")
     tables = [together(rows, ranks=bool(job))] if len(every) > 1 else []
-    return [Shown(_name(request.path), tables, problems), *every] if tables or problems else every
+    return [Shown(_name(folder), tables, problems), *every] if tables or problems else every
 
 
 def _overview(analysis: Analysis) -> dict[str, Any]:
@@ -190,3 +188,86 @@ def _name(path: Path) -> str:
 
 def _notes(path: Path, analysis: Analysis) -> list[str]:
     return [plain(f"{path}: {note}") for note in analysis.trace.notes]
+
+
+# Two traces compared: what changed most first, and what all changes so far come to.
+
+COMPARED = ("overview", "operators", "kernels", "modules", "timeline")
+
+
+def _signed(value: float | None) -> str:
+    """Milliseconds that were gained or lost, with their sign."""
+    if value is None:
+        return ABSENT
+    return f"{'+' if value > 0 else '-' if value < 0 else ''}{milliseconds(abs(value))}"
+
+
+def _calls(value: float | None) -> str:
+    """Calls in a step, of which there may be a fraction."""
+    return ABSENT if not value else significant(value) if value % 1 else f"{value:,.0f}"
+
+
+_TIMES = (
+    Column("before", "before", "ms", milliseconds, 1),
+    Column("after", "after", "ms", milliseconds, 2),
+    Column("change", "change", "ms", _signed, 0),
+)
+_ROWS = (
+    *_TIMES,
+    Column("accumulated", "so far", "ms", _signed, 3),
+    Column("calls_before", "calls before", "", _calls, 5),
+    Column("calls_after", "calls after", "", _calls, 6),
+    Column("state", "", "", text, 4, numeric=False),
+)
+_EVENTS = (
+    Column("begin_before", "from before", "ms", milliseconds, 4),
+    Column("before", "before", "µs", microseconds, 1),
+    Column("begin_after", "from after", "ms", milliseconds, 5),
+    Column("after", "after", "µs", microseconds, 0),
+    Column("state", "", "", text, 2, numeric=False),
+)
+_SHAPES = Column("shapes", "shapes", "", shapes, 4, numeric=False, most=36)
+
+
+def _compared_tables(before: Analysis, after: Analysis, view: str, selection: Selection) -> list[TraceTable]:
+    """The tables of a comparison.
+
+    Raises:
+        InferlensError: for a view that compares nothing.
+    """
+    if view not in COMPARED:
+        raise InferlensError(f"The view '{view}' does not compare traces.", expected=", ".join(COMPARED))
+    if view == "overview":
+        return _overviews(before, after)
+    if view == "timeline":
+        data = execution(before, after)
+        return [TraceTable("execution", "One step of each, side by side", "event", _EVENTS, data, top=selection.top)]
+    data = rows_compared(view, before, after)
+    columns = (_SHAPES, *_ROWS) if view == "operators" else _ROWS
+    label = short if view == "kernels" else "path" if view == "modules" else "name"
+    title = f"{view.capitalize()}: what changed most first, per step"
+    return [TraceTable(view, title, view[:-1], columns, data, label, sentences=[_sum(data)], top=selection.top)]
+
+
+def _overviews(before: Analysis, after: Analysis) -> list[TraceTable]:
+    first, second = before.overview, after.overview
+    parts = parts_compared({**first.parts, "step": first.step_time}, {**second.parts, "step": second.step_time})
+    said = []
+    if first.step_time and second.step_time:
+        times = f"{milliseconds(first.step_time)} ms before and {milliseconds(second.step_time)} ms after"
+        said.append(f"A step took {times}: {ratio(first.step_time / second.step_time)} as fast.")
+    for name, one in (("before", first), ("after", second)):
+        said += [f"GPU {gpu.device} {name}: kernels ran in {percent(gpu.utilization)} of the time." for gpu in one.gpus]
+    found = [TraceTable("parts", "What a step's time goes to", "part", _TIMES, parts, sentences=said)]
+    if first.gpus or second.gpus:
+        idle = parts_compared(first.idle, second.idle)
+        found.append(TraceTable("idle", "Why the GPU is idle", "cause", _TIMES, idle))
+    return found
+
+
+def _sum(table: Columns) -> str:
+    """What was gained and lost."""
+    changes, states = table.columns["change"], list(table.columns["state"])
+    gained, lost = (sum(each for each in changes if each * sign > 0) for sign in (-1, 1))
+    whole = f"{_signed(gained + lost)} ms a step: {milliseconds(-gained)} ms gained, {milliseconds(lost)} ms lost"
+    return f"In all {whole}; {states.count(NEW):,} rows are new, {states.count(GONE):,} are gone."

@@ -14,7 +14,7 @@ from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import Columns
 from inferlens.trace.modules import module_tree
 from inferlens.trace.steps import PARTS
-from inferlens.trace.timeline import stepping, timeline
+from inferlens.trace.tables import kernels, operators, stepping, timeline
 from inferlens.units import (
     ABSENT,
     byte_count,
@@ -50,97 +50,87 @@ def bar(value: float | None) -> str:
 
 
 _ms = partial(Column, unit="ms", write=milliseconds)
+_us = partial(Column, unit="µs", write=microseconds)
 _bytes = partial(Column, write=byte_count)
 _count = partial(Column, write=count)
 _share = partial(Column, write=share)
 _words = partial(Column, numeric=False)
-_USE = (
-    _share("utilization", "GPU utilization", keep=0),
-    _share("sm_efficiency", "SM efficiency", keep=1, unit="est."),
-    _share("occupancy", "occupancy", keep=2, unit="est."),
+_COLUMNS = {
+    column.key: column
+    for column in (
+        _count("calls", "calls", keep=1),
+        _ms("host_self", "host self", keep=2),
+        _ms("host_total", "host total", keep=4),
+        _ms("device_self", "GPU self"),
+        _ms("device_total", "GPU total", keep=3),
+        _words("eligible", "tensor cores possible", keep=6, write=lambda value: "yes" if value else ABSENT),
+        _share("tensor_share", "tensor cores used", keep=5),
+        _share("tensor_untold", "unknown", keep=6),
+        _words("kind", "kind", keep=9),
+        _ms("total", "total"),
+        _ms("time", "time"),
+        _share("share", "share", keep=2),
+        _us("mean", "mean", keep=3),
+        _us("min", "min", keep=7),
+        _us("max", "max", keep=6),
+        Column("blocks_per_sm", "blocks per SM", "", lambda value: ABSENT if value is None else significant(value), 5),
+        _share("utilization", "GPU utilization", keep=1),
+        _share("sm_efficiency", "SM efficiency", unit="est.", keep=3),
+        _share("occupancy", "occupancy", unit="est.", keep=5),
+        _words("tensor_cores", "tensor cores", keep=4, write={True: "yes", False: "no", None: ABSENT}.__getitem__),
+        _count("registers", "registers", keep=10),
+        _bytes("shared_memory", "shared memory", keep=11),
+        _words("operator", "operator"),
+        _words("grid", "grid", keep=12),
+        _words("block", "block", keep=13),
+        _words("compute_capability", "compute capability", keep=9),
+        _count("multiprocessors", "SMs", keep=8),
+        _bytes("memory", "memory", keep=7),
+        _count("launched", "GPU events", keep=8),
+        *(_ms(part, part, keep=keep) for part, keep in zip(PARTS, (2, 4, 9, 7, 6, 5, 5, 7), strict=True)),
+        _ms("cpu", "CPU", keep=9),
+        _words("note", "note", keep=3),
+        _words("device", "device"),
+        _bytes("held", "held", keep=1),
+        _count("allocations", "allocations", keep=2),
+        _count("rank", "rank", keep=1),
+        _ms("step_time", "step"),
+        _words("bound", "pace set by", keep=4),
+        _ms("computing", "computing", keep=3),
+        _ms("communicating", "communicating", keep=4),
+        _share("overlapped", "overlapped", keep=5),
+        _ms("waiting", "waiting for the host", keep=6),
+    )
+}
+
+
+def _columns(*keys: str) -> tuple[Column, ...]:
+    return tuple(_COLUMNS[key] for key in keys)
+
+
+_USE = ("utilization", "sm_efficiency", "occupancy", "tensor_share", "tensor_untold")
+_TIMES = ("calls", "host_self", "host_total", "device_self", "device_total")
+GPUS = _columns(*_USE, "compute_capability", "multiprocessors", "memory")
+SHARES = (*_columns("time", "share"), _words("share", "", keep=3, write=bar))
+OPERATORS = _columns(*_TIMES, "eligible", "tensor_share")
+KERNELS = _columns(
+    *("kind", "calls", "total", "share", "mean", "min", "max", "blocks_per_sm", "occupancy"),
+    *("tensor_cores", "registers", "shared_memory"),
 )
-_TENSOR_CORES = (
-    _share("tensor_share", "tensor cores", keep=3, unit="of kernel time"),
-    _share("tensor_untold", "unknown", keep=4),
-)
-GPUS = (
-    *_USE,
-    *_TENSOR_CORES,
-    _words("compute_capability", "compute capability", keep=6),
-    _count("multiprocessors", "SMs", keep=5),
-    _bytes("memory", "memory", keep=4),
-)
-SHARES = (_ms("time", "time", keep=0), _share("share", "share", keep=1), _words("share", "", keep=2, write=bar))
-OPERATORS = (
-    _count("calls", "calls", keep=1),
-    _ms("host_self", "host self", keep=2),
-    _ms("host_total", "host total", keep=4),
-    _ms("device_self", "GPU self", keep=0),
-    _ms("device_total", "GPU total", keep=3),
-    _words("eligible", "tensor cores possible", keep=6, write=lambda value: "yes" if value else ABSENT),
-    _share("tensor_share", "tensor cores used", keep=5),
-)
-KERNELS = (
-    _words("kind", "kind", keep=9),
-    _count("calls", "calls", keep=1),
-    _ms("total", "total", keep=0),
-    _share("share", "share", keep=2),
-    *(Column(name, name, "µs", microseconds, keep) for name, keep in (("mean", 3), ("min", 7), ("max", 6))),
-    Column("blocks_per_sm", "blocks per SM", "", lambda value: ABSENT if value is None else significant(value), 5),
-    _share("occupancy", "occupancy", keep=5, unit="est."),
-    _words("tensor_cores", "tensor cores", keep=4, write={True: "yes", False: "no", None: ABSENT}.__getitem__),
-    _count("registers", "registers", keep=10),
-    _bytes("shared_memory", "shared memory", keep=11),
-)
-LAUNCHED = (
-    _words("operator", "operator"),
-    *KERNELS,
-    _words("grid", "grid", keep=12),
-    _words("block", "block", keep=13),
-)
-MODULES = (
-    _count("calls", "calls", keep=2),
-    _ms("host_total", "host total", keep=1),
-    _ms("host_self", "host self", keep=4),
-    _ms("device_total", "GPU total", keep=0),
-    _ms("device_self", "GPU self", keep=3),
-)
-STEPS = (
-    _ms("time", "time", keep=0),
-    _share("utilization", "GPU utilization", keep=1),
-    _count("launched", "GPU events", keep=8),
-    *(_ms(part, part, keep=keep) for part, keep in zip(PARTS, (2, 4, 9, 7, 6, 5, 5, 7), strict=True)),
-    _words("note", "note", keep=3),
-)
-HOLDERS = (_words("device", "device"), _bytes("held", "held", keep=1), _count("allocations", "allocations", keep=2))
+LAUNCHED = (*_columns("operator"), *KERNELS, *_columns("grid", "block"))
+MODULES = _columns(*_TIMES)
+STEPS = _columns("time", "utilization", "launched", *PARTS, "note")
+HOLDERS = _columns("device", "held", "allocations")
 TIMELINE = (
     _share("kernel", "kernel", keep=1),
     _words("kernel", "", keep=0, write=bar),
     _share("copy", "copy", keep=4),
-    _share("sm_efficiency", "SM efficiency", keep=3, unit="est."),
+    *_columns("sm_efficiency"),
     _share("operator", "operator", keep=2),
     _share("runtime", "runtime", keep=5),
 )
-RANKS = (
-    _count("rank", "rank", keep=1),
-    _ms("step_time", "step", keep=0),
-    _share("utilization", "GPU utilization", keep=2),
-    _ms("computing", "computing", keep=3),
-    _ms("communicating", "communicating", keep=4),
-    _share("overlapped", "overlapped", keep=5),
-    _ms("waiting", "waiting for the host", keep=6),
-)
-RUNS = (
-    _ms("step_time", "step", keep=0),
-    _words("bound", "pace set by", keep=4),
-    *_USE,
-    *_TENSOR_CORES,
-    _ms("kernel", "kernel", keep=6),
-    _ms("copy", "copy", keep=10),
-    _ms("runtime", "runtime", keep=8),
-    _ms("cpu", "CPU", keep=9),
-    _ms("waiting", "GPU waits", keep=7),
-)
+RANKS = _columns("rank", "step_time", "utilization", "computing", "communicating", "overlapped", "waiting")
+RUNS = _columns("step_time", "bound", *_USE, "kernel", "copy", "runtime", "cpu", "waiting")
 _BOUND = {
     "GPU": "The GPU sets the pace: it works in {busy} of a step.",
     "host": "The host sets the pace: the GPU works in only {busy} of a step, and waits for the host in {host}.",
@@ -178,16 +168,15 @@ class TraceTable:
 
     def table(self, of: str = "") -> Table:
         """The table for people; ``of`` names the trace where there are several."""
-        lines = [self._line(row) for row in self.rows()]
+        lines = []
+        for row in self.rows():
+            name = text(row[self.label] if isinstance(self.label, str) else self.label(row))
+            tree = {"indent": "  " * int(row["depth"]), "full": text(row["path"])} if self.tree else {}
+            lines.append(Line.of(name, self.columns, row, **tree))
         left = len(self.data) - len(lines)
         more = [f"{plural(left, 'more row')}: --top {len(self.data)} shows all."] if left else []
         title = f"{self.title} · {of}" if of else self.title
         return Table(title, self.first, self.columns, lines, self.about, more, self.sentences)
-
-    def _line(self, row: Row) -> Line:
-        name = text(row[self.label] if isinstance(self.label, str) else self.label(row))
-        tree = {"indent": "  " * int(row["depth"]), "full": text(row["path"])} if self.tree else {}
-        return Line.of(name, self.columns, row, **tree)
 
 
 @dataclass(frozen=True)
@@ -223,15 +212,14 @@ def _overview(analysis: Analysis, _: Selection) -> list[TraceTable]:
 
 
 def _gpus(made: Overview) -> Columns:
-    used = ("utilization", "sm_efficiency", "occupancy", "tensor_share", "tensor_untold")
     rows = []
     for gpu in made.gpus:
         known = gpu.properties
         name = f"{gpu.device}: {gpu.name}" if gpu.name else f"GPU {gpu.device}"
         capability = known.compute_capability if known and known.major else ABSENT
         size = (known.multiprocessors, known.memory) if known else (None, None)
-        rows.append((name, *(getattr(gpu, each) for each in used), capability, *size))
-    return Columns.named(("name", *used, "compute_capability", "multiprocessors", "memory"), rows)
+        rows.append((name, *(getattr(gpu, each) for each in _USE), capability, *size))
+    return Columns.named(("name", *_USE, "compute_capability", "multiprocessors", "memory"), rows)
 
 
 def _shares(name: str, title: str, first: str, parts: Mapping[str, float], step: float, about: str) -> TraceTable:
@@ -241,7 +229,7 @@ def _shares(name: str, title: str, first: str, parts: Mapping[str, float], step:
 
 def _operators(analysis: Analysis, selection: Selection) -> list[TraceTable]:
     keys = [key for key in selection.by if key in ("shapes", "stack")]
-    data = analysis.operators(*keys)
+    data = operators(analysis, *keys)
     more = (_words(key, key, keep=1, write=shapes if key == "shapes" else text, most=40) for key in keys)
     calls = plural(int(sum(data.columns["calls"])), "call")
     about = f"{plural(len(data), 'row')} · {calls} · GPU time is of all that was launched, added up"
@@ -251,7 +239,7 @@ def _operators(analysis: Analysis, selection: Selection) -> list[TraceTable]:
 
 def _kernels(analysis: Analysis, selection: Selection) -> list[TraceTable]:
     by_operator = "operator" in selection.by
-    data = analysis.kernels(by_operator=by_operator)
+    data = kernels(analysis, by_operator=by_operator)
     calls = plural(int(sum(data.columns["calls"])), "launch")
     about = f"{plural(len(data), 'row')} · {calls} · {milliseconds(float(sum(data.columns['total'])))} ms in all"
     columns = LAUNCHED if by_operator else KERNELS
@@ -277,11 +265,7 @@ def _memory(analysis: Analysis, selection: Selection) -> list[TraceTable]:
     said = [] if devices else ["The trace has no memory events: profile with profile_memory=True."]
     for each in devices:
         what = "" if each.absolute else " on top of what was there before"
-        reserved = f", of {byte_count(each.reserved)} reserved" if each.reserved > 0 else ""
-        said.append(
-            f"{each.name}: the peak is {byte_count(each.peak)}{what}{reserved}, {duration(each.time)} after the "
-            f"first of {plural(len(each.places), 'event')}."
-        )
+        said.append(f"{each.name}: the peak is {byte_count(each.peak)}{what}, {duration(each.time)} after the start.")
 
     def moment(row: Row) -> str:
         return f"{row['device']}, {milliseconds(row['time'])} ms"

@@ -14,6 +14,7 @@ from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.columns import SECOND
 from inferlens.trace.steps import synchronising
+from inferlens.trace.tables import kernels
 from inferlens.trace.trace import Category
 
 _ELEMENTWISE_NAMES = ("elementwise_kernel", "vectorized_elementwise", "unrolled_elementwise", "CatArrayBatchedCopy")
@@ -29,7 +30,7 @@ class TraceEvidence:
         overview = analysis.overview
         self.analysis, self.step, self.bound = analysis, overview.step_time, overview.bound
         self.parts, self.idle = overview.parts, overview.idle
-        self.kernels = list(analysis.kernels().rows())
+        self.kernels = list(kernels(analysis).rows())
         self.kernel_time = sum(row["total"] for row in self.kernels if row["kind"] == "kernel") / analysis.tables_of
 
     def found(self, template: str, seconds: float, over: float, **more: Any) -> list[Finding]:
