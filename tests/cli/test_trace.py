@@ -78,13 +78,6 @@ def test_what_cannot_be_is_one_error(line: str, says: str, folder: Path) -> None
     assert "Traceback" not in done.stderr
 
 
-def test_damage_is_remarked_on_beside_the_table(folder: Path) -> None:
-    (folder / "cut.json").write_bytes(training()[:-2000])
-    done = inferlens("trace", "cut.json", "--view", "kernels", cwd=folder)
-    assert (done.returncode, "s16816gemm" in done.stdout) == (0, True)
-    assert done.stderr.startswith("cut.json: ")
-
-
 def test_a_trace_comes_through_a_pipe_and_loads_no_framework() -> None:
     """Neither PyTorch nor polars, which would take longer than reading."""
     script = (
@@ -110,7 +103,14 @@ def test_frames_of_polars(folder: Path) -> None:
     assert trace.advice()[0].seconds > 0
 
 
-def test_too_little_memory_is_one_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_is_remarked_on_and_too_little_memory_is_one_error(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "cut.json").write_bytes(training()[:-2000])
+    done = inferlens("trace", "cut.json", "--view", "kernels", cwd=folder)
+    assert (done.returncode, "s16816gemm" in done.stdout) == (0, True)
+    assert done.stderr.startswith("cut.json: ")
+
     def nothing_left(*_: object) -> None:
         raise MemoryError
 
@@ -120,21 +120,11 @@ def test_too_little_memory_is_one_error(folder: Path, monkeypatch: pytest.Monkey
     assert "not enough memory" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "a.json",
-        "-",
-        "a.json --view=overview,kernels --by=operator",
-        "a.json --against b.json --step 7 --top 3 --depth 2 --no-cache -f json",
-    ],
-)
-def test_right_words_mean_what_the_command_says(line: str) -> None:
+def test_right_words_mean_what_the_command_says_and_wrong_ones_are_left_to_it() -> None:
     command = typer.main.get_command(app).get_command(None, "trace")  # type: ignore[attr-defined]
-    with command.make_context("trace", line.split()) as context:
-        assert (trace_words(line.split()) or {}).items() <= context.params.items()
-
-
-@pytest.mark.parametrize("line", ["", "--help", "a.json b.json", "a.json --vie x", "a.json --top 0", "a.json --top x"])
-def test_wrong_words_are_left_to_the_command(line: str) -> None:
-    assert trace_words(line.split()) is None
+    every = "a.json --against b.json --step 7 --top 3 --depth 2 --no-cache -f json"
+    for line in ("a.json", "-", "a.json --view=overview,kernels --by=operator", every):
+        with command.make_context("trace", line.split()) as context:
+            assert (trace_words(line.split()) or {}).items() <= context.params.items()
+    for line in ("", "--help", "a.json b.json", "a.json --vie x", "a.json --top 0", "a.json --top x"):
+        assert trace_words(line.split()) is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -106,8 +107,6 @@ def training() -> bytes:
 def of_torch() -> bytes:
     """What torch.profiler writes of a few steps of a small model on the CPU."""
     torch = pytest.importorskip("torch")
-    import tempfile
-
     model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))
     cpu = [torch.profiler.ProfilerActivity.CPU]
     with torch.profiler.profile(activities=cpu, record_shapes=True, profile_memory=True, with_stack=True) as profiler:
@@ -127,22 +126,18 @@ def mutated(data: bytes, of: random.Random) -> bytes:
     words = rb'NaN -Infinity 1e999 " { } [ ] , \ud800 \x null },{ }],'.split()
     odd = [*b'0 -1 1e300 "7" null [] {} true -9223372036854775808'.split(), b'"%s"' % (b"x" * 9999)]
     for _ in range(of.randint(1, 6)):
-        at = of.randrange(len(made) + 1)
-        match of.randrange(6):
-            case 0:
-                made[at : at + 1] = bytes([of.randrange(256)])
-            case 1:
-                del made[at : at + of.randrange(1, 200)]
-            case 2:
-                made[at:at] = of.choice(words)
-            case 3:
-                del made[at:]
-            case 4:
-                other = of.randrange(len(made) + 1)
-                made[at:at] = made[other : other + of.randrange(1, 500)]
-            case 5:
-                values = list(re.finditer(rb'\d+(?:\.\d+)?|"[^"\n]*"', bytes(made)))
-                if values:
-                    start, end = of.choice(values).span()
-                    made[start:end] = of.choice(odd)
+        at, other = of.randrange(len(made) + 1), of.randrange(len(made) + 1)
+        values = list(re.finditer(rb'\d+(?:\.\d+)?|"[^"\n]*"', bytes(made))) or [re.match(b"", b"")]
+        start, end = of.choice(values).span()  # type: ignore[union-attr]
+        place, new = of.choice(
+            [
+                (slice(at, at + 1), bytes([of.randrange(256)])),
+                (slice(at, at + of.randrange(1, 200)), b""),
+                (slice(at, at), of.choice(words)),
+                (slice(at, None), b""),
+                (slice(at, at), bytes(made[other : other + of.randrange(1, 500)])),
+                (slice(start, end), of.choice(odd)),
+            ]
+        )
+        made[place] = new
     return bytes(made)

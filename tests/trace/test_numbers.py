@@ -126,23 +126,18 @@ def test_an_operator_that_only_calls_its_like_is_one_call() -> None:
     assert found["aten::to"]["device_total"] == pytest.approx(5e-6)
 
 
-def test_steps_and_their_outliers() -> None:
+def test_steps_their_outliers_and_what_the_profiler_cut_off() -> None:
     lengths = [100, 101, 99, 100, 250, 100, 101]
-    events = [step(number, 300 * number, length) for number, length in enumerate(lengths)]
-    table = stepping(Analysis(read(text(*events))))
+    table = stepping(Analysis(read(text(*(step(number, 300 * number, each) for number, each in enumerate(lengths))))))
     assert [row["note"] for row in table.rows()] == ["", "", "", "", SLOW, "", ""]
     assert [round(row["time"] * 1e6) for row in table.rows()] == lengths
-
-
-def test_steps_that_the_profiler_cut_off_do_not_count() -> None:
     events = []
-    for number in range(3):
+    for number, launches in enumerate((10, 10, 3)):
         at = 1000.0 * number
         events.append(step(number, at, 100))
-        for each in range(10 if number < 2 else 3):
-            key = 100 * number + each + 1
-            events += [launch(key, at + each), kernel(key, at + 200 + 10 * each, 5)]
-    analysis = Analysis(read(text(*events, deviceProperties=[GPU])))
+        for key in range(100 * number + 1, 100 * number + 1 + launches):
+            events += [launch(key, at + key % 100), kernel(key, at + 200 + key % 100 * 10, 5)]
+    analysis = Analysis(read(text(*events)))
     assert [row["note"] for row in stepping(analysis).rows()] == ["", "", CUT_OFF]
     assert analysis.overview.left_out == 1
 
