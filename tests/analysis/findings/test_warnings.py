@@ -148,22 +148,15 @@ def test_processes_that_failed_and_runs_that_were_cut_short() -> None:
 
 
 def test_equal_warnings_of_several_processes_are_said_once() -> None:
-    no_engines = Warning("no-engines", "There is no engine.", "inferlens partition tells why.")
+    one, two = (Warning("its-own", f"The option {name} does nothing.", "Leave it out.") for name in "ab")
     few = []
     for seed, count in ((1, 12), (2, 15)):
         missed = Warning("not-reached", f"The time was up after {count} of 2,000 samples.", "A longer --max-time.")
-        few.append(of(1 + noise(seed)[:count], warnings=(no_engines, missed)))
-    found = said(*few)
-    assert [code for code, _ in found] == ["no-engines", "not-reached", "few-samples"]
-    assert "after 12 of" in found[1][1]
-    assert "12 of" in found[2][1]
-
-
-def test_what_the_process_said_is_said_even_if_it_failed() -> None:
-    one, two = (Warning("its-own", f"The option {name} does nothing on cpu.", "Leave it out.") for name in "ab")
-    several = CaseRuns((replace(FIT, warnings=(one, two)), replace(FIT, warnings=(one,))))
-    assert warnings_of(several) == (one, two)
-    assert warnings_of(CaseRuns((failure(case(), warnings=(one,)),))) == (one,)
+        few.append(of(1 + noise(seed)[:count], warnings=(one, two, missed)))
+    found = warnings_of(CaseRuns(tuple(few)))
+    assert found[:3] == (one, two, few[0].warnings[2])
+    assert [each.code for each in found[3:]] == ["few-samples"]
+    assert warnings_of(CaseRuns((failure(case(), warnings=(one,)),))) == (one,), "also if the process failed"
 
 
 def test_the_page_has_every_code_and_no_other() -> None:

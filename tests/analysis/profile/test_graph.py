@@ -78,9 +78,8 @@ def test_folding_by_depth_keeps_time_and_outer_tensors():
     assert {tensor.name for tensor in blocks.inputs} == {"stem", "w"}
     assert [tensor.name for tensor in blocks.outputs] == ["b1"]
     assert "--depth 2 unfolds more" in graph.notes[-1]
-    assert [node.name for node in graph_of(residual(), depth=2).nodes[:5]] == [
-        "stem", "blocks.0", "moved", "blocks.1", "y",
-    ]  # fmt: skip
+    two = [node.name for node in graph_of(residual(), depth=2).nodes[:5]]
+    assert two == ["stem", "blocks.0", "moved", "blocks.1", "y"]
     assert len(graph_of(residual(), depth=99).nodes) == 9
 
 

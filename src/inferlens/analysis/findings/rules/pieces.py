@@ -38,8 +38,8 @@ def fallback(seen: Evidence) -> Iterator[Finding]:
             subject=subject, share=some.share if some else None, taken=f": at least {some.much}" if some else "",
         )  # fmt: skip
     on_cpu = [each for each in seen.parts if str(each.layer.details.get("provider", "")).startswith("CPU")]
-    if seen.on_gpu and on_cpu:
-        some = seen.layers(on_cpu)
+    some = seen.layers(on_cpu)
+    if seen.on_gpu and some:
         yield found(
             "{layers:#layer} {layers:runs|run} on the CPU ({kinds}) and {layers:takes|take} {much}, without the copies "
             "to and fro{where}.",
