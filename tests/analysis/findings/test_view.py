@@ -106,7 +106,7 @@ def test_models_that_were_really_profiled(tmp_path: Path, monkeypatch: pytest.Mo
     unknown = Ceilings(device="a CPU", bandwidth=0.0, rates={})  # to measure them takes its time
     monkeypatch.setattr(profiling, "ceilings_of", lambda *_: unknown)
     (tmp_path / "small_net.py").write_text(NET)
-    words = ["--backend", "pytorch,onnxruntime", "--max-time", "0.2s", "--runs", "12", "--input", "x=1x16x64x64"]
+    words = ["--backend", "pytorch,onnxruntime", "--max-time", "0.1s", "--runs", "5", "--input", "x=1x16x64x64"]
     done = inferlens("profile", "small_net:net", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     shown = done.stdout.partition("whole run")[0]
