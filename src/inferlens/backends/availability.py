@@ -68,11 +68,7 @@ def warn_no_effect(preparation: Preparation, option: str, device: str) -> None:
 
 
 def check_cuda_options(options: Struct, case: Case, preparation: Preparation) -> None:
-    """Says of options that do nothing on the case's device that they were asked for.
-
-    Raises:
-        Unsupported: if one is a CUDA graph, and the device has none.
-    """
+    """Says of options that do nothing on the case's device that they were asked for; refuses a CUDA graph there."""
     for name in ON_CUDA:
         if case.device == "cuda" or name not in changed(options):
             continue
@@ -107,10 +103,7 @@ def torch_versions(torch: Any) -> dict[str, str]:
 
 @contextmanager
 def torch_settings(*, threads: int | None, tf32: bool, cudnn_benchmark: bool = False) -> Iterator[None]:
-    """Sets CPU threads (``None`` leaves them), TF32 in matrix products and cuDNN alike, and cuDNN's benchmark mode.
-
-    PyTorch's own default is TF32 for convolutions and not for matrix products, so ``tf32=False`` is a change too.
-    """
+    """Sets CPU threads (``None`` leaves them), TF32 in matrix products and cuDNN alike, and cuDNN's benchmark mode."""
     import torch
 
     before = torch.get_num_threads(), _tf32(), torch.backends.cudnn.benchmark

@@ -6,6 +6,7 @@ returns is then entered, fed, timed and left. Nothing outside a backend asks for
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -74,24 +75,17 @@ class Absence(Struct, frozen=True):
 class Capabilities(Struct, frozen=True, kw_only=True):
     """What a backend can do on this machine.
 
-    Attributes:
-        formats: formats of models it takes.
-        supports: what works here; empty if nothing does.
-        absent: what does not, with reason and hint.
-        limits: why some precision is missing on a device, or what alone it takes, by ``variant/device/precision`` or
-            ``device/precision``.
-        libraries: versions of the libraries it uses.
-        dynamic_shapes: whether one prepared model runs at several input shapes.
-        contents: what else it has, by title: such as the plugins that are registered.
+    ``limits`` say why some precision is missing, or what alone it takes, by ``variant/device/precision`` or
+    ``device/precision``.
     """
 
-    formats: tuple[Format, ...]
+    formats: tuple[Format, ...]  # of models that it takes
     supports: tuple[Support, ...] = ()
     absent: tuple[Absence, ...] = ()
     limits: dict[str, str] = {}
-    libraries: dict[str, str] = {}
-    dynamic_shapes: bool = False
-    contents: dict[str, tuple[str, ...]] = {}
+    libraries: dict[str, str] = {}  # versions of those that it uses
+    dynamic_shapes: bool = False  # whether one prepared model runs at several input shapes
+    contents: dict[str, tuple[str, ...]] = {}  # what else it has, by title: such as the plugins that are registered
 
     @property
     def available(self) -> bool:
@@ -152,51 +146,32 @@ class Noted:
     note: str = ""
 
 
+@dataclass
 class Preparation:
     """What a backend may use and say while it prepares a model: folders, phases, facts, artefacts, warnings."""
 
-    def __init__(
-        self,
-        folder: Path,
-        cache: Path,
-        began: Callable[[PhaseName], None] = lambda _: None,
-        now: Callable[[], float] = time.perf_counter,
-        rebuild: bool = False,
-        level: str = "",
-        trust: bool = False,
-    ) -> None:
-        """
-        Args:
-            folder: the case's own folder; what is left here is kept beside the record.
-            cache: for artefacts worth keeping between cases; name them by their content.
-            began: told the name of each phase as it begins.
-            now: the clock of the phases, in seconds.
-            rebuild: whether what the cache already has is to be made anew.
-            level: what the runner is to be profiled for, such as ``layer``; empty: timed, so nothing may be added.
-            trust: whether files that can run code may be opened.
-        """
-        self.trust = trust
-        self.folder = folder
-        self.cache = cache
-        self.rebuild = rebuild
-        self.level = level
-        self.phases: list[Phase] = []
-        self.facts: dict[str, Any] = {}
-        self.artefacts: list[Artefact] = []
-        self.warnings: list[Warning] = []
-        self._began = began
-        self._now = now
+    folder: Path  # the case's own folder; what is left here is kept beside the record
+    cache: Path  # for artefacts worth keeping between cases; name them by their content
+    began: Callable[[PhaseName], None] = lambda _: None  # told the name of each phase as it begins
+    now: Callable[[], float] = time.perf_counter  # the clock of the phases, in seconds
+    rebuild: bool = False  # whether what the cache already has is to be made anew
+    level: str = ""  # what the runner is to be profiled for, such as ``layer``; empty: timed, so nothing may be added
+    trust: bool = False  # whether files that can run code may be opened
+    phases: list[Phase] = dataclasses.field(default_factory=list, init=False)
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict, init=False)
+    artefacts: list[Artefact] = dataclasses.field(default_factory=list, init=False)
+    warnings: list[Warning] = dataclasses.field(default_factory=list, init=False)
 
     @contextmanager
     def phase(self, name: PhaseName) -> Iterator[Noted]:
         """Times what happens inside as one phase; a phase that fails is kept too."""
-        self._began(name)
+        self.began(name)
         noted = Noted()
-        begin = self._now()
+        begin = self.now()
         try:
             yield noted
         finally:
-            self.phases.append(Phase(name, self._now() - begin, noted.note))
+            self.phases.append(Phase(name, self.now() - begin, noted.note))
 
     def keep(self, path: Path, kind: str) -> None:
         """Lists a file under ``folder`` as an artefact of the record."""
@@ -236,9 +211,9 @@ class Runner(ABC):
         """One call. Enqueues only, where the device has a queue; its outputs stay on the device."""
 
     def caller(self) -> Callable[[Any], Any] | None:
-        """What one thread more may call while others call theirs, each with a feed of its own.
+        """What one thread more may call while others call theirs, each with a feed of its own; ``None`` if none may.
 
-        For devices without a queue, where calls in flight together need threads; ``None`` if calls cannot overlap.
+        For devices without a queue, where calls in flight together need threads.
         """
         return None
 

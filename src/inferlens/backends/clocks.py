@@ -25,31 +25,23 @@ FLOOR_CYCLES = 50_000  # of the GPU's clock: some 25 µs
 
 @dataclass(frozen=True)
 class Timings:
-    """Times of consecutive calls, in seconds.
-
-    ``begins`` are those of ``time.perf_counter()``, with which times of other processes can be compared. ``enqueue``
-    and ``gpu`` are empty where the device has no queue; ``stages`` has the parts of the GPU time by name, where a call
-    has parts.
-    """
+    """Times of consecutive calls, in seconds; ``enqueue`` and ``gpu`` are empty where the device has no queue."""
 
     latency: list[float]
     enqueue: list[float] = field(default_factory=list)
     gpu: list[float] = field(default_factory=list)
-    stages: dict[str, list[float]] = field(default_factory=dict)
-    begins: list[float] = field(default_factory=list)
+    stages: dict[str, list[float]] = field(
+        default_factory=dict
+    )  # parts of the GPU time by name, where a call has parts
+    begins: list[float] = field(default_factory=list)  # of time.perf_counter(), as other processes have it
 
 
 class Clock(ABC):
-    """Times calls on one kind of device.
-
-    Attributes:
-        asynchronous: whether the device has a queue.
-        lanes: streams that calls of a window go round.
-    """
+    """Times calls on one kind of device."""
 
     name: str
-    asynchronous = False
-    lanes = 1
+    asynchronous = False  # whether the device has a queue
+    lanes = 1  # streams that calls of a window go round
 
     def now(self) -> float:
         """Seconds of the clock that ``Timings.begins`` are of."""

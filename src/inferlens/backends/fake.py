@@ -116,14 +116,12 @@ class FakeRunner(Runner, LayerProfiler):
         milliseconds = (options.latency + options.per_item * (batch - 1)) * SPEED[case.variant]
         noise = random.Random(case.seed)
         spread = 0.1 if case.variant == "noisy" else 0.0
-        self.clock: Clock = (
-            HostClock()
-            if options.clock == "host"
-            else FakeClock(
+        self.clock: Clock = HostClock()
+        if options.clock == "fake":
+            self.clock = FakeClock(
                 lambda _: milliseconds * 1e-3 * (1 + spread * noise.expovariate(1)),
                 lambda: self.misbehave("throughput"),
             )
-        )
 
     def __enter__(self) -> FakeRunner:
         with self._preparation.phase("build"):
@@ -154,22 +152,11 @@ class FakeRunner(Runner, LayerProfiler):
         """Three layers, the last of which is two modules in one, and a tenth of the time that belongs to none."""
         whole = tuple(self.clock.time(self.infer, itertools.repeat(feed), runs).latency)
         shapes = tuple(Tensor(name=name, shape=value.shape, dtype=str(value.dtype)) for name, value in feed.items())
-        return Layers(
-            layers=tuple(
-                Layer(
-                    name=name,
-                    kind=kind,
-                    modules=modules,
-                    inputs=shapes,
-                    outputs=shapes,
-                    times=tuple(share * seconds for seconds in whole),
-                )
-                for name, kind, modules, share in LAYERS
-            ),
-            whole=whole,
-            timed="host",
-            clock=self.clock.name,
-        )
+        layers = []
+        for name, kind, modules, share in LAYERS:
+            times = tuple(share * seconds for seconds in whole)
+            layers.append(Layer(name=name, kind=kind, modules=modules, inputs=shapes, outputs=shapes, times=times))
+        return Layers(layers=tuple(layers), whole=whole, timed="host", clock=self.clock.name)
 
     def misbehave(self, place: str) -> None:
         """Does what ``trouble`` says if this is the place for it."""

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from inferlens.backends.abilities import KernelOrigins, Launched, Origin, Origins
 from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, of_engine, origins_of
-from inferlens.backends.profiling.kernel_origins import origins_by_scope
-from inferlens.backends.profiling.kernel_runs import kernels_from
+from inferlens.backends.profiling.kernel_runs import kernels_from, origins_by_scope
 from inferlens.backends.profiling.traced_runs import TracedRun, traced_runs
 from inferlens.record.layer_profile import GpuLimits, Kernels
 from inferlens.trace import read

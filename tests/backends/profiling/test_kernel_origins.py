@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 
 from inferlens.backends.abilities import KernelOrigins, Launched, Origin  # noqa: E402
 from inferlens.backends.profiling import traced_runs  # noqa: E402
-from inferlens.backends.profiling.kernel_origins import (  # noqa: E402
+from inferlens.backends.profiling.kernel_runs import (  # noqa: E402
     SCOPE,
     MatchedKernels,
     eager_kernels,

@@ -118,14 +118,9 @@ def operators_among(nodes: Iterable[OnnxNode]) -> tuple[str, ...]:
 
 
 class OnnxLayers:
-    """The nodes of an ONNX file as layers, in the order of the file, with the tensors between them.
+    """The nodes of an ONNX file that do something as layers, with the tensors between them.
 
-    Weights are read by name alone: the data of a model need not be there.
-
-    Attributes:
-        layers: one for each node that does something.
-        inputs, outputs: of the graph, weights left out.
-        notes: what it does not tell.
+    Weights are read by name alone, and are no inputs of the graph; ``notes`` are what the file does not tell.
     """
 
     def __init__(self, graph: Any) -> None:
@@ -157,12 +152,7 @@ class OnnxLayers:
 
 
 def onnx_layers(path: Path) -> OnnxLayers:
-    """The nodes of an ONNX file, with the shapes that can be told from it.
-
-    Raises:
-        MissingLibrary: if the package onnx is not there.
-        InferlensError: if the file is no ONNX.
-    """
+    """The nodes of an ONNX file, with the shapes that can be told from it."""
     model = onnx_graph(path)
     import onnx
 

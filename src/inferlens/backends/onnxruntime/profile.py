@@ -1,9 +1,8 @@
 """The layers of ONNX Runtime, from the profile that it writes itself, traced back to the nodes of its file.
 
 ONNX Runtime profiles a session from its creation until it is told to stop, and writes the optimised graph where it is
-asked to. Both files lie in a temporary folder that goes with the runner. An event of a node has its name, its kind, its
-provider, its tensors' shapes and its time in whole microseconds; events named ``model_run`` say which run it belongs
-to. The last runs are those that were asked for. A node with a graph inside, such as ``If``, is timed without it.
+asked to. Events named ``model_run`` say which run the event of a node belongs to; the last runs are those that were
+asked for. A node with a graph inside, such as ``If``, is timed without it.
 
 Optimisers rename, fuse and insert nodes, and keep the names of most tensors. A node of the optimised graph covers
 everything that the original graph computes between the tensors that it reads and the ones that it writes. Where a
@@ -23,7 +22,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Container
+from collections.abc import Container
 from pathlib import Path
 from typing import Any
 
@@ -80,13 +79,11 @@ class ProfileEvent(Struct):
 
 
 def ask_for_profile(settings: Any, folder: Path) -> None:
-    """Has a session, made with ``settings``, write its profile and its optimised graph into ``folder``.
-
-    Weights go into a file of their own, because one ONNX file holds less than 2 GiB.
-    """
+    """Has a session, made with ``settings``, write its profile and its optimised graph into ``folder``."""
     settings.enable_profiling = True
     settings.profile_file_prefix = str(folder / "profile")
     settings.optimized_model_filepath = str(folder / OPTIMISED)
+    # Weights go into a file of their own, because one ONNX file holds less than 2 GiB.
     settings.add_session_config_entry("session.optimized_model_external_initializers_file_name", "optimised.data")
     settings.add_session_config_entry("session.optimized_model_external_initializers_min_size_in_bytes", "1024")
 
@@ -94,14 +91,8 @@ def ask_for_profile(settings: Any, folder: Path) -> None:
 def layers_of(runner: Any, loaded: Any, folder: Path, path: Path, feed: Any, runs: int, *, parallel: bool) -> Layers:
     """Times the nodes of a session in ``runs`` calls of ``runner.infer(feed)``, and ends its profile.
 
-    Args:
-        loaded: the session that ``infer`` runs, made with :func:`ask_for_profile`.
-        folder: where it writes to.
-        path: the ONNX file that it was made from.
-        parallel: whether it runs branches side by side.
-
-    Raises:
-        Unsupported: if the profile lacks runs; ONNX Runtime stops writing after a million events.
+    The session was made of the file ``path`` with :func:`ask_for_profile`, writes into ``folder``, and runs branches
+    side by side where it is ``parallel``. Refuses if the profile lacks runs: it ends after a million events.
     """
     clocked = clocked_runs(runner, feed, runs)
     written = Path(loaded.end_profiling())
@@ -117,11 +108,7 @@ def layers_of(runner: Any, loaded: Any, folder: Path, path: Path, feed: Any, run
 
 
 def runs_of(events: list[ProfileEvent], runs: int) -> list[tuple[int, list[ProfileEvent]]]:
-    """When each of the last ``runs`` runs began, and the events of its nodes, in order.
-
-    Raises:
-        Unsupported: if there are fewer.
-    """
+    """When each of the last ``runs`` runs began, and the events of its nodes, in order; refuses if there are fewer."""
     begun = sorted((event for event in events if event.name == "model_run"), key=lambda event: event.ts)[-runs:]
     nodes = sorted(
         (event for event in events if event.cat == "Node" and event.name.endswith(ENDING)),
@@ -129,9 +116,9 @@ def runs_of(events: list[ProfileEvent], runs: int) -> list[tuple[int, list[Profi
     )
     found = [(run.ts, [node for node in nodes if run.ts <= node.ts and node.end <= run.end]) for run in begun]
     if len(begun) < runs or not all(inside for _, inside in found):
+        whole = sum(bool(inside) for _, inside in found)
         raise Unsupported(
-            f"ONNX Runtime's profile has {sum(bool(inside) for _, inside in found)} of {runs} runs.",
-            hint="fewer runs, or a shorter warm-up",
+            f"ONNX Runtime's profile has {whole} of {runs} runs.", hint="fewer runs, or a shorter warm-up"
         )
     return found
 
@@ -184,9 +171,8 @@ def tensors(
 ) -> tuple[Tensor, ...]:
     """Tensors from a profile's ``[{"float": [1, 3, 224, 224]}]`` and the graph's names, where the two fit together.
 
-    An input that may be left out and is has an empty name in the graph, and is not told. Nor are weights that ONNX
-    Runtime has packed: they come before what it does not pack, and behind the first input. ``written``: names of what
-    nodes write, which cannot be weights.
+    An input that is left out has an empty name in the graph, and is not told. Nor are weights that ONNX Runtime has
+    packed: they come before what it does not pack, and behind the first input. What nodes write cannot be weights.
     """
     found = [(TYPES.get(kind, kind), tuple(shape)) for entry in shapes for kind, shape in entry.items()]
     given = [name for name in names if name]
@@ -205,28 +191,25 @@ class Fusion:
         self._original = original
         self._optimised = optimised
         self._names = Counter(node.name for node in optimised.nodes)
+        self.written = optimised.by_output.keys()  # the tensors that nodes of the optimised graph write
         self._known: dict[str, str] = {}  # tensors of the optimised graph: their names in the original one
         self._found: dict[str, list[OnnxNode]] = {}
         self._read_by: dict[str, list[OnnxNode]] = {}
         for node in optimised.nodes:
             for name in node.inputs:
                 self._read_by.setdefault(name, []).append(node)
-        self._keep_names()
+        for name in self.written:
+            if name.removeprefix(CAST) in original.by_output:
+                self._known[name] = name.removeprefix(CAST)
         self._follow_inserted()
         self._ask_readers()
         self._keep_own()
         self._stops = set(self._known.values())
 
-    @property
-    def written(self) -> Collection[str]:
-        """The tensors that nodes of the optimised graph write."""
-        return self._optimised.by_output.keys()
-
     def node(self, name: str, kind: str) -> OnnxNode | None:
         """The node of the optimised graph of that name and kind, if there is only one."""
         found = self._optimised.by_name.get(name)
-        alone = found is not None and found.kind == kind and self._names[name] == 1
-        return found if alone else None
+        return found if found is not None and found.kind == kind and self._names[name] == 1 else None
 
     def inserted(self, name: str) -> bool:
         """Whether a node of the optimised graph has no origin but changes type, device, shape or memory order."""
@@ -249,17 +232,10 @@ class Fusion:
             return []
         writes = {self._known[output] for output in node.outputs if output in self._known}
         if not writes:
-            return self._original.in_order(
-                source for reader in self._readers(node) for source in self.sources(reader.name)
-            )
-        return self._original.between(writes, (self._stops | self._reads(node)) - writes)
-
-    def _readers(self, node: OnnxNode) -> list[OnnxNode]:
-        readers = [reader for output in node.outputs for reader in self._read_by.get(output, ())]
-        return [reader for reader in readers if reader.name and reader.name != node.name]
-
-    def _reads(self, node: OnnxNode) -> set[str]:
-        return {self._known.get(name, name) for name in node.inputs}
+            readers = {each.name for output in node.outputs for each in self._read_by.get(output, ())} - {"", name}
+            return self._original.in_order(source for reader in readers for source in self.sources(reader))
+        reads = {self._known.get(each, each) for each in node.inputs}
+        return self._original.between(writes, (self._stops | reads) - writes)
 
     def _is_inserted(self, node: OnnxNode) -> bool:
         if node.kind not in (*CHANGERS, *VIEWS) or len(node.outputs) != 1:
@@ -268,12 +244,6 @@ class Fusion:
         own = self._original.by_name.get(node.name)
         made = self._original.by_output.get(node.outputs[0])
         return not any(each is not None and each.kind in same for each in (own, made))
-
-    def _keep_names(self) -> None:
-        for node in self._optimised.nodes:
-            for output in node.outputs:
-                if output.removeprefix(CAST) in self._original.by_output:
-                    self._known[output] = output.removeprefix(CAST)
 
     def _follow_inserted(self) -> None:
         """Gives what an inserted node reads the name of what it writes, and the other way round."""

@@ -65,11 +65,7 @@ class OnnxRunner(Runner):
         self._loaded = None
 
     def load(self, stream: int = 0) -> Any:
-        """ONNX Runtime's object for the file, on the provider asked for and on no other.
-
-        Raises:
-            Unsupported: if the provider cannot take it, with ONNX Runtime's reason, or its inputs do not fit the case.
-        """
+        """ONNX Runtime's object for the file, on the provider asked for and on no other."""
         import onnxruntime as ort
 
         self.preparation.cache.mkdir(parents=True, exist_ok=True)
@@ -170,11 +166,7 @@ class CpuRunner(OnnxRunner, LayerProfiler):
             self._written = None
 
     def profile_layers(self, feed: Any, runs: int) -> Layers:
-        """Times the nodes by ONNX Runtime's own profile, which ends with that.
-
-        Raises:
-            Unsupported: if it was not prepared for that, or has done it since it was entered.
-        """
+        """Times the nodes by ONNX Runtime's own profile, which ends with that."""
         check_level(self.preparation)
         if self._written is None or self._profiled:
             raise Unsupported("ONNX Runtime profiles a session once.", hint="enter the runner again")
@@ -298,11 +290,8 @@ class CudaRunner(OnnxRunner):
     def _bind_outputs(self) -> None:
         """Binds tensors of PyTorch's as outputs, so that every run writes to the same place.
 
-        Shapes the graph does not declare are learned from one run. That run is kept out of a CUDA graph, which would
-        hold on to outputs that ONNX Runtime allocated for it.
-
-        Raises:
-            Unsupported: if that run fails; a provider may refuse an operator as late as that.
+        Shapes the graph does not declare are learned from one run, in which a provider may still refuse an operator. It
+        is kept out of a CUDA graph, which would hold on to outputs that ONNX Runtime allocated for it.
         """
         import onnxruntime as ort
         import torch
@@ -333,12 +322,11 @@ class CudaRunner(OnnxRunner):
         for name, tensor in self._own.items():
             binding.bind_input(name, "cuda", 0, kinds[name], tuple(tensor.shape), tensor.data_ptr())
         for index, node in enumerate(self._loaded.get_outputs()):
-            if not outputs:
+            if outputs:
+                shape, address = tuple(outputs[index].shape), outputs[index].data_ptr()
+                binding.bind_output(node.name, "cuda", 0, TYPES[node.type][1], shape, address)
+            else:
                 binding.bind_output(node.name, "cuda", 0)
-                continue
-            tensor = outputs[index]
-            kind = TYPES[node.type][1]
-            binding.bind_output(node.name, "cuda", 0, kind, tuple(tensor.shape), tensor.data_ptr())
         return binding
 
 

@@ -2,11 +2,8 @@
 
 A module's own time is that of its calls without those of the modules that it calls: an addition or ``F.relu`` in a
 block's forward is the block's. It holds what Python and the hooks take between two modules as well, so the own times of
-one run add up to the time of the outermost modules by construction.
-
-In a hook a mark is written down and a moment: :func:`time.perf_counter_ns` on the CPU; a CUDA event on a GPU, read
-after the run, with no synchronisation between layers. A run's begin is a moment too. The hooks are there only inside
-:func:`layers_of`.
+one run add up to the time of the outermost modules. In a hook a mark is written down and a moment, on a GPU a CUDA
+event that is read after the run, with no synchronisation between layers. A run's begin is a moment too.
 """
 
 from __future__ import annotations
@@ -117,12 +114,10 @@ def layers_of(runner: Runner, module: Any, feed: Any, runs: int, *, on_gpu: bool
 
 
 def own_times(marks: list[int], moments: list[float], count: int) -> list[Own]:
-    """Each module's own time in one run.
+    """The own time of each of ``count`` modules in one run.
 
-    Args:
-        marks: the number of a module where it was entered, ``~number`` where it was left, in order.
-        moments: when that was, in seconds since the run began.
-        count: how many modules there are.
+    ``marks`` are the number of a module where it was entered, ``~number`` where it was left, in order; ``moments`` are
+    when that was, in seconds since the run began.
     """
     own = [Own() for _ in range(count)]
     open_: list[list[float]] = []  # of each module that was entered: when, and the time of those it called

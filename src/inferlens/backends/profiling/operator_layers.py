@@ -15,7 +15,7 @@ from typing import Any
 from msgspec import Struct
 
 from inferlens.backends.abilities import Origin
-from inferlens.backends.profiling.kernel_origins import MatchedKernels
+from inferlens.backends.profiling.kernel_runs import MatchedKernels
 from inferlens.backends.profiling.layer_runs import NO_RUNS, Runnable, Taken
 from inferlens.backends.profiling.traced_runs import (
     GPU_CLOCK,

@@ -20,25 +20,15 @@ ABOUT = "inferlens"  # what stands beside the events and says what was traced
 
 
 class Tracing(Struct, frozen=True, kw_only=True):
-    """Which steps are traced, and what is kept of each, as :func:`torch.profiler.schedule` has it.
+    """Which steps are traced, and what is kept of each, as :func:`torch.profiler.schedule` has it."""
 
-    Attributes:
-        wait: steps that are let pass, at the begin of each cycle.
-        warmup: steps after them that are traced and thrown away, in which the profiler sets itself up.
-        active: steps after these that are kept.
-        repeat: cycles; each is a file of its own.
-        stacks: whether to keep the Python stack of each operator, and the calls of modules.
-        memory: whether to keep what was allocated.
-        shapes: whether to keep the shapes of the operators' inputs.
-    """
-
-    wait: int = 1
-    warmup: int = 1
-    active: int = 3
-    repeat: int = 1
-    stacks: bool = False
-    memory: bool = False
-    shapes: bool = False
+    wait: int = 1  # steps that are let pass, at the begin of each cycle
+    warmup: int = 1  # steps after them that are traced and thrown away, in which the profiler sets itself up
+    active: int = 3  # steps after these that are kept
+    repeat: int = 1  # cycles; each is a file of its own
+    stacks: bool = False  # the Python stack of each operator, and the calls of modules
+    memory: bool = False  # what was allocated
+    shapes: bool = False  # of the operators' inputs
 
     @property
     def steps(self) -> int:

@@ -1,9 +1,8 @@
 """The one reader of torch.profiler: runs that it traced, with what the host called in each, and what a GPU ran.
 
-Each run, from the call to its outputs being ready, is a span of the trace, by which runs are told apart; what a GPU ran
-is of the run in which it was launched. It does not matter which library launched it, as CUPTI sees the whole process.
-Runs are traced a few at a time, so that memory does not grow with their number, and each time after a call that is not
-looked at, in which the profiler sets itself up.
+Each run, from the call to its outputs being ready, is a span of the trace; what a GPU ran is of the run in which it was
+launched, by whatever library. Runs are traced a few at a time, so that memory does not grow with their number, and each
+time after a call that is not looked at, in which the profiler sets itself up.
 """
 
 from __future__ import annotations
@@ -34,36 +33,24 @@ KINDS = {Category.KERNEL: KERNEL, Category.MEMCPY: "copy", Category.MEMSET: "fil
 
 
 class TracedEvent(Struct, frozen=True, kw_only=True):
-    """A kernel, a copy or a fill, once; times in nanoseconds.
-
-    Attributes:
-        begin: since the run began; the GPU's clock is fitted to the host's, so it may be a little less than nothing.
-        registers: of each thread; ``None`` where that is not known, as what follows.
-        shared_memory: of each block, static and dynamic, in bytes.
-        occupancy: estimated by the profiler, 0 to 1.
-    """
+    """A kernel, a copy or a fill, once; times in nanoseconds; ``None`` is not known."""
 
     launched: Launched
-    begin: int
+    begin: int  # since the run began; the GPU's clock is fitted to the host's, so it may be a little less than nothing
     time: int
-    registers: int | None = None
-    shared_memory: int | None = None
-    occupancy: float | None = None
+    registers: int | None = None  # of each thread
+    shared_memory: int | None = None  # of each block, static and dynamic, in bytes
+    occupancy: float | None = None  # estimated by the profiler, 0 to 1
 
 
 class TracedOperator(Struct):
-    """What the host called; seconds since the run began.
-
-    Attributes:
-        kernels: what it launched itself.
-        inside: what it called.
-    """
+    """What the host called; seconds since the run began."""
 
     name: str
     begin: float = 0.0
     time: float = 0.0
-    kernels: list[TracedEvent] = []
-    inside: list[TracedOperator] = []
+    kernels: list[TracedEvent] = []  # what it launched itself
+    inside: list[TracedOperator] = []  # what it called
 
     def launched(self) -> Iterator[TracedEvent]:
         """The kernels of it and of all that it called."""
@@ -86,7 +73,7 @@ class TracedRun(Struct, frozen=True, kw_only=True):
         whole: seconds from the call to its outputs being ready.
         busy: seconds in which the GPU ran at least one of its events.
         launches: calls of the runtime that launched something; a CUDA graph is one.
-        events: what the GPU ran, in the order of the launches; what one call launched, in the order of the begins.
+        events: in the order of the launches; what one call launched, in the order of the begins.
         root: the run itself, which holds what the host called; kernels that no operator launched are its own.
     """
 
@@ -142,12 +129,7 @@ def trace_runs(
 ) -> Iterator[tuple[Clocked, list[TracedRun]]]:
     """Traces ``runs`` calls of ``runner.infer(feed)``, one after the other, some at a time; the runner is warm.
 
-    Args:
-        scopes: entered around all of them.
-        more: what else torch.profiler is asked for.
-
-    Raises:
-        Unsupported: if the profiler lost some.
+    ``scopes`` are entered around all of them; refuses if the profiler lost some.
     """
     with TemporaryDirectory(prefix="inferlens-") as folder, scopes or nullcontext():
         file = Path(folder, "trace.json")

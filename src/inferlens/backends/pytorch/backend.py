@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -12,7 +12,7 @@ from msgspec import Meta
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins, Saver
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
-from inferlens.backends.profiling.kernel_origins import (
+from inferlens.backends.profiling.kernel_runs import (
     eager_kernels,
     module_scopes,
     origins_by_match,
@@ -76,19 +76,15 @@ class PyTorch(Backend, Saver):
             try:
                 program = torch.export.export(model.module, feed, dynamic_shapes=sizes, strict=False)
             except Exception as error:  # the exporter raises nearly every type there is
+                hint = f"--to {path.stem}.pt, which traces or scripts it"
                 raise Unsupported(
-                    f"torch.export cannot export '{model.name}': {first_lines(error)}",
-                    hint=f"--to {path.stem}.pt, which traces or scripts it",
+                    f"torch.export cannot export '{model.name}': {first_lines(error)}", hint=hint
                 ) from error
             torch.export.save(program, str(path), extra_files=input_note(model.inputs, DTYPES[case.precision]))
 
 
 class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):
     """Calls the module; its layers are the modules that it calls, and its kernels are theirs."""
-
-    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
-        super().__init__(model, case, preparation, options, autocast=options.autocast)
-        self.cudnn_benchmark = options.cudnn_benchmark
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
         """Times the modules by forward hooks."""
@@ -104,7 +100,7 @@ class EagerRunner(TorchRunner, LayerProfiler, KernelOrigins):
         return origins_by_scope(launched)
 
 
-class GraphRunner(EagerRunner):
+class GraphRunner(TorchRunner, KernelOrigins):
     """Replays the module's kernels from a CUDA graph."""
 
     def build(self, module: Any) -> Callable[..., Any]:
@@ -115,26 +111,15 @@ class GraphRunner(EagerRunner):
         """One replay; ``feed`` is copied in first unless it is the one that is there already."""
         return self._call(feed)  # as one object, by which the graph knows it again
 
-    def profile_layers(self, feed: Feed, runs: int) -> Layers:  # noqa: ARG002 - it cannot
-        """Refuses."""
-        raise Unsupported("A CUDA graph replays kernels and calls no modules.", hint="without cuda_graph")
-
-    def scopes(self) -> AbstractContextManager[Any]:
-        """None: no module is called."""
-        return nullcontext()
-
     def origins(self, launched: Sequence[Launched]) -> Origins:
         """The modules of the same kernels in one eager call, if it launches the same in the same order."""
-        assert isinstance(self._call, CudaGraph)
         module = self.model.module
         return origins_by_match(launched, eager_kernels(module, self.forward(module), self._call.inputs))
 
     def bind(self, feed: Feed) -> None:
         """Copies ``feed`` into the captured inputs."""
-        assert isinstance(self._call, CudaGraph)
         self._call.bind(feed)
 
     def read_by(self, feed: Feed) -> list[Any]:  # noqa: ARG002 - every feed is copied into the captured inputs
         """The captured inputs."""
-        assert isinstance(self._call, CudaGraph)
         return list(self._call.inputs)

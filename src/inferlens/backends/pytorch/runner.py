@@ -74,11 +74,11 @@ class TorchRunner(Runner):
     """Runs a module; subclasses say how in :meth:`build`, and whether several threads may call it at once."""
 
     overlaps: ClassVar[bool] = True
-    cudnn_benchmark = False
 
     def __init__(
         self, model: Model, case: Case, preparation: Preparation, options: TorchOptions, *, autocast: bool = False
     ) -> None:
+        autocast = autocast or getattr(options, "autocast", False)
         if autocast and case.precision == "fp32":
             raise Unsupported("autocast computes in a lower precision, fp32 is none.", hint="--precision fp16,bf16")
         self.model = model
@@ -88,9 +88,10 @@ class TorchRunner(Runner):
         self._stored = "fp32" if autocast else case.precision  # of weights and inputs
         self.channels_last = options.channels_last
         self.tf32 = options.tf32
+        self.cudnn_benchmark = getattr(options, "cudnn_benchmark", False)
         self.clock = CudaClock() if case.device == "cuda" else HostClock()
         self.cached = False  # whether ``build`` found what it makes in a cache
-        self._call: Callable[..., Any] = not_entered
+        self._call: Any = not_entered
         self._entered = ExitStack()
         check_cuda_options(options, case, preparation)
 
@@ -183,10 +184,9 @@ class TorchRunner(Runner):
         return self.place(make_inputs(self.model, self.case.seed))
 
     def forward(self, module: Any) -> Callable[..., Any]:
-        """The module as a callable, under autocast if that was asked for.
+        """The module as a callable, under autocast if that was asked for, in every call, as in a user's program.
 
-        Autocast is entered in every call, as in a user's program. Entered once around all of them it would keep the
-        cast weights from call to call, and the casts would not be timed.
+        Entered once around all of them it would keep the cast weights, and the casts would not be timed.
         """
         if not self.autocast:
             return module  # type: ignore[no-any-return]

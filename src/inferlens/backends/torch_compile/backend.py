@@ -20,7 +20,7 @@ from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import first_lines, found
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner
-from inferlens.backends.profiling.kernel_origins import Called, MatchedKernels, origins_by_match
+from inferlens.backends.profiling.kernel_runs import Called, MatchedKernels, origins_by_match
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.operator_layers import layers_of, matched_kernels
 from inferlens.backends.pytorch.export import free_sizes
@@ -80,14 +80,9 @@ class TorchCompile(Backend):
 
 
 def compiler_absence(torch: Any, device: str) -> Absence | None:
-    """What Inductor lacks to compile for a device; ``None`` if nothing.
-
-    On CUDA the compiler is for the stubs by which Triton launches its kernels.
-    """
-    names = (os.environ.get("CXX", ""), "g++", "clang++") if device == "cpu" else (
-        os.environ.get("CC", ""), "gcc", "clang", "cc"
-    )  # fmt: skip
-    if not any(shutil.which(name) for name in names if name):
+    """What Inductor lacks to compile for a device; on CUDA Triton compiles the stubs by which it launches kernels."""
+    names = {"cpu": (os.environ.get("CXX"), "g++", "clang++"), "cuda": (os.environ.get("CC"), "gcc", "clang", "cc")}
+    if not any(shutil.which(name) for name in names[device] if name):
         hint = "install g++ (Debian: apt-get install g++), or name one in the variable CXX"
         return Absence("", f"torch.compile needs a C++ compiler on {device}, none is installed", hint, device)
     if not Path(sysconfig.get_path("include"), "Python.h").is_file():
@@ -108,7 +103,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
     overlaps = False  # what was compiled is guarded, and compiled anew, as it is called
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
-        super().__init__(model, case, preparation, options, autocast=options.autocast)
+        super().__init__(model, case, preparation, options)
         self._dynamic = options.dynamic
         self._fullgraph = options.fullgraph
         self._graphs = case.device == "cuda" and case.variant in GRAPH_MODES  # CUDA's
@@ -116,11 +111,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         self._matched: MatchedKernels | None = None
 
     def build(self, module: Any) -> Callable[..., Any]:
-        """Compiles, by calling once; where CUDA graphs are used, until they are recorded.
-
-        Raises:
-            Unsupported: if ``fullgraph`` was asked for and the model does not compile into one graph.
-        """
+        """Compiles, by calling once; where CUDA graphs are used, until they are recorded."""
         import torch
         from torch._dynamo.utils import counters
 
@@ -132,12 +123,9 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         try:
             compiled = self._compiled(module)
         except torch._dynamo.exc.Unsupported as error:
-            raise Unsupported(
-                f"'{self.model.name}' does not compile into one graph: {first_lines(error, 2)}",
-                hint="without fullgraph",
-            ) from error
-        graphs = self._graphs and self._compiler is None
-        self._tell({name: dict(counts) for name, counts in counters.items()}, graphs)
+            what = f"'{self.model.name}' does not compile into one graph: {first_lines(error, 2)}"
+            raise Unsupported(what, hint="without fullgraph") from error
+        self._tell({name: dict(counts) for name, counts in counters.items()})
         return compiled
 
     def _compiled(self, module: Any) -> Callable[..., Any]:
@@ -159,11 +147,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         return compiled  # type: ignore[no-any-return]
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
-        """Times kernels and operators by torch.profiler.
-
-        Raises:
-            Unsupported: if it was not compiled for that.
-        """
+        """Times kernels and operators by torch.profiler, if it was compiled for that."""
         check_level(self.preparation)
         if self.preparation.level != "layer" or self._compiler is None:
             raise Unsupported("The runner was prepared for another level.", expected="the level 'layer'")
@@ -194,7 +178,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         torch._dynamo.reset()  # lets go of the compiled code and, with it, of the CUDA graphs' memory
         super().__exit__(kind, *error)
 
-    def _tell(self, counters: Mapping[str, Mapping[str, int]], graphs: bool) -> None:
+    def _tell(self, counters: Mapping[str, Mapping[str, int]]) -> None:
         """What the compiler's counters say, as facts and warnings."""
         inductor = counters.get("inductor", {})
         reasons = [first_lines(reason, 1) for reason in counters.get("graph_break", {})]
@@ -212,7 +196,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
                 "Between graphs Python runs; fullgraph=true shows where the first break is.",
             )
         skips = inductor.get("cudagraph_skips", 0)
-        if graphs and skips:
+        if self._graphs and self._compiler is None and skips:
             self.preparation.warn(
                 "no-cuda-graph",
                 f"{skips} of {facts['graphs']} compiled graphs run without a CUDA graph.",

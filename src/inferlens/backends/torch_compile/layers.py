@@ -47,6 +47,8 @@ NO_GRAPHS = "runs without the CUDA graphs of its mode: a replay tells no operato
 class Compiler:
     """Inductor, as it is asked to compile so that its kernels can be told apart and traced back.
 
+    Without the CUDA graphs of the mode, because a replay tells no operators.
+
     Attributes:
         graphs: what the code of each graph calls, in the order in which the graphs were compiled: kernels, and
             operators of libraries without their namespace.
@@ -54,11 +56,6 @@ class Compiler:
     """
 
     def __init__(self, module: Any, mode: str, *, on_gpu: bool) -> None:
-        """
-        Args:
-            module: what is compiled, as its parts are named.
-            mode: of ``torch.compile``; a mode's CUDA graphs are left out, because a replay tells no operators.
-        """
         import torch
         from torch import _inductor as inductor
 
@@ -141,10 +138,7 @@ def computed(name: str, extern: bool, origins: list[Any], done: set[Any]) -> lis
 
     Convolutions and matrix products are computed by libraries and Triton templates, and by no other kernel; what comes
     after a product cannot be computed before it. A kernel that computes nothing works on the last node that is named:
-    it gives its weights or its outcome another memory order, or computes it again.
-
-    Args:
-        done: what calls before it have computed.
+    it gives its weights or its outcome another memory order, or computes it again. ``done`` was computed before.
     """
     products = [node for node in origins if is_product(node) and node not in done]
     if extern:
@@ -248,14 +242,9 @@ def tensors(nodes: Iterable[Any]) -> tuple[Tensor, ...]:
 
 
 class InductorNames(OperatorNames):
-    """What the operators of compiled code are."""
+    """What the operators of compiled code are, which would run in CUDA ``graphs`` if it was not profiled."""
 
     def __init__(self, compiler: Compiler, *, graphs: bool = False) -> None:
-        """
-        Args:
-            compiler: that compiled it.
-            graphs: whether the code would run in CUDA graphs if it was not profiled.
-        """
         self.why_unknown = NO_ORIGINS if compiler.knows else TOO_OLD
         self._graphs = graphs
         made = [(f"{number}/{each.name}", each) for number, graph in enumerate(compiler.graphs) for each in graph]

@@ -1,7 +1,7 @@
 """TorchScript: the model traced or scripted, optionally frozen and optimised for inference.
 
-A model that already is TorchScript runs as it is under either variant; ``facts["torchscript"]`` says so. Tracing and
-scripting happen on the case's device and in its precision, because a trace bakes both into its constants.
+A model that already is TorchScript runs as it is under either variant. Tracing and scripting happen on the case's
+device and in its precision, because a trace bakes both into its constants.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origin, Origins, Saver
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
-from inferlens.backends.profiling.kernel_origins import MatchedKernels, origins_by_match
+from inferlens.backends.profiling.kernel_runs import MatchedKernels, origins_by_match
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.operator_layers import layers_of, matched_kernels
 from inferlens.backends.pytorch.cast import DTYPES
@@ -104,11 +104,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
         return self._call
 
     def build(self, module: Any) -> Callable[..., Any]:
-        """Traces or scripts, then freezes and optimises as asked.
-
-        Raises:
-            Unsupported: if TorchScript cannot take the model; its reason is in the message.
-        """
+        """Traces or scripts, then freezes and optimises as asked, or refuses for the reason that TorchScript gives."""
         import torch
 
         with quiet(), unsupported(self.case.variant, self.model.name):
@@ -117,8 +113,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
                 script = torch.jit.optimize_for_inference(script)
             elif self._options.freeze and hasattr(script, "training"):  # frozen before it was saved, it has lost that
                 script = torch.jit.freeze(script.eval())
-        call: Callable[..., Any] = script
-        return call
+        return script  # type: ignore[no-any-return]
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
         """Times the operators by torch.profiler."""
@@ -135,7 +130,6 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
         return origins_by_match(launched, self._matched)
 
     def _names(self, feed: Feed) -> ScriptNames:
-        """What the operators of what was traced are."""
         modules, on_gpu = Modules(self.model.module, self._wrapped), self.case.device == "cuda"
         return ScriptNames(self, modules, feed, on_gpu=on_gpu, frozen=not hasattr(self.script, "training"))
 
@@ -146,10 +140,8 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
             self.preparation.facts["torchscript"] = "loaded as TorchScript, neither traced nor scripted here"
             # What was frozen has its weights as constants, which stay where and what they were.
             if not hasattr(module, "training") and (self.case.device != "cpu" or self.case.precision != "fp32"):
-                raise Unsupported(
-                    "This TorchScript archive was frozen: its weights are fp32 constants on the CPU.",
-                    hint="an archive saved without torch.jit.freeze, or --device cpu --precision fp32",
-                )
+                what = "This TorchScript archive was frozen: its weights are fp32 constants on the CPU."
+                raise Unsupported(what, hint="an archive saved without torch.jit.freeze, or fp32 on the CPU")
             return module
         self.preparation.facts["torchscript"] = {"trace": "traced", "script": "scripted"}[self.case.variant]
         if self.case.variant == "script":
@@ -179,10 +171,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
 def quiet() -> Iterator[None]:
     """Without the notices that TorchScript is deprecated: it is what was asked for."""
     with warnings.catch_warnings():
-        for category in (FutureWarning, DeprecationWarning):
-            warnings.filterwarnings(
-                "ignore", message=r".*torch\.jit\.\w+` is (deprecated|not supported)", category=category
-            )
+        warnings.filterwarnings("ignore", message=r".*torch\.jit\.\w+` is (deprecated|not supported)")
         yield
 
 
@@ -196,7 +185,5 @@ def unsupported(variant: str, name: str) -> Iterator[None]:
     except (torch.OutOfMemoryError, MemoryError, Unsupported):
         raise
     except Exception as error:  # scripting raises nearly every type there is, down to OSError for missing source code
-        other = {"trace": "script", "script": "trace"}[variant]
-        raise Unsupported(
-            f"TorchScript cannot {variant} '{name}': {first_lines(error)}", hint=f"--backend torchscript:{other}"
-        ) from error
+        hint = f"--backend torchscript:{'script' if variant == 'trace' else 'trace'}"
+        raise Unsupported(f"TorchScript cannot {variant} '{name}': {first_lines(error)}", hint=hint) from error

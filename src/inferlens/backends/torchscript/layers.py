@@ -41,11 +41,7 @@ class Modules:
     """The modules of a model, and their paths from the texts in which TorchScript names them."""
 
     def __init__(self, module: Any, wrapped: str = "") -> None:
-        """
-        Args:
-            module: the model; a script module tells the types that it was made from.
-            wrapped: the path of the model in what was traced, where that is a module around it.
-        """
+        # A script module tells the types that it was made from; in what was traced the model may lie at a path.
         named = list(module.named_modules(remove_duplicate=False))
         first: dict[int, str] = {}
         for path, part in named:
@@ -109,13 +105,9 @@ class Node(Struct):
 
 
 class ScriptNames(OperatorNames):
-    """What the operators of a script module are, from the graph that ran and one call that is looked at."""
+    """What the operators of a (frozen) script module are, from the graph that ran and one call that is looked at."""
 
     def __init__(self, runner: Runnable, modules: Modules, feed: Any, *, on_gpu: bool, frozen: bool) -> None:
-        """
-        Args:
-            frozen: whether the module's calls were inlined by freezing.
-        """
         import torch
 
         with TemporaryDirectory(prefix="inferlens-") as folder:
@@ -259,48 +251,26 @@ def short(kind: str) -> str:
     return kind.removeprefix("aten::").removeprefix("prim::")
 
 
-class NodeValues(Struct):
-    """Tensors of a node of the execution trace, among other values."""
-
-    shapes: list[Any] = []
-    types: list[str] = []
-
-
-class ExecutionNode(Struct):
-    """A node of the execution trace; the numbers rise in the order of the begins."""
-
-    id: int
-    name: str
-    inputs: NodeValues = msgspec.field(default_factory=NodeValues)
-    outputs: NodeValues = msgspec.field(default_factory=NodeValues)
-
-
-class ExecutionTrace(Struct):
-    """The execution trace."""
-
-    nodes: list[ExecutionNode]
-
-
 def tensors_in(execution: bytes) -> dict[Call, Tensors]:
     """The tensors of each call of the run in an execution trace; none where it is not whole."""
     try:
-        nodes = sorted(msgspec.json.decode(execution, type=ExecutionTrace).nodes, key=lambda node: node.id)
+        nodes = sorted(msgspec.json.decode(execution)["nodes"], key=lambda node: node["id"])  # in order of the begins
     except msgspec.MsgspecError:
         return {}
-    begin = max((node.id for node in nodes if node.name == SPAN), default=0)
+    begin = max((node["id"] for node in nodes if node["name"] == SPAN), default=0)
     count: Counter[str] = Counter()
     found = {}
     for node in nodes:
-        if node.id >= begin:
-            found[node.name, count[node.name]] = tensors(node.inputs), tensors(node.outputs)
-            count[node.name] += 1
+        if node["id"] >= begin:
+            found[node["name"], count[node["name"]]] = tensors(node["inputs"]), tensors(node["outputs"])
+            count[node["name"]] += 1
     return found
 
 
-def tensors(values: NodeValues) -> tuple[Tensor, ...]:
+def tensors(values: dict[str, list[Any]]) -> tuple[Tensor, ...]:
     """The tensors among some values, those in lists too."""
     found: list[Tensor] = []
-    for shape, kind in zip(values.shapes, values.types, strict=False):
+    for shape, kind in zip(values["shapes"], values["types"], strict=False):
         several = kind.startswith("GenericList[Tensor")
         dtype = kind.removeprefix("GenericList[").partition(",")[0].removeprefix("Tensor(").rstrip(")]")
         if kind.startswith("Tensor(") or several:
