@@ -1,17 +1,9 @@
-"""The trace of profiles: held against the Trace Event Format, and opened with Perfetto's trace processor where that is.
-
-The trace processor is no package: ``trace_processor_shell`` on the path, or the file that ``TRACE_PROCESSOR`` names.
-"""
+"""The trace of profiles, held against the Trace Event Format."""
 
 from __future__ import annotations
 
-import csv
 import gzip
-import io
 import json
-import os
-import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +19,6 @@ from tests.commands import inferlens
 from tests.views.samples import case
 from tests.views.trace_format import checked, span
 
-SHELL = os.environ.get("TRACE_PROCESSOR") or shutil.which("trace_processor_shell")
 MS = 1_000_000  # nanoseconds
 
 
@@ -187,53 +178,3 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
         done = inferlens("layers", ".", "--trace", file, cwd=tmp_path)
         assert (done.returncode, done.stdout) == (2, "")
         assert said in done.stderr
-
-
-# Perfetto's own reading of it
-
-
-def query(trace: Path, sql: str) -> list[dict[str, str]]:
-    """What the trace processor answers, as rows."""
-    assert SHELL
-    file = trace.with_suffix(".sql")
-    file.write_text(sql)
-    done = subprocess.run([SHELL, "-q", file, trace], capture_output=True, text=True, check=True)
-    return list(csv.DictReader(io.StringIO(done.stdout)))
-
-
-@pytest.mark.skipif(not SHELL, reason="there is no trace_processor_shell")
-def test_perfetto_reads_every_slice_as_it_was_written(tmp_path: Path) -> None:
-    """Row, name, begin, length and arguments; a nanosecond is what older versions cut off and newer ones round."""
-    folder = saved(tmp_path, eager(), network(), kernels(), fused(), nasty())
-    data, _ = perfetto.render(load_profiles([folder]))
-    file = tmp_path / "trace.json"
-    file.write_bytes(data)
-    assert query(file, "select name from stats where severity in ('error', 'data_loss') and value > 0") == []
-    found = query(
-        file,
-        "select hex(process.name) as process, hex(thread.name) as row, hex(slice.name) as name, ts, dur, depth, "
-        "hex(extract_arg(slice.arg_set_id, 'args.run')) as run, "
-        "hex(extract_arg(slice.arg_set_id, 'args.modules')) as modules "
-        "from slice join thread_track on slice.track_id = thread_track.id join thread using (utid) "
-        "join process using (upid) order by tid, slice.id",
-    )
-    trace = checked(data)
-    names = {(each["name"], each["pid"], each["tid"]): each["args"].get("name") for each in trace["traceEvents"]}
-    written = [event for event in trace["traceEvents"] if event["ph"] == "X"]
-    assert len(found) == len(written)
-    for read, event in zip(found, sorted(written, key=lambda one: one["tid"]), strict=True):
-        assert text(read["process"]) == names["process_name", event["pid"], 0]
-        assert text(read["row"]) == names["thread_name", event["pid"], event["tid"]]
-        assert text(read["name"]) == event["name"]
-        assert text(read["run"]) == str(event["args"]["run"])
-        assert text(read["modules"]) == event["args"].get("modules", "")
-        begin, end = span(event)
-        assert abs(int(read["ts"]) - begin) <= 1
-        assert abs(int(read["dur"]) - (end - begin)) <= 1
-        assert event["cat"] == "modules" or read["depth"] == "0"
-    assert max(int(read["depth"]) for read in found) >= 2
-
-
-def text(hexadecimal: str) -> str:
-    """The shell prints texts with nothing escaped, so they are asked for as numbers."""
-    return "" if hexadecimal == "[NULL]" else bytes.fromhex(hexadecimal).decode()
