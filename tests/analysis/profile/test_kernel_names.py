@@ -6,7 +6,6 @@ import pytest
 
 from inferlens.analysis.profile.kernels import short_name
 from inferlens.trace import tensor_cores
-from tests.backends.profiling.kernel_samples import NAMES, runs
 
 CUTLASS = "cutlass_tensorop_f16_s16816fprop_optimized_f16_64x64_64x5_nhwc_align8"
 XMMA = "sm90_xmma_fprop_implicit_gemm_f16f16_f16f32_f32_nhwckrsc_nhwc_tilesize64x64x64_warpgroupsize1x1x1_g1_execute"
@@ -70,20 +69,6 @@ def test_tensor_cores(name: str, uses: bool | None) -> None:
 )
 def test_short_names(name: str, short: str) -> None:
     assert short_name(name) == short
-
-
-@pytest.mark.parametrize("trace", NAMES)
-def test_real_names_become_short_and_stay_telling(trace: str) -> None:
-    for event in runs(trace)[0].events:
-        short = short_name(event.launched.name)
-        assert short
-        assert len(short) <= max(len(event.launched.name), 1)
-        assert not short.startswith("void ")
-
-
-def test_kernels_of_one_engine_stay_apart() -> None:
-    names = {event.launched.name for event in runs("torch-tensorrt")[0].events}
-    assert len({short_name(name) for name in names}) == len(names) == 12
 
 
 def test_hostile_names_take_no_time() -> None:

@@ -105,30 +105,6 @@ def test_modules_from_kernels():
     assert found.rows[-1].cells[0].times.share == 0
 
 
-def test_kernels_of_no_known_module_are_not_compared_though_most_of_a_run_is_idle():
-    profiles = [traced(), traced(GRAPH)]
-    found = module_table([(each, runs_of(each).of_kernels()) for each in profiles])
-    assert found.marked == (True, False)
-    assert found.rows[-1].cells[1].times.share == 1
-
-
-def test_layers_and_kernels_are_not_compared_with_each_other():
-    layers = replace(eager(), layers=replace(eager().layers, timed="GPU"))
-    found = module_table([(layers, runs_of(layers)), (traced(), runs_of(traced()).of_kernels())])
-    assert found.marked == (False, False)
-    assert [row.kind for row in found.rows[-2:]] == ["module", "not attributed"]
-
-
-def test_what_is_in_no_layer_is_nothing_to_kernels():
-    layers = profile(case("fake"), [layer("a", 1e-3, "a"), layer("?", 1e-3)], timed="GPU")
-    kernels = of_kernels("pytorch", made(kernel("k", 1e-3, "a"), kernel("?", 1e-3)))
-    found = module_table([(layers, runs_of(layers)), (kernels, runs_of(kernels).of_kernels())])
-    assert [row.kind for row in found.rows[-3:]] == ["not attributed", "unknown module", "outside layers"]
-    assert found.rows[-1].cells[1] is None
-    assert found.rows[-2].cells[1] == found.rows[-3].cells[1]
-    assert found.rows[-2].cells[1].times.share == pytest.approx(0.5, rel=0.01)
-
-
 def test_times_are_of_kernels_where_cupti_timed_them():
     by_cupti = profile(case("fake"), [layer("a", 1e-3, "a"), layer("b", 3e-3)], timed="GPU")
     by_cupti = replace(by_cupti, layers=replace(by_cupti.layers, clock=GPU_CLOCK))

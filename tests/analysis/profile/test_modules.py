@@ -30,13 +30,6 @@ def typical(cell) -> float | None:
     return None if cell is None or cell.times is None else cell.times.typical
 
 
-def leaves(found: ModuleTable):
-    for index, each in enumerate(found.rows):
-        deeper = index + 1 < len(found.rows) and found.rows[index + 1].depth > each.depth
-        if not deeper:
-            yield each
-
-
 @pytest.mark.parametrize("rule", ["whole", "split"])
 @pytest.mark.parametrize("depth", [1, 2, None])
 @pytest.mark.parametrize("profiles", [ALL, ALL[:1], (nasty(),)])
@@ -44,8 +37,6 @@ def test_every_column_adds_up_to_its_whole(profiles, depth, rule):
     found = table(*profiles, depth=depth, rule=rule)
     assert found.rows[0].kind == "whole"
     for column in range(len(profiles)):
-        parts = [typical(each.cells[column]) or 0.0 for each in leaves(found)]
-        assert sum(parts) == pytest.approx(typical(found.rows[0].cells[column]))
         for index, each in enumerate(found.rows):
             beneath = []
             for lower in found.rows[index + 1 :]:
@@ -68,34 +59,20 @@ def test_a_module_has_the_time_of_all_below_it():
     assert block.median == pytest.approx(np.median(sums))
 
 
-def test_fused_layers_stay_whole_above_their_modules():
-    found = table(eager(), fused())
+@pytest.mark.parametrize(
+    ("rule", "conv1", "model", "bn1"), [("whole", None, 1.5e-3, None), ("split", 0.75e-3, 0, 0.45e-3)]
+)
+def test_fused_layers_stay_whole_above_their_modules_or_are_split_equally(rule, conv1, model, bn1):
+    found = table(eager(), fused(), rule=rule)
     stem = row(found, "conv1").cells[1]
-    assert stem.times is None
     assert stem.shared
-    assert row(found, "", "itself").cells[1].times.typical == pytest.approx(1.5e-3, rel=0.02)
+    assert typical(stem) == pytest.approx(conv1, rel=0.02)
+    assert typical(row(found, "", "itself").cells[1]) == (pytest.approx(model, rel=0.02) if model else None)
+    assert typical(row(found, "layer1.0.bn1").cells[1]) == pytest.approx(bn1, rel=0.02)
     block = row(found, "layer1.0").cells[1]
-    assert block.times.typical == pytest.approx(0.9e-3, rel=0.02)
+    assert typical(block) == pytest.approx(0.9e-3, rel=0.02)
     assert not block.shared
     assert not row(found, "conv1").cells[0].shared
-
-
-def test_fused_layers_are_split_equally():
-    found = table(eager(), fused(), rule="split")
-    stem = row(found, "conv1").cells[1]
-    assert stem.times.typical == pytest.approx(0.75e-3, rel=0.02)
-    assert stem.shared
-    assert typical(row(found, "layer1.0.bn1").cells[1]) == pytest.approx(0.45e-3, rel=0.02)
-    assert typical(row(found, "layer1.0").cells[1]) == pytest.approx(0.9e-3, rel=0.02)
-
-
-def test_what_belongs_to_no_module_has_rows():
-    found = table(*ALL)
-    assert [each.kind for each in found.rows[-3:]] == ["not attributed", "unknown module", "outside layers"]
-    assert typical(found.rows[-2].cells[1]) == pytest.approx(0.1e-3, rel=0.02)
-    assert typical(found.rows[-2].cells[0]) == 0.0
-    assert typical(found.rows[-1].cells[0]) == pytest.approx(0.2e-3)
-    assert table(eager()).rows[-1].kind == "not attributed"
 
 
 def test_marks_are_where_they_can_be_trusted():
@@ -110,25 +87,18 @@ def test_marks_are_where_they_can_be_trusted():
         assert each.kind == "module" or not any(cell and (cell.fastest or cell.slower) for cell in each.cells)
 
 
-def test_noise_is_not_marked():
-    same = [profile(case(name), [layer("a", 1e-3, "a", times=taken)]) for name, taken in (
-        ("pytorch", tuple(1e-3 + 1e-6 * (run % 7) for run in range(40))),
-        ("openvino", tuple(1e-3 + 1e-6 * (run % 5) for run in range(40))),
-    )]  # fmt: skip
-    assert not any(cell.fastest or cell.slower for cell in row(table(*same), "a").cells)
-    few = [profile(case(name), [layer("a", mean, "a", runs=5)]) for name, mean in (("pytorch", 1e-3), ("fake", 2e-3))]
-    assert not any(cell.fastest or cell.slower for cell in row(table(*few), "a").cells)
-
-
-@pytest.mark.parametrize(("timed", "too_close", "apart"), [("host", 1.45, 1.6), ("GPU", 1.05, 1.07)])
-def test_columns_of_one_process_each_have_to_be_as_far_apart_as_cases(timed, too_close, apart):
-    for times, marked in ((too_close, False), (apart, True)):
-        one, other = (
-            profile(case(name), [layer("a", mean, "a")], timed=timed)
-            for name, mean in (("pytorch", 1e-3), ("fake", 1e-3 * times))
-        )
-        cells = row(table(one, other), "a").cells
-        assert (cells[0].fastest, cells[1].slower) == (marked, marked)
+@pytest.mark.parametrize(
+    ("timed", "runs", "times", "marked"),
+    [("host", 40, 1.45, False), ("host", 40, 1.6, True), ("GPU", 40, 1.05, False), ("GPU", 40, 1.07, True),
+     ("host", 5, 2.0, False)],
+)  # fmt: skip
+def test_columns_of_one_process_each_have_to_be_as_far_apart_as_cases(timed, runs, times, marked):
+    one, other = (
+        profile(case(name), [layer("a", mean, "a", runs=runs)], timed=timed)
+        for name, mean in (("pytorch", 1e-3), ("fake", 1e-3 * times))
+    )
+    cells = row(table(one, other), "a").cells
+    assert (cells[0].fastest, cells[1].slower) == (marked, marked)
 
 
 def test_columns_that_cannot_be_compared_have_no_marks():
