@@ -3,15 +3,15 @@
 Reading is lenient: a file that is no profile is a problem in the answer, and the others are shown. Of each case at each
 level on each machine the latest profile counts.
 
-Beside the layers of an engine lie two files for scripts, of those layers that have the words of the engine's inspector:
-``trt_layer_latency.json`` has the milliseconds of every run by a layer's name, ``trt_engine_info.json`` what the
-inspector says (``get_engine_information`` in JSON), and the names of the engine's inputs and outputs.
+Beside the layers of an engine lie two files for scripts: ``trt_layer_latency.json`` has the milliseconds of every run by
+a layer's name, ``trt_engine_info.json`` what the engine's inspector says, and the names of its inputs and outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
@@ -62,16 +62,13 @@ def save(folder: Path, made: Profile) -> None:
 def engine_files(profile: Profile) -> dict[str, bytes]:
     """The two files by name; empty for a profile that is of no engine.
 
-    A layer that is not timed has an empty list. Layers of the same name are told apart by ``#2``, ``#3`` and so on, so
-    that each list has a number for every run.
+    Layers of the same name are told apart by ``#2``, ``#3`` and so on; one that is not timed has an empty list.
     """
     layers = [layer for layer in (profile.layers.layers if profile.layers else ()) if INSPECTOR in layer.details]
     latency: dict[str, list[float]] = {}
     for layer in layers:
-        name, number = layer.name, 1
-        while name in latency:
-            number += 1
-            name = f"{layer.name} #{number}"
+        names = (f"{layer.name} #{number}" if number > 1 else layer.name for number in count(1))
+        name = next(name for name in names if name not in latency)
         latency[name] = [round(time * 1e3, 9) for time in layer.times]
     bindings = profile.facts.get(BINDINGS)
     information = {

@@ -6,9 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.analysis.profile.kernels import KernelTable, kernel_table
-from inferlens.analysis.profile.layers import ProfileTable, layer_table, runs_of, times_kernels, unknown_share
+from inferlens.analysis.profile.layers import ProfileTable, layer_table, runs_of
 from inferlens.analysis.profile.modules import module_table
-from inferlens.backends.profiling.traced_runs import GPU_CLOCK
 from inferlens.record.layer_profile import Kernel
 from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels, traced
 from tests.analysis.profile.samples import eager, layer, profile
@@ -105,14 +104,9 @@ def test_modules_from_kernels():
     assert found.rows[-1].cells[0].times.share == 0
 
 
-def test_times_are_of_kernels_where_cupti_timed_them():
-    by_cupti = profile(case("fake"), [layer("a", 1e-3, "a"), layer("b", 3e-3)], timed="GPU")
-    by_cupti = replace(by_cupti, layers=replace(by_cupti.layers, clock=GPU_CLOCK))
-    assert times_kernels(traced())
-    assert times_kernels(by_cupti)
-    assert not times_kernels(replace(by_cupti, layers=replace(by_cupti.layers, clock="CUDA events")))
-    assert not times_kernels(eager())
-    assert unknown_share(by_cupti, runs_of(by_cupti)) == pytest.approx(0.75, rel=0.01)
-    assert unknown_share(traced(), runs_of(traced())) == 0
+def test_how_much_is_of_no_known_module():
+    half = profile(case("fake"), [layer("a", 1e-3, "a"), layer("b", 3e-3)], timed="GPU")
+    assert runs_of(half).unknown(half) == pytest.approx(0.75, rel=0.01)
+    assert runs_of(traced()).unknown(traced()) == 0
     nothing = of_kernels("pytorch", made(Kernel(name="k", modules=("a",), times=(0.0,) * 4)))
-    assert unknown_share(nothing, runs_of(nothing)) == 1
+    assert runs_of(nothing).unknown(nothing) == 1

@@ -1,9 +1,8 @@
 """The times of one profile's runs, a row for each of its layers, and how layers and the whole fit together.
 
-Two kinds of numbers come from the runs. *Statistics over runs* (mean, median, 95th percentile) say how a time spreads,
-and do not add up: the median of a sum is not the sum of medians. *Typical times* do add up: the mean over the same runs
-for everything, the middle half of them when ordered by the whole. A share is a typical time over the typical whole, so
-shares add up too, and a few slow runs change neither. Of kernels a share may be of what they add up to instead: most of
+*Statistics over runs* (mean, median, 95th percentile) say how a time spreads, and do not add up: the median of a sum is
+not the sum of medians. *Typical times* do: the mean over the same runs for everything, the middle half of them when
+ordered by the whole. A share is a typical time over the typical whole, or of kernels over what they add up to: most of
 a profiled run is the host's, and the GPU idle.
 """
 
@@ -24,8 +23,6 @@ from inferlens.stats.intervals import ends, median_interval, ratio_interval
 from inferlens.stats.quantiles import summarise
 
 LEAST_RUNS_TO_TRIM = 4
-# How the clock of layers begins whose times are those of the kernels that they launched, and nothing else.
-KERNELS_CLOCK = "torch.profiler (CUPTI)"
 _LONGEST = 86400.0  # what takes longer than a day is no run: sums of such times need not be finite, nor fit a trace
 _ROUNDING = 0.005  # of the whole: what adds up to so little more than it does so by the clock's rounding
 
@@ -78,11 +75,6 @@ class Runs:
         return np.asarray(self.layers.sum(axis=0), dtype=np.float64)
 
     @property
-    def base(self) -> Array:
-        """What shares are of, in each run."""
-        return self.whole if self.share_of == "run" else self.sums
-
-    @property
     def outside(self) -> Array:
         """The part of each run that was in no layer; negative where layers ran at the same time."""
         return self.whole - self.sums
@@ -97,6 +89,11 @@ class Runs:
     def typical(self, series: Array) -> float:
         """The mean of a series over the middle half of the runs."""
         return float(series[self.middle].mean())
+
+    @property
+    def base(self) -> Array:
+        """What shares are of, in each run."""
+        return self.whole if self.share_of == "run" else self.sums
 
     def share(self, series: Array) -> float | None:
         """The typical time of a series over that of what shares are of."""
@@ -120,6 +117,12 @@ class Runs:
     def of_kernels(self) -> Runs:
         """The same runs, in which shares are of all kernels."""
         return replace(self, share_of="kernels")
+
+    def unknown(self, profile: Profile) -> float:
+        """The share of the time of its layers or kernels that is of no known module; all of no time at all."""
+        unknown = np.array([not part.modules for part in profile.parts], dtype=bool)
+        share = self.of_kernels().share(self.layers[unknown].sum(axis=0))
+        return 1.0 if share is None else share
 
 
 class Row(Struct, frozen=True, kw_only=True):
@@ -152,8 +155,6 @@ class ProfilingCost(Struct, frozen=True, kw_only=True):
     """What a profiled run took, in seconds, and how much longer than a call that is not profiled.
 
     Attributes:
-        runs: how many profiled runs there were.
-        whole: what each run took.
         unprofiled: median latency of the same case without profiling; ``None`` where that is not known.
         cost: median of the whole over ``unprofiled``: 1.2 is a fifth slower when profiled.
         cost_low, cost_high: its 95 % interval; ``None`` with too few runs.
@@ -215,9 +216,7 @@ LayerTable = ProfileTable[LayerRow, Reconciliation]
 def layer_table(profile: Profile, unprofiled: Sequence[float] = ()) -> LayerTable | str:
     """The layers of a profile, or the sentence that says why there are none.
 
-    Args:
-        profile: of one case.
-        unprofiled: latency samples of the same case without profiling, in seconds and in order; may be none.
+    ``unprofiled`` are latency samples of the same case without profiling, in seconds and in order; may be none.
     """
     runs = runs_of(profile, "layer")
     if isinstance(runs, str) or profile.layers is None:
@@ -274,18 +273,6 @@ def runs_of(profile: Profile, level: Level | None = None) -> Runs | str:
     if not are_times(whole) or not are_times(times):
         return "A time in it is negative, not finite or more than a day."
     return Runs(whole, times, tuple(bool(part.times) for part in parts))
-
-
-def times_kernels(profile: Profile) -> bool:
-    """Whether the times of its parts are those of kernels: of its kernels, or of layers that CUPTI timed as such."""
-    return profile.timed == "GPU" and (profile.layers is None or profile.layers.clock.startswith(KERNELS_CLOCK))
-
-
-def unknown_share(profile: Profile, runs: Runs) -> float:
-    """The share of the time of a profile's parts that is of no known module, 0 to 1; all of no time at all."""
-    unknown = np.array([not part.modules for part in profile.parts], dtype=bool)
-    share = runs.of_kernels().share(runs.layers[unknown].sum(axis=0))
-    return 1.0 if share is None else share
 
 
 def are_times(values: Array | Sequence[float]) -> bool:

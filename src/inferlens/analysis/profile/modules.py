@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from os.path import commonprefix
 from typing import Literal
 
 import numpy as np
@@ -49,9 +50,7 @@ def path_of(module: str) -> Path:
 
 def ancestor(paths: Sequence[Path]) -> Path:
     """The deepest module that contains all of ``paths``, of which there is at least one."""
-    first, last = min(paths), max(paths)  # in alphabetical order all others lie between these two
-    differing = (index for index, (a, b) in enumerate(zip(first, last, strict=False)) if a != b)
-    return first[: next(differing, min(len(first), len(last)))]
+    return tuple(commonprefix(list(paths)))  # noqa: RUF071 - of tuples it compares names
 
 
 def flops_of(work: Work | None) -> dict[Path, float]:
@@ -162,11 +161,12 @@ class ModuleTimes:
 
     def cell(self, path: Path, *, own: bool) -> Cell | None:
         """The cell of a module, or of what in it is its own."""
-        series = (self.own if own else self.total).get(path)
-        if path not in self.order or (own and series is None):
+        if own:
+            return Cell(times=self.runs.times(self.own[path])) if path in self.own else None
+        if path not in self.order:
             return None
-        times = None if series is None else self.runs.times(series)
-        return Cell(times=times, shared=not own and path in self.shared, untimed=not own and path in self.untimed)
+        times = self.runs.times(self.total[path]) if path in self.total else None
+        return Cell(times=times, shared=path in self.shared, untimed=path in self.untimed)
 
 
 def module_times(profile: Profile, runs: Runs, rule: Rule) -> ModuleTimes:
@@ -242,34 +242,33 @@ def _rows(columns: Sequence[ModuleTimes], paths: Sequence[Path], depth: int) -> 
         children.setdefault(path[:-1], []).append(path)
     below = Counter(each for path in paths for each in _down_to(path) if each != path)
 
-    def beneath(path: Path, above: tuple[bool, ...], *, rest: bool) -> Iterator[ModuleRow]:
-        """The module's own time if it has any, and the modules in it; ``rest``: other rows follow them."""
+    def beneath(path: Path, above: tuple[bool, ...]) -> Iterator[ModuleRow]:
+        """The module's own time if it has any, and the modules in it; beneath the model other rows follow them."""
         inner = children.get(path, []) if len(path) < depth else []
         if path and not inner:
             return
         own: list[tuple[Kind, Path]] = [("itself", path)] if any(path in one.own for one in columns) else []
         found = [*own, *(("module", each) for each in inner)]
         for place, (kind, each) in enumerate(found, 1):
-            last = (*above, place == len(found) and not rest)
+            last = (*above, place == len(found) and path != ())
             cells = tuple(one.cell(each, own=kind == "itself") for one in columns)
             folded = below[each] if kind == "module" and len(each) == depth else 0
             yield ModuleRow(kind=kind, path=each, depth=len(last), cells=cells, folded=folded, last=last)
             if kind == "module":  # no deeper than DEEPEST
-                yield from beneath(each, last, rest=False)
+                yield from beneath(each, last)
 
-    def cells(series: Callable[[ModuleTimes], Array]) -> tuple[Cell, ...]:
-        return tuple(Cell(times=one.runs.times(series(one))) for one in columns)
+    def sums(kind: Kind, last: tuple[bool, ...], series: Callable[[ModuleTimes], Array]) -> ModuleRow:
+        outside = kind == "outside layers"  # of which kernels have none
+        cells = (None if outside and one.runs.share_of != "run" else Cell(times=one.runs.times(series(one)))
+                 for one in columns)  # fmt: skip
+        return ModuleRow(kind=kind, depth=len(last), cells=tuple(cells), last=last)
 
-    yield ModuleRow(kind="whole", depth=0, cells=cells(lambda one: one.runs.base))
-    yield from beneath((), (), rest=True)
-    neither = cells(lambda one: one.unknown + one.outside)
-    yield ModuleRow(kind="not attributed", depth=1, cells=neither, last=(True,))
-    of_runs = [one.runs.share_of == "run" for one in columns]
-    if any(of_runs) and any(one.unknown.any() for one in columns):
-        yield ModuleRow(kind="unknown module", depth=2, cells=cells(lambda one: one.unknown), last=(True, False))
-        outside = zip(of_runs, cells(lambda one: one.outside), strict=True)
-        outside_cells = tuple(cell if of_run else None for of_run, cell in outside)
-        yield ModuleRow(kind="outside layers", depth=2, cells=outside_cells, last=(True, True))
+    yield sums("whole", (), lambda one: one.runs.base)
+    yield from beneath((), ())
+    yield sums("not attributed", (True,), lambda one: one.unknown + one.outside)
+    if any(one.runs.share_of == "run" for one in columns) and any(one.unknown.any() for one in columns):
+        yield sums("unknown module", (True, False), lambda one: one.unknown)
+        yield sums("outside layers", (True, True), lambda one: one.outside)
 
 
 def _marked(row: ModuleRow, marked: Sequence[bool], apart: float) -> ModuleRow:

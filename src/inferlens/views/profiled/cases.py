@@ -34,13 +34,6 @@ class ProfiledCase:
         return not (self.record and self.record.agreement and self.record.agreement.agrees is False)
 
     @property
-    def group(self) -> tuple[object, ...]:
-        """Profiles that share this can be compared."""
-        case = self.profile.case
-        inputs = self.profile.model.inputs or case.inputs
-        return case.model, case.batch, inputs, case.weights, case.seed, machine_name(self.profile.environment)
-
-    @property
     def headline(self) -> str:
         """Model, device and inputs."""
         of = self.profile
@@ -69,12 +62,9 @@ class ProfiledCase:
 
 
 def groups(loaded: LoadedProfiles, level: Level | None = None) -> list[list[ProfiledCase]]:
-    """The latest profiles, named, in groups that can be compared.
+    """The latest profiles, named, in groups that can be compared: of every level, or of each case that of ``level``.
 
-    Args:
-        loaded: what could be read.
-        level: of each case the profile of this level alone, or if it has none, another that says what there is instead;
-            ``None``: those of every level.
+    A case that has none of that level has another one, which says what there is instead.
     """
     one_each: dict[tuple[object, ...], Profile] = {}
     for one in latest(loaded.profiles):
@@ -83,8 +73,9 @@ def groups(loaded: LoadedProfiles, level: Level | None = None) -> list[list[Prof
             one_each[key] = one
     found: dict[tuple[object, ...], list[ProfiledCase]] = {}
     for one in one_each.values():
-        profiled = ProfiledCase(one, loaded.records.get(one.id))
-        found.setdefault(profiled.group, []).append(profiled)
+        case, inputs, machine = one.case, one.model.inputs or one.case.inputs, machine_name(one.environment)
+        group = case.model, case.batch, inputs, case.weights, case.seed, machine
+        found.setdefault(group, []).append(ProfiledCase(one, loaded.records.get(one.id)))
     return [named(group) for group in found.values()]
 
 
@@ -135,9 +126,7 @@ def _labels(cases: Sequence[ProfiledCase]) -> str:
 def named(group: Sequence[ProfiledCase], *, tell_level: bool = True) -> list[ProfiledCase]:
     """Names without what all of a group share, and with a number where they are equal.
 
-    Args:
-        group: profiles that can be compared.
-        tell_level: whether those of kernels say so where others are of layers.
+    ``tell_level``: profiles of kernels say so where others are of layers.
     """
     devices = {one.profile.case.device for one in group}
     tell_level = tell_level and len({one.profile.level for one in group}) > 1

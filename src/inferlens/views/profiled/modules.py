@@ -23,8 +23,6 @@ from inferlens.analysis.profile.layers import (
     RunTimes,
     reconciliation,
     runs_of,
-    times_kernels,
-    unknown_share,
 )
 from inferlens.analysis.profile.modules import MOST_UNKNOWN, RULES, Cell, ModuleRow, ModuleTable, module_table
 from inferlens.errors import check_choice
@@ -38,6 +36,8 @@ from inferlens.views.table import Column, Document, Line, Table, share
 SCHEMA = "inferlens.modules/1"
 LEVELS: tuple[Level, ...] = get_args(Level)
 MOST_ROWS = 40
+# How the clock of layers begins whose times are those of the kernels that they launched, and nothing else.
+KERNELS_CLOCK = "torch.profiler (CUPTI)"
 MOST_COST = 1.5  # of a profiled call over an unprofiled one: beyond, columns are not compared
 MARKS = ("shared", "untimed", "fastest", "slower")
 CSV = (*CASE, "row", "module", "depth", "rule", *TIMES, *MARKS, "level", "share_of")
@@ -67,11 +67,6 @@ class ModuleColumn:
     def of_kernels(self) -> bool:
         """Whether its whole is all kernels, rather than a run."""
         return self.runs.share_of == "kernels"
-
-    @cached_property
-    def unknown(self) -> float:
-        """The share of its layers or kernels that is of no known module."""
-        return unknown_share(self.case.profile, self.runs)
 
     @cached_property
     def account(self) -> Reconciliation:
@@ -169,7 +164,7 @@ def columns(group: Sequence[ProfiledCase], level: Level | None, reference: str |
     for one in group:
         cases.setdefault(one.profile.case.digest, {})[one.profile.level] = one
     able = [_able(profiles) for profiles in cases.values()]
-    traced = [(of := each.get("kernel")) and of.unknown <= MOST_UNKNOWN for each in able if each]
+    traced = [(of := each.get("kernel")) and of.runs.unknown(of.case.profile) <= MOST_UNKNOWN for each in able if each]
     chosen: Level = level or ("kernel" if traced and all(traced) else "layer")
     order = [chosen] if level else sorted(LEVELS, key=lambda each: each != chosen)
     found: list[ModuleColumn | MissingColumn] = []
@@ -189,16 +184,18 @@ def columns(group: Sequence[ProfiledCase], level: Level | None, reference: str |
 
 def _able(profiles: Mapping[Level, ProfiledCase]) -> dict[Level, ModuleColumn]:
     """The columns that a case can be: of its layers; of the kernels that tell enough of their modules, or else most."""
-    read = {level: (case, runs_of(case.profile)) for level, case in profiles.items()}
-    every = {level: ModuleColumn(case, runs) for level, (case, runs) in read.items() if not isinstance(runs, str)}
-    kernels = [
-        ModuleColumn(every[level].case, every[level].runs.of_kernels())
-        for level in ("kernel", "layer")
-        if level in every and times_kernels(every[level].case.profile)
-    ]
-    every.pop("kernel", None)
-    if kernels:
-        every["kernel"] = min(kernels, key=lambda column: max(column.unknown, MOST_UNKNOWN))
+    every: dict[Level, ModuleColumn] = {}
+    unknown = 2.0
+    for level, case in sorted(profiles.items()):  # kernels first
+        profile, runs = case.profile, runs_of(case.profile)
+        if isinstance(runs, str):
+            continue
+        if level == "layer":
+            every[level] = ModuleColumn(case, runs)
+        if profile.timed == "GPU" and (level == "kernel" or profile.clock.startswith(KERNELS_CLOCK)):
+            share = max(runs.unknown(profile), MOST_UNKNOWN)
+            if share < unknown:
+                unknown, every["kernel"] = share, ModuleColumn(case, runs.of_kernels())
     return every
 
 

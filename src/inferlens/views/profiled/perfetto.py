@@ -29,7 +29,7 @@ from inferlens.analysis.profile import modules
 from inferlens.analysis.profile.layers import Array, Runs, are_times, runs_of
 from inferlens.analysis.profile.modules import ancestor, path_of
 from inferlens.errors import InferlensError
-from inferlens.record.layer_profile import Kernel, Kernels, Layer, Layers, Profile
+from inferlens.record.layer_profile import Kernel, Layer, Profile
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.views.plain import plain
 from inferlens.views.profiled.cases import of_level
@@ -50,13 +50,7 @@ Moments = NDArray[np.int64]
 
 
 class Slice(Struct, gc=False):  # there are hundreds of thousands, and no cycles
-    """Something that ran, from ``begin`` to ``end``.
-
-    Attributes:
-        run: in which run, from 0.
-        of: the index of the layer or kernel; ``None`` for a run itself, and for a module.
-        path: of a module; ``layers`` and ``time``: how many layers it has, and what they took.
-    """
+    """A run, ``of`` a layer or kernel by its index, or of a module (``path``, so many layers that took ``time``)."""
 
     begin: int
     end: int
@@ -68,11 +62,7 @@ class Slice(Struct, gc=False):  # there are hundreds of thousands, and no cycles
 
 
 class TimelineRow(NamedTuple):
-    """Slices of ``runs``, ``modules``, ``layers`` or ``kernels`` that do not overlap, in order.
-
-    Those of modules lie within each other. ``where`` says whose times they are, with the stream, and ``note`` how they
-    were laid out, where that is not as they were.
-    """
+    """Slices in order, whose times they are, with the stream, and how they were laid out, if not as they were."""
 
     what: str
     where: str
@@ -95,9 +85,7 @@ def check_file(path: Path) -> None:
 def render(loaded: LoadedProfiles, *, compressed: bool = False) -> tuple[bytes, list[str]]:
     """The trace of the latest profile of each case at each level, and a sentence on each that is not in it.
 
-    Args:
-        loaded: what could be read.
-        compressed: with gzip, which Perfetto opens as it is.
+    ``compressed``: with gzip, which Perfetto opens as it is.
 
     Raises:
         InferlensError: if there is nothing to draw.
@@ -141,7 +129,10 @@ def timeline(profile: Profile) -> list[TimelineRow] | str:
         return "Its runs do not begin one after the other."
     timed = [index for index, part in enumerate(parts) if part.times]
     laid_out = [index for index in timed if not parts[index].begins]
-    begins = _begins(parts, runs)
+    begins, after = np.zeros_like(runs.layers), np.zeros_like(runs.whole)
+    for index, part in enumerate(parts):
+        begins[index] = part.begins or after  # what has no begin follows on the one before that has none
+        after = after if part.begins else after + runs.layers[index]
     # Without begins a run starts once the one before it, and what is laid out in that, is over.
     taken = np.maximum(runs.whole, runs.layers[laid_out].sum(axis=0))
     starts = np.array(found.begun or list(accumulate(taken[:-1].tolist(), initial=0.0)))
@@ -153,7 +144,12 @@ def timeline(profile: Profile) -> list[TimelineRow] | str:
     if paths:
         note = f"from their {profile.level}s" + (f", {LAID_OUT}" if laid_out else "")
         rows.append(TimelineRow("modules", "", list(_modules(timed, paths, begin, end, starts)), note))
-    for where, members in _places(found, parts, timed).items():
+    places: dict[tuple[bool, int], list[int]] = {}
+    for index in timed:
+        stream = getattr(parts[index], "stream", None)
+        places.setdefault((stream is None, stream or 0), []).append(index)
+    for (unknown, stream), members in sorted(places.items()):
+        where = str(profile.timed) if unknown else f"GPU stream {stream}"
         told = [index for index in members if parts[index].begins]
         pieces = _in_pieces(parts, told, begins, runs)
         groups = {
@@ -162,7 +158,12 @@ def timeline(profile: Profile) -> list[TimelineRow] | str:
             LAID_OUT: [index for index in members if not parts[index].begins],
         }
         for note, group in groups.items():
-            lanes = _lanes(_of_parts(group, begin, end))
+            slices = [
+                Slice(first, last, run, index)
+                for index in group
+                for run, (first, last) in enumerate(zip(begin[index].tolist(), end[index].tolist(), strict=True))
+            ]
+            lanes = _lanes(sorted(slices, key=lambda one: (one.begin, one.run)))
             rows += [TimelineRow(f"{profile.level}s", where, lane, note) for lane in lanes]
     return rows
 
@@ -170,27 +171,6 @@ def timeline(profile: Profile) -> list[TimelineRow] | str:
 def _nanoseconds(seconds: Array) -> Moments:
     """Begins and ends are rounded each by itself, so that what follows on another does so in nanoseconds too."""
     return np.rint(seconds * 1e9).astype(np.int64)
-
-
-def _begins(parts: Sequence[Layer | Kernel], runs: Runs) -> Array:
-    """Begins in each run, in seconds: those that are known, and for the others that each follows on the one before."""
-    begins, end = np.zeros_like(runs.layers), np.zeros_like(runs.whole)
-    for index, part in enumerate(parts):
-        begins[index] = part.begins or end
-        if not part.begins:
-            end = end + runs.layers[index]
-    return begins
-
-
-def _places(found: Layers | Kernels, parts: Sequence[Layer | Kernel], timed: Sequence[int]) -> dict[str, list[int]]:
-    """Where things ran, and which did there: one place for layers, one for each stream of kernels."""
-    if isinstance(found, Layers):
-        return {found.timed: list(timed)}
-    streams: dict[int | None, list[int]] = {}
-    for index in timed:
-        streams.setdefault(getattr(parts[index], "stream", None), []).append(index)
-    ordered = sorted(streams, key=lambda stream: (stream is None, stream or 0))
-    return {"GPU" if stream is None else f"GPU stream {stream}": streams[stream] for stream in ordered}
 
 
 def _in_pieces(parts: Sequence[Layer | Kernel], members: Sequence[int], begins: Array, runs: Runs) -> set[int]:
@@ -201,16 +181,6 @@ def _in_pieces(parts: Sequence[Layer | Kernel], members: Sequence[int], begins: 
     over = end[:-1] > np.take_along_axis(begin, order, axis=0)[1:] + _ROUNDING
     found = {members[place] for place in np.unique(order[:-1][over]).tolist()}
     return found | {index for index in members if parts[index].calls > 1}
-
-
-def _of_parts(group: Sequence[int], begin: Moments, end: Moments) -> list[Slice]:
-    """The slices of a group in all runs, by their begins."""
-    found = [
-        Slice(first, last, run, index)
-        for index in group
-        for run, (first, last) in enumerate(zip(begin[index].tolist(), end[index].tolist(), strict=True))
-    ]
-    return sorted(found, key=lambda one: (one.begin, one.run))
 
 
 def _lanes(slices: Sequence[Slice]) -> list[list[Slice]]:
