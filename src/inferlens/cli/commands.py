@@ -16,8 +16,8 @@ import inferlens
 # The commands in the order of the help, and the modules that have their functions.
 COMMANDS = {
     **dict.fromkeys(("bench", "ab", "show", "compare", "plot", "profile"), ""),
-    **dict.fromkeys(("findings", "modules", "layers", "kernels"), "profiled"),
-    "trace": "", "roofline": "profiled", "graph": "", "build": "", "export": "", "partition": "",
+    **dict.fromkeys(("findings", "modules", "layers", "kernels"), "profile"),
+    "trace": "", "roofline": "profile", "graph": "", "build": "", "export": "", "partition": "",
     **dict.fromkeys(("doctor", "backends"), "backends"),
 }  # fmt: skip
 

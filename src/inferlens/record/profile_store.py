@@ -3,8 +3,8 @@
 Reading is lenient: a file that is no profile is a problem in the answer, and the others are shown. Of each case at each
 level on each machine the latest profile counts.
 
-Beside the layers of an engine lie two files for scripts: ``trt_layer_latency.json`` has the milliseconds of every run by
-a layer's name, ``trt_engine_info.json`` what the engine's inspector says, and the names of its inputs and outputs.
+Beside the layers of an engine lie two files for scripts: ``trt_layer_latency.json`` has the milliseconds of every run
+by a layer's name, ``trt_engine_info.json`` what the engine's inspector says, and the names of its inputs and outputs.
 """
 
 from __future__ import annotations
