@@ -115,21 +115,14 @@ def test_without_an_optimum_the_measured_batch_is_the_one_to_be_fastest_at() -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        *((f"x={text}", "an optimum that is not in its range")
-          for text in ("1..4x3:opt=5", "2..4x3:opt=1", "1..4x3:opt=2x4", "1..4x3:opt=2x3x1", "4x3:opt=4")),
-        ("x=4..1x3", "a range whose least, 4, is above its most, 1"),
-        ("x=1x3:int64:9..5", "a range whose least, 9, is above its most, 5"),
-        *((f"x={text}", "empty input") for text in ("1x3:int64:5..5", "0..4x3", "0x3")),
-        *((text, "does not describe")
-          for text in ("x=1..x3", "x=1...4x3:opt=2", "x=1..axb:opt=2x3", "x=1..4x3:opt=", "x=1..4x3:opt=-1",
-                       "x=-1:int64", "x=\u0661x3", "=1x3", "", "x=" + "9" * 5000, "x=1:int64:0.." + "9" * 5000,
-                       "x=" + "1x" * 50_000)),
-    ],
+    "text",
+    ["x=1..4x3:opt=5", "x=2..4x3:opt=1", "x=1..4x3:opt=2x4", "x=1..4x3:opt=2x3x1", "x=4x3:opt=4", "x=scalar:opt=1",
+     "x=4..1x3", "x=1x3:int64:9..5", "x=1x3:int64:5..5", "x=0..4x3", "x=0x3", "x=1..x3", "x=1...4x3:opt=2",
+     "x=1..axb:opt=2x3", "x=1..4x3:opt=", "x=1..4x3:opt=-1", "x=-1:int64", "x=\u0661x3", "=1x3", "",
+     "x=" + "9" * 5000, "x=1:int64:0.." + "9" * 5000, "x=" + "1x" * 50_000],
 )  # fmt: skip
-def test_what_describes_no_input_is_one_short_message(text: str, words: str) -> None:
-    with pytest.raises(InferlensError, match=words) as raised:
+def test_what_describes_no_input_is_one_short_message(text: str) -> None:
+    with pytest.raises(InferlensError, match="does not describe") as raised:
         TensorSpec.parse(text)
     assert raised.value.expected
     assert len(str(raised.value)) < 500

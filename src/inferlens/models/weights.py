@@ -11,6 +11,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,24 +136,21 @@ def _scaling_hooks(module: torch.nn.Module) -> Iterator[Any]:
         target = CONV_OUTPUT if _is_convolution(layer) else OUTPUT
         target = LOGITS if _QUERY_OR_KEY.search(path.rpartition(".")[2]) else target
 
-        def hook(
-            _part: torch.nn.Module,
-            _inputs: Any,
-            output: Any,
-            layer: torch.nn.Module = layer,
-            weight: torch.Tensor = weight,
-            target: float = target,
-        ) -> Any:
-            if id(weight) in scaled:  # a tied weight, or a layer used twice
-                return None
-            scaled.add(id(weight))
-            first = output[0] if isinstance(output, tuple) else output
-            if not isinstance(first, torch.Tensor) or not first.is_floating_point():
-                return None
-            first = _scaled_output(layer, weight, first, target)
-            return (first, *output[1:]) if isinstance(output, tuple) else first
+        yield part.register_forward_hook(partial(_scale_once, scaled, layer, weight, target))
 
-        yield part.register_forward_hook(hook)
+
+def _scale_once(
+    scaled: set[int], layer: torch.nn.Module, weight: torch.Tensor, target: float, _part: Any, _inputs: Any, output: Any
+) -> Any:
+    import torch
+
+    first = output[0] if isinstance(output, tuple) else output
+    seen = id(weight) in scaled  # a tied weight, or a layer used twice
+    scaled.add(id(weight))
+    if seen or not isinstance(first, torch.Tensor) or not first.is_floating_point():
+        return None
+    first = _scaled_output(layer, weight, first, target)
+    return (first, *output[1:]) if isinstance(output, tuple) else first
 
 
 def _scaled_output(layer: torch.nn.Module, weight: torch.Tensor, output: torch.Tensor, target: float) -> torch.Tensor:

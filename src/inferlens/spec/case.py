@@ -71,26 +71,23 @@ class TensorSpec(Struct, frozen=True):
         Raises:
             InferlensError: if the text has another form, or names an unknown type.
         """
+        refusal = InferlensError(f"'{text[:100]}' does not describe an input.", expected=_FORM)
         match = _TENSOR.fullmatch(text.strip())
         if not match:
-            raise InferlensError(f"'{text[:100]}' does not describe an input.", expected=_FORM)
+            raise refusal
         dtype = match["dtype"] or "float32"
         check_choice("type of inputs", dtype, DTYPES)
         ends = [] if match["shape"] == "scalar" else [size.split("..") for size in match["shape"].split("x")]
-        sizes = [(int(each[0]), int(each[-1])) for each in ends]
-        least, most = (tuple(size[end] for size in sizes) for end in (0, 1))
+        least, most = tuple(int(each[0]) for each in ends), tuple(int(each[-1]) for each in ends)
         low, high = (int(match[key]) if match[key] else None for key in ("low", "high"))
-        values = [] if low is None or high is None else [(low, high)]
-        for start, end in (*sizes, *values):
-            if start > end:
-                raise InferlensError(
-                    f"'{text}' has a range whose least, {start}, is above its most, {end}.", expected=f"{end}..{start}"
-                )
-        if 0 in least or (values and low == high):
-            raise InferlensError(f"'{text}' describes an empty input.", expected=_FORM)
+        empty = low is not None and high is not None and low >= high
+        if empty or not all(0 < start <= end for start, end in zip(least, most, strict=True)):
+            raise refusal
         if least == most and match["best"] is None:
             return TensorSpec(match["name"], least, dtype, low, high)
-        best = _best(text, match["best"], least, most) if match["best"] else ()
+        best = _best(match["best"], least, most) if match["best"] else ()
+        if match["best"] and not best:
+            raise refusal
         return TensorSpec(match["name"], best or most, dtype, low, high, least, best, most)
 
     @staticmethod
@@ -121,19 +118,15 @@ class TensorSpec(Struct, frozen=True):
         return f"{self.name}={shape}:{self.dtype}{bounds}"
 
 
-def _best(text: str, sizes: str, least: Shape, most: Shape) -> Shape:
-    """The shape that ``opt=`` means: sizes of all dimensions, or of those alone that have a range."""
+def _best(sizes: str, least: Shape, most: Shape) -> Shape:
+    """The shape that ``opt=`` means: sizes of all dimensions, or of those with a range; empty if they do not fit."""
     given = [int(size) for size in sizes.split("x")]
     free = sum(a < b for a, b in zip(least, most, strict=True))
     if len(given) == free:
         rest = iter(given)
         given = [next(rest) if a < b else a for a, b in zip(least, most, strict=True)]
     fits = len(given) == len(least) and all(a <= n <= b for a, n, b in zip(least, given, most, strict=True))
-    if not fits or not free:
-        raise InferlensError(
-            f"'{text}' names an optimum that is not in its range.", expected="such as x=1..16x3x224x224:opt=2"
-        )
-    return tuple(given)
+    return tuple(given) if fits and free else ()
 
 
 def with_batch(specs: tuple[TensorSpec, ...], batch: int | None) -> tuple[TensorSpec, ...]:
