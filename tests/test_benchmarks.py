@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 
 import pytest
 
-from benchmarks import early_stops, pool
-from benchmarks.false_alarms import clopper_pearson, pairs, windows
+from benchmarks import early_stops
+from benchmarks.false_alarms import clopper_pearson, pairs
 from benchmarks.planted import slowed
-from benchmarks.pool import BASE, BESIDE, KINDS, SLOWER, TWIN, Process
+from benchmarks.pool import KINDS, SLOWER, TWIN, Process
 
 
 @pytest.mark.parametrize(
@@ -41,37 +40,10 @@ def test_no_process_is_in_a_pair_twice(kind, later):
         assert gaps == {later}
 
 
-def test_no_pair_is_of_two_pools():
-    pools = [ROUNDS[:7], ROUNDS[7:], ROUNDS[:3]]
-    assert windows(pools, 5) == [(0, 0), (0, 1), (0, 2), (1, 0)]
-    firsts = [int(base[0][0] // 10) for base, _ in pairs(pools, TWIN, 5, 5, 0)]
-    assert firsts == [0, 1, 2, 7, 0]
-
-
 def test_the_same_takes_both_places_and_the_slower_one_is_always_the_candidate():
     bases = [base[0][0] % 10 for base, _ in pairs([ROUNDS], TWIN, 40, 5, 0)]
     assert set(bases) == {1.0, 2.0}
     assert {side[0] % 10 for _, candidate in pairs([ROUNDS], SLOWER, 40, 5, 0) for side in candidate} == {3.0}
-
-
-def test_a_round_that_lacks_a_process_is_left_out():
-    some = [process(0, BASE), process(0, TWIN), *(process(1, kind) for kind in KINDS)]
-    assert [list(one) for one in pool.rounds(some)] == [list(KINDS)]
-
-
-def test_an_interrupted_pool_goes_on_where_it_was():
-    assert pool.turns(5)[:9] == pool.turns(3)
-    assert {kind for _, (kind,) in itertools.islice(pool.turns(1), 3)} == set(KINDS)
-    assert {frozenset(pair) for _, pair in pool.turns(1, calls=True)} == {
-        frozenset(pair) for pair in [(BASE, TWIN), (BESIDE, SLOWER)]
-    }
-
-
-def test_a_line_that_was_cut_short_is_measured_again(tmp_path):
-    path = tmp_path / "pool.jsonl"
-    path.write_text('{"model":"m","backend":"b","slower":0.03,"threads":1}\n{"round":0,"kind":"ba')
-    setting, found = pool.read(path)
-    assert (setting.model, found) == ("m", [])
 
 
 def test_the_slower_one_is_slower_by_the_share():

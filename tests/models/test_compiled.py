@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import onnx
@@ -102,50 +102,37 @@ def test_an_onnx_file_that_an_engine_came_from_tells_its_own_precision(tmp_path:
         (tmp_path / "net.onnx").unlink(missing_ok=True)
 
 
-def changed(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:
-    """Writes the provenance with a change."""
-
-    def write(path: Path) -> None:
-        data = json.loads(path.read_text())
-        change(data)
-        path.write_text(json.dumps(data))
-
-    return write
-
-
-TAMPERED: dict[str, tuple[str, Callable[[Path], object]]] = {
-    "empty": ("does not tell what", lambda path: path.write_bytes(b"")),
-    "truncated": ("does not tell what", lambda path: path.write_bytes(path.read_bytes()[:100])),
-    "other JSON": ("does not tell what", lambda path: path.write_text('{"name": "vite", "version": "1"}')),
-    "deep within": (
-        "does not tell what",
-        lambda path: path.write_text(path.read_text().replace('"options": {', '"options": {"a": ' + "[" * 200_000, 1)),
+WHOLE = "does not tell what"
+TAMPERED: dict[str, tuple[str, Callable[[str], str]]] = {
+    "empty": (WHOLE, lambda text: ""),
+    "truncated": (WHOLE, lambda text: text[:100]),
+    "other JSON": (WHOLE, lambda text: '{"name": "vite", "version": "1"}'),
+    "deep": (WHOLE, lambda text: text.replace('"options": {', '"options": {"a": ' + "[" * 200_000, 1)),
+    "wrong type": (WHOLE, lambda text: text.replace('"batch": 2', '"batch": "two"')),
+    "no hash": (WHOLE, lambda text: text.replace('"file_sha256"', '"sha"')),
+    "other schema": (
+        "of schema 'a.provenance/9'",
+        lambda text: text.replace("inferlens.provenance/1", "a.provenance/9"),
     ),
-    "wrong type within": ("does not tell what", changed(lambda data: data["case"].update(batch="two"))),
-    "no hash": ("does not tell what", changed(lambda data: data.pop("file_sha256"))),
-    "other schema": ("of schema 'a.provenance/9'", changed(lambda data: data.update(schema="a.provenance/9"))),
-    "other hash": ("cut short, or replaced", changed(lambda data: data.update(file_sha256="0" * 64))),
-    "ragged": ("does not tell what", changed(lambda data: data["inputs"][0].update(least=[1]))),
-    "empty shape": ("does not tell what", changed(lambda data: data["inputs"][0].update(shape=[0, 3, 8, 8]))),
-    "upside down": ("does not tell what", changed(lambda data: data["inputs"][0].update(least=[16, 3, 8, 9]))),
-}  # fmt: skip
+    "other hash": ("cut short, or replaced", lambda text: re.sub('"file_sha256": "....', '"file_sha256": "0000', text)),
+    "ragged": (WHOLE, lambda text: re.sub(r'"least": \[\s*1,', '"least": [', text)),
+    "empty shape": (WHOLE, lambda text: re.sub(r'"shape": \[\s*2,', '"shape": [0,', text)),
+    "upside down": (WHOLE, lambda text: re.sub(r'"least": \[\s*1,', '"least": [17,', text)),
+}
 
 
 @pytest.mark.parametrize("name", TAMPERED)
 def test_a_provenance_that_was_tampered_with_is_one_message(tmp_path: Path, name: str) -> None:
     path = compiled(tmp_path)
     words, tamper = TAMPERED[name]
-    tamper(provenance.beside(path))
+    before = provenance.beside(path).read_text()
+    assert tamper(before) != before
+    provenance.beside(path).write_text(tamper(before))
     with pytest.raises(InferlensError) as raised:
         find(str(path))
     assert words in raised.value.what
     assert raised.value.hint == "build it again"
     assert len(raised.value.what) < 400
-
-
-def test_an_origin_of_no_known_source_is_one_message_when_it_is_loaded() -> None:
-    with pytest.raises(InferlensError, match="There is no source of models 'nowhere'"):
-        load(Case(model="nowhere:net", backend="pytorch"))
 
 
 @pytest.mark.parametrize("data", [b"", b"an engine" * 99, b"an engineX" * 100])
@@ -154,3 +141,5 @@ def test_a_file_that_is_not_the_one_that_was_made_is_refused(tmp_path: Path, dat
     path.write_bytes(data)
     with pytest.raises(InferlensError, match="cut short, or replaced"):
         find(str(path))
+    with pytest.raises(InferlensError, match="There is no source of models 'nowhere'"):  # such as an origin may name
+        load(Case(model="nowhere:net", backend="pytorch"))

@@ -122,14 +122,15 @@ def test_pickled_objects_native_code_and_parts_of_one_name_are_refused(
     assert not (tmp_path / "mark").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "fine"),
-    [
-        ("2*s77", True), ("Max(1, s0//2) + 1", True), ("Symbol('s17', positive=True, integer=True)", True),
-        ("Eq(s0, 4)", True), ("((s0 - 1)//2) < 9", True), ("open(s0)", False), ("().__class__", False),
-        ("__import__", False), ("[x for x in y]", False), ("Symbol('a.b()')", False), ("s0 +", False), ("", False),
-        ("Max.mro()", False), ("(lambda: 1)()", False), ("x := 1", False), ("f'{x}'", False),
-    ],
-)  # fmt: skip
-def test_sizes_are_arithmetic_and_nothing_else(text: str, fine: bool) -> None:
-    assert is_arithmetic(text) is fine
+def test_sizes_are_arithmetic_and_nothing_else() -> None:
+    for text in (
+        "2*s77",
+        "Max(1, s0//2) + 1",
+        "Symbol('s17', positive=True, integer=True)",
+        "Eq(s0, 4)",
+        "(s0 - 1)//2 < 9",
+    ):
+        assert is_arithmetic(text), text
+    for text in ("open(s0)", "().__class__", "__import__", "[x for x in y]", "Symbol('a.b()')", "s0 +", "", "Max.mro()",
+                 "(lambda: 1)()", "x := 1", "f'{x}'"):  # fmt: skip
+        assert not is_arithmetic(text), text

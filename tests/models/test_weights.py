@@ -18,7 +18,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from inferlens.backends.base import TOLERANCES  # noqa: E402
-from inferlens.errors import InferlensError, MissingLibrary  # noqa: E402
+from inferlens.errors import InferlensError  # noqa: E402
 from inferlens.models.inputs import flatten, make_inputs  # noqa: E402
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize  # noqa: E402
 from tests.models.loading import Bomb, loaded  # noqa: E402
@@ -121,31 +121,25 @@ class Shared(nn.Module):
         return self.head(x + self.gamma * self.twice(torch.relu(self.twice(x)))) / self.temperature
 
 
-IDS = torch.arange(12).view(2, 6)
-
-
-def shared(seed: int = 0) -> Shared:
-    module = Shared()
-    randomize(module, (IDS,), seed)
-    return module
-
-
 def test_shared_parameters_are_scaled_once_and_nothing_else_is_touched() -> None:
     torch.set_num_threads(2)
     torch.manual_seed(11)
-    expected = torch.rand(4)
-    module = Shared()
+    expected, ids = torch.rand(4), torch.arange(12).view(2, 6)
+    module, other = Shared(), Shared()
     torch.manual_seed(11)
-    randomize(module, (IDS,), seed=0)
+    randomize(module, (ids,), seed=0)
     assert torch.equal(torch.rand(4), expected)
     assert torch.get_num_threads() == 2
     torch.set_num_threads(1)
     assert module.head.weight is module.embed.weight
     assert parameter_count(module) == 50 * 16 + 16 * 16 + 16 + 12 + 16 + 1
-    assert 0.3 < float(module.embed(IDS).detach().square().mean().sqrt()) < 0.8
+    assert 0.3 < float(module.embed(ids).detach().square().mean().sqrt()) < 0.8
     assert float(module.gamma.detach().abs().min()) >= 0.5
     assert float(module.temperature.detach()) == 2.5
-    assert fingerprint(module) == fingerprint(shared(0)) != fingerprint(shared(1))
+    randomize(other, (ids,), seed=1)
+    assert fingerprint(module) != fingerprint(other)
+    randomize(other, (ids,), seed=0)
+    assert fingerprint(module) == fingerprint(other)
     assert not module.training
     assert not any(part._forward_hooks for part in module.modules())
 
@@ -171,13 +165,6 @@ def test_a_state_dict_is_loaded(tmp_path: Path, name: str) -> None:
     assert fingerprint(saved) != fingerprint(loaded)
     load_weights(loaded, file)
     assert fingerprint(saved) == fingerprint(loaded)
-
-
-def test_a_missing_library_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "safetensors.torch", None)
-    (tmp_path / "weights.safetensors").write_bytes(b"")
-    with pytest.raises(MissingLibrary, match="safetensors is not installed"):
-        load_weights(small(), tmp_path / "weights.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -206,8 +193,6 @@ def test_code_in_a_file_is_refused_and_not_run(tmp_path: Path, write: str) -> No
     with pytest.raises(InferlensError, match="cannot be read as weights"):
         load_weights(small(), file)
     assert not mark.exists()
-    pickle.loads(pickle.dumps(content))
-    assert mark.exists()  # so it was a weapon
 
 
 def test_foreign_and_broken_files_are_one_error_each(tmp_path: Path) -> None:
@@ -238,9 +223,5 @@ def test_a_fingerprint_sees_names_types_shapes_and_bytes() -> None:
     buffer = copy.deepcopy(module)
     buffer[1].running_mean += 1
     assert len({fingerprint(each) for each in (module, buffer, *others)}) == 6
-
-
-def test_a_scripted_module_has_the_fingerprint_of_its_weights() -> None:
-    module = small().eval()
-    assert fingerprint(torch.jit.script(module)) == fingerprint(module)
+    assert fingerprint(torch.jit.script(module.eval())) == fingerprint(module)
     assert parameter_count(torch.jit.script(module)) == parameter_count(module) == 3 * 4 + 4 + 8

@@ -114,19 +114,12 @@ def test_axes_multiply_and_options_for_their_backend_alone() -> None:
     assert [each.case.options for each in planned] == [{"latency": 1.0, "error": 0.0}, {"latency": 2.0, "error": 0.0}]
 
 
-@pytest.mark.parametrize(
-    ("words", "batches"),
-    [
-        ({}, [1]),
-        ({"input": "x=8x3x64x64"}, [8]),
-        ({"input": "x=1..16x3x64x64"}, [16]),
-        ({"input": "x=1..16x3x64x64:opt=2"}, [2]),
-        ({"input": "x=scalar"}, [1]),
-        ({"input": "x=8x3x64x64", "batch": "1,4"}, [1, 4]),
-    ],
-)
-def test_the_batch_is_that_asked_for_or_the_inputs_or_the_models(words: dict[str, str], batches: list[int]) -> None:
-    assert [each.case.batch for each in cases(backend="pytorch", **words)] == batches
+def test_the_batch_is_that_asked_for_or_the_inputs_or_the_models() -> None:
+    batches = {"x=8x3x64x64": 8, "x=1..16x3x64x64": 16, "x=1..16x3x64x64:opt=2": 2, "x=scalar": 1, "": 1}
+    for text, batch in batches.items():
+        words = {"input": text} if text else {}
+        assert [each.case.batch for each in cases(backend="pytorch", **words)] == [batch]
+        assert [each.case.batch for each in cases(backend="pytorch", batch="1,4", **words)] == [1, 4]
 
 
 # What cannot run here
@@ -223,15 +216,12 @@ def test_a_compiled_model_and_its_source_are_fed_alike() -> None:
         ({"backend": "pytorhc"}, "did you mean pytorch?"),
         ({"backend": "pytorch:eager"}, "no variant 'eager'"),
         ({"precision": "fp23"}, "did you mean fp32"),
-        ({"device": "gpu"}, "one of cpu, cuda"),
         ({"batch": "0"}, "a whole number, 1 or more"),
-        ({"batch": "eight"}, "'eight' is no value for batch"),
         ({"option": "graph_optimization=all"}, "names no backend"),
         ({"option": "onnxruntime.graph_optimization"}, "has no value"),
         ({"option": "fake.latencyy=2", "backend": "fake"}, "did you mean latency?"),
         ({"option": "fake.latency=soon", "backend": "fake"}, "does not take"),
         ({"option": "fake.latency=2", "backend": "pytorch"}, "leaves out"),
-        ({"input": ["x=2x4", "x=3x4"]}, "The input 'x' is given twice"),
         ({"trust": "yes"}, "true or false"),
         ({"sead": 1}, "did you mean seed?"),
     ],
