@@ -11,7 +11,7 @@ from abc import ABC
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -47,40 +47,26 @@ class FileJob(CaseJob, frozen=True, kw_only=True):
 
 def save_model(job: FileJob, child: Child) -> None:
     """Writes the model as the backend runs it."""
-    backend = child.backend
-    assert isinstance(backend, Saver)
-    backend.save(child.load(), job.case, child.preparation, Path(job.path))
+    cast("Saver", child.backend).save(child.load(), job.case, child.preparation, Path(job.path))
 
 
 def build_engines(job: FileJob, child: Child) -> BuildReport:
-    """Builds engines and writes the last one."""
-    backend = child.backend
-    assert isinstance(backend, Builder)
-    return backend.build(child.load(), job.case, child.preparation, Path(job.path), job.builds)
+    """Builds engines and writes one."""
+    return cast("Builder", child.backend).build(child.load(), job.case, child.preparation, Path(job.path), job.builds)
 
 
 def partition_model(job: CaseJob, child: Child) -> Partition:
     """Says which operators would be compiled."""
-    backend = child.backend
-    assert isinstance(backend, Partitioner)
-    return backend.partition(child.load(), job.case, child.preparation)
+    return cast("Partitioner", child.backend).partition(child.load(), job.case, child.preparation)
 
 
 # The parents.
 
 
-def cases(words: Mapping[str, Any], backend: str, *, device: str = "") -> list[Case]:
-    """Every case that ``words`` mean for one model on one backend.
+def cases(words: Mapping[str, Any], backend: str) -> list[Case]:
+    """Every case that ``words`` of the command line mean for one model on ``backend`` (``name`` or ``name:variant``).
 
-    Whether the case could be measured here is not asked: an engine, for example, can be built without a GPU.
-
-    Args:
-        words: as on the command line, ``model`` among them.
-        backend: ``name`` or ``name:variant``; without a variant the first that works here, else the first there is.
-        device: ``cpu`` or ``cuda``; empty is the CPU if the backend can use it, else ``cuda``, there or not.
-
-    Raises:
-        InferlensError: if the words mean nothing, or more than one model.
+    Whether it could be measured here is not asked: an engine can be built without a GPU.
     """
     plan = Plan.from_words({**words, "backend": backend})
     if len(plan.model) != 1:
@@ -88,15 +74,11 @@ def cases(words: Mapping[str, Any], backend: str, *, device: str = "") -> list[C
     (found,) = find(plan.model)
     name = backend.partition(":")[0]
     BACKENDS.get(name)  # a name that means nothing is told before it is asked
-    return cases_on(plan, found, probe([name]), device)
+    return cases_on(plan, found, probe([name]))
 
 
 def single(words: Mapping[str, Any], backend: str) -> Case:
-    """The one case that ``words`` mean on ``backend``.
-
-    Raises:
-        InferlensError: if they mean several, or none.
-    """
+    """The one case that ``words`` mean on ``backend``; an ``InferlensError`` if they mean several, or none."""
     found = cases(words, backend)
     if len(found) != 1:
         raise InferlensError(f"This takes one case, not {len(found)}.", expected="single values, no commas")
@@ -138,11 +120,7 @@ def able(ability: type[ABC]) -> list[str]:
 
 
 def saver(path: Path, backend: str | None = None) -> str:
-    """The backend that saves models in files with the suffix of ``path``: ``backend``, or else the first there is.
-
-    Raises:
-        InferlensError: if there is none, or ``backend`` writes no such files.
-    """
+    """The backend that writes files with the suffix of ``path``: ``backend``, or else the first that does."""
     names = [backend.partition(":")[0]] if backend else BACKENDS.names()
     kinds = [(name, BACKENDS.get(name)) for name in reversed(names)]
     known = {suffix: name for name, kind in kinds if issubclass(kind, Saver) for suffix in kind.saves}
@@ -167,11 +145,7 @@ def _done(
     phase: Callable[[PhaseName], None] = lambda _: None,
     **fields: Any,
 ) -> TaskResult[Found]:
-    """The result of a task that ended well; of jobs, ``kind`` is the one it is given, with ``fields`` beside the case.
-
-    Raises:
-        InferlensError: as of :func:`partition`; also if the backend has not the ``ability``.
-    """
+    """The result of a task that ended well; ``kind`` is the job it is given, with ``fields`` beside the case."""
     if case.backend not in able(ability):
         hint = one_of([f"--backend {each}" for each in able(ability)])
         raise InferlensError(f"The backend '{case.backend}' cannot do that.", hint=hint)

@@ -6,13 +6,9 @@ from msgspec import Struct
 
 
 class Build(Struct, frozen=True, kw_only=True):
-    """One build of an engine.
+    """One build of an engine: seconds of the builder, bytes, hash, and whether it had the timings of those before it.
 
-    Attributes:
-        seconds: time of the builder, without parsing.
-        size, sha256: bytes and hash of the engine; equal ones are equal byte for byte.
-        shared_timings: whether it had the timings of the builds before it.
-        layers, gpu_seconds: number of layers, median GPU time of one call; ``None`` where no GPU could open it.
+    ``layers``, their number, and ``gpu_seconds``, the median of one call, are ``None`` where no GPU could open it.
     """
 
     seconds: float

@@ -60,11 +60,8 @@ class Break(Struct, frozen=True):
 class Interruption(Struct, frozen=True):
     """Python that runs between two compiled graphs, and whatever operators it calls: none of them is counted.
 
-    Attributes:
-        graph: number of the graph before it, from 0; -1 before the first.
-        reason: why the graph ends there, in the compiler's words.
-        place: file and line, such as ``model.py line 7``; empty where it is not known.
-        module: path of the module that this line is of, as of an :class:`Operator`.
+    ``graph`` is the number of the graph before it, from 0; -1 before the first. ``reason`` has the compiler's words,
+    ``place`` file and line, such as ``model.py line 7``; ``module`` is as of an :class:`Operator`.
     """
 
     graph: int
@@ -166,14 +163,9 @@ def merged(segments: Iterable[Segment]) -> tuple[Segment, ...]:
 def choices_of(sizes: Iterable[int], own: int, evaluate: Callable[[int], Sequence[Segment]]) -> dict[str, Any]:
     """What each ``min_block_size`` gives that changes anything: ``choices`` and ``ways`` of a :class:`Partition`.
 
-    An engine goes when ``min_block_size`` exceeds its operators, so between two of their numbers nothing changes.
-    Larger values than the largest leave no engine: they are there if ``own`` is one of them. Of very many values only
-    some are tried, the smallest, the largest and the case's own among them.
-
-    Args:
-        sizes: operators of every engine at ``min_block_size`` 1.
-        own: the case's own ``min_block_size``.
-        evaluate: the segments that the partitioner makes with a ``min_block_size``.
+    An engine goes when ``min_block_size`` exceeds its operators, so between two of their numbers nothing changes;
+    ``sizes`` are those of the engines at 1. Larger values than the largest leave no engine: they are there if ``own``
+    is one of them. Of very many values only some are tried, the smallest, the largest and ``own`` among them.
     """
     known = sorted(set(sizes))
     reaches = [(below + 1, size) for below, size in pairwise([0, *known])]

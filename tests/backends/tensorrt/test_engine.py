@@ -16,8 +16,7 @@ import torch
 from inferlens.backends.base import Preparation
 from inferlens.backends.onnx.export import onnx_file
 from inferlens.backends.tensorrt import engine
-from inferlens.backends.tensorrt.builds import build_to, tactics
-from inferlens.backends.tensorrt.engine import Built, Job, built, write_engine
+from inferlens.backends.tensorrt.engine import Built, Job, build_to, built, tactics, write_engine
 from inferlens.backends.tensorrt.engine_check import check_engine
 from inferlens.backends.tensorrt.network import network
 from inferlens.backends.tensorrt.options import Options

@@ -12,8 +12,7 @@ import pytest
 
 from inferlens.backends.base import Capabilities, Preparation, Support
 from inferlens.backends.tensorrt.backend import TensorRT
-from inferlens.backends.tensorrt.builds import build_to
-from inferlens.backends.tensorrt.engine import Built
+from inferlens.backends.tensorrt.engine import Built, build_to
 from inferlens.backends.tensorrt.engine_check import check_engine
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.runtime import Engine
@@ -255,15 +254,17 @@ class Kernels:
         return b"good and more"
 
 
-@pytest.mark.parametrize(("content", "kept"), [(b"good", True), (b"", True), (b"a photograph", False)])
-def test_a_file_of_kernels_that_is_none_is_passed_over_and_stays(content: bytes, kept: bool, tmp_path: Path) -> None:
+def test_a_file_of_kernels_that_is_none_is_refused_and_stays(tmp_path: Path) -> None:
     path = tmp_path / "kernels"
-    path.write_bytes(content)
     engine: Any = object.__new__(Engine)
     config = SimpleNamespace(create_runtime_cache=Kernels, set_runtime_cache=lambda _: None)
-    engine.opened = SimpleNamespace(create_runtime_config=lambda: config)
-    engine.passed_over, engine._cache = False, path
-    engine._use_cache(path)
-    engine.keep_kernels()
-    assert engine.passed_over is not kept
-    assert path.read_bytes() == (b"good and more" if kept else content)
+    engine.opened, engine._cache = SimpleNamespace(create_runtime_config=lambda: config), path
+    for content in (b"", b"good"):
+        path.write_bytes(content)
+        engine._use_cache(path)
+        engine.keep_kernels()
+        assert path.read_bytes() == b"good and more"
+    path.write_bytes(b"a photograph")
+    with pytest.raises(Unsupported, match="holds no kernels"):
+        engine._use_cache(path)
+    assert path.read_bytes() == b"a photograph"

@@ -102,5 +102,9 @@ def test_errors_are_condensed_to_what_they_say() -> None:
         "[checkMacros.cpp::catchCudaError::247] Error Code 1: Cuda Runtime (In x at /y.cpp:1 (cudaError 35: old))",
         "ITensor::getDimensions: Error Code 4: Shape Error (dimensions differ In op at /_src/x.cpp:2700)",
     ]
-    assert condensed(errors) == ("API Usage Error: Unable to load library: libx.so.1; Shape Error: dimensions differ")
+    said = condensed(errors)
+    assert "API Usage Error (Unable to load library: libx.so.1)" in said
+    assert "Shape Error (dimensions differ)" in said
+    assert "_src" not in said
+    assert "Cuda Runtime" not in said
     assert condensed([])

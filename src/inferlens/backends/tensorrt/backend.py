@@ -13,17 +13,9 @@ from inferlens.backends.availability import cuda_absence, imported, torch_versio
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support, tolerance_of
 from inferlens.backends.onnx.export import check_precision, onnx_file
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
-from inferlens.backends.tensorrt.builds import build_to, examiner
-from inferlens.backends.tensorrt.engine import KIND, Job, built
+from inferlens.backends.tensorrt.engine import KIND, Job, build_to, built, examiner
 from inferlens.backends.tensorrt.engine_check import TRUST, check_engine, checked_file
-from inferlens.backends.tensorrt.flavours import (
-    Flavour,
-    current_gpu,
-    find,
-    flavour,
-    plugin_files,
-    registered_plugins,
-)
+from inferlens.backends.tensorrt.flavours import Flavour, current_gpu, find, flavour, plugin_files, registered_plugins
 from inferlens.backends.tensorrt.options import OF_TACTICS, Options, heeded
 from inferlens.backends.tensorrt.profiles import profiles, spread
 from inferlens.backends.tensorrt.runner import EngineRunner
@@ -98,11 +90,7 @@ class TensorRT(Backend, Saver, Builder):
         self.build(model, case, preparation, path)
 
     def build(self, model: Model, case: Case, preparation: Preparation, path: Path, builds: int = 1) -> BuildReport:
-        """Writes an engine, its provenance beside it; several ``builds`` show how far builds differ.
-
-        Raises:
-            Unsupported: if it cannot be built, with the reason.
-        """
+        """Writes an engine, its provenance beside it; several ``builds`` show how far builds differ."""
         if model.format == "engine":
             raise Unsupported(f"'{model.name}' is an engine already.", expected="a model or an ONNX file")
         options, found = self._checked(case)
@@ -153,11 +141,7 @@ class TensorRT(Backend, Saver, Builder):
 
     @staticmethod
     def _onnx(model: Model, case: Case, preparation: Preparation, options: Options) -> Path:
-        """The graph, in the case's precision and for all shapes of the profiles; weakly typed: in fp32.
-
-        Raises:
-            Unsupported: if it cannot be exported, or the file is in another precision.
-        """
+        """The graph, in the case's precision (weakly typed: in fp32) and for all shapes of the profiles."""
         precision = "fp32" if options.weakly_typed else case.precision
         if model.format == "onnx" and model.path is not None:
             check_precision(model.path, precision)

@@ -1,8 +1,4 @@
-"""The second step of a build: the builder's configuration, from the options of a case; and its file of timings.
-
-TensorRT keeps its timings of tactics there, so that builds repeat: they are loaded, used, and merged back. TensorRT for
-RTX compiles its kernels when an engine runs and times none here; its cache is the runtime's.
-"""
+"""The second step of a build: the builder's configuration, and its file of timings, which makes builds repeat."""
 
 from __future__ import annotations
 
@@ -20,14 +16,10 @@ LOWERED = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8"}  # flags of a weakly 
 
 
 def configuration(network: Network, options: Options, profiles: tuple[Profile, ...], precision: str = "fp32") -> Any:
-    """An ``IBuilderConfig`` for ``network``.
-
-    ``profiles`` are as of :func:`~inferlens.backends.tensorrt.profiles.profiles`. ``precision`` is what a weakly typed
-    network may be lowered to; others have their own.
+    """An ``IBuilderConfig`` for ``network``; ``precision`` is what a weakly typed one may be lowered to.
 
     Raises:
-        Unsupported: for an option or a target that this flavour does not have, a profile that does not fit the network,
-            or no target where there is no GPU.
+        Unsupported: for what this flavour does not have, a profile that does not fit, or no target without a GPU.
     """
     _check(network, options)
     named = words(options.compute_capability)
@@ -56,10 +48,7 @@ def configuration(network: Network, options: Options, profiles: tuple[Profile, .
 
 
 def use_timing_cache(network: Network, config: Any, path: Path) -> Any:
-    """Gives ``config`` the timings in ``path``, none if there is no such file; returns them.
-
-    ``None`` for a flavour that times nothing when it builds.
-    """
+    """Gives ``config`` the timings in ``path``, if any; ``None`` for a flavour that times nothing in a build."""
     if network.flavour.jit:
         return None
     cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
@@ -86,15 +75,10 @@ def _check(network: Network, options: Options) -> None:
     flavour, level = network.flavour, options.hardware_compatible
     known = getattr(flavour.module, "HardwareCompatibilityLevel", None)
     if level != "none" and (flavour.jit or not hasattr(known, level.upper())):
-        raise Unsupported(
-            f"{flavour.title} has no hardware compatibility '{level}'.",
-            hint=f"--option tensorrt.compute_capability={'+'.join(flavour.targets)}" if flavour.jit else "",
-        )
+        targets = f"--option tensorrt.compute_capability={'+'.join(flavour.targets)}" if flavour.jit else ""
+        raise Unsupported(f"{flavour.title} has no hardware compatibility '{level}'.", hint=targets)
     if options.version_compatible and flavour.jit:
-        raise Unsupported(
-            f"{flavour.name} has no lean runtime, which runs the engines of other versions.",
-            hint="no version_compatible; build again after an update",
-        )
+        raise Unsupported(f"{flavour.name} has no lean runtime.", hint="no version_compatible; build after an update")
 
 
 def _set_flags(network: Network, config: Any, options: Options, precision: str) -> None:

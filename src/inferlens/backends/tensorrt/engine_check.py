@@ -124,11 +124,7 @@ def _check_gpu(path: Path, made: Provenance | None, flavour: Flavour, gpu: Gpu) 
 
 
 def _ask_runtime(path: Path, flavour: Flavour, gpu: Gpu) -> None:
-    """The runtime's own check of a header, where the flavour has one.
-
-    What it says of the compute capability alone is not taken for an answer: TensorRT for RTX has names for some only,
-    and engines for 8.0 were seen to run on 9.0. Opening such an engine tells, with an error and no crash.
-    """
+    """The runtime's own check of a header, where the flavour has one; of the compute capability it knows too little."""
     trt: Any = flavour.module
     if not hasattr(trt.Runtime, "get_engine_validity"):
         return

@@ -1,7 +1,6 @@
 """The two flavours of TensorRT behind one seam: TensorRT itself, and TensorRT for RTX, which has the same interface.
 
-What a flavour can do is asked of its module (``hasattr``), not of its version number. Every other file of this package
-takes a :class:`Flavour` and never imports either library.
+What a flavour can do is asked of its module, not of its version number. No other file here imports either library.
 """
 
 from __future__ import annotations
@@ -40,9 +39,8 @@ SEVERITIES = ("internal error", "error", "warning")
 ECHO = re.compile(r"\[checkMacros\.cpp::catchCudaError::\d+\]")
 # Places in TensorRT's own source, and the function that was called.
 PLACES = re.compile(
-    r"\s*In \w+ at [^\s)]+|^\s*\[\d+\]\s*|^\S+\.cpp:\d+:\s*|\[\S+\.\w+:\d+: \w+\]\s*|^I[A-Z]\w+::\w+:\s*"
+    r"\s*In \w+ at [^\s)]+|^\s*\[\d+\]\s*|^\S+\.cpp:\d+:\s*|\[\S+\.\w+:\d+: \w+\]\s*|^I[A-Z]\w+::\w+:\s*|Error Code \d+: "
 )
-CODE = re.compile(r"^Error Code \d+: ([\w ]+?) [( ]+(.*?)[) ]*$")
 LONGEST = 600
 # Plugins that were loaded, by flavour and path: once for the whole process. An empty path stands for TensorRT's own.
 _loaded: set[tuple[str, Path]] = set()
@@ -50,15 +48,7 @@ _loaded: set[tuple[str, Path]] = set()
 
 @dataclass(frozen=True)
 class Flavour:
-    """One flavour of TensorRT as it is installed here.
-
-    Attributes:
-        variant: the backend's variant, ``trt`` or ``rtx``.
-        key: the module's name, ``tensorrt`` or ``tensorrt_rtx``; files and records carry it.
-        name: for people, such as ``TensorRT for RTX``.
-        version: such as ``1.6.1.120``.
-        module: the imported library.
-    """
+    """One flavour of TensorRT as it is installed here: the module, its name, its name for people, its version."""
 
     variant: str
     key: str
@@ -157,10 +147,7 @@ def targets(named: tuple[str, ...], flavour: Flavour, gpu: Gpu | None) -> tuple[
 
 
 def log(flavour: Flavour) -> Any:
-    """A new logger, which writes to the case's log; its ``errors`` are their texts in order.
-
-    It must outlive what it is given to: builder, parser, runtime.
-    """
+    """A new logger, whose ``errors`` are texts in order; it must outlive what it is given to."""
     return _log_class(flavour.module)()
 
 
@@ -192,8 +179,7 @@ def condensed(errors: list[str], otherwise: str = "no reason given") -> str:
     texts: dict[str, None] = {}
     for error in errors:
         lines = [PLACES.sub("", line).strip() for line in error.splitlines() if not ECHO.search(line)]
-        text = one_line(CODE.sub(r"\1: \2", " ".join(filter(None, lines))).strip(" .:()"))
-        texts[text + ")" * (text.count("(") - text.count(")"))] = None  # of those at its end, the ones that it opened
+        texts[one_line(" ".join(lines)).strip(" .")] = None
     return "; ".join(filter(None, texts))[:LONGEST] or otherwise
 
 
@@ -223,11 +209,9 @@ def load_plugins(flavour: Flavour, libraries: str) -> None:
 def registered_plugins(flavour: Flavour) -> list[str]:
     """Plugins that are registered, TensorRT's own among them, as ``name 1`` or ``namespace::name 1`` (the version)."""
     load_plugins(flavour, "")
-    spaces = [
-        (str(getattr(creator, "plugin_namespace", "")), f"{creator.name} {creator.plugin_version}")
-        for creator in flavour.module.get_plugin_registry().all_creators
-    ]
-    return sorted({f"{space}::{name}" if space else name for space, name in spaces})
+    found = flavour.module.get_plugin_registry().all_creators
+    names = {f"{getattr(each, 'plugin_namespace', '')}::{each.name} {each.plugin_version}" for each in found}
+    return sorted(name.removeprefix("::") for name in names)
 
 
 def _load_library(flavour: Flavour, path: Path) -> None:

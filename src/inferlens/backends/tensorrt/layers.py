@@ -2,16 +2,13 @@
 
 TensorRT writes a mapping for each layer if the engine was built to keep details, or else its name alone. What a layer
 came from stands in its ``Metadata``, one entry for each layer of the network that was fused into it; where that is
-empty, in its name, or in the names of the tensors that it writes.
-
-TensorRT puts CUDA events around every layer while a profiler is set, and reports a run's times afterwards: what is done
-for each layer is that one number is kept. Layers are told apart by their names, and those of one name by their order.
+empty, in its name, or in the names of the tensors that it writes. While a profiler is set, TensorRT puts CUDA events
+around every layer and reports a run's times afterwards, by name; those of one name are told apart by their order.
 
 Kernels are laid beside the layers in their order, by the names of tactics. Where they are not equally many,
 convolutions and matrix products are further anchors: a layer of TensorRT for RTX says by its type whether it convolves
-or multiplies, and so does the name of the kernel that is made for it. If every such layer launches at least one such
-kernel, and no other layer does, then where both are equally many each has its own. Any other kernel between two of them
-belongs to what lies between, or to the two.
+or multiplies, and so does the name of the kernel that is made for it. Any other kernel between two of them belongs to
+what lies between, or to the two.
 """
 
 from __future__ import annotations
@@ -71,10 +68,7 @@ def inspected_layers(entries: Iterable[Any], lookup: Lookup) -> list[Layer]:
 
 
 def onnx_lookup(onnx: Path | None) -> tuple[Lookup, str]:
-    """Modules and operators of nodes of the ONNX file an engine was built from, by their names or by what they write.
-
-    And why there are no modules, if so: such as that the file is not known.
-    """
+    """Modules and operators of nodes of the ONNX file an engine was built from, by name or output; why none, if so."""
     graph = origins(onnx) if onnx is not None else OnnxNodes((), NO_ONNX)
 
     def lookup(names: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -104,11 +98,7 @@ def tactic(layer: Layer) -> str:
 
 
 def only_orders(layer: Layer) -> bool:
-    """Whether the layer only makes others wait, and so launches nothing.
-
-    A name that Myelin made up does not tell such a layer from a convolution that became a matrix product; a tactic
-    does, for only what computes has one. Where an engine keeps names alone, a layer of such a name is taken to order.
-    """
+    """Whether the layer only makes others wait: it has a name that Myelin made up, and no tactic, or such a type."""
     return layer.kind in ORDERS or (MADE_UP.search(layer.name) is not None and not tactic(layer))
 
 
@@ -152,10 +142,7 @@ def _tensor(entry: dict[str, Any]) -> Tensor:
 
 
 def profiled_engine(runner: Any, call: Any, feed: Any, runs: int, onnx: Path | None) -> tuple[Layers, list[str]]:
-    """Times the layers of ``call``, which ``runner.infer(feed)`` makes, in ``runs`` runs; and names its bindings.
-
-    ``onnx`` is the file that the engine was built from; ``None`` if it is not known.
-    """
+    """Times the layers of ``call``, which ``runner.infer`` makes; its engine was built from ``onnx``, if known."""
     entries, bindings = call.engine.information()
     lookup, missing = onnx_lookup(onnx)
     known = inspected_layers(entries, lookup)
@@ -173,10 +160,7 @@ def profiled_engine(runner: Any, call: Any, feed: Any, runs: int, onnx: Path | N
 def timed_layers(
     runner: Any, feed: Any, runs: int, known: Sequence[Layer], take: Callable[[], Report], lookup: Lookup
 ) -> Layers:
-    """The layers of what ``runner.infer(feed)`` calls, ``known`` in the order of execution, timed in ``runs`` runs.
-
-    ``take`` gives the report of the run that has just ended; ``lookup`` where a layer came from that is not known.
-    """
+    """The ``known`` layers in ``runs`` calls of ``infer``; ``take`` gives the report of the one that has just ended."""
     reports: list[Report] = []
     clocked = clocked_runs(runner, feed, runs, lambda: reports.append(take()))
     return Layers(

@@ -27,14 +27,7 @@ NO_OPERATOR = re.compile(
 
 @dataclass
 class Network:
-    """A parsed network and what must live as long as it does.
-
-    Attributes:
-        log: the logger of its builder; keeps the errors.
-        builder, definition: TensorRT's ``Builder`` and ``INetworkDefinition``.
-        parser: keeps the weights that the definition points to.
-        weakly_typed: whether the builder may lower precisions.
-    """
+    """A parsed network, and what must live as long as it does; ``weakly_typed``: the builder may lower precisions."""
 
     flavour: Flavour
     log: Any
@@ -65,11 +58,7 @@ class Network:
 
 
 def network(path: Path, flavour: Flavour, *, weakly_typed: bool = False) -> Network:
-    """The network of an ONNX file, strongly typed unless ``weakly_typed``.
-
-    Raises:
-        Unsupported: if the file cannot be read, or has a node that the flavour cannot run; the message names it.
-    """
+    """The network of an ONNX file; ``Unsupported`` names what cannot be read, or the node that cannot be run."""
     if weakly_typed and flavour.strongly_typed_only:
         raise Unsupported(
             f"Networks of {flavour.title} are strongly typed: precisions are those of the graph.",

@@ -1,7 +1,6 @@
-"""Options of the backend ``tensorrt``: each with its type, default and description, as the command line shows them.
+"""Options of the backend ``tensorrt``, and warnings of those that do nothing: of a flavour, or for a built engine.
 
-Several values in one option are joined by ``+``, profiles by ``;`` (commas make axes of a plan). Options that were
-asked for and do nothing, because of the flavour or because an engine is built already, are warned of.
+Several values in one option are joined by ``+``, profiles by ``;`` (commas make axes of a plan).
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ shape alone where it is fixed, and profiles joined by ``;``.
 
 from __future__ import annotations
 
-import math
 import re
 
 import msgspec
@@ -19,8 +18,6 @@ Shape = tuple[int, ...]
 Profile = dict[str, tuple[Shape, Shape, Shape]]
 FORM = "MIN/OPT/MAX, such as 1x3x224x224/2x3x224x224/16x3x224x224; several inputs as a=1x8/1x8/4x8+b=1x8/1x8/4x8; \
 several profiles joined by ;"
-LARGEST = 2**31 - 1  # size that TensorRT takes
-MOST = 2**60  # fewer values has an input, of up to eight bytes each: their addresses have 63 bits
 _SHAPE = re.compile(r"^(scalar|[1-9]\d*(x[1-9]\d*)*)$")
 
 
@@ -28,20 +25,18 @@ def profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, ...]:
     """Profiles as shapes by input name, in the order of the inputs; one, of the inputs' own, if ``text`` is empty.
 
     Raises:
-        InferlensError: if the text has another form or names an unknown input; if a shape does not fit, or is larger
-            than any can be; or if an input whose sizes are free is left out.
+        InferlensError: if the text has another form or names an unknown input, if a shape does not fit, or if an input
+            whose sizes are free is left out.
     """
     own: Profile = {spec.name: spec.profile for spec in specs}
     parts = text.split(";") if text.strip() else []
     found = tuple({**own, **_profile(part, specs)} for part in parts) or (own,)
-    for name, (least, _, most) in [each for profile in found for each in profile.items()]:
+    for name, (least, *_) in [each for profile in found for each in profile.items()]:
         if min(least, default=0) < 0:
             raise InferlensError(
                 one_line(f"Sizes of the input '{name}' are free ({shape_text(least)}), and no profile gives them."),
                 expected=FORM,
             )
-        if max(most, default=0) > LARGEST or math.prod(most) >= MOST:
-            raise InferlensError(one_line(f"The input '{name}' goes up to {shape_text(most)}, which is too large."))
     return found
 
 

@@ -17,13 +17,7 @@ from inferlens.backends.clocks import Clock, CudaClock, Lane
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.runner import host_array
 from inferlens.backends.tensorrt.flavours import Flavour
-from inferlens.backends.tensorrt.layers import (
-    absences,
-    inspected_layers,
-    kernel_origins,
-    onnx_lookup,
-    profiled_engine,
-)
+from inferlens.backends.tensorrt.layers import absences, inspected_layers, kernel_origins, onnx_lookup, profiled_engine
 from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.profiles import shape_text
 from inferlens.backends.tensorrt.runtime import Call, Engine
@@ -179,12 +173,6 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
             content, self._flavour, plugins=self._options.plugins, cache=cache, host_code=self._host_code,
             hint=self._hint,
         )  # fmt: skip
-        if engine.passed_over:
-            self._preparation.warn(
-                "no-effect",
-                f"{cache} was passed over: it is no file of kernels, or of another GPU, driver or version.",
-                "Delete it, or name another file as timing_cache; it stays as it is.",
-            )
         known = {spec.name for spec in self._model.inputs}
         if not set(engine.inputs) <= known:
             shapes = {name: shape_text(tuple(engine.opened.get_tensor_shape(name))) for name in engine.inputs}

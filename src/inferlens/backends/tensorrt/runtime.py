@@ -25,28 +25,18 @@ TYPES = {
 
 
 class Engine:
-    """An engine, opened on the GPU.
+    """An engine, opened on the GPU; ``inputs`` and ``outputs`` are the names of its tensors in order.
 
-    ``inputs`` and ``outputs`` are the names of its tensors in order. The cache file, in flavours that compile kernels
-    when an engine runs, keeps those from one run to the next; ``passed_over`` says that what the file holds was of no
-    use here, and that it will stay as it is.
+    ``content`` was checked to be for this flavour and GPU (``check_engine``). ``host_code`` lets it run the code that a
+    version-compatible engine brings along: only for engines that were built here or are trusted. The file ``cache``, in
+    flavours that compile kernels when an engine runs, keeps those from one run to the next. ``hint`` is what to try if
+    it cannot be opened.
     """
 
     def __init__(
-        self,
-        content: bytes,
-        flavour: Flavour,
-        *,
-        plugins: str = "",
-        cache: Path | None = None,
-        host_code: bool = False,
-        hint: str = "",
-    ) -> None:
-        """Opens ``content``, which was checked to be for this flavour and GPU (``check_engine``).
-
-        ``host_code`` lets it run the code that a version-compatible engine brings along: only for engines that
-        were built here or are trusted. ``hint`` is what to try if it cannot be opened.
-        """
+        self, content: bytes, flavour: Flavour, *, plugins: str = "", cache: Path | None = None,
+        host_code: bool = False, hint: str = "",
+    ) -> None:  # fmt: skip
         load_plugins(flavour, plugins)
         trt: Any = flavour.module
         self.flavour = flavour
@@ -56,13 +46,11 @@ class Engine:
             self._runtime.engine_host_code_allowed = True
         self.opened: Any = self._runtime.deserialize_cuda_engine(content)
         if self.opened is None:
-            reason = f"{flavour.title} cannot open the engine: {condensed(self.log.errors)}"
-            raise MemoryError(reason) if "memory" in reason.lower() else Unsupported(f"{reason}.", hint=hint)
+            raise self._failed("cannot open the engine", hint)
         names = [self.opened.get_tensor_name(index) for index in range(self.opened.num_io_tensors)]
         modes = {name: self.opened.get_tensor_mode(name) for name in names}
         self.inputs = [name for name in names if modes[name] == trt.TensorIOMode.INPUT]
         self.outputs = [name for name in names if modes[name] == trt.TensorIOMode.OUTPUT]
-        self.passed_over = False
         self._cache = cache
         self._config: Any = None
         self._kernels: Any = None
@@ -75,9 +63,7 @@ class Engine:
 
         kind = self.opened.get_tensor_dtype(name).name
         if kind not in TYPES:
-            raise Unsupported(
-                f"The engine's tensor '{one_line(name)}' has the type {kind}, which PyTorch does not have."
-            )
+            raise Unsupported(f"PyTorch has no {kind}, which the engine's tensor '{one_line(name)}' is.")
         return getattr(torch, TYPES[kind])
 
     def context(self) -> Any:
@@ -85,8 +71,7 @@ class Engine:
         create = self.opened.create_execution_context
         made = create() if self._config is None else create(self._config)
         if made is None:
-            reason = f"{self.flavour.title} created no context: {condensed(self.log.errors)}"
-            raise MemoryError(reason) if "memory" in reason.lower() else Unsupported(f"{reason}.")
+            raise self._failed("created no context")
         return made
 
     def keep_kernels(self) -> None:
@@ -100,13 +85,18 @@ class Engine:
         inspector = self.opened.create_engine_inspector()
         return layers_and_bindings(inspector.get_engine_information(self.flavour.module.LayerInformationFormat.JSON))
 
+    def _failed(self, what: str, hint: str = "") -> Exception:
+        reason = f"{self.flavour.title} {what}: {condensed(self.log.errors)}."
+        return MemoryError(reason) if "memory" in reason.lower() else Unsupported(reason, hint=hint)
+
     def _use_cache(self, path: Path) -> None:
         self._config = self.opened.create_runtime_config()
         self._kernels = self._config.create_runtime_cache()
         content = path.read_bytes() if path.is_file() else b""
         if content and self._kernels.deserialize(content) is False:  # a version that does not tell returns None
-            self.passed_over = True
-            self._cache = None  # whatever the file is, it is not overwritten
+            raise Unsupported(
+                f"{path} holds no kernels, or those of another GPU, driver or version.", hint="another timing_cache"
+            )
         self._config.set_runtime_cache(self._kernels)
 
 
@@ -114,10 +104,7 @@ class Call:
     """One context of an engine on a stream, with its inputs and outputs bound."""
 
     def __init__(self, engine: Engine, stream: Any, shapes: dict[str, Shape], profile: int = 0) -> None:
-        """Binds outputs for inputs of ``shapes``; the inputs themselves are bound by :meth:`bind`.
-
-        ``grows`` is set if the shape of an output depends on the data, so that it is known only after a call.
-        """
+        """Binds outputs for inputs of ``shapes``; it ``grows`` if the shape of an output is known only after a call."""
         self.engine = engine
         self.stream = stream
         self._handle = stream.cuda_stream
@@ -133,17 +120,12 @@ class Call:
         self._bind_outputs()
 
     def reshape(self, shapes: dict[str, Shape]) -> None:
-        """Gives inputs other shapes, by name. Outputs that were bound before keep their memory.
-
-        Raises:
-            Unsupported: if the profile does not take a shape.
-        """
+        """Gives inputs other shapes, by name, that the profile takes. Outputs keep the memory they were bound to."""
         for name, shape in shapes.items():
             if not self.context.set_input_shape(name, shape):
-                shapes_of = self.engine.opened.get_tensor_profile_shape(name, self._profile)
-                least, _, most = (tuple(each) for each in shapes_of)
-                range_ = f"from {shape_text(least)} to {shape_text(most)}"
-                raise Unsupported(f"The engine takes {one_line(name)} {range_}, not {shape_text(shape)}.")
+                least, _, most = map(tuple, self.engine.opened.get_tensor_profile_shape(name, self._profile))
+                takes = f"takes {one_line(name)} from {shape_text(least)} to {shape_text(most)}"
+                raise Unsupported(f"The engine {takes}, not {shape_text(shape)}.")
 
     def bind(self, tensors: dict[str, Any]) -> None:
         """Reads the inputs from ``tensors``, by name: contiguous, on the GPU, of the engine's types; no copies."""
@@ -152,11 +134,7 @@ class Call:
         self._inputs = dict(tensors)
 
     def enqueue(self) -> None:
-        """One inference on the stream.
-
-        Raises:
-            RuntimeError: if TensorRT could not enqueue it.
-        """
+        """One inference on the stream; a ``RuntimeError`` if TensorRT could not enqueue it."""
         if not self.context.execute_async_v3(self._handle):
             raise RuntimeError(f"{self.engine.flavour.name} did not run: {condensed(self.engine.log.errors)}")
 

@@ -79,13 +79,7 @@ class TorchTensorRT(Backend, Saver, Partitioner):
         return self._runner(model, case, preparation, self.parse_options(case), load())
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
-        """Compiles and writes an exported program (``.ep``) or TorchScript (``.ts``), and beside it what it is.
-
-        Needs the GPU.
-
-        Raises:
-            Unsupported: if this front end has no such form.
-        """
+        """Compiles and writes an exported program (``.ep``) or TorchScript (``.ts``), and beside it what it is."""
         path = Path(path)
         options: Options = structs.replace(self.parse_options(case), cuda_graph=False)
         if case.variant not in ("dynamo", *SCRIPTS) or (path.suffix != ".ts" and case.variant in SCRIPTS):
@@ -111,13 +105,9 @@ class TorchTensorRT(Backend, Saver, Partitioner):
         provenance.write(path, made)
 
     def partition(self, model: Model, case: Case, preparation: Preparation) -> Partition:
-        """Which operators would run in TensorRT and which in PyTorch, and why; builds nothing.
+        """Which operators would run in TensorRT and which in PyTorch, and why; builds nothing, and needs no GPU.
 
-        Needs no GPU: without one, :attr:`~inferlens.record.partition.Partition.assumed_gpu` says which was assumed. The
-        process is good for nothing else afterwards then.
-
-        Raises:
-            Unsupported: if this model cannot be exported, or the front end has none beforehand.
+        Where one had to be assumed, the process is good for nothing else afterwards.
         """
         if model.format == "torchscript":
             raise Unsupported(

@@ -123,10 +123,7 @@ class CompilingRunner(ReplayingRunner):
             with watching() as self._graphs, compiling(self.model.name, "partition"):
                 self.compile(program, self.keywords() | {"dryrun": True, "require_full_compilation": False})
             self._warn_of_sizes()
-            found = structs.replace(self.found_partition(), assumed_gpu=assumed_gpu)
-            refused = self._refused(found)
-            note = f"{found.note} inferlens bench refuses this: {refused}".strip()
-            return structs.replace(found, note=note) if refused else found
+            return structs.replace(self.found_partition(), assumed_gpu=assumed_gpu)
 
     def found_partition(self) -> Partition:
         """What was partitioned."""
@@ -177,31 +174,22 @@ class CompilingRunner(ReplayingRunner):
             return
         facts["partition"] = msgspec.to_builtins(partition)
         if not partition.engines:
-            self.preparation.warn(
-                "no-engines",
-                f"There is no engine: everything ran in PyTorch (min_block_size {options.min_block_size}).",
-                "inferlens partition shows why.",
+            why = f"There is no engine: everything ran in PyTorch (min_block_size {options.min_block_size})."
+            self.preparation.warn("no-engines", why, "inferlens partition shows why.")
+        if options.require_full_compilation and (partition.breaks or partition.interruptions):
+            what = "PyTorch runs a part" if partition.breaks else "Python runs between the compiled graphs"
+            raise Unsupported(
+                f"{what} of '{self.model.name}', and require_full_compilation was asked for.",
+                hint="inferlens partition, which shows which part and why",
             )
-        if refused := self._refused(partition):
-            raise Unsupported(refused, hint="inferlens partition, which shows which part and why")
-
-    def _refused(self, partition: Partition) -> str:
-        """Why a partition is not what was asked for; empty if it is."""
-        if not self.options.require_full_compilation or not (partition.breaks or partition.interruptions):
-            return ""
-        what = "PyTorch runs a part" if partition.breaks else "Python runs between the compiled graphs"
-        return f"{what} of '{self.model.name}', and require_full_compilation was asked for."
 
     def _warn_of_sizes(self) -> None:
         """Warns where engines cannot be fastest at the sizes that were asked for."""
         moved = moved_optimum(self.model.inputs)
         if moved:
             places = ", ".join(f"{name} {'x'.join(map(str, shape))}" for name, shape in moved.items())
-            self.preparation.warn(
-                "moved-optimum",
-                f"The engines are built to be fastest at {places}: a size of 1 is a constant to this front end.",
-                "opt=2 or more, or --backend torch_tensorrt:ts-script.",
-            )
+            why = f"The engines are built to be fastest at {places}: a size of 1 is a constant to this front end."
+            self.preparation.warn("moved-optimum", why, "opt=2 or more, or --backend torch_tensorrt:ts-script.")
 
 
 class Dynamo(CompilingRunner):

@@ -1,15 +1,12 @@
 """The layers of a module that Torch-TensorRT compiled: those of its engines, and what PyTorch runs between them.
 
-A part that PyTorch runs is one layer, timed by CUDA events around its call. Layers of several engines are told apart by
-the engine's name before their own. Engines report after every run: those of the runtime in Python through TensorRT's
-``IProfiler``, those of that in C++ by files, which it writes anew in each call and in which times are sums since
-profiling began; a run's times are the differences of these sums.
+A part that PyTorch runs is one layer, timed by CUDA events around its call. Engines report after every run: those of
+the runtime in Python through TensorRT's ``IProfiler``, those of that in C++ by files, in which times are sums.
 
-While :func:`detailed_engines` lasts, engines are built to keep details, and every layer of the network carries its own
-name as metadata, which TensorRT hands on to the layer that it becomes a part of. Neither changes what is computed. The
-names hold the path of the module: ``[CONVOLUTION]-[aten_ops.convolution.default]-[layer1.0.conv1/convolution_1]``;
-those of the TorchScript front end end in ``scope: __module.layer1/... # file``. A layer that a converter left without a
-name, ``(Unnamed Layer* 36) [AttentionOutput]``, carries the operator that was converted.
+While :func:`detailed_engines` lasts, engines keep details, and every layer of the network carries its own name as
+metadata, which TensorRT hands on. Neither changes what is computed. The names hold the path of the module:
+``[CONVOLUTION]-[aten_ops.convolution.default]-[layer1.0.conv1/convolution_1]``; those of the TorchScript front end end
+in ``scope: __module.layer1/... # file``. A layer without a name carries the operator that was converted.
 """
 
 from __future__ import annotations
@@ -147,10 +144,7 @@ def read_sums(written: str) -> list[tuple[str, float]]:
 
 @contextmanager
 def collected(level: str) -> Iterator[list[Any]]:
-    """The modules with an engine that are made meanwhile, in order, if it is to profile at some ``level``.
-
-    What ``torch.compile`` makes can be called and not be looked into, so its engines are noted as they are made.
-    """
+    """The modules with an engine that are made meanwhile: ``torch.compile`` gives nothing that can be looked into."""
     runtime = importlib.import_module("torch_tensorrt.dynamo.runtime") if level else None
     made: list[Any] = []
 

@@ -77,10 +77,7 @@ def check(options: Options, case: Case, library: Library, preparation: Preparati
 
 
 def dynamo_settings(options: Options, case: Case, library: Library, preparation: Preparation) -> dict[str, Any]:
-    """Keyword arguments of ``torch_tensorrt.dynamo.compile``, or ``options`` of ``torch.compile``.
-
-    Names that the installed library or the front end does not know are left out.
-    """
+    """Keyword arguments of ``dynamo.compile``, or options of ``torch.compile``, as far as this version knows them."""
     known = library.settings if case.variant == "compile" else library.settings & library.parameters
     kept = engine_folder(library, preparation) if options.engine_cache else preparation.folder
     wanted = structs.asdict(options) | {
@@ -124,10 +121,7 @@ def script_settings(options: Options, case: Case) -> dict[str, Any]:
 
 
 def executed_ops(text: str) -> list[str]:
-    """Full names (``torch.ops.aten.relu.default``) of the operators that ``aten.relu+aten::mean.dim`` means.
-
-    A name without an overload means all of them.
-    """
+    """``torch.ops.aten.relu.default`` and so on, of ``aten.relu+aten::mean.dim``; without an overload all of them."""
     return [name for word in words(text) for name in _overloads(word)]
 
 
@@ -148,10 +142,7 @@ def _overloads(word: str) -> Iterator[str]:
 
 
 def counting_cache(options: Options, library: Library, preparation: Preparation) -> Any:
-    """The library's cache of engines on disk, in our folder, with the attributes ``hits`` and ``misses``.
-
-    ``None`` if none is wanted.
-    """
+    """The library's cache of engines on disk, which counts ``hits`` and ``misses``; ``None`` if none is wanted."""
     if not options.engine_cache or "cache_built_engines" not in library.settings:
         return None
     from torch_tensorrt.dynamo._engine_cache import DiskEngineCache

@@ -1,13 +1,9 @@
 """How a model is partitioned: who runs each operator, why PyTorch, from which module it came, and where Dynamo breaks.
 
-The library asks how much of a graph is supported and then has it partitioned. Both functions are wrapped while it
-compiles; what went in and what came out is noted. So a partition is the one that was built, whichever front end and
-version. That of what is compiled already is read from its graph: which operators went into an engine is not known then,
-so neither is how many there were. The TorchScript front end gives one such: its partitioner is in C++ and says nothing.
-
-Of ``torch.compile``, Dynamo notes modules by their place in the function that it compiles, which after a break may be
-the ``forward`` of a part of the model, and Torch-TensorRT's lowering forgets them. Here they become paths of the model
-and are kept on the way. What is computed stays the same, and a path that is not certain is none.
+Both functions by which the library partitions a graph are wrapped while it compiles, so a partition is the one that was
+built. That of what is compiled already is read from its graph: how many operators an engine has is not known then.
+Dynamo notes modules by their place in the function that it compiles, and Torch-TensorRT's lowering forgets them; here
+they become paths of the model and are kept. What is computed stays the same, and a path that is not certain is none.
 """
 
 from __future__ import annotations
@@ -53,10 +49,7 @@ KINDS = re.compile(r"\._(?:parameters|buffers|modules)\b")
 
 
 class Lowered:
-    """One lowered graph: how it was partitioned, and how it would be with another ``min_block_size``.
-
-    The graph is kept without its weights, which would otherwise stay on the GPU.
-    """
+    """One lowered graph, without its weights: its partition, and what another ``min_block_size`` would give."""
 
     def __init__(self, number: int, graph_module: Any, executed: Any, again: Callable[..., Any]) -> None:
         """``executed`` are the operators that PyTorch runs in any case; ``again`` partitions a copy of the graph."""
@@ -156,10 +149,7 @@ def segments_of(graphs: Sequence[Lowered]) -> tuple[Segment, ...]:
 
 
 def choices_in(graphs: Sequence[Lowered], own: int) -> dict[str, Any]:
-    """What other values of ``min_block_size`` than ``own`` give, each found by the library's partitioner.
-
-    Fields of a partition: ``choices``, of some values, and ``ways``; or the ``note`` why nothing is known.
-    """
+    """``choices`` and ``ways`` of a partition, each found by the library's partitioner; or the ``note`` why not."""
 
     def evaluate(min_block_size: int) -> list[Segment]:
         return [segment for graph in graphs for segment in graph.at(min_block_size)]
@@ -193,10 +183,7 @@ def weightless(graph_module: Any) -> Any:
 def compiled_partition(
     compiled: Any, note: str, *, forced: Collection[str] = (), wrapped: str = "", **known: Any
 ) -> Partition | None:
-    """The partition of a compiled module, from its graph; ``None`` if it has none that can be read.
-
-    PyTorch was to run the operators ``forced`` in any case; ``wrapped`` is the path of the model in what was traced.
-    """
+    """The partition that a compiled module's graph shows, if any; ``wrapped``: the model's path in what was traced."""
     import torch
 
     if isinstance(compiled, torch.jit.ScriptModule):
@@ -312,10 +299,7 @@ def set_paths(graph_module: Any, module: Any) -> None:
 
 
 def own_path(graph_module: Any, module: Any) -> str | None:
-    """Path of the module whose ``forward``, or a part of it, a graph of Dynamo's is; ``None`` if it is not certain.
-
-    The module is known by the parameters that the graph reads; of a graph without any it is not.
-    """
+    """Path of the module whose ``forward`` a graph of Dynamo's is, known by the parameters it reads, or ``None``."""
     tensors = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     for node in graph_module.graph.nodes:
         read = node.meta.get("grapharg") if node.op == "placeholder" else None
@@ -333,10 +317,7 @@ def own_path(graph_module: Any, module: Any) -> str | None:
 
 @contextmanager
 def kept_paths() -> Iterator[None]:
-    """While it lasts, the lowering of Dynamo's graphs keeps the paths: as Inductor does it, node by node.
-
-    Where that cannot be, the library's own way is taken, which forgets them.
-    """
+    """Has the lowering of Dynamo's graphs keep the paths, as Inductor does it; where that cannot be, they are lost."""
     import torch
     from torch.fx.traceback import preserve_node_meta
 
@@ -391,9 +372,6 @@ def module_path(node: Any) -> str | None:
 
 
 def clean_path(path: str) -> str:
-    """A module's path as ``named_modules`` has it.
-
-    Dynamo writes ``L['self']._modules['layer1']._modules['0']``, or ``L__self___layer1``, for ``layer1.0``.
-    """
+    """``layer1.0`` for Dynamo's ``L['self']._modules['layer1']._modules['0']``: as ``named_modules`` has it."""
     path = re.sub(r"(?:\._modules)?\[['\"]([^'\"]+)['\"]\]", r".\1", path)
     return re.sub(r"^(L\.)?(fn|self)(\.|$)|^L\.", "", path).strip(".")

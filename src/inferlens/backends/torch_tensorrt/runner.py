@@ -168,10 +168,7 @@ def check_file(path: Path, made: Provenance | None, library: Library) -> None:
 
 
 def open_module(path: Path) -> Any:
-    """The module in a file, on the GPU; the library must have been imported, which registers what runs engines.
-
-    Both kinds hold pickles: a file runs what code its author wants when it is opened.
-    """
+    """The module in a file, on the GPU; both kinds hold pickles, which run what code their author wants."""
     import torch
 
     try:
@@ -189,13 +186,7 @@ def open_module(path: Path) -> Any:
 
 @contextmanager
 def compiling(name: str, step: str, hint: str = "") -> Iterator[None]:
-    """Turns what a step raises for a model that it cannot take into the reason of a row; running out of memory is none.
-
-    Args:
-        name: the model's.
-        step: what is done, such as ``export``.
-        hint: what to try instead.
-    """
+    """Turns what a step raises for a model that it cannot take into the reason of a row; lack of memory is none."""
     import torch
 
     try:
@@ -210,11 +201,6 @@ def compiling(name: str, step: str, hint: str = "") -> Iterator[None]:
             raise inner from error
         if is_short_of_memory(inner) or "CUDA error" in str(inner):  # that is not the model's fault
             raise
-        if isinstance(inner, AssertionError) and "require_full_compilation" in str(inner):
-            raise Unsupported(
-                f"PyTorch would run a part of '{name}', and require_full_compilation was asked for.",
-                hint="inferlens partition, which shows which part and why",
-            ) from error
         raise Unsupported(
             f"{TITLE} cannot {step} '{name}': {type(inner).__name__}: {first_lines(inner)}", hint=hint
         ) from error
