@@ -182,15 +182,6 @@ def test_a_saved_module_keeps_its_range_of_sizes(
             agrees(runner, ranged(batch))
 
 
-def test_torchscript_from_a_file_is_compiled_as_it_is(preparation: Preparation, tmp_path: Path) -> None:
-    made, path = small.model(batch=3), tmp_path / "small.pt"
-    torch.jit.script(made.module).save(str(path))
-    model = dataclasses.replace(made, format="torchscript", module=torch.jit.load(str(path)), path=path)
-    with prepared("ts-script", "fp32", {}, model, preparation) as runner:
-        agrees(runner, small.model(batch=3))
-    assert len(preparation.facts["partition"]["engines"]) == 1
-
-
 def test_torch_compile_tells_modules_and_breaks(preparation: Preparation) -> None:
     model = Model("parts", "parts", "module", (TensorSpec("rows", (8, 16)),), module=Filtered().eval())
     with prepared("compile", "fp32", {"min_block_size": 1}, model, preparation) as runner:

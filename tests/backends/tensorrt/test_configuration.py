@@ -138,13 +138,8 @@ def test_the_profile_that_runs_must_take_the_shape() -> None:
         check_shapes(both, 0, TWO)
     with pytest.raises(Unsupported, match="no profile 2: the engine has 2"):
         check_shapes(both, 2, TWO)
-
-
-def test_the_graph_is_made_for_all_profiles_together() -> None:
-    (spec,) = spread(TWO, profiles("1x3x8x8/2x3x8x8/4x3x8x8;8x3x8x8/8x3x8x8/16x3x8x8", TWO))
-    assert spec.shape == (2, 3, 8, 8)
-    assert spec.profile == ((1, 3, 8, 8), (2, 3, 8, 8), (16, 3, 8, 8))
-    assert spread(TWO, profiles("", TWO)) == TWO
+    (spec,) = spread(TWO, both)  # what the graph is exported for
+    assert spec.profile == ((1, 3, 8, 8), (1, 3, 8, 8), (8, 3, 8, 8))
 
 
 # TensorRT itself cannot be had without its vendor's index; a stand-in shows what it would be asked for.

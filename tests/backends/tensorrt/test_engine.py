@@ -31,19 +31,13 @@ from tests.backends import small
 from tests.backends.tensorrt.conftest import TARGETS
 
 PAGE = Path(__file__).parents[3] / "docs" / "tensorrt.md"
-OUTPUTS = {
-    "torchvision:resnet18": (1, 1000),
-    "torchvision:mobilenet_v2": (1, 1000),
-    "torchvision:vit_b_16": (1, 1000),
-    "transformer": (1, 16, 64),
-}
+OUTPUTS = {"torchvision:resnet18": (1, 1000), "transformer": (1, 16, 64)}
 
 
 def real(name: str) -> tuple[Model, Case]:
     case = Case(model=name, backend="tensorrt", variant="rtx", device="cuda", precision="fp16")
     if name != "transformer":
-        size = 224 if name == "torchvision:vit_b_16" else 64
-        case = msgspec.structs.replace(case, inputs=(TensorSpec("x", (1, 3, size, size)),))
+        case = msgspec.structs.replace(case, inputs=(TensorSpec("x", (1, 3, 64, 64)),))
         return load(case), case
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(64, 4, 128, batch_first=True)
@@ -60,23 +54,15 @@ def test_real_models_become_engines_without_a_gpu(name: str, tmp_path: Path, rtx
     made = built(job, preparation)
     header = whole(made.path)
     assert (header.variant, header.size, header.version) == ("rtx", len(made.content), rtx.version)
-    assert [phase.name for phase in preparation.phases].count("build") == 1
-    parsed = network(path, rtx)
-    assert [(spec.name, spec.shape, spec.dtype) for spec in parsed.inputs] == [
-        (spec.name, spec.shape, "float16") for spec in model.inputs
-    ]
     read = provenance.read(made.path)
     assert read == made.provenance
     graph = onnx.load(path).graph
     assert [spec.name for spec in read.outputs] == [value.name for value in graph.output]
     assert [(spec.shape, spec.dtype) for spec in read.outputs] == [(OUTPUTS[name], "float16")]
-    assert read.inputs == model.inputs
-    assert read.model.weights_sha256 == model.weights_sha256
-    assert read.onnx_sha256 == sha256(path)
+    assert (read.inputs, read.model.weights_sha256) == (model.inputs, model.weights_sha256)
     assert (read.flavour, read.version, read.targets, read.gpu) == (rtx.name, rtx.version, ("8.0", "8.9"), "")
-    assert read.options["optimization_level"] == 3
+    assert (read.onnx_sha256, read.options["optimization_level"]) == (sha256(path), 3)
     assert read.profiles == ({spec.name: (spec.shape,) * 3 for spec in model.inputs},)
-    assert read.build_seconds
     check_engine(made.path, read, rtx, None)
 
 
@@ -113,9 +99,8 @@ def test_the_second_time_it_is_cached_and_rebuild_builds(
 @pytest.mark.parametrize(
     ("options", "same"),
     [
-        ({"optimization_level": 0}, True), ({"optimization_level": 5}, True), ({"max_num_tactics": 1}, True),
-        ({"tactic_sources": "none"}, True), ({"sparsity": True}, True), ({"avg_timing_iterations": 8}, True),
-        ({"tf32": True}, False), ({"workspace": 256}, False), ({"profiling_verbosity": "none"}, False),
+        ({"optimization_level": 5, "max_num_tactics": 1, "sparsity": True}, True),
+        ({"tactic_sources": "none", "avg_timing_iterations": 8}, True), ({"tf32": True}, False),
     ],
     ids=str,
 )  # fmt: skip
@@ -125,7 +110,7 @@ def test_options_that_tensorrt_for_rtx_does_not_act_on_are_warned_of(
     """The engines are the same, so a row of such a sweep would differ by noise alone."""
     usual, other = built(job(), preparation), built(job(**options), preparation)
     assert (other.content == usual.content) == same
-    assert [warning.code for warning in preparation.warnings] == ["no-effect"] * same
+    assert [warning.code for warning in preparation.warnings] == ["no-effect"] * len(options) * same
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "no provenance"])
@@ -221,15 +206,9 @@ def test_memory_that_runs_out_is_no_refusal(job: Any, graph: Path) -> None:
 
 
 def test_builds_without_a_gpu_are_compared_by_content(job: Any, preparation: Preparation, tmp_path: Path) -> None:
-    path = tmp_path / "model.engine"
-    report = build_to(path, job(), preparation, builds=3)
-    assert len(report.builds) == 3
-    assert all(build.layers is None and build.seconds > 0 for build in report.builds)
-    assert len({build.sha256 for build in report.builds}) == 1
+    report = build_to(tmp_path / "model.engine", job(), preparation, builds=3)
+    assert [(build.layers, build.sha256) for build in report.builds] == [(None, report.sha256)] * 3
     assert report.findings == ("3 builds are the same, byte for byte.",)
-    read = provenance.read(path)
-    assert read is not None
-    assert read.file_sha256 == report.sha256
     assert not (preparation.cache / "tensorrt").exists()
 
 

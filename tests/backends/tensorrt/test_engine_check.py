@@ -73,28 +73,17 @@ def test_a_description_of_another_version_is_one_sentence(version: str, made: Bu
         check_engine(made.path, read, rtx, None)
 
 
-class Runtime:
-    """A runtime that finds every engine invalid, for the causes it is given."""
-
-    causes = 0
-
-    def __init__(self, log: Any) -> None: ...
-
-    def get_engine_validity(self, header: bytes) -> tuple[Any, int]:
-        assert len(header) == 64
-        return "invalid", self.causes
-
-
 def test_the_runtime_has_the_last_word(made: Built, rtx: Flavour, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a GPU it does not know, and is not asked."""
     with pytest.raises(Unsupported, match=r"cannot run here, on NVIDIA H200 with .*Error reading CUDA GPU properties"):
         check_engine(made.path, made.provenance, rtx, H200)
-    monkeypatch.setattr(rtx.module, "Runtime", Runtime)
-    monkeypatch.setattr(rtx.module.EngineValidity, "INVALID", "invalid")
     known = rtx.module.EngineInvalidityDiagnostics
-    monkeypatch.setattr(Runtime, "causes", int(known.UNSUPPORTED_CC))
+    causes = int(known.UNSUPPORTED_CC)
+    runtime = SimpleNamespace(get_engine_validity=lambda _: ("invalid", causes))
+    monkeypatch.setattr(rtx.module.Runtime, "__new__", lambda *_: runtime)
+    monkeypatch.setattr(rtx.module.EngineValidity, "INVALID", "invalid")
     check_engine(made.path, made.provenance, rtx, H200)
-    monkeypatch.setattr(Runtime, "causes", int(known.UNSUPPORTED_CC) | int(known.OLD_CUDA_DRIVER))
+    causes |= int(known.OLD_CUDA_DRIVER)
     with pytest.raises(Unsupported, match=r"on NVIDIA H200 with .*: unsupported cc, old cuda driver"):
         check_engine(made.path, made.provenance, rtx, H200)
 

@@ -40,11 +40,7 @@ from tests.backends.profiling.kernel_samples import ENGINES, engine, runs
 SAMPLES = Path(__file__).parent / "samples"
 PATHS = frozenset({"", "conv1", "maxpool", "layer1", "layer1.0", "layer1.0.conv1", "layer4.1.conv2", "avgpool", "fc"})
 REWRITTEN = 52  # the convolution of features.18.0, which became a matrix product
-CONV, SPLIT, PRODUCT = (
-    "cudnn_generated_fort_native_sm90_convFwd_knob_39_128x16x32_12_1_0",
-    "splitKreduce_kernel",
-    "matMul",
-)
+SPLIT = "splitKreduce_kernel"
 
 
 def sample(name: str) -> Any:
@@ -101,8 +97,7 @@ def test_what_an_engine_does_not_keep_is_said() -> None:
     layers = inspected_layers(["node_Conv_1", "node_relu"], onnx_lookup(None)[0])
     assert [layer.name for layer in layers] == ["node_Conv_1", "node_relu"]
     assert absences(["node_Conv_1"], layers, NO_ONNX)["modules"] == NO_ONNX
-    for entries in (["node_Conv_1"], []):
-        assert "profiling_verbosity=detailed" in absences(entries, layers)["details"]
+    assert "profiling_verbosity=detailed" in absences([], layers)["details"]
     timed = [replace(layer, times=(1e-6,)) for layer in layers]
     assert list(absences([{}], timed)) == ["modules"]
 
@@ -149,24 +144,16 @@ def test_layers_of_one_name_are_told_apart_by_their_order() -> None:
     reports = [[("a", 1.0), ("b", 2.0), ("a", 3.0)], [("a", 4.0), ("b", 5.0), ("a", 6.0), ("new", 7.0)]]
     timed = with_times(layers, reports, nowhere)
     assert [(layer.name, layer.kind, layer.times) for layer in timed] == [
-        ("a", "", (0.001, 0.004)),
-        ("b", "", (0.002, 0.005)),
-        ("a", "second", (0.003, 0.006)),
-        ("never", "", ()),
+        ("a", "", (0.001, 0.004)), ("b", "", (0.002, 0.005)), ("a", "second", (0.003, 0.006)), ("never", "", ()),
         ("new", "", (0.0, 0.007)),
-    ]
+    ]  # fmt: skip
     name = "%8 : Tensor = aten::relu(%7), scope: __module.layer1/__module.layer1.0 # f.py:1:0_myl0_3"
     (reported,) = with_times([], [[(name, 1.0)]], lookup_among(PATHS))
     assert (reported.modules, reported.times) == (("layer1.0",), (0.001,))
     with pytest.raises(Unsupported, match="reports no times of layers"):
         with_times([Layer(name="a")], [[], []], nowhere)
-
-
-def test_reports_under_other_names_go_by_their_order() -> None:
-    layers = [Layer(name="a"), Layer(name="b")]
-    assert inspectors_names([("a'", 1.0), ("b'", 2.0)], layers) == [("a", 1.0), ("b", 2.0)]
-    for other in ([("a", 1.0), ("c", 2.0)], [("c", 1.0)]):
-        assert inspectors_names(other, layers) == other
+    assert inspectors_names([("a'", 1.0), ("b'", 2.0)], layers[:2]) == [("a", 1.0), ("b", 2.0)], "by their order"
+    assert inspectors_names([("a", 1.0), ("c", 2.0)], layers[:2]) == [("a", 1.0), ("c", 2.0)]
 
 
 # Kernels
@@ -202,7 +189,6 @@ def test_every_kernel_of_a_real_engine_has_its_layer() -> None:
     assert fewer.absent["layers"].startswith("52 of 55 kernels"), "a layer that is missing leaves its stretch shared"
 
 
-@pytest.mark.parametrize("before", ["", "_run_on_acc_0/"])
 @pytest.mark.parametrize(
     ("entry", "launches"),
     [
@@ -215,38 +201,11 @@ def test_every_kernel_of_a_real_engine_has_its_layer() -> None:
         ("node_Conv_1", True),
     ],
 )
-def test_what_computes_launches_and_what_only_orders_does_not(entry: Any, launches: bool, before: str) -> None:
-    layers = [replace(layer, name=before + layer.name) for layer in inspected_layers([entry], nowhere)]
+def test_what_computes_launches_and_what_only_orders_does_not(entry: Any, launches: bool) -> None:
+    layers = [replace(layer, name=f"_run_on_acc_0/{layer.name}") for layer in inspected_layers([entry], nowhere)]
     assert [layer.launches for layer in engine_layers(layers)] == [launches]
     timed = [replace(layer, times=(1e-6,)) for layer in layers]
     assert ("modules" in absences([{}], timed)) == launches, "what launches and names no module is said to be lost"
-
-
-def layer(text: str) -> EngineLayer:
-    """``c1`` convolves, ``g1`` multiplies, ``m1`` is a pooling, ``k1`` the compiler's own, ``d1`` of another type."""
-    kinds = {"c": "correlation", "g": "gemm", "m": "maxpool", "k": "kgen", "d": "deconvolution"}
-    return EngineLayer(name=text, kind=kinds[text[0]])
-
-
-@pytest.mark.parametrize(
-    ("kernels", "layers", "expected"),
-    [
-        ("c c s c", "c1 c2 c3", "c1 c2 c2+c3 c3"),  # one of them adds up what it had split
-        ("c m s g", "c1 m1 g1", "c1 c1+m1+g1 c1+m1+g1 g1"),
-        ("s c g", "c1 g1", "c1 c1 g1"),
-        ("c g s s", "c1 g1", "c1 g1 g1 g1"),
-        ("c c g", "c1 k1 c2 g1", "c1 c2 g1"),  # one launches nothing
-        ("c m c s g", "c1 m1 c2 g1", "c1 m1 c2 c2+g1 g1"),
-        ("c c s", "c1 d1", "c1+d1 c1+d1 c1+d1"),  # nobody knows what the other type launches
-        ("c g g", "c1 g1", "c1+g1 c1+g1 c1+g1"),
-        ("c g", "c1 k1 g1 g2", "c1+k1+g1+g2 c1+k1+g1+g2"),
-        ("s s", "", "- -"),
-    ],
-)
-def test_products_tell_apart_what_shares_a_stretch(kernels: str, layers: str, expected: str) -> None:
-    names = [{"c": CONV, "g": PRODUCT, "m": "resampleFwd", "s": SPLIT}[word] for word in kernels.split()]
-    found = narrowed(names, aligned(names, [layer(word) for word in layers.split()]))
-    assert ["+".join(each.name for each in of) or "-" for of in found] == expected.split()
 
 
 @settings(deadline=None)  # the first example reads a trace

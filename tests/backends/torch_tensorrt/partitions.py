@@ -11,16 +11,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 import torch
 from torch import nn
 
-from inferlens.backends.torch_tensorrt import partitions
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
 from inferlens.backends.torch_tensorrt.layers import CONFIGURES, detailed_engines
 from inferlens.backends.torch_tensorrt.library import gpu_or_assumed, load, quiet
@@ -39,25 +36,19 @@ def build():
     return torch.nn.Sequential(*parts), torch.randn(2, 16)
 """
 ENOUGH = "the network was looked at"
-REFUSED = ("partition", "tiny:build", "--json", "--option", "torch_tensorrt.torch_executed_ops=aten.rlu,aten.relu")
-COMMAND = ("partition", "tiny:build", "--json", "--option", "torch_tensorrt.min_block_size=1,5")
+COMMAND = ("partition", "tiny:build", "--json", "--option", "torch_tensorrt.torch_executed_ops=aten.rlu,aten.relu")
 
 
 class Made(msgspec.Struct):
-    """What the process gives back: partitions by name, or why there is none; and how the commands ended.
+    """What the process gives back: partitions by name, or why there is none; and how the command ended.
 
-    ``carried`` is names and metadata of the layers of :class:`Attention` as a network whose engine will tell details;
-    ``lowered`` the graph of a model that ``torch.compile`` hands over, with its modules kept and by the library alone.
+    ``carried`` is names and metadata of the layers of :class:`Attention` as a network whose engine will tell details.
     """
 
     partitions: dict[str, Partition | str]
     carried: list[tuple[str, str]]
-    lowered: tuple[str, str]
     code: int
     output: str
-    errors: str
-    refused_code: int
-    refused_output: str
 
 
 class Inverse(nn.Module):
@@ -132,21 +123,6 @@ class Parts(nn.Module):
         return self.second(self.first(torch.relu(self.inner(rows))))  # type: ignore[no-any-return]
 
 
-class Boxes(nn.Module):
-    """Dynamo makes a graph without any operator of this, after a break within a function that is called."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 4)
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        import torchvision
-
-        boxes = torch.relu(self.linear(rows))
-        kept = torchvision.ops.nms(torch.cat([boxes[:, :2], boxes[:, :2] + boxes[:, 2:] + 1], 1), boxes[:, 0], 0.5)
-        return boxes[kept]
-
-
 def resnet18() -> nn.Module:
     import torchvision
 
@@ -167,7 +143,6 @@ ASKED: dict[str, Asked] = {
     "range from 1": (small.Convolution, (FROM_1_TO_16,), "compile", {"min_block_size": 1}),
     "filtered": (Filtered, (ROWS,), "compile", WHOLE),
     "parts": (Parts, (ROWS,), "compile", {"min_block_size": 1}),
-    "boxes": (Boxes, (TensorSpec("rows", (8, 4)),), "compile", {"min_block_size": 1}),
 }
 
 
@@ -207,35 +182,13 @@ def carried() -> list[tuple[str, str]]:
     return noted
 
 
-def lowered(keeping: Callable[[], AbstractContextManager[None]]) -> str:
-    """The nodes of the graph that Torch-TensorRT's compiler is given for a model, without their notes."""
-    from torch_tensorrt.dynamo.backend import backends
-
-    graphs: list[torch.fx.GraphModule] = []
-
-    def taken(graph_module: torch.fx.GraphModule, _: Any, **__: Any) -> torch.fx.GraphModule:
-        graphs.append(graph_module)
-        return graph_module
-
-    module = resnet18().eval()
-    torch._dynamo.reset()
-    with gpu_or_assumed(), quiet(), torch.no_grad(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backends, "compile_module", taken)
-        patch.setattr(partitions, "kept_paths", keeping)
-        torch.compile(module, backend=partitions.Captured().backend(module))(torch.randn(1, 3, 224, 224))
-    (graph,) = graphs
-    return str(graph.graph)
-
-
 def main(target: Path) -> None:
     """Writes everything."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "tiny.py").write_text(TINY)
         done = inferlens(*COMMAND, cwd=Path(folder))
-        refused = inferlens(*REFUSED, cwd=Path(folder))
         found = {name: partition(asked, Path(folder)) for name, asked in ASKED.items()}
-    both = lowered(partitions.kept_paths), lowered(nullcontext)
-    made = Made(found, carried(), both, done.returncode, done.stdout, done.stderr, refused.returncode, refused.stdout)
+    made = Made(found, carried(), done.returncode, done.stdout)
     target.write_bytes(msgspec.json.encode(made))
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from inferlens.backends.torch_tensorrt import library
 from inferlens.backends.torch_tensorrt import options as settings
 from inferlens.backends.torch_tensorrt import runner as running
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
-from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS, Dynamo, Scripted, example_specs, moved_optimum
+from inferlens.backends.torch_tensorrt.front_ends import Dynamo, Scripted, example_specs, moved_optimum
 from inferlens.backends.torch_tensorrt.layers import (
     NativeEngine,
     engines_in,
@@ -37,9 +36,7 @@ from inferlens.backends.torch_tensorrt.options import Options
 from inferlens.backends.torch_tensorrt.partitions import (
     OF_FILE,
     choices_in,
-    clean_path,
     compiled_partition,
-    short_reason,
 )
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.adapter import ByKeyword
@@ -100,24 +97,14 @@ def test_missing_library_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 # Options
 
 
-@pytest.mark.parametrize(
-    ("text", "names"),
-    [
-        ("", set()),
-        ("aten.relu.default", {"torch.ops.aten.relu.default"}),
-        ("aten::add.Tensor + torch.ops.aten.mean.dim", {"torch.ops.aten.add.Tensor", "torch.ops.aten.mean.dim"}),
-    ],
-)
-def test_operators_are_named_in_any_spelling(text: str, names: set[str]) -> None:
-    assert set(settings.executed_ops(text)) == names
+def test_operators_are_named_in_any_spelling() -> None:
+    text = "aten::add.Tensor + torch.ops.aten.mean.dim"
+    assert settings.executed_ops(text) == ["torch.ops.aten.add.Tensor", "torch.ops.aten.mean.dim"]
     assert {"torch.ops.aten.relu.default", "torch.ops.aten.relu.out"} <= set(settings.executed_ops("aten.relu"))
-
-
-@pytest.mark.parametrize(("text", "near"), [("aten.rleu", "relu"), ("relu", "partition"), ("xyzw.bar", "partition")])
-def test_an_operator_that_there_is_not_is_named(text: str, near: str) -> None:
-    with pytest.raises(InferlensError, match="is no operator") as caught:
-        settings.executed_ops(text)
-    assert near in caught.value.hint
+    for wrong, near in (("aten.rleu", "relu"), ("relu", "partition"), ("xyzw.bar", "partition")):
+        with pytest.raises(InferlensError, match="is no operator") as caught:
+            settings.executed_ops(wrong)
+        assert near in caught.value.hint
 
 
 def test_settings_are_those_of_the_installed_version(preparation: Preparation) -> None:
@@ -135,23 +122,16 @@ def test_settings_are_those_of_the_installed_version(preparation: Preparation) -
     made = settings.dynamo_settings(own, case(precision="bf16"), stub(OLD), preparation)
     assert (made["use_python_runtime"], made["enable_autocast"]) == (True, True)
     assert made["autocast_low_precision_type"] is torch.bfloat16
-
-
-def test_script_settings() -> None:
-    wanted = Options(torch_executed_ops="aten.relu+aten.mean.dim", immutable_weights=False, tf32=True)
-    made = settings.script_settings(wanted, case("ts-trace", "fp16"))
-    assert made["torch_executed_ops"] == ["aten::mean", "aten::relu"]
-    assert made["enabled_precisions"] == {torch.float32, torch.float16}
-    assert (made["refit"], made["disable_tf32"], made["min_block_size"]) == (True, False, Options().min_block_size)
+    script = settings.script_settings(Options(torch_executed_ops="aten.relu", tf32=True), case("ts-trace", "fp16"))
+    assert (script["torch_executed_ops"], script["disable_tf32"]) == (["aten::relu"], False)
+    assert script["enabled_precisions"] == {torch.float32, torch.float16}
 
 
 @pytest.mark.parametrize(
     ("options", "variant", "library", "help"),
     [
-        *(
-            ({name: 5 if name == "optimization_level" else True, "immutable_weights": False}, "ts-trace", OLD, "dynamo")
-            for name in settings.NOT_IN_SCRIPT
-        ),
+        ({"optimization_level": 5}, "ts-trace", OLD, "dynamo"),
+        ({"engine_cache": True, "immutable_weights": False}, "ts-trace", OLD, "dynamo"),
         ({"use_python_runtime": True}, "dynamo", NEW, "without use_python_runtime"),
         ({"autocast": True}, "compile", NEW, "dynamo"),
         ({"engine_cache": True}, "dynamo", NEW, "immutable_weights=false"),
@@ -170,10 +150,10 @@ def test_what_cannot_be_honoured_is_refused(
     assert not preparation.warnings
 
 
-@pytest.mark.parametrize(("name", "value"), zip(settings.OF_TACTICS, (5, 4, True), strict=True))
-def test_what_does_nothing_is_a_warning(name: str, value: Any, preparation: Preparation) -> None:
-    for rtx, codes in ((False, []), (True, ["no-effect"])):
-        settings.check(Options(**{name: value}), case(), stub(rtx=rtx), preparation)
+def test_what_does_nothing_is_a_warning(preparation: Preparation) -> None:
+    options = Options(optimization_level=5, num_avg_timing_iters=4, sparse_weights=True)
+    for rtx, codes in ((False, []), (True, ["no-effect"] * 3)):
+        settings.check(options, case(), stub(rtx=rtx), preparation)
         assert [warning.code for warning in preparation.warnings] == codes
 
 
@@ -204,28 +184,6 @@ def test_modules_and_torchscript_are_scripted(tmp_path: Path, preparation: Prepa
     assert runner.export(loaded) is loaded
 
 
-@pytest.mark.parametrize("variant", FRONT_ENDS)
-def test_a_model_that_does_not_compile_is_sent_to_another_front_end(variant: str) -> None:
-    instead = FRONT_ENDS[variant].instead
-    with (
-        pytest.raises(Unsupported, match="cannot compile 'm': RuntimeError: no converter") as refused,
-        running.compiling("m", "compile", instead),
-    ):
-        raise RuntimeError("no converter")
-    assert refused.value.hint.removeprefix("--backend torch_tensorrt:") in set(FRONT_ENDS) - {variant}
-
-
-def test_names_that_dynamo_gives() -> None:
-    told = "Failed to trace builtin operator\n  Explanation: Dynamo does not know `print`.\n  Hint: Avoid it.\n"
-    assert short_reason(told) == "Failed to trace builtin operator: Dynamo does not know `print`"
-    assert [short_reason(each) for each in ("generic_jump", "")] == ["generic_jump", ""]
-    for text, path in (
-        ("layer1.0.conv1", "layer1.0.conv1"), ("", ""), ("L['self'].layer1", "layer1"),
-        ("L['self']._modules['layer1']._modules['0']", "layer1.0"),
-    ):  # fmt: skip
-        assert clean_path(text) == path
-
-
 # Partitions of what is compiled
 
 KNOWN = {"front_end": "ts-trace", "min_block_size": 5, "flavour": "TensorRT"}
@@ -249,15 +207,14 @@ def read(compiled: Any, **more: Any) -> Partition:
     return part
 
 
-@pytest.mark.parametrize(("around", "wrapped"), [(lambda module: module, ""), (flat_outputs, WRAPPED)])
-def test_a_compiled_module_without_engines_says_so(around: Callable[[nn.Module], nn.Module], wrapped: str) -> None:
+def test_a_compiled_module_without_engines_says_so() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU()).eval()
-    script = torch.jit.trace(around(module), torch.randn(2, 4))
-    part = read(script.inlined_graph, forced=["aten::relu"], wrapped=wrapped)
+    script = torch.jit.trace(flat_outputs(module), torch.randn(2, 4))
+    part = read(script.inlined_graph, forced=["aten::relu"], wrapped=WRAPPED)
     assert (part.operators, part.in_tensorrt, part.engines) == (2, 0, ()), "without an engine all can be counted"
     assert set(part.breaks[0].operators) == {"aten.linear", "aten.relu"}
     assert [(each.module, each.why) for each in part.segments[0].operators] == [("0", ""), ("1", "forced")]
-    assert read(script).operators == 2
+    assert read(torch.jit.trace(module, torch.randn(2, 4))).segments[0].operators[0].module == "0"
     program = torch.export.export(module, (torch.randn(2, 4),), strict=False).module()
     assert [(each.name, each.module) for each in read(program).segments[0].operators] == [
         ("aten.linear.default", "0"), ("aten.relu.default", "1"),
@@ -286,10 +243,7 @@ def test_a_case_that_ran_does_not_fail_for_its_partition(preparation: Preparatio
     for options in (Options(), Options(require_full_compilation=True)):
         runner = Dynamo(small.model(), case(), preparation, options, stub())
         runner._graphs = [Failing()]  # type: ignore[list-item]
-        if options.require_full_compilation:
-            with pytest.raises(KeyError):
-                runner._note_facts()
-        else:
+        with pytest.raises(KeyError) if options.require_full_compilation else nullcontext():
             runner._note_facts()
     assert "partition" not in preparation.facts
     assert "KeyError" in preparation.facts["no_partition"]
@@ -301,7 +255,6 @@ def test_a_case_that_ran_does_not_fail_for_its_partition(preparation: Preparatio
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("[SHUFFLE]-[aten_ops.flatten.using_ints]-[/flatten]", ("", "aten.flatten.using_ints")),
         ("[ELEMENTWISE]-[aten_ops.add.Tensor]-[layer1.0/add_2_scale]", ("layer1.0", "aten.add.Tensor")),
         ("[CONVOLUTION]-[aten_ops.convolution.default]-[nobody.knows/convolution]", None),
         ("%4 : Tensor = aten::relu(%3), scope: __module # file.py:1:0", ("", "aten::relu")),
@@ -390,9 +343,6 @@ def test_what_cannot_be_saved_says_what_can(preparation: Preparation) -> None:
     for variant in ("compile", "ts-trace", "loaded"):
         with pytest.raises(Unsupported, match=r"cannot be saved as \.ep"):
             TorchTensorRT().save(model, case(variant), preparation, target)
-    python = msgspec.structs.replace(case(), options={"use_python_runtime": True})
-    with pytest.raises(Unsupported, match="Python runtime"):
-        TorchTensorRT().save(model, python, preparation, target)
 
 
 @pytest.mark.parametrize(
@@ -401,7 +351,6 @@ def test_what_cannot_be_saved_says_what_can(preparation: Preparation) -> None:
         ({}, False, ""),
         ({"version": "11.0.0.9"}, False, ""),  # another build of the same version
         ({"version": "10.3.0.1"}, False, "engines of TensorRT 10.3.0.1; here is TensorRT 11.0.0.1"),
-        ({"flavour": "TensorRT for RTX"}, False, "engines of TensorRT for RTX"),
         ({"gpu": "NVIDIA L4", "compute_capability": "8.9"}, False, "NVIDIA L4"),
         ({"gpu": "NVIDIA L4", "compute_capability": "8.9", "options": {"hardware_compatible": True}}, False, ""),
         ({"gpu": "NVIDIA L4", "compute_capability": "8.9", "options": {"hardware_compatible": True}}, True, "L4"),

@@ -39,7 +39,8 @@ SEVERITIES = ("internal error", "error", "warning")
 ECHO = re.compile(r"\[checkMacros\.cpp::catchCudaError::\d+\]")
 # Places in TensorRT's own source, and the function that was called.
 PLACES = re.compile(
-    r"\s*In \w+ at [^\s)]+|^\s*\[\d+\]\s*|^\S+\.cpp:\d+:\s*|\[\S+\.\w+:\d+: \w+\]\s*|^I[A-Z]\w+::\w+:\s*|Error Code \d+: "
+    r"\s*In \w+ at [^\s)]+|^\s*\[\d+\]\s*|^\S+\.cpp:\d+:\s*|\[\S+\.\w+:\d+: \w+\]\s*|^I[A-Z]\w+::\w+:\s*"
+    r"|Error Code \d+: "
 )
 LONGEST = 600
 # Plugins that were loaded, by flavour and path: once for the whole process. An empty path stands for TensorRT's own.
