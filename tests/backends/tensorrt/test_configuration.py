@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from inferlens.backends.tensorrt import configuration as configuring
+from inferlens.backends.tensorrt import network as configuring
 from inferlens.backends.tensorrt.backend import TensorRT
-from inferlens.backends.tensorrt.configuration import configuration, keep_timing_cache, use_timing_cache
 from inferlens.backends.tensorrt.flavours import Flavour
-from inferlens.backends.tensorrt.network import Network, network
+from inferlens.backends.tensorrt.network import Network, configuration, keep_timing_cache, network, use_timing_cache
 from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.profiles import check_shapes, profiles, spread
 from inferlens.errors import InferlensError, Unsupported

@@ -19,8 +19,7 @@ from torch import nn
 from inferlens.backends.abilities import Launched
 from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.export import WRAPPED, flat_outputs
-from inferlens.backends.torch_tensorrt import library
-from inferlens.backends.torch_tensorrt import options as settings
+from inferlens.backends.torch_tensorrt import library as settings
 from inferlens.backends.torch_tensorrt import runner as running
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
 from inferlens.backends.torch_tensorrt.front_ends import Dynamo, Scripted, example_specs, moved_optimum
@@ -31,13 +30,8 @@ from inferlens.backends.torch_tensorrt.layers import (
     origins_in,
     read_sums,
 )
-from inferlens.backends.torch_tensorrt.library import Library
-from inferlens.backends.torch_tensorrt.options import Options
-from inferlens.backends.torch_tensorrt.partitions import (
-    OF_FILE,
-    choices_in,
-    compiled_partition,
-)
+from inferlens.backends.torch_tensorrt.library import Library, Options
+from inferlens.backends.torch_tensorrt.partitions import OF_FILE, choices_in, compiled_partition
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.adapter import ByKeyword
 from inferlens.models.provenance import Provenance
@@ -76,7 +70,7 @@ def case(variant: str = "dynamo", precision: str = "fp32") -> Case:
 def test_no_gpu_is_an_answer_and_the_library_is_not_imported(
     monkeypatch: pytest.MonkeyPatch, preparation: Preparation
 ) -> None:
-    monkeypatch.setattr(library, "found", lambda *_: True)
+    monkeypatch.setattr(settings, "found", lambda *_: True)
     able = TorchTensorRT().capabilities()
     assert "torch_tensorrt" in able.formats, "who has a compiled module hears of the missing GPU"
     assert not able.available

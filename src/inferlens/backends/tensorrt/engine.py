@@ -16,9 +16,8 @@ import msgspec
 from inferlens import units
 from inferlens.backends.base import Preparation
 from inferlens.backends.clocks import CudaClock
-from inferlens.backends.tensorrt.configuration import configuration, keep_timing_cache, use_timing_cache
 from inferlens.backends.tensorrt.flavours import Flavour, condensed, load_plugins, plugin_files, targets, words
-from inferlens.backends.tensorrt.network import Network, network
+from inferlens.backends.tensorrt.network import Network, configuration, keep_timing_cache, network, use_timing_cache
 from inferlens.backends.tensorrt.options import Options, warn_of_tactics
 from inferlens.backends.tensorrt.profiles import Profile, check_shapes, profiles, spread
 from inferlens.backends.tensorrt.runner import EngineRunner

@@ -1,4 +1,4 @@
-"""The first step of a build: an ONNX file parsed into a network of TensorRT's. Needs no GPU."""
+"""The steps before a build: an ONNX file parsed into a network of TensorRT's, and the builder's configuration."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from inferlens.backends.onnx.modules import scopes_of
-from inferlens.backends.tensorrt.flavours import Flavour, condensed, log
-from inferlens.errors import Unsupported, one_line
+from inferlens.backends.tensorrt.flavours import Flavour, condensed, current_gpu, log, targets, words
+from inferlens.backends.tensorrt.options import Options
+from inferlens.backends.tensorrt.profiles import Profile, shape_text
+from inferlens.errors import InferlensError, Unsupported, one_line, suggestion
+from inferlens.record.files import write_whole
 from inferlens.spec.case import TensorSpec
 
 # Names of TensorRT's types (trt.DataType), as we and NumPy call them.
@@ -17,6 +20,7 @@ DTYPES = {
     "FLOAT": "float32", "HALF": "float16", "BF16": "bfloat16", "INT8": "int8", "INT32": "int32", "INT64": "int64",
     "UINT8": "uint8", "BOOL": "bool", "FP8": "float8", "FP4": "float4", "INT4": "int4", "E8M0": "e8m0",
 }  # fmt: skip
+LOWERED = {"fp16": "FP16", "bf16": "BF16", "int8": "INT8"}  # flags of a weakly typed network, by precision
 UNREADABLE = ("ParseFromCodedStream", "Failed to parse the ONNX model")
 # The last is of operators that its parser hands to a plugin which the library does not have.
 NO_OPERATOR = re.compile(
@@ -89,7 +93,7 @@ def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
         found = [(each.desc().strip(), each.node_name(), each.node_operator()) for each in errors]
     except UnicodeDecodeError:  # names that are no text
         found = []
-    if not found or any(words in text for text, *_ in found for words in UNREADABLE):
+    if not found or any(each in text for text, *_ in found for each in UNREADABLE):
         return Unsupported(
             f"{flavour.name} cannot read {path}: it is no ONNX file, or cut short or damaged.", hint="export it again"
         )
@@ -114,3 +118,130 @@ def _module_of(path: Path, name: str) -> str:
         return ""
     scopes = next((scopes_of(node) for node in nodes if node.name == name), [])
     return scopes[-2] if len(scopes) > 1 else ""
+
+
+# Configuration, and the file of timings
+
+
+def configuration(network: Network, options: Options, profiles: tuple[Profile, ...], precision: str = "fp32") -> Any:
+    """An ``IBuilderConfig`` for ``network``; ``precision`` is what a weakly typed one may be lowered to.
+
+    Raises:
+        Unsupported: for what this flavour does not have, a profile that does not fit, or no target without a GPU.
+    """
+    _check(network, options)
+    named = words(options.compute_capability)
+    goals = targets(named, network.flavour, None if named else current_gpu())
+    trt, config = network.flavour.module, network.builder.create_builder_config()
+    config.builder_optimization_level = options.optimization_level
+    config.avg_timing_iterations = options.avg_timing_iterations
+    config.profiling_verbosity = getattr(trt.ProfilingVerbosity, options.profiling_verbosity.upper())
+    if options.max_num_tactics:
+        config.max_num_tactics = options.max_num_tactics
+    if options.workspace:
+        config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace << 20)
+    if options.tactic_sources:
+        config.set_tactic_sources(_sources(trt.TacticSource, options.tactic_sources))
+    if options.hardware_compatible != "none":
+        level = getattr(trt.HardwareCompatibilityLevel, options.hardware_compatible.upper())
+        config.hardware_compatibility_level = level
+    _set_flags(network, config, options, precision)
+    if goals:
+        config.num_compute_capabilities = len(goals)
+        for index, target in enumerate(goals):
+            config.set_compute_capability(network.flavour.targets[target], index)
+    for profile in profiles:
+        _add_profile(network, config, profile)
+    return config
+
+
+def use_timing_cache(network: Network, config: Any, path: Path) -> Any:
+    """Gives ``config`` the timings in ``path``, if any; ``None`` for a flavour that times nothing in a build."""
+    if network.flavour.jit:
+        return None
+    cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
+    if cache is None or not config.set_timing_cache(cache, False):  # False: of another GPU is an error
+        raise InferlensError(
+            f"{path} holds no timings of {network.flavour.title} on this GPU.", hint="another file as timing_cache"
+        )
+    return cache
+
+
+def keep_timing_cache(config: Any, path: Path) -> None:
+    """Writes the timings of a build to ``path``, with those another process put there meanwhile."""
+    cache = config.get_timing_cache()
+    if path.is_file():
+        other = config.create_timing_cache(path.read_bytes())
+        if other is not None:
+            cache.combine(other, False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, bytes(cache.serialize()))
+
+
+def _check(network: Network, options: Options) -> None:
+    """Refuses what the flavour does not have."""
+    flavour, level = network.flavour, options.hardware_compatible
+    known = getattr(flavour.module, "HardwareCompatibilityLevel", None)
+    if level != "none" and (flavour.jit or not hasattr(known, level.upper())):
+        targets = f"--option tensorrt.compute_capability={'+'.join(flavour.targets)}" if flavour.jit else ""
+        raise Unsupported(f"{flavour.title} has no hardware compatibility '{level}'.", hint=targets)
+    if options.version_compatible and flavour.jit:
+        raise Unsupported(f"{flavour.name} has no lean runtime.", hint="no version_compatible; build after an update")
+
+
+def _set_flags(network: Network, config: Any, options: Options, precision: str) -> None:
+    flags = network.flavour.module.BuilderFlag
+    wanted = {
+        "TF32": options.tf32,  # the builder's own default is on
+        "SPARSE_WEIGHTS": options.sparsity,
+        "REFIT": options.refittable,
+        "VERSION_COMPATIBLE": options.version_compatible,
+    }
+    if network.weakly_typed and precision in LOWERED:
+        wanted[LOWERED[precision]] = True
+    for name, on in wanted.items():
+        flag = getattr(flags, name, None)
+        if flag is None and on:
+            raise Unsupported(f"{network.flavour.title} has no builder flag {name}.")
+        if flag is not None:
+            (config.set_flag if on else config.clear_flag)(flag)
+
+
+def _sources(known: Any, text: str) -> int:
+    """Tactic sources as the bit mask that TensorRT takes."""
+    members = {name.lower(): value for name, value in known.__members__.items()}
+    mask = 0
+    for name in words(text.lower()):
+        if name not in members and name != "none":
+            expected = f"none, or some of {', '.join(members)}"
+            raise InferlensError(
+                f"There is no tactic source '{name}'.", expected=expected, hint=suggestion(name, members)
+            )
+        mask |= 0 if name == "none" else 1 << int(members[name])
+    return mask
+
+
+def _add_profile(network: Network, config: Any, profile: Profile) -> None:
+    """Adds a profile, which must have every input of the graph, at sizes that the graph does not fix otherwise."""
+    made = network.builder.create_optimization_profile()
+    for tensor in network.tensors:
+        name, fixed = str(tensor.name), tuple(tensor.shape)
+        if name not in profile:
+            raise Unsupported(
+                one_line(f"The ONNX graph has an input '{name}', the model was described with {', '.join(profile)}.")
+            )
+        if tensor.is_shape_tensor:
+            raise Unsupported(
+                one_line(f"The values of the input '{name}' decide shapes inside the graph."),
+                hint="export the model with that input as a constant",
+            )
+        for shape in profile[name]:
+            if len(shape) != len(fixed) or not all(a in (-1, b) for a, b in zip(fixed, shape, strict=True)):
+                raise Unsupported(
+                    one_line(f"The ONNX graph was made for {name}={shape_text(fixed)}, not for {shape_text(shape)}."),
+                    hint="its own shape, or a file exported with dynamic shapes",
+                )
+        made.set_shape(name, *profile[name])
+    if config.add_optimization_profile(made) < 0:
+        shapes = "; ".join(f"{name} {triple}" for name, triple in profile.items())
+        raise Unsupported(one_line(f"{network.flavour.name} does not take the profile {shapes}."))

@@ -14,8 +14,18 @@ from inferlens.backends.availability import cuda_precisions, torch_versions
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support, tolerance_of
 from inferlens.backends.tensorrt.flavours import current_gpu
 from inferlens.backends.torch_tensorrt.front_ends import FRONT_ENDS, CompilingRunner
-from inferlens.backends.torch_tensorrt.library import FLAVOURS, TITLE, Library, find, gpu_or_assumed, load
-from inferlens.backends.torch_tensorrt.options import NOT_IN_SCRIPT, OF_TACTICS, Options, check
+from inferlens.backends.torch_tensorrt.library import (
+    FLAVOURS,
+    NOT_IN_SCRIPT,
+    OF_TACTICS,
+    TITLE,
+    Library,
+    Options,
+    check,
+    find,
+    gpu_or_assumed,
+    load,
+)
 from inferlens.backends.torch_tensorrt.runner import KINDS, LoadedRunner
 from inferlens.errors import Unsupported
 from inferlens.models import provenance

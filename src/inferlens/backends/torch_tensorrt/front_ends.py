@@ -18,12 +18,10 @@ import msgspec
 from msgspec import structs
 
 from inferlens.backends.availability import first_lines
-from inferlens.backends.base import Preparation
 from inferlens.backends.pytorch.cast import FLOATS, dtype_of
 from inferlens.backends.pytorch.export import WRAPPED, export_dimensions, flat_outputs, free_sizes
 from inferlens.backends.pytorch.runner import Feed, not_entered
-from inferlens.backends.torch_tensorrt.library import Library, quiet
-from inferlens.backends.torch_tensorrt.options import Options, counting_cache, dynamo_settings, script_settings
+from inferlens.backends.torch_tensorrt.library import counting_cache, dynamo_settings, quiet, script_settings
 from inferlens.backends.torch_tensorrt.partitions import (
     OF_SCRIPT,
     Captured,
@@ -37,9 +35,8 @@ from inferlens.backends.torch_tensorrt.runner import ReplayingRunner, compiling
 from inferlens.errors import Unsupported
 from inferlens.models.adapter import ByKeyword
 from inferlens.models.inputs import make_inputs
-from inferlens.models.model import Model
 from inferlens.record.partition import Partition, Segment, partition_of
-from inferlens.spec.case import Case, TensorSpec
+from inferlens.spec.case import TensorSpec
 
 WEIGHTS = "without engine_cache: a kept engine's weights must be replaceable"
 
@@ -51,11 +48,9 @@ class CompilingRunner(ReplayingRunner):
     exports: ClassVar[bool] = True  # whether there is a step before the compilation
     instead: ClassVar[str] = "--backend torch_tensorrt:dynamo"  # what to try where this one cannot take a model
 
-    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library) -> None:
-        super().__init__(model, case, preparation, options, library)
-        self._program: Any = None
-        self._graphs: list[Lowered] = []
-        self._engines: list[Any] = []  # modules with an engine, noted where layers are to be profiled
+    _program: Any = None
+    _graphs: Sequence[Lowered] = ()
+    _engines: Sequence[Any] = ()  # modules with an engine, noted where layers are to be profiled
 
     @abstractmethod
     def export(self, module: Any) -> Any:
@@ -109,7 +104,7 @@ class CompilingRunner(ReplayingRunner):
 
     def __exit__(self, *error: Any) -> None:
         self._program = None
-        self._graphs, self._engines = [], []
+        self._graphs, self._engines = (), ()
         super().__exit__(*error)
 
     def inside(self) -> tuple[Any, Sequence[Segment]]:
@@ -226,9 +221,7 @@ class Compile(CompilingRunner):
     variant = "compile"
     exports = False
 
-    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library) -> None:
-        super().__init__(model, case, preparation, options, library)
-        self._captured = Captured()
+    _captured: Captured
 
     def __enter__(self) -> Compile:
         import torch
@@ -258,6 +251,7 @@ class Compile(CompilingRunner):
 
         torch._dynamo.reset()
         counters.clear()
+        self._captured = Captured()
         ranges = any(spec.dynamic for spec in self.model.inputs)
         compiled: Callable[..., Any] = torch.compile(
             program, backend=self._captured.backend(program), options=keywords, dynamic=None if ranges else False

@@ -22,8 +22,7 @@ from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.cuda_graph import CudaGraph
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, not_entered
 from inferlens.backends.tensorrt.flavours import current_gpu
-from inferlens.backends.torch_tensorrt.library import TITLE, Library, quiet
-from inferlens.backends.torch_tensorrt.options import Options
+from inferlens.backends.torch_tensorrt.library import TITLE, Library, Options, quiet
 from inferlens.backends.torch_tensorrt.partitions import OF_FILE, compiled_partition
 from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
 from inferlens.models import provenance
