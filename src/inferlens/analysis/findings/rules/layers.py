@@ -26,7 +26,7 @@ _SINGLES = ("float32", "float", "fp32", "f32")
 @rule("far-above-floor", of="profile")
 def far_above_floor(seen: Evidence) -> Iterator[Finding]:
     """Layers that take much, and far more than they have to."""
-    others = [id(each) for chain in _mergeable(seen.parts) for each in chain]
+    others = {id(each) for chain in _mergeable(seen.parts) for each in chain}
     far = [
         (each.steady - floor.floor, each, floor)
         for each in seen.parts
