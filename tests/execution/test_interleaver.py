@@ -54,21 +54,12 @@ def slots() -> tuple[Heard, Heard]:
     return Heard(interleaver.slots[0]), Heard(interleaver.slots[1])
 
 
-def test_the_first_goes_first_whoever_asks_first(slots: tuple[Heard, Heard]) -> None:
+def test_the_first_goes_first_and_they_alternate_until_both_have_enough(slots: tuple[Heard, Heard]) -> None:
     first, second = slots
     second.waits()
     assert second.words() == b""
     first.waits()
     assert (first.words(), second.words()) == (MORE, b"")
-    first.waits()
-    assert (first.words(), second.words()) == (b"", MORE)
-
-
-def test_they_alternate_until_both_have_enough(slots: tuple[Heard, Heard]) -> None:
-    first, second = slots
-    first.waits()
-    second.waits()
-    assert first.words() == MORE
     for enough in (False, True):
         first.waits(enough)
         assert (first.words(), second.words()) == (b"", MORE)
@@ -115,25 +106,18 @@ def taken(tmp_path: Path, rule: Any, turn: Scripted) -> tuple[Any, ...]:
     return series.latency(runner, itertools.repeat({}), rule, lambda _: None, turn=turn)
 
 
-def test_who_has_enough_goes_on_until_the_other_one_has(tmp_path: Path) -> None:
-    turn = Scripted(9)
-    (latency,) = taken(tmp_path, FixedTime(0.1, 1, 10_000), turn)
+def test_who_has_enough_goes_on_until_the_other_one_has_and_waiting_is_not_time_spent(tmp_path: Path) -> None:
+    turn, rule = Scripted(9), FixedTime(0.1, 1, 10_000)
+    (latency,) = taken(tmp_path, rule, turn)
     assert turn.asked == [False] + [True] * 8  # one call to see how long it is, then chunks of 0.2 s
     assert 1 + 8 * 49 <= len(latency.samples) <= 1 + 8 * 50
+    assert rule.spent == pytest.approx(len(latency.samples) * 0.004)
 
 
 def test_a_number_of_samples_that_was_asked_for_is_kept(tmp_path: Path) -> None:
     turn = Scripted(30)
     (latency,) = taken(tmp_path, FixedCount(20), turn)
-    assert len(latency.samples) == 20
-    assert len(turn.asked) == 30
-
-
-def test_waiting_is_not_time_spent(tmp_path: Path) -> None:
-    rule = FixedTime(1.0, 1, 10_000)
-    (latency,) = taken(tmp_path, rule, Scripted(1))
-    assert 250 <= len(latency.samples) <= 300
-    assert rule.spent == pytest.approx(len(latency.samples) * 0.004)
+    assert (len(latency.samples), len(turn.asked)) == (20, 30)
 
 
 def one_round(folder: Path, *sides: dict[str, Any], timeout: float = 60.0) -> list[Record]:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from inferlens.backends.base import Preparation, Runner
-from inferlens.backends.clocks import HostClock, threaded_window
+from inferlens.backends.clocks import threaded_window
 from inferlens.backends.fake import Fake
 from inferlens.measure import series
 from inferlens.measure.stopping import FixedCount, FixedTime, HalfWidth, Plateau, StoppingRule
@@ -95,16 +95,6 @@ def test_the_collector_is_off_while_calls_are_timed_and_on_again_afterwards(tmp_
     taken(fake, FixedCount(3))
     assert seen == [False] * 3
     assert gc.isenabled()
-
-
-def test_the_host_clock_times_each_call_with_the_next_feed() -> None:
-    calls: list[int] = []
-    timings = HostClock().time(calls.append, itertools.count(), 100)
-    assert calls == list(range(100))
-    assert all(seconds > 0 for seconds in timings.latency)
-    assert timings.enqueue == timings.gpu == []
-    ends = [begin + latency for begin, latency in zip(timings.begins, timings.latency, strict=True)]
-    assert all(end <= begin for end, begin in zip(ends, timings.begins[1:], strict=False))
 
 
 def test_threads_share_the_calls_of_a_window_each_with_its_own_feed(tmp_path: Path) -> None:

@@ -27,8 +27,6 @@ def test_series_too_slow_to_be_known_are_doubted(count):
 
 @pytest.mark.parametrize("spread", [0.001, 0.05, 0.3])
 def test_ordinary_samples_raise_no_doubt(spread):
-    found = [codes(samples) for seed in range(40) for samples in (normal(seed, 100), lognormal(seed, 100, spread=0.05))]
-    assert sum(map(bool, found)) <= 4
     assert not any(codes(lognormal(seed, 1000, spread=spread)) for seed in range(5))
 
 

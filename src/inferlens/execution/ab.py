@@ -89,11 +89,7 @@ def ab(
 
 
 def _plans(words: Mapping[str, Any], a: str, b: str) -> list[Plan]:
-    """A plan for each side: the words that both share, and its own.
-
-    Raises:
-        InferlensError: if a side's words mean nothing, or an option is for a backend of neither.
-    """
+    """A plan for each side: the words that both share, and its own."""
     own = [words_of(text, BACKENDS.names()) for text in (a, b)]
     backends = [each["backend"].partition(":")[0] for each in own]
     shared = option_values(words.get("option") or {})

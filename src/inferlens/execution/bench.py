@@ -50,10 +50,9 @@ def run(plan: Plan, observer: Observer, model: Named | None = None) -> list[Reco
 
 
 def in_rounds(cases: Sequence[Planned], repeats: int, seed: int) -> list[tuple[Planned, int]]:
-    """Each case ``repeats`` times: round after round, and in each round in another order, drawn from ``seed``.
+    """Each case ``repeats`` times, round after round, each in an order drawn from ``seed``, so heat hits all alike.
 
-    So a machine that gets slower over a run, by heat for example, is slower for all of them alike. Without repeats the
-    order is that of the plan. What cannot run here is said once.
+    Without repeats the order is that of the plan. What cannot run here is said once.
     """
     if repeats == 1:
         return [(planned, 0) for planned in cases]

@@ -57,11 +57,7 @@ class Planned:
 
 
 def backends_named(plan: Plan) -> tuple[str, ...]:
-    """The backends that the plan is about: those it names, or every one.
-
-    Raises:
-        InferlensError: if it names one that does not exist.
-    """
+    """The backends that the plan is about: those it names, or every one."""
     known = BACKENDS.names()
     if not plan.backend or EVERY_VARIANT in plan.backend:
         return known
@@ -89,11 +85,7 @@ def expand(plan: Plan, found: Iterable[ModelInfo], capabilities: Mapping[str, Ca
 
 
 def cases_on(plan: Plan, model: ModelInfo, capabilities: Mapping[str, Capabilities], device: str = "") -> list[Case]:
-    """Every case of the plan for one model on the backends of ``capabilities``, whether they can run here or not.
-
-    Raises:
-        InferlensError: if the plan names a variant or option that does not exist.
-    """
+    """Every case of the plan for one model on the backends of ``capabilities``, whether they can run here or not."""
     _check_options(plan, capabilities)
     model.check(plan.trust)
     if not device:

@@ -96,8 +96,6 @@ class Slot:
     def end(self) -> None:
         """The process has ended."""
         with self._interleaver.lock:
-            if self.ended:
-                return
             self.ended = True
             if self._answers >= 0:
                 os.close(self._answers)
@@ -147,11 +145,7 @@ class Interleaver:
 
 
 def both(first: Callable[[Slot], Result], second: Callable[[Slot], Result]) -> tuple[Result, Result]:
-    """What two functions return that run at the same time, each given a slot of the same interleaver.
-
-    Raises:
-        BaseException: whatever ends one of them, or this; both have ended then.
-    """
+    """What two functions return that run at the same time; what ends one of them ends both, and is raised."""
     interleaver = Interleaver()
 
     def run(do: Callable[[Slot], Result], slot: Slot) -> Result:

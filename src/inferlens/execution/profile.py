@@ -73,9 +73,7 @@ def profile_case(job: ProfileJob, child: Child) -> Profiled:
     if job.level == "layer" and not isinstance(runner, LayerProfiler):
         raise Unsupported(f"{label} does not tell its layers.")
     with runner:
-        feed = child.place(model, runner)
-        child.infer_first(runner, feed)
-        child.warm_up(runner, feed, WARMUP)
+        feed, _ = child.ready(model, runner, WARMUP)
         with child.preparation.phase("steady state"):
             if isinstance(runner, LayerProfiler) and job.level == "layer":
                 return replace(found, layers=runner.profile_layers(feed, job.runs))
@@ -128,14 +126,7 @@ def levels_of(value: Any) -> tuple[Level, ...]:
 def run(
     plan: Plan, levels: Sequence[Level], runs: int, observer: Observer, model: Named | None = None
 ) -> list[tuple[Profile, Path]]:
-    """Measures and profiles every case of ``plan``; each record and profile is on disk before the next one starts.
-
-    Returns:
-        The profiles, each with the folder that it and its record are in.
-
-    Raises:
-        InferlensError: if the plan asks for several processes of each case.
-    """
+    """Measures and profiles every case of ``plan``, each on disk before the next one; profiles with their folders."""
     if plan.repeats > 1:
         raise InferlensError("A case is profiled in one process for each level.", hint="without --repeats")
     observer.doing("looking at models and backends")

@@ -76,16 +76,16 @@ def launch(
     monitor: Callable[[int], Monitor] | None = None,
     slot: Slot | None = None,
 ) -> Outcome[Found]:
-    """Does ``task`` in a fresh process and waits for it.
+    """Does ``task``, a function of a module, in a fresh process and waits for it.
 
     Args:
-        task: what to do; a function of a module.
+        task: what to do.
         job: what it is given.
-        timeout: seconds after which the process is killed.
+        timeout: seconds after which the process is killed; those spent waiting for a turn do not count.
         log: file for what the process prints; none is written if it prints nothing.
         on_event: told every event as it comes.
         monitor: given the process's number, what watches the machine until the process has ended.
-        slot: where the process takes turns with another one; time spent waiting does not count.
+        slot: where the process takes turns with another one.
     """
     kills = oom_kills()
     child = _Process(Order.of(task, job), slot)

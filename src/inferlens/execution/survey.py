@@ -38,11 +38,7 @@ class Named:
 
 @contextmanager
 def named(model: Any, example_inputs: Any = None) -> Iterator[Named]:
-    """A model as a plan names it; the file of a live module is there meanwhile.
-
-    Raises:
-        InferlensError: if there are example inputs for a name, or the module cannot be saved.
-    """
+    """A model as a plan names it; the file of a live module is there meanwhile."""
     if isinstance(model, (str, Path)) or (isinstance(model, (list, tuple)) and model):
         if example_inputs is not None:
             raise InferlensError(
@@ -104,10 +100,6 @@ def models(job: NamesJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - th
 
 
 def find(names: Sequence[str]) -> list[ModelInfo]:
-    """What each model's name means.
-
-    Raises:
-        InferlensError: for the first name that means nothing.
-    """
+    """What each model's name means; ``InferlensError`` for the first that means nothing."""
     outcome = subprocess.launch(models, NamesJob(names=tuple(names)), timeout=TIMEOUT)
     return outcome.found(f"Looking up {', '.join(names)} failed")

@@ -94,9 +94,7 @@ def trace_case(job: TraceJob, child: Child) -> Files:
     model = child.load()
     about = {"case": job.case.label, "model": model.name, "inputs": [str(spec) for spec in model.inputs]}
     with child.prepare(model) as runner:
-        feed = child.place(model, runner)
-        child.infer_first(runner, feed)
-        untraced = child.warm_up(runner, feed, UNTRACED)
+        feed, untraced = child.ready(model, runner, UNTRACED)
         with child.preparation.phase("steady state"):
             text = msgspec.json.encode(about).decode()
             files = step_traces.write(runner, feed, job.tracing, Path(job.folder), on_gpu=on_gpu, about=text)

@@ -75,10 +75,6 @@ class Child:
         """The model made ready by the case's backend; the device is untouched yet."""
         return self.backend.prepare(model, self.job.case, self.preparation)
 
-    def place(self, model: Model, runner: Runner) -> Any:
-        """What to call an entered runner with, drawn from the case's seed."""
-        return runner.place(inputs.make_inputs(model, self.job.case.seed))
-
     def infer_first(self, runner: Runner, feed: Any) -> Any:
         """The outputs of the first call, for which libraries do much that they do once."""
         with self.preparation.phase("first inference"):
@@ -86,10 +82,12 @@ class Child:
             runner.synchronize()
         return outputs
 
-    def warm_up(self, runner: Runner, feed: Any, calls: int) -> tuple[float, ...]:
-        """Seconds of so many calls, one after the other."""
+    def ready(self, model: Model, runner: Runner, calls: int) -> tuple[Any, tuple[float, ...]]:
+        """What to call an entered runner with, after the first call, and the seconds of so many others to warm up."""
+        feed = runner.place(inputs.make_inputs(model, self.job.case.seed))
+        self.infer_first(runner, feed)
         with self.preparation.phase("warm-up"):
-            return clocked_runs(runner, feed, calls).whole
+            return feed, clocked_runs(runner, feed, calls).whole
 
     def progress(self, share: float) -> None:
         """Says which share of the steady state is done."""

@@ -38,16 +38,7 @@ Rates = list[tuple[bool, float]]  # of each size: whether it was left alone, and
 
 
 def measure(device: str, name: str, threads: int | None = None) -> Ceilings:
-    """The ceilings of ``device``.
-
-    Args:
-        device: ``cpu`` or ``cuda``.
-        name: what it is called.
-        threads: of the CPU; ``None``: PyTorch's own choice.
-
-    Raises:
-        MissingLibrary: without PyTorch.
-    """
+    """The ceilings of ``device``, ``cpu`` or ``cuda``, called ``name``; ``threads``: ``None`` is PyTorch's choice."""
     try:
         import torch
     except ImportError as error:

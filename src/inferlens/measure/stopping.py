@@ -27,12 +27,9 @@ LEVEL = 0.95
 
 
 class StoppingRule(ABC):
-    """Decides when a series of samples is long enough.
+    """Decides when a series of ``least`` to ``most`` samples is long enough.
 
-    Args:
-        least, most: number of samples.
-        max_time: seconds from the begin of the first sample to the end of the last, what happens between them included.
-        wanted: seconds after which it will probably end, for its progress.
+    ``max_time`` is in seconds, what happens between samples included; ``wanted`` when it will probably end.
     """
 
     growth = GROWTH
@@ -173,10 +170,9 @@ class Plateau(StoppingRule):
 
 
 class SteadyState(StoppingRule):
-    """Warm-up until the calls are steady: ``stats.steady`` finds a level that lasts to their end.
+    """Warm-up until ``stats.steady`` finds a level that lasts; at least ``seconds`` and :data:`LEAST_WARMUP` calls.
 
-    At least ``seconds`` and :data:`LEAST_WARMUP` calls, for compilers, clocks and caches. Judging takes 30 calls; slow
-    ones are waited for no longer than :data:`PATIENCE` times ``seconds``.
+    Judging takes 30 calls; slow ones are waited for no longer than :data:`PATIENCE` times ``seconds``.
     """
 
     PATIENCE = 3

@@ -1,10 +1,9 @@
 """How far consecutive samples resemble each other, and how many independent ones a series is therefore worth.
 
 The integrated autocorrelation time is 1 + 2 (r1 + r2 + ...), with r the autocorrelations: the mean of n samples of a
-series with time T is as uncertain as that of n / T independent ones. The sum has to stop where the estimates are noise.
-Here it stops by the initial monotone sequence: C. J. Geyer, "Practical Markov chain Monte Carlo", Statistical Science 7
-(1992), section 3.3: sums of neighbouring pairs of r are positive and fall, so the first pair that is not ends the sum.
-Pairs below ``_NOISE / sqrt(n)`` count as not positive.
+series with time T is as uncertain as that of n / T independent ones. The sum stops by the initial monotone sequence:
+C. J. Geyer, "Practical Markov chain Monte Carlo", Statistical Science 7 (1992), section 3.3: sums of neighbouring pairs
+of r are positive and fall; pairs below ``_NOISE / sqrt(n)`` count as not positive.
 
 Autocorrelations about the mean of the same series are too small, by about T / n each (F. H. C. Marriott and J. A. Pope,
 "Bias in the estimation of autocorrelations", Biometrika 41 (1954)). That is added back, in a few rounds.
@@ -27,18 +26,11 @@ _SIGNIFICANT = 2.0  # standard errors of no autocorrelation at all; see `correla
 
 
 class Autocorrelation(Struct, frozen=True):
-    """The autocorrelation of one series.
+    """The autocorrelation of one series."""
 
-    Attributes:
-        time: the integrated autocorrelation time, in samples. 1 for independent samples, below 1 if neighbours lie on
-            opposite sides of the mean.
-        window: the largest lag in the sum.
-        count: samples in the series.
-    """
-
-    time: float
-    window: int
-    count: int
+    time: float  # integrated, in samples: 1 for independent ones, below 1 if neighbours lie on opposite sides
+    window: int  # the largest lag in the sum
+    count: int  # samples in the series
 
     @property
     def independent(self) -> float:
@@ -59,10 +51,7 @@ class Autocorrelation(Struct, frozen=True):
 
 
 def autocorrelations(samples: Sequence[float] | Array) -> Array:
-    """Autocorrelations at the lags 0 to n - 1, of a series of n samples; the first is 1.
-
-    All zero but the first where all samples are equal. By the fast Fourier transform, with n in every denominator.
-    """
+    """Autocorrelations at the lags 0 to n - 1 of n samples, with n in every denominator; 0 of equal ones."""
     values = np.asarray(samples, dtype=np.float64)
     count = values.size
     found: Array = np.zeros(count)
@@ -77,10 +66,7 @@ def autocorrelations(samples: Sequence[float] | Array) -> Array:
 
 
 def autocorrelation(samples: Sequence[float] | Array) -> Autocorrelation:
-    """The integrated autocorrelation time of a series in order of time, and how it was found.
-
-    Independent samples are assumed where there are fewer than four, or all are equal. The time is at most n / 2.
-    """
+    """The integrated autocorrelation time, at most n / 2, of a series in order of time; 1 below four samples."""
     count = len(samples)
     raw = autocorrelations(samples)
     if count < 4 or not raw[1:].any():

@@ -34,29 +34,18 @@ _FEWEST = 2.0
 
 
 class Centre(Struct, frozen=True):
-    """The median of one process, on a logarithmic scale.
-
-    Attributes:
-        log: natural logarithm of the median.
-        variance: square of the logarithm's standard error within the process; ``None`` where that is not known.
-    """
+    """The median of one process: its natural logarithm, and the square of that one's standard error, if it is known."""
 
     log: float
     variance: float | None
 
 
 class Estimate(Struct, frozen=True, kw_only=True):
-    """The median of a case over its processes.
+    """The median of a case over its processes."""
 
-    Attributes:
-        median: the geometric mean of the processes' medians, in the samples' unit.
-        interval: of ``median``; ``None`` with too few samples.
-        between: whether the interval covers variation between processes: not with a single one.
-    """
-
-    median: float
-    interval: Interval | None
-    between: bool
+    median: float  # the geometric mean of the processes' medians, in the samples' unit
+    interval: Interval | None  # of ``median``; ``None`` with too few samples
+    between: bool  # whether the interval covers variation between processes: not with a single one
 
 
 def estimate(processes: Sequence[Sequence[float]], level: float = 0.95) -> Estimate | None:
@@ -143,10 +132,7 @@ def process_autocorrelation(runs: Sequence[Sequence[float]]) -> float:
 
 
 def spread(values: Sequence[float], correlation: float) -> tuple[float, float]:
-    """The variance of one of the values, without bias, and how many independent ones they are worth, two or more.
-
-    Each resembles the one before by ``correlation``; there are two or more.
-    """
+    """The variance of two values or more that resemble those before, and how many independent ones they are worth."""
     count = len(values)
     variance = float(np.sort(np.asarray(values, dtype=np.float64)).var(ddof=1))
     if correlation <= 0:

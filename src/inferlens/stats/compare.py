@@ -60,23 +60,14 @@ def least_apart(*unseen: float, level: float = 0.95) -> float:
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
-    """A candidate against a base.
-
-    Attributes:
-        verdict: FASTER, SAME, SLOWER, or UNDECIDED.
-        reason: why, in words; for UNDECIDED what is missing.
-        ratio: the candidate's time over the base's: above 1 it is slower. ``None`` without samples, or times of zero.
-        interval: of ``ratio``; ``None`` with too few samples.
-        between: whether the interval covers variation between processes.
-        autocorrelation: correlation of processes, or of pairs' differences, with the one before; 0 where none is shown.
-    """
+    """A candidate against a base."""
 
     verdict: Verdict
-    reason: str
-    ratio: float | None
-    interval: Interval | None
-    between: bool
-    autocorrelation: float = 0.0
+    reason: str  # in words; for UNDECIDED what is missing
+    ratio: float | None  # the candidate's time over the base's; ``None`` without samples, or times of zero
+    interval: Interval | None  # of ``ratio``; ``None`` with too few samples
+    between: bool  # whether the interval covers variation between processes
+    autocorrelation: float = 0.0  # of processes, or pairs' differences, with the one before; 0 where none is shown
 
     @property
     def speedup(self) -> float | None:

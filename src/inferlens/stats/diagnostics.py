@@ -1,8 +1,7 @@
 """Why an interval, or the median itself, is not to be trusted: a closed list of reasons.
 
-Each has a code that stays, a message in plain words and the number that it is about; what to do about it is said by the
-findings of records. A series without doubts against its interval has one that holds about as often as its level says:
-`python -m benchmarks coverage`.
+A series without doubts against its interval has one that holds about as often as its level says: `python -m benchmarks
+coverage`.
 """
 
 from __future__ import annotations
@@ -21,16 +20,9 @@ from inferlens.stats.steady import steady
 Array = NDArray[np.float64]
 
 Code = Literal[
-    "few-samples",
-    "few-independent-samples",
-    "warm-up",
-    "drifting",
-    "cycling",
-    "never-steady",
-    "two-modes",
-    "outliers",
+    "few-samples", "few-independent-samples", "warm-up", "drifting", "cycling", "never-steady", "two-modes", "outliers",
     "quantised",
-]
+]  # fmt: skip
 CODES: tuple[Code, ...] = get_args(Code)
 
 LEAST_SAMPLES = 20
@@ -45,19 +37,12 @@ _POINTS = 512
 
 
 class Doubt(Struct, frozen=True):
-    """One reason.
-
-    Attributes:
-        code: one of :data:`CODES`.
-        message: in words, with counts, shares and ratios, no units.
-        value: the number that it is about, see ``message``.
-        against: ``interval`` if it may not hold as often as it says, ``median`` if one number says too little.
-    """
+    """One reason."""
 
     code: Code
-    message: str
-    value: float
-    against: Literal["interval", "median"]
+    message: str  # in words, with counts, shares and ratios, no units
+    value: float  # the number that it is about
+    against: Literal["interval", "median"]  # which may not hold as often as it says; or one number says too little
 
 
 def doubts(samples: Sequence[float]) -> tuple[Doubt, ...]:

@@ -17,23 +17,16 @@ LEAST_FOR_P99 = 100
 
 
 class Summary(Struct, frozen=True, kw_only=True):
-    """What a series of samples comes to, in the samples' unit.
-
-    Attributes:
-        count: number of samples.
-        deviation: standard deviation with ``n - 1`` in the denominator; 0 for a single sample.
-        p5, p95: ``None`` below :data:`LEAST_FOR_P95` samples.
-        p99: ``None`` below :data:`LEAST_FOR_P99` samples.
-    """
+    """What a series of samples comes to, in the samples' unit."""
 
     count: int
     mean: float
-    deviation: float
+    deviation: float  # with ``n - 1`` in the denominator; 0 for a single sample
     minimum: float
-    p5: float | None
+    p5: float | None  # ``None`` below :data:`LEAST_FOR_P95` samples
     median: float
     p95: float | None
-    p99: float | None
+    p99: float | None  # ``None`` below :data:`LEAST_FOR_P99` samples
     maximum: float
 
 

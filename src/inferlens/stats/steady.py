@@ -49,14 +49,11 @@ _WAVES = np.arange(0.75, 8.1, 0.25)
 class Steady(Struct, frozen=True):
     """Where a series is steady.
 
-    Attributes:
-        start: index of the first sample of the steady state; 0 where there is none.
-        reason: ``steady``, ``warm-up`` (steady from ``start``), ``drifting`` to the end, ``cycling`` up and down
-            slowly, ``never-steady`` (its last level begins too late, or is slower and does not settle) or
-            ``few-samples``.
+    ``reason`` is ``steady``, ``warm-up`` (steady from ``start``), ``drifting`` to the end, ``cycling`` up and down
+    slowly, ``never-steady`` (its last level begins too late, or is slower and does not settle) or ``few-samples``.
     """
 
-    start: int
+    start: int  # index of the first sample of the steady state; 0 where there is none
     reason: str
 
     @property
@@ -66,20 +63,13 @@ class Steady(Struct, frozen=True):
 
 
 class _Fit(Struct, frozen=True):
-    """A shape and how badly it fits.
+    """A shape and how badly it fits."""
 
-    Attributes:
-        shape: ``levels``, ``line``, ``decay`` or ``wave``.
-        cost: -2 log likelihood and the price.
-        first: the batch from which it is steady; that of levels are ``cuts``.
-        extent: how much it moves, on the logarithmic scale.
-    """
-
-    shape: str
-    cost: float
-    extent: float = 0.0
-    first: int = 0
-    cuts: tuple[int, ...] = ()
+    shape: str  # levels, line, decay or wave
+    cost: float  # -2 log likelihood and the price
+    extent: float = 0.0  # how much it moves, on the logarithmic scale
+    first: int = 0  # the batch from which it is steady
+    cuts: tuple[int, ...] = ()  # of levels
 
 
 def steady(samples: Sequence[float]) -> Steady:

@@ -7,14 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from inferlens.measure.monitor.cpu import TICK, Cpus, Packages, Tree, cpu_times
+from inferlens.measure.monitor.cpu import TICK, Cpus, Packages, Tree
 from inferlens.measure.monitor.table import SampledColumns
-
-STAT = """cpu  100 10 50 9000 20 5 5 30 40 0
-cpu0 60 5 25 4500 10 3 2 20 40 0
-cpu1 40 5 25 4500 10 2 3 10 0 0
-intr 12345 0 0
-"""
 
 
 def write(root: Path, name: str, text: str) -> None:
@@ -32,12 +26,6 @@ def process(root: Path, pid: int, ticks: tuple[int, int, int, int], children: st
 
 def stat(root: Path, user: int, steal: int = 0) -> None:
     write(root, "proc/stat", f"cpu0 {user} 0 0 0 0 0 0 {steal} 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n")
-
-
-def test_times_of_the_cpus_asked_for() -> None:
-    assert cpu_times(STAT, [0]) == pytest.approx(((60 + 5 + 25 + 3 + 2) * TICK, 20 * TICK))
-    assert cpu_times(STAT, [0, 1])[1] == pytest.approx(30 * TICK)
-    assert cpu_times("cpu0 1 2 3 4 5 6 7\n", [0])[1] == 0.0  # kernels that know of no stealing
 
 
 def test_load_is_told_apart_from_the_cases(tmp_path: Path) -> None:

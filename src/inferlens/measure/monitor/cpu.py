@@ -21,21 +21,14 @@ TICK = 1 / os.sysconf("SC_CLK_TCK")  # seconds; the unit of times in /proc
 
 
 class Cpus:
-    """The CPUs a process may use.
-
-    Args:
-        pid: first process of the case.
-        usable: numbers of the CPUs; ``None`` asks the system.
-        root: where ``/proc`` and ``/sys`` are.
-        beside: gives another process that belongs to the case, see :class:`Tree`.
-    """
+    """The CPUs a process may use."""
 
     def __init__(
         self,
-        pid: int,
-        usable: Iterable[int] | None = None,
-        root: Path = Path("/"),
-        beside: Callable[[], int | None] = lambda: None,
+        pid: int,  # first process of the case
+        usable: Iterable[int] | None = None,  # numbers of the CPUs; None asks the system
+        root: Path = Path("/"),  # where /proc and /sys are
+        beside: Callable[[], int | None] = lambda: None,  # another process that belongs to the case, see Tree
     ) -> None:
         self._proc, self._sys = root / "proc", root / "sys"
         self._cpus = self._sys / "devices/system/cpu"
@@ -160,12 +153,7 @@ class Packages:
         self._joules = 0.0
 
     def read(self) -> float:
-        """Joules since the first reading.
-
-        Raises:
-            Untold: if there are no such counters.
-            OSError: if they may not be read.
-        """
+        """Joules since the first reading."""
         if not self._zones:
             raise Untold("the system has no RAPL counters (/sys/class/powercap/intel-rapl:*)")
         for zone in self._zones:

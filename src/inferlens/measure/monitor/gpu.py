@@ -93,10 +93,7 @@ class WatchedGpu:
         return {process.pid: process.usedGpuMemory for process in listed}
 
     def utilisation_since(self, stamp: int) -> tuple[dict[int, float], int]:
-        """Share of SM time of each process since NVML's own ``stamp`` in microseconds, and the newest stamp.
-
-        The mean of NVML's samples by process; processes without samples are not in it.
-        """
+        """Mean share of SM time of each process since NVML's own ``stamp`` in microseconds, and the newest stamp."""
         try:
             samples = self.nvml.nvmlDeviceGetProcessUtilization(self.handle, stamp)
         except self.nvml.NVMLError as error:
@@ -118,7 +115,7 @@ class WatchedGpu:
 
 
 class Neighbours:
-    """Says which processes on a GPU are the case's, and which are surely not.
+    """Says which processes on a GPU are the case's, and which are surely not; ``before`` were there before the case.
 
     NVML names processes by numbers of the system's first PID namespace, whoever asks (NVIDIA/nvidia-docker issue 1483).
     In a container these are not the numbers of its own ``/proc``, and processes of other containers may be hidden. So:
@@ -127,11 +124,6 @@ class Neighbours:
     * none but the case's is said only in the first namespace, where nobody is hidden;
     * what was on the GPU before the case's process existed is foreign, whatever its number means;
     * otherwise nothing is said.
-
-    Args:
-        gpu: the GPU.
-        tree: asked for the numbers of the case's processes.
-        before: numbers on the GPU before the case's process was started.
     """
 
     def __init__(self, gpu: WatchedGpu, tree: Callable[[], Collection[int]], before: Collection[int]) -> None:
@@ -198,10 +190,8 @@ def in_first_namespace() -> bool:
 def survey(seconds: float = 0.0, nvml: Any = None) -> Before:
     """Looks at the GPU that CUDA calls the first, while none of our cases runs. Never fails.
 
-    Args:
-        seconds: how long to sample idle power; 0 asks for none. A GPU that has just worked draws more than an idle one
-            for many seconds, so this means most before the first case.
-        nvml: stands in for nvidia-ml-py.
+    Idle power is sampled for some seconds, which means most before the first case: a GPU that has just worked draws
+    more.
     """
     absent: dict[str, str] = {}
 
@@ -229,11 +219,7 @@ def survey(seconds: float = 0.0, nvml: Any = None) -> Before:
 
 
 def _idle_power(gpu: WatchedGpu, seconds: float) -> list[float]:
-    """Watts, every :data:`IDLE_INTERVAL`.
-
-    Raises:
-        Untold: if something ran on the GPU meanwhile.
-    """
+    """Watts, every :data:`IDLE_INTERVAL`; ``Untold`` if something ran on the GPU meanwhile."""
     watts = []
     for _ in range(max(1, round(seconds / IDLE_INTERVAL))):
         time.sleep(IDLE_INTERVAL)

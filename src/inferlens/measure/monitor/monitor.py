@@ -29,30 +29,19 @@ Wait = Callable[[float], bool]
 
 
 class Monitor:
-    """Watches the machine while its context lasts; never raises.
-
-    Args:
-        pid: the case's process.
-        gpu: whether to watch the GPU that CUDA calls the first.
-        before: the GPU before that process was started.
-        nvml: stands in for nvidia-ml-py.
-        cpus: stands in for this machine's CPUs.
-        clock: seconds of the samples' times; must be the clock of the samples that they are held against.
-        wait: waits for some seconds and says whether to stop; ``None`` waits for the end of the context.
-        beside: gives a process that takes turns with the case's, and disturbs it no more than it does itself.
-    """
+    """Watches the machine while its context lasts; never raises."""
 
     def __init__(
         self,
-        pid: int,
+        pid: int,  # of the case's process
         *,
-        gpu: bool = False,
-        before: Before | None = None,
-        nvml: Any = None,
-        cpus: Cpus | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-        wait: Callable[[float], bool] | None = None,
-        beside: Callable[[], int | None] = lambda: None,
+        gpu: bool = False,  # whether to watch the GPU that CUDA calls the first
+        before: Before | None = None,  # that GPU before the process was started
+        nvml: Any = None,  # stands in for nvidia-ml-py
+        cpus: Cpus | None = None,  # stands in for this machine's CPUs
+        clock: Callable[[], float] = time.perf_counter,  # of the samples that the log is held against
+        wait: Callable[[float], bool] | None = None,  # says whether to stop; None: at the end of the context
+        beside: Callable[[], int | None] = lambda: None,  # a process that takes turns with the case's
     ) -> None:
         self._cpus, self._nvml = cpus or Cpus(pid, beside=beside), nvml
         self._wants_gpu, self._before, self._clock = gpu, before or Before(), clock
