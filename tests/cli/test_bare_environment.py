@@ -6,7 +6,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import venv
 from importlib import metadata
 from pathlib import Path
@@ -62,14 +61,10 @@ def run(python: Path, *arguments: str, cwd: Path | None = None) -> subprocess.Co
 
 
 def test_there_is_no_framework_in_it(bare: Path) -> None:
-    for name in ("torch", "onnx", "onnxruntime", "openvino", "altair", "transformers"):
-        done = subprocess.run([str(bare), "-c", f"import {name}"], capture_output=True, check=False)
-        assert done.returncode, name
-
-
-def test_help_names_the_commands(bare: Path) -> None:
+    names = ("torch", "onnx", "onnxruntime", "openvino", "altair", "transformers")
+    code = f"from importlib.util import find_spec; print([name for name in {names} if find_spec(name)])"
+    assert subprocess.run([str(bare), "-c", code], capture_output=True, text=True, check=False).stdout == "[]\n"
     done = run(bare, "--help")
-    assert done.returncode == 0
     assert all(command in done.stdout for command in ("bench", "show", "plot", "doctor", "backends"))
 
 
@@ -85,43 +80,24 @@ def test_doctor_says_what_is_missing_and_the_cure(bare: Path) -> None:
     assert run(bare, "doctor").returncode == 0
 
 
-def test_bench_show_and_every_text_view_work(bare: Path, tmp_path: Path) -> None:
+def test_what_works_without_more_works_and_what_needs_more_says_what_to_install(bare: Path, tmp_path: Path) -> None:
     done = run(bare, "bench", "fake:demo", "--iterations", "50", "--backend", "all", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "fake:fast" in done.stdout
+    for index, record in enumerate(sample_records()):  # of another machine
+        (tmp_path / "theirs" / str(index)).mkdir(parents=True)
+        (tmp_path / "theirs" / str(index) / "record.json").write_bytes(encode(record))
     for format in ("table", "markdown", "csv", "json"):
-        shown = run(bare, "show", "results/demo", "--format", format, cwd=tmp_path)
+        shown = run(bare, "show", "results/demo", "theirs", "--format", format, cwd=tmp_path)
         assert shown.returncode == 0, shown.stderr
         assert "fake:fast" in shown.stdout
-
-
-def test_records_of_another_machine_can_be_looked_at(bare: Path, tmp_path: Path) -> None:
-    for index, record in enumerate(sample_records()):
-        (tmp_path / str(index)).mkdir()
-        (tmp_path / str(index) / "record.json").write_bytes(encode(record))
-    shown = run(bare, "show", str(tmp_path))
-    assert shown.returncode == 0, shown.stderr
-    assert "pytorch" in shown.stdout
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+        assert "pytorch" in shown.stdout
+    for arguments, words in (
         (("bench", "resnet18"), "pip install 'inferlens["),
-        (("bench", "torchvision:resnet18"), "pip install 'inferlens["),
         (("plot", "results/demo", "-o", "x.png"), "pip install 'inferlens[plots]'"),
         (("show", "nowhere"), "does not exist"),
-    ],
-)
-def test_what_needs_more_says_what_to_install(
-    bare: Path, tmp_path: Path, arguments: tuple[str, ...], words: str
-) -> None:
-    assert run(bare, "bench", "fake:demo", "--iterations", "5", cwd=tmp_path).returncode == 0
-    done = run(bare, *arguments, cwd=tmp_path)
-    assert done.returncode == 2, done.stdout + done.stderr
-    assert words in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
-
-
-if __name__ == "__main__":
-    print(sys.executable, core_distributions())
+    ):
+        done = run(bare, *arguments, cwd=tmp_path)
+        assert done.returncode == 2, done.stdout + done.stderr
+        assert words in " ".join(done.stderr.split())
+        assert "Traceback" not in done.stderr

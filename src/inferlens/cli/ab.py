@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 import typer
 
 from inferlens.cli import options
@@ -64,61 +65,38 @@ def ab(
 
     Exit codes: 1 if B is slower than A; 4 if one did not run; 3 if it is undecided; else 0. Bad input is 2.
     """
-    given = {name: value for name, value in locals().items() if value not in (None, [])}
-    words = {name: value for name, value in given.items() if name not in ("model", "a", "b", "json")}
-    report(*measure(model, a, b, words), output, json)
-
-
-def measure(model: str, a: str, b: str, words: dict[str, Any]) -> tuple[ABResult | None, bool]:
-    """How it stands at the end, and whether it was interrupted; ``None`` if that was in the first round."""
+    words = {name: value for name, value in locals().items() if value not in (None, [])}
     from inferlens.cli import screen
     from inferlens.cli.progress import RoundsBar
-    from inferlens.execution.ab import ab as measured
+    from inferlens.execution.ab import ab as measure
 
+    as_json, interrupted = words.pop("json"), False
     bar = RoundsBar(screen.errors())
     with bar:
         try:
-            return measured(model, a, b, observer=bar, on_round=bar.looked, **words), False
+            bar.last = measure(**words, observer=bar, on_round=bar.looked)
         except KeyboardInterrupt:
-            return bar.last, True
-
-
-def report(outcome: ABResult | None, interrupted: bool, output: str, as_json: bool) -> NoReturn:
-    """Prints how it stands and where the records are.
-
-    Raises:
-        typer.Exit: always, with the code of the verdict, or of an interruption.
-    """
-    from inferlens.cli import screen
-
-    if outcome:
+            interrupted = True
+    if found := bar.last:
         if as_json:
-            screen.data(data(outcome))
+            fields = msgspec.structs.asdict(found)
+            screen.data({"schema": SCHEMA, "exit_code": found.exit_code, "sentence": found.sentence, **fields})
         else:
-            screen.text("\n".join([*lines(outcome), "", *outcome.notes, outcome.sentence]))
+            screen.text("\n".join([*lines(found), "", *found.notes, found.sentence]))
         screen.note(f"Kept in {output}. Look again: inferlens show {output}")
-    if interrupted or outcome is None:
+    if interrupted:
         screen.note("Interrupted; what was measured is kept.")
-        raise typer.Exit(130)
-    raise typer.Exit(outcome.exit_code)
+    raise typer.Exit(found.exit_code if found and not interrupted else 130)
 
 
-def data(outcome: ABResult) -> dict[str, Any]:
-    """All that is known, for other programs: seconds, calls per second, null for what is absent."""
-    import msgspec
-
-    fields = msgspec.structs.asdict(outcome)
-    return {"schema": SCHEMA, "exit_code": outcome.exit_code, "sentence": outcome.sentence, **fields}
-
-
-def lines(outcome: ABResult) -> list[str]:
+def lines(found: ABResult) -> list[str]:
     """A line for each side: its name, what was run, what it measured."""
     from inferlens import units
 
     measured = []
-    for side in (outcome.base, outcome.candidate):
-        figure = units.duration if outcome.rule.metric != "throughput" else lambda rate: f"{units.rate(rate)} calls/s"
+    for side in (found.base, found.candidate):
+        figure = units.duration if found.rule.metric != "throughput" else lambda rate: f"{units.rate(rate)} calls/s"
         measured.append(side.state if side.median is None else figure(side.median))
-    labels = [f"A  {outcome.a.label}", f"B  {outcome.b.label}"]
+    labels = [f"A  {found.a.label}", f"B  {found.b.label}"]
     width = max(map(len, labels))
     return [f"{label:<{width}}  {figure}" for label, figure in zip(labels, measured, strict=True)]

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from inferlens.backends.base import Backend, Capabilities
     from inferlens.record.record import Environment
     from inferlens.views.table import Table
@@ -21,30 +23,24 @@ def backends(
     from inferlens.views.table import Document
 
     if name is None:
-        table = overview({each: BACKENDS.get(each) for each in BACKENDS.names()})
-        screen.document(Document(lambda: [table], data=dict), "table")
-        screen.note("Options of one: inferlens backends NAME. What works here: inferlens doctor")
+        every = {each: BACKENDS.get(each) for each in BACKENDS.names()}
+        rows = {each: [" ".join(filter(None, of.variants)), of.summary] for each, of in every.items()}
+        table = _table("", "backend", ("variants", "what it is"), rows)
     else:
-        screen.document(Document(lambda: [options_of(BACKENDS.get(name))], data=dict), "table")
+        of = BACKENDS.get(name)
+        rows = {f"{name}.{option}": cells for option, *cells in option_rows(of)}
+        variants = f"variants: {' '.join(of.variants)}" if of.variants != ("",) else ""
+        table = _table(f"{name}: {of.summary}", "option", ("values", "default", "what it does"), rows, variants)
+    screen.document(Document(lambda: [table], data=dict), "table")
+    if name is None:
+        screen.note("Options of one: inferlens backends NAME. What works here: inferlens doctor")
 
 
-def overview(parts: dict[str, type[Backend]]) -> Table:
-    """The backends, their variants, and what they are."""
+def _table(title: str, first: str, titles: Sequence[str], rows: Mapping[str, Sequence[str]], about: str = "") -> Table:
     from inferlens.views.table import Column, Line, Table
 
-    columns = [Column("", title, numeric=False, fold=True) for title in ("variants", "what it is")]
-    lines = [Line(name, (" ".join(filter(None, each.variants)), each.summary)) for name, each in parts.items()]
-    return Table("", "backend", columns, lines)
-
-
-def options_of(backend: type[Backend]) -> Table:
-    """The options of one, under its name and its variants."""
-    from inferlens.views.table import Column, Line, Table
-
-    columns = [Column("", title, numeric=False, fold=True) for title in ("values", "default", "what it does")]
-    lines = [Line(f"{backend.name}.{option}", cells) for option, *cells in option_rows(backend)]
-    variants = f"variants: {' '.join(backend.variants)}" if backend.variants != ("",) else ""
-    return Table(f"{backend.name}: {backend.summary}", "option", columns, lines, about=variants)
+    columns = [Column("", title, numeric=False, fold=True) for title in titles]
+    return Table(title, first, columns, [Line(name, cells) for name, cells in rows.items()], about=about)
 
 
 def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
@@ -59,9 +55,8 @@ def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
         kind, *extras = get_args(hints[field.name])
         description = next((extra.description for extra in extras if isinstance(extra, msgspec.Meta)), "") or ""
         default = "" if field.default is None else str(field.default)
-        rows.append(
-            (field.name, values_of(kind), default.lower() if isinstance(field.default, bool) else default, description)
-        )
+        default = default.lower() if isinstance(field.default, bool) else default
+        rows.append((field.name, values_of(kind), default, description))
     return rows
 
 
@@ -87,7 +82,6 @@ def doctor(
 def machine(here: Environment) -> Table:
     """The machine, a line for each of its parts."""
     from inferlens.units import byte_count
-    from inferlens.views.table import Column, Line, Table
 
     gpus = [f"{gpu.name}, {byte_count(gpu.memory)}, compute capability {gpu.compute_capability}" for gpu in here.gpus]
     rows = {
@@ -100,12 +94,7 @@ def machine(here: Environment) -> Table:
         "Python": here.python,
         "libraries": ", ".join(f"{name} {version}" for name, version in here.libraries.items()) or "none",
     }
-    return Table(
-        "Machine",
-        "",
-        [Column("", "", numeric=False, fold=True)],
-        [Line(name, (value,)) for name, value in rows.items()],
-    )
+    return _table("Machine", "", ("",), {name: (value,) for name, value in rows.items()})
 
 
 def backend_table(capabilities: dict[str, Capabilities]) -> Table:

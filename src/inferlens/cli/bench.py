@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -30,7 +29,6 @@ ITERATIONS = "Latency samples of each case. [dim]Default: as --stop says.[/dim]"
 SECONDS = "Time for the latency samples. [dim]Default: as --stop says.[/dim]"
 OWN = ("reference", "format", "json", "dry_run", "check")  # options that are no words of a plan
 CHECK = "Measure nothing: MODEL... are folders with records, or record files, and their warnings are printed."
-CHECK_FORMATS = ("table", "json")
 CHECK_SCHEMA = "inferlens.warnings/1"
 
 
@@ -74,50 +72,25 @@ def bench(
     """
     words = {name: value for name, value in locals().items() if name not in OWN}
     from inferlens.cli import screen
+    from inferlens.cli.progress import Bar
+    from inferlens.execution.bench import run
     from inferlens.execution.survey import cases_of
 
     format = "json" if json else format
     if check:
         check_records(model, {**words, "model": None, "reference": reference, "dry_run": dry_run}, format)
         return
-    plan = read_plan(words)
+    plan, interrupted = read_plan(words), False
     screen.check(format)  # a format that does not exist is told before hours of measuring
     if dry_run:
         list_cases(cases_of(plan), json)
         return
-    report(plan, *measure(plan, reference), format, reference)
-
-
-def read_plan(words: dict[str, Any]) -> Plan:
-    """The plan of the command line, or of the file it names, in which words of the command line take precedence."""
-    from inferlens.errors import InferlensError
-    from inferlens.spec.plan import Plan
-
-    files = [name for name in words["model"] if name.endswith(".toml")]
-    if not files:
-        return Plan.from_words(words)
-    if len(words["model"]) > 1:
-        raise InferlensError("A plan file names its models itself.", hint=f"inferlens bench {files[0]}")
-    said = {name: value for name, value in words.items() if value not in (None, []) and name != "model"}
-    return Plan.from_words({**Plan.from_file(Path(files[0])), **said})
-
-
-def measure(plan: Plan, reference: str | None = None) -> tuple[list[Record], bool]:
-    """Runs the plan with a progress bar; the records, and whether it was interrupted.
-
-    Raises:
-        InferlensError: if the plan is none, or no case of it can fit the reference.
-    """
-    from inferlens.cli import screen
-    from inferlens.cli.progress import Bar
-    from inferlens.execution.bench import run
-
     with Bar(screen.errors(), reference) as bar:
         try:
             run(plan, bar)
         except KeyboardInterrupt:
-            return bar.records, True
-    return bar.records, False
+            interrupted = True
+    report(plan, bar.records, interrupted, format, reference)
 
 
 def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, reference: str | None) -> None:
@@ -140,17 +113,30 @@ def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str
         raise typer.Exit(1)
 
 
+def read_plan(words: dict[str, Any]) -> Plan:
+    """The plan of the command line, or of the file it names, in which words of the command line take precedence."""
+    from inferlens.errors import InferlensError
+    from inferlens.spec.plan import Plan
+
+    files = [name for name in words["model"] if name.endswith(".toml")]
+    if not files:
+        return Plan.from_words(words)
+    if len(words["model"]) > 1:
+        raise InferlensError("A plan file names its models itself.", hint=f"inferlens bench {files[0]}")
+    said = {name: value for name, value in words.items() if value not in (None, []) and name != "model"}
+    return Plan.from_words({**Plan.from_file(Path(files[0])), **said})
+
+
 def list_cases(cases: Sequence[Planned], as_json: bool) -> None:
     """Prints what would run, and what could not."""
     from inferlens.cli import screen
 
     if as_json:
-        screen.data([{"case": each.case, "refusal": str(each.refusal) if each.refusal else ""} for each in cases])
+        screen.data([{"case": each.case, "refusal": str(each.refusal or "")} for each in cases])
         return
-    for each in cases:
-        why = f"  (cannot run: {each.refusal})" if each.refusal else ""
-        sys.stdout.write(f"{each.case.model}  {each.case.label}{why}\n")
-    sys.stdout.write(f"{len(cases)} cases, {sum(not each.refusal for each in cases)} of them can run here.\n")
+    why = [f"  (cannot run: {each.refusal})" if each.refusal else "" for each in cases]
+    lines = [f"{each.case.model}  {each.case.label}{reason}" for each, reason in zip(cases, why, strict=True)]
+    screen.text("\n".join([*lines, f"{len(cases)} cases, {why.count('')} of them can run here."]))
 
 
 def check_records(paths: Sequence[str], words: Mapping[str, Any], format: str) -> None:
@@ -167,31 +153,23 @@ def check_records(paths: Sequence[str], words: Mapping[str, Any], format: str) -
     from inferlens.analysis.findings.warnings import warnings_of
     from inferlens.analysis.interference.samples import latest
     from inferlens.cli import screen
+    from inferlens.errors import InferlensError, check_choice
     from inferlens.record.store import load_records
     from inferlens.views.rows import rows
     from inferlens.views.speedups import of_comparison
 
-    _refuse(words, format)
+    given = [f"--{name.replace('_', '-')}" for name, value in words.items() if value not in (None, [], False)]
+    if given:
+        raise InferlensError(f"With --check nothing is measured, and {given[0]} means nothing.", hint="without it")
+    check_choice("format of warnings", format, ("table", "json"))
     loaded = load_records([Path(path) for path in paths])
     screen.notes(loaded.problems)
     compared = {row.id: of_comparison(row) for row in rows(loaded.records)}
-    found = [
-        (repeats, (*warnings_of(repeats), *compared.get(repeats.first.id, ()))) for repeats in latest(loaded.records)
-    ]
+    found = [(runs, (*warnings_of(runs), *compared.get(runs.first.id, ()))) for runs in latest(loaded.records)]
     if format == "json":
         screen.data({"schema": CHECK_SCHEMA, "cases": [_data(*each) for each in found]})
     else:
         screen.text("\n".join(_lines(found)))
-
-
-def _refuse(words: Mapping[str, Any], format: str) -> None:
-    from inferlens.errors import InferlensError
-
-    given = [f"--{name.replace('_', '-')}" for name, value in words.items() if value not in (None, [], False)]
-    if given:
-        raise InferlensError(f"With --check nothing is measured, and {given[0]} means nothing.", hint="without it")
-    if format not in CHECK_FORMATS:
-        raise InferlensError(f"Warnings have no format '{format}'.", expected=f"one of {', '.join(CHECK_FORMATS)}")
 
 
 def _data(runs: CaseRuns, warnings: Sequence[Warning]) -> dict[str, Any]:

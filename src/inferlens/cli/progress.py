@@ -41,15 +41,9 @@ class Bar(Observer):
         self._cases = 0
         self._done = 0
         self._label = ""
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
         self._bar = Progress(
-            TextColumn("{task.description}", table_column=None),
-            BarColumn(bar_width=24),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-            auto_refresh=False,
-            disable=not console.is_terminal,
+            *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
         )
         self._task = self._bar.add_task("", total=None)
 
@@ -61,7 +55,7 @@ class Bar(Observer):
         self._bar.stop()
 
     def planned(self, cases: Sequence[Planned]) -> None:
-        """See :class:`inferlens.execution.protocol.Observer`."""
+        """See :class:`Observer`."""
         refuse_unknown([planned.case for planned in cases], self._reference)
         self._cases = len(cases)
         self._bar.update(self._task, total=self._cases)
@@ -70,24 +64,24 @@ class Bar(Observer):
                 self._say(f"{found.asked} is {found.spec}.")
 
     def doing(self, what: str) -> None:
-        """See :class:`inferlens.execution.protocol.Observer`."""
+        """See :class:`Observer`."""
         self._draw(what)
 
     def began(self, case: Case) -> None:
-        """See :class:`inferlens.execution.protocol.Observer`."""
+        """See :class:`Observer`."""
         self._label = case.label
         self._draw(f"{self._label}: starting")
 
     def phase(self, name: PhaseName) -> None:
-        """See :class:`inferlens.execution.protocol.Observer`."""
+        """See :class:`Observer`."""
         self._draw(f"{self._label}: {BEFORE_STEADY.get(name, name)}")
 
     def progress(self, share: float) -> None:
-        """See :class:`inferlens.execution.protocol.Observer`."""
+        """See :class:`Observer`."""
         self._draw(f"{self._label}: measuring", share)
 
     def done(self, record: Record, folder: Path) -> None:  # noqa: ARG002 - where it lies is said once, at the end
-        """See :class:`inferlens.execution.protocol.Observer`."""
+        """See :class:`Observer`."""
         self.records.append(record)
         self.ended(record.model.name, record.case, ending(record))
 
@@ -118,42 +112,12 @@ def ending(record: Record) -> str:
 
 
 class RoundsBar(Bar):
-    """An observer that draws, and is told after each round."""
+    """A bar that is told after each round how it stands."""
 
-    def __init__(self, console: Console) -> None:
-        super().__init__(console)
-        self.last: ABResult | None = None
-        self._rounds = 0
-        self._first = ""
-
-    def planned(self, cases: Sequence[Planned]) -> None:
-        """See :class:`inferlens.execution.protocol.Observer`."""
-        super().planned(cases)
-        self._rounds = len(cases) // 2
-        self._first = cases[0].case.digest
-
-    def began(self, case: Case) -> None:
-        """See :class:`inferlens.execution.protocol.Observer`."""
-        self._label = self._side(case)  # the command line says which is which, and the bar has one line
-        self._draw(f"{self._label}: starting")
-
-    def done(self, record: Record, folder: Path) -> None:
-        """See :class:`inferlens.execution.protocol.Observer`."""
-        if self._console.is_terminal:
-            super().done(record, folder)
-            return
-        self._say(f"[round {record.repeat + 1}] {self._side(record.case)} {record.case.label}: {ending(record)}")
+    last: ABResult | None = None
 
     def looked(self, so_far: ABResult) -> None:
         """A round is over."""
         self.last = so_far
-        if not self._console.is_terminal and so_far.ratio is not None:
-            self._say(f"[round {so_far.rounds}, of {self._rounds} at most] {so_far.standing}")
-
-    def _draw(self, what: str, share: float = 0.0) -> None:
-        found = self.last.interval if self.last else None
-        standing = f"B/A {self.last.ratio:.3f} ({found.low:.3f} to {found.high:.3f})" if self.last and found else ""
-        super()._draw("; ".join(part for part in (standing, what) if part), share)
-
-    def _side(self, case: Case) -> str:
-        return "A" if case.digest == self._first else "B"
+        if so_far.ratio is not None:
+            self._say(f"[round {so_far.rounds}, of {self._cases // 2} at most] {so_far.standing}")

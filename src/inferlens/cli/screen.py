@@ -45,8 +45,7 @@ def notes(texts: Iterable[str]) -> None:
 
 def warnings(found: Iterable[Warning]) -> None:
     """What must be known of something that was made, a remark each."""
-    for warning in found:
-        note(f"{warning.message} {warning.advice}".strip())
+    notes(warning.sentence for warning in found)
 
 
 def data(value: Any) -> None:
@@ -67,29 +66,33 @@ def busy(what: str) -> Iterator[Callable[[str], None]]:
         yield lambda step: status.update(f"{what}: {step}")
 
 
-def check(format: str) -> None:
-    """Refuses a format that records cannot be shown in, before hours of measuring.
+def check(format: str) -> type[View] | None:
+    """The view of that name, or ``None`` if it is a format of every table, told before hours of measuring.
 
     Raises:
         InferlensError: if there is no such format or view, or it draws pictures.
     """
+    from inferlens.errors import InferlensError, check_choice
+    from inferlens.views import VIEWS
     from inferlens.views.table import FORMATS
 
-    if format not in FORMATS:
-        _view(format)
+    if format in FORMATS:
+        return None
+    check_choice("format", format, (*FORMATS, *VIEWS.names()))
+    if not VIEWS.get(format).printable:
+        raise InferlensError(f"The view '{format}' draws pictures.", hint="inferlens plot")
+    return VIEWS.get(format)
 
 
 def show(records: Sequence[Record], format: str, reference: str | None) -> None:
     """Prints records to standard output in a format of every table, or by a view of that name."""
     from inferlens.views.records import document as of_records
-    from inferlens.views.table import FORMATS
 
-    if format in FORMATS:
+    if view := check(format):
+        drawn = view(reference=reference).render(records)
+        text(drawn.decode() if isinstance(drawn, bytes) else drawn)
+    else:
         document(of_records(records, reference), format)
-        return
-    chosen = _view(format)
-    drawn = chosen(reference=reference).render(records)
-    text(drawn.decode() if isinstance(drawn, bytes) else drawn)
 
 
 def document(shown: Document, format: str) -> None:
@@ -104,18 +107,6 @@ def terminal() -> dict[str, Any]:
     shows = sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
     colors = shows and not os.environ.get("NO_COLOR") and os.environ.get("TERM") not in ("dumb", "unknown")
     return {"width": shutil.get_terminal_size((80 if shows else WIDTH_OF_A_PIPE, 24)).columns, "color": colors}
-
-
-def _view(name: str) -> type[View]:
-    from inferlens.errors import InferlensError, check_choice
-    from inferlens.views import VIEWS
-    from inferlens.views.table import FORMATS
-
-    check_choice("format", name, (*FORMATS, *VIEWS.names()))
-    chosen = VIEWS.get(name)
-    if not chosen.printable:
-        raise InferlensError(f"The view '{name}' draws pictures.", hint="inferlens plot")
-    return chosen
 
 
 def profiles(paths: Sequence[Path], format: str = "table") -> LoadedProfiles:
