@@ -103,13 +103,6 @@ KINDS = {".onnx": "", ".pt": "torchscript:trace", "script.pt": "torchscript:scri
 WRITTEN = [
     (".onnx", "fp32"), (".onnx", "fp16"), (".pt", "bf16"), ("script.pt", "fp16"), (".pt2", "fp32"), (".pt2", "bf16"),
 ]  # fmt: skip
-    (".onnx", "fp32"),
-    (".onnx", "fp16"),
-    (".pt", "bf16"),
-    ("script.pt", "fp16"),
-    (".pt2", "fp32"),
-    (".pt2", "bf16"),
-]
 
 
 @pytest.mark.parametrize(("kind", "precision"), WRITTEN)
