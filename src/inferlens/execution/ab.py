@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferlens.analysis.compare.ab_result import LEAST_ROUNDS, ABResult, End, Rule, other_work
-from inferlens.analysis.compare.cases import Verdict
-from inferlens.analysis.compare.side import MISSING, Side, notes_of, read
+from inferlens.analysis.compare.cases import MISSING, Side, Verdict, notes_of, read
 from inferlens.analysis.interference.samples import CaseRuns, steady_samples
 from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError

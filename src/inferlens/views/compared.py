@@ -9,9 +9,8 @@ from xml.etree import ElementTree as Xml
 
 import msgspec
 
-from inferlens.analysis.compare.cases import Compared, ComparedCase, Verdict
+from inferlens.analysis.compare.cases import Compared, ComparedCase, Side, Verdict, notes_of
 from inferlens.analysis.compare.environment_diff import about
-from inferlens.analysis.compare.side import Side, notes_of
 from inferlens.errors import check_choice
 from inferlens.record.record import Metric
 from inferlens.spec.case import Case

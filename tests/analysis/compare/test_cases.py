@@ -8,8 +8,7 @@ import pytest
 
 import inferlens
 from inferlens import InferlensError
-from inferlens.analysis.compare.cases import Compared, compare
-from inferlens.analysis.compare.side import AUTOCORRELATED
+from inferlens.analysis.compare.cases import AUTOCORRELATED, Compared, compare
 from inferlens.record.machine import Marks
 from inferlens.record.record import Measurement
 from inferlens.stats import compare as statistics

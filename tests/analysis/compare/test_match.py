@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from inferlens import InferlensError
-from inferlens.analysis.compare.side import matches, pair_of
+from inferlens.analysis.compare.cases import matches, pair_of
 from inferlens.record.record import Environment, Gpu
 from tests.analysis.compare.sides import ran
 from tests.views.samples import case

@@ -6,8 +6,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from inferlens.analysis.compare.cases import Verdict, check, metric_of
-from inferlens.analysis.compare.side import Side
+from inferlens.analysis.compare.cases import Side, Verdict, check, metric_of
 from inferlens.errors import InferlensError
 from inferlens.record.record import Metric
 from inferlens.spec.case import Case

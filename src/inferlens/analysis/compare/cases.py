@@ -7,7 +7,7 @@ processes. What is wrong, or did not run to its end in every process, has no ver
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Literal
@@ -16,13 +16,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.compare.environment_diff import Difference, differences, refusal
-from inferlens.analysis.compare.side import AUTOCORRELATED, MISSING, WRONG, Side, matches, pair_of, read
-from inferlens.analysis.interference.samples import CaseRuns
+from inferlens.analysis.findings.warnings import warnings_of
+from inferlens.analysis.interference.samples import CaseRuns, device_name, latest, steady_samples
 from inferlens.errors import InferlensError
-from inferlens.record.record import Metric, Record
+from inferlens.record.record import Metric, Record, machine_name
 from inferlens.record.store import load_records
 from inferlens.spec.case import Case
 from inferlens.stats import compare as statistics
+from inferlens.stats.between_process import estimate
 from inferlens.stats.intervals import Interval
 from inferlens.units import listing
 
@@ -35,6 +36,55 @@ DISTURBED = (
     "Something else disturbed the machine, and one process on each side does not tell how much: measure again, each in "
     "several processes."
 )
+OK = "ok"
+MISSING = "missing"
+WRONG = "wrong"
+NOT_MEASURED = "not measured"
+AUTOCORRELATED = (
+    "Successive processes are correlated, so the interval is wider; inferlens ab, which measures in turns, avoids that."
+)
+# In seconds, or calls per second; what is beyond would leave the range of numbers as a ratio.
+_LEAST, _MOST = 1e-100, 1e100
+# Warnings that say nothing against the number, or what the interval or the state says already.
+_QUIET = (
+    "host-bound", "copy-bound", "gpu-floor", "in-turns", "not-narrow-enough", "samples-left-out", "repeat-failed",
+)  # fmt: skip
+
+# One case: what base and candidate have of it, or ``None``.
+Match = tuple[CaseRuns | None, CaseRuns | None]
+
+
+class Side(Struct, frozen=True, kw_only=True):
+    """What one side has of a case.
+
+    Attributes:
+        state: ``ok``; or the status of a process that did not run to its end; or ``missing``, ``wrong`` (outputs) or
+            ``not measured`` (the metric). All but ``ok`` have nothing to compare.
+        reason: why, if not ``ok``.
+        device: name of the GPU, or of the CPU for cases on the CPU.
+        records: the ids of its records, one for each process.
+        created: when the last of them started.
+        processes, samples: how many the median is of.
+        median: over its processes, in seconds, or calls per second; ``None`` unless ``ok``.
+        interval: of ``median``, at the comparison's confidence.
+        notes: what the reader of the number must know.
+    """
+
+    state: str
+    reason: str = ""
+    device: str = ""
+    records: tuple[str, ...] = ()
+    created: str = ""
+    processes: int = 0
+    samples: int = 0
+    median: float | None = None
+    interval: Interval | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is something to compare."""
+        return self.state == OK
 
 
 class ComparedCase(Struct, frozen=True, kw_only=True):
@@ -152,17 +202,15 @@ def compare(
     count = sum(mine.ok and theirs.ok for _, (mine, _), (theirs, _) in taken)
     cases = []
     for match, (mine, one), (theirs, other) in taken:
-        case = next(runs.first.case for runs in reversed(match) if runs)
-        if not (mine.ok and theirs.ok):
-            cases.append(_did_not_run(case, mine, theirs))
-            continue
-        # More calls per second is less time for each, so of throughput the base's is the numerator.
-        one, other = (other, one) if shown == "throughput" else (one, other)
-        unseen = statistics.unseen_on(case.device)
-        result = statistics.compare(one, other, threshold=threshold, level=level, comparisons=count, unseen=unseen)
-        if not result.between and any(map(_disturbed, match)):
-            result = replace(result, verdict="UNDECIDED", reason=DISTURBED)
-        cases.append(_judged(case, mine, theirs, result, shown))
+        result = None
+        if mine.ok and theirs.ok:
+            # More calls per second is less time for each, so of throughput the base's is the numerator.
+            times = (other, one) if shown == "throughput" else (one, other)
+            unseen = statistics.unseen_on(_case(match).device)
+            result = statistics.compare(*times, threshold=threshold, level=level, comparisons=count, unseen=unseen)
+            if not result.between and any(map(_disturbed, match)):
+                result = replace(result, verdict="UNDECIDED", reason=DISTURBED)
+        cases.append(_judged(_case(match), mine, theirs, result, shown))
     return Compared(
         metric=shown,
         threshold=threshold,
@@ -179,19 +227,21 @@ def _disturbed(runs: CaseRuns | None) -> bool:
     return runs is not None and any(record.marks is not None and not record.marks.clean for record in runs.ran)
 
 
-def _did_not_run(case: Case, base: Side, candidate: Side) -> ComparedCase:
-    reason = " ".join(
-        f"{name}: {'wrong outputs' if side.state == WRONG else side.state}. {side.reason}"
-        for name, side in (("Base", base), ("Candidate", candidate))
-        if not side.ok
-    )
-    return ComparedCase(case=case, verdict="DID NOT RUN", reason=reason, base=base, candidate=candidate)
+def _case(match: Match) -> Case:
+    return next(runs.first.case for runs in reversed(match) if runs)
 
 
-def _judged(case: Case, base: Side, candidate: Side, result: statistics.Comparison, metric: Metric) -> ComparedCase:
-    shown, interval = result.ratio, result.interval
+def _judged(
+    case: Case, base: Side, candidate: Side, result: statistics.Comparison | None, metric: Metric
+) -> ComparedCase:
+    if result is None:
+        sides = (("Base", base), ("Candidate", candidate))
+        states = {WRONG: "wrong outputs"}
+        said = [f"{name}: {states.get(side.state, side.state)}. {side.reason}" for name, side in sides if not side.ok]
+        return ComparedCase(case=case, verdict="DID NOT RUN", reason=" ".join(said), base=base, candidate=candidate)
     if result.autocorrelation:
         base, candidate = (replace(side, notes=(*side.notes, AUTOCORRELATED)) for side in (base, candidate))
+    shown, interval = result.ratio, result.interval
     if metric == "throughput":
         shown, interval = result.speedup, result.speedup_interval
     return ComparedCase(
@@ -235,3 +285,111 @@ def _records(given: Given) -> tuple[Sequence[Record], list[str]]:
         return given, []
     loaded = load_records([Path(given)])
     return loaded.records, loaded.problems
+
+
+def read(runs: CaseRuns | None, metric: Metric, level: float) -> tuple[Side, list[Sequence[float]]]:
+    """A side, and the samples of each of its processes; none of them if there is nothing to compare.
+
+    One process of several that failed is enough for that: those that are left are not like it, and mostly faster.
+    """
+    if runs is None:
+        return Side(state=MISSING, reason="There is no record of it."), []
+    processes: list[Sequence[float]] = [steady_samples(record, metric).samples for record in runs.ran]
+    found = estimate(processes, level) if all(processes) else None
+    state, reason = _unable(runs)
+    if not state and not (found and _LEAST < found.median < _MOST):
+        state, reason = NOT_MEASURED, f"There are no samples of {metric}, or none that are times."
+    side = Side(
+        state=state or OK,
+        reason=reason,
+        device=device_name(runs.first),
+        records=tuple(record.id for record in runs.records),
+        created=max(record.created for record in runs.records),
+    )
+    if state or found is None:
+        return side, []
+    measured = {"median": found.median, "interval": found.interval, "notes": tuple(dict.fromkeys(_notes(runs)))}
+    return replace(side, processes=len(processes), samples=sum(map(len, processes)), **measured), processes
+
+
+def _unable(runs: CaseRuns) -> tuple[str, str]:
+    """The state of a side of which a process failed or was wrong, and why; empty for others."""
+    failed = [record for record in runs.records if record.status != OK]
+    if failed:
+        share = f" ({len(failed)} of {len(runs.records)} processes)" if runs.ran else ""
+        hint = f" Try: {failed[0].hint}" if failed[0].hint else ""
+        return failed[0].status, f"{failed[0].reason or 'No reason is known.'}{hint}{share}"
+    wrong = [record.agreement for record in runs.records if not record.ranked and record.agreement]
+    if wrong:
+        why = wrong[0].reason or "they differ from the reference"
+        return WRONG, f"{why[:1].upper()}{why[1:].rstrip('.')}."
+    return "", ""
+
+
+def _notes(runs: CaseRuns) -> Iterator[str]:
+    for record in runs.ran:
+        if record.agreement is None or record.agreement.agrees is None:
+            why = record.agreement.reason if record.agreement else ""
+            yield f"Outputs not checked: {why or 'nothing was there to compare them with'}"
+    # Their codes alone: figures differ from case to case, and with them there would be a note for each.
+    if codes := [warning.code for warning in warnings_of(runs) if warning.code not in _QUIET]:
+        yield f"warned of {listing(list(dict.fromkeys(codes)))}; inferlens show says more."
+
+
+def notes_of(**sides: Side) -> list[str]:
+    """Notes of both sides, each with whose it is: of both, or of the one of that name."""
+    (first, one), (second, other) = sides.items()
+    both = [note for note in one.notes if note in other.notes]
+    found = [f"{first} and {second}: {note}" for note in both]
+    return found + [f"{name}: {note}" for name, side in sides.items() for note in side.notes if note not in both]
+
+
+def pair_of(match: Match) -> tuple[Record, Record] | None:
+    """The record of each side that speaks for it; ``None`` where one has nothing."""
+    return (match[0].first, match[1].first) if match[0] and match[1] else None
+
+
+def matches(base: Sequence[Record], candidate: Sequence[Record]) -> list[Match]:
+    """The cases of both sides, in the order of the base, then those that only the candidate has.
+
+    A side may hold records of several machines: each is compared with the other side's of the same one. What is left
+    over of a case after that is one match if it is one run on each side, whatever their machines are.
+
+    Raises:
+        InferlensError: if the sides share a record that would be compared with itself, or no case at all.
+    """
+    mine, theirs = (_by_case(side) for side in (base, candidate))
+    found = [
+        match
+        for digest in dict.fromkeys([*mine, *theirs])
+        for match in _of_case(mine.get(digest, {}), theirs.get(digest, {}))
+    ]
+    pairs = [pair for match in found if (pair := pair_of(match))]
+    if any(one.id == other.id for one, other in pairs):
+        raise InferlensError(
+            "Base and candidate have records in common.", expected="two folders, neither of them inside the other"
+        )
+    if not pairs:
+        raise InferlensError(
+            "No case is on both sides.",
+            expected="the same model, backend, precision, batch, device, options, inputs and weights on both",
+            hint="inferlens show BASE CANDIDATE, which sets different cases side by side",
+        )
+    return found
+
+
+def _by_case(records: Sequence[Record]) -> dict[str, dict[str, CaseRuns]]:
+    """Digest of the case, then machine, then its latest run there."""
+    found: dict[str, dict[str, CaseRuns]] = {}
+    for runs in latest(records):
+        found.setdefault(runs.first.case.digest, {})[machine_name(runs.first.environment)] = runs
+    return found
+
+
+def _of_case(base: dict[str, CaseRuns], candidate: dict[str, CaseRuns]) -> list[Match]:
+    same: list[Match] = [(base[where], candidate[where]) for where in base if where in candidate]
+    mine = [runs for where, runs in base.items() if where not in candidate]
+    theirs = [runs for where, runs in candidate.items() if where not in base]
+    if len(mine) == len(theirs) == 1:
+        return [*same, (mine[0], theirs[0])]
+    return [*same, *((runs, None) for runs in mine), *((None, runs) for runs in theirs)]
