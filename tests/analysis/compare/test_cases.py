@@ -8,9 +8,9 @@ import pytest
 
 import inferlens
 from inferlens import InferlensError
-from inferlens.analysis.compare.cases import AUTOCORRELATED, Compared, compare
+from inferlens.analysis.compare.cases import AUTOCORRELATED, compare, matches, pair_of
 from inferlens.record.machine import Marks
-from inferlens.record.record import Measurement
+from inferlens.record.record import Environment, Gpu, Measurement
 from inferlens.stats import compare as statistics
 from tests.analysis.compare.sides import broken, ran, saved
 from tests.views.samples import WRONG, case
@@ -134,8 +134,8 @@ def test_threshold_and_level():
 
 @pytest.mark.parametrize(
     "words",
-    [{"threshold": 0.0}, {"threshold": -1.0}, {"threshold": math.nan}, {"threshold": math.inf}, {"level": 0.2},
-     {"level": 1.0}, {"level": math.nan}, {"metric": "speed"}, {"metric": "warm-up"}],
+    [{"threshold": 0.0}, {"threshold": math.nan}, {"threshold": math.inf}, {"level": 0.2}, {"level": math.nan},
+     {"metric": "warm-up"}],
 )  # fmt: skip
 def test_arguments_out_of_range(words):
     with pytest.raises(InferlensError) as error:
@@ -158,34 +158,24 @@ def test_one_disturbed_process_claims_nothing():
     assert (found.verdict, "disturbed" in found.reason) == ("UNDECIDED", True)
 
 
-def with_samples(samples, run="new"):
-    measured = (Measurement(metric="latency", unit="s", clock="a clock", samples=tuple(samples)),)
-    return ran(run=run, measurements=measured)
-
-
 @pytest.mark.parametrize(
     "samples",
     [(), (0.0,) * 50, (math.nan,) * 50, (math.inf,) * 50, (None,) * 50, (-1.0,) * 50, (5e-324,) * 50, (1e308,) * 50],
 )
 def test_samples_that_are_no_times_cannot_be_compared(samples):
-    for base, candidate in ((ran(), with_samples(samples)), (with_samples(samples), ran(run="old"))):
-        compared = compare(base, candidate)
-        assert compared.cases[0].verdict == "DID NOT RUN"
-        assert compared.cases[0].ratio is None
-        assert compared.exit_code == 4
+    measured = (Measurement(metric="latency", unit="s", clock="a clock", samples=samples),)
+    compared = compare(ran(measurements=measured), ran(run="new"))
+    assert [(each.verdict, each.ratio) for each in compared.cases] == [("DID NOT RUN", None)]
+    assert compared.exit_code == compare(ran(), ran(run="new", measurements=measured)).exit_code == 4
 
 
 def test_from_folders_and_files_and_python(tmp_path: Path):
     base, candidate = saved(tmp_path / "base", ran()), saved(tmp_path / "new", ran(seconds=11e-3, run="new"))
     compared = inferlens.compare(base, str(candidate), threshold=0.05)
-    assert isinstance(compared, Compared)
-    assert inferlens.Compared is Compared
     assert compared == inferlens.compare(ran(), ran(seconds=11e-3, run="new"), threshold=0.05)
     assert compared.of("SLOWER") == compared.cases
     first = sorted(base.rglob("record.json"))[0]
     assert len(inferlens.compare(first, candidate).cases[0].base.records) == 1
-    with pytest.raises(AttributeError):
-        compared.level = 0.5
 
 
 def test_runs_whose_processes_come_in_waves_say_so():
@@ -202,3 +192,58 @@ def test_runs_whose_processes_come_in_waves_say_so():
     assert AUTOCORRELATED in found.base.notes
     assert AUTOCORRELATED in found.candidate.notes
     assert AUTOCORRELATED not in one(ran(processes=12), ran(seconds=10.6e-3, run="new", processes=12)).base.notes
+
+
+# Which cases belong together
+
+HERE, THERE = (Environment(cpu="one CPU", gpus=(Gpu(name=name),)) for name in ("A", "B"))
+
+
+def on(environment, of=None, run="base"):
+    return ran(of, run=f"{run}-{environment.gpus[0].name}", environment=environment, processes=2)
+
+
+def runs(found):
+    return [tuple(side and side.first.run for side in each) for each in found]
+
+
+def test_cases_are_in_the_order_of_the_base():
+    first, second, third = case(), case("openvino"), case("onnxruntime:cpu")
+    found = matches([*ran(second), *ran(first)], [*ran(third, run="new"), *ran(first, run="new")])
+    assert [next(filter(None, each)).first.case for each in found] == [second, first, third]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"batch": 2}, {"precision": "fp16"}, {"threads": 1}, {"options": {"a": 1}}, {"seed": 1}, {"weights": "x"},
+     {"io": "host"}, {"model": "other"}],
+)  # fmt: skip
+def test_cases_that_differ_in_anything_are_not_compared(change):
+    other = msgspec.structs.replace(case(), **change)
+    found = matches([*ran(), *ran(case("openvino"))], [*ran(other, run="new"), *ran(case("openvino"), run="new")])
+    assert sum(pair_of(each) is not None for each in found) == 1
+
+
+def test_each_machine_is_compared_with_itself_and_a_case_of_one_machine_on_each_side_with_the_other():
+    found = matches([*on(HERE), *on(THERE)], [*on(THERE, run="new"), *on(HERE, run="new")])
+    assert runs(found) == [("base-A", "new-A"), ("base-B", "new-B")]
+    assert runs(matches(on(HERE), on(THERE, run="new"))) == [("base-A", "new-B")]
+
+
+def test_a_machine_without_its_like_on_the_other_side_is_left_alone():
+    assert runs(matches([*on(HERE), *on(THERE)], on(HERE, run="new"))) == [("base-A", "new-A"), ("base-B", None)]
+    third = Environment(cpu="one CPU", gpus=(Gpu(name="C"),))
+    with pytest.raises(InferlensError, match="No case is on both sides"):
+        matches([*on(HERE), *on(THERE)], on(third, run="new"))
+
+
+def test_a_record_is_not_compared_with_itself():
+    with pytest.raises(InferlensError, match="records in common"):
+        matches(ran(), ran())
+
+
+@pytest.mark.parametrize(("base", "candidate"), [([], []), (ran(), []), (ran(), ran(case("openvino")))])
+def test_nothing_on_both_sides_is_one_message(base, candidate):
+    with pytest.raises(InferlensError, match="No case is on both sides") as error:
+        matches(base, candidate)
+    assert "inferlens show" in error.value.hint
