@@ -12,29 +12,20 @@ from inferlens.cli import options
 if TYPE_CHECKING:
     from inferlens.analysis.compare.ab_result import ABResult
 
-MODEL = "What to measure, as for bench; one model."
 A = "What B is compared with: a case in the words of its label, such as pytorch or 'torch_compile:default fp16 batch=8 \
 threads=1 dynamic=true'."
-B = "What is compared with A: the same."
 SHARED = "of both cases, unless a case says its own."
-METRIC = "latency, throughput or 'GPU time'."
-THRESHOLD = "The smallest difference that matters."
-LEVEL = "How sure the verdict is to be."
-MAX_ROUNDS = "Rounds at most, each a fresh process of A and one of B."
 INTERLEAVE = (
     "calls: both processes of a round are there at once and take turns; or processes: one comes after the other, \
 as on a GPU by default."
 )
-WITHIN = "Time for all of it; a round that would end later is not begun."
-OUTPUT = "Folder of the records."
-JSON = "The answer as data."
 SCHEMA = "inferlens.ab/1"
 
 
 def ab(
-    model: Annotated[str, typer.Argument(help=MODEL)],
+    model: Annotated[str, typer.Argument(help="What to measure, as for bench; one model.")],
     a: Annotated[str, typer.Argument(help=A, metavar="A")],
-    b: Annotated[str, typer.Argument(help=B, metavar="B")],
+    b: Annotated[str, typer.Argument(help="What is compared with A: the same.", metavar="B")],
     precision: Annotated[str | None, typer.Option(help=f"Precision {SHARED}")] = None,
     batch: Annotated[int | None, typer.Option(help=f"Batch size {SHARED}")] = None,
     device: Annotated[str | None, typer.Option(help=f"Device {SHARED}")] = None,
@@ -47,19 +38,19 @@ def ab(
     weights: options.Weights = None,
     trust: options.Trust = None,
     seed: options.Seed = None,
-    metric: Annotated[str, typer.Option(help=METRIC)] = "latency",
-    threshold: Annotated[str, typer.Option(help=THRESHOLD)] = "2%",
-    level: Annotated[str, typer.Option(help=LEVEL)] = "95%",
-    max_rounds: Annotated[int, typer.Option(help=MAX_ROUNDS)] = 20,
-    within: Annotated[str, typer.Option(help=WITHIN)] = "10m",
+    metric: Annotated[str, typer.Option(help="latency, throughput or 'GPU time'.")] = "latency",
+    threshold: Annotated[str, typer.Option(help="The smallest difference that matters.")] = "2%",
+    level: Annotated[str, typer.Option(help="How sure the verdict is to be.")] = "95%",
+    max_rounds: Annotated[int, typer.Option(help="Rounds at most, each a fresh process of A and one of B.")] = 20,
+    within: Annotated[str, typer.Option(help="Time for all of it; a round that would end later is not begun.")] = "10m",
     interleave: Annotated[str | None, typer.Option(help=INTERLEAVE, show_default="calls on the CPU")] = None,
     iterations: Annotated[int | None, typer.Option(help="Latency samples of each process.")] = None,
     seconds: Annotated[str | None, typer.Option(help="Time for the latency samples of each process.")] = None,
     max_time: options.MaxTime = None,
     warmup: options.Warmup = None,
     timeout: Annotated[str | None, typer.Option(help="Time each process may take in all.", show_default="15m")] = None,
-    output: Annotated[str, typer.Option(help=OUTPUT)] = "results",
-    json: Annotated[bool, typer.Option("--json", help=JSON)] = False,
+    output: Annotated[str, typer.Option(help="Folder of the records.")] = "results",
+    json: Annotated[bool, typer.Option("--json", help="The answer as data.")] = False,
 ) -> None:
     """Measure two cases of one model against each other, in turns, until it is decided which is faster.
 

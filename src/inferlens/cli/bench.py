@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from inferlens.execution.expand import Planned
     from inferlens.record.record import Record, Warning
     from inferlens.spec.plan import Plan
+    from inferlens.views.table import Document
 
 DEVICE = "cpu, cuda, with commas. [dim]Default: cuda if it works.[/dim]"
 IO = "Where a call begins and ends: device, or host with copies in and out as part of it, with commas."
@@ -78,12 +79,13 @@ def bench(
 
     format = "json" if json else format
     if check:
-        check_records(model, {**words, "model": None, "reference": reference, "dry_run": dry_run}, format)
+        words = {**words, "model": None, "reference": reference, "dry_run": dry_run}
+        screen.document(checked(model, words, format), format)
         return
     plan, interrupted = read_plan(words), False
     screen.check(format)  # a format that does not exist is told before hours of measuring
     if dry_run:
-        list_cases(cases_of(plan), json)
+        screen.document(listed(cases_of(plan)), "json" if json else "table")
         return
     with Bar(screen.errors(), reference) as bar:
         try:
@@ -127,20 +129,20 @@ def read_plan(words: dict[str, Any]) -> Plan:
     return Plan.from_words({**Plan.from_file(Path(files[0])), **said})
 
 
-def list_cases(cases: Sequence[Planned], as_json: bool) -> None:
-    """Prints what would run, and what could not."""
-    from inferlens.cli import screen
+def listed(cases: Sequence[Planned]) -> Document:
+    """What would run, and what could not."""
+    from inferlens.views.table import Column, Document, Line, Table
 
-    if as_json:
-        screen.data([{"case": each.case, "refusal": str(each.refusal or "")} for each in cases])
-        return
-    why = [f"  (cannot run: {each.refusal})" if each.refusal else "" for each in cases]
-    lines = [f"{each.case.model}  {each.case.label}{reason}" for each, reason in zip(cases, why, strict=True)]
-    screen.text("\n".join([*lines, f"{len(cases)} cases, {why.count('')} of them can run here."]))
+    why = [str(each.refusal or "") for each in cases]
+    columns = [Column("", title, numeric=False, fold=True) for title in ("case", "cannot run")]
+    rows = [Line(each.case.model, (each.case.label, reason)) for each, reason in zip(cases, why, strict=True)]
+    said = f"{len(cases)} cases, {why.count('')} of them can run here."
+    data = [{"case": each.case, "refusal": reason} for each, reason in zip(cases, why, strict=True)]
+    return Document(lambda: [Table("", "model", columns, rows, fold=True), said], data=lambda: data)
 
 
-def check_records(paths: Sequence[str], words: Mapping[str, Any], format: str) -> None:
-    """``--check``: prints each case's warnings, worked out anew: of its latest run, as the tables have it.
+def checked(paths: Sequence[str], words: Mapping[str, Any], format: str) -> Document:
+    """``--check``: each case's warnings, worked out anew: of its latest run, as the tables have it.
 
     Args:
         paths: folders with records, at any height, or record files.
@@ -155,8 +157,10 @@ def check_records(paths: Sequence[str], words: Mapping[str, Any], format: str) -
     from inferlens.cli import screen
     from inferlens.errors import InferlensError, check_choice
     from inferlens.record.store import load_records
+    from inferlens.units import plural
     from inferlens.views.rows import rows
     from inferlens.views.speedups import of_comparison
+    from inferlens.views.table import Column, Document, Line, Table
 
     given = [f"--{name.replace('_', '-')}" for name, value in words.items() if value not in (None, [], False)]
     if given:
@@ -166,10 +170,16 @@ def check_records(paths: Sequence[str], words: Mapping[str, Any], format: str) -
     screen.notes(loaded.problems)
     compared = {row.id: of_comparison(row) for row in rows(loaded.records)}
     found = [(runs, (*warnings_of(runs), *compared.get(runs.first.id, ()))) for runs in latest(loaded.records)]
-    if format == "json":
-        screen.data({"schema": CHECK_SCHEMA, "cases": [_data(*each) for each in found]})
-    else:
-        screen.text("\n".join(_lines(found)))
+    columns = [Column("", title, numeric=False, fold=True) for title in ("code", "what it is", "what to do")]
+    lines = [
+        Line(f"{runs.first.case.model} {runs.first.case.label}", (each.code, each.message, each.advice))
+        for runs, warnings in found
+        for each in warnings
+    ]
+    failed, cases = sum(not runs.ran for runs, _ in found), plural(len(found), "case")
+    said = f"{plural(len(lines), 'warning')} about {cases}; {failed:,} did not run."
+    data = {"schema": CHECK_SCHEMA, "cases": [_data(*each) for each in found]}
+    return Document(lambda: [Table("", "case", columns, lines, fold=True), said], data=lambda: data)
 
 
 def _data(runs: CaseRuns, warnings: Sequence[Warning]) -> dict[str, Any]:
@@ -178,20 +188,3 @@ def _data(runs: CaseRuns, warnings: Sequence[Warning]) -> dict[str, Any]:
         "model": case.model, "label": case.label, "digest": case.digest,
         "records": [record.id for record in runs.records], "status": runs.first.status, "warnings": warnings,
     }  # fmt: skip
-
-
-def _lines(found: Sequence[tuple[CaseRuns, Sequence[Warning]]]) -> list[str]:
-    """A paragraph for each case that has warnings, and a closing sentence."""
-    from inferlens.units import plural
-    from inferlens.views.plain import plain
-
-    lines = []
-    for runs, warnings in found:
-        lines += [plain(f"{runs.first.case.model} {runs.first.case.label}")] if warnings else []
-        for warning in warnings:
-            lines += [f"  {plain(warning.code)}: {plain(warning.message)}"]
-            lines += [f"    {plain(warning.advice)}"] if warning.advice else []
-    total, warned = sum(len(warnings) for _, warnings in found), sum(bool(warnings) for _, warnings in found)
-    failed, cases = sum(not runs.ran for runs, _ in found), plural(len(found), "case")
-    said = f"{plural(total, 'warning')} about {warned:,} of {cases}" if total else f"No warnings about {cases}"
-    return [*lines, *([""] if lines else []), said + (f"; {failed:,} did not run." if failed else ".")]

@@ -8,10 +8,6 @@ from typing import Annotated
 import typer
 
 BASE = "What to compare with: a folder with records, at any height, or a record file."
-CANDIDATE = "What is compared with it: the same."
-METRIC = "latency, throughput or 'GPU time'."
-THRESHOLD = "The smallest difference that matters."
-LEVEL = "How sure all verdicts together are to be."
 UNLIKE = "Compare although machines, drivers or inputs differ."
 FORMAT = "table, markdown, html, github (annotations of a workflow), junit or json."
 OUTPUT = "A file for it; the table is printed all the same."
@@ -19,10 +15,10 @@ OUTPUT = "A file for it; the table is printed all the same."
 
 def compare(
     base: Annotated[Path, typer.Argument(help=BASE)],
-    candidate: Annotated[Path, typer.Argument(help=CANDIDATE)],
-    metric: Annotated[str, typer.Option(help=METRIC)] = "latency",
-    threshold: Annotated[str, typer.Option(help=THRESHOLD)] = "2%",
-    level: Annotated[str, typer.Option(help=LEVEL)] = "95%",
+    candidate: Annotated[Path, typer.Argument(help="What is compared with it: the same.")],
+    metric: Annotated[str, typer.Option(help="latency, throughput or 'GPU time'.")] = "latency",
+    threshold: Annotated[str, typer.Option(help="The smallest difference that matters.")] = "2%",
+    level: Annotated[str, typer.Option(help="How sure all verdicts together are to be.")] = "95%",
     unlike: Annotated[bool, typer.Option("--unlike", help=UNLIKE)] = False,
     format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
     output: Annotated[Path | None, typer.Option("--output", "-o", help=OUTPUT, show_default=False)] = None,

@@ -9,14 +9,13 @@ import typer
 
 from inferlens.cli import options
 
-MODEL = "The model, as for 'inferlens bench'."
 TO = "The file: .onnx, .pt (TorchScript), .pt2 (exported program), .engine or .plan (TensorRT), .ts or .ep \
 (Torch-TensorRT)."
 BACKEND = "What makes the file, as name or name:variant. [dim]Default: what writes files of that name.[/dim]"
 
 
 def export(
-    model: Annotated[str, typer.Argument(help=MODEL)],
+    model: Annotated[str, typer.Argument(help="The model, as for 'inferlens bench'.")],
     to: Annotated[Path, typer.Option("--to", help=TO)],
     backend: Annotated[str | None, typer.Option("--backend", "-b", help=BACKEND)] = None,
     precision: options.Precision = None,

@@ -29,9 +29,7 @@ BEFORE_STEADY: dict[PhaseName, str] = {"load": "loading", "export": "exporting",
 class Bar(Observer):
     """An observer that draws, and keeps the records, so that those of an interrupted plan are not lost.
 
-    Args:
-        console: what to draw on.
-        reference: what the table is to be relative to; a plan of which no case fits that is refused.
+    A plan of which no case fits the ``reference`` that the table is to be relative to is refused.
     """
 
     def __init__(self, console: Console, reference: str | None = None) -> None:
@@ -42,9 +40,8 @@ class Bar(Observer):
         self._done = 0
         self._label = ""
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
-        self._bar = Progress(
-            *columns, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal
-        )
+        quiet = not console.is_terminal
+        self._bar = Progress(*columns, console=console, transient=True, auto_refresh=False, disable=quiet)
         self._task = self._bar.add_task("", total=None)
 
     def __enter__(self) -> Bar:

@@ -41,11 +41,7 @@ class Line:
     change: str
     interval: str
     notes: tuple[str, ...]
-
-    @property
-    def verdict(self) -> Verdict:
-        """Of the case."""
-        return self.of.verdict
+    verdict: Verdict
 
 
 @dataclass(frozen=True)
@@ -102,18 +98,11 @@ def _lines(compared: Compared) -> list[Line]:
 
 
 def _line(of: ComparedCase, name: str, full: str, metric: Metric) -> Line:
-    interval = of.change_interval
-    reasons = () if of.verdict in ("FASTER", "SAME", "SLOWER") else (of.reason,)
-    return Line(
-        of=of,
-        name=name,
-        full=full,
-        base=_median(of.base, metric),
-        candidate=_median(of.candidate, metric),
-        change=change(of.change),
-        interval=change_range(interval.low, interval.high) if interval else ABSENT,
-        notes=tuple(plain(note) for note in (*reasons, *notes_of(Base=of.base, Candidate=of.candidate))),
-    )
+    found, settled = of.change_interval, of.verdict in ("FASTER", "SAME", "SLOWER")
+    interval = change_range(found.low, found.high) if found else ABSENT
+    notes = [*([] if settled else [of.reason]), *notes_of(Base=of.base, Candidate=of.candidate)]
+    base, candidate = (_median(side, metric) for side in (of.base, of.candidate))
+    return Line(of, name, full, base, candidate, change(of.change), interval, tuple(map(plain, notes)), of.verdict)
 
 
 def _median(side: Side, metric: Metric) -> str:
@@ -168,12 +157,10 @@ def _tables(compared: Compared) -> Iterator[Table]:
 
 def _differences(compared: Compared) -> Iterator[Table]:
     columns = [Column(side, side, numeric=False, fold=True) for side in ("base", "candidate")]
-    lines = [
-        table.Line.of(
-            plain(one.field) + about(one, compared.on_both), columns, one, style="bold red" if one.unlike else ""
-        )
-        for one in compared.differences
-    ]
+    lines = []
+    for one in compared.differences:
+        name, style = plain(one.field) + about(one, compared.on_both), "bold red" if one.unlike else ""
+        lines.append(table.Line.of(name, columns, one, style=style))
     if lines:
         yield Table("", "what else differs", columns, lines, fold=True)
 

@@ -179,5 +179,4 @@ def _unknown(named: str, labels: Sequence[str]) -> InferlensError:
 
 def _one_of(labels: Sequence[str]) -> str:
     labels = list(dict.fromkeys(labels))
-    more = f" and {len(labels) - 12} more" if len(labels) > 12 else ""
-    return f"one of {', '.join(map(repr, labels[:12]))}{more}"
+    return f"one of {', '.join(map(repr, labels[:12]))}{' ...' if len(labels) > 12 else ''}"

@@ -41,11 +41,7 @@ class Rule(Struct, frozen=True, kw_only=True):
     def from_words(
         metric: str, threshold: float | str, level: float | str, max_rounds: int, within: float | str
     ) -> Rule:
-        """A rule from values as a person writes them.
-
-        Raises:
-            InferlensError: if a value does not fit.
-        """
+        """A rule from values as a person writes them; an :class:`InferlensError` if one does not fit."""
         rule = Rule(
             metric=metric_of(metric),
             threshold=parse_share(threshold) if isinstance(threshold, str) else threshold,
@@ -66,18 +62,12 @@ class ABResult(Struct, frozen=True, kw_only=True):
     """How B compares with A, after the rounds so far.
 
     Attributes:
-        a, b: the cases.
-        verdict: of B against A: FASTER, SAME, SLOWER, UNDECIDED or DID NOT RUN.
-        reason: why.
+        verdict: of B against A; ``base`` and ``candidate`` are what is known of A and of B.
         end: why there is no further round; empty while there is.
-        rule: what it was measured by.
-        rounds: rounds of which both sides have samples.
-        seconds: the time they took, everything included.
+        rounds: rounds of which both sides have samples; ``seconds``: the time they took, everything included.
         ratio: B's time over A's, of throughput the time of a call: above 1 B is slower. ``None`` before
             :data:`LEAST_ROUNDS` rounds.
         interval: of ``ratio``; those of all looks hold together with confidence ``rule.level``.
-        base, candidate: what is known of A and of B.
-        notes: what the reader must know besides.
         run: shared by their records.
     """
 

@@ -60,14 +60,10 @@ class Side(Struct, frozen=True, kw_only=True):
     Attributes:
         state: ``ok``; or the status of a process that did not run to its end; or ``missing``, ``wrong`` (outputs) or
             ``not measured`` (the metric). All but ``ok`` have nothing to compare.
-        reason: why, if not ``ok``.
         device: name of the GPU, or of the CPU for cases on the CPU.
-        records: the ids of its records, one for each process.
-        created: when the last of them started.
-        processes, samples: how many the median is of.
+        records: the ids of its records, one for each process; ``created``: when the last of them started.
         median: over its processes, in seconds, or calls per second; ``None`` unless ``ok``.
         interval: of ``median``, at the comparison's confidence.
-        notes: what the reader of the number must know.
     """
 
     state: str
@@ -91,10 +87,6 @@ class ComparedCase(Struct, frozen=True, kw_only=True):
     """One case on both sides.
 
     Attributes:
-        case: what was run.
-        verdict: FASTER, SAME, SLOWER, UNDECIDED or DID NOT RUN.
-        reason: why.
-        base, candidate: what each side measured, or why there is nothing to compare.
         ratio: the candidate's time over the base's, of throughput the time of a call: above 1 it is slower.
         interval: of ``ratio``, at a level that allows for the number of comparisons.
         change: the candidate's median over the base's, less 1: of throughput above 0 is faster, of times slower.
@@ -128,12 +120,10 @@ class Compared(Struct, frozen=True, kw_only=True):
     """All cases of two sets of records, compared.
 
     Attributes:
-        metric: what was compared.
         threshold: the smallest relative difference that matters.
         level: confidence that all verdicts together are right.
         comparisons: how many cases both sides have something to compare of; they share the error 1 - ``level``.
         cases: in the order of the base, then those that only the candidate has.
-        differences: in what base and candidate differ besides.
         problems: files that could not be read.
     """
 
@@ -259,11 +249,7 @@ def _judged(
 
 
 def metric_of(word: str) -> Metric:
-    """The metric that a word means, however it is spelled: ``GPU time``, ``gpu-time``.
-
-    Raises:
-        InferlensError: if it means none.
-    """
+    """The metric that a word means, however it is spelled (``gpu-time``), or an :class:`InferlensError`."""
     spelled = word.strip().lower().replace("-", " ").replace("_", " ")
     found = next((metric for metric in METRICS if metric.lower() == spelled), None)
     if found is None:
@@ -337,11 +323,10 @@ def _notes(runs: CaseRuns) -> Iterator[str]:
 
 
 def notes_of(**sides: Side) -> list[str]:
-    """Notes of both sides, each with whose it is: of both, or of the one of that name."""
-    (first, one), (second, other) = sides.items()
-    both = [note for note in one.notes if note in other.notes]
-    found = [f"{first} and {second}: {note}" for note in both]
-    return found + [f"{name}: {note}" for name, side in sides.items() for note in side.notes if note not in both]
+    """Notes of both sides, each with whose it is."""
+    notes = dict.fromkeys(note for side in sides.values() for note in side.notes)
+    whose = {note: " and ".join(name for name, side in sides.items() if note in side.notes) for note in notes}
+    return [f"{names}: {note}" for note, names in whose.items()]
 
 
 def pair_of(match: Match) -> tuple[Record, Record] | None:
