@@ -6,6 +6,8 @@ import gzip
 import itertools
 import json
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from inferlens.spec.case import Case, TensorSpec
 from inferlens.trace import Category, read
 from tests import commands
 
+Taken = Callable[..., list[Traced]]
 MODEL = """
 import torch
 
@@ -35,14 +38,12 @@ def build():
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def taken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Taken:
+    """Takes traces without another process."""
     commands.stay(monkeypatch)
     (tmp_path / "traced_model.py").write_text(MODEL)
     monkeypatch.syspath_prepend(tmp_path)
-
-
-def taken(folder: Path, **words: Any) -> list[Traced]:
-    return commands.traced(folder, **{"model": "traced_model:build", "backend": "pytorch", "device": "cpu", **words})
+    return partial(commands.traced, model="traced_model:build", backend="pytorch", device="cpu")
 
 
 def names(file: Path) -> list[str]:
@@ -50,8 +51,7 @@ def names(file: Path) -> list[str]:
     return trace.names_of(trace.rows(Category.ANNOTATION))
 
 
-@pytest.mark.usefixtures("here")
-def test_a_trace_has_the_active_steps_and_what_was_asked_for(tmp_path: Path) -> None:
+def test_a_trace_has_the_active_steps_and_what_was_asked_for(taken: Taken, tmp_path: Path) -> None:
     (made,) = taken(tmp_path / "results", batch=2)
     assert (made.status, made.reason, made.unseen) == ("ok", "", "")
     (file,) = made.files
@@ -72,8 +72,7 @@ def test_a_trace_has_the_active_steps_and_what_was_asked_for(tmp_path: Path) -> 
     assert has == [(False, False), (True, True)]
 
 
-@pytest.mark.usefixtures("here")
-def test_steps_are_let_pass_thrown_away_kept_and_repeated_as_asked(tmp_path: Path) -> None:
+def test_steps_are_let_pass_thrown_away_kept_and_repeated_as_asked(taken: Taken, tmp_path: Path) -> None:
     (made,) = taken(tmp_path / "results", wait=2, warmup=1, active=2, repeat=2)
     assert [file.name for file in made.files] == ["trace.json.gz", "trace-2.json.gz"]
     spans = [sorted(name for name in names(file) if name.startswith("inferlens")) for file in made.files]
@@ -84,9 +83,8 @@ def test_steps_are_let_pass_thrown_away_kept_and_repeated_as_asked(tmp_path: Pat
     assert made.cost == pytest.approx(made.step / made.untraced)
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.filterwarnings("ignore")
-def test_tensorboards_own_loader_reads_log_folders(tmp_path: Path) -> None:
+def test_tensorboards_own_loader_reads_log_folders(taken: Taken, tmp_path: Path) -> None:
     """The loader of torch-tb-profiler 0.4.3."""
     from torch_tb_profiler.consts import WORKER_PATTERN
     from torch_tb_profiler.profiler.data import RunProfileData
@@ -110,9 +108,8 @@ def test_tensorboards_own_loader_reads_log_folders(tmp_path: Path) -> None:
     assert {"aten::conv2d", "aten::linear"} <= {row.name for row in profile.op_list_groupby_name}
 
 
-@pytest.mark.usefixtures("here")
 @pytest.mark.parametrize("backend", ["torchscript:trace", "openvino", "onnxruntime:cpu"])
-def test_other_backends_of_this_process_are_traced(backend: str, tmp_path: Path) -> None:
+def test_other_backends_of_this_process_are_traced(backend: str, taken: Taken, tmp_path: Path) -> None:
     pytest.importorskip(backend.partition(":")[0].replace("torchscript", "torch"))
     (made,) = taken(tmp_path / "results", backend=backend)
     assert made.status == "ok", made.reason
@@ -121,9 +118,8 @@ def test_other_backends_of_this_process_are_traced(backend: str, tmp_path: Path)
     assert not made.unseen or f"{made.case.backend_label} have 0 % of a step" in made.unseen
 
 
-@pytest.mark.usefixtures("here")
 def test_what_cannot_be_traced_is_a_row_with_a_reason_and_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    taken: Taken, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {"option": ["fake.trouble=none,raise"], "model": ["fake:demo", "fake:other"], "backend": "fake:steady"}
     fine, failed, other, _ = taken(tmp_path / "out", tensorboard=tmp_path / "runs", **options)
@@ -150,10 +146,11 @@ def test_what_cannot_be_traced_is_a_row_with_a_reason_and_leaves_no_folder(
 
 
 def test_a_trace_has_a_process_of_its_own(tmp_path: Path) -> None:
-    (made,) = taken(tmp_path, model="fake:demo", backend="fake:steady")
+    words = {"model": "fake:demo", "backend": "fake:steady", "device": "cpu"}
+    (made,) = commands.traced(tmp_path, **words)
     assert made.status == "ok", made.reason
     with pytest.raises(InferlensError, match="one process"):
-        taken(tmp_path, repeats=3)
+        commands.traced(tmp_path, **words, repeats=3)
 
 
 def test_names_of_log_folders_differ_where_cases_differ() -> None:
@@ -175,19 +172,10 @@ def test_names_of_log_folders_differ_where_cases_differ() -> None:
     assert all(re.fullmatch(r"[\w.=-]{1,150}", name) for name in found)
 
 
-def test_options_that_do_not_go_together_are_one_message(tmp_path: Path) -> None:
-    for line, what in (
-        ("--active 3", "--active means nothing without"),
-        ("--torch-profiler --level kernel", "with --"),
-    ):
-        done = commands.inferlens("profile", "fake:demo", *line.split(), cwd=tmp_path)
-        assert done.returncode == 2
-        assert what in done.stderr
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.usefixtures("here")
 def test_the_command_says_where_traces_are_and_how_to_look_at_them(tmp_path: Path) -> None:
+    for line, what in (("--active 3", "nothing without --torch"), ("--torch-profiler --level kernel", "with --torch")):
+        done = commands.inferlens("profile", "fake:demo", *line.split(), cwd=tmp_path)
+        assert (done.returncode, what in done.stderr, list(tmp_path.iterdir())) == (2, True, [])
     options = ("-b", "fake:steady,fake:fast", "--option", "fake.trouble=none,raise", "--tensorboard", "runs")
     done = commands.inferlens("profile", "fake:demo", *options, "--torch-profiler", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -17,7 +17,7 @@ STEP = "Look at one step alone, by its number. [dim]Default: all of them.[/dim]"
 BY = "What tells rows apart beside their names: shapes or stack (of operators), operator (of kernels)."
 DEPTH = "How deep modules are unfolded. [dim]Default: to about 40 rows in tables, all in CSV and JSON.[/dim]"
 TOP = "Only so many rows. [dim]Default: 20 in tables and pages, all in CSV and JSON.[/dim]"
-NO_CACHE = "Neither keep what was read of a large trace beside it, as Parquet, nor look there."
+NO_CACHE = "Neither keep what was read of a large trace beside it nor look there."
 FORMAT = "table, markdown, csv, json or html."
 
 

@@ -119,7 +119,6 @@ def _shown(name: str, trace: Trace) -> Shown:
 
 
 def _covered(trace: Trace, rows: Ints, steps: Intervals) -> float:
-    """The share of the steps' time that events cover."""
     return Intervals.of(trace, rows).both(steps).total / steps.total if steps.total else 0.0
 
 

@@ -151,7 +151,6 @@ class Analysis:
         return began
 
     def _used(self, device: int, here: Ints) -> GpuUse:
-        """How much of a GPU its kernels, of these places, used."""
         trace, costs = self.trace, self.costs
         known = next((each for each in trace.about.devices if each.id == device), None)
         rows = trace.gpu.row[here]

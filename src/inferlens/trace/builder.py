@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from inferlens.errors import InferlensError
 from inferlens.limits import memory_left
-from inferlens.trace.forms import NO_ARGUMENTS, NOTHING, About, Arguments, Event, Remarks
+from inferlens.trace.forms import NO_ARGUMENTS, NOTHING, About, Arguments, Event, Remarks, sentences
 from inferlens.trace.trace import (
     ANNOTATIONS,
     CALLS,
@@ -88,7 +88,7 @@ class TraceBuilder:
         memory = [event for event in others if event.name == "[memory]" and event.args and event.ts is not None]
         self._add_memory([event for event in memory if event.args.change is not None])  # type: ignore[union-attr]
         halves = sum(event.ph in ("B", "E") for event in others)
-        self._remarks.count("are a begin or an end alone, not both in one, and were skipped", halves)
+        self._remarks["are a begin or an end alone, not both in one, and were skipped"] += halves
 
     def trace(self, about: About) -> Trace:
         """Everything that was added, as a trace."""
@@ -111,7 +111,7 @@ class TraceBuilder:
             scopes=_ordered(scopes, np.lexsort(inner_last)),
             allocations=_ordered(memory, np.argsort(memory.time, kind="stable")),
             about=about,
-            notes=self._remarks.sentences(),
+            notes=sentences(self._remarks),
         )
 
     def _keep(self, form: type[Any], columns: dict[str, Any]) -> None:
@@ -132,11 +132,11 @@ class TraceBuilder:
 
     def _add(self, events: Sequence[Event]) -> None:
         timed, begin = _timed(events)
-        self._remarks.count("have no time and were skipped", len(events) - len(timed))
+        self._remarks["have no time and were skipped"] += len(events) - len(timed)
         lengths = np.array([event.dur for event in timed])
         odd = ~_usable(lengths, least=0)
         lengths[odd] = 0
-        self._remarks.count("have no duration, or one below zero; it was taken as zero", int(odd.sum()))
+        self._remarks["have no duration, or one below zero; it was taken as zero"] += int(odd.sum())
         categories = np.fromiter(map(category_of, [event.cat for event in timed]), np.int8, len(timed))
         columns = {
             "name": self._names.of([event.name for event in timed]),
@@ -194,7 +194,6 @@ def _ordered(part: Part, order: Ints) -> Part:
 
 
 def _number(value: Any) -> int | None:
-    """A process or thread as a number, where it is one or is written as one."""
     text = str(value)
     return int(text) if text.isascii() and text.removeprefix("-").isdigit() and len(text) < 19 else None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferlens.errors import MissingLibrary
+from inferlens.errors import library
 
 if TYPE_CHECKING:
     from polars import DataFrame
@@ -55,11 +55,11 @@ class Columns:
         Raises:
             MissingLibrary: if polars is not installed.
         """
-        try:
-            import polars
-        except ImportError as error:
-            raise MissingLibrary("polars", extra="traces") from error
-        return polars.DataFrame({name: _plain(column) for name, column in self.columns.items()}, strict=False)
+        polars = library("polars", extra="traces")
+        frame: DataFrame = polars.DataFrame(
+            {name: _plain(column) for name, column in self.columns.items()}, strict=False
+        )
+        return frame
 
 
 def _plain(column: Sequence[Any] | NDArray[Any]) -> list[Any]:

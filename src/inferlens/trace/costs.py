@@ -113,7 +113,6 @@ class Costs:
         return outer
 
     def _launched(self, which: Bools) -> Ints:
-        """Durations of some GPU events, added up by the operator that launched them."""
         sums = np.zeros(len(self.trace.scopes), dtype=np.int64)
         known = which & (self.operator >= 0)
         np.add.at(sums, self.operator[known], self.trace.duration[self.trace.gpu.row[known]])

@@ -155,22 +155,11 @@ def mended(text: bytes) -> bytes:
     return _ESCAPES.sub(lambda match: match[1] or b"\\\\", text)
 
 
-class Remarks:
-    """What was not as it should be: single sentences, and counts of events by what happened to them."""
+# What was not as it should be: sentences, and what happened to how many events, such as ``were skipped``.
+Remarks = Counter[str]
 
-    def __init__(self) -> None:
-        self._sentences: dict[str, None] = {}
-        self._counts: Counter[str] = Counter()
 
-    def remark(self, sentence: str) -> None:
-        """One more sentence, once."""
-        self._sentences[sentence] = None
-
-    def count(self, reason: str, number: int = 1) -> None:
-        """``number`` more events to which ``reason`` happened, such as ``have no time and were skipped``."""
-        self._counts[reason] += number
-
-    def sentences(self) -> tuple[str, ...]:
-        """The sentences, and one for each reason."""
-        counted = (f"{plural(number, 'event')} {reason}." for reason, number in self._counts.items() if number)
-        return (*self._sentences, *counted)
+def sentences(remarks: Remarks) -> tuple[str, ...]:
+    """The sentences, then one for each count."""
+    counted = (f"{plural(count, 'event')} {what}." for what, count in remarks.items() if count and what[-1] != ".")
+    return (*(what for what in remarks if what[-1] == "."), *counted)

@@ -78,7 +78,6 @@ class Intervals:
         return self._until(end, sums) - self._until(begin, sums)
 
     def _until(self, time: Ints, sums: Ints) -> Ints:
-        """How much of this lies before each moment."""
         place = np.searchsorted(self.begin, time, "right") - 1
         safe = np.maximum(place, 0)
         if not len(self):

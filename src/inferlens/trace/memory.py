@@ -105,7 +105,6 @@ def _asking(analysis: Analysis, places: Ints) -> Ints:
 
 
 def _alive(analysis: Analysis, places: Ints) -> Ints:
-    """Those of some events that allocated what was not given back until the last of them."""
     memory = analysis.trace.allocations
     alive: dict[int, int] = {}
     events = zip(places.tolist(), memory.address[places].tolist(), memory.change[places].tolist(), strict=True)

@@ -80,7 +80,6 @@ def module_tree(analysis: Analysis, *, depth: int | None = None, most_rows: int 
 
 
 def _depth(levels: list[int], depth: int | None, most_rows: int | None) -> int:
-    """How many levels to show: at least one."""
     if depth is None and most_rows is not None:
         return max(1, int(np.searchsorted(np.cumsum(np.bincount(levels)[1:]), most_rows, "right")))
     return max(levels, default=1) if depth is None else depth

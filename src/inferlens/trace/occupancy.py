@@ -85,7 +85,6 @@ def achieved(
 
 
 def _rounded(value: int, unit: int) -> int:
-    """``value``, rounded up to a multiple of ``unit``."""
     return -(-value // unit) * unit
 
 

@@ -35,13 +35,12 @@ _VIEWS: dict[str, tuple[Callable[[Analysis], Columns], tuple[str, ...]]] = {
 
 
 def traces_in(folder: Path) -> list[Path]:
-    """The traces in a folder, by rank as their names say it, then by name, numbers in it as numbers.
+    """The traces in a folder by name, numbers in it as numbers.
 
     Raises:
         InferlensError: if the folder cannot be read.
     """
-    found = [path for path in _entries(folder) if path.name.endswith(SUFFIXES) and path.is_file()]
-    return sorted(found, key=lambda path: (_rank(path.name) is None, _rank(path.name), _natural(path)))
+    return sorted((path for path in _entries(folder) if path.name.endswith(SUFFIXES) and path.is_file()), key=_natural)
 
 
 def runs_in(folder: Path) -> list[tuple[str, Path]]:
@@ -63,16 +62,18 @@ def rank_of(name: str, analysis: Analysis) -> dict[str, Any]:
     ``computing`` is the time in which a kernel other than of communication ran, ``overlapped`` the share of
     communication during which one ran too, ``None`` without any; ``waiting`` that in which the GPU waited for the host.
     """
-    steps, overview = analysis.counted, analysis.overview
+    trace, steps, overview = analysis.trace, analysis.counted, analysis.overview
     count = max(len(steps), 1) * SECOND
-    kernels, talks = analysis.parts["kernel"], _talks(analysis)
+    kernels, on_gpu = analysis.parts["kernel"], communication(trace, analysis.launch_links)
+    # What the host does for communication counts where nothing of it ran on a GPU.
+    talks = Intervals.of(trace, trace.gpu.row[on_gpu]) if on_gpu.any() else analysis.parts["communication"]
     talking, both, computing = (
         float(np.sum(each.covered(steps.begin, steps.end))) for each in (talks, talks.both(kernels), kernels)
     )
-    rank = analysis.trace.about.distributed.rank
+    rank, named = trace.about.distributed.rank, _RANK.search(name)
     return {
         "name": name,
-        "rank": _rank(name) if rank is None else rank,
+        "rank": int(named[1]) if rank is None and named else rank,
         "utilization": overview.gpus[0].utilization if overview.gpus else None,
         "step_time": overview.step_time,
         "computing": computing / count,
@@ -95,13 +96,6 @@ def run_of(name: str, overview: Overview) -> dict[str, Any]:
     }
 
 
-def _talks(analysis: Analysis) -> Intervals:
-    """When communication ran on the GPU; what the host does for it counts where nothing of it ran on a GPU."""
-    trace = analysis.trace
-    on_gpu = Intervals.of(trace, trace.gpu.row[communication(trace, analysis.launch_links)])
-    return on_gpu if len(on_gpu) else analysis.parts["communication"]
-
-
 def _entries(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
@@ -109,13 +103,7 @@ def _entries(folder: Path) -> list[Path]:
         raise InferlensError(f"{folder} cannot be read: {error.strerror}.") from error
 
 
-def _rank(name: str) -> int | None:
-    match = _RANK.search(name)
-    return int(match[1]) if match else None
-
-
 def _natural(path: Path) -> list[Any]:
-    """Of a name, so that its numbers are in order as numbers."""
     return [(0, int(part), "") if part.isdecimal() else (1, 0, part) for part in _NUMBER.split(path.name)]
 
 
@@ -208,7 +196,6 @@ def _gpus(before: Analysis, after: Analysis) -> bool:
 
 
 def _rows(table: Columns, steps: int, keys: Sequence[str], value: str) -> dict[tuple[Any, ...], tuple[float, float]]:
-    """Calls and seconds of one step, by key."""
     rows = list(table.rows())
     numbered = _numbered([tuple(row[name] for name in keys) for row in rows])
     times = [((row["calls"] or 0) / steps, (row[value] or 0.0) / steps) for row in rows]

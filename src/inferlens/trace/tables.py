@@ -121,7 +121,6 @@ def kernels(analysis: Analysis, *, by_operator: bool = False) -> Columns:
 
 
 def _tensor_cores(analysis: Analysis, events: Ints) -> list[bool | None]:
-    """Whether each uses tensor cores, which copies and fills do not; ``None`` where its name does not say."""
     trace, costs = analysis.trace, analysis.costs
     kernel = trace.category[trace.gpu.row[events]] == Category.KERNEL
     used, known = kernel & costs.uses_tensor_cores[events], ~kernel | costs.tells_tensor_cores[events]

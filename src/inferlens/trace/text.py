@@ -17,12 +17,11 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from msgspec import Raw
 
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, library
 from inferlens.trace.forms import PROBLEMS, About, Event, Remarks, decode_bare, decode_events, mended
 from inferlens.units import byte_count
 
@@ -63,7 +62,7 @@ def blocks(source: Path | bytes, remarks: Remarks) -> Iterator[bytes]:
                 # The unpackers have errors of their own, by library, and an OSError comes from a disk or a pipe.
                 if not isinstance(error, (OSError, EOFError, zlib.error)) and type(error).__name__ != "ZstdError":
                     raise
-                remarks.remark(f"The file is damaged ({error}); what comes after that was left out.")
+                remarks[f"The file is damaged ({error}); what comes after that was left out."] += 1
                 whole = False
             if not parts:
                 return
@@ -92,16 +91,8 @@ def _unpacking(file: io.BufferedReader) -> Callable[[int], bytes]:
         return gzip.GzipFile(fileobj=file, mode="rb").read1
     if start != b"\x28\xb5\x2f\xfd":
         return file.read
-    try:
-        import zstandard
-    except ImportError as error:
-        raise InferlensError(
-            "The trace is packed with zstd, and the library that unpacks it is missing.",
-            hint="pip install 'inferlens[traces]', or unpack it first: zstd -d TRACE",
-        ) from error
-    unpacker = zstandard.ZstdDecompressor(max_window_size=2**27)
-    reader: Any = unpacker.stream_reader(file, read_across_frames=True)
-    read: Callable[[int], bytes] = reader.read1
+    unpacker = library("zstandard", extra="traces").ZstdDecompressor(max_window_size=2**27)
+    read: Callable[[int], bytes] = unpacker.stream_reader(file, read_across_frames=True).read1
     return read
 
 
@@ -127,7 +118,6 @@ class EventReader:
         self._finish()
 
     def _start(self) -> None:
-        """Reads up to the first event."""
         while True:
             block = next(self._blocks, b"")
             self._held = (self._held + block).lstrip().removeprefix(_MARK).lstrip()
@@ -163,20 +153,19 @@ class EventReader:
                     return self._salvaged(end)
         if len(self._held) <= MOST_EVENT:
             return []
-        self._remarks.remark(f"An event is larger than {byte_count(MOST_EVENT)}; the rest was left out.")
+        self._remarks[f"An event is larger than {byte_count(MOST_EVENT)}; the rest was left out."] += 1
         events = self._salvaged(len(self._held))
         self._ended, self._held, self._blocks = True, b"", iter(())
         return events
 
     def _last(self) -> list[Event]:
-        """Events of the text that is left when there is no more."""
         self._held = self._held.strip().rstrip(b",")
         try:
             events = self._taken(len(self._held))
         except PROBLEMS:
             events = self._salvaged(len(self._held))
         if not (self._ended or self._bare):
-            self._remarks.remark("The text ends within the events; the rest is missing.")
+            self._remarks["The text ends within the events; the rest is missing."] += 1
         self._ended = True
         return events
 
@@ -204,7 +193,7 @@ class EventReader:
                     break
             else:
                 if alone:
-                    self._remarks.count("could not be read and were skipped")
+                    self._remarks["could not be read and were skipped"] += 1
                     continue
                 middle = (low + high) // 2
                 waiting += [(middle, high), (low, middle)]
@@ -218,7 +207,6 @@ class EventReader:
         self._held = behind.lstrip().removeprefix(b",") if rest is None else rest + behind
 
     def _finish(self) -> None:
-        """Reads what stands behind the events."""
         while len(self._held) <= MOST_HELD and (block := next(self._blocks, b"")):
             self._held += block
         rest = self._held.strip().removeprefix(b",")
@@ -226,7 +214,7 @@ class EventReader:
         if beside is not None:
             self._beside = {**beside, **self._beside}
         elif rest:
-            self._remarks.remark("What follows the events cannot be read; it was left out.")
+            self._remarks["What follows the events cannot be read; it was left out."] += 1
 
 
 def _decoded(decode: Callable[[bytes], list[Event]], text: bytes) -> tuple[list[Event], bytes | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cache
@@ -160,9 +160,9 @@ class Trace:
         notes: sentences on what was skipped, mended or missing.
     """
 
-    strings: Sequence[str]
-    texts: Sequence[str]
-    threads: Sequence[Thread]
+    strings: tuple[str, ...]
+    texts: tuple[str, ...]
+    threads: tuple[Thread, ...]
     name: Codes
     category: NDArray[np.int8]
     thread: Codes

@@ -11,22 +11,11 @@ from msgspec import structs
 
 from inferlens.analysis.findings import trace_findings
 from inferlens.errors import InferlensError, check_choice
+from inferlens.trace import several
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.columns import Columns
 from inferlens.trace.reader import read, read_cached
-from inferlens.trace.several import (
-    GONE,
-    NEW,
-    SUFFIXES,
-    execution,
-    parts_compared,
-    rank_of,
-    rows_compared,
-    run_of,
-    runs_in,
-    traces_in,
-)  # fmt: skip
-from inferlens.units import ABSENT, microseconds, milliseconds, percent, ratio, significant
+from inferlens.units import ABSENT, microseconds, milliseconds, ratio, significant
 from inferlens.views.plain import plain
 from inferlens.views.table import FOR_PROGRAMS, FORMATS, Column, Document, Table, text
 from inferlens.views.traced.tables import BY, TOP, VIEWS, Selection, TraceTable, shapes, short, together
@@ -130,7 +119,7 @@ def _only(path: Path) -> Path:
     Raises:
         InferlensError: if a folder has none, or several.
     """
-    found = traces_in(path) if path.is_dir() else [path]
+    found = several.traces_in(path) if path.is_dir() else [path]
     if len(found) != 1:
         what = f"There are {len(found)} traces in {path}." if found else f"There is no trace in {path}."
         raise InferlensError(what, expected="one on each side", hint="the path of one of them")
@@ -139,10 +128,10 @@ def _only(path: Path) -> Path:
 
 def _of_folder(load: Load, folder: Path, views: Sequence[str], selection: Selection, format: str) -> list[Shown]:
     """What each trace of a folder shows, one held at a time; before them what the ranks of a job, or runs, come to."""
-    job = traces_in(folder)
-    named = [(_name(path), path) for path in job] or [(plain(name), path) for name, path in runs_in(folder)]
+    job = several.traces_in(folder)
+    named = [(_name(path), path) for path in job] or [(plain(name), path) for name, path in several.runs_in(folder)]
     if not named:
-        expected = f"files that end in {', '.join(SUFFIXES)}, in it or in the log folders in it"
+        expected = f"files that end in {', '.join(several.SUFFIXES)}, in it or in the log folders in it"
         raise InferlensError(f"There is no trace in {folder}.", expected=expected)
     if not job and len(named) > 1 and format != "json":  # the overview of runs is their table
         views = tuple(view for view in views if view != "overview")
@@ -154,7 +143,7 @@ def _of_folder(load: Load, folder: Path, views: Sequence[str], selection: Select
         except InferlensError as error:
             problems.append(plain(str(error)))
             continue
-        rows.append(rank_of(name, analysis) if job else run_of(name, analysis.overview))
+        rows.append(several.rank_of(name, analysis) if job else several.run_of(name, analysis.overview))
     if not every:
         raise InferlensError(f"No trace in {folder} can be read. {' '.join(problems[:3])}")
     tables = [together(rows, ranks=bool(job))] if len(every) > 1 else []
@@ -163,8 +152,6 @@ def _of_folder(load: Load, folder: Path, views: Sequence[str], selection: Select
 
 def _overview(analysis: Analysis) -> dict[str, Any]:
     """The overview and the advice under our names: those of a GPU's properties are Kineto's where they are read."""
-    made = structs.asdict(analysis.overview)
-    notes = made.pop("notes")
     gpus = [
         {**structs.asdict(gpu), "properties": structs.asdict(gpu.properties) if gpu.properties else None}
         for gpu in analysis.overview.gpus
@@ -172,7 +159,7 @@ def _overview(analysis: Analysis) -> dict[str, Any]:
     advice = [
         {"what": each.hint, "evidence": each.sentence, "at_stake": each.seconds} for each in trace_findings(analysis)
     ]
-    return {**made, "gpus": gpus, "advice": advice, "notes": notes}
+    return {**structs.asdict(analysis.overview), "gpus": gpus, "advice": advice}
 
 
 def _words(what: str, given: str, known: Sequence[str] | dict[str, Any]) -> tuple[str, ...]:
@@ -196,14 +183,12 @@ COMPARED = ("overview", "operators", "kernels", "modules", "timeline")
 
 
 def _signed(value: float | None) -> str:
-    """Milliseconds that were gained or lost, with their sign."""
     if value is None:
         return ABSENT
     return f"{'+' if value > 0 else '-' if value < 0 else ''}{milliseconds(abs(value))}"
 
 
 def _calls(value: float | None) -> str:
-    """Calls in a step, of which there may be a fraction."""
     return ABSENT if not value else significant(value) if value % 1 else f"{value:,.0f}"
 
 
@@ -240,9 +225,9 @@ def _compared_tables(before: Analysis, after: Analysis, view: str, selection: Se
     if view == "overview":
         return _overviews(before, after)
     if view == "timeline":
-        data = execution(before, after)
+        data = several.execution(before, after)
         return [TraceTable("execution", "One step of each, side by side", "event", _EVENTS, data, top=selection.top)]
-    data = rows_compared(view, before, after)
+    data = several.rows_compared(view, before, after)
     columns = (_SHAPES, *_ROWS) if view == "operators" else _ROWS
     label = short if view == "kernels" else "path" if view == "modules" else "name"
     title = f"{view.capitalize()}: what changed most first, per step"
@@ -251,23 +236,20 @@ def _compared_tables(before: Analysis, after: Analysis, view: str, selection: Se
 
 def _overviews(before: Analysis, after: Analysis) -> list[TraceTable]:
     first, second = before.overview, after.overview
-    parts = parts_compared({**first.parts, "step": first.step_time}, {**second.parts, "step": second.step_time})
+    parts = several.parts_compared({**first.parts, "step": first.step_time}, {**second.parts, "step": second.step_time})
     said = []
     if first.step_time and second.step_time:
         times = f"{milliseconds(first.step_time)} ms before and {milliseconds(second.step_time)} ms after"
         said.append(f"A step took {times}: {ratio(first.step_time / second.step_time)} as fast.")
-    for name, one in (("before", first), ("after", second)):
-        said += [f"GPU {gpu.device} {name}: kernels ran in {percent(gpu.utilization)} of the time." for gpu in one.gpus]
     found = [TraceTable("parts", "What a step's time goes to", "part", _TIMES, parts, sentences=said)]
     if first.gpus or second.gpus:
-        idle = parts_compared(first.idle, second.idle)
+        idle = several.parts_compared(first.idle, second.idle)
         found.append(TraceTable("idle", "Why the GPU is idle", "cause", _TIMES, idle))
     return found
 
 
 def _sum(table: Columns) -> str:
-    """What was gained and lost."""
     changes, states = table.columns["change"], list(table.columns["state"])
     gained, lost = (sum(each for each in changes if each * sign > 0) for sign in (-1, 1))
     whole = f"{_signed(gained + lost)} ms a step: {milliseconds(-gained)} ms gained, {milliseconds(lost)} ms lost"
-    return f"In all {whole}; {states.count(NEW):,} rows are new, {states.count(GONE):,} are gone."
+    return f"In all {whole}; {states.count(several.NEW):,} rows are new, {states.count(several.GONE):,} are gone."
