@@ -22,8 +22,7 @@ from inferlens.measure.stopping import (
     warmup_rule,
 )
 from inferlens.spec.case import Budget
-from inferlens.stats.intervals import Interval, median_interval
-from inferlens.stats.quantiles import median
+from inferlens.stats.intervals import half_width
 
 
 def fed(rule: StoppingRule, samples: list[float], chunk: int = 25, pause: float = 0.0) -> int:
@@ -74,9 +73,7 @@ def test_what_was_not_reached_is_told(rule: StoppingRule, missed: str | None) ->
 def test_the_half_width_is_reached_and_not_much_exceeded(spread: float) -> None:
     samples = noisy(MOST_SAMPLES, spread)
     count = fed(HalfWidth(0.01, 1000.0), samples)
-    interval, middle = median_interval(samples[:count]), median(samples[:count])
-    assert interval is not None
-    assert max(interval.high - middle, middle - interval.low) <= 0.0101 * middle
+    assert half_width(samples[:count]) <= 0.0101
     assert count < 4 * max(LEAST_SAMPLES, LEAST_SECONDS / 0.01, (2.5 * spread / 0.01) ** 2)
 
 
@@ -85,13 +82,8 @@ def test_a_narrow_interval_is_not_believed_before_half_a_second() -> None:
 
 
 def test_a_wide_look_between_two_narrow_ones_starts_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    reaches = iter([0.0005, 0.002, 0.0005, 0.0005])
-
-    def scripted(samples: list[float], _level: float) -> Interval:
-        reach = next(reaches)
-        return Interval(median(samples) - reach, median(samples) + reach)
-
-    monkeypatch.setattr(stopping, "median_interval", scripted)
+    widths = iter([0.005, 0.02, 0.005, 0.005])
+    monkeypatch.setattr(stopping, "half_width", lambda *_: next(widths))
     rule = HalfWidth(0.01, 1000.0)
     for count, reached in ((40, False), (60, False), (90, False), (130, True)):
         rule.add([rule.spent + 0.1 * index for index in range(count)], [0.1] * count)

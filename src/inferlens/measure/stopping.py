@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from inferlens.spec.case import MAX_TIME, Budget
-from inferlens.stats.intervals import median_interval
+from inferlens.stats.intervals import half_width
 from inferlens.stats.quantiles import median, quantile
 from inferlens.stats.steady import LEAST_SAMPLES as LEAST_TO_JUDGE
 from inferlens.stats.steady import steady
@@ -135,10 +135,7 @@ class HalfWidth(StoppingRule):
 
     def _enough(self) -> bool:
         samples = self.samples[steady(self.samples).start :]
-        interval = median_interval(samples, LEVEL)
-        middle = median(samples)
-        width = max(interval.high - middle, middle - interval.low) / middle if interval and middle > 0 else math.inf
-        self._narrow = self._narrow + 1 if width <= self._width else 0
+        self._narrow = self._narrow + 1 if half_width(samples, LEVEL) <= self._width else 0
         return self._narrow >= self.LOOKS and self.spent >= LEAST_SECONDS
 
 

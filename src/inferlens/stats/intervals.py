@@ -56,6 +56,12 @@ def median_interval(samples: Sequence[float], level: float = 0.95) -> Interval |
     return quantile_interval(samples, 0.5, level)
 
 
+def half_width(samples: Sequence[float], level: float = 0.95) -> float:
+    """How far the interval of the median reaches to its farther side, as a share of it; infinite without one."""
+    interval, middle = median_interval(samples, level), float(np.median(samples))
+    return max(interval.high - middle, middle - interval.low) / middle if interval and middle > 0 else math.inf
+
+
 def quantile_interval(samples: Sequence[float], share: float, level: float = 0.95) -> Interval | None:
     """Interval of the ``share``-quantile (0 to 1, exclusive), as :func:`median_interval`.
 

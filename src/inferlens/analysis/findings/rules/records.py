@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,7 +14,7 @@ from inferlens.analysis.interference import mark
 from inferlens.analysis.interference.samples import Series, finite, latencies, steady_samples
 from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Record
 from inferlens.stats.diagnostics import doubts
-from inferlens.stats.intervals import median_interval
+from inferlens.stats.intervals import half_width
 from inferlens.stats.quantiles import median
 from inferlens.stats.steady import LEAST_SAMPLES, steady
 
@@ -85,8 +86,8 @@ def not_narrow_enough(seen: RecordEvidence) -> Iterator[Finding]:
     budget, samples = seen.record.budget, seen.series.samples
     if not samples or budget.iterations is not None or budget.seconds is not None or budget.stop != "half-width":
         return
-    width = _half_width(samples)
-    if width is not None and width > budget.half_width:
+    width = half_width(samples)
+    if budget.half_width < width < math.inf:
         yield found(
             "The median is known to {width:percent} only; {wanted:percent} was wanted.",
             {"width": width, "wanted": budget.half_width},
@@ -107,8 +108,8 @@ def uneven_throughput(seen: RecordEvidence) -> Iterator[Finding]:
     rates = steady_samples(seen.record, "throughput").samples
     middle = median(rates) if rates else 0.0
     if middle > 0:
-        width = _half_width(rates)
-        width = max(max(rates) - middle, middle - min(rates)) / middle if width is None else width
+        # The interval is within the samples, which are all there is where they are too few for one.
+        width = min(half_width(rates), max(max(rates) - middle, middle - min(rates)) / middle)
         if width > UNEVEN:
             yield found("The median of the throughput windows is known to {width:percent} only.", {"width": width})
 
@@ -146,11 +147,3 @@ def in_turns(seen: RecordEvidence) -> Iterator[Finding]:
     other = seen.record.facts.get(IN_TURNS)
     if isinstance(other, str):
         yield found("Measured in turns with {other}: both were there at once.", other=other)
-
-
-def _half_width(samples: tuple[float, ...]) -> float | None:
-    """How far the 95 % interval of the median reaches to its farther side, as a share; ``None`` if there is none."""
-    interval, middle = median_interval(samples), median(samples)
-    if interval is None or middle <= 0:
-        return None
-    return max(interval.high - middle, middle - interval.low) / middle
