@@ -7,50 +7,43 @@ import pytest
 from inferlens import units
 from inferlens.errors import InferlensError
 
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"), (12.345, "12.3"), (1.5, "1.50"), (9.996, "10.0"), (999.7, "1,000"), (12345.6, "12,346"),
-        (0.00123, "0.00123"), (-2.5, "-2.50"), (math.inf, "inf"), (math.nan, "nan"),
-    ],
-)  # fmt: skip
-def test_significant(value, text):
-    assert units.significant(value) == text
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(None, "–"), (850e-6, "850 µs"), (0.0123, "12.3 ms"), (4.2, "4.20 s"), (42.0, "42 s"), (185, "3 min 05 s")],
-)
-def test_duration(seconds, text):
-    assert units.duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(None, "–"), (0, "0 B"), (512, "512 B"), (1.5 * 2**20, "1.50 MiB"), (2**50, "1,024 TiB")]
-)
-def test_byte_count(count, text):
-    assert units.byte_count(count) == text
+TEXTS = {
+    units.significant: {
+        0: "0", 12.345: "12.3", 1.5: "1.50", 9.996: "10.0", 999.7: "1,000", 12345.6: "12,346", 0.00123: "0.00123",
+        -2.5: "-2.50", math.inf: "inf", math.nan: "nan",
+    },
+    units.duration: {850e-6: "850 µs", 0.0123: "12.3 ms", 4.2: "4.20 s", 42.0: "42 s", 185: "3 min 05 s", None: "–"},
+    units.byte_count: {0: "0 B", 512: "512 B", 1.5 * 2**20: "1.50 MiB", 2**50: "1,024 TiB", None: "–"},
+    units.milliseconds: {0.0123: "12.3", None: "–"},
+    units.mebibytes: {812 * 2**20: "812", None: "–"},
+    units.bare_seconds: {4.3: "4.30", 0.0834: "0.08", 2e-6: "0.00", 312.4: "312", None: "–"},
+    units.rate: {81.26: "81.3", None: "–"},
+    units.ratio: {1.834: "1.83x", None: "–"},
+    units.error_size: {0: "0", 3.2e-7: "3e-07", 0.0123: "0.012", 0.5: "0.50", None: "–"},
+    units.percent: {
+        0.02: "2 %", 0.005: "0.5 %", 0.95: "95 %", 0.99583: "99.6 %", 1.0: "100 %", -0.123: "12.3 %", 0.0: "0 %",
+        10.0: "1,000 %", 1.2: "120 %",
+    },
+    units.change: {
+        0.0302: "+3.02 %", -0.123: "-12.3 %", 0.0: "0.00 %", -1e-7: "0.00 %", 0.09999: "+10.0 %", 1.5: "+150 %",
+        99.0: "+9,900 %", 1e130: "+1.0e+132 %", None: "–",
+    },
+}  # fmt: skip
 
 
-def test_bare_numbers():
-    assert units.milliseconds(0.0123) == "12.3"
-    assert units.mebibytes(812 * 2**20) == "812"
-    assert [units.bare_seconds(seconds) for seconds in (4.3, 0.0834, 2e-6, 312.4)] == ["4.30", "0.08", "0.00", "312"]
-    assert units.rate(81.26) == "81.3"
-    assert units.ratio(1.834) == "1.83x"
-    assert [units.error_size(value) for value in (0, 3.2e-7, 0.0123, 0.5)] == ["0", "3e-07", "0.012", "0.50"]
-    one = (units.milliseconds, units.mebibytes, units.rate, units.ratio, units.error_size, units.byte_count)
-    assert {form(None) for form in one} == {units.ABSENT}
+@pytest.mark.parametrize("form", TEXTS)
+def test_numbers_as_text(form):
+    assert {value: form(value) for value in TEXTS[form]} == TEXTS[form]
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "text"),
-    [(1.71, 1.95, "1.71 to 1.95"), (2.0101, 2.0119, "2.010 to 2.012"), (2, 2, "2.00 to 2.00"), (None, 1.0, "–")],
-)
-def test_ratio_range(low, high, text):
-    assert units.ratio_range(low, high) == text
+def test_ranges():
+    ratios = [(1.71, 1.95), (2.0101, 2.0119), (2, 2), (None, 1.0)]
+    assert [units.ratio_range(*pair) for pair in ratios] == ["1.71 to 1.95", "2.010 to 2.012", "2.00 to 2.00", "–"]
+    assert units.change_range(-0.004, 0.0141) == "-0.40 to +1.41 %"
+    assert units.change_range(0.0991, 0.151) == "+9.9 to +15.1 %"
+    assert units.change_range(1.5001, 1.5002) == "+150.0 to +150.0 %"
+    assert units.change_range(0.0, 0.0) == "0.00 to 0.00 %"
+    assert units.change_range(None, 1.0) == "–"
 
 
 def test_words():
@@ -59,40 +52,11 @@ def test_words():
     assert [units.listing(list(words)) for words in ("", "a", "ab", "abc")] == ["", "a", "a and b", "a, b and c"]
 
 
-@pytest.mark.parametrize(
-    ("share", "text"),
-    [(0.02, "2 %"), (0.005, "0.5 %"), (0.95, "95 %"), (0.99583, "99.6 %"), (1.0, "100 %"), (-0.123, "12.3 %"),
-     (0.0, "0 %"), (10.0, "1,000 %"), (1.2, "120 %")],
-)  # fmt: skip
-def test_percent(share, text):
-    assert units.percent(share) == text
-
-
-@pytest.mark.parametrize(
-    ("relative", "text"),
-    [(0.0302, "+3.02 %"), (-0.123, "-12.3 %"), (0.0, "0.00 %"), (-1e-7, "0.00 %"), (0.09999, "+10.0 %"), (None, "–"),
-     (1.5, "+150 %"), (99.0, "+9,900 %"), (1e130, "+1.0e+132 %")],
-)  # fmt: skip
-def test_change(relative, text):
-    assert units.change(relative) == text
-
-
-def test_change_range():
-    assert units.change_range(-0.004, 0.0141) == "-0.40 to +1.41 %"
-    assert units.change_range(0.0991, 0.151) == "+9.9 to +15.1 %"
-    assert units.change_range(1.5001, 1.5002) == "+150.0 to +150.0 %"
-    assert units.change_range(0.0, 0.0) == "0.00 to 0.00 %"
-    assert units.change_range(None, 1.0) == "–"
-
-
 def test_durations_and_shares_are_read():
     texts = {"90": 90, "90s": 90, "1.5m": 90, "200ms": 0.2, " 1 h ": 3600}
     assert [units.parse_duration(text) for text in texts] == pytest.approx(list(texts.values()))
     texts = {"2%": 0.02, "0.02": 0.02, " .5 % ": 0.005, "150%": 1.5, "0": 0}
     assert [units.parse_share(text) for text in texts] == pytest.approx(list(texts.values()))
-
-
-def test_what_is_no_duration_and_no_share():
     for text in ("", "s", "1 day", "-5s", "1.2.3"):
         with pytest.raises(InferlensError, match="is no duration"):
             units.parse_duration(text)

@@ -5,7 +5,6 @@ It is read first: opening an engine that was made for another GPU or library can
 
 from __future__ import annotations
 
-import hashlib
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,7 @@ def of(file: Path | bytes, kind: str, model: Model, case: Case, **more: Any) -> 
     """The provenance of a file or its content, just made from ``model`` for ``case``; ``more`` are further fields."""
     created = datetime.now(timezone.utc).isoformat(timespec="seconds")
     return Provenance(
-        created=created, kind=kind, file_sha256=_hash(file), case=case, model=model.facts, format=model.format,
+        created=created, kind=kind, file_sha256=sha256(file), case=case, model=model.facts, format=model.format,
         **{"inputs": model.inputs, **more},
     )  # fmt: skip
 
@@ -104,15 +103,11 @@ def read(path: Path, content: bytes | None = None) -> Provenance | None:
             raise ValueError(f"it is of schema '{provenance.schema}', or its shapes do not fit together")
     except (OSError, msgspec.DecodeError, ValueError, RecursionError) as error:
         raise InferlensError(f"{file} does not tell what {path.name} is: {error}.", hint="build it again") from error
-    if _hash(path if content is None else content) != provenance.file_sha256:
+    if sha256(path if content is None else content) != provenance.file_sha256:
         raise InferlensError(
             f"{path} is not the file that {file.name} tells of: it was cut short, or replaced.", hint="build it again"
         )
     return provenance
-
-
-def _hash(file: Path | bytes) -> str:
-    return sha256(file) if isinstance(file, Path) else hashlib.sha256(file).hexdigest()
 
 
 def shapes_fit(inputs: tuple[TensorSpec, ...]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import lzma
 import os
 import tempfile
@@ -58,11 +59,11 @@ def read_unpacked(path: Path) -> bytes:
     return unpacked
 
 
-def sha256(*paths: Path) -> str:
-    """Hash of the files' content, one after the other."""
+def sha256(*parts: Path | bytes) -> str:
+    """Hash of files or their content, one after the other."""
     digest = hashlib.sha256()
-    for path in paths:
-        with path.open("rb") as file:
+    for part in parts:
+        with part.open("rb") if isinstance(part, Path) else io.BytesIO(part) as file:
             while block := file.read(1 << 22):
                 digest.update(block)
     return digest.hexdigest()

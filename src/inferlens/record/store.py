@@ -90,7 +90,14 @@ def load_records(paths: Iterable[Path | str]) -> Loaded:
     loaded = Loaded()
     given = [Path(path) for path in paths]
     for file in files_under(given, RECORD, "record", "inferlens bench"):
-        _load(file, loaded)
+        try:
+            record = decode(read_unpacked(file))
+        except (OSError, InferlensError) as error:
+            loaded.problems.append(f"{file} was left out. {error}")
+            continue
+        if record.id not in loaded.folders:
+            loaded.records.append(record)
+            loaded.folders[record.id] = file.parent
     if not loaded.records:
         problems = " ".join(loaded.problems)
         raise InferlensError(
@@ -110,19 +117,6 @@ def files_under(paths: Iterable[Path], pattern: str, noun: str, hint: str) -> It
             expected = f"a folder with {noun}s, such as results/resnet18"
             raise InferlensError(f"{path} does not exist.", expected=expected, hint=hint)
         yield from sorted(each for end in PACKED for each in path.rglob(pattern + end)) if path.is_dir() else [path]
-
-
-def _load(file: Path, loaded: Loaded) -> None:
-    try:
-        record = decode(read_unpacked(file))
-    except OSError as error:
-        loaded.problems.append(f"{file} cannot be read: {error.strerror}.")
-    except InferlensError as error:
-        loaded.problems.append(f"{file} was left out. {error}")
-    else:
-        if record.id not in loaded.folders:
-            loaded.records.append(record)
-            loaded.folders[record.id] = file.parent
 
 
 def safe_name(name: str) -> str:

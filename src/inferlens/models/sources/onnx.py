@@ -10,14 +10,18 @@ from typing import Any
 
 from inferlens.errors import InferlensError, library
 from inferlens.models.model import ModelInfo
-from inferlens.models.sources.base import LoadRequest, Opened, Source
+from inferlens.models.sources.base import LoadRequest, Opened, Sizes, Source
 from inferlens.models.sources.files import AGAIN, broken_file, existing
 from inferlens.record.files import sha256
-from inferlens.spec.case import DTYPES, Shape, TensorSpec
+from inferlens.spec.case import DTYPES, TensorSpec
 
 # onnx.TensorProto.DataType
 FLOAT_TYPES = {1: "fp32", 10: "fp16", 16: "bf16"}
 FLOATS = (*FLOAT_TYPES, 11)  # types of parameters; integers are shapes and indices
+DTYPES_OF_ONNX = {
+    1: "float32", 2: "uint8", 3: "int8", 6: "int32", 5: "int16", 7: "int64", 9: "bool", 10: "float16", 11: "float64",
+    16: "bfloat16",
+}  # fmt: skip
 QUANTIZED_TYPES = {2: "int8", 3: "int8", 17: "fp8", 18: "fp8", 19: "fp8", 20: "fp8"}
 QUANTIZED_OPERATORS = ("QLinearConv", "QLinearMatMul", "ConvInteger", "MatMulInteger", "DynamicQuantizeLinear")
 
@@ -32,12 +36,12 @@ class OnnxFile(Source):
         """See :class:`Source`."""
         path = existing(name)
         model = onnx_graph(path)
-        first, _ = next(iter(_inputs(model, path).values()))
+        first = _inputs(model, path)[0][0].shape
         return ModelInfo(
             spec=f"onnx:{path}",
             name=path.stem,
             format="onnx",
-            batch=first[0] or 1 if first else 1,
+            batch=first[0] if first else 1,
             precision=graph_precision(model),
         )
 
@@ -45,15 +49,12 @@ class OnnxFile(Source):
         """See :class:`Source`."""
         path = existing(name)
         model = onnx_graph(path)
-        graph = _inputs(model, path)
+        inputs = _inputs(model, path)
         return Opened(
             format="onnx",
             path=path,
-            inputs=tuple(_spec(name, shape, dtype) for name, (shape, dtype) in graph.items()),
-            sizes={
-                name: None if shape is None else tuple((size or 1, size or None) for size in shape)
-                for name, (shape, _) in graph.items()
-            },
+            inputs=tuple(spec for spec, _ in inputs),
+            sizes={spec.name: sizes for spec, sizes in inputs},
             parameters=sum(math.prod(tensor.dims) for tensor in model.graph.initializer if tensor.data_type in FLOATS),
             weights=f"in {path.name}",
             source=f"ONNX file, sha256 {sha256(path, *_weight_files(path, model))}",
@@ -78,23 +79,31 @@ def onnx_graph(path: Path) -> Any:
 def own_weight_file(path: Path) -> Path | None:
     """The file beside ``path``, named after it, that its graph keeps weights in; ``None`` if there is none."""
     beside = path.with_name(f"{path.name}.data")
-    if not (path.is_file() and beside.is_file()):
-        return None
     with suppress(InferlensError):
-        return beside if beside in _weight_files(path, onnx_graph(path)) else None
+        return beside if path.is_file() and beside in _weight_files(path, onnx_graph(path)) else None
     return None
 
 
-def _inputs(model: Any, path: Path) -> dict[str, tuple[Shape | None, str]]:
-    """Shape (0 where a dimension is free, ``None`` where the rank is) and type of each input of the graph."""
+def _inputs(model: Any, path: Path) -> list[tuple[TensorSpec, Sizes | None]]:
+    """The inputs of the graph, and what sizes they may have.
+
+    The first size is 1 where it is free; others that are free, or not even told of, are 0, which asks for ``--input``.
+    """
     weights = {tensor.name for tensor in model.graph.initializer}
-    inputs = {value.name: _shape_and_type(value) for value in model.graph.input if value.name not in weights}
-    if not inputs:
-        raise InferlensError(
-            f"The graph of {path} takes no inputs, so there is nothing to measure it with.",
-            expected="a graph with an input",
-        )
-    return inputs
+    found: list[tuple[TensorSpec, Sizes | None]] = []
+    for value in model.graph.input:
+        if value.name in weights:
+            continue
+        tensor = value.type.tensor_type
+        dtype = DTYPES_OF_ONNX.get(tensor.elem_type)
+        if dtype is None:
+            raise InferlensError(f"The input '{value.name}' has an unknown type.", expected=", ".join(DTYPES))
+        shape = [int(size.dim_value) for size in tensor.shape.dim] if tensor.HasField("shape") else [0, 0]
+        sizes = tuple((size or 1, size or None) for size in shape) if tensor.HasField("shape") else None
+        found.append((TensorSpec(value.name, (*(size or 1 for size in shape[:1]), *shape[1:]), dtype), sizes))
+    if not found:
+        raise InferlensError(f"The graph of {path} takes no inputs, so there is nothing to measure it with.")
+    return found
 
 
 def _weight_files(path: Path, model: Any) -> list[Path]:
@@ -113,24 +122,6 @@ def _weight_files(path: Path, model: Any) -> list[Path]:
             problem = "is cut short" if file.is_file() else "is missing"
             raise InferlensError(f"{file}, which holds weights of {path.name}, {problem}.", expected=f"{end} bytes")
     return [path.parent / name for name in sorted(ends)]
-
-
-def _shape_and_type(value: Any) -> tuple[Shape | None, str]:
-    import onnx
-
-    tensor = value.type.tensor_type
-    name = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
-    dtype = {"float": "float32", "double": "float64"}.get(name, name)
-    if dtype not in DTYPES:
-        raise InferlensError(f"The input '{value.name}' has type {dtype}.", expected=", ".join(DTYPES))
-    return tuple(int(size.dim_value) for size in tensor.shape.dim) if tensor.HasField("shape") else None, dtype
-
-
-def _spec(name: str, shape: Shape | None, dtype: str) -> TensorSpec:
-    """The first dimension is 1 where it is free; others that are free stay 0, which asks for ``--input``."""
-    if shape is None:  # so does any shape
-        return TensorSpec(name, (1, 0), dtype)
-    return TensorSpec(name, (shape[0] or 1, *shape[1:]) if shape else (), dtype)
 
 
 def onnx_file_precision(path: Path) -> str:

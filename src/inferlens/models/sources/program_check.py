@@ -22,7 +22,7 @@ UNSAFE_PAYLOADS = ("custom_obj_", "opaque_obj_")
 PLAIN = re.compile(r"[\w .,:<>=+*/#@%|&^~!?$-]*")  # no quotes, brackets, backslashes or line ends: no way into code
 FUNCTION = re.compile(r"[A-Z][A-Za-z]*|floor|ceiling|sqrt|log|exp|sin|cos|tan")  # of sizes; Max, FloorDiv, CeilToInt
 TREES = ("in_spec", "out_spec")
-IMPORTING = ("__enum__", "default_factory")
+IMPORTING = re.compile(r'__enum__|default_factory|\\[^"\\]')  # also if spelt otherwise
 EXPRESSION = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
     ast.Name, ast.Load, ast.Constant, ast.Call, ast.keyword,
@@ -68,7 +68,7 @@ def _is_plain(text: str, key: str) -> bool:
     if key == "expr_str":
         return is_arithmetic(text)
     if key in TREES:
-        return _is_tree(text)
+        return IMPORTING.search(text) is None
     if key == "guards_code":  # would be run by `module()`, which is told not to
         return True
     return PLAIN.fullmatch(text) is not None and not (key == "path_name" and text.startswith(UNSAFE_PAYLOADS))
@@ -77,23 +77,6 @@ def _is_plain(text: str, key: str) -> bool:
 def _is_free_text(metadata: dict[str, Any]) -> bool:
     """Whether this is what a node says of its origin: stack traces and module paths, which nothing evaluates."""
     return all(isinstance(part, str) for part in metadata.values()) and not {"expr_str", *TREES} & metadata.keys()
-
-
-def _is_tree(text: str) -> bool:
-    """Whether a description of nested inputs or outputs imports nothing."""
-    try:
-        tree = json.loads(text) if text else None
-    except ValueError:
-        return False
-    return not any(word in part or "\\" in part for part in _texts(tree) for word in IMPORTING)
-
-
-def _texts(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (dict, list)):
-        for part in [*value, *value.values()] if isinstance(value, dict) else value:
-            yield from _texts(part)
 
 
 def is_arithmetic(text: str) -> bool:

@@ -101,14 +101,13 @@ def taken_apart() -> Iterator[None]:
     """Without operators that stand for several modules, or that hide matrix products."""
     import torch
 
-    before = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
+    before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
-    torch._C._set_mkldnn_enabled(False)
     try:
-        yield
+        with torch.backends.mkldnn.flags(enabled=False):
+            yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(before[0])
-        torch._C._set_mkldnn_enabled(before[1])
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 class Counter:
