@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import shutil
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +16,6 @@ from inferlens.spec.case import TensorSpec
 from tests.models.loading import loaded
 
 SPECS = (TensorSpec("tokens 1", (2, 12), "int64", 0, 50), TensorSpec("mask", (2, 12)))
-SUFFIXES = (".pt", ".pt2")
-Stored = Callable[[str, dict[str, str]], Path]
 
 
 class Masked(torch.nn.Module):
@@ -29,58 +25,32 @@ class Masked(torch.nn.Module):
         return first * second
 
 
-@pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The module as a file of either kind, without a note."""
-    folder, module = tmp_path_factory.mktemp("files"), Masked().eval()
-    torch.jit.save(torch.jit.script(module), str(folder / "m.pt"))
-    feed = (torch.arange(24).reshape(2, 12) % 3, torch.ones(2, 12))
-    torch.export.save(torch.export.export(module, feed), folder / "m.pt2")
-    return folder
-
-
-@pytest.fixture
-def stored(files: Path, tmp_path: Path) -> Stored:
-    """Makes a copy with these extra files, as PyTorch writes them."""
-
-    def make(suffix: str, extra: dict[str, str]) -> Path:
-        path = Path(shutil.copy(files / f"m{suffix}", tmp_path))
-        with zipfile.ZipFile(path, "a") as archive:
-            for name, text in extra.items():
-                archive.writestr(f"m/extra/{name}", text)
-        return path
-
-    return make
-
-
-@pytest.mark.parametrize("suffix", SUFFIXES)
-def test_names_shapes_types_and_ranges_come_back(suffix: str, tmp_path: Path) -> None:
-    note, module, path = input_note(SPECS, "float32"), Masked().eval(), tmp_path / f"m{suffix}"
-    if suffix == ".pt":
-        torch.jit.save(torch.jit.script(module), str(path), _extra_files=note)
+def stored(path: Path, extra: dict[str, str]) -> Path:
+    """The module in a file with these extra ones."""
+    if path.suffix == ".pt":
+        torch.jit.save(torch.jit.script(Masked().eval()), str(path), _extra_files=extra)
     else:
         feed = (torch.arange(24).reshape(2, 12) % 3, torch.ones(2, 12))
-        torch.export.save(torch.export.export(module, feed), path, extra_files=note)
-    model = loaded(path)
+        torch.export.save(torch.export.export(Masked().eval(), feed), path, extra_files=extra)
+    return path
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".pt2"])
+def test_names_shapes_types_and_ranges_come_back(suffix: str, tmp_path: Path) -> None:
+    model = loaded(stored(tmp_path / f"m{suffix}", input_note(SPECS, "float32")))
     assert model.inputs == SPECS
     assert model.module is not None
     assert model.module(torch.ones(2, 12, dtype=torch.int64), torch.ones(2, 12)).shape == (2, 12)
 
 
-def test_torchscript_runs_at_the_type_it_is_in_and_at_other_shapes_than_noted(stored: Stored) -> None:
-    path = stored(".pt", input_note(SPECS, "bfloat16"))
+def test_torchscript_runs_at_the_type_it_is_in_and_at_other_shapes_than_noted(tmp_path: Path) -> None:
+    path = stored(tmp_path / "m.pt", input_note(SPECS, "bfloat16"))
     assert [spec.dtype for spec in loaded(path).inputs] == ["int64", "bfloat16"]
     assert [spec.shape for spec in loaded(path, batch=5).inputs] == [(5, 12), (5, 12)]
     wide = tuple(TensorSpec(spec.name, (3, 99), spec.dtype) for spec in SPECS)
     assert [spec.shape for spec in loaded(path, inputs=wide).inputs] == [(3, 99), (3, 99)]
-
-
-def test_a_range_of_sizes_is_noted_with_torchscript(stored: Stored) -> None:
-    specs = TensorSpec.parse_all(["a=1..4x12:int64:opt=2", "b=1..4x12:float32:opt=2"])
-    path = stored(".pt", input_note(specs, "float32"))
-    assert loaded(path).inputs == specs
-    with pytest.raises(InferlensError, match="Batch 5 is outside of the range"):
-        loaded(path, batch=5)
+    ranges = TensorSpec.parse_all(["a=1..4x12:int64:opt=2", "b=1..4x12:float32:opt=2"])
+    assert loaded(stored(tmp_path / "m.pt", input_note(ranges, "float32"))).inputs == ranges
 
 
 @pytest.mark.parametrize("name", ["", "two\nlines", "x[0]", "n" * 201, "\x1b[31m"])
@@ -111,22 +81,19 @@ HOSTILE: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize("what", HOSTILE)
-def test_a_note_that_makes_no_sense_is_one_message(suffix: str, what: str, stored: Stored) -> None:
+def test_a_note_that_makes_no_sense_is_one_message(what: str, tmp_path: Path) -> None:
     text = HOSTILE[what] if isinstance(HOSTILE[what], str) else json.dumps(HOSTILE[what])
-    path = stored(suffix, {NOTE: text})
+    path = stored(tmp_path / "m.pt", {NOTE: text})
     if what == "a second note":
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr(f"other/extra/{NOTE}", text)
-    with pytest.raises(InferlensError) as raised:
+    with pytest.raises(InferlensError, match="makes no sense") as raised:
         loaded(path)
-    assert not {"\n", "\x1b"} & set(str(raised.value))
-    assert len(str(raised.value)) < 500
-    assert raised.value.hint
+    assert raised.value.hint == "export it again"
 
 
-@pytest.mark.parametrize("specs", [SPECS[:1], SPECS[::-1], (SPECS[0], TensorSpec("mask", (2, 12, 1)))])
-def test_a_note_of_other_inputs_than_the_program_has_is_refused(specs: tuple[TensorSpec, ...], stored: Stored) -> None:
-    with pytest.raises(InferlensError, match="is not what its program takes"):
-        loaded(stored(".pt2", input_note(specs, "float32")))
+def test_a_note_of_other_inputs_than_the_program_has_is_refused(tmp_path: Path) -> None:
+    for specs in (SPECS[:1], SPECS[::-1], (SPECS[0], TensorSpec("mask", (2, 12, 1)))):
+        with pytest.raises(InferlensError, match="is not what its program takes"):
+            loaded(stored(tmp_path / "m.pt2", input_note(specs, "float32")))
