@@ -62,7 +62,6 @@ def test_every_option_that_is_wanted_is_one_of_some_backend() -> None:
         ("torch_compile:max-autotune", "cuda_graph", {}, Hint(asked=True)),
         ("torch_tensorrt:loaded", "cuda_graph", {}, Hint("torch_tensorrt.cuda_graph=true")),
         ("onnxruntime:cuda", "cuda_graph", {"nodes_by_provider": {"CUDAExecutionProvider": 9, "CPU": 1}}, Hint()),
-        ("onnxruntime:tensorrt", "cuda_graph", {"nodes_by_provider": {"CUDAExecutionProvider": 9}}, Hint()),
         ("torchscript:trace", "cuda_graph", {}, Hint()),
         ("somebody-elses", "cuda_graph", {}, Hint()),
         ("tensorrt:rtx", "tf32", {}, Hint(asked=True)),
@@ -70,7 +69,6 @@ def test_every_option_that_is_wanted_is_one_of_some_backend() -> None:
         ("torch_tensorrt:loaded", "tf32", {}, Hint()),
         ("onnxruntime:tensorrt", "tf32", {}, Hint()),
         ("tensorrt:rtx", "optimization_level", {}, Hint()),
-        ("torch_tensorrt:ts-trace", "optimization_level", {}, Hint()),
     ],
 )
 def test_what_is_there_and_does_something_is_advised(
