@@ -171,3 +171,18 @@ def test_a_case_killed_by_the_kernel_for_memory_is_called_that(tmp_path: Path) -
         group.rmdir()
     assert "('out of memory', 'killed by the kernel, which was short of memory, during first inference')" in done.stdout
     assert "('ok', '')" in done.stdout
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the system does not tell")
+def test_what_is_used_is_in_the_peak_and_a_large_parent_is_not_in_that_of_its_child() -> None:
+    script = "from inferlens.execution.worker import host_peak; print(host_peak())"
+    parent = f"""
+import subprocess, sys
+large = bytearray(400 << 20)
+large[::4096] = b"x" * len(large[::4096])  # every page
+{script}
+print(subprocess.run([sys.executable, "-c", {script!r}], capture_output=True, text=True, check=True).stdout)
+"""
+    printed = subprocess.run([sys.executable, "-c", parent], capture_output=True, text=True, check=True).stdout
+    own, child = map(int, printed.split())
+    assert child < 200 << 20 < 400 << 20 < own

@@ -59,10 +59,7 @@ def test_what_did_not_run_is_not_profiled_and_a_crash_while_profiling_leaves_the
     (profile,) = profiled(tmp_path)
     assert (profile.status, profile.reason, profile.output_tail) == ("crashed", "killed by SIGSEGV", ("bang",))
     assert load_profiles([tmp_path]).records[profile.id].status == "ok"
-
-
-@pytest.mark.usefixtures("one_process")
-def test_a_backend_that_does_not_tell_its_layers_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "launch", commands.launch)
     monkeypatch.setattr(profiling, "LayerProfiler", type("Nobody", (), {}))
     (profile,) = profiled(tmp_path, backend="fake:steady")
     assert (profile.status, profile.reason) == ("unsupported", "fake:steady does not tell its layers.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import inferlens  # noqa: E402
 from inferlens.analysis.findings.warnings import bound_by, warnings_of  # noqa: E402
 from inferlens.analysis.interference.samples import CaseRuns  # noqa: E402
 from inferlens.backends.clocks import CudaClock  # noqa: E402
+from inferlens.measure.ceilings import measure  # noqa: E402
 from inferlens.measure.feeding import TIMES_CACHE, Feeding, cache_bytes, flusher  # noqa: E402
 from inferlens.record.record import IN_TURNS  # noqa: E402
 from tests.backends import small  # noqa: E402
@@ -153,3 +155,20 @@ def test_two_processes_on_one_gpu_take_turns(tmp_path: Path) -> None:
         assert record.memory.device_peak is None
     turns = sorted((begin, record.id) for record in records for begin in record.measurement("latency").begins)
     assert sum(one != other for (_, one), (_, other) in itertools.pairwise(turns)) > len(records)
+
+
+def test_a_gpu_has_a_bandwidth_and_rates_that_repeat() -> None:
+    begin = time.perf_counter()
+    first = measure("cuda", torch.cuda.get_device_name())
+    assert time.perf_counter() - begin < 30
+    second = measure("cuda", torch.cuda.get_device_name())
+    assert first.bandwidth == pytest.approx(second.bandwidth, rel=0.05)
+    for precision, rate in first.rates.items():
+        assert rate == pytest.approx(second.rates[precision], rel=0.1), precision
+    properties = torch.cuda.get_device_properties(0)
+    clock = getattr(properties, "memory_clock_rate", 0)  # kHz; two transfers a cycle
+    if clock:
+        assert 0.5 < first.bandwidth / (2e3 * clock * properties.memory_bus_width / 8) <= 1
+    if "tf32" in first.rates:
+        assert first.rates["fp32"] < first.rates["tf32"] < first.rates["fp16"]
+        assert first.rates["bf16"] == pytest.approx(first.rates["fp16"], rel=0.2)

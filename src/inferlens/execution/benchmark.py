@@ -100,7 +100,13 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
         feeding = Feeding(runner, model, case, arrays, child.preparation)
         first = runner.collect(child.infer_first(runner, feeding.first))
         with phase("warm-up"):
-            taken = _warm_up(runner, feeding, job.budget, child.preparation)
+            rule = stopping.warmup_rule(job.budget)
+            # Enqueue and GPU times of the warm-up are of no use, nor is the beginning of a very long one.
+            warmed = series.latency(runner, feeding.latency, rule, lambda _: None, "warm-up")[:1]
+            kept = slice(-KEPT_WARMUP, None)
+            taken = tuple(replace(one, samples=one.samples[kept], begins=one.begins[kept]) for one in warmed)
+        facts = child.preparation.facts
+        facts |= {"warm-up calls": len(rule.samples), "warm-up seconds": round(rule.spent, 6)}
         child.found = Measured(measurements=taken)
         child.turn.wait()
         with phase("steady state"):
@@ -119,25 +125,13 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
                 child.found = Measured(measurements=taken)
         floor = runner.clock.floor()
         if floor is not None:
-            child.preparation.facts[EMPTY_KERNEL] = {"gpu_seconds": floor}
+            facts[EMPTY_KERNEL] = {"gpu_seconds": floor}
         last = runner.collect(runner.infer(feeding.first))
         found = _agreement(model, job, child.backend.tolerance(case), first, last)
         _warn_of_lower_precision(found, case, child.preparation)
         measured = Measured(measurements=taken, agreement=found)
         child.deliver(measured)  # before the runner lets go of its device
     return measured
-
-
-def _warm_up(runner: Runner, feeding: Feeding, budget: Budget, preparation: Preparation) -> tuple[Measurement, ...]:
-    """The latencies of the calls before the first sample, until they are steady."""
-    rule = stopping.warmup_rule(budget)
-    taken = series.latency(runner, feeding.latency, rule, lambda _: None, "warm-up")
-    preparation.facts["warm-up calls"] = len(rule.samples)
-    preparation.facts["warm-up seconds"] = round(rule.spent, 6)
-    # Enqueue and GPU times of the warm-up are of no use, nor is the beginning of a very long one.
-    return tuple(
-        replace(one, samples=one.samples[-KEPT_WARMUP:], begins=one.begins[-KEPT_WARMUP:]) for one in taken[:1]
-    )
 
 
 def _throughput(

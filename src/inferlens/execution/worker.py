@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import os
+import resource
 import signal
 import sys
 import time
@@ -27,11 +28,10 @@ from inferlens.backends.profiling.layer_runs import clocked_runs
 from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
 from inferlens.execution.interleaver import Shared
 from inferlens.execution.protocol import Answered, Began, CaseJob, Event, Job, Order, Progressed, TaskResult, Waits
-from inferlens.measure import memory
 from inferlens.measure.series import Turn
 from inferlens.models import inputs, resolve
 from inferlens.models.model import Model
-from inferlens.record.record import ModelFacts, Status
+from inferlens.record.record import Memory, ModelFacts, Status
 
 PR_SET_PDEATHSIG = 1
 
@@ -118,7 +118,7 @@ class Child:
             warnings=tuple(preparation.warnings),
             facts=preparation.facts,
             artefacts=tuple(preparation.artefacts),
-            memory=memory.peak(self.runner),
+            memory=peak_memory(self.runner),
             found=found,
         )
         return msgspec.Raw(msgspec.json.encode(result))
@@ -134,6 +134,30 @@ def do(order: Order, send: Callable[[Event], None], turn: Turn | None = None) ->
         child.fail(error)
 
 
+def peak_memory(runner: Runner | None) -> Memory:
+    """Peak memory so far, by this process's and the library's own account."""
+    library = runner.device_memory() if runner else None
+    return Memory(
+        host_peak=host_peak(),
+        host_basis="peak resident set of the case's process, libraries included",
+        library_peak=library[0] if library else None,
+        library_basis=library[1] if library else "",
+        parts=runner.memory_parts() if runner else {},
+    )
+
+
+def host_peak() -> int:
+    """The most that this process ever had resident, in bytes: interpreter, libraries, model, buffers.
+
+    ``VmHWM`` of proc_pid_status(5), where there is one: it begins anew with the program. ``ru_maxrss`` does not, on
+    Linux: there a process inherits that of the one that started it (getrusage(2); KiB on Linux, bytes on macOS).
+    """
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
 def ending(error: BaseException) -> tuple[Status, str, str]:
     """Status, reason and hint that ``error`` means for a case."""
     if isinstance(error, InferlensError):
@@ -147,7 +171,14 @@ def main() -> None:
     """Does the order on standard input."""
     descriptor, parent, *answers = map(int, sys.argv[1:])
     os.set_inheritable(descriptor, False)
-    be_a_good_child(parent)
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # so that a hang can be seen
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the line above
+            sys.exit(1)
+        with suppress(OSError):  # the kernel's first choice when memory is short
+            Path("/proc/self/oom_score_adj").write_text("900")
 
     def send(event: Event) -> None:
         """Writes one event as a line; a parent that is gone is nothing to complain about."""
@@ -158,18 +189,6 @@ def main() -> None:
 
     turn = Shared(lambda enough: send(Waits(enough)), *answers) if answers else None
     do(msgspec.json.decode(sys.stdin.buffer.read(), type=Order), send, turn)
-
-
-def be_a_good_child(parent: int) -> None:
-    """Die with the parent, be the kernel's first choice when memory is short, show stacks when asked or crashing."""
-    faulthandler.enable()
-    faulthandler.register(signal.SIGUSR1, all_threads=True)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it died before the line above
-            sys.exit(1)
-        with suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text("900")
 
 
 if __name__ == "__main__":

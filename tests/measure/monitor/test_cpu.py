@@ -28,25 +28,16 @@ def stat(root: Path, user: int, steal: int = 0) -> None:
     write(root, "proc/stat", f"cpu0 {user} 0 0 0 0 0 0 {steal} 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n")
 
 
-def test_load_is_told_apart_from_the_cases(tmp_path: Path) -> None:
+def test_load_is_told_apart_from_the_cases_and_children_that_were_waited_for_still_count(tmp_path: Path) -> None:
     stat(tmp_path, user=1000)
     process(tmp_path, 7, (100, 0, 0, 0), children="8 ")
-    process(tmp_path, 8, (50, 0, 0, 0))
+    process(tmp_path, 8, (30, 20, 0, 0))
     cpus = Cpus(7, usable=(0, 1), root=tmp_path)
     assert set(cpus.load(10.0).values()) == {None}
     stat(tmp_path, user=1150, steal=20)
-    process(tmp_path, 7, (120, 10, 0, 0), children="8 ")
-    process(tmp_path, 8, (70, 0, 0, 0))
+    process(tmp_path, 7, (120, 10, 50, 20))
     load = cpus.load(11.0)
     assert load == pytest.approx({"busy": 150 * TICK, "case": 50 * TICK, "others": 100 * TICK, "steal": 20 * TICK})
-
-
-def test_children_that_were_waited_for_still_count(tmp_path: Path) -> None:
-    process(tmp_path, 7, (100, 0, 0, 0), children="8 ")
-    process(tmp_path, 8, (30, 20, 0, 0))
-    before = Tree(7, tmp_path / "proc").seconds()
-    process(tmp_path, 7, (100, 0, 30, 20))
-    assert Tree(7, tmp_path / "proc").seconds() == before == pytest.approx(150 * TICK)
 
 
 def test_too_short_an_interval_has_no_load_and_once_the_case_has_ended_others_are_not_known(tmp_path: Path) -> None:
