@@ -145,7 +145,7 @@ def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
         Exit: with code 1 if none could be taken.
         InferlensError: if the words mean nothing.
     """
-    from inferlens.backends.profiling.step_traces import Tracing
+    from inferlens.backends.profiling.traced_runs import Tracing
     from inferlens.cli import screen
     from inferlens.cli.progress import Bar
     from inferlens.execution.trace import run

@@ -19,8 +19,7 @@ from msgspec import Struct
 
 from inferlens.backends import BACKENDS, reference_of
 from inferlens.backends.availability import imported
-from inferlens.backends.profiling import step_traces
-from inferlens.backends.profiling.step_traces import Tracing
+from inferlens.backends.profiling.traced_runs import STEP, Tracing, write_steps
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import CaseJob, Observer, TaskResult
@@ -97,7 +96,7 @@ def trace_case(job: TraceJob, child: Child) -> Files:
         feed, untraced = child.ready(model, runner, UNTRACED)
         with child.preparation.phase("steady state"):
             text = msgspec.json.encode(about).decode()
-            files = step_traces.write(runner, feed, job.tracing, Path(job.folder), on_gpu=on_gpu, about=text)
+            files = write_steps(runner, feed, job.tracing, Path(job.folder), on_gpu=on_gpu, about=text)
     shown = tuple(_shown(file.name, read(file)) for file in files)
     if not any(each.steps for each in shown):
         raise InferlensError("torch.profiler wrote no trace.", hint="more --active steps")
@@ -106,7 +105,7 @@ def trace_case(job: TraceJob, child: Child) -> Files:
 
 def _shown(name: str, trace: Trace) -> Shown:
     rows = trace.rows(Category.ANNOTATION)
-    rows = rows[trace.starting(rows, step_traces.SPAN)]
+    rows = rows[trace.starting(rows, STEP)]
     steps = Intervals.of(trace, rows)
     return Shown(
         name=name,

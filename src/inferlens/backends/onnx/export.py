@@ -14,8 +14,7 @@ from typing import Any
 
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Preparation
-from inferlens.backends.pytorch.cast import cast
-from inferlens.backends.pytorch.export import example_feed, export_dimensions, flat_outputs, free_sizes
+from inferlens.backends.pytorch.export import cast, example_feed, export_dimensions, flat_outputs, free_sizes
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.models.sources.onnx import onnx_file_precision

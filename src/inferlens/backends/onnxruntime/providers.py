@@ -83,17 +83,17 @@ def provider_list(provider: Provider, case: Case, options: Any, stream: int, cac
     common = {"device_id": "0", "user_compute_stream": str(stream)}
     cuda = {
         **common,
-        "use_tf32": flag(options.tf32),  # ONNX Runtime's own default is on
+        "use_tf32": str(int(options.tf32)),  # ONNX Runtime's own default is on
         "cudnn_conv_algo_search": options.cudnn_conv_algo_search,
-        "enable_cuda_graph": flag(options.cuda_graph and not provider.lowers),
+        "enable_cuda_graph": str(int(options.cuda_graph and not provider.lowers)),
     }
     offered: list[Any] = [("CUDAExecutionProvider", cuda), "CPUExecutionProvider"]
     if not provider.lowers:
         return offered
     tensorrt = {
         **common,
-        "trt_fp16_enable": flag(case.precision == "fp16"),
-        "trt_cuda_graph_enable": flag(options.cuda_graph),
+        "trt_fp16_enable": str(int(case.precision == "fp16")),
+        "trt_cuda_graph_enable": str(int(options.cuda_graph)),
         "trt_engine_cache_enable": "1",
         "trt_engine_cache_path": str(cache),
         "trt_timing_cache_enable": "1",
@@ -102,8 +102,3 @@ def provider_list(provider: Provider, case: Case, options: Any, stream: int, cac
     if case.precision == "bf16":  # not named otherwise: an ONNX Runtime that is older than this option would refuse it
         tensorrt["trt_bf16_enable"] = "1"
     return [(provider.name, tensorrt), *offered]
-
-
-def flag(on: bool) -> str:
-    """``1`` or ``0``, as provider options have it."""
-    return "1" if on else "0"

@@ -41,10 +41,7 @@ TYPES = {
     "tensor(bfloat16)": ("bfloat16", 16),
 }  # fmt: skip
 NUMPY = {name: kind for name, (kind, _) in TYPES.items() if kind != "bfloat16"}  # which NumPy lacks
-LEVELS = {
-    "all": "ORT_ENABLE_ALL", "extended": "ORT_ENABLE_EXTENDED", "basic": "ORT_ENABLE_BASIC",
-    "disable": "ORT_DISABLE_ALL",
-}  # fmt: skip
+LEVELS = {"all": "ENABLE_ALL", "extended": "ENABLE_EXTENDED", "basic": "ENABLE_BASIC", "disable": "DISABLE_ALL"}
 
 
 class OnnxRunner(Runner):
@@ -105,7 +102,8 @@ class OnnxRunner(Runner):
         settings.log_severity_level = ERRORS_ONLY
         settings.intra_op_num_threads = self.case.threads or 0
         settings.inter_op_num_threads = self.options.inter_op_threads
-        settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, LEVELS[self.options.graph_optimization])
+        level = LEVELS[self.options.graph_optimization]
+        settings.graph_optimization_level = getattr(ort.GraphOptimizationLevel, f"ORT_{level}")
         settings.execution_mode = getattr(ort.ExecutionMode, f"ORT_{self.options.execution_mode.upper()}")
         settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         self.preparation.facts["onnxruntime"] = ort.__version__  # CPU and GPU packages may both be installed

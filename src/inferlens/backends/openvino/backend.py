@@ -123,11 +123,7 @@ class OpenVinoRunner(Runner, LayerProfiler):
         self.request = self.compiled = self._bound = None
 
     def compile_anew(self) -> None:
-        """Reads and compiles the file, in the place of what was compiled before.
-
-        Raises:
-            Unsupported: if OpenVINO cannot, or the file's inputs do not fit the case.
-        """
+        """Reads and compiles the file, in the place of what was compiled before, or refuses."""
         import openvino
 
         self.request = self.compiled = self._bound = None  # two would take twice the memory
@@ -212,20 +208,14 @@ class OpenVinoRunner(Runner, LayerProfiler):
 
 
 class NodeCounter(Struct):
-    """A node of the compiled graph, its microseconds in all runs of one compiled model, and its time in each kept run.
-
-    Attributes:
-        ran: whether it ran at all.
-        total: at least that many microseconds since the model was compiled.
-        times: seconds.
-    """
+    """A node of the compiled graph, and its time in each run that is kept."""
 
     name: str
     kind: str
     primitive: str = ""
     ran: bool = False
-    total: int = 0
-    times: list[float] = []
+    total: int = 0  # at least that many microseconds since the model was compiled
+    times: list[float] = []  # seconds
 
     def read(self, counted: Any, count: int, *, keep: bool) -> None:
         """Takes what OpenVINO tells after ``count`` runs of the model; keeps the last run's time if asked to."""
@@ -240,11 +230,7 @@ class NodeCounter(Struct):
 
 
 def layers_of(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
-    """Times the nodes of a compiled model in ``runs`` calls of ``runner.infer(feed)``.
-
-    Args:
-        runner: compiles its model with ``PERF_COUNT``, and anew whenever it is asked to.
-        path: the ONNX file that it reads.
+    """Times the nodes of a model that was compiled with ``PERF_COUNT`` from ``path`` in ``runs`` calls of the runner.
 
     Raises:
         Unsupported: if there are several streams, or the model is compiled differently from time to time.

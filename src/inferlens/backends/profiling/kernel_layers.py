@@ -21,21 +21,13 @@ JOINT = "{} of {} kernels lie where layers and kernels are not equally many, and
 
 
 class EngineLayer(Struct, frozen=True, kw_only=True):
-    """A layer of an engine, in the order of execution.
-
-    Attributes:
-        name: as the engine names it.
-        kind: its type, in the engine's words.
-        tactic: name of its tactic, which may be the name of its kernel.
-        modules: that it came from, where that is known.
-        launches: whether it launches anything; not so where it was always timed as zero, as what only waits is.
-    """
+    """A layer of an engine, in the order of execution; name and kind in the engine's words."""
 
     name: str
     kind: str = ""
-    tactic: str = ""
-    modules: tuple[str, ...] = ()
-    launches: bool = True
+    tactic: str = ""  # its name, which may be the name of the layer's kernel
+    modules: tuple[str, ...] = ()  # that it came from, where that is known
+    launches: bool = True  # anything; not so where it was always timed as zero, as what only waits is
 
 
 def of_engine(launched: Sequence[Launched]) -> list[int]:
@@ -50,9 +42,7 @@ def of_engine(launched: Sequence[Launched]) -> list[int]:
 def aligned(kernels: Sequence[str], layers: Sequence[EngineLayer]) -> list[tuple[EngineLayer, ...]]:
     """For each kernel the layer that it belongs to, or several of which it is one's; none where no layer is left.
 
-    Args:
-        kernels: names of an engine's kernels in one run, in the order of their launches.
-        layers: of the engine; those that launch nothing are passed over.
+    Kernels go by their names, in the order of their launches; layers that launch nothing are passed over.
     """
     able = [layer for layer in layers if layer.launches]
     found: list[tuple[EngineLayer, ...]] = []

@@ -46,11 +46,9 @@ DIFFERENT = (
 
 
 def kernels_of(runner: Runner, feed: Any, runs: int, label: str = "the backend") -> Kernels:
-    """Traces ``runs`` calls of ``runner.infer(feed)``, one after the other; the runner is entered and warm.
+    """Traces ``runs`` calls of ``runner.infer(feed)``, one after the other; the runner is entered and warm, on CUDA.
 
-    Args:
-        runner: on CUDA. If it can tell the origins of kernels, they are told.
-        label: what to call the backend.
+    If it can tell the origins of kernels, they are told; ``label`` is what to call the backend.
 
     Raises:
         Unsupported: if the profiler cannot see kernels here.
@@ -74,22 +72,15 @@ def kernels_of(runner: Runner, feed: Any, runs: int, label: str = "the backend")
 
 
 def check() -> None:
-    """Refuses where torch.profiler cannot see a GPU's kernels.
-
-    Raises:
-        Unsupported: with what would help.
-    """
+    """Refuses where torch.profiler cannot see a GPU's kernels, with what would help."""
+    by = "Kernels are traced by torch.profiler"
     try:
         import torch
         from torch.profiler import ProfilerActivity, supported_activities
     except ImportError as error:
-        raise Unsupported(
-            "Kernels are traced by torch.profiler, and PyTorch is missing.", hint="install PyTorch"
-        ) from error
+        raise Unsupported(f"{by}, and PyTorch is missing.", hint="install PyTorch") from error
     if not torch.cuda.is_available() or ProfilerActivity.CUDA not in supported_activities():
-        raise Unsupported(
-            "Kernels are traced by torch.profiler, and this PyTorch sees no GPU.", hint="a PyTorch built for CUDA"
-        )
+        raise Unsupported(f"{by}, and this PyTorch sees no GPU.", hint="a PyTorch built for CUDA")
 
 
 def gpu() -> GpuLimits:
@@ -228,11 +219,7 @@ def module_scopes(module: Any) -> Iterator[None]:
 
 
 def origins_by_scope(launched: Sequence[Launched]) -> Origins:
-    """Of each kernel the innermost module around its launch, which is its layer too.
-
-    Args:
-        launched: of one run that was traced with :func:`module_scopes`.
-    """
+    """The innermost module around each launch of a run that was traced with :func:`module_scopes`: its layer too."""
     found = []
     for each in launched:
         paths = [unquote(name.removeprefix(SCOPE)) for name in each.around if name.startswith(SCOPE)]

@@ -18,15 +18,10 @@ from inferlens.record.layer_profile import Layer, Layers
 
 
 def check_level(preparation: Preparation) -> None:
-    """Refuses to profile a runner that was prepared to be timed.
-
-    Raises:
-        Unsupported: if the preparation's level is neither ``layer`` nor ``kernel``.
-    """
+    """Refuses to profile a runner that was prepared to be timed."""
     if preparation.level not in ("layer", "kernel"):
-        raise Unsupported(
-            "The runner was prepared to be timed, not to be profiled.", expected="the level 'layer' or 'kernel'"
-        )
+        what = "The runner was prepared to be timed, not to be profiled."
+        raise Unsupported(what, expected="the level 'layer' or 'kernel'")
 
 
 class Taken(Struct):
@@ -69,17 +64,11 @@ class Runnable(Protocol):
 
 
 class Clocked(Struct, frozen=True):
-    """When some runs were, on the host's clock.
+    """When some runs were, on the host's clock."""
 
-    Attributes:
-        whole: seconds of each, from the call to its outputs being ready.
-        moments: when each began, in seconds of :func:`time.perf_counter`.
-        started: UTC time at which the first began, ISO 8601.
-    """
-
-    whole: tuple[float, ...]
-    moments: tuple[float, ...]
-    started: str
+    whole: tuple[float, ...]  # seconds of each, from the call to its outputs being ready
+    moments: tuple[float, ...]  # when each began, in seconds of time.perf_counter()
+    started: str  # UTC time at which the first began, ISO 8601
 
     @property
     def begun(self) -> tuple[float, ...]:

@@ -43,13 +43,9 @@ class NamedLayer(Struct, frozen=True):
 
 
 class OperatorNames(ABC):
-    """What a compiler tells of its code.
+    """What a compiler tells of its code."""
 
-    Attributes:
-        why_unknown: why some operators have no module.
-    """
-
-    why_unknown: str
+    why_unknown: str  # why some operators have no module
 
     @abstractmethod
     def calls(self, root: TracedOperator) -> list[tuple[Call, TracedOperator]]:

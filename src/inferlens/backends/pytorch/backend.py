@@ -20,9 +20,8 @@ from inferlens.backends.profiling.kernel_runs import (
 )
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.module_hooks import layers_of
-from inferlens.backends.pytorch.cast import DTYPES, cast
 from inferlens.backends.pytorch.cuda_graph import CudaGraph
-from inferlens.backends.pytorch.export import example_feed, export_dimensions
+from inferlens.backends.pytorch.export import DTYPES, cast, example_feed, export_dimensions
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model

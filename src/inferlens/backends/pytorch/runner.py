@@ -22,7 +22,7 @@ from inferlens.backends.availability import (
 )
 from inferlens.backends.base import Absence, Capabilities, Inputs, Outputs, Preparation, Runner, Support, ordered
 from inferlens.backends.clocks import CudaClock, HostClock
-from inferlens.backends.pytorch.cast import cast, dtype_of, tensor_of
+from inferlens.backends.pytorch.export import cast, dtype_of, tensor_of
 from inferlens.errors import Unsupported
 from inferlens.models.inputs import flatten, make_inputs
 from inferlens.models.model import Array, Format, Model

@@ -40,7 +40,6 @@ TEMPLATE = "triton_tem"
 SEEN_AS = re.compile(r"graph_\d+_(?=cpp_)")  # what Inductor puts before the name of a C++ kernel
 NO_ORIGINS = "Python runs them between the graphs, or Inductor does not say what they are of."
 TOO_OLD = "this PyTorch does not say what Inductor's kernels were made from; PyTorch 2.10 and later do."
-UNSEEN = "{} of {} calls in the compiled code were not seen: no operator of their names was called as often."
 NO_GRAPHS = "runs without the CUDA graphs of its mode: a replay tells no operators. The kernels are the same."
 
 
@@ -224,8 +223,7 @@ def reached(node: Any, way: str, paths: dict[int, str]) -> set[str]:
 
 def operator_of(node: Any) -> str:
     """The ATen operator that a node came from, as ``aten::convolution``."""
-    word = str(node.meta.get("original_aten") or "")
-    namespace, _, rest = word.partition(".")
+    namespace, _, rest = str(node.meta.get("original_aten") or "").partition(".")
     return f"{namespace}::{rest.partition('.')[0]}" if rest else ""
 
 
@@ -247,14 +245,11 @@ class InductorNames(OperatorNames):
     def __init__(self, compiler: Compiler, *, graphs: bool = False) -> None:
         self.why_unknown = NO_ORIGINS if compiler.knows else TOO_OLD
         self._graphs = graphs
-        made = [(f"{number}/{each.name}", each) for number, graph in enumerate(compiler.graphs) for each in graph]
-        named: Counter[str] = Counter()
-        self._expected: dict[Call, NamedLayer] = {}  # the place of each call among those of its name
-        for name, each in made:
-            self._expected[name, named[name]] = each
-            named[name] += 1
-        self._count = named
-        self._unseen = 0
+        self._count: Counter[str] = Counter()
+        self._expected: dict[Call, NamedLayer] = {}  # by graph and name, and the place among those of its name
+        for name, each in ((f"{i}/{each.name}", each) for i, graph in enumerate(compiler.graphs) for each in graph):
+            self._expected[name, self._count[name]] = each
+            self._count[name] += 1
 
     def calls(self, root: TracedOperator) -> list[tuple[Call, TracedOperator]]:
         """In each graph what its code calls, by graph and name, and whatever else Python called."""
@@ -280,7 +275,6 @@ class InductorNames(OperatorNames):
         several = len({name.partition("/")[0] for name in self._count}) > 1
         shown_before: Counter[str] = Counter()
         found = {}
-        self._unseen = sum(count for name, count in self._count.items() if seen[name] != count)
         for call in sorted(taken, key=lambda call: taken[call].begins.get(0, inf)):
             name = call[0]
             sure = seen[name] == self._count[name] or len(alike.get(name, ())) == 1
@@ -293,9 +287,8 @@ class InductorNames(OperatorNames):
         return found
 
     def absent(self) -> dict[str, str]:
-        """Calls that were not seen, and CUDA graphs that were left out."""
-        unseen = {"calls": UNSEEN.format(self._unseen, len(self._expected))} if self._unseen else {}
-        return unseen | ({"cuda_graph": NO_GRAPHS} if self._graphs else {})
+        """CUDA graphs that were left out."""
+        return {"cuda_graph": NO_GRAPHS} if self._graphs else {}
 
 
 def plain(name: str) -> str:

@@ -18,8 +18,7 @@ import msgspec
 from msgspec import structs
 
 from inferlens.backends.availability import first_lines
-from inferlens.backends.pytorch.cast import FLOATS, dtype_of
-from inferlens.backends.pytorch.export import WRAPPED, export_dimensions, flat_outputs, free_sizes
+from inferlens.backends.pytorch.export import FLOATS, WRAPPED, dtype_of, export_dimensions, flat_outputs, free_sizes
 from inferlens.backends.pytorch.runner import Feed, not_entered
 from inferlens.backends.torch_tensorrt.library import counting_cache, dynamo_settings, quiet, script_settings
 from inferlens.backends.torch_tensorrt.partitions import (

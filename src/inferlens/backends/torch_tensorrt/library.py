@@ -21,7 +21,7 @@ from msgspec import Meta, Struct, structs
 
 from inferlens.backends.availability import changed, cuda_absence, found, imported, warn_unheeded
 from inferlens.backends.base import Absence, Preparation
-from inferlens.backends.pytorch.cast import dtype_of
+from inferlens.backends.pytorch.export import dtype_of
 from inferlens.backends.tensorrt.flavours import KINDS, words
 from inferlens.errors import InferlensError, MissingLibrary, Unsupported, suggestion
 from inferlens.spec.case import Case

@@ -22,8 +22,7 @@ from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.profiling.kernel_runs import MatchedKernels, origins_by_match
 from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.profiling.operator_layers import layers_of, matched_kernels
-from inferlens.backends.pytorch.cast import DTYPES
-from inferlens.backends.pytorch.export import WRAPPED, flat_outputs
+from inferlens.backends.pytorch.export import DTYPES, WRAPPED, flat_outputs
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, torch_capabilities
 from inferlens.backends.torchscript.layers import Modules, ScriptNames
 from inferlens.errors import Unsupported

@@ -24,7 +24,6 @@ from inferlens.record.layer_profile import Tensor
 GROUP, LOOP = "prim::TensorExprGroup", "prim::Loop"
 NO_NAMES = "the graph that ran names no modules for them."
 FROZEN = "it was frozen before it was saved. Freeze with the option of this backend instead."
-NO_TENSORS = "not known of {} operators that were fused."
 SELF = ("TOP", "SELF", "UNKNOWN_INSTANCE", "INSTANCE_NAME_UNKNOWN")  # the module that called, or a function of it
 MOST_WAYS = 64  # that are followed through a graph with branches
 TYPES = {
@@ -149,7 +148,8 @@ class ScriptNames(OperatorNames):
 
     def absent(self) -> dict[str, str]:
         """Tensors that were not seen."""
-        return {"tensors": NO_TENSORS.format(self._without_tensors)} if self._without_tensors else {}
+        count = self._without_tensors
+        return {"tensors": f"not known of {count} operators that were fused."} if count else {}
 
     def _named(self, name: str, node: Node | None, tensors: Tensors) -> NamedLayer:
         known = node.paths if node and not self._bare else ()

@@ -1,4 +1,4 @@
-"""What ONNX Runtime has beyond the contract: export, ONNX files, providers."""
+"""What the backends that read ONNX have beyond the contract: export, ONNX files, providers, precisions."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import onnxruntime
 import pytest
 import torch
 from torch import nn
 
 from inferlens.backends.base import TOLERANCES, Preparation
-from inferlens.backends.onnx.export import check_shapes
+from inferlens.backends.onnx.export import check_shapes, onnx_file
 from inferlens.backends.onnxruntime.backend import Options
 from inferlens.backends.onnxruntime.providers import PROVIDERS, provider_list
 from inferlens.backends.onnxruntime.runner import CpuRunner
+from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.models.sources.onnx import onnx_file_precision
-from inferlens.spec.case import TensorSpec, with_batch
+from inferlens.spec.case import Case, TensorSpec, with_batch
 from tests.backends import small
+from tests.backends.quantized import quantized_file
 
-CPU = "onnxruntime:cpu"
+CPU, OPENVINO = "onnxruntime:cpu", "openvino:cpu"
 
 
 @pytest.fixture(scope="module")
@@ -61,12 +64,6 @@ def test_an_onnx_file_is_not_run_under_another_precision(file: Path, tmp_path: P
         small.backend(CPU).prepare(_onnx(file), small.case(CPU, precision="fp16"), preparation)
     with pytest.raises(Unsupported, match="is in fp16, and"):
         small.backend(CPU).prepare(_onnx(half), small.case(CPU), preparation)
-
-
-def test_a_fixed_batch_is_refused_with_the_reason(file: Path, preparation: Preparation) -> None:
-    runner = small.backend(CPU).prepare(_onnx(file, batch=3), small.case(CPU, batch=3), preparation)
-    with pytest.raises(Unsupported, match="made for image=1x3x16x16, not for image=3x3x16x16"):
-        runner.__enter__()
 
 
 def test_free_dimensions_fit_any_size_and_names_must_match() -> None:
@@ -134,3 +131,121 @@ def test_an_input_that_is_never_used(preparation: Preparation) -> None:
     inputs = small.arrays(model)
     got = small.run(model, small.case(CPU), preparation, inputs)
     assert small.error(got, [inputs["image"] + 1]) < TOLERANCES["fp32"]
+
+
+@pytest.mark.parametrize("label", [CPU, OPENVINO])
+def test_a_fixed_batch_is_refused_with_the_reason(label: str, file: Path, preparation: Preparation) -> None:
+    runner = small.backend(label).prepare(_onnx(file, batch=3), small.case(label, batch=3), preparation)
+    with pytest.raises(Unsupported, match="made for image=1x3x16x16, not for image=3x3x16x16"):
+        runner.__enter__()
+
+
+@pytest.mark.parametrize(
+    ("options", "streams"), [({}, 1), ({"streams": 2}, 2), ({"hint": "throughput", "streams": 1}, 1)]
+)
+def test_options_of_openvino_are_honoured(options: dict[str, Any], streams: int, preparation: Preparation) -> None:
+    model = small.model()
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs)
+    got = small.run(model, small.case(OPENVINO, options=options), preparation, inputs)
+    assert small.error(got, expected) < TOLERANCES["fp32"]
+    assert preparation.facts["streams"] == streams
+    assert preparation.facts["inference_precision"] == "f32"
+
+
+def test_free_dimensions_of_a_file_get_the_sizes_of_the_case(tmp_path: Path, preparation: Preparation) -> None:
+    model = small.model(batch=3)
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs)
+    path = tmp_path / "model.onnx"
+    assert model.module is not None
+    torch.onnx.export(
+        model.module, (torch.from_numpy(inputs["image"]),), path, input_names=["image"],
+        dynamic_shapes=({0: "batch"},), dynamo=True, verbose=False,
+    )  # fmt: skip
+    file = dataclasses.replace(model, module=None, format="onnx", path=path)
+    assert (
+        small.error(small.run(file, small.case(OPENVINO, batch=3), preparation, inputs), expected) < TOLERANCES["fp32"]
+    )
+
+
+def test_a_quantized_file_runs_as_what_it_is(tmp_path: Path) -> None:
+    file = quantized_file(tmp_path, "int8", "linear")
+    model = Model("onnx:int8", "int8", "onnx", (TensorSpec("image", (4, 32)),), path=file)
+    backend = small.backend("openvino")
+    with pytest.raises(Unsupported, match="is in int8, and it is run as it is"):
+        backend.prepare(model, small.case("openvino:cpu", batch=None), small.preparation(tmp_path))
+    case = small.case("openvino:cpu", precision="int8", batch=None)
+    found = msgspec.structs.replace(small.found("onnx"), precision="int8")
+    if backend.capabilities().refusal(case, found) is None:  # a CPU may have no int8 arithmetic
+        assert backend.prepare(model, case, small.preparation(tmp_path))
+
+
+class Choosing(nn.Module):
+    """Control flow that depends on a value: ``torch.export`` refuses it, a trace takes the branch that was taken."""
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        if image.sum() > 0:  # whatever comes in
+            return torch.relu(image)
+        return image * 2
+
+
+class Counting(nn.Module):
+    """A size that depends on a value."""
+
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        count = int(image.square().sum().item())
+        return image[:count] if count > 0 else image
+
+
+class Decomposing(nn.Module):
+    """An operator that neither exporter can write."""
+
+    def forward(self, image: torch.Tensor) -> Any:
+        return torch.linalg.svd(image)[0]
+
+
+class Refusing(nn.Module):
+    def forward(self, image: torch.Tensor) -> torch.Tensor:
+        raise ValueError("this model cannot be called")
+
+
+@pytest.mark.parametrize("kind", [Choosing, Counting])
+def test_where_the_older_exporter_steps_in_the_reason_is_said(kind: type[nn.Module], preparation: Preparation) -> None:
+    model = small.model(kind)
+    inputs = small.arrays(model)
+    expected = small.eager(model, inputs)
+    got = small.run(model, small.case("onnxruntime:cpu"), preparation, inputs)
+    assert kind is Counting or small.error(got, expected) < TOLERANCES["fp32"]
+    (warning,) = preparation.warnings
+    assert (warning.code, preparation.facts["onnx_exporter"]) == ("export-fallback", "TorchScript")
+    assert "depends on values of a tensor" in warning.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        (Refusing, r"cannot be exported to ONNX: ValueError: this model cannot be called \(tracing: "),
+        (Decomposing, r"No ONNX function found for .*linalg_svd"),
+    ],
+)
+def test_what_both_exporters_stumble_over_is_said(kind: type[nn.Module], why: str, preparation: Preparation) -> None:
+    with pytest.raises(Unsupported, match=why) as raised:
+        onnx_file(small.model(kind), small.case("onnxruntime:cpu"), preparation, "fp32")
+    assert "This is step" not in raised.value.what
+
+
+def test_the_reason_stays_when_the_engine_is_cached(preparation: Preparation, tmp_path: Any) -> None:
+    pytest.importorskip("tensorrt_rtx")
+    said = []
+    for cached in (False, True):
+        model = small.model(Choosing)
+        case = Case(
+            model=model.spec, backend="tensorrt", variant="rtx", device="cuda", options={"compute_capability": "8.9"}
+        )
+        report = TensorRT().build(model, case, preparation, tmp_path / "made.engine")
+        assert report.cached == cached
+        said.append([warning.message for warning in preparation.warnings])
+        preparation.warnings.clear()
+    assert said[0] == said[1]
+    assert "depends on values" in said[0][0]

@@ -1,0 +1,400 @@
+"""Kernels: what ran in which run of real traces, how long, how it fills the GPU, and which layer or module it is of."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+from inferlens.backends.abilities import KernelOrigins, Launched, Origin
+from inferlens.backends.profiling import kernel_runs, traced_runs
+from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, joint, of_engine, origins_of
+from inferlens.backends.profiling.kernel_runs import (
+    SCOPE,
+    MatchedKernels,
+    eager_kernels,
+    kernels_from,
+    module_scopes,
+    origins_by_match,
+    origins_by_scope,
+)
+from inferlens.backends.profiling.operator_layers import kernels_beneath
+from inferlens.backends.profiling.traced_runs import TracedEvent, TracedOperator, one_run
+from inferlens.backends.torch_compile import backend as torch_compile
+from inferlens.backends.torch_compile.layers import InductorNames
+from inferlens.errors import Unsupported
+from inferlens.trace import read
+from tests.backends import small
+from tests.backends.profiling.kernel_samples import (
+    EAGER,
+    ENGINE,
+    ENGINES,
+    FOLDER,
+    GRAPH,
+    H200,
+    NAMES,
+    Scoped,
+    engine,
+    kernels,
+    runs,
+)
+from tests.backends.profiling.layered import ODD, Breaking, Fused, model, prepared
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_runs_are_cut_and_add_up(name: str) -> None:
+    found = kernels(name)
+    trace = read(FOLDER / f"{name}.json.gz")
+    assert len(found.whole) == len(found.busy) == len(found.begun) == 3
+    total = sum(sum(each.times) for each in found.kernels)
+    assert total == pytest.approx(trace.duration[trace.gpu.row].sum() / 1e9)
+    for run, (whole, busy) in enumerate(zip(found.whole, found.busy, strict=True)):
+        assert 0 < busy <= sum(each.times[run] for each in found.kernels) + 1e-12
+        assert busy < whole
+        assert all(0 <= each.begins[run] < whole for each in found.kernels)
+        assert all(each.begins[run] + each.times[run] <= whole for each in found.kernels)
+    assert list(found.begun) == sorted(found.begun)
+    assert found.begun[0] == 0
+
+
+@pytest.mark.parametrize(("name", "count", "launches"), [(EAGER, 162, 162), (GRAPH, 58, 2), (ENGINE, 25, 25)])
+def test_launches_are_calls_of_the_runtime(name: str, count: int, launches: int) -> None:
+    """A CUDA graph is one, however many kernels it holds; the other of that trace copies its input."""
+    found = kernels(name)
+    assert (len(found.kernels), found.launches) == (count, launches)
+    assert all(each.calls == 1 for each in found.kernels)
+    operators = {"tensorrt::execute_engine": 24, "aten::copy_": 1}  # of an engine, on three streams
+    assert name != ENGINE or Counter(each.operator for each in found.kernels) == operators
+    assert name != ENGINE or len({each.stream for each in found.kernels}) == 3
+
+
+def test_every_kernel_of_eager_pytorch_has_its_module() -> None:
+    found = kernels(EAGER)
+    assert found.absent == {}
+    by_module: Counter[str] = Counter()
+    for each in found.kernels:
+        (module,) = each.modules
+        assert each.layer == module
+        by_module[module] += 1
+    convolutions = {name for name in by_module if "conv" in name or name.endswith("downsample.0")}
+    assert len(convolutions) == 20
+    assert {"bn1", "relu", "maxpool", "avgpool", "fc", "layer1.0", "layer4.1.bn2"} <= set(by_module)
+    additions = [each for each in found.kernels if each.operator == "aten::add_"]
+    assert {module for each in additions for module in each.modules} == {
+        f"layer{stage}.{block}" for stage in (1, 2, 3, 4) for block in (0, 1)
+    }
+    assert {each.operator for each in found.kernels if each.modules == ("conv1",)} == {"aten::cudnn_convolution"}
+
+
+def test_kernels_of_which_no_backend_tells_say_so() -> None:
+    found = kernels(GRAPH)
+    assert "inductor-graph does not tell" in found.absent["origins"]
+    assert not any(each.modules or each.layer for each in found.kernels)
+    assert {each.operator for each in found.kernels} == {"", "aten::_foreach_copy_"}
+
+
+def test_shapes_and_occupancy() -> None:
+    by_module = {each.modules[0]: each for each in kernels(EAGER).kernels}
+    conv1 = by_module["conv1"]
+    assert (conv1.grid, conv1.block, conv1.registers, conv1.shared_memory) == ((392, 2, 1), (8, 8, 1), 92, 2304)
+    for each in kernels(EAGER).kernels:
+        assert each.occupancy is not None
+        assert each.achieved is not None
+        assert 0 < each.achieved <= each.occupancy <= 1
+
+
+def test_runs_that_differ_are_put_together_by_likeness() -> None:
+    first, second, third = runs(EAGER)
+    cut = replace(second, events=second.events[:5] + second.events[6:])
+    found = kernels_from([first, cut, third], H200, Scoped())
+    assert "not all runs" in found.absent["order"]
+    lost = second.events[5].launched.name
+    (short,) = [each for each in found.kernels if each.name == lost and each.modules == ("maxpool",)]
+    assert short.times[1] == 0 < short.times[0]
+    assert short.begins == ()
+    assert sum(each.calls for each in found.kernels) == 162
+    same = kernels(EAGER)
+    for run in (0, 2):
+        assert sum(each.times[run] for each in found.kernels) == pytest.approx(
+            sum(each.times[run] for each in same.kernels)
+        )
+
+
+def test_what_nobody_is_known_to_have_launched_is_in_the_run_in_which_it_began() -> None:
+    trace = read(FOLDER / f"{GRAPH}.json.gz")
+    gpu = dataclasses.replace(trace.gpu, correlation=trace.gpu.correlation * 0, external=trace.gpu.external * 0)
+    lost = dataclasses.replace(trace, gpu=gpu)
+    known, unknown = traced_runs.traced_runs(trace), traced_runs.traced_runs(lost)
+    assert [len(run.events) for run in unknown] == [len(run.events) for run in known]
+    assert {run.launches for run in unknown} == {0}
+    assert [event.begin for event in unknown[0].events] == sorted(event.begin for event in unknown[0].events)
+
+
+def test_a_profiler_that_sees_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All the way through torch.profiler, here on the CPU: runs are found, and no kernels in them."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(Unsupported, match="sees no GPU"):
+        kernel_runs.check()
+    model, real = small.model(), traced_runs.profiler
+    for module in (kernel_runs, traced_runs):
+        monkeypatch.setattr(module, "profiler", lambda **_: real(on_gpu=False))
+    monkeypatch.setattr(kernel_runs, "check", lambda: None)
+    with small.backend("pytorch").prepare(model, small.case("pytorch"), small.preparation(tmp_path)) as runner:
+        feed = runner.place(small.arrays(model))
+        ((clocked, traced),) = traced_runs.trace_runs(runner, feed, 3, on_gpu=True)
+        assert clocked.started.endswith("+00:00")
+        assert [run.events for run in traced] == [()] * 3
+        assert all(run.whole > 0 for run in traced)
+        with pytest.raises(Unsupported, match="saw nothing run on the GPU in 12 runs"):
+            kernel_runs.kernels_of(runner, feed, 12)
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_layers_and_kernels_of_real_engines_are_one_to_one(name: str) -> None:
+    layers = engine(name)
+    for run in runs(name):
+        launched = [event.launched for event in run.events]
+        names = [launched[place].name for place in of_engine(launched)]
+        pairs = aligned(names, layers)
+        assert [layers_of[0] for layers_of in pairs] == [layer for layer in layers if layer.launches]
+        assert joint(pairs) == ""
+        for kernel, (layer, *_) in zip(names, pairs, strict=True):
+            assert layer.kind != "kgen" or layer.tactic == kernel, (
+                "a kernel of the compiler's own is named by its layer"
+            )
+            matrix = {"correlation": ("conv", "Corr"), "gemm": ("matMul", "Fc")}.get(layer.kind)
+            assert matrix is None or matrix[0] in kernel
+
+
+def test_what_the_framework_launched_is_not_the_engines() -> None:
+    found = kernels(ENGINE)
+    assert [each.layer for each in found.kernels if each.operator == "aten::copy_"] == [""]
+    assert all(each.layer for each in found.kernels if each.operator != "aten::copy_")
+    (last,) = [each for each in found.kernels if "layer4.1.conv2" in each.layer]
+    assert "convFwd" in last.name
+
+
+def layers_of(text: str) -> list[EngineLayer]:
+    """``a b:k _c``: layer a; b, whose tactic is the kernel k; c, which launches nothing."""
+    parts = [word.partition(":") for word in text.split()]
+    return [
+        EngineLayer(name=name.strip("_"), tactic=tactic, modules=(f"m.{name}",), launches=not name.startswith("_"))
+        for name, _, tactic in parts
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "layers", "expected"),
+    [
+        ("x y z", "a b c", "a b c"),
+        ("x y z", "a _w b c", "a b c"),
+        ("x k y z", "a b:k c", "a b c c"),  # two kernels for the layer after the anchor
+        ("x y k z", "a b:k c", "a a b c"),
+        ("x k y", "a b c:k d", "a+b c d"),
+        ("k k k", "a:k b:k c:k", "a b c"),
+        ("k x k", "a:k b c d:k", "a b+c d"),
+        ("k k", "a:k b c:k", "a c"),
+        ("y x", "a:x b:y", "- a"),  # only one of two that are crossed can hold
+        ("x y", "", "- -"),
+        ("", "a b", ""),
+        ("x y z", "a b", "a+b a+b a+b"),
+    ],
+)
+def test_stretches_between_anchors(kernels: str, layers: str, expected: str) -> None:
+    found = aligned(kernels.split(), layers_of(layers))
+    said = ["+".join(layer.name for layer in each) or "-" for each in found]
+    assert said == expected.split()
+
+
+def test_a_joint_stretch_belongs_to_all_of_its_modules_and_is_counted() -> None:
+    found = aligned(["x", "y", "k", "z"], layers_of("a b c d:k e"))
+    origins = origins_of(found)
+    assert origins[0].layer == origins[1].layer == "a + b + c"
+    assert origins[0].modules == ("m.a", "m.b", "m.c")
+    assert (origins[2].layer, origins[3].modules) == ("d", ("m.e",))
+    assert joint(found).startswith("2 of 4 kernels")
+
+
+def test_a_long_engine_is_laid_out_quickly() -> None:
+    layers = [EngineLayer(name=str(index), tactic=f"k{index % 7}" if index % 3 else "") for index in range(3000)]
+    names = [layer.tactic or "library" for layer in layers]
+    assert [pair[0] for pair in aligned(names, layers)] == layers
+
+
+A, B = Origin("one", ("a",)), Origin("two", ("b",))
+ODD_NAMES = ("a b", """"double" 'single'""", "lines\nand\ttabs", "<b>&lt;", "back\\slash/{é 層} 100 %41", "n" * 3000)
+
+
+class Fragile(torch.nn.Module):
+    """Calls a module that fails, and goes on with another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow, self.wide = torch.nn.Linear(3, 4), torch.nn.Linear(8, 4)
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        try:
+            return self.narrow(values)  # type: ignore[no-any-return]
+        except RuntimeError:
+            return self.wide(values)  # type: ignore[no-any-return]
+
+
+def oddly_named() -> torch.nn.Module:
+    made = torch.nn.Sequential()
+    for name in ODD_NAMES:
+        made.add_module(name, torch.nn.Linear(4, 4))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "inside"),
+    [
+        (lambda: small.model().module, (1, 3, 16, 16), ("convolution", "norm", "linear")),
+        (Fragile, (2, 8), ("narrow", "wide")),  # one that fails leaves no scope open
+        (oddly_named, (1, 4), ODD_NAMES),  # the profiler writes names of its own accord, some of them not as they are
+    ],
+)
+def test_modules_are_scopes_in_each_other(kind: Callable[[], Any], shape: tuple[int, ...], inside: Any) -> None:
+    module = kind()
+    runner = SimpleNamespace(infer=module, synchronize=lambda: None)
+    with torch.inference_mode():
+        root = one_run(runner, torch.zeros(*shape), on_gpu=False, scopes=module_scopes(module)).root
+    (outer,) = [each for each in root.inside if each.name == SCOPE]
+    scopes = [each.name for each in outer.inside if each.name.startswith(SCOPE)]
+    known = origins_by_scope([Launched(name="k", around=(SCOPE, each)) for each in scopes])
+    assert [each.modules for each in known.of] == [(name,) for name in inside]
+    assert not torch.nn.modules.module._global_forward_hooks, "hooks are there while runs are traced, and no longer"
+
+
+def test_the_innermost_module_is_the_origin(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = Launched(name="k", around=(SCOPE, SCOPE + "a", "aten::add", SCOPE + "a.b", "aten::mul"))
+    copy, outer = Launched(name="copy", around=("aten::copy_",)), Launched(name="k", around=(SCOPE,))
+    found = origins_by_scope([inner, copy, outer])
+    assert [each.modules for each in found.of] == [("a.b",), (), ("",)]
+    assert "1 of 3" in found.absent["modules"]
+    real, module = traced_runs.profiler, small.model().module
+    monkeypatch.setattr(traced_runs, "profiler", lambda **_: real(on_gpu=False))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert eager_kernels(module, module, [torch.zeros(1, 3, 16, 16)]) == MatchedKernels([])
+
+
+def launched(*names: str) -> list[Launched]:
+    kinds = {"Memcpy": "copy", "Memset": "fill"}
+    return [Launched(name=name, kind=kinds.get(name.partition(" ")[0], "kernel")) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (("k", "Memset (Device)", "k"), (A, Origin(), B)),
+        (("Memcpy DtoD", "inputs", "k", "k"), (Origin(), Origin(), A, B)),
+        (("k",), None),
+        (("k", "k", "k"), None),
+        (("other", "another"), None),
+        ((), None),
+    ],
+)
+def test_the_same_kernels_in_the_same_order_match(names: tuple[str, ...], expected: Any) -> None:
+    found = origins_by_match(launched(*names), MatchedKernels([("k", A), ("k", B)]))
+    assert found.of == (expected or (Origin(),) * len(names))
+    assert ("not the same in the same order" in found.absent.get("modules", "")) == (expected is None)
+
+
+def test_what_tells_nothing_says_why() -> None:
+    assert origins_by_match(launched("k"), MatchedKernels([], {"modules": "it failed"})).absent == {
+        "modules": "it failed"
+    }
+
+
+def event(name: str, begin: int) -> TracedEvent:
+    return TracedEvent(launched=launched(name)[0], begin=begin, time=1)
+
+
+def test_kernels_are_in_the_order_in_which_the_gpu_ran_them() -> None:
+    inner = TracedOperator("aten::mm", kernels=[event("first", 1)])
+    outer = TracedOperator("aten::matmul", kernels=[event("second", 2)], inside=[inner])
+    other = TracedOperator("aten::copy_", kernels=[event("Memcpy DtoD (Device -> Device)", 0)])
+    compiler: Any = SimpleNamespace(graphs=[], knows=True)
+    found = kernels_beneath(TracedOperator("run", inside=[outer, other]), InductorNames(compiler))
+    assert [(name, origin.layer) for name, origin in found.kernels] == [
+        ("first", "aten::matmul"), ("second", "aten::matmul"),
+    ]  # fmt: skip
+    assert found.absent["modules"].startswith("not known for 2 of 2")
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU that runs two kernels for every operator that calls no other."""
+    real_runs, real_profiler = traced_runs.traced_runs, traced_runs.profiler
+
+    def with_kernels(trace: Any) -> Any:
+        found = real_runs(trace)
+        for operator in (each for run in found for each in run.root.every()):
+            if not operator.inside and ("::" in operator.name or "cpp_" in operator.name):
+                operator.kernels = [event(f"{operator.name} {part}", int(operator.begin * 1e9)) for part in "ab"]
+        return found
+
+    monkeypatch.setattr(traced_runs, "traced_runs", with_kernels)
+    monkeypatch.setattr(traced_runs, "profiler", lambda on_gpu, **more: real_profiler(on_gpu=False, **more))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("label", "options", "kind", "graphs"),
+    [
+        ("torch_compile:default", {}, Fused, False),
+        (
+            "torch_compile:default",
+            {},
+            Fused,
+            True,
+        ),  # compiled once more, without CUDA graphs; here nothing else differs
+        ("torch_compile:default", {}, Breaking, False),
+        ("torchscript:trace", {}, Fused, False),
+        ("torchscript:trace", {"freeze": True}, Fused, False),
+    ],
+)
+@pytest.mark.usefixtures("pretended")
+def test_compiled_code(label: str, options: Any, kind: Callable[[], Any], graphs: bool, tmp_path: Path) -> None:
+    network = model(kind, *((1, 4, 32) if kind is Breaking else ()))
+    case = small.case(label, threads=1, options=options)
+    runner: Any = small.backend(label).prepare(network, case, prepared(tmp_path, level="kernel"))
+    assert isinstance(runner, KernelOrigins)
+    runner._graphs = graphs
+    with runner:
+        feed = runner.place(small.arrays(network))
+        for _ in range(3):
+            runner.infer(feed)
+        assert runner.origins(launched("other")).absent["modules"]
+        found = runner.origins(launched("Memcpy DtoD", *(name for name, _ in runner._matched.kernels)))
+    assert not found.absent
+    assert found.of[0] == Origin(), "what copies the inputs"
+    assert found.of[1] == found.of[2], "both of an operator's kernels"
+    assert all(origin.layer and origin.modules for origin in found.of[1:])
+    paths = {path for origin in found.of for path in origin.modules}
+    assert paths >= ({f"{ODD}.0", f"{ODD}.2", "last"} if kind is Fused else {"first", "second"})
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_second_compilation_that_fails_leaves_kernels_without_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = model(Fused)
+    case = small.case("torch_compile:default")
+    runner: Any = small.backend("torch_compile:default").prepare(network, case, prepared(tmp_path, level="kernel"))
+    runner._graphs = True
+    with runner:
+        assert runner._compiler is None, "what is traced is compiled as ever"
+        monkeypatch.setattr(torch_compile, "Compiler", Mock(side_effect=RuntimeError("out of memory")))
+        for _ in range(2):
+            found = runner.origins(launched("k"))
+            assert found.of == (Origin(),)
+            assert "out of memory" in found.absent["modules"]
