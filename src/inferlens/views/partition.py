@@ -55,8 +55,7 @@ def data(answers: Sequence[Answer]) -> Any:
     """Everything, for JSON."""
     parts = []
     for case, result, warnings in answers:
-        failed = isinstance(result, InferlensError)
-        partition, failure = (None, str(result)) if failed else (result, "")
+        partition, failure = (result, "") if isinstance(result, Partition) else (None, str(result))
         parts.append({"case": case, "partition": partition, "failure": failure, "warnings": warnings})
     return {"schema": SCHEMA, "partitions": parts}
 

@@ -23,13 +23,7 @@ from inferlens.backends.torch_tensorrt import library as settings
 from inferlens.backends.torch_tensorrt import runner as running
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
 from inferlens.backends.torch_tensorrt.front_ends import Dynamo, Scripted, example_specs, moved_optimum
-from inferlens.backends.torch_tensorrt.layers import (
-    NativeEngine,
-    engines_in,
-    module_and_operator,
-    origins_in,
-    read_sums,
-)
+from inferlens.backends.torch_tensorrt.layers import Interior, NativeEngine, engines_in, module_and_operator, read_sums
 from inferlens.backends.torch_tensorrt.library import Library, Options
 from inferlens.backends.torch_tensorrt.partitions import OF_FILE, choices_in, compiled_partition
 from inferlens.errors import InferlensError, Unsupported
@@ -322,7 +316,15 @@ def test_kernels_of_an_engine_and_of_parts_that_pytorch_runs_have_their_origins(
         Launched(name="max_pool", around=("inferlens part _run_on_gpu_0", pool), operator=pool),
         Launched(name="gemm", around=(engine,), operator=engine),
     ]
-    found = origins_in(launched, layers, [part], {"details": "no more"})
+
+    class Known(Interior):
+        def inspected(self) -> Any:
+            return [], {"": layers}, [], {"details": "no more"}
+
+        def part_layers(self) -> list[Layer]:
+            return [part]
+
+    found = Known(None, (), SAMPLES, None, lambda _: ((), ())).origins(launched)
     assert [(each.layer, each.modules) for each in found.of] == [
         ("", ()), ("a", ("one",)), ("_run_on_gpu_0", ("pool",)), ("b", ("two",)),
     ]  # fmt: skip

@@ -53,11 +53,9 @@ class TensorRT(Backend, Saver, Builder):
             supports=tuple(Support(each.variant, "cuda", (*PRECISIONS, *QUANTIZED)) for each in here if not no_gpu),
             absent=tuple(absent),
             limits={f"{each.variant}/cuda/{kind}": QUANTIZED_AS for each in here for kind in QUANTIZED},
-            libraries={
-                **{each.key: each.version for each in here},
-                **onnx_versions(),
-                **(torch_versions(torch) if torch else {}),
-            },
+            libraries={each.key: each.version for each in here}
+            | onnx_versions()
+            | (torch_versions(torch) if torch else {}),
             dynamic_shapes=True,
             contents={f"plugins of {each.title}": tuple(registered_plugins(each)) for each in here},
         )
@@ -74,11 +72,9 @@ class TensorRT(Backend, Saver, Builder):
         def content() -> bytes:
             made = built(Job(path, model, case, found, options, current_gpu()), preparation)
             preparation.facts["engine"] = {
-                "bytes": len(made.content),
-                "sha256": made.provenance.file_sha256,
-                "build_seconds": made.provenance.build_seconds,
-                "cached": made.cached,
-            }
+                "bytes": len(made.content), "sha256": made.provenance.file_sha256,
+                "build_seconds": made.provenance.build_seconds, "cached": made.cached,
+            }  # fmt: skip
             return made.content
 
         return EngineRunner(
@@ -134,9 +130,7 @@ class TensorRT(Backend, Saver, Builder):
         options: Options = self.parse_options(case)
         plugin_files(options.plugins)
         if options.timing_cache and Path(options.timing_cache).is_dir():
-            raise InferlensError(
-                f"The timing_cache {options.timing_cache} is a folder.", expected="a file, also a new one"
-            )
+            raise InferlensError(f"The timing_cache {options.timing_cache} is a folder.", expected="a file")
         return options, flavour(case.variant)
 
     @staticmethod

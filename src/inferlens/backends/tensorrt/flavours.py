@@ -117,12 +117,8 @@ def current_gpu() -> Gpu | None:
         warnings.simplefilter("ignore")  # PyTorch's words about a driver that is missing
         if not torch.cuda.is_available():
             return None
-    properties = torch.cuda.get_device_properties(torch.cuda.current_device())
-    return Gpu(
-        name=str(properties.name),
-        memory=int(properties.total_memory),
-        compute_capability=f"{properties.major}.{properties.minor}",
-    )
+    gpu = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return Gpu(name=str(gpu.name), memory=int(gpu.total_memory), compute_capability=f"{gpu.major}.{gpu.minor}")
 
 
 def words(text: str) -> tuple[str, ...]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from inferlens.backends.onnx.modules import scopes_of
+from inferlens.backends.onnx.modules import origins
 from inferlens.backends.tensorrt.flavours import Flavour, condensed, current_gpu, log, targets, words
 from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.profiles import Profile, shape_text
@@ -100,24 +101,14 @@ def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
     text, name, operator = found[0]
     said = condensed([text.replace(f"Invalid Node - {name}", "", 1)], "the parser gives no reason")
     reason = "it has no such operator" if NO_OPERATOR.search(text) else said
-    module = _module_of(path, name)
+    module = ""
+    with suppress(Exception):  # this only adds to a message
+        module = origins(path).by_name[name].modules[-1]
     where = f"the ONNX node '{name}' ({operator}{f', in the module {module}' if module else ''})"
     return Unsupported(
         one_line(f"{flavour.title} cannot take {where if operator else 'the graph'}: {reason}."),
         hint="another operator in the model, a plugin (option plugins), or --backend onnxruntime:cuda",
     )
-
-
-def _module_of(path: Path, name: str) -> str:
-    """The path of the ``nn.Module`` that a node came from; empty where the file does not say."""
-    try:
-        import onnx
-
-        nodes = onnx.load(str(path), load_external_data=False).graph.node
-    except Exception:  # this only adds to a message
-        return ""
-    scopes = next((scopes_of(node) for node in nodes if node.name == name), [])
-    return scopes[-2] if len(scopes) > 1 else ""
 
 
 # Configuration, and the file of timings

@@ -254,7 +254,13 @@ class Interior:
     def origins(self, launched: Sequence[Launched]) -> Origins:
         """Where each kernel of one run came from: layers of engines, or parts by their scopes around a launch."""
         _, found, _, absent = self.inspected()
-        return origins_in(launched, [layer for each in found.values() for layer in each], self.part_layers(), absent)
+        inside = {PART_SCOPE + part.name: part for part in self.part_layers()}
+        of = [next((inside[name] for name in each.around if name in inside), None) for each in launched]
+        elsewhere = [each for each, part in zip(launched, of, strict=True) if part is None]
+        engines = kernel_origins(elsewhere, [layer for each in found.values() for layer in each], absent)
+        rest = iter(engines.of)
+        origins = (next(rest) if part is None else Origin(part.name, part.modules) for part in of)
+        return Origins(tuple(origins), engines.absent)
 
     def profile(self, runner: Any, feed: Any, runs: int) -> tuple[Layers, list[str]]:
         """Times the layers of what ``runner.infer(feed)`` calls, in ``runs`` runs; and names the engines' bindings."""
@@ -304,19 +310,6 @@ class Interior:
             open_[-1].__enter__()
 
         return around(self.parts, entering, lambda: open_.pop().__exit__(None, None, None))
-
-
-def origins_in(
-    launched: Sequence[Launched], layers: Sequence[Layer], parts: Sequence[Layer], absent: dict[str, str]
-) -> Origins:
-    """Where each kernel came from: the engines' ``layers``, in order, or ``parts``, known by scopes around a launch."""
-    inside = {PART_SCOPE + part.name: part for part in parts}
-    of = [next((inside[name] for name in each.around if name in inside), None) for each in launched]
-    elsewhere = [each for each, part in zip(launched, of, strict=True) if part is None]
-    engines = kernel_origins(elsewhere, layers, absent)
-    rest = iter(engines.of)
-    found = [next(rest) if part is None else Origin(part.name, part.modules) for part in of]
-    return Origins(tuple(found), engines.absent)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -111,10 +111,10 @@ class LoadedRunner(ReplayingRunner):
     """Calls a compiled module from a file as it is: neither moved nor cast nor compiled."""
 
     def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library) -> None:
-        made = provenance.read(model.path) if model.path else None
+        path = self._path = cast("Path", model.path)
+        made = provenance.read(path)
         self._made_with = made.options if made else {}
-        if model.path:
-            check_file(model.path, made, library)
+        check_file(path, made, library)
         unheeded = [name for name in options.__struct_fields__ if name not in OF_COMPILED]
         warn_unheeded(options, unheeded, "the module is compiled already.", preparation)
         autocast = bool(self._made_with.get("autocast"))  # then its inputs are fp32, whatever its precision
@@ -139,11 +139,7 @@ class LoadedRunner(ReplayingRunner):
             return self.captured(module)
 
     def _moved(self) -> Any:
-        if self.model.module is not None:
-            return self.model.module
-        if self.model.path is None:
-            raise Unsupported(f"'{self.model.spec}' is no compiled module.")
-        return open_module(self.model.path)
+        return self.model.module or open_module(self._path)
 
 
 def check_file(path: Path, made: Provenance | None, library: Library) -> None:
