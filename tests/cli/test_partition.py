@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -16,7 +15,6 @@ from inferlens.record.record import Warning
 from inferlens.spec.case import Case
 from inferlens.views.partition import Answer, document, told_apart
 from inferlens.views.table import render
-from tests.commands import inferlens
 
 if TYPE_CHECKING:
     from tests.backends.torch_tensorrt.partitions import Made
@@ -123,10 +121,3 @@ def test_a_model_is_partitioned(partitions: Made) -> None:
     part = msgspec.convert(good["partition"], Partition)
     assert (part.operators, part.engines) == (4, ())
     assert part.breaks[0].why == ("block too small", "forced")
-
-
-def test_an_unknown_format_is_told_before_anything_runs(tmp_path: Path) -> None:
-    done = inferlens("partition", "resnet18", "--format", "svg", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "table or json" in done.stderr
-    assert not list(tmp_path.iterdir())

@@ -69,12 +69,3 @@ def test_torch_compile_hands_paths_on(tmp_path: Path) -> None:
     assert len([layer for layer in made.layers.layers if any(layer.times)]) > 15
     assert attributed(made) > 0.7, made.layers.absent  # weights are inputs of these engines
     assert attributed(made) > 0.95 or "torch_tensorrt:dynamo" in made.layers.absent["modules"]
-
-
-def test_a_cuda_graph_tells_no_layers(tmp_path: Path) -> None:
-    (made,) = inferlens.profile(
-        "resnet18", backend=f"tensorrt:{VARIANT}", precision="fp16", device="cuda", runs=5, iterations=20,
-        option=["tensorrt.cuda_graph=true"], output=str(tmp_path),
-    )  # fmt: skip
-    assert made.status == "unsupported"
-    assert "without cuda_graph" in made.hint

@@ -23,7 +23,7 @@ from inferlens.execution.build import save, single  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
 from inferlens.spec.case import TensorSpec  # noqa: E402
 from tests.backends import small  # noqa: E402
-from tests.backends.torch_tensorrt.partitions import Broken, Filtered  # noqa: E402
+from tests.backends.torch_tensorrt.partitions import Broken  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -134,14 +134,6 @@ def test_a_range_of_sizes_runs_at_its_ends_and_at_its_optimum(variant: str, prep
     assert not preparation.warnings
 
 
-def test_an_optimum_of_one_is_moved_and_said(preparation: Preparation) -> None:
-    model = ranged(1, best=1)
-    with prepared("dynamo", "fp32", {}, model, preparation) as runner:
-        agrees(runner, model)
-    assert [warning.code for warning in preparation.warnings] == ["moved-optimum"]
-    assert "fastest at image 2x3x16x16" in preparation.warnings[0].message
-
-
 @pytest.mark.parametrize(
     ("variant", "suffix", "precision", "options"),
     [
@@ -180,17 +172,6 @@ def test_a_saved_module_keeps_its_range_of_sizes(
     with TorchTensorRT().prepare(loaded, case("loaded", batch=2), preparation) as runner:
         for batch in (1, 2, 16):
             agrees(runner, ranged(batch))
-
-
-def test_torch_compile_tells_modules_and_breaks(preparation: Preparation) -> None:
-    model = Model("parts", "parts", "module", (TensorSpec("rows", (8, 16)),), module=Filtered().eval())
-    with prepared("compile", "fp32", {"min_block_size": 1}, model, preparation) as runner:
-        outputs_of(runner, small.arrays(model))
-    told = preparation.facts["partition"]
-    operators = [each for segment in told["segments"] for each in segment["operators"]]
-    assert {each["module"] for each in operators} == {"", "before", "after"}
-    (between,) = told["interruptions"]
-    assert "aten.nonzero.default" in between["reason"]
 
 
 def test_engines_are_kept_and_used_again(tmp_path: Path) -> None:

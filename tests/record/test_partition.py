@@ -83,14 +83,3 @@ def test_many_sizes_are_thinned_out_and_the_largest_and_the_cases_own_stay(own: 
     assert MOST_CHOICES - 1 <= len(asked) == len(set(asked)) <= MOST_CHOICES
     assert (choices[0].least, choices[-1].most) == (1, max(own, 400))
     assert any(choice.least <= own <= choice.most for choice in choices)
-
-
-def test_partitions_of_older_records_can_be_read() -> None:
-    operator = {"name": "aten.relu", "module": "", "why": "", "detail": ""}
-    old = {
-        "schema": "inferlens.partition/1", "front_end": "ts-trace", "min_block_size": 5, "operators": 1,
-        "in_tensorrt": 0, "engines": [None, None], "segments": [{"runs_in": "PyTorch", "operators": [operator]}],
-        "breaks": [{"segment": 0, "modules": [""], "operators": {"aten.relu": 1}, "why": []}],
-        "graph_breaks": ["a reason"], "choices": [], "fewest": None, "note": "",
-    }  # fmt: skip
-    assert msgspec.convert(old, Partition, strict=True).graph_breaks == ("a reason",)

@@ -101,15 +101,10 @@ def build(path: Path, case: Case, builds: int, **more: Any) -> TaskResult[BuildR
 
 
 def partition(case: Case, **more: Any) -> TaskResult[Partition]:
-    """Has the backend of ``case`` say which operators it would compile.
+    """Has the backend of ``case`` say which operators it would compile; an ``InferlensError`` if it could not.
 
-    Args:
-        case: what to do it for.
-        more: ``trust`` and ``rebuild`` as on the command line; ``cache``, the folder of what is worth keeping;
-            ``timeout``, seconds after which the process is killed; ``phase``, told the name of each phase as it begins.
-
-    Raises:
-        InferlensError: if the backend could not do it, with its reason; also if its process crashed or hung.
+    ``more``: ``trust`` and ``rebuild`` as on the command line; ``cache``, the folder of what is worth keeping;
+    ``timeout``, seconds after which the process is killed; ``phase``, told the name of each phase as it begins.
     """
     return _done(partition_model, CaseJob, Partitioner, case, **more)
 

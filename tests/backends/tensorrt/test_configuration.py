@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from inferlens.backends.tensorrt import network as configuring
-from inferlens.backends.tensorrt.backend import TensorRT
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.network import Network, configuration, keep_timing_cache, network, use_timing_cache
 from inferlens.backends.tensorrt.options import Options
 from inferlens.backends.tensorrt.profiles import check_shapes, profiles, spread
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.record import Gpu
-from inferlens.spec.case import Case, TensorSpec
+from inferlens.spec.case import TensorSpec
 
 IMAGE = (TensorSpec("image", (1, 3, 16, 16)),)
 TWO = (TensorSpec("image", (2, 3, 8, 8)),)
@@ -224,18 +223,3 @@ def test_timings_are_loaded_used_and_merged_back(stand_in: Network, parsed: Netw
     with pytest.raises(InferlensError, match=r"holds no timings of TensorRT 10"):
         use_timing_cache(stand_in, config, path)
     assert use_timing_cache(parsed, None, path) is None, "TensorRT for RTX times nothing"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "taken"),
-    [
-        ("max_num_tactics", "99999999999", "0 to 2147483646"), ("avg_timing_iterations", 10**11, "1 to 2147483646"),
-        ("workspace", "9" * 30, "0 to 8796093022207"), ("hardware_compatible", "all", "same_compute_capability"),
-        ("compute_capability", "+", "text"),
-    ],
-)  # fmt: skip
-def test_a_value_that_an_option_does_not_take(name: str, value: Any, taken: str) -> None:
-    case = Case(model="small", backend="tensorrt", variant="rtx", options={name: value})
-    with pytest.raises(InferlensError, match=f"tensorrt.{name}") as raised:
-        TensorRT.parse_options(case)
-    assert taken in raised.value.expected

@@ -155,8 +155,8 @@ def described(path: Path, **options: Any) -> None:
 
 
 def test_the_profile_that_it_was_built_to_run_runs(two: Path, opened: Opened) -> None:
-    assert opened(two)._options.profile == 1
-    assert opened(two, batch=2, profile=0)._options.profile == 0
+    assert opened(two).options.profile == 1
+    assert opened(two, batch=2, profile=0).options.profile == 0
     with pytest.raises(Unsupported, match="Profile 1 takes image from 4x3x16x16 to 4x3x16x16, not 2x3x16x16"):
         opened(two, batch=2)
     with pytest.raises(Unsupported, match="There is no profile 2"):
@@ -168,13 +168,13 @@ def test_an_engine_that_holds_code_needs_trust(two: Path, opened: Opened) -> Non
     with pytest.raises(InferlensError, match=str(two)) as raised:
         opened(two)
     assert raised.value.hint.startswith("--trust")
-    assert opened(two, trust=True)._hint == ""
+    assert opened(two, trust=True).hint == ""
     provenance.beside(two).unlink()
     case = Case(model=f"engine:{two}", backend="tensorrt", variant="rtx", device="cuda", batch=4)
     model = Model(case.model, "two", "engine", small.model(batch=4).inputs, path=two)
     for trust in (True, False):
         runner: Any = TensorRT().prepare(model, case, Preparation(two.parent, two.parent, trust=trust))
-        assert ("--trust" in runner._hint) == (not trust), "nothing describes it: that is what may help"
+        assert ("--trust" in runner.hint) == (not trust), "nothing describes it: that is what may help"
 
 
 class Opening:
@@ -206,7 +206,7 @@ def test_plugins_are_loaded_only_if_they_are_named_again(two: Path, opened: Open
         opened(two)
     assert raised.value.hint.startswith("--option tensorrt.plugins=")
     assert "\n" not in str(raised.value)
-    assert opened(two, plugins="")._options.plugins == ""
+    assert opened(two, plugins="").options.plugins == ""
     with pytest.raises(InferlensError, match=r"The plugin library .* is no file"):
         opened(two, plugins="/none.so")
 

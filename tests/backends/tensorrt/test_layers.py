@@ -6,7 +6,6 @@ import gzip
 import json
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import onnx
@@ -22,7 +21,6 @@ from inferlens.backends.tensorrt.layers import (
     KERNEL,
     MULTIPLY,
     NO_ONNX,
-    Reporting,
     absences,
     engine_layers,
     inspected_layers,
@@ -100,43 +98,6 @@ def test_what_an_engine_does_not_keep_is_said() -> None:
     assert "profiling_verbosity=detailed" in absences([], layers)["details"]
     timed = [replace(layer, times=(1e-6,)) for layer in layers]
     assert list(absences([{}], timed)) == ["modules"]
-
-
-class FakeRecorder:
-    def __init__(self) -> None: ...
-
-
-class FakeContext:
-    """Reports when asked, or, if ``stubborn``, from within its calls alone."""
-
-    enqueue_emits_profile = True
-
-    def __init__(self, stubborn: bool) -> None:
-        self.stubborn = stubborn
-        self.profiler: Any = None
-
-    def execute_async_v3(self, _: int) -> bool:
-        if self.enqueue_emits_profile:
-            self.profiler.report_layer_time("conv", 2.0)
-        return True
-
-    def report_to_profiler(self) -> bool:
-        if not self.stubborn:
-            self.profiler.report_layer_time("conv", 1.0)
-        return not self.stubborn
-
-
-@pytest.mark.parametrize("stubborn", [False, True])
-def test_contexts_report_when_asked_or_from_within_their_calls(stubborn: bool) -> None:
-    context, module = FakeContext(stubborn), ModuleType("fake")
-    module.IProfiler = FakeRecorder  # type: ignore[attr-defined]
-    with Reporting(context, module) as reporting:
-        context.execute_async_v3(0)
-        assert reporting.take() == ([] if stubborn else [("conv", 1.0)])
-        reporting.emit()
-        context.execute_async_v3(0)
-        assert reporting.take() == [("conv", 2.0)]
-    assert context.enqueue_emits_profile
 
 
 def test_layers_of_one_name_are_told_apart_by_their_order() -> None:

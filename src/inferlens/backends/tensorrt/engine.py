@@ -259,7 +259,9 @@ class Series:
                     gpu_seconds=gpu_seconds,
                 )
             )
-            self.layers += [tactics(layers)] if examine else []
+            if examine:
+                tactics = (next((str(each[key]) for key in TACTIC if each.get(key)), "") for each in layers)
+                self.layers.append(dict(zip((str(each.get("Name")) for each in layers), tactics, strict=True)))
             made.append((content, provenance))
         return made[0]
 
@@ -306,12 +308,3 @@ def examiner(job: Job, preparation: Preparation) -> Examine:
         return [layer if isinstance(layer, dict) else {"Name": str(layer)} for layer in layers], median(times)
 
     return examine
-
-
-def tactics(layers: list[dict[str, Any]]) -> dict[str, str]:
-    """The tactic of each layer by its name; a layer that has none has its type."""
-    found: dict[str, str] = {}
-    for index, layer in enumerate(layers):
-        name = str(layer.get("Name", f"layer {index}"))
-        found[name] = next((str(layer[key]) for key in TACTIC if layer.get(key)), "")
-    return found

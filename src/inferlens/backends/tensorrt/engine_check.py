@@ -1,9 +1,7 @@
 """Whether an engine can run here, told before TensorRT opens it: one that does not fit can take the process down.
 
-What is known of an engine is its header and, where Inferlens built it, its provenance; the last word has the runtime's
-own check, in flavours that have one. What would run code is refused unless the user asks for it: the host code of a
-version-compatible engine needs trust, and libraries of plugins are loaded only if an option of this run names them.
-What the JSON beside the file names is not enough: nobody knows who wrote it.
+What would run code is refused unless the user asks for it: the host code of a version-compatible engine needs trust,
+libraries of plugins must be named by an option. What the JSON beside the file names is not enough.
 """
 
 from __future__ import annotations
@@ -32,10 +30,9 @@ TRUST = "--trust, if you trust who built it"
 def checked_file(
     model: Model, case: Case, options: Options, flavour: Flavour, preparation: Preparation
 ) -> tuple[Provenance | None, Options]:
-    """Checks the engine in the file of ``model``, as far as that goes without a GPU.
+    """The provenance of the engine of ``model``, which is checked, if there is one; and the case's ``options``.
 
-    Returns its provenance, if there is one, and the case's ``options``: where they name no profile, with that which the
-    engine was built to run.
+    Where those name no profile, they get that which the engine was built to run.
     """
     path = cast("Path", model.path)
     made = provenance.read(path)
@@ -72,13 +69,9 @@ def checked_file(
 
 
 def check_engine(path: Path, made: Provenance | None, flavour: Flavour, gpu: Gpu | None) -> None:
-    """Checks that the engine in a file is whole and for this flavour, version and GPU.
+    """Refuses an engine's file that is not whole, or not for this flavour and version, or, if it is given, this GPU.
 
-    ``made`` is its provenance, if there is one: reading that told whether the file is the one it was made for. ``gpu``
-    is ``None`` where only flavour and wholeness matter.
-
-    Raises:
-        Unsupported: saying what it is, what would run here, and what to do.
+    ``made`` is its provenance, if there is one: reading that told whether the file is the one it was made for.
     """
     header = whole(path)
     if header.variant != flavour.variant:

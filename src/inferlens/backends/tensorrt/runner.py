@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -30,35 +31,25 @@ from inferlens.spec.case import Case, TensorSpec
 Feed = dict[str, Any]
 
 
+@dataclass(eq=False)
 class EngineRunner(Runner, LayerProfiler, KernelOrigins):
     """Opens an engine when it is entered and calls it; the engine is made by ``build``, inside of the entry.
 
     With a CUDA graph a call is a replay, which reads the captured inputs: feeds are copied into those. Without, the
-    engine reads the feed's own tensors.
+    engine reads the feed's own tensors. ``host_code`` and ``hint`` are as of :class:`Engine`.
     """
 
-    def __init__(
-        self,
-        build: Callable[[], bytes],
-        model: Model,
-        case: Case,
-        preparation: Preparation,
-        flavour: Flavour,
-        options: Options,
-        onnx: Path | None = None,
-        *,
-        host_code: bool = False,
-        hint: str = "",
-    ) -> None:
-        """``onnx`` is the file that the engine is built from; ``host_code`` and ``hint`` are as of :class:`Engine`."""
-        self._host_code, self._hint = host_code, hint
-        self._build = build
-        self._onnx = onnx
-        self._model = model
-        self._case = case
-        self._preparation = preparation
-        self._flavour = flavour
-        self._options = options
+    build: Callable[[], bytes]
+    model: Model
+    case: Case
+    preparation: Preparation
+    flavour: Flavour
+    options: Options
+    onnx: Path | None = None  # the file that the engine is built from
+    host_code: bool = False
+    hint: str = ""
+
+    def __post_init__(self) -> None:
         self.calls: list[Call] = []
         self._graphs: list[Any] = []
         self._outputs: Any = None
@@ -69,23 +60,23 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
     def __enter__(self) -> EngineRunner:
         import torch
 
-        content = self._build()
+        content = self.build()
         with ExitStack() as entered:
             stream = torch.cuda.Stream()
             entered.enter_context(torch.cuda.stream(stream))
-            with self._preparation.phase("build"):
+            with self.preparation.phase("build"):
                 self.engine = self._opened(content)
-                shapes = {spec.name: spec.shape for spec in self._model.inputs if spec.name in self.engine.inputs}
-                streams = [stream, *(torch.cuda.Stream() for _ in range(self._options.streams - 1))]
-                self.calls = [Call(self.engine, each, shapes, self._options.profile) for each in streams]
-                self._own = self.place(make_inputs(self._model, self._case.seed))
-                if self._case.io == "host" and self.calls[0].grows:
+                shapes = {spec.name: spec.shape for spec in self.model.inputs if spec.name in self.engine.inputs}
+                streams = [stream, *(torch.cuda.Stream() for _ in range(self.options.streams - 1))]
+                self.calls = [Call(self.engine, each, shapes, self.options.profile) for each in streams]
+                self._own = self.place(make_inputs(self.model, self.case.seed))
+                if self.case.io == "host" and self.calls[0].grows:
                     raise Unsupported("The shape of an output depends on the data: no room on the host can be kept.")
                 for call in self.calls:
                     call.bind(self._own)
                     call.enqueue()  # kernels are loaded, or compiled, at the first call
                 torch.cuda.synchronize()
-                if self._options.cuda_graph:
+                if self.options.cuda_graph:
                     self._graphs = [self._captured(call) for call in self.calls]
             self._entered = entered.pop_all()
         self._outputs = self.calls[0] if self.calls[0].grows else self.calls[0].outputs
@@ -106,7 +97,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
 
     def place(self, inputs: Inputs) -> Feed:
         """Tensors on the GPU, in the types that the engine takes, by name."""
-        specs = self._model.inputs
+        specs = self.model.inputs
         arrays = zip(specs, ordered(inputs, specs), strict=True)
         return {spec.name: self._tensor(array, spec) for spec, array in arrays if spec.name in self.engine.inputs}
 
@@ -130,18 +121,18 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
 
     def profile_layers(self, feed: Feed, runs: int) -> Layers:
         """Times the engine's layers by TensorRT's own profiler."""
-        check_level(self._preparation)
+        check_level(self.preparation)
         if self._graphs:
             raise Unsupported("A CUDA graph replays kernels and tells no layers.", hint="without cuda_graph")
         self.infer(feed)  # with the feed bound
-        layers, bindings = profiled_engine(self, self.calls[0], feed, runs, self._onnx)
-        self._preparation.facts["engine_bindings"] = bindings
+        layers, bindings = profiled_engine(self, self.calls[0], feed, runs, self.onnx)
+        self.preparation.facts["engine_bindings"] = bindings
         return layers
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
         """The engine's layers, and their modules; a CUDA graph replays kernels in their order too."""
         entries, _ = self.engine.information()
-        lookup, missing = onnx_lookup(self._onnx)
+        lookup, missing = onnx_lookup(self.onnx)
         return kernel_origins(launched, inspected_layers(entries, lookup), absences(entries, (), missing))
 
     def memory_parts(self) -> dict[str, int]:
@@ -168,12 +159,12 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
 
     def _opened(self, content: bytes) -> Engine:
         """The engine, checked to have the case's inputs and profile."""
-        cache = Path(self._options.timing_cache) if self._options.timing_cache and self._flavour.jit else None
+        cache = Path(self.options.timing_cache) if self.options.timing_cache and self.flavour.jit else None
         engine = Engine(
-            content, self._flavour, plugins=self._options.plugins, cache=cache, host_code=self._host_code,
-            hint=self._hint,
+            content, self.flavour, plugins=self.options.plugins, cache=cache, host_code=self.host_code,
+            hint=self.hint,
         )  # fmt: skip
-        known = {spec.name for spec in self._model.inputs}
+        known = {spec.name for spec in self.model.inputs}
         if not set(engine.inputs) <= known:
             shapes = {name: shape_text(tuple(engine.opened.get_tensor_shape(name))) for name in engine.inputs}
             wanted = ", ".join(f"{name}={shape}" for name, shape in shapes.items())
@@ -181,8 +172,8 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
                 one_line(f"The engine takes {wanted}, not {', '.join(sorted(known))}."), hint="--input for each"
             )
         count = engine.opened.num_optimization_profiles
-        if self._options.profile >= count:
-            raise Unsupported(f"There is no profile {self._options.profile}: the engine has {count}, counted from 0.")
+        if self.options.profile >= count:
+            raise Unsupported(f"There is no profile {self.options.profile}: the engine has {count}, counted from 0.")
         return engine
 
     def _lanes(self) -> list[Lane]:
@@ -218,8 +209,8 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         return graph
 
     def _note_facts(self) -> None:
-        opened, facts = self.engine.opened, self._preparation.facts
-        facts["flavour"] = self._flavour.title
+        opened, facts = self.engine.opened, self.preparation.facts
+        facts["flavour"] = self.flavour.title
         facts["layers"] = opened.num_layers
         facts["profiles"] = opened.num_optimization_profiles
         facts["streams"] = len(self.calls)

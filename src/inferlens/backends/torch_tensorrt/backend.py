@@ -119,11 +119,6 @@ class TorchTensorRT(Backend, Saver, Partitioner):
 
         Where one had to be assumed, the process is good for nothing else afterwards.
         """
-        if model.format == "torchscript":
-            raise Unsupported(
-                f"'{model.spec}' is TorchScript, which has a partition only when it has been built.",
-                hint="the model that it was made from",
-            )
         with gpu_or_assumed() as assumed:
             here = structs.replace(case, device="cpu" if assumed else "cuda")
             return self._runner(model, here, preparation, self.parse_options(case), load()).partition(assumed)

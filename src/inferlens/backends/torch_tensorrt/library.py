@@ -128,10 +128,9 @@ def quiet() -> Iterator[None]:
 
 @contextmanager
 def gpu_or_assumed() -> Iterator[str]:
-    """Where there is a GPU, nothing, and an empty text; else what is asked of CUDA is answered for an assumed one.
+    """Where there is no GPU, what is asked of CUDA is answered for an assumed one, whose capability is yielded.
 
-    Yields the compute capability that was assumed, such as ``8.9``. Only lowering and partitioning work then. Not for a
-    process that does anything else afterwards: the library stays imported.
+    Only lowering and partitioning work then, and the process is good for nothing else: the library stays imported.
     """
     import torch
 

@@ -1,8 +1,7 @@
 """Runners of modules with engines in them, and those that come from files.
 
-A CUDA graph is captured around the whole call, and not by the library's own ``enable_cudagraphs``: that one copies the
-inputs in every call and clones the outputs, which would be timed here and in no other backend; and it captures single
-engines, where PyTorch runs something between them.
+A CUDA graph is captured around the whole call: the library's own ``enable_cudagraphs`` copies the inputs in every call
+and clones the outputs, which no other backend's times have in them, and captures single engines.
 """
 
 from __future__ import annotations
