@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inferlens.cli import options
-from inferlens.errors import InferlensError
+from inferlens.cli import options, screen
+from inferlens.cli.plot import write
+from inferlens.errors import InferlensError, check_choice
 from inferlens.units import ABSENT, byte_count, duration, milliseconds, ratio
 
 if TYPE_CHECKING:
@@ -18,20 +19,9 @@ if TYPE_CHECKING:
     from inferlens.views.table import Table
 
 LEVEL = "What to time, with commas: layer, kernel (on a GPU); or module, for layers as the table of modules."
-RUNS = "Profiled calls of each case."
 FINDINGS = 5
 REBUILD = "Build anew what was built before, such as engines, and measure the device's ceilings again."
-MAX_TIME = "Time for the untouched calls of each case."
-PANEL = "Traces"
-PROFILER = "Take traces with torch.profiler instead."
-WAIT = "Steps that are let pass before each trace."
-WARMUP = "Steps after them that are traced and thrown away."
-ACTIVE = "Steps in a trace."
-REPEAT = "Traces of each case, one after the other."
-STACKS = "Keep the Python stack of each operator, and the calls of modules."
-MEMORY = "Keep what was allocated."
-SHAPES = "Keep the shapes of the operators' inputs."
-TENSORBOARD = "Write traces here, into a log folder for each case, such as pytorch_bs1."
+BOARD = "Write traces here, into a log folder for each case, such as pytorch_bs1."
 DEPTH = "How deep modules are unfolded. [dim]Default: to about 40 rows in tables, all in CSV and JSON.[/dim]"
 REFERENCE = "The case of the first column, such as 'onnxruntime:cpu fp32'. \
 [dim]Default: the plain one that outputs were checked against, or else the first that ran.[/dim]"
@@ -47,6 +37,12 @@ FLOORS_DEPTH = "With --by module: modules deeper than this count to those above 
 ROWS = "Only so many rows, those that come first. [dim]Default: 20 in tables, all in CSV and JSON.[/dim]"
 PLOT = "Draw a picture (box plot or roofline) into this file instead; .svg, .png or .html decides its format."
 TRACE_FILE = "Write every run as a trace for Perfetto (ui.perfetto.dev) into this file instead; .json or .json.gz."
+
+
+def _traces(help: str, *names: str, **more: Any) -> Any:
+    """An option in the help's panel on traces."""
+    return typer.Option(*names, help=help, rich_help_panel="Traces", **more)
+
 
 Top = Annotated[int | None, typer.Option(min=1, help=ROWS)]
 Plot = Annotated[Path | None, typer.Option(help=PLOT, show_default=False)]
@@ -66,19 +62,23 @@ def profile(
     rebuild: Annotated[bool | None, typer.Option("--rebuild", help=REBUILD)] = None,
     seed: options.Seed = None,
     level: Annotated[str | None, typer.Option(help=LEVEL, show_default="layer")] = None,
-    runs: Annotated[int | None, typer.Option(help=RUNS, min=1, show_default="50")] = None,
-    max_time: Annotated[str | None, typer.Option(help=MAX_TIME, show_default="10s")] = None,
+    runs: Annotated[int | None, typer.Option(help="Profiled calls of each case.", min=1, show_default="50")] = None,
+    max_time: Annotated[
+        str | None, typer.Option(help="Time for untouched calls of a case.", show_default="10s")
+    ] = None,
     timeout: options.Timeout = None,
     output: Annotated[str | None, typer.Option(help="Folder of records and profiles.", show_default="results")] = None,
-    torch_profiler: Annotated[bool, typer.Option("--torch-profiler", help=PROFILER, rich_help_panel=PANEL)] = False,
-    wait: Annotated[int | None, typer.Option(help=WAIT, min=0, show_default="1", rich_help_panel=PANEL)] = None,
-    warmup: Annotated[int | None, typer.Option(help=WARMUP, min=0, show_default="1", rich_help_panel=PANEL)] = None,
-    active: Annotated[int | None, typer.Option(help=ACTIVE, min=1, show_default="3", rich_help_panel=PANEL)] = None,
-    repeat: Annotated[int | None, typer.Option(help=REPEAT, min=1, show_default="1", rich_help_panel=PANEL)] = None,
-    stacks: Annotated[bool | None, typer.Option("--stacks", help=STACKS, rich_help_panel=PANEL)] = None,
-    memory: Annotated[bool | None, typer.Option("--memory", help=MEMORY, rich_help_panel=PANEL)] = None,
-    shapes: Annotated[bool | None, typer.Option("--shapes", help=SHAPES, rich_help_panel=PANEL)] = None,
-    tensorboard: Annotated[Path | None, typer.Option(help=TENSORBOARD, metavar="DIR", rich_help_panel=PANEL)] = None,
+    torch_profiler: Annotated[bool, _traces("Take traces with torch.profiler instead.", "--torch-profiler")] = False,
+    wait: Annotated[int | None, _traces("Steps let pass before each trace.", min=0, show_default="1")] = None,
+    warmup: Annotated[int | None, _traces("Steps then traced and thrown away.", min=0, show_default="1")] = None,
+    active: Annotated[int | None, _traces("Steps in a trace.", min=1, show_default="3")] = None,
+    repeat: Annotated[int | None, _traces("Traces of each case.", min=1, show_default="1")] = None,
+    stacks: Annotated[
+        bool | None, _traces("Keep the operators' Python stacks, and the calls of modules.", "--stacks")
+    ] = None,
+    memory: Annotated[bool | None, _traces("Keep what was allocated.", "--memory")] = None,
+    shapes: Annotated[bool | None, _traces("Keep the shapes of the operators' inputs.", "--shapes")] = None,
+    tensorboard: Annotated[Path | None, _traces(BOARD, metavar="DIR")] = None,
 ) -> None:
     """Find out where the time of a model goes, layer by layer and module by module.
 
@@ -108,7 +108,6 @@ def profile(
 
 def _profile(plan: Plan, level: str, runs: int | None) -> None:
     """Profiles every case and shows the most important of it."""
-    from inferlens.cli import screen
     from inferlens.cli.progress import Bar
     from inferlens.execution.profile import RUNS, levels_of, run
 
@@ -146,7 +145,6 @@ def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
         InferlensError: if the words mean nothing.
     """
     from inferlens.backends.profiling.traced_runs import Tracing
-    from inferlens.cli import screen
     from inferlens.cli.progress import Bar
     from inferlens.execution.trace import run
     from inferlens.views.table import Document
@@ -221,8 +219,6 @@ def findings(
 
 def show_findings(paths: Sequence[Path], format: str = "table", top: int | None = None, *, brief: bool = False) -> None:
     """Prints the findings of the profiles under ``paths``; ``brief``: without what is not needed at a glance."""
-    from inferlens.cli import screen
-    from inferlens.errors import check_choice
     from inferlens.views.profiled.findings import FORMATS, document, judged
 
     check_choice("format", format, FORMATS)
@@ -243,7 +239,6 @@ def modules(
     Profiles of one model, the same inputs and one machine share a table. What no module can be named for has a row of
     its own, so that every column adds up to its whole: of layers to a profiled run, of kernels to all kernels.
     """
-    from inferlens.cli import screen
     from inferlens.views.profiled.cases import groups
     from inferlens.views.profiled.modules import document
 
@@ -264,7 +259,6 @@ def layers(
 
     Beneath them is what they add up to, what is in no layer, and what profiling cost.
     """
-    from inferlens.cli import screen
     from inferlens.views.profiled import perfetto
     from inferlens.views.profiled.cases import of_level
     from inferlens.views.profiled.parts import document, shown
@@ -295,8 +289,6 @@ def picture_format(plot: Path | None, example: str) -> str:
 
 def written(file: Path, drawing: tuple[str | bytes, Sequence[str]], option: str) -> None:
     """Writes a picture or a trace, and says which cases are not in it."""
-    from inferlens.cli import screen
-    from inferlens.cli.plot import write
 
     write(file, drawing[0], option)
     screen.notes([f"Wrote {file}.", *drawing[1]])
@@ -313,7 +305,6 @@ def kernels(
 
     Beneath them is how long the GPU was busy and idle in a run, and what profiling cost.
     """
-    from inferlens.cli import screen
     from inferlens.views.profiled.cases import of_level
     from inferlens.views.profiled.parts import document
 
@@ -335,8 +326,6 @@ def roofline(
     That floor is the longer of two times: FLOPs at the rate of large matrix products, and bytes at the bandwidth of
     large copies, both measured on the same device.
     """
-    from inferlens.cli import screen
-    from inferlens.errors import InferlensError
     from inferlens.views.profiled.roofline import document, roofed
 
     if depth is not None and by != "module":

@@ -10,10 +10,7 @@ from msgspec import Struct
 
 
 class ModuleWork(Struct, frozen=True, kw_only=True):
-    """What one module does by itself in one call of the model.
-
-    Tensors are counted where they cross the module's border: what its own operators hand to each other is not, for
-    nothing says that it has to go through memory.
+    """What one module does by itself in one call of the model. Tensors are counted where they cross its border.
 
     Attributes:
         module: its path; the model itself is the empty one.
@@ -44,8 +41,8 @@ class Work(Struct, frozen=True, kw_only=True):
 
     Attributes:
         modules: in the order in which they are first called, also those whose operators are all in modules inside.
-        uncovered: operators whose FLOPs are not known, each with how often it is called. Elementwise operators,
-            reductions and those that move data are not among them: their bytes are their work.
+        uncovered: operators whose FLOPs are not known, each with how often it is called; not those whose bytes are
+            their work.
         note: how it was counted, or why it was not.
     """
 

@@ -55,10 +55,6 @@ def test_tensor_cores(name: str, uses: bool | None) -> None:
             "batch_norm_transform_input_kernel<…>",
         ),
         ("__myl_MoveConc_0xc1455be378008feffc8e73982aa134dd", "__myl_MoveConc"),
-        (
-            "cudnn_generated_fort_native_sm90_convFwd_pointwise_pointwise_pointwise_knob_39_128x16x32_12_1_0",
-            "cudnn_…_sm90_convFwd_pointwise×3_knob_39_128x16x32_12_1_0",
-        ),
         ("fmha_cutlassF_f16(Params)", "fmha_cutlassF_f16"),
         ("Memcpy HtoD (Pinned -> Device)", "Memcpy HtoD (Pinned -> Device)"),
         (XMMA, XMMA),

@@ -1,10 +1,7 @@
 """A profile's kernels become rows, one for each name or for each launch, and an account of the GPU's time.
 
-The account says what the rows alone do not: what kernels add up to, how long the GPU was busy with at least one of
-them, how long it was idle within a run, and what profiling cost. Busy is less than the sum where kernels ran side by
-side, on several streams.
-
-Names are those that CUPTI gives, demangled; :func:`short_name` writes them in few words.
+Busy is less than the sum where kernels ran side by side, on several streams. Names are those that CUPTI gives,
+demangled; :func:`short_name` writes them in few words.
 """
 
 from __future__ import annotations
@@ -33,7 +30,6 @@ from inferlens.record.layer_profile import Kernel, Kernels, Profile
 By = Literal["name", "launch"]
 WAYS: tuple[By, ...] = get_args(By)
 
-_REPEATED = re.compile(r"(_[A-Za-z]{1,40})\1{1,99}(?![A-Za-z])")  # cuDNN names one pointwise step after the other
 _NOISE = re.compile(r"_0x[0-9a-f]{16,}|\(anonymous namespace\)::|\{lambda\([^()]*\)#\d+\}")
 _NAME = re.compile(r"(?<!\w)[A-Za-z_]\w*(?:::[A-Za-z_]\w*)*")
 # In template arguments: data types and containers, which many kernels share, and wrappers of what tells them apart.
@@ -100,15 +96,10 @@ KernelTable = ProfileTable[KernelRow, GpuAccount]
 
 
 def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: By = "name") -> KernelTable | str:
-    """The kernels of a profile, or the sentence that says why there are none.
-
-    Args:
-        profile: of one case.
-        unprofiled: latency samples of the same case without profiling, in seconds and in order; may be none.
-        by: a row for each ``name``, or for each ``launch``.
+    """The kernels of a profile by ``name`` or by ``launch``, or the sentence that says why there are none.
 
     Raises:
-        InferlensError: if there are no such rows.
+        InferlensError: if there is no such way.
     """
     check_choice("way to group kernels", by, WAYS)
     kernels, runs = profile.kernels, runs_of(profile, "kernel")
@@ -151,25 +142,17 @@ def _row(places: Sequence[int], kernels: Sequence[Kernel], runs: Runs, typical: 
     shown = max(each, key=lambda kernel: taken[shape(kernel)])
     timed = any(runs.was_timed[place] for place in places)
     return KernelRow(
-        place=places[0] + 1,
-        name=shown.name,
-        kind=shown.kind,
-        calls=sum(kernel.calls for kernel in each),
+        place=places[0] + 1, name=shown.name, kind=shown.kind, calls=sum(kernel.calls for kernel in each),
         times=runs.of_layers(places) if timed else None,
         of_busy=sum(typical[place] for place in places) / busy if timed and busy > 0 else None,
         layers=once(kernel.layer for kernel in each if kernel.layer),
         modules=once(module for kernel in each for module in kernel.modules),
         operators=once(kernel.operator for kernel in each if kernel.operator),
-        shapes=len(taken),
-        grid=shown.grid,
-        block=shown.block,
-        registers=shown.registers,
-        shared_memory=shown.shared_memory,
-        occupancy=shown.occupancy,
-        achieved=shown.achieved,
+        shapes=len(taken), grid=shown.grid, block=shown.block, registers=shown.registers,
+        shared_memory=shown.shared_memory, occupancy=shown.occupancy, achieved=shown.achieved,
         tensor_cores=each[0].tensor_cores,
         streams=tuple(sorted({kernel.stream for kernel in each if kernel.stream is not None})),
-    )
+    )  # fmt: skip
 
 
 def _account(kernels: Kernels, runs: Runs, busy: Array, typical: Sequence[float], cost: ProfilingCost) -> GpuAccount:
@@ -199,8 +182,7 @@ def short_name(name: str) -> str:
     Of the template arguments the first stays that is no data type: the functor of an elementwise kernel, the kernel
     within a wrapper. Different kernels may have the same short name.
     """
-    plain = _NOISE.sub("", name).removeprefix("void ").strip().replace("cudnn_generated_fort_native_", "cudnn_…_")
-    plain = _REPEATED.sub(lambda each: f"{each[1]}×{len(each[0]) // len(each[1])}", plain)
+    plain = _NOISE.sub("", name).removeprefix("void ").strip()
     found = _NAME.match(plain)
     if not found or found.end() == len(plain):
         return plain.rpartition("::")[2] or name

@@ -2,21 +2,18 @@
 
 A layer's *floor* is the larger of two times: its FLOPs at the device's measured rate of matrix products in the
 precision that ran, and its bytes at the device's measured copy bandwidth (S. Williams, A. Waterman, D. Patterson,
-"Roofline: an insightful visual performance model", CACM 52 (2009)). Its *distance* is its time over its floor. Floors
-are of data that come from memory: a layer whose data are still in a cache may be below its floor, and has then nothing
-to be won.
+"Roofline: an insightful visual performance model", CACM 52 (2009)). Floors are of data that come from memory: a layer
+whose data are still in a cache may be below its floor, and has then nothing to be won.
 
 A module's work becomes that of its layers. A layer gets no more than has to be done in it:
 
 - A module that several layers name is divided among them: if they are as many as its calls, in proportion to what they
-  make (a head of a detector is called on images of several sizes), weights equally; else in proportion to their times.
-  FLOPs and weights go to those that compute with matrices: what only prepares the data of a convolution came from the
-  same operator. If all of them only move data, what computes is a layer of which no module is known.
+  make, weights equally; else in proportion to their times. FLOPs and weights go to those that compute with matrices. If
+  all of them only move data, what computes is a layer of which no module is known.
 - A tensor that one module makes and a later one of the same layer reads does not go through memory, and is in neither's
   bytes. What a layer reads of one module counts at most as often as it was written.
-- A module that no layer names is part of the layer that is the module around it, as in eager PyTorch, where a fast path
-  may not call what is inside. If it has no FLOPs it is else part of the layer that makes its input: what is left out,
-  such as a batch norm, was folded into something.
+- A module that no layer names is part of the layer that is the module around it. If it has no FLOPs it is else part of
+  the layer that makes its input: what is left out, such as a batch norm, was folded into something.
 """
 
 from __future__ import annotations
@@ -69,11 +66,9 @@ class Floor(Struct, frozen=True, kw_only=True):
     """One layer or module: what it has to do, the least time that takes, and the time it took; seconds and bytes.
 
     Attributes:
-        place: of a layer, its place in the order of execution, from 1; of a module, that of its first layer.
+        place: in the order of execution, from 1; of a module, that of its first layer.
         name: of a layer as the backend names it, of a module its path.
-        modules: those that it came from; none where that is not known.
-        time: typical time of all its calls in a run.
-        share: that over the typical whole.
+        time: typical time of all its calls in a run; ``share``: that over the typical whole.
         flops, bytes: what it has to do in a run; ``None`` where its modules are not known.
         intensity: FLOPs for each byte.
         floor: the least time for that; ``None`` where the work is not known.
@@ -147,8 +142,7 @@ def roofline(
     Args:
         profile: of one case, with its work and ceilings.
         record: of the same case timed without profiling; it may say that fp32 was computed in TF32.
-        by: ``layer``, or the kernels of a profile that has those; ``module``: what was fused from several is divided
-            among them by their FLOPs.
+        by: ``module``: what was fused from several is divided among them by their FLOPs.
         depth: modules deeper than this, 1 or more, count to those above them; ``None``: none do.
 
     Raises:
@@ -184,20 +178,12 @@ def roofline(
     flops, weights = sum(each.flops for each in work.modules), sum(each.weights for each in work.modules)
     timed_parts: Literal["layer", "kernel"] = "layer" if profile.layers else "kernel"
     return Roofline(
-        rows=tuple(rows),
-        by=timed_parts if by == "layer" else by,
-        timed=timed_parts,
-        precision=precision,
-        ceilings=ceilings,
-        rate=rate,
-        time=whole,
-        outside=runs.typical(runs.outside),
-        known=sum(row.time for row in known),
-        floor=sum(row.floor or 0.0 for row in known),
+        rows=tuple(rows), by=timed_parts if by == "layer" else by, timed=timed_parts, precision=precision,
+        ceilings=ceilings, rate=rate, time=whole, outside=runs.typical(runs.outside),
+        known=sum(row.time for row in known), floor=sum(row.floor or 0.0 for row in known),
         won=sum(row.won or 0.0 for row in known),
-        least=max(flops / rate if rate else 0.0, weights / ceilings.bandwidth, 0.0),
-        unplaced=unplaced,
-    )
+        least=max(flops / rate if rate else 0.0, weights / ceilings.bandwidth, 0.0), unplaced=unplaced,
+    )  # fmt: skip
 
 
 def precision_of(profile: Profile, record: Record | None = None) -> str:

@@ -95,25 +95,24 @@ def referenced(group: Sequence[ProfiledCase], words: str | None) -> list[Profile
     able = [one for one in group if one.profile.status == "ok"] or list(group)
     checked = [one.record.agreement.reference for one in group if one.record and one.record.agreement]
     usual = {reference.partition(" ")[0] for reference in checked}
-    usual_ones = (
-        one
-        for one in able
-        if (case := one.profile.case).backend_label in usual
-        and (case.precision, case.options, case.threads) == ("fp32", {}, None)
-    )
     fitting = [one for one in group if words and one.fits(words)]
     fitting = [one for one in fitting if words in (one.name, one.profile.case.label)] or fitting
+    for one in () if fitting else able:
+        case = one.profile.case
+        if case.backend_label in usual and (case.precision, case.options, case.threads) == ("fp32", {}, None):
+            fitting.append(one)
+            break
     if len(fitting) > 1:
         raise InferlensError(f"The reference '{words}' fits {len(fitting)} cases.", expected=_labels(fitting))
-    first = fitting[0] if fitting else next(usual_ones, able[0])
+    first = fitting[0] if fitting else able[0]
     return [first, *(one for one in group if one is not first)]
 
 
 def check_reference(every: Sequence[ProfiledCase], words: str | None) -> None:
-    """Refuses a reference that is nowhere.
+    """Refuses a reference that fits no profile.
 
     Raises:
-        InferlensError: if ``words`` fit no profile.
+        InferlensError: if there is none.
     """
     if words and not any(one.fits(words) for one in every):
         raise InferlensError(f"No case fits the reference '{words}'.", expected=_labels(every))
