@@ -213,7 +213,7 @@ def test_programs_get_full_names_and_what_is_in_no_kernel():
 def test_a_tree_has_the_backends_side_by_side():
     text = drawn("modules", *ALL)
     assert row(text, "layer2") == ["1.71", "20.2", "%", "0.907", "★", "20", "%", "5.05", "▼", "64.1", "%"]
-    assert "layer2 (64.1 %) with openvino fp32" in text
+    assert "openvino fp32: most takes layer2 (64.1 %), " in text
     assert "torchscript:trace fp32 has no layers: It <broke>." in text
     assert "↑: fused with modules outside of this row" in text
     assert row(text, "unprofiled call")

@@ -74,11 +74,9 @@ class Kernel(Part, frozen=True, kw_only=True):
     """Something that the GPU ran: a kernel, a copy or a fill.
 
     Attributes:
-        layer: the layer that it belongs to, as the backend names it; empty where that is not known.
-        operator: the ATen operator that launched it; empty where none did, or that is not known.
+        layer: the layer that it belongs to; ``operator``: the ATen operator that launched it; empty if not known.
         grid, block: blocks of a grid, threads of a block; empty for what is no kernel.
-        registers: of each thread.
-        shared_memory: of each block, in bytes.
+        registers: of each thread; ``shared_memory``: of each block, in bytes.
         occupancy: share of a multiprocessor's threads that the kernel's blocks can take, 0 to 1 (theoretical).
         achieved: an estimate of that share while it ran, which no kernel with few blocks reaches.
         tensor_cores: whether it used them, as its name tells; ``None`` where the name does not tell.
@@ -154,12 +152,10 @@ class Profile(Struct, frozen=True, kw_only=True):
     """Everything learned from profiling one case at one level.
 
     Attributes:
-        id: different for every profile.
         record: id of the record of the same case that was timed unprofiled, in the same command.
         created: UTC time it started, ISO 8601.
         status: how it ended; ``reason`` says why if not ``ok``.
-        layers: of the level ``layer``; ``None`` if it did not get that far.
-        kernels: of the level ``kernel``, likewise.
+        layers, kernels: of the level of that name; ``None`` if it did not get that far.
         work: what the model does in one call, whatever runs it; ``None`` where that is not counted.
         ceilings: what the device reaches at best; ``None`` where that was not measured.
     """

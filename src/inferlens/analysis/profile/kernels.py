@@ -70,15 +70,11 @@ class GpuAccount(ProfilingCost, frozen=True, kw_only=True):
     """Where the GPU's time went in a run, in seconds.
 
     Attributes:
-        kernels: what kernels, copies and fills add up to.
-        busy: in which at least one of them ran.
-        idle: the whole without ``busy``.
+        kernels: what kernels, copies and fills add up to; ``busy``: in which at least one of them ran.
         overlap: ``busy`` without ``kernels``: below zero where some ran side by side.
-        calls: kernels, copies and fills in one run.
-        launches: calls of the runtime that launched them.
-        attributed: the share of ``kernels`` that is traced to modules, as of ``kernels`` follow.
-        with_tensor_cores: of kernels whose names say that they use tensor cores.
-        without_tensor_cores: of those that say they do not, of copies and fills.
+        calls: kernels, copies and fills in one run; ``launches``: calls of the runtime that launched them.
+        attributed: the share of ``kernels`` that is traced to modules.
+        with_tensor_cores, without_tensor_cores: of those whose names say that they use them, or do not; copies do not.
     """
 
     kernels: RunTimes
@@ -163,17 +159,13 @@ def _account(kernels: Kernels, runs: Runs, busy: Array, typical: Sequence[float]
         return part / total if total > 0 else 0.0
 
     return GpuAccount(
-        **asdict(cost),
-        kernels=runs.times(runs.sums),
-        busy=runs.times(busy),
-        idle=runs.times(runs.whole - busy),
-        overlap=runs.times(busy - runs.sums),
-        calls=sum(kernel.calls for kernel in kernels.kernels),
+        **asdict(cost), kernels=runs.times(runs.sums), busy=runs.times(busy), idle=runs.times(runs.whole - busy),
+        overlap=runs.times(busy - runs.sums), calls=sum(kernel.calls for kernel in kernels.kernels),
         launches=kernels.launches,
         attributed=share(bool(kernel.modules) for kernel in kernels.kernels),
         with_tensor_cores=share(kernel.tensor_cores is True for kernel in kernels.kernels),
         without_tensor_cores=share(kernel.tensor_cores is False for kernel in kernels.kernels),
-    )
+    )  # fmt: skip
 
 
 def short_name(name: str) -> str:

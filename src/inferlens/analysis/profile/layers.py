@@ -53,9 +53,7 @@ class Runs:
     """Seconds of every run: of the whole, and of each layer, or kernel; zeros for one that was not timed.
 
     Attributes:
-        whole: shape (runs,).
-        layers: shape (layers, runs).
-        was_timed: whether each layer was.
+        whole: shape (runs,); ``layers``: shape (layers, runs); ``was_timed``: whether each layer was.
         share_of: what shares are of: the whole ``run``, or what all ``kernels`` in it add up to.
     """
 
@@ -156,8 +154,7 @@ class ProfilingCost(Struct, frozen=True, kw_only=True):
 
     Attributes:
         unprofiled: median latency of the same case without profiling; ``None`` where that is not known.
-        cost: median of the whole over ``unprofiled``: 1.2 is a fifth slower when profiled.
-        cost_low, cost_high: its 95 % interval; ``None`` with too few runs.
+        cost: median of the whole over ``unprofiled``, with its 95 % interval; ``None`` with too few runs.
     """
 
     runs: int
@@ -171,10 +168,7 @@ class ProfilingCost(Struct, frozen=True, kw_only=True):
 class Reconciliation(ProfilingCost, frozen=True, kw_only=True):
     """How the layers and the whole fit together, in seconds.
 
-    Attributes:
-        layers: what the layers of each run add up to.
-        outside: the whole less the layers, run by run; negative where layers ran at the same time.
-        untimed: how many layers have no time.
+    ``outside`` is the whole less the layers, run by run; negative where layers ran at the same time.
     """
 
     layers: RunTimes
@@ -195,9 +189,7 @@ AccountT = TypeVar("AccountT", bound=ProfilingCost)
 class ProfileTable(Generic[RowT, AccountT]):
     """The layers or kernels of one case in the order of execution, and how they and the whole fit together.
 
-    Attributes:
-        members: by each row's place, the places from 0 of the layers or kernels that are in it.
-        runs: the times of every run.
+    ``members`` are, by each row's place, the places from 0 of the layers or kernels that are in it.
     """
 
     rows: tuple[RowT, ...]
@@ -257,8 +249,7 @@ def profiling_cost(runs: Runs, unprofiled: Sequence[float] = ()) -> ProfilingCos
 def runs_of(profile: Profile, level: Level | None = None) -> Runs | str:
     """The runs of a profile, of ``level`` if it is given, or the sentence that says why there is nothing to show.
 
-    Times that cannot be right are not repaired: a profile in which a single part has another number of runs than the
-    whole, or a negative time, is refused.
+    Times that cannot be right are not repaired.
     """
     found, parts = profile.found, profile.parts
     if profile.status != "ok" or found is None:

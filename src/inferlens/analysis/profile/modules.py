@@ -79,8 +79,7 @@ class Cell(Struct, frozen=True, kw_only=True):
 
     Attributes:
         times: of its layers and of those below it; ``None`` if none of them has a time of its own.
-        shared: a layer was fused with modules outside of this one: counted further up, or by an equal share.
-        untimed: a layer has no time.
+        shared: a layer was fused with modules outside of this one; ``untimed``: a layer has no time.
     """
 
     times: RunTimes | None
@@ -102,11 +101,9 @@ class ModuleRow(Struct, frozen=True, kw_only=True):
     """One module on all backends.
 
     Attributes:
-        path: names from the model down.
-        depth: 0 for the whole.
+        cells: one for each column; ``None`` where the backend names no such module.
         folded: how many modules below it have no row.
         last: whether it is the last of its siblings, for itself and each row above it.
-        cells: one for each column; ``None`` where the backend names no such module.
     """
 
     kind: Kind
@@ -119,13 +116,7 @@ class ModuleRow(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ModuleTable:
-    """The tree of one model.
-
-    Attributes:
-        rows: in pre-order: the whole first, what is not attributed last.
-        depth: how deep it is unfolded; ``deepest`` is how deep it goes.
-        marked: for each column, whether its cells can be compared with others.
-    """
+    """The tree of one model: rows in pre-order, how deep it is unfolded and goes, and which columns are compared."""
 
     rows: tuple[ModuleRow, ...]
     rule: str
@@ -207,9 +198,8 @@ def module_table(
     Args:
         profiles: with their runs, of the same inputs on the same machine; at least one.
         rule: what becomes of fused layers, one of :data:`RULES`.
-        depth: modules deeper than this, 1 or more, are folded into those above; ``None``: as ``most_rows`` says.
-        most_rows: unfold only as deep as gives no more rows of modules than these, but the first level at least;
-            ``None``: all.
+        depth: modules deeper than this, 1 or more, are folded into those above; ``None``: so many that there are no
+            more than ``most_rows``, or if that is ``None`` too, none.
         right: for each profile whether its outputs are right; what is wrong is not marked. Empty: all are.
 
     Raises:

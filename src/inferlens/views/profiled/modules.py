@@ -9,7 +9,7 @@ CUPTI timed the kernels of each layer: the same kernels, summed by layer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, get_args
@@ -47,7 +47,6 @@ SHARED_NOTES = {
     "whole": "↑: fused with modules outside of this row; that time is in the deepest module that contains all of them.",
     "split": "≈: a layer fused from several modules, split by their FLOPs, or equally where these are not known.",
 }
-_FEW = 6
 _NAMES = {
     "itself": "(itself)",
     "not attributed": "not attributed",
@@ -251,18 +250,15 @@ def _line(row: ModuleRow, table: ModuleTable, names: dict[str, str]) -> Line:
     times = [cell.times if cell else None for cell in row.cells]
     told = [(each.typical, each.share) if each else (None, None) for each in times]
     cells = [text for time, part in told for text in (milliseconds(time), share(part))]
-    marks = [mark for cell in row.cells for mark in (_mark(cell, table.rule), "")]
+    marks = []
+    for cell in row.cells:
+        one = cell or Cell(times=None)
+        mark = SHARED[table.rule] if one.shared else FASTEST if one.fastest else SLOWER if one.slower else ""
+        marks += [f" {mark}" if mark else "", ""]
     style = {"whole": "bold", "module": ""}.get(row.kind, "dim")
     indent = "".join("   " if each else "│  " for each in row.last[:-1])
     indent += ("└─ " if row.last[-1] else "├─ ") if row.last else ""
     return Line(name + more, cells, marks, indent=indent, full=full + more, style=style)
-
-
-def _mark(cell: Cell | None, rule: str) -> str:
-    if cell is None:
-        return ""
-    mark = SHARED[rule] if cell.shared else FASTEST if cell.fastest else SLOWER if cell.slower else ""
-    return f" {mark}" if mark else ""
 
 
 def _legend(shown: Sequence[ModuleColumn], table: ModuleTable) -> Iterator[str]:
@@ -276,10 +272,9 @@ def _legend(shown: Sequence[ModuleColumn], table: ModuleTable) -> Iterator[str]:
         yield SHARED_NOTES[table.rule]
     if folded := sum(row.folded for row in table.rows):
         yield f"+N: modules below it; --depth {table.depth + 1} unfolds more of {folded:,}."
-    out = [one.case.name for one, marked in zip(shown, table.marked, strict=True) if not marked]
-    wrong = [one.case.name for one in shown if not one.case.right]
-    if wrong:
+    if wrong := [one.case.name for one in shown if not one.case.right]:
         yield f"The outputs of {listing(wrong)} are wrong."
+    out = [one.case.name for one, marked in zip(shown, table.marked, strict=True) if not marked]
     if out and len(shown) > 1:
         yield (
             f"Not compared with others: {listing(out)}. Such columns have wrong outputs, times of another kind, calls "
@@ -288,45 +283,29 @@ def _legend(shown: Sequence[ModuleColumn], table: ModuleTable) -> Iterator[str]:
 
 
 def sentences(shown: Sequence[ModuleColumn], table: ModuleTable) -> list[str]:
-    """Which module takes most of each column, how much is not attributed, how busy the GPU is, what profiling cost."""
-    row = next(row for row in table.rows if row.kind == "not attributed")
-    none = [(share(part), one) for part, one in _shares(row, shown)]
-    busy = [
-        (f"{milliseconds(one.busy.median)} of {milliseconds(before)} ms ({percent(one.busy.median / before)})", one)
-        for one in shown
-        if one.busy and (before := one.account.unprofiled)
-    ]
-    costs = [(ratio(one.account.cost), one) for one in shown if one.account.cost is not None]
-    return [
-        _most(shown, table),
-        *([f"Attributed to no module: {_with(none)}."] if none else []),
-        *([f"Of an unprofiled call the GPU works {_with(busy)}."] if busy else []),
-        *([f"A profiled call takes {_with(costs)} as long as an unprofiled one."] if costs else []),
-    ]
+    """Of each column, which module takes most, how much is in none, how busy the GPU is, and what profiling cost."""
+    modules = [row for row in table.rows if row.kind == "module"]
+    none = next(row for row in table.rows if row.kind == "not attributed")
+    depths = [len(row.path) for row in modules]
+    depth = next((each for each in sorted(set(depths)) if depths.count(each) > 1), 1)  # the first that has several
+    said = []
+    for place, one in enumerate(shown):
+        shares = {short(".".join(row.path)): _share(row, place) for row in modules if len(row.path) == depth}
+        most = max(shares, key=shares.__getitem__, default="")
+        before, cost = one.account.unprofiled, one.account.cost
+        parts = [f"most takes {most} ({percent(shares[most])})"] if most and shares[most] > 0 else []
+        parts.append(f"{share(_share(none, place))} in no module")
+        if one.busy and before:
+            busy = one.busy.median
+            parts.append(f"the GPU works {milliseconds(busy)} of {milliseconds(before)} ms ({percent(busy / before)})")
+        parts += [f"a profiled call takes {ratio(cost)} as long as an unprofiled one"] if cost is not None else []
+        said.append(f"{one.case.name}: {', '.join(parts)}.")
+    return said
 
 
-def _with(said: Iterable[tuple[str, ModuleColumn]]) -> str:
-    """What was said of some columns, of the first few."""
-    return listing([f"{each} with {column.case.name}" for each, column in said][:_FEW])
-
-
-def _shares(row: ModuleRow, shown: Sequence[ModuleColumn]) -> list[tuple[float, ModuleColumn]]:
-    pairs = zip(row.cells, shown, strict=True)
-    return [(cell.times.share, one) for cell, one in pairs if cell and cell.times and cell.times.share is not None]
-
-
-def _most(shown: Sequence[ModuleColumn], table: ModuleTable) -> str:
-    """The module that takes most of each column, of the first level that has more than one."""
-    rows = [row for row in table.rows if row.kind == "module"]
-    levels = ([row for row in rows if len(row.path) == depth] for depth in range(1, table.depth + 1))
-    level = next((each for each in levels if len(each) > 1), rows)
-    most: dict[str, tuple[float, str, ModuleColumn]] = {}
-    for row in level:
-        for part, column in _shares(row, shown):
-            if part > most.get(column.case.name, (0.0,))[0]:
-                most[column.case.name] = part, short(".".join(row.path)), column
-    said = [(f"{path} ({percent(part)})", column) for part, path, column in most.values()]
-    return f"Most takes {_with(said)}." if said else "No module has a time of its own."
+def _share(row: ModuleRow, place: int) -> float:
+    cell = row.cells[place]
+    return cell.times.share or 0.0 if cell and cell.times else 0.0
 
 
 # For programs

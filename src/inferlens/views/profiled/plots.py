@@ -1,11 +1,8 @@
 """Box plots of layers' times and rooflines, one panel for each case, as SVG, PNG or one HTML file.
 
 A box is the middle half of the runs with a line at the median; the whiskers reach from the 5th to the 95th percentile,
-or over all runs where those are too few.
-
-In a roofline, log-log, a point is a layer or a module: how much it computes for each byte, and how much in a second.
-The roof above it is what the device reaches at best; how far below it a point lies is its distance. What computes
-nothing to speak of has no place on such a chart.
+or over all runs where those are too few. In a roofline, log-log, a point is a layer or a module: how much it computes
+for each byte, and how much in a second; the roof above it is what the device reaches at best.
 """
 
 from __future__ import annotations
@@ -39,9 +36,7 @@ Drawing = tuple[str | bytes, list[str]]
 
 
 def boxes(cases: Sequence[Shown[PartTable]], format: str, top: int | None = None) -> Drawing:
-    """The rows of each case as boxes: text for SVG and HTML, bytes for PNG; and a sentence on each case that has none.
-
-    ``top`` is how many layers; ``None`` is :data:`.tables.TOP`.
+    """The ``top`` rows of each case as boxes: text, or bytes of a PNG; and a sentence on each case that has none.
 
     Raises:
         InferlensError: if a library is missing, or if no layer has a time.
@@ -51,7 +46,7 @@ def boxes(cases: Sequence[Shown[PartTable]], format: str, top: int | None = None
 
 
 def rooflines(cases: Sequence[Shown[Roofline]], format: str) -> Drawing:
-    """The roofline of each case: text for SVG and HTML, bytes for PNG; and a sentence on each case that has none.
+    """The roofline of each case, as :func:`boxes`.
 
     Raises:
         InferlensError: if a library is missing, or if no case has floors.
@@ -101,14 +96,9 @@ def _boxes(of: Shown[PartTable], table: PartTable, _: Theme) -> Any:
     for row in rows:
         box = [float(each) * 1e3 for each in np.quantile(runs.layers[row.place - 1], ends)]
         lower, middle, upper = (milliseconds(each / 1e3) for each in box[1:4])
-        values.append(
-            {
-                **dict(zip(("low", "lower", "middle", "upper", "high"), box, strict=True)),
-                "name": f"{short(parts.row_name(row), LONGEST_NAME)}  #{row.place}",  # shortened names may be equal
-                "kind": plain(row.kind)[:LONGEST_NAME],
-                "text": f"{middle} ({lower} to {upper})",
-            }
-        )
+        name = f"{short(parts.row_name(row), LONGEST_NAME)}  #{row.place}"  # shortened names may be equal
+        told = {"name": name, "kind": plain(row.kind)[:LONGEST_NAME], "text": f"{middle} ({lower} to {upper})"}
+        values.append({**dict(zip(("low", "lower", "middle", "upper", "high"), box, strict=True)), **told})
     data = alt.Data(values=values)
     y = alt.Y("name:N", sort=[each["name"] for each in values], title=None)
     scale = alt.Scale(domain=[0, max(each["high"] for each in values) * 1.05 or 1.0], nice=False)
@@ -128,7 +118,7 @@ def _boxes(of: Shown[PartTable], table: PartTable, _: Theme) -> Any:
 
 
 def _has_point(row: Floor) -> bool:
-    return bool(row.flops and row.bytes and row.time > 0)
+    return bool(row.intensity and row.time > 0)
 
 
 def _roofline(of: Shown[Roofline], found: Roofline, theme: Theme) -> Any:
@@ -171,19 +161,12 @@ def _roofline(of: Shown[Roofline], found: Roofline, theme: Theme) -> Any:
 
 
 def _point(row: Floor, found: Roofline) -> dict[str, Any]:
-    assert row.flops
-    assert row.bytes
     return {
-        "name": short(row_name(found, row), LONGEST_NAME),
-        "kind": plain(row.kind)[:LONGEST_NAME],
-        "intensity": row.flops / row.bytes,
-        "rate": row.flops / row.time,
-        "time": row.time * 1e3,
-        "bound": row.bound if found.rate else "memory",
-        "took": f"{milliseconds(row.time)} ms",
-        "floor": f"{milliseconds(row.floor)} ms",
-        "distance": ratio(row.distance),
-    }
+        "name": short(row_name(found, row), LONGEST_NAME), "kind": plain(row.kind)[:LONGEST_NAME],
+        "intensity": row.intensity, "rate": (row.flops or 0.0) / row.time, "time": row.time * 1e3,
+        "bound": row.bound if found.rate else "memory", "took": f"{milliseconds(row.time)} ms",
+        "floor": f"{milliseconds(row.floor)} ms", "distance": ratio(row.distance),
+    }  # fmt: skip
 
 
 def _names(

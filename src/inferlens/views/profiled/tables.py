@@ -29,13 +29,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Shown(Generic[T]):
-    """One case, what has its rows or the sentence that says why it has none, and which of them are shown.
-
-    Attributes:
-        ranked: all rows, those to show first.
-        top: how many are shown; ``None``: all.
-        in_order: whether these are in the order of execution.
-    """
+    """One case, its table or why it has none, and its ``ranked`` rows, of which the ``top`` are shown."""
 
     case: ProfiledCase
     table: T | str
@@ -71,8 +65,7 @@ def document(
         noun: what the rows are, in the plural, or the table's name.
         cases: with all of their rows.
         top: how many of them are shown; ``None``: :data:`TOP` for people, all for programs.
-        table: draws a case.
-        data: what JSON has of a case besides its rows.
+        table: draws a case; ``data``: what JSON has of it besides its rows.
         names: fields of CSV after those of the case; ``lines``: their values.
     """
 
