@@ -11,7 +11,7 @@ from inferlens.measure import ceilings as measuring
 from inferlens.record.layer_profile import encode
 from inferlens.record.profile_store import load_profiles
 from tests.analysis.profile.kernel_profiles import traced
-from tests.analysis.profile.samples import eager, fused, layer, other, profile, saved
+from tests.analysis.profile.samples import eager, fused, other, saved
 from tests.backends.profiling.kernel_samples import ENGINE, GRAPH
 from tests.commands import inferlens
 
@@ -95,20 +95,6 @@ def test_drawings_instead_of_a_table(results: Path):
     assert (results.parent / "l.svg").read_text().startswith("<svg")
     assert "GPU stream 203" in (results.parent / "l.json").read_text()
     assert not done.stdout
-
-
-def test_the_level_of_the_modules(tmp_path: Path):
-    layers = profile(traced().case, [layer("conv1", 2e-3, "conv1")], timed="GPU")
-    saved(tmp_path / "results", layers, traced())
-
-    def about(*words: str) -> str:
-        done = inferlens("modules", "results", *words, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()[1]
-
-    assert "kernel times, as shares of all kernels" in about()
-    assert about("--level", "kernel") == about()
-    assert "GPU times of layers, as shares of the whole run" in about("--level", "layer")
 
 
 def test_a_profiled_model_has_floors_in_every_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,19 +74,14 @@ def test_what_profiling_cost():
     assert table(made, calls[:3]).reconciliation.cost_low is None
 
 
-def test_layers_that_overlap_are_told():
-    account = table(of_times((3.0,) * 12, (3.0,) * 12, whole=(4.0,) * 12)).reconciliation
-    assert account.overlaps
-    assert account.outside.median == -2.0
-    assert not table(eager()).reconciliation.overlaps
-
-
 def test_rows_without_a_time_and_the_sum_of_some_rows():
     assert table(fused()).rows[-1].times is None
     assert table(fused()).reconciliation.untimed == 1
     found = table(eager())
     assert found.sum_of(found.rows).median == pytest.approx(found.reconciliation.layers.median)
     assert found.sum_of([]).typical == 0.0
+    assert table(of_times((3.0,) * 12, (3.0,) * 12, whole=(4.0,) * 12)).reconciliation.overlaps
+    assert not found.reconciliation.overlaps
 
 
 @pytest.mark.parametrize(

@@ -45,17 +45,12 @@ def test_the_floor_is_the_longer_of_computing_and_moving() -> None:
     assert of.outside == pytest.approx(0.2e-3)
 
 
-def test_what_stays_within_a_fused_layer_is_not_moved() -> None:
-    of = found(worked([timed("conv+norm+relu", 30e-3, "conv", "norm", "relu"), timed("fc", 8e-3, "head")]))
-    first = row(of, "conv+norm+relu")
-    assert first.bytes == (1 + 0.5 + 2 + 2) * MEGA  # weights, what goes in, what comes out
-    assert first.flops == 20 * MEGA
+@pytest.mark.parametrize("modules", [("conv", "norm", "relu"), ("conv", "relu")])
+def test_what_stays_within_a_fused_layer_is_not_moved_also_if_it_was_folded_away(modules: tuple[str, ...]) -> None:
+    of = found(worked([timed("fused", 30e-3, *modules), timed("fc", 8e-3, "head")]))
+    first = row(of, "fused")
+    assert (first.bytes, first.flops) == ((1 + 0.5 + 2 + 2) * MEGA, 20 * MEGA)  # weights, what goes in, what comes out
     assert (first.won, first.bound) == (pytest.approx(10e-3), "compute")
-
-
-def test_a_module_that_was_folded_away_is_part_of_what_makes_its_input() -> None:
-    of = found(worked([timed("conv+relu", 30e-3, "conv", "relu"), timed("fc", 8e-3, "head")]))
-    assert row(of, "conv+relu").bytes == (1 + 0.5 + 2 + 2) * MEGA
 
 
 def test_a_shortcut_is_read_once_more() -> None:
@@ -213,23 +208,6 @@ def test_why_there_are_no_floors() -> None:
     assert roofline(worked(EACH, ceilings=none)) == "The ceilings of its device were not measured."
     with pytest.raises(InferlensError, match="no kind of row 'modul'"):
         roofline(worked(EACH), by="modul")  # type: ignore[arg-type]
-
-
-def test_a_broken_file_breaks_nothing() -> None:
-    odd = work_of(
-        module("a", flops=-5, weights=-1, outputs=-3, given=-1),
-        module("a", flops=1, nobody=4, a=2),
-        module("." * 300, flops=1, a=2),
-    )
-    layers = [timed("x", 0.0, "a", "a", "none"), timed("x", 1e-3, "." * 300), timed("y", 1e-3, "none")]
-    of = found(worked(layers, odd, ceilings=ceilings(fp32=-1.0)))
-    assert of.rate is None
-    assert [each.won is None for each in of.rows] == [False, False, True]
-    assert all((each.floor or 0.0) >= 0 for each in of.rows)
-    found(worked(layers, odd), by="module", depth=1)
-
-
-# Fused layers in the tree of modules
 
 
 def test_a_fused_layer_is_split_by_flops() -> None:
