@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from inferlens.cli.plot import plot
+from inferlens.cli.show import plot
 from inferlens.errors import InferlensError
 from inferlens.record.record import encode
 from inferlens.views.chart import Chart, labels

@@ -15,7 +15,7 @@ import inferlens
 
 # The commands in the order of the help, and the modules that have their functions.
 COMMANDS = {
-    **dict.fromkeys(("bench", "ab", "show", "compare", "plot", "profile"), ""),
+    "bench": "", "ab": "", **dict.fromkeys(("show", "compare", "plot"), "show"), "profile": "",
     **dict.fromkeys(("findings", "modules", "layers", "kernels"), "profile"),
     "trace": "", "roofline": "profile", "graph": "", "build": "", "export": "", "partition": "",
     **dict.fromkeys(("doctor", "backends"), "backends"),

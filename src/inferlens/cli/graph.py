@@ -30,7 +30,6 @@ def graph(
     """
     from inferlens.analysis.profile import graph_fold
     from inferlens.cli import screen
-    from inferlens.cli.plot import write
     from inferlens.errors import check_choice
     from inferlens.views.graph import FORMATS, render
 
@@ -42,7 +41,7 @@ def graph(
     graphs = [graph_fold.graph_of(source, regions=regions, depth=depth) for source in sources]
     with screen.busy("Drawing"):
         drawn = render(graphs, format, title=title, fused=regions == "fused")
-    write(output, drawn)
+    screen.write(output, drawn)
     screen.notes([*dict.fromkeys(note for one in graphs for note in one.notes), f"Wrote {output}."])
 
 

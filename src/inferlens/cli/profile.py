@@ -290,7 +290,7 @@ def picture_format(plot: Path | None, example: str) -> str:
 def written(file: Path, drawing: tuple[str | bytes, Sequence[str]], option: str) -> None:
     """Writes a picture or a trace, and says which cases are not in it."""
 
-    write(file, drawing[0], option)
+    screen.write(file, drawing[0], option)
     screen.notes([f"Wrote {file}.", *drawing[1]])
 
 

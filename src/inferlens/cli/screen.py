@@ -125,6 +125,18 @@ def profiles(paths: Sequence[Path], format: str = "table") -> LoadedProfiles:
     return loaded
 
 
+def write(output: Path, drawn: str | bytes, option: str = "--output") -> None:
+    """Writes a file whole or not at all; an :class:`InferlensError` if it cannot be written there."""
+    from inferlens.errors import InferlensError
+    from inferlens.record.files import write_whole
+
+    try:
+        write_whole(output, drawn.encode() if isinstance(drawn, str) else drawn)
+    except OSError as error:
+        hint = f"{option} with another file"
+        raise InferlensError(f"{output} cannot be written: {error.strerror}.", hint=hint) from error
+
+
 def text(drawn: str) -> None:
     """Prints what was drawn to standard output."""
     sys.stdout.write(drawn if drawn.endswith("\n") else drawn + "\n")

@@ -1,8 +1,20 @@
-"""``inferlens show``: look at records again, without measuring and without any framework."""
+"""``inferlens show``, ``plot`` and ``compare``: look at records again, without measuring and without any framework."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from inferlens.cli import options
+
+PLOTTED = "The file to write; .svg, .png or .html decides its format."
+THEME = "auto, light or dark. [dim]Default: light, and in HTML what the reader's system is set to.[/dim]"
+BASE = "What to compare with: a folder with records, at any height, or a record file."
+UNLIKE = "Compare although machines, drivers or inputs differ."
+FORMAT = "table, markdown, html, github (annotations of a workflow), junit or json."
+OUTPUT = "A file for it; the table is printed all the same."
 
 
 def show(
@@ -22,3 +34,58 @@ def show(
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     screen.show(loaded.records, "json" if json else format, reference)
+
+
+def plot(
+    paths: options.Records,
+    output: Annotated[Path, typer.Option("--output", "-o", help=PLOTTED)] = Path("compare.svg"),
+    reference: options.Reference = None,
+    theme: Annotated[str | None, typer.Option(help=THEME)] = None,
+) -> None:
+    """Draw latency and throughput of every backend side by side, and against the batch size.
+
+    The HTML file is interactive and needs no network.
+    """
+    from inferlens.cli import screen
+    from inferlens.record.store import load_records
+    from inferlens.views.chart import Chart
+
+    chart = Chart(reference=reference, format=output.suffix.lower().removeprefix("."), theme=theme or "auto")
+    loaded = load_records(paths)
+    screen.notes(loaded.problems)
+    screen.write(output, chart.render(loaded.records))
+    screen.note(f"Wrote {output}.")
+
+
+def compare(
+    base: Annotated[Path, typer.Argument(help=BASE)],
+    candidate: Annotated[Path, typer.Argument(help="What is compared with it: the same.")],
+    metric: Annotated[str, typer.Option(help="latency, throughput or 'GPU time'.")] = "latency",
+    threshold: Annotated[str, typer.Option(help="The smallest difference that matters.")] = "2%",
+    level: Annotated[str, typer.Option(help="How sure all verdicts together are to be.")] = "95%",
+    unlike: Annotated[bool, typer.Option("--unlike", help=UNLIKE)] = False,
+    format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help=OUTPUT, show_default=False)] = None,
+) -> None:
+    """Compare two sets of records case by case: FASTER, SAME, SLOWER, UNDECIDED or DID NOT RUN.
+
+    Of each case the latest run counts, and its repeats are its processes.
+
+    Exit codes: 1 if a case is slower; else 4 if one did not run on both sides; else 3 if one is undecided; else 0.
+    Bad input, and machines that differ, are 2.
+    """
+    from inferlens.analysis.compare.cases import compare as compared_cases
+    from inferlens.cli import screen
+    from inferlens.errors import check_choice
+    from inferlens.units import parse_share
+    from inferlens.views.compared import FORMATS, render
+
+    check_choice("format", format, FORMATS)
+    words = {"threshold": parse_share(threshold), "level": parse_share(level)}
+    compared = compared_cases(base, candidate, metric=metric, unlike=unlike, **words)
+    screen.notes(compared.problems)
+    if output:
+        screen.write(output, render(compared, format))
+        screen.note(f"Wrote {output}.")
+    screen.text(render(compared, "table" if output else format, **screen.terminal()))
+    raise typer.Exit(compared.exit_code)

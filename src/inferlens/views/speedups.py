@@ -134,15 +134,12 @@ def _defaults(rows: Sequence[Row], usual: Set[str]) -> dict[str, Row]:
 
 def _matching(rows: Sequence[Row], named: str) -> dict[str, Row]:
     """The row that fits ``named`` for each device: on that device, or else the only one that fits on another."""
-    single = {
-        device: _single([row for row in rows if row.device == device and _fits(row, named)], named)
-        for device in {row.device for row in rows if _fits(row, named)}
-    }
-    able = {device: row for device, row in single.items() if row.ok and row.seconds_per_call is not None}
-    if len(single) == 1 and able:
-        (only,) = able.values()
-        return {row.device: only for row in rows}
-    return able
+    fitting = [row for row in rows if _fits(row, named)]
+    single = [
+        _single([row for row in fitting if row.device == device], named) for device in {r.device for r in fitting}
+    ]
+    able = [row for row in single if row.ok and row.seconds_per_call is not None]
+    return {row.device: able[0] for row in rows} if len(single) == len(able) == 1 else {row.device: row for row in able}
 
 
 def _single(fitting: Sequence[Row], named: str) -> Row:

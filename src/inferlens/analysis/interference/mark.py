@@ -39,8 +39,7 @@ OWN_DOING: dict[Kind, tuple[str, str]] = {
     "power cap": ("power-cap", "at the GPU's power limit"),
     "cpu quota": ("cpu-quota", "while the CPU quota of the control group was used up"),
 }
-UNCOVERED = "the watch did not cover the whole series"
-SLACK = 1.0  # seconds that a log may miss of a series' begin and end, and be held to cover it
+UNWATCHED = "it was not watched"
 
 
 def mark(
@@ -78,38 +77,30 @@ def mark(
         discarded=tuple(disturbed) if few else (),
         touched={kind: len(places) for kind, places in touched.items() if places},
         spans=tuple(spans),
-        unseen=_unseen(log, begins[0], ends[-1]),
+        unseen=_unseen(log),
         repeat=again,
         why=f"{share}; {decision}" if disturbed else "",
     )
 
 
-def _unseen(log: MachineLog, begin: float, end: float) -> dict[str, str]:
-    """Kinds of disturbance that could not be looked for from ``begin`` to ``end``, and why."""
+def _unseen(log: MachineLog) -> dict[str, str]:
+    """Kinds of disturbance that could not be looked for, and why."""
     gpu, processes, cpu = log.gpu or GpuSamples(), log.processes or GpuProcesses(), log.cpu or CpuSamples()
-    wanted: list[tuple[Kind, Sequence[float], Sequence[object], tuple[str, ...]]] = [
-        ("cpu busy", cpu.times, cpu.others, ("cpu_load", "watch")),
-        ("steal", cpu.times, cpu.steal, ("cpu_load", "watch")),
+    wanted: list[tuple[Kind, Sequence[object], tuple[str, ...]]] = [
+        ("cpu busy", cpu.others, ("cpu_load", "watch")),
+        ("steal", cpu.steal, ("cpu_load", "watch")),
     ]
     if log.absent.get("gpu") != NOT_USED:  # a case without a GPU has nothing to be seen on one
         wanted += [
-            ("throttled", gpu.times, gpu.reasons, ("reasons", "gpu", "watch")),
-            ("clock change", gpu.times, gpu.sm_clock, ("clocks", "gpu", "watch")),
-            ("foreign process", processes.times, processes.foreign, ("processes", "foreign", "gpu", "watch")),
+            ("throttled", gpu.reasons, ("reasons", "gpu", "watch")),
+            ("clock change", gpu.sm_clock, ("clocks", "gpu", "watch")),
+            ("foreign process", processes.foreign, ("processes", "foreign", "gpu", "watch")),
         ]
-    return {
-        kind: next((log.absent[name] for name in names if name in log.absent), UNCOVERED)
-        for kind, times, column, names in wanted
-        if not _known(times, column, begin, end)
+    reasons = {
+        kind: next((log.absent[name] for name in names if name in log.absent), "" if column else UNWATCHED)
+        for kind, column, names in wanted
     }
-
-
-def _known(times: Sequence[float], column: Sequence[object], begin: float, end: float) -> bool:
-    """Whether a column has values from ``begin`` to ``end``: of at least half of its samples there."""
-    if not column or times[0] > begin + SLACK or times[-1] < end - SLACK:
-        return False
-    inside = [value for time, value in zip(times, column, strict=True) if begin <= time <= end]
-    return 2 * sum(value is not None for value in inside) >= len(inside)
+    return {kind: reason for kind, reason in reasons.items() if reason}
 
 
 def warnings(marks: Marks) -> tuple[Warning, ...]:
