@@ -4,8 +4,8 @@ Tables and data go to standard output, progress and notes to standard error. Exi
 measured, 2 bad input, 130 interrupted, 141 nobody reads the output any more. ``compare`` and ``ab`` have codes of
 their own, in their help.
 
-Typer, and what it imports, takes as long as reading a large trace does. Where the words of ``trace`` are
-right it is not needed: ``argparse`` reads these, and the command says what is wrong with others.
+Typer, which imports pydantic, takes as long as reading a large trace does. Where the words of ``trace`` are right
+it is not needed: ``argparse`` reads these, and the command says what is wrong with others.
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ def main() -> None:
     """Runs a command; an error a user can act on is one message and exit code 2."""
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        _run(sys.argv[1:])
+        if sys.argv[1:2] == ["trace"] and (words := trace_words(sys.argv[2:])):
+            return show_trace(**words)
+        from inferlens.cli.commands import app
+
+        app()
     except InferlensError as error:
         sys.stderr.write(f"Error: {error.what}\n")
         if error.expected:
@@ -39,14 +43,6 @@ def main() -> None:
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(128 + signal.SIGPIPE)
-
-
-def _run(words: list[str]) -> None:
-    if words[:1] == ["trace"] and (plain := trace_words(words[1:])):
-        return show_trace(**plain)
-    from inferlens.cli.commands import app
-
-    return app()  # type: ignore[no-any-return]
 
 
 def _interrupt(_: int, __: FrameType | None) -> None:
@@ -77,11 +73,7 @@ def trace_words(words: Sequence[str]) -> dict[str, Any] | None:
 
 
 def show_trace(path: Path, *, format: str = "table", no_cache: bool = False, **words: Any) -> None:
-    """Prints a trace; the words are those of the command.
-
-    Raises:
-        InferlensError: if there is no trace, the words mean nothing, or memory is not enough.
-    """
+    """Prints a trace; the words are those of the command."""
     if "numpy" not in sys.modules:  # nothing here uses the threads of its linear algebra, and starting them takes long
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from inferlens.cli import screen

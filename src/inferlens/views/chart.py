@@ -45,10 +45,7 @@ class Chart(View):
         Args:
             reference: words that name the row others are compared with; ``None`` is the usual one.
             format: ``svg``, ``png``, or ``html``, which is interactive.
-            theme: ``auto`` is light, and in HTML whatever the reader's system is set to.
-
-        Raises:
-            InferlensError: for another format or theme.
+            theme: ``auto``, ``light`` or ``dark``, as of :func:`inferlens.views.picture.drawn`.
         """
         super().__init__(reference=reference)
         picture.check(format)

@@ -1,11 +1,9 @@
 """Pictures: a Vega-Lite document as SVG, PNG or one HTML file that draws it offline; colours and type of all charts.
 
 The palette is that of M. Okabe and K. Ito, "Color Universal Design" (2008), its yellow and black replaced, since they
-vanish on white and on dark, and four more, which are no nearer to any other than two of the eight are to each other for
-people who see no red or no green. A chart paints its own background, so a light one stays readable inside a dark page.
-
-In HTML the libraries are inside, and a content security policy forbids every request, every script but the two that are
-here, and making code of text. Data goes in as JSON in which no ``<`` is left, so that no name can close its script.
+vanish on white and on dark, and four more that people who see no red or no green tell apart as well. In HTML the
+libraries are inside, and a content security policy forbids every request, and every script but the two that are here.
+Data goes in as JSON in which no ``<`` is left, so that no name can close its script.
 """
 
 from __future__ import annotations
@@ -121,16 +119,10 @@ def check(format: str, hint: str = "--output compare.svg") -> None:
 
 
 def drawn(document: Callable[[Theme], dict[str, Any]], format: str, title: str, theme: str = "auto") -> str | bytes:
-    """A chart as text, or bytes of a PNG.
+    """A chart as text, or bytes of a PNG; ``document`` makes the Vega-Lite document for a theme.
 
-    Args:
-        document: makes the Vega-Lite document for a theme.
-        format: one of :data:`FORMATS`.
-        title: of the page.
-        theme: ``auto`` is light, and in HTML whatever the reader's system is set to.
-
-    Raises:
-        MissingLibrary: if the converter is not there.
+    The theme ``auto`` is light, and in HTML whatever the reader's system is set to. Raises :class:`MissingLibrary` if
+    the converter is not there.
     """
     light, dark = (THEMES[name if theme == "auto" else theme] for name in ("light", "dark"))
     chart, library = document(light), converter()

@@ -36,7 +36,6 @@ class Row(Struct, frozen=True, kw_only=True):
     several.
 
     Attributes:
-        id, folder, created: of the record.
         name: the case within its table: backend, precision and what else tells it from the other rows.
         machine: what tells the machine from another; rows of two machines are never compared.
         device_name: name of the GPU, or of the CPU for cases on the CPU.
@@ -46,19 +45,16 @@ class Row(Struct, frozen=True, kw_only=True):
         card: the GPU's own name (UUID), of cases on a GPU; ``other_card`` if the reference was measured on another.
         processes: how many processes it was measured in; ``between``: whether intervals cover how far these differ.
         samples: number of latency samples that statistics are of; ``left_out`` were disturbed or not steady yet.
-        warmup: calls before the first sample.
         median: of several processes the geometric mean of their medians.
         h2d, compute, d2h: medians of the parts of the GPU time, where a call begins and ends on the host.
         iterations_per_second: calls per second, median of the throughput windows; items are calls x batch.
         in_flight: calls in flight when throughput was measured; ``None``: no limit but the queue's.
         bound: what a call on a GPU waits for most: ``host``, ``copies`` or ``GPU``.
-        reference: name of the row the speed-up is against; empty if there is none.
         speedup: reference's median latency over this one's; of rates where no latency was measured.
         autocorrelated: whether the speed-up's interval is wider because processes resemble those before them.
         error: relative L2 error of the outputs; ``agrees`` is ``None`` where they could not be checked.
         build: seconds of export and build together; ``cached`` if what was built before was used.
-        host_peak, device_peak: the largest of its processes.
-        energy: joules for one item.
+        host_peak, device_peak: the largest of its processes; ``energy``: joules for one item.
         ranked: whether the row may be the fastest: it ran, and its outputs are not known to be wrong.
         fastest: the lowest median of its comparison, or not to be told apart from it: several rows may be.
     """

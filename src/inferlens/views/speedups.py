@@ -67,12 +67,9 @@ def of_comparison(row: Row) -> tuple[Warning, ...]:
 
 
 def refuse_unknown(cases: Sequence[Case], named: str | None) -> None:
-    """Refuses, before anything is measured, a reference that no case can fit.
+    """Refuses, before anything is measured, a reference of which the words are not those of any case's label.
 
     Options, sizes and what is known only once a case ran are left for then.
-
-    Raises:
-        InferlensError: if of no case all words of ``named`` are words of its label.
     """
     if not named or not cases or any(spec.dynamic for case in cases for spec in case.inputs):
         return

@@ -31,13 +31,9 @@ LEAST_READINGS = 5
 
 
 def energy_per_item(log: MachineLog, begin: float, end: float, items: int) -> Energy:
-    """Energy of the GPU for one item, from ``begin`` to ``end``.
+    """Energy of the GPU for one item, from ``begin`` to ``end`` in seconds of the log's clock.
 
-    Args:
-        log: what the machine did.
-        begin: seconds of the log's clock, the beginning of the first call.
-        end: the end of the last call; there was nothing between the two but these calls.
-        items: how many items these calls had, batch times calls.
+    Between the two there was nothing but calls with so many ``items``, batch times calls.
     """
     gpu = log.gpu
     if gpu is None:
