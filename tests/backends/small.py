@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from inferlens.backends import BACKENDS
-from inferlens.backends.base import Backend, Inputs, Outputs, Preparation, Runner
+from inferlens.backends.base import TOLERANCES, Backend, Inputs, Outputs, Preparation, Runner
 from inferlens.models.model import Format, Model, ModelInfo
 from inferlens.spec.case import Case, TensorSpec, with_batch
 
@@ -162,3 +162,10 @@ def run(model: Model, case: Case, preparation: Preparation, inputs: Inputs) -> O
         outputs = runner.infer(runner.place(inputs))
         runner.synchronize()
         return runner.collect(outputs)
+
+
+def agrees(model: Model, case: Case, preparation: Preparation, reference: Model | None = None) -> None:
+    """The outputs are those of the ``reference``, the model itself if it has a module that tells."""
+    inputs = arrays(model)
+    expected = eager(reference or model, inputs)
+    assert error(run(model, case, preparation, inputs), expected) < TOLERANCES[case.precision]

@@ -87,24 +87,6 @@ def test_shared_and_repeated_modules(label: str, way: str, tmp_path: Path) -> No
     assert convolutions[0].inputs[0].dtype == "float32"
 
 
-@pytest.mark.parametrize("label", LABELS)
-def test_a_module_of_two_names_goes_by_its_first(label: str, tmp_path: Path) -> None:
-    """Not by that of another one of its type, called by the same name elsewhere."""
-
-    class Twofold(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.before = nn.Sequential(nn.Linear(32, 32))
-            self.mine = nn.Linear(32, 32)
-            self.all = nn.ModuleList([self.mine, nn.Linear(32, 32)])
-
-        def forward(self, image: torch.Tensor) -> torch.Tensor:
-            return self.mine(self.before(image))
-
-    found = layers(label, model(Twofold), tmp_path)
-    assert [layer.modules for layer in found.layers] == [("before.0",), ("mine",)]
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("label", LABELS)
 @pytest.mark.parametrize("kind", [Attention, Encoder])
@@ -233,11 +215,6 @@ def test_options_leave_outputs_right(label: str, options: dict[str, bool], prepa
     assert preparation.facts["torchscript"] in ("traced", "scripted")
 
 
-class Lambda(nn.Module):
-    def forward(self, image: torch.Tensor) -> Any:
-        return (lambda *values: values[0])(image, *[])
-
-
 @dataclass
 class Answer:
     more: torch.Tensor
@@ -250,6 +227,10 @@ class Returning(nn.Module):
 
 
 def test_what_cannot_be_scripted_is_a_row_with_a_reason(preparation: Preparation) -> None:
+    class Lambda(nn.Module):
+        def forward(self, image: torch.Tensor) -> Any:
+            return (lambda *values: values[0])(image, *[])
+
     runner = small.backend("torchscript").prepare(small.model(Lambda), small.case("torchscript:script"), preparation)
     with pytest.raises(Unsupported, match=r"TorchScript cannot script 'lambda': .+") as caught:
         runner.__enter__()
@@ -276,9 +257,7 @@ def test_a_model_whose_inputs_have_names_runs_and_knows_its_modules(
     assert model.module is not None
     module = ByKeyword.of(model.module, names)
     model = dataclasses.replace(model, module=module, inputs=tuple(specs[name] for name in names))
-    preparation = prepared(tmp_path)
-    found = profiled(label, model, preparation, runs=3)
-    assert [layer.modules for layer in found.layers] == [("linear",), ("",)]
+    assert [layer.modules for layer in layers(label, model, tmp_path).layers] == [("linear",), ("",)]
 
 
 def test_outputs_that_a_trace_does_not_know_are_flattened_and_constants_are_kept(preparation: Preparation) -> None:
@@ -293,29 +272,24 @@ def test_outputs_that_a_trace_does_not_know_are_flattened_and_constants_are_kept
 @pytest.mark.parametrize("frozen", [False, True])
 def test_a_loaded_archive_runs_as_it_is(frozen: bool, precision: str, tmp_path: Path, preparation: Preparation) -> None:
     """What was frozen has constants, which are not cast."""
-    model = small.model(format="torchscript")
-    inputs = small.arrays(model)
-    expected = small.eager(model, inputs)
+    model, path = small.model(format="torchscript"), tmp_path / "model.pt"
     with quiet():
         script = torch.jit.script(model.module)
-        torch.jit.save(torch.jit.freeze(script) if frozen else script, tmp_path / "model.pt")
-        model = dataclasses.replace(model, module=torch.jit.load(tmp_path / "model.pt"), path=tmp_path / "model.pt")
-    case = small.case("torchscript:trace", precision=precision, options={"freeze": True})
+        torch.jit.save(torch.jit.freeze(script) if frozen else script, path)
+        loaded = dataclasses.replace(model, module=torch.jit.load(path), path=path)
+    case = small.case(TRACE, precision=precision, options={"freeze": True})
     if frozen and precision == "bf16":
         with pytest.raises(Unsupported, match="was frozen"):
-            small.run(model, case, preparation, inputs)
+            small.agrees(loaded, case, preparation, model)
         return
-    assert small.error(small.run(model, case, preparation, inputs), expected) < TOLERANCES[precision]
+    small.agrees(loaded, case, preparation, model)
     assert preparation.facts["torchscript"].startswith("loaded")
 
 
 def test_exported_programs_are_traced_and_not_scripted(preparation: Preparation) -> None:
     model = small.model(format="exported")
-    inputs = small.arrays(model)
-    expected = small.eager(model, inputs)
-    program = torch.export.export(model.module, (torch.from_numpy(inputs["image"]),))
-    model = dataclasses.replace(model, module=program.module())
-    got = small.run(model, small.case("torchscript:trace"), preparation, inputs)
-    assert small.error(got, expected) < TOLERANCES["fp32"]
+    program = torch.export.export(model.module, (torch.zeros(1, 3, 16, 16),))
+    exported = dataclasses.replace(model, module=program.module())
+    small.agrees(exported, small.case(TRACE), preparation, model)
     with pytest.raises(Unsupported, match="no source to script"):
-        small.backend("torchscript").prepare(model, small.case("torchscript:script"), preparation)
+        small.backend(SCRIPT).prepare(exported, small.case(SCRIPT), preparation)

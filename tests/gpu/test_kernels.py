@@ -1,4 +1,4 @@
-"""Kernels on an NVIDIA GPU: every backend's are seen, traced to modules, and fill the GPU as the profiler says."""
+"""Kernels on an NVIDIA GPU: each backend's are seen, traced to modules, and fill it; and layers of compiled code."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from inferlens.backends.abilities import KernelOrigins, LayerProfiler  # noqa: E
 from inferlens.backends.base import Preparation, Runner  # noqa: E402
 from inferlens.backends.profiling import kernel_runs  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
-from inferlens.record.layer_profile import Kernels  # noqa: E402
+from inferlens.record.layer_profile import Kernels, Layers  # noqa: E402
 from inferlens.spec.case import TensorSpec  # noqa: E402
 from tests.backends import small  # noqa: E402
-from tests.backends.profiling.layered import ODD, Fused  # noqa: E402
-from tests.backends.profiling.layered import model as layered  # noqa: E402
+from tests.backends.profiling import layered  # noqa: E402
+from tests.backends.test_torchscript import Encoder  # noqa: E402
 from tests.commands import inferlens as command  # noqa: E402
 
 pytestmark = [
@@ -32,6 +32,8 @@ pytestmark = [
 ]
 
 RUNS = 12  # more than are traced at once
+TRACE, SCRIPT = "torchscript:trace", "torchscript:script"
+INDUCTOR = ("torch_compile:default", "torch_compile:reduce-overhead", "torch_compile:max-autotune")
 SKEW = 100e-6  # seconds: the GPU's clock is fitted to the host's
 
 
@@ -93,6 +95,24 @@ def check(found: Kernels) -> None:
         assert each.occupancy is not None, "the formula knows this GPU"
         assert each.achieved is not None
         assert 0 < each.achieved <= each.occupancy <= 1
+
+
+def layers_of(label: str, network: Model, folder: Path, precision: str = "fp32", **options: bool) -> Layers:
+    case = small.case(label, device="cuda", precision=precision, options=options)
+    with small.backend(label).prepare(network, case, layered.prepared(folder)) as runner:
+        assert isinstance(runner, LayerProfiler)
+        feed = runner.place(small.arrays(network))
+        for _ in range(5):
+            runner.infer(feed)
+        found = runner.profile_layers(feed, RUNS)
+    assert found.timed == "GPU"
+    assert found.clock.startswith("CUDA events" if label == "pytorch" else "torch.profiler (CUPTI)")
+    layered.check(found, RUNS)
+    return found
+
+
+def known(found: Layers) -> float:
+    return layered.seconds([layer for layer in found.layers if layer.modules]) / layered.seconds(list(found.layers))
 
 
 def seconds(found: Kernels, *, known: bool = False) -> float:
@@ -168,14 +188,14 @@ def test_kernels_of_inductor(label: str, name: str, tmp_path: Path) -> None:
 
 def test_kernels_of_templates(tmp_path: Path) -> None:
     """Autotuning chooses between libraries and Triton templates; the same is chosen for the call that tells."""
-    model = layered(Fused, 2, 3, 64, 64)
+    model = layered.model(layered.Fused, 2, 3, 64, 64)
     found = profiled("torch_compile:max-autotune", model, tmp_path, "fp32")
     told = [(each.name, each.layer, each.modules) for each in found.kernels]
     check_pairs(found)
     copied = sum(sum(each.times) for each in found.kernels if "multi_tensor_apply" in each.name)  # a graph's inputs
     assert seconds(found, known=True) >= 0.9 * (seconds(found) - copied), (found.absent, told)
     modules = {path for each in found.kernels for path in each.modules}
-    assert {f"{ODD}.0", f"{ODD}.1", f"{ODD}.2", "last"} <= modules, told
+    assert {f"{layered.ODD}.0", f"{layered.ODD}.1", f"{layered.ODD}.2", "last"} <= modules, told
 
 
 def check_pairs(found: Kernels) -> None:
@@ -200,15 +220,7 @@ def test_kernels_of_torchscript(label: str, options: dict[str, bool], name: str,
 def test_kernels_are_of_the_modules_of_their_layers(label: str, tmp_path: Path) -> None:
     """The two levels, profiled apart, have the same layers of the same modules, and about the same time in them."""
     found = profiled(label, vision(batch=8), tmp_path)
-    case = small.case(label, device="cuda", precision="fp16", batch=8)
-    model = vision(batch=8)
-    preparation = Preparation(tmp_path / "case", tmp_path / "cache", level="layer")
-    with small.backend(label).prepare(model, case, preparation) as runner:
-        assert isinstance(runner, LayerProfiler)
-        feed = runner.place(small.arrays(model))
-        for _ in range(5):
-            runner.infer(feed)
-        layers = runner.profile_layers(feed, RUNS)
+    layers = layers_of(label, vision(batch=8), tmp_path, "fp16")
     of_layers = {layer.name: layer for layer in layers.layers}
     of_kernels: dict[str, list[Any]] = {}
     for each in found.kernels:
@@ -216,7 +228,8 @@ def test_kernels_are_of_the_modules_of_their_layers(label: str, tmp_path: Path) 
     assert set(of_kernels) - {""} == set(of_layers)
     for name, layer in of_layers.items():
         assert {each.modules for each in of_kernels[name]} == {layer.modules}, name
-        assert {each.name for each in of_kernels[name]} == set(layer.details["kernels"]), name
+        kernels = {kernel for kernel in layer.details["kernels"] if not kernel.startswith("Mem")}  # copies and fills
+        assert {each.name for each in of_kernels[name]} == kernels, name
     took = sum(float(np.median(layer.times)) for layer in layers.layers)
     assert sum(float(np.median(each.times)) for each in found.kernels if each.layer) == pytest.approx(took, rel=0.25)
 
@@ -232,8 +245,8 @@ def test_kernels_of_other_libraries_are_seen(label: str, tmp_path: Path) -> None
     if not tells:
         assert label in found.absent["origins"]
         return
-    layered = sum(sum(each.times) for each in found.kernels if each.layer)
-    assert layered >= 0.9 * seconds(found), found.absent
+    placed = sum(sum(each.times) for each in found.kernels if each.layer)
+    assert placed >= 0.9 * seconds(found), found.absent
     if seconds(found, known=True) < 0.95 * seconds(found):
         assert label == "torch_tensorrt:ts-trace", found.absent
         assert "torch_tensorrt:dynamo" in found.absent["details"]
@@ -253,3 +266,50 @@ def test_the_command_keeps_and_shows_them(tmp_path: Path) -> None:
     assert shown.returncode == 0, shown.stderr
     (case,) = json.loads(shown.stdout)["cases"]
     assert {"convolution", "linear"} <= {module for row in case["rows"] for module in row["modules"]}
+
+
+@pytest.mark.parametrize("label", ["pytorch", *INDUCTOR, TRACE, SCRIPT])
+def test_costs_are_where_the_work_is(label: str, tmp_path: Path) -> None:
+    found = layers_of(label, layered.model(layered.Costly, 8, 64, 112, 112), tmp_path)
+    first, second = layered.seconds(layered.of(found, "first")), layered.seconds(layered.of(found, "second"))
+    assert second > 2 * first, found
+    assert layered.total(found, 0) > 0.3 * found.whole[0], found
+    assert label == "pytorch" or all(layer.details["kernels"] for layer in found.layers), found
+
+
+@pytest.mark.parametrize("label", INDUCTOR)
+def test_fused_kernels_name_all_their_modules(label: str, tmp_path: Path) -> None:
+    """Batch norm and ReLU are of one kernel; with max-autotune a convolution before or behind them may be of it too."""
+    found = layers_of(label, layered.model(layered.Fused, 2, 3, 64, 64), tmp_path)
+    assert known(found) > 0.9, found
+    fused = [
+        layer for layer in layered.of(found, f"{layered.ODD}.1", f"{layered.ODD}.2") if layer.kind.startswith("Triton")
+    ]
+    assert fused, found
+    assert any("triton" in kernel for kernel in fused[0].details["kernels"]), found
+    channels = 4 if fused[0].kind == "Triton template" and "last" in fused[0].modules else 32  # there it is a prologue
+    assert (2, channels, 64, 64) in {tensor.shape for tensor in fused[0].outputs}, found
+    assert layered.of(found, "last"), found
+    assert ("cuda_graph" in found.absent) == (label != INDUCTOR[0]), found
+
+
+def test_graph_breaks(tmp_path: Path) -> None:
+    found = layers_of(INDUCTOR[0], layered.model(layered.Breaking, 1, 64, 32), tmp_path)
+    assert layered.of(found, "first")
+    assert layered.of(found, "second")
+    assert known(found) > 0.9
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "vit_b_16"])
+@pytest.mark.parametrize(("label", "way"), [(INDUCTOR[0], ""), (TRACE, ""), (TRACE, "freeze")])
+def test_real_models_are_attributed(label: str, way: str, name: str, tmp_path: Path) -> None:
+    found = layers_of(label, vision(name, 8), tmp_path, "fp16", **({way: True} if way else {}))
+    assert known(found) > (0.95 if label == TRACE else 0.9), found.absent
+
+
+@pytest.mark.parametrize("way", ["", "freeze"])
+@pytest.mark.parametrize("label", [TRACE, SCRIPT])
+def test_torchscript_attributes_transformers(label: str, way: str, tmp_path: Path) -> None:
+    found = layers_of(label, layered.model(Encoder, 4, 64, 32), tmp_path, **({way: True} if way else {}))
+    assert known(found) > (0.5 if label == SCRIPT and way else 0.95)  # branches cannot be told apart there
+    assert "layers.0" in {path for layer in found.layers for path in layer.modules} or (label == SCRIPT and way)

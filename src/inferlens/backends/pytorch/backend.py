@@ -104,7 +104,7 @@ class GraphRunner(TorchRunner, KernelOrigins):
 
     def build(self, module: Any) -> Callable[..., Any]:
         """Captures one call, or refuses one that a graph cannot hold, such as copying a value to the host."""
-        return CudaGraph.capture(self.forward(module), self.seeded_feed())
+        return CudaGraph(self.forward(module), self.seeded_feed())
 
     def infer(self, feed: Feed) -> Any:
         """One replay; ``feed`` is copied in first unless it is the one that is there already."""

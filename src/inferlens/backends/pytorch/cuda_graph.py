@@ -18,42 +18,30 @@ WARMUP = 3  # calls before the capture, on a stream of their own, in which cuDNN
 
 
 class CudaGraph:
-    """A captured call."""
+    """A captured call, and the inputs of its own, which a replay reads."""
 
-    def __init__(self, graph: Any, inputs: Feed, outputs: Any) -> None:
-        self._graph = graph
-        self._inputs = inputs
-        self._outputs = outputs
-        self._bound: Feed | None = None
-
-    @staticmethod
-    def capture(call: Callable[..., Any], feed: Feed) -> CudaGraph:
-        """Warms ``call`` up on a side stream and captures it with copies of ``feed`` as its inputs.
-
-        Raises:
-            Unsupported: if it cannot be captured.
-        """
+    def __init__(self, call: Callable[..., Any], feed: Feed) -> None:
+        """Warms ``call`` up on a side stream and captures it with copies of ``feed`` as its inputs, or refuses."""
         import torch
 
-        inputs = tuple(tensor.clone() for tensor in feed)
+        self.inputs = tuple(tensor.clone() for tensor in feed)
+        self._bound: Feed | None = None
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARMUP):
-                call(*inputs)
+                call(*self.inputs)
         torch.cuda.current_stream().wait_stream(side)
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
+        self._graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
-                outputs = call(*inputs)
+            with torch.cuda.graph(self._graph):
+                self._outputs = call(*self.inputs)
         except torch.OutOfMemoryError:
             raise
         except RuntimeError as error:
-            raise Unsupported(
-                f"The model cannot be captured in a CUDA graph: {first_lines(error)}", hint="without cuda_graph"
-            ) from error
-        return CudaGraph(graph, inputs, outputs)
+            what = f"The model cannot be captured in a CUDA graph: {first_lines(error)}"
+            raise Unsupported(what, hint="without cuda_graph") from error
 
     def __call__(self, feed: Feed) -> Any:
         """Replays on the current stream; returns the outputs' tensors, the same ones every time."""
@@ -62,17 +50,11 @@ class CudaGraph:
         self._graph.replay()
         return self._outputs
 
-    @property
-    def inputs(self) -> Feed:
-        """The captured inputs, which a replay reads."""
-        return self._inputs
-
     def bind(self, feed: Feed) -> None:
         """Copies ``feed`` into the captured inputs, in order with the replays of the current stream."""
-        for own, tensor in zip(self._inputs, feed, strict=True):
+        for own, tensor in zip(self.inputs, feed, strict=True):
             if own.shape != tensor.shape:
-                raise Unsupported(
-                    f"The CUDA graph holds inputs of shape {tuple(own.shape)}, not {tuple(tensor.shape)}."
-                )
+                shapes = f"{tuple(own.shape)}, not {tuple(tensor.shape)}"
+                raise Unsupported(f"The CUDA graph holds inputs of shape {shapes}.")
             own.copy_(tensor)
         self._bound = feed

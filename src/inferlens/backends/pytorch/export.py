@@ -26,11 +26,8 @@ def dtype_of(precision: str) -> Any:
     import torch
 
     if precision not in DTYPES:
-        raise Unsupported(
-            f"Modules of PyTorch cannot be cast to {precision}.",
-            expected=f"one of {', '.join(DTYPES)}",
-            hint=f"--precision fp16, or an ONNX file quantized to {precision}",
-        )
+        hint = f"--precision fp16, or an ONNX file quantized to {precision}"
+        raise Unsupported(f"Modules of PyTorch cannot be cast to {precision}.", expected=", ".join(DTYPES), hint=hint)
     return getattr(torch, DTYPES[precision])
 
 

@@ -53,7 +53,7 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
     def captured(self, call: Callable[..., Any]) -> Callable[..., Any]:
         """``call``, which is captured first if that was asked for."""
         if self.options.cuda_graph:
-            self._graph = CudaGraph.capture(call, self.seeded_feed())
+            self._graph = CudaGraph(call, self.seeded_feed())
         return call
 
     def infer(self, feed: Feed) -> Any:
