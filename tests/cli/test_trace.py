@@ -15,10 +15,11 @@ import typer
 
 from inferlens.cli import trace_words
 from inferlens.cli.commands import app
+from inferlens.trace.several import runs_in, traces_in
 from inferlens.views.table import FORMATS
 from inferlens.views.traced.tables import VIEWS
 from tests.commands import inferlens
-from tests.trace.samples import of_torch, training
+from tests.trace.samples import event, faster, kernel, launch, of_torch, step, text, training
 
 
 @pytest.fixture
@@ -128,3 +129,79 @@ def test_right_words_mean_what_the_command_says_and_wrong_ones_are_left_to_it() 
             assert (trace_words(line.split()) or {}).items() <= context.params.items()
     for line in ("", "--help", "a.json b.json", "a.json --vie x", "a.json --top 0", "a.json --top x"):
         assert trace_words(line.split()) is None
+
+
+# Two traces, the ranks of a job, and log folders
+
+
+def test_against(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(training())
+    (tmp_path / "b.json").write_bytes(faster())
+    words = ("--view", "overview,operators,kernels,modules,timeline", "--format", "json")
+    done = inferlens("trace", "a.json", "--against", "b.json", *words, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    tables = json.loads(done.stdout)["traces"][0]["tables"]
+    assert [*tables] == ["parts", "idle", "operators", "kernels", "modules", "execution"]
+
+
+def test_ranks_of_a_job(tmp_path: Path) -> None:
+    talks = [
+        step(0, 0, 500), event("nccl:all_reduce", 10, 20, External__id=4), launch(1, 12), launch(2, 50),
+        kernel(1, 100, 100, "ncclDevKernel_AllReduce", stream=20), kernel(2, 150, 100, "gemm"),
+    ]  # fmt: skip
+    for rank in (10, 2):
+        (tmp_path / f"job_rank{rank}.json").write_bytes(text(*talks, distributedInfo={"rank": rank, "world_size": 16}))
+    (tmp_path / "notes.json").write_text("{}")
+    assert [path.name for path in traces_in(tmp_path)] == ["job_rank2.json", "job_rank10.json", "notes.json"]
+    done = inferlens("trace", ".", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0
+    assert "no traceEvents" in done.stderr
+    first, _ = json.loads(done.stdout)["traces"][0]["tables"]["ranks"]
+    assert (first["name"], first["rank"], first["step_time"]) == ("job_rank2.json", 2, pytest.approx(500e-6))
+    assert first["overlapped"] == 0.5  # half of the communication is hidden behind the gemm
+
+
+def calls(begin: int) -> bytes:
+    """Two steps of 500 us, in each a kernel of 100 us that begins so many us after the step."""
+    events = []
+    for number, start in enumerate((0, 500)):
+        at = start + begin
+        events += [step(number, start, 500), launch(number + 1, at - 10, 5), kernel(number + 1, at, 100, "gemm")]
+    return text(*events)
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    for name, data in (("bs8", calls(100)), ("bs16", training()), ("bs1", calls(300))):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / f"host_{name}.1.pt.trace.json").write_bytes(data)
+    (tmp_path / "runs" / "notes.txt").write_text("no trace")
+    return tmp_path / "runs"
+
+
+def test_runs_are_rows_and_other_views_are_each_runs(logs: Path) -> None:
+    assert [name for name, _ in runs_in(logs)] == ["bs1", "bs8", "bs16"]
+    done = inferlens("trace", "runs", "--view", "overview,kernels", cwd=logs.parent)
+    assert (done.returncode, done.stderr) == (0, "")
+    rows = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("bs")]
+    assert rows == ["bs1", "bs8", "bs16"]
+    assert [f"fills · {name}" in done.stdout for name in rows] == [True] * 3
+    (logs / "bs8" / "host_bs8.1.pt.trace.json").write_text("nothing of it")
+    done = inferlens("trace", "runs", "--format", "json", cwd=logs.parent)
+    assert done.returncode == 0
+    assert "host_bs8" in done.stderr
+    together, *each = json.loads(done.stdout)["traces"]
+    table = together["tables"]["runs"]
+    assert [row["name"] for row in table] == [one["trace"] for one in each] == ["bs1", "bs16"]
+    assert [(row["kernel"], row["bound"]) for row in table] == [(pytest.approx(100e-6), "host"), (300e-6, "host")]
+    assert [row["step_time"] for row in table] == [one["overview"]["step_time"] for one in each]
+
+
+def test_log_folders_are_compared_as_their_traces(logs: Path) -> None:
+    done = inferlens("trace", "runs/bs1", "--against", "runs/bs8", cwd=logs.parent)
+    assert (done.returncode, done.stderr) == (0, "")
+    (logs / "bs8" / "second.json").write_bytes(training())
+    for paths, says in ((("runs/bs1", "runs/bs8"), "2 traces"), (("runs", "runs/bs1"), "There is no trace in")):
+        done = inferlens("trace", paths[0], "--against", paths[1], cwd=logs.parent)
+        assert done.returncode == 2
+        assert says in done.stderr

@@ -14,13 +14,17 @@ from hypothesis import strategies as st
 
 from inferlens.analysis.findings import trace_findings
 from inferlens.errors import InferlensError
+from inferlens.record.layer_profile import GpuLimits
 from inferlens.trace import LaunchLinks, read
 from inferlens.trace.analysis import Analysis
 from inferlens.trace.intervals import Intervals
 from inferlens.trace.memory import devices, holders
 from inferlens.trace.modules import module_tree
+from inferlens.trace.occupancy import achieved, blocks_that_fit, theoretical
+from inferlens.trace.several import execution, rows_compared
 from inferlens.trace.tables import CUT_OFF, SLOW, kernels, operators, stepping, timeline
-from tests.trace.samples import GPU, H100, H200S, V100, event, kernel, launch, of_torch, shared, step, text, training
+from tests.backends.profiling.kernel_samples import H200, NAMES, runs
+from tests.trace.samples import GPU, H100, REAL, event, faster, kernel, launch, of_torch, shared, step, text, training
 
 
 def rows(table: Any) -> dict[str, dict[str, Any]]:
@@ -190,6 +194,44 @@ def test_modules_and_memory_of_torch() -> None:
     assert {row["operator"] for row in held} >= {"aten::addmm"}
 
 
+# Two traces compared
+
+
+def analyses() -> tuple[Analysis, Analysis]:
+    return Analysis(read(training())), Analysis(read(faster()))
+
+
+def test_kernels_and_operators_of_one_step_are_compared() -> None:
+    table = list(rows_compared("kernels", *analyses()).rows())
+    assert [(row["name"], round(row["change"] * 1e6), row["state"]) for row in table] == [
+        ("add", -200, "gone"), ("relu", 80, "new"), ("s16816gemm", -50, ""),
+        ("Memcpy DtoH (Device -> Pageable)", -40, "gone"),
+    ]  # fmt: skip
+    assert [round(row["accumulated"] * 1e6) for row in table] == [-200, -120, -170, -210]
+    assert (table[2]["calls_before"], table[2]["calls_after"]) == (1.0, 1.0)
+    rows = {(row["name"], row["shapes"]): row for row in rows_compared("operators", *analyses()).rows()}
+    assert round(rows["aten::mm", "[[8,4],[4,4]]"]["change"] * 1e6) == -50
+    assert round(rows["aten::linear", "[[8,4],[4,4]]"]["change"] * 1e6) == -120
+    assert rows["aten::copy_", ""]["state"] == "gone"
+
+
+def test_execution_side_by_side_keeps_what_is_new_and_gone() -> None:
+    rows = [(row["name"], row["state"]) for row in execution(*analyses()).rows()]
+    assert rows == [("s16816gemm", ""), ("add", "gone"), ("Memcpy DtoH (Device -> Pageable)", "gone"), ("relu", "new")]
+    other_way = [(row["name"], row["state"]) for row in execution(*reversed(analyses())).rows()]
+    assert sorted(other_way) == sorted((name, {"": "", "gone": "new", "new": "gone"}[state]) for name, state in rows)
+
+
+@pytest.mark.parametrize("data", [training(), None], ids=["GPU", "torch"])
+def test_a_trace_is_no_different_from_itself(data: bytes | None) -> None:
+    one = Analysis(read(data or of_torch()))
+    for table in (
+        *(rows_compared(view, one, one) for view in ("kernels", "operators", "modules")),
+        execution(one, one),
+    ):
+        assert all(row["change"] == 0 and row["state"] == "" for row in table.rows())
+
+
 # Which events belong together, against what looking at every pair finds.
 # Small numbers, so that events begin and end together, are empty, and overlap in every way.
 SPANS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.integers(0, 12)), max_size=25)
@@ -214,7 +256,7 @@ def test_the_innermost_scope_is_the_last_that_has_begun(
 ) -> None:
     trace = read(text(*[event(f"o{n}", begin, length, tid=tid) for n, (tid, begin, length) in enumerate(spans)]))
     launch_links = LaunchLinks(trace)
-    numbers = {int(thread.tid): number for number, thread in enumerate(trace.threads)}
+    numbers = {int(thread): number for number, (_, thread) in enumerate(trace.threads)}
     known = [(tid, at) for tid, at in moments if tid in numbers]
     threads = np.array([numbers[tid] for tid, _ in known], dtype=np.int32)
     times = np.array([at * 1000 for _, at in known], dtype=np.int64)
@@ -286,7 +328,7 @@ def near(value: Any) -> Any:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("path", [V100, H100, *sorted(H200S.glob("*/*.gz"))], ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("path", REAL, ids=lambda path: path.parent.name)
 def test_numbers_are_the_plugins(path: Path, tmp_path: Path) -> None:
     theirs, analysis = plugin(shared(path), tmp_path), Analysis(read(path))
     vars(analysis.costs)["occupancy"] = analysis.trace.gpu.occupancy  # zeros for large kernels too, as it was written
@@ -309,3 +351,50 @@ def test_numbers_are_the_plugins(path: Path, tmp_path: Path) -> None:
         times = micros(ours[one.name], "host_total", "host_self", "device_total", "device_self")
         known = [one.host_duration, one.self_host_duration, one.device_duration, one.self_device_duration]
         assert [ours[one.name]["calls"], *times] == near([one.calls, *known]), one.name
+
+
+# Occupancy against NVIDIA's own calculator and against the profiler's estimates in real traces
+
+# Of cudaOccMaxActiveBlocksPerMultiprocessor in cuda_occupancy.h, CUDA 13.0: compute capability, threads and shared
+# memory of a multiprocessor; threads of a block, registers, shared memory of a block; and how many blocks fit.
+NVIDIAS = {
+    ("10.0", 2048, 233472): [(512, 128, 5120, 1), (96, 118, 2112, 5), (192, 128, 16384, 2), (512, 168, 81920, 0)],
+    ("12.0", 1536, 102400): [(64, 32, 5120, 16), (192, 64, 2112, 5), (192, 16, 0, 8), (32, 92, 40000, 2)],
+    ("7.0", 2048, 98304): [(128, 64, 5120, 8), (768, 168, 2112, 0), (128, 64, 40000, 2), (192, 92, 5120, 3)],
+    ("7.5", 1024, 65536): [(256, 53, 2048, 4), (512, 255, 5120, 0), (96, 255, 5120, 2), (32, 168, 5120, 12)],
+    ("8.0", 2048, 167936): [(1, 92, 2112, 20), (128, 118, 16384, 4), (64, 32, 2048, 32), (64, 92, 65536, 2)],
+    ("8.6", 1536, 102400): [(1, 16, 1024, 16), (96, 168, 2112, 4), (384, 53, 0, 3), (384, 16, 65536, 1)],
+    ("8.9", 1536, 102400): [(96, 92, 0, 6), (512, 53, 1024, 2), (96, 53, 2112, 12), (1024, 118, 1024, 0)],
+    ("9.0", 2048, 233472): [(768, 64, 2112, 1), (1, 118, 65536, 3), (96, 40, 16384, 13), (256, 118, 2112, 2)],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("capability", "threads", "memory"), NVIDIAS)
+def test_as_many_blocks_fit_as_nvidia_says(capability: str, threads: int, memory: int) -> None:
+    gpu = GpuLimits(
+        threads_per_multiprocessor=threads, registers_per_multiprocessor=65536, shared_memory_per_multiprocessor=memory,
+        compute_capability=capability,
+    )  # fmt: skip
+    for block, registers, memory_of, expected in NVIDIAS[capability, threads, memory]:
+        assert (blocks_that_fit(gpu, (block, 1, 1), registers, memory_of) or 0) == expected
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_estimate_is_the_profilers_where_that_has_one(name: str) -> None:
+    """In whole per cents; with more than 48 KiB of shared memory the profiler thinks that nothing fits, and says 0."""
+    for each in (each for each in runs(name)[0].events if each.launched.kind == "kernel"):
+        own = achieved(H200, each.launched.grid, each.launched.block, each.registers, each.shared_memory)
+        lost = each.occupancy == 0 and (each.shared_memory or 0) > 49152
+        assert lost or each.occupancy == pytest.approx(own, abs=0.00501)
+
+
+def test_what_is_not_known_has_no_occupancy() -> None:
+    unknown = [(H200, (), 32, 0), (H200, (128,), None, 0), (H200, (128,), 32, None), (GpuLimits(), (128,), 32, 0)]
+    unknown += [(H200, (128, 128, 128), 32, 0), (GpuLimits(compute_capability="gfx90a"), (128,), 32, 0)]
+    assert [theoretical(*launch) for launch in unknown] == [None] * 6  # type: ignore[arg-type]
+    assert achieved(H200, (), (128,), 32, 0) is None
+
+
+def test_few_blocks_leave_most_of_the_gpu_empty() -> None:
+    assert achieved(H200, (66, 1, 1), (1024, 1, 1), 32, 0) == pytest.approx(0.5 * 1024 / 2048)
+    assert achieved(H200, (10_000, 1, 1), (1024, 1, 1), 32, 0) == theoretical(H200, (1024, 1, 1), 32, 0) == 1

@@ -74,7 +74,7 @@ def test_no_nanosecond_is_lost(begin: int, duration: int) -> None:
 def test_threads_are_the_same_written_as_numbers_and_as_texts() -> None:
     trace = read(text(event("a", 1, 5, tid=25738), event("b", 2, 1, tid="25738"), event("c", 3, 1, tid="stream 7")))
     assert trace.thread.tolist() == [0, 0, 1]
-    assert [(each.pid, each.tid) for each in trace.threads] == [("9", "25738"), ("9", "stream 7")]
+    assert trace.threads == (("9", "25738"), ("9", "stream 7"))
 
 
 def test_odd_durations_times_and_halves_are_counted() -> None:

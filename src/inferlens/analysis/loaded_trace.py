@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 
 class LoadedTrace:
-    """A trace that was read; each view is computed when it is asked for.
-
-    Attributes:
-        analysis: what the frames are made of, in numpy arrays.
-        notes: what was skipped, mended or missing, a sentence each.
-    """
+    """A trace that was read; each view is computed when it is asked for. ``notes``: what was skipped or mended."""
 
     def __init__(self, analysis: Analysis) -> None:
         self.analysis, self.notes = analysis, analysis.trace.notes
@@ -69,8 +64,8 @@ class LoadedTrace:
         columns: dict[str, Any] = {
             "name": [trace.strings[code] for code in trace.name.tolist()],
             "category": [categories[code] for code in trace.category.tolist()],
-            "process": [thread.pid for thread in threads],
-            "thread": [thread.tid for thread in threads],
+            "process": [process for process, _ in threads],
+            "thread": [thread for _, thread in threads],
             "begin": trace.begin,
             "duration": trace.duration,
         }

@@ -1,10 +1,5 @@
 """A profiler's trace file becomes columns, and the columns what they add up to; needs numpy and msgspec alone.
 
-    trace = read(Path("trace.json.gz"))           # Kineto's, of torch.profiler's export_chrome_trace; or bytes
-    trace.names_of(trace.gpu.row)                 # names of kernels, copies and fills, in the order of their begins
-    links = LaunchLinks(trace)
-    links.launch                                  # for each GPU event the place in trace.calls of what launched it
-
 ``Trace`` has all complete events in the order of the file. ``trace.gpu``, ``trace.calls`` (of the CUDA runtime and
 driver), ``trace.scopes`` (operators and annotations) and ``trace.allocations`` have columns of their own, whose ``row``
 is an event's place among all; a *place* is one in such columns.

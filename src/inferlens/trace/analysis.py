@@ -120,13 +120,15 @@ class Analysis:
         length = float((steps.end - steps.begin).sum()) / count / SECOND
         parts = {name: float(np.sum(times)) / count / SECOND for name, times in shares_of(self.parts, steps).items()}
         idle = {why: time / count / SECOND for why, time in idle_of(self.trace, self.launch_links, steps).items()}
+        bound = "host" if gpu_waits(idle[HOST] + idle[SYNCHRONISING], length) else "both"
+        bound = bound if gpu_waits(sum(idle.values()), length) else "GPU"
         return Overview(
             steps=len(steps),
             left_out=len(self.steps) - len(steps) if self.step is None else 0,
             step_time=length,
             parts=parts,
             idle=idle,
-            bound=_bound(length, idle) if self.gpu_use and length else "CPU only",
+            bound=bound if self.gpu_use and length else "CPU only",
             gpus=self.gpu_use,
             notes=self.trace.notes,
         )
@@ -183,9 +185,3 @@ def filling(trace: Trace, here: Ints) -> tuple[Ints, Floats]:
     order = np.argsort(moments, kind="stable")
     level: Any = np.cumsum(np.concatenate([blocks, -blocks])[order])
     return moments[order], np.clip(level, 0.0, 1.0)[:-1]  # sums of floats may end a little below zero
-
-
-def _bound(length: float, idle: dict[str, float]) -> str:
-    if not gpu_waits(sum(idle.values()), length):
-        return "GPU"
-    return "host" if gpu_waits(idle[HOST] + idle[SYNCHRONISING], length) else "both"

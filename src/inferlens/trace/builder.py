@@ -28,7 +28,6 @@ from inferlens.trace.trace import (
     GpuEvents,
     Ints,
     Scopes,
-    Thread,
     Trace,
     category_of,
 )
@@ -104,7 +103,7 @@ class TraceBuilder:
         return Trace(
             strings=tuple(self._names),
             texts=tuple(text.decode(errors="replace") for text in self._texts),
-            threads=tuple(Thread(*pair) for pair in self._threads.texts),
+            threads=tuple(self._threads.texts),
             **main,
             gpu=_ordered(gpu, np.argsort(begin[gpu.row], kind="stable")),
             calls=_ordered(calls, np.argsort(begin[calls.row], kind="stable")),

@@ -51,10 +51,13 @@ class Costs:
         above = self.parent[child]
         # What only overlaps the operator around its begin is in it for that long.
         np.subtract.at(own, above, np.minimum(nest.end[child], nest.end[above]) - nest.begin[child])
-        calls = self._outer_calls()
+        rows = self.trace.calls.row  # the runtime calls the driver: what is within another call does not count
+        begin, duration, thread = self.trace.begin[rows], self.trace.duration[rows], self.trace.thread[rows]
+        order = np.lexsort((-duration, begin, thread))
+        calls = order[nested(thread[order], begin[order], (begin + duration)[order])[0] == NONE]
         around = self.launch_links.around_calls(Category.OPERATOR)[calls]
         known = around >= 0
-        np.subtract.at(own, around[known], self.trace.duration[self.trace.calls.row[calls[known]]])
+        np.subtract.at(own, around[known], duration[calls[known]])
         least_zero: Ints = np.maximum(self._given_on(own, self._merged), 0)
         return least_zero
 
@@ -103,14 +106,6 @@ class Costs:
         while len(self._merged) and (merged := (found >= 0) & self._merged[found]).any():
             found[merged] = self.parent[found[merged]]
         return found
-
-    def _outer_calls(self) -> Ints:
-        """Places of the calls that are not within another one: the runtime calls the driver."""
-        rows = self.trace.calls.row
-        begin, duration, thread = self.trace.begin[rows], self.trace.duration[rows], self.trace.thread[rows]
-        order = np.lexsort((-duration, begin, thread))
-        outer: Ints = order[nested(thread[order], begin[order], (begin + duration)[order])[0] == NONE]
-        return outer
 
     def _launched(self, which: Bools) -> Ints:
         sums = np.zeros(len(self.trace.scopes), dtype=np.int64)

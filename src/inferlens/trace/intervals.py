@@ -44,8 +44,6 @@ class Intervals:
 
     def both(self, other: Intervals) -> Intervals:
         """The moments that are in both."""
-        if not len(self) or not len(other):
-            return Intervals(self.begin[:0], self.end[:0])
         # The intervals of the other that meet each of these are neighbours there.
         first = np.searchsorted(other.end, self.begin, "right")
         last = np.searchsorted(other.begin, self.end, "left")
@@ -61,16 +59,10 @@ class Intervals:
         """The moments that are in this and not in the other."""
         if not len(self) or not len(other):
             return self
-        low, high = min(self.begin[0], other.begin[0]), max(self.end[-1], other.end[-1])
-        return self.both(other.rest(int(low), int(high)))
-
-    def rest(self, low: int, high: int) -> Intervals:
-        """The moments from ``low`` to ``high`` that are not in this."""
-        begin = np.concatenate([[low], self.end])
-        end = np.concatenate([self.begin, [high]])
-        begin, end = np.clip(begin, low, high), np.clip(end, low, high)
+        begin = np.concatenate([[min(self.begin[0], other.begin[0])], other.end])
+        end = np.concatenate([other.begin, [max(self.end[-1], other.end[-1])]])
         kept = end > begin
-        return Intervals(begin[kept], end[kept])
+        return self.both(Intervals(begin[kept], end[kept]))
 
     def covered(self, begin: Ints, end: Ints) -> Ints:
         """For each of some intervals, how many of its nanoseconds are in this."""

@@ -51,13 +51,12 @@ def devices(analysis: Analysis) -> list[DeviceMemory]:
         places = np.flatnonzero(within & (memory.device_type == kind) & (memory.device_id == number))
         if not len(places):
             continue
-        name = _DEVICES.get(kind, f"device type {kind}")
         allocated = memory.allocated[places]
         absolute = bool((allocated != UNKNOWN).all())
         level = allocated if absolute else np.cumsum(memory.change[places])
         top = int(level.argmax())
         time = float(memory.time[places[top]] - memory.time[0]) / SECOND
-        name = name if number < 0 or kind == 0 else f"{name} {number}"
+        name = _DEVICES.get(kind, f"device type {kind}") + (f" {number}" if number >= 0 and kind != 0 else "")
         found.append(DeviceMemory(name, places, level, absolute, top, time))
     return found
 

@@ -59,11 +59,12 @@ def blocks_that_fit(
     limits = [most, gpu.threads_per_multiprocessor // WARP // warps]
     if registers:
         parts = 2 if gpu.compute_capability == "6.0" else 4
-        of_warp = _rounded(registers * WARP, REGISTER_UNIT)
+        of_warp = -(-registers * WARP // REGISTER_UNIT) * REGISTER_UNIT
         limits.append(gpu.registers_per_multiprocessor // parts // of_warp * parts // warps)
-    taken = _rounded(shared_memory + (RESERVED if major >= 8 else 0), SHARED_UNITS[major >= 8])
-    if taken:
-        limits.append(gpu.shared_memory_per_multiprocessor // taken)
+    unit = SHARED_UNITS[major >= 8]
+    units = -(-(shared_memory + (RESERVED if major >= 8 else 0)) // unit)
+    if units:
+        limits.append(gpu.shared_memory_per_multiprocessor // (units * unit))
     return min(limits) or None  # it did run, so that none fits is no answer
 
 
@@ -82,10 +83,6 @@ def achieved(
     if not grid or not gpu.multiprocessors:
         return None
     return theoretical(gpu, block, registers, shared_memory, prod(grid) / gpu.multiprocessors)
-
-
-def _rounded(value: int, unit: int) -> int:
-    return -(-value // unit) * unit
 
 
 def occupancy_of(trace: Trace) -> Floats:

@@ -19,7 +19,7 @@ MOST_SLICES = 100
 FENCE = 1.5
 LEAST_STEPS = 5
 CUT_OFF, SLOW, FAST = "cut off by the profiler", "slower than the others", "faster than the others"
-KINDS = {Category.KERNEL: "kernel", Category.MEMCPY: "copy", Category.MEMSET: "fill"}
+KINDS: dict[int, str] = {Category.KERNEL: "kernel", Category.MEMCPY: "copy", Category.MEMSET: "fill"}
 
 
 def operators(analysis: Analysis, *by: str) -> Columns:
@@ -95,14 +95,13 @@ def kernels(analysis: Analysis, *, by_operator: bool = False) -> Columns:
     last = np.cumsum(groups.count)
     longest = order[last - groups.count]
     of = events[longest]
-    kinds = {int(category): kind for category, kind in KINDS.items()}
     columns: dict[str, Any] = {"name": trace.names_of(gpu.row[of])}
     if by_operator:
         columns["operator"] = [trace.strings[code] if code >= 0 else None for code in named[longest].tolist()]
     total = groups.sum(duration)
     whole = total.sum()
     columns |= {
-        "kind": [kinds[code] for code in trace.category[gpu.row[of]].tolist()],
+        "kind": [KINDS[code] for code in trace.category[gpu.row[of]].tolist()],
         "calls": groups.count,
         "total": total / SECOND,
         "share": total / whole if whole else np.zeros(len(total)),

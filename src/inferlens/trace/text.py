@@ -37,10 +37,7 @@ _TRAILING = re.compile(r"trailing characters \(byte (\d+)\)")
 _ABOUT = {field.encode_name for field in msgspec.structs.fields(About)}
 _MARK = b"\xef\xbb\xbf"
 _TRIES = 4
-_EXPECTED = (
-    "the JSON that torch.profiler's export_chrome_trace writes, or another tool's in Chrome's trace event format: "
-    ".json, .json.gz or .json.zst"
-)
+_EXPECTED = "JSON in Chrome's trace event format, as torch.profiler writes it: .json, .json.gz or .json.zst"
 
 
 def blocks(source: Path | bytes, remarks: Remarks) -> Iterator[bytes]:

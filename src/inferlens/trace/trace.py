@@ -62,14 +62,6 @@ def category_of(name: str) -> int:
     return int(_NAMES.get(name.lower(), Category.OTHER))
 
 
-@dataclass(frozen=True)
-class Thread:
-    """A row of the trace: of the host a thread of a process, of a GPU a stream (``tid``) of a device (``pid``)."""
-
-    pid: str
-    tid: str
-
-
 @dataclass(frozen=True, eq=False)
 class _Rows:
     row: Ints  # the event's place in the trace
@@ -154,7 +146,7 @@ class Trace:
     Attributes:
         strings: names; ``name`` holds places in it.
         texts: shapes and stacks.
-        threads: ``thread`` holds places in it.
+        threads: process and thread, or device and stream; ``thread`` holds places in it.
         begin, duration: whole nanoseconds; the clock's zero is the writer's.
         about: devices and what else stands beside the events.
         notes: sentences on what was skipped, mended or missing.
@@ -162,7 +154,7 @@ class Trace:
 
     strings: tuple[str, ...]
     texts: tuple[str, ...]
-    threads: tuple[Thread, ...]
+    threads: tuple[tuple[str, str], ...]
     name: Codes
     category: NDArray[np.int8]
     thread: Codes

@@ -114,11 +114,7 @@ def _compared(load: Load, path: Path, against: Path, views: Sequence[str], selec
 
 
 def _only(path: Path) -> Path:
-    """The trace itself, or the one in a log folder.
-
-    Raises:
-        InferlensError: if a folder has none, or several.
-    """
+    """The trace itself, or the one in a log folder."""
     found = several.traces_in(path) if path.is_dir() else [path]
     if len(found) != 1:
         what = f"There are {len(found)} traces in {path}." if found else f"There is no trace in {path}."
@@ -215,11 +211,6 @@ _SHAPES = Column("shapes", "shapes", "", shapes, 4, numeric=False, most=36)
 
 
 def _compared_tables(before: Analysis, after: Analysis, view: str, selection: Selection) -> list[TraceTable]:
-    """The tables of a comparison.
-
-    Raises:
-        InferlensError: for a view that compares nothing.
-    """
     if view not in COMPARED:
         raise InferlensError(f"The view '{view}' does not compare traces.", expected=", ".join(COMPARED))
     if view == "overview":
