@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 import inferlens
 from inferlens import ABResult, InferlensError, load_records
@@ -128,16 +127,6 @@ def test_shared_words_are_of_both_and_a_case_overrules_them(tmp_path: Path) -> N
     found = ab(tmp_path, "fake:steady", "fake:steady batch=4 latency=1", **shared)
     assert found.a.label == "fake:steady fp16 batch 8 cpu latency=2.0 per_item=0.0"
     assert found.b.label == "fake:steady fp16 batch 4 cpu latency=1.0 per_item=0.0"
-
-
-def test_a_live_module(tmp_path: Path) -> None:
-    sides = ("pytorch cpu threads=1", "pytorch cpu threads=1 channels_last=true")
-    model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU())
-    words: dict[str, Any] = {"max_rounds": 3, "iterations": 10, "output": str(tmp_path), "warmup": 1}
-    found = inferlens.ab(model.eval(), *sides, torch.randn(1, 3, 8, 8), **words)
-    assert found.rounds == 3
-    assert found.base.ok
-    assert found.candidate.ok
 
 
 @pytest.mark.parametrize(

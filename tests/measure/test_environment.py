@@ -7,38 +7,28 @@ import pytest
 
 from inferlens.measure.environment import collect
 from inferlens.record.record import Gpu
-from tests.measure.monitor.fake_nvml import NOT_SUPPORTED, NVMLError
+from tests.measure.monitor.fake_nvml import NOT_SUPPORTED, Device, FakeNvml, NVMLError
 
 
-def driver(power_limit):
-    """NVML of a machine with one GPU."""
-    return SimpleNamespace(
-        NVMLError=NVMLError,
-        nvmlInit=lambda: None,
-        nvmlShutdown=lambda: None,
+@pytest.mark.parametrize(("milliwatts", "watts"), [(699_500, 699.5), (None, None)])
+def test_a_gpu_and_its_power_limit_if_it_has_one(milliwatts, watts, monkeypatch):
+    def power_limit(_):
+        if milliwatts is None:
+            raise NVMLError(NOT_SUPPORTED)
+        return milliwatts
+
+    nvml = FakeNvml(Device("GPU-1"))
+    vars(nvml).update(
         nvmlSystemGetDriverVersion=lambda: "570.1",
         nvmlSystemGetCudaDriverVersion_v2=lambda: 12080,
-        nvmlDeviceGetCount=lambda: 1,
-        nvmlDeviceGetHandleByIndex=lambda index: index,
         nvmlDeviceGetCudaComputeCapability=lambda _: (9, 0),
-        nvmlDeviceGetName=lambda _: "NVIDIA Fake",
         nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(total=2**30),
-        nvmlDeviceGetUUID=lambda _: "GPU-1",
         nvmlDeviceGetEnforcedPowerLimit=power_limit,
     )
-
-
-def not_supported(_):
-    raise NVMLError(NOT_SUPPORTED)
-
-
-@pytest.mark.parametrize(("read", "watts"), [(lambda _: 699_500, 699.5), (not_supported, None)])
-def test_a_gpu_and_its_power_limit_if_it_has_one(read, watts, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pynvml", driver(read))
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
     environment = collect()
     gpu = Gpu(name="NVIDIA Fake", memory=2**30, compute_capability="9.0", uuid="GPU-1", power_limit=watts)
-    assert environment.gpus == (gpu,)
-    assert (environment.driver, environment.cuda_driver) == ("570.1", "12.8")
+    assert (environment.gpus, environment.driver, environment.cuda_driver) == ((gpu,), "570.1", "12.8")
 
 
 KEPT = ("OMP_PROC_BIND", "ONEDNN_DEFAULT_FPMATH_MODE", "TORCHINDUCTOR_FREEZING", "TRITON_PTXAS_PATH", "LD_PRELOAD")

@@ -12,24 +12,15 @@ from inferlens.stats.quantiles import median, quantile, summarise
 SAMPLES = st.lists(st.floats(min_value=1e-9, max_value=1e3, allow_nan=False), min_size=1, max_size=300)
 
 
-def test_known_quantiles():
+def test_known_quantiles_and_summary():
     assert quantile([1, 2, 3, 4], 0.25) == 1.75  # type 7: position 0.75 between the first and the second
-    assert quantile([4, 1, 3, 2], 1.0) == 4
-    assert median([3, 1, 2]) == 2
-    assert median([4, 1, 3, 2]) == 2.5
-
-
-def test_no_samples():
+    assert (quantile([4, 1, 3, 2], 1.0), median([3, 1, 2]), median([4, 1, 3, 2])) == (4, 2, 2.5)
+    summary = summarise([1.0, 2.0, 3.0, 6.0])
+    assert (summary.count, summary.mean, summary.median, summary.minimum, summary.maximum) == (4, 3.0, 2.5, 1.0, 6.0)
+    assert summary.deviation == pytest.approx((14 / 3) ** 0.5)
     assert summarise([]) is None
     with pytest.raises(ValueError, match="no samples"):
         median([])
-
-
-def test_known_summary():
-    summary = summarise([1.0, 2.0, 3.0, 6.0])
-    assert (summary.count, summary.mean, summary.median) == (4, 3.0, 2.5)
-    assert (summary.minimum, summary.maximum) == (1.0, 6.0)
-    assert summary.deviation == pytest.approx((14 / 3) ** 0.5)
 
 
 @pytest.mark.parametrize(

@@ -32,16 +32,6 @@ LEAST_THROUGHPUT = 0.5  # beside a short series of latencies
 LATENCY_SHARE = 0.8  # of the time, where both are measured
 LONGER = "A longer --max-time, or more --repeats."
 KEPT_WARMUP = stopping.MOST_SAMPLES
-ONE_IN_FLIGHT = (
-    "one-in-flight",
-    "Calls of this backend cannot overlap on the CPU: one is in flight, whatever the depth.",
-    "Compare its throughput with the others' at --depth 1.",
-)
-STATIC = (
-    "static-shape",
-    "Prepared for the measured shape alone: ranges of sizes mean nothing to this backend.",
-    "Compare with care: a model prepared for many shapes may be slower at one of them.",
-)
 
 
 class ReferenceJob(CaseJob, frozen=True, kw_only=True):
@@ -94,7 +84,11 @@ def benchmark(job: BenchmarkJob, child: Child) -> Measured:
     arrays = inputs.make_inputs(model, case.seed)
     runner = child.prepare(model)
     if any(spec.dynamic for spec in model.inputs) and not child.backend.capabilities().dynamic_shapes:
-        child.preparation.warn(*STATIC)
+        child.preparation.warn(
+            "static-shape",
+            "Prepared for the measured shape alone: ranges of sizes mean nothing to this backend.",
+            "Compare with care: a model prepared for many shapes may be slower at one of them.",
+        )
     with HostIo(runner) if case.io == "host" else runner as runner:
         child.runner = runner
         feeding = Feeding(runner, model, case, arrays, child.preparation)
@@ -149,7 +143,11 @@ def _throughput(
             child.preparation.warn("not-reached", message, LONGER)
     callers = feeding.callers(depth)
     if (depth or 1) > 1 and not (runner.clock.asynchronous or callers):
-        child.preparation.warn(*ONE_IN_FLIGHT)
+        child.preparation.warn(
+            "one-in-flight",
+            "Calls of this backend cannot overlap on the CPU: one is in flight, whatever the depth.",
+            "Compare its throughput with the others' at --depth 1.",
+        )
     return series.throughput(
         runner,
         feeding.throughput,

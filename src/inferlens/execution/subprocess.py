@@ -175,7 +175,8 @@ class _Process:
                     elif key.fd == self._events:
                         self._hear(data, on_event)
                     else:
-                        self._keep(data)
+                        self._last = (self._last + data)[-LAST_OUTPUT:]
+                        self.output += data[: max(0, KEPT_OUTPUT - len(self.output))]
                 if not ready and self.process.poll() is not None:
                     return True  # ended; somebody it started still holds the pipes
         return True
@@ -202,10 +203,6 @@ class _Process:
         text = self._last.decode(errors="replace")
         lines = [_CONTROL.sub("", line).rstrip()[:TAIL_WIDTH] for line in text.splitlines()]
         return tuple([line for line in lines if line][-TAIL_LINES:])
-
-    def _keep(self, data: bytes) -> None:
-        self._last = (self._last + data)[-LAST_OUTPUT:]
-        self.output += data[: max(0, KEPT_OUTPUT - len(self.output))]
 
     def _hear(self, data: bytes, on_event: Callable[[Event], None]) -> None:
         *lines, self._line = (self._line + data).split(b"\n")

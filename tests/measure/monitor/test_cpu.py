@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inferlens.measure.monitor.cpu import TICK, Cpus, Packages, Tree
-from inferlens.measure.monitor.table import SampledColumns
+from inferlens.measure.monitor.monitor import SampledColumns
 
 
 def write(root: Path, name: str, text: str) -> None:

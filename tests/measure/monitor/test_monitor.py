@@ -16,10 +16,9 @@ import pytest
 from inferlens.analysis.interference.energy import energy_per_item
 from inferlens.analysis.interference.spans import all_spans
 from inferlens.measure.monitor import gpu, monitor
-from inferlens.measure.monitor.cpu import Cpus
+from inferlens.measure.monitor.cpu import Cpus, Value
 from inferlens.measure.monitor.gpu import survey
-from inferlens.measure.monitor.monitor import Monitor
-from inferlens.measure.monitor.table import SampledColumns, Value
+from inferlens.measure.monitor.monitor import Monitor, SampledColumns
 from inferlens.record.machine import NOT_USED, Before, MachineLog, peak_device_memory
 from tests.measure.monitor.fake_nvml import LOST, NOT_SUPPORTED, Device, FakeNvml
 

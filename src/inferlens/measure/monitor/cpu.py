@@ -13,11 +13,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from inferlens.limits import control_group
-from inferlens.measure.monitor.table import Reading, Untold, Value
 
+Value = float | int | None
+Reading = Callable[[float], Mapping[str, Value]]  # values by column name, given the time
 LOADS = ("busy", "case", "others", "steal")
 LEAST_SECONDS = 0.2  # shorter intervals have no load: one tick of 10 ms would be more than 5 % of a processor
 TICK = 1 / os.sysconf("SC_CLK_TCK")  # seconds; the unit of times in /proc
+
+
+class Untold(Exception):
+    """The machine does not tell; the text says why."""
+
+
+def reason_of(error: Exception) -> str:
+    """Why something is not told, in words for a record."""
+    return str(error) if isinstance(error, (Untold, OSError)) else f"{type(error).__name__}: {error}"
 
 
 class Cpus:
@@ -45,8 +55,9 @@ class Cpus:
             "cpu_energy": lambda _: {"energy": self._joules.read()},
             "cpu_frequency": lambda _: self.frequencies(),
             "throttle_events": lambda _: {"throttle_events": self.throttle_events()},
-            "quota_wait": lambda _: {"quota_wait": _field(self._group / "cpu.stat", "throttled_usec") / 1e6},
-            "memory_wait": lambda _: {"memory_wait": self.memory_wait()},
+            "quota_wait": lambda _: {"quota_wait": _seconds(self._group / "cpu.stat", r"^throttled_usec (\d+)$")},
+            # PSI, the kernel's: seconds in which some process waited.
+            "memory_wait": lambda _: {"memory_wait": _seconds(self._proc / "pressure/memory", r"^some .*total=(\d+)$")},
         }
 
     @property
@@ -92,11 +103,6 @@ class Cpus:
         if not found:
             raise Untold("the system does not count thermal throttling (thermal_throttle in /sys)")
         return sum(found)
-
-    def memory_wait(self) -> float:
-        """Seconds in which some process waited: ``total`` of the line ``some``, in microseconds (PSI, the kernel's)."""
-        some = (self._proc / "pressure/memory").read_text().partition("\n")[0]
-        return int(some.rpartition("total=")[2]) / 1e6
 
     def _texts(self, file: str) -> Iterator[str]:
         """What a file of each CPU says, empty where there is none."""
@@ -189,12 +195,12 @@ def usable_cpus() -> Collection[int]:
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
 
 
-def _field(path: Path, name: str) -> int:
-    for line in path.read_text().splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return int(value)
-    raise Untold(f"{path} has no {name}: there is no CPU quota")
+def _seconds(path: Path, pattern: str) -> float:
+    """The microseconds that a file tells, in seconds."""
+    found = re.search(pattern, path.read_text(), re.MULTILINE)
+    if not found:
+        raise Untold(f"{path} does not tell")
+    return int(found[1]) / 1e6
 
 
 def _text(path: Path) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from inferlens.measure.monitor.table import Reading, Untold, Value, reason_of
+from inferlens.measure.monitor.cpu import Reading, Untold, Value, reason_of
 from inferlens.record.machine import Before
 
 # NVML's documentation of nvmlDeviceGetPowerUsage: from Ampere on (except GA100) an average over one second, before that
@@ -37,7 +37,7 @@ class WatchedGpu:
     def __init__(self, nvml: Any) -> None:
         self.nvml = nvml
         self.handle = handle = first_visible(nvml)
-        self.uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+        self.uuid = str(nvml.nvmlDeviceGetUUID(handle))
         self.power_basis, self.power_window, self.power = _power(nvml, handle)
         self._first_energy: int | None = None
 
@@ -68,7 +68,7 @@ class WatchedGpu:
             nvml.nvmlDeviceGetCurrentClocksThrottleReasons
         )
         return {
-            "energy": lambda _: {"energy": self._joules(nvml.nvmlDeviceGetTotalEnergyConsumption(handle))},
+            "energy": lambda _: {"energy": self._joules()},
             "power": lambda _: {"power": self.power()},
             "clocks": lambda _: {
                 "sm_clock": nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * 1_000_000,
@@ -108,10 +108,10 @@ class WatchedGpu:
         newest = max([stamp, *(int(sample.timeStamp) for sample in samples)])
         return {pid: sum(values) / len(values) for pid, values in shares.items()}, newest
 
-    def _joules(self, millijoules: int) -> float:
-        if self._first_energy is None:
-            self._first_energy = millijoules
-        return (millijoules - self._first_energy) / 1000
+    def _joules(self) -> float:
+        now = self.nvml.nvmlDeviceGetTotalEnergyConsumption(self.handle)
+        self._first_energy = now if self._first_energy is None else self._first_energy
+        return float(now - self._first_energy) / 1000
 
 
 class Neighbours:
@@ -243,11 +243,11 @@ def first_visible(nvml: Any) -> Any:
     first = os.environ.get("CUDA_VISIBLE_DEVICES", "0" if handles else "").split(",")[0].strip()
     if first.isdigit():
         found = handles[int(first) :][:1]
-        kinds = {_text(nvml.nvmlDeviceGetName(handle)) for handle in handles}
+        kinds = {str(nvml.nvmlDeviceGetName(handle)) for handle in handles}
         if len(kinds) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
             raise Untold("the GPUs differ, so that CUDA's order is not NVML's: set CUDA_DEVICE_ORDER=PCI_BUS_ID")
     else:  # CUDA takes the beginning of a UUID, NVML does not
-        uuids = [_text(nvml.nvmlDeviceGetUUID(handle)).lower() for handle in handles]
+        uuids = [str(nvml.nvmlDeviceGetUUID(handle)).lower() for handle in handles]
         found = [each for each, uuid in zip(handles, uuids, strict=True) if first and uuid.startswith(first.lower())]
     if first.upper().startswith("MIG-"):
         raise Untold(SLICED)
@@ -273,7 +273,3 @@ def _power(nvml: Any, handle: Any) -> tuple[str, float, Callable[[], float]]:
             return INSTANT, INSTANT_WINDOW, instant
     basis = "nvmlDeviceGetPowerUsage, which averages over up to a second"
     return basis, AVERAGE_WINDOW, lambda: float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1000
-
-
-def _text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
