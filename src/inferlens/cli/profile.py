@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inferlens.cli import options, screen
-from inferlens.cli.plot import write
 from inferlens.errors import InferlensError, check_choice
 from inferlens.units import ABSENT, byte_count, duration, milliseconds, ratio
 
