@@ -316,11 +316,6 @@ def test_python_blocks_and_runnable_commands_run(path: Path, tmp_path: Path) -> 
         assert done.stdout
 
 
-def test_runnable_commands_are_where_they_are_run() -> None:
-    pages = [path.name for path in PAGES if re.search(r"^```bash runnable", text(path), re.M)]
-    assert pages == ["README.md", "bench.md"]
-
-
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The package of ``add-a-backend.md``, installed by hand: its files and what an installer writes of its name."""

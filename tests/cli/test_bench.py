@@ -92,8 +92,7 @@ def test_backends_and_doctor_name_every_backend_and_the_machine(tmp_path: Path) 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     command = f"{sys.executable} -m inferlens doctor | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert "Traceback" not in done.stderr
-    assert "Machine" in done.stdout
+    assert ("Traceback" in done.stderr, "Machine" in done.stdout) == (False, True)
 
 
 def test_a_reference_that_no_case_fits_is_refused_before_anything_is_measured(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from xml.etree import ElementTree as Xml
 
@@ -125,15 +125,11 @@ def _names(cases: Sequence[Case]) -> list[str]:
         rest = case.label.removeprefix(" ".join([*start, *batch, case.device])).strip()
         words = [*start, *(batch if batches else []), *([case.device] if devices else []), rest]
         found.append(" ".join(word for word in words if word))
-    hidden: tuple[Callable[[Case], str], ...] = (
-        lambda case: ", ".join(map(str, case.inputs)),
-        lambda case: case.weights or "",
-        lambda case: f"seed {case.seed}",
-    )
-    for word in hidden:
-        counts, differ = Counter(found), len({word(case) for case in cases}) > 1
-        pairs = zip(found, cases, strict=True)
-        found = [f"{name} {word(case)}".strip() if differ and counts[name] > 1 else name for name, case in pairs]
+    hidden = [(", ".join(map(str, case.inputs)), case.weights or "", f"seed {case.seed}") for case in cases]
+    for words_of in zip(*hidden, strict=True):
+        counts, differ = Counter(found), len(set(words_of)) > 1
+        pairs = zip(found, words_of, strict=True)
+        found = [f"{name} {word}".strip() if differ and counts[name] > 1 else name for name, word in pairs]
     return [plain(name) for name in found]
 
 

@@ -35,8 +35,6 @@ class Difference(Struct, frozen=True):
     """One field in which base and candidate differ.
 
     Attributes:
-        field: its name, for people.
-        base, candidate: the two values, as text.
         unlike: whether it makes the comparison meaningless.
         cases: how many cases it is about.
     """
