@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inferlens.cli import options, screen
-from inferlens.errors import InferlensError, check_choice
+from inferlens.errors import InferlensError
 from inferlens.units import ABSENT, byte_count, duration, milliseconds, ratio
 
 if TYPE_CHECKING:
@@ -218,10 +218,9 @@ def findings(
 
 def show_findings(paths: Sequence[Path], format: str = "table", top: int | None = None, *, brief: bool = False) -> None:
     """Prints the findings of the profiles under ``paths``; ``brief``: without what is not needed at a glance."""
-    from inferlens.views.profiled.findings import FORMATS, document, judged
+    from inferlens.views.profiled.findings import document, judged
 
-    check_choice("format", format, FORMATS)
-    loaded = screen.profiles(paths)
+    loaded = screen.profiles(paths, format)
     screen.document(document(judged(loaded), top=top, brief=brief), format)
 
 

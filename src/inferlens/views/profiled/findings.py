@@ -18,7 +18,6 @@ from inferlens.views.profiled.cases import ProfiledCase, of_level
 from inferlens.views.table import Document, Table
 
 SCHEMA = "inferlens.findings/1"
-FORMATS = ("table", "markdown", "csv", "json")
 CASE = ("model", "case", "digest", "profile")
 # Names of a finding in CSV, as in JSON.
 FIELDS = ("rule", "about", "subject", "sentence", "seconds", "whole", "share", "advice")
