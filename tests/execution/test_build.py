@@ -125,14 +125,6 @@ def test_a_task_that_fails_leaves_what_was_there(
     assert (tmp_path / "m.onnx").read_text() == "old"
 
 
-def test_where_nothing_can_be_kept_that_is_said(tmp_path: Path) -> None:
-    (tmp_path / "results").write_text("a file")
-    with pytest.raises(InferlensError, match=r"results/.cache cannot be written: .+") as caught:
-        build.save(tmp_path / "m.onnx", CASE, cache=tmp_path / "results" / ".cache")
-    assert caught.value.hint == "another folder to work in"
-    assert [path.name for path in tmp_path.iterdir()] == ["results"]
-
-
 def test_an_interrupted_task_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(path: Path) -> None:
         (path.parent / f".{path.name}.half").write_text("half")

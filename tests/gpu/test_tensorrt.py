@@ -257,13 +257,6 @@ def test_quantized_files_run_or_are_refused_or_called_wrong(label: str, kind: st
     assert right or (kind, layer) == ("fp8", "convolution")
 
 
-def test_fp32_that_is_tf32_is_said(label: str, engine: Path, tmp_path: Path) -> None:
-    (record,) = bench(engine.with_name("model.onnx"), backend=label, output=str(tmp_path / "out"))
-    assert record.agreement
-    codes = {warning.code for warning in record.warnings}
-    assert ("lower-precision" in codes) == ((record.agreement.rel_l2 or 0) > TOLERANCES["fp32"])
-
-
 # A crash
 
 

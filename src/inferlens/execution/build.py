@@ -1,7 +1,4 @@
-"""``inferlens export``, ``build`` and ``partition``: what a backend does with a model other than running it.
-
-Which backend can is asked by type (``backends.abilities``); each is done in a process of its own, as a case is.
-"""
+"""``inferlens export``, ``build`` and ``partition``, each in a process of its own; who can is asked by type."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
 """What a TensorRT engine's file says of itself: whether it is whole, and what built it. Readable without a GPU.
 
-Layout of its first bytes, little endian: at 0 four letters that tell the flavour, at 16 the size of the whole file (8
-bytes), at 24 the version as four bytes. TensorRT's own ``trtexec --getPlanVersionOnly`` reads the letters ``ftrt`` and
-the version from there; the rest was seen in engines of TensorRT for RTX 1.4 and 1.6, which say themselves that a header
-has 64 bytes.
+In its first 64 bytes, little endian: at 0 four letters that tell the flavour, at 16 the whole size in 8 bytes, at 24 the
+version as four bytes. TensorRT's own ``trtexec --getPlanVersionOnly`` reads the letters ``ftrt`` and the
+version from there; the rest was seen in engines of TensorRT for RTX 1.4 and 1.6.
 """
 
 from __future__ import annotations

@@ -87,9 +87,8 @@ class Partition(Struct, frozen=True, kw_only=True):
 
     Attributes:
         front_end, min_block_size: the variant and the size it was made with.
-        operators, in_tensorrt: how many there are, and how many of them TensorRT runs; ``None`` where the front end
-            does not tell. Of a model that was compiled into several graphs, those of its graphs.
-        engines: operators of each engine; ``None`` for engines whose operators the front end does not tell.
+        operators, in_tensorrt: how many there are in all graphs, and how many of them TensorRT runs.
+        engines: operators of each engine. All three are ``None`` where the front end does not tell.
         graph_breaks: why the model was compiled into several graphs, in the compiler's words; ``interruptions``: the
             same, each with its place.
         choices: what other values of ``min_block_size`` give; empty where that was not found out.

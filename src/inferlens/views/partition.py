@@ -1,6 +1,4 @@
-"""What ``inferlens partition`` prints: counts and operators side by side, and of each case what differs from place to
-place. What the cases have in common stands above, what tells them apart heads their columns.
-"""
+"""What ``inferlens partition`` prints: counts and operators side by side, and of each case the places and choices."""
 
 from __future__ import annotations
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -18,7 +17,6 @@ from inferlens.backends.onnx.export import onnx_file
 from inferlens.backends.tensorrt import engine
 from inferlens.backends.tensorrt.engine import Built, Job, build_to, built, write_engine
 from inferlens.backends.tensorrt.engine_check import check_engine
-from inferlens.backends.tensorrt.network import network
 from inferlens.backends.tensorrt.options import Options
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
@@ -189,17 +187,6 @@ def test_what_needs_a_gpu_is_refused(job: Any, preparation: Preparation) -> None
     assert "/_src/" not in raised.value.what
     with pytest.raises(Unsupported, match="no GPU here"):
         built(job(compute_capability=""), preparation)
-
-
-def test_memory_that_runs_out_is_no_refusal(job: Any, graph: Path) -> None:
-    parsed = network(graph, job().flavour)
-
-    def build(*_: Any) -> None:
-        parsed.log.errors.append("Error Code 2: OutOfMemory (no 5 GiB)")
-
-    parsed.builder = SimpleNamespace(build_serialized_network=build)
-    with pytest.raises(MemoryError):
-        engine.build_engine(parsed, None)
 
 
 # Repeated builds

@@ -79,11 +79,6 @@ def test_an_unsupported_operator_is_named_with_its_module(tmp_path: Path, rtx: F
         assert f"({operator}, in the module {module}): it has no such operator." in raised.value.what
 
 
-def test_weakly_typed_networks_are_refused_where_there_are_none(graph: Path, rtx: Flavour) -> None:
-    with pytest.raises(Unsupported, match="strongly typed"):
-        network(graph, rtx, weakly_typed=True)
-
-
 @pytest.mark.parametrize("kind", ["int8", "fp8"])
 @pytest.mark.parametrize("layers", ["linear", "convolution"])
 def test_quantized_graphs_build_as_they_are(

@@ -1,9 +1,7 @@
 """An engine's layers: what its inspector says of them, their times in runs, and the kernels that they launched.
 
-TensorRT writes a mapping for each layer if the engine was built to keep details, or else its name alone. What a layer
-came from stands in its ``Metadata``, one entry for each layer of the network that was fused into it; where that is
-empty, in its name, or in the names of the tensors that it writes. While a profiler is set, TensorRT puts CUDA events
-around every layer and reports a run's times afterwards, by name; those of one name are told apart by their order.
+What a layer came from stands in its ``Metadata``, one entry for each layer of the network that was fused into it; where
+that is empty, in its name, or in the names of the tensors that it writes. Times are reported by name, after each run.
 
 Kernels are laid beside the layers in their order, by the names of tactics. Where they are not equally many,
 convolutions and matrix products are further anchors: a layer of TensorRT for RTX says by its type whether it convolves

@@ -16,8 +16,7 @@ from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.models.provenance import Provenance
 from inferlens.spec.case import Case
 
-# TensorRT for RTX 1.6 gave the same engine, byte for byte, at every value of these: for a convolution with ReLU, for
-# resnet18 in fp32 and fp16, for mobilenet_v2 in fp16, and (sparsity) for weights of which two in four are zero.
+# TensorRT for RTX 1.6 gave the same engine, byte for byte, at every value of these (docs/tensorrt.md).
 OF_TACTICS = ("optimization_level", "max_num_tactics", "tactic_sources", "avg_timing_iterations", "sparsity")
 LARGEST = 2**31 - 2
 Compatible = Literal["none", "ampere_plus", "same_compute_capability"]

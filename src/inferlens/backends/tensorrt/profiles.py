@@ -22,12 +22,7 @@ _SHAPE = re.compile(r"^(scalar|[1-9]\d*(x[1-9]\d*)*)$")
 
 
 def profiles(text: str, specs: tuple[TensorSpec, ...]) -> tuple[Profile, ...]:
-    """Profiles as shapes by input name, in the order of the inputs; one, of the inputs' own, if ``text`` is empty.
-
-    Raises:
-        InferlensError: if the text has another form or names an unknown input, if a shape does not fit, or if an input
-            whose sizes are free is left out.
-    """
+    """Profiles as shapes by input name, in the order of the inputs; one, of the inputs' own, if ``text`` is empty."""
     own: Profile = {spec.name: spec.profile for spec in specs}
     parts = text.split(";") if text.strip() else []
     found = tuple({**own, **_profile(part, specs)} for part in parts) or (own,)

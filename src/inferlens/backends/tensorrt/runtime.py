@@ -1,7 +1,6 @@
 """Running an engine: the opened :class:`Engine`, and :class:`Call`, one way of calling it with memory of its own.
 
-A context reads and writes memory by address. Every tensor whose address it was given is kept by the :class:`Call` for
-as long as the context lives: memory that is freed too early is an illegal access, which ends the whole process.
+A context reads and writes memory by address, so a :class:`Call` keeps every tensor for as long as its context lives.
 """
 
 from __future__ import annotations

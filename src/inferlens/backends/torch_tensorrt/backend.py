@@ -39,8 +39,7 @@ LOADED = "loaded"
 DYNAMO = "--backend torch_tensorrt:dynamo"
 SCRIPTS = ("ts-trace", "ts-script")
 SCRIPTED = "ts-script"  # takes TorchScript too, as it is
-MODELOPT = "Torch-TensorRT quantizes through NVIDIA ModelOpt, which is not driven from here; TensorRT runs a quantized \
-ONNX file"
+MODELOPT = "Torch-TensorRT quantizes through NVIDIA ModelOpt, which is not driven from here"
 
 
 class TorchTensorRT(Backend, Saver, Partitioner):

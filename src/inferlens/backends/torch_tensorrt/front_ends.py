@@ -51,9 +51,9 @@ class CompilingRunner(ReplayingRunner):
     _graphs: Sequence[Lowered] = ()
     _engines: Sequence[Any] = ()  # modules with an engine, noted where layers are to be profiled
 
-    @abstractmethod
     def export(self, module: Any) -> Any:
         """The module in the form that :meth:`compile` takes."""
+        return module
 
     @abstractmethod
     def compile(self, program: Any, keywords: dict[str, Any]) -> Callable[..., Any]:
@@ -238,10 +238,6 @@ class Compile(CompilingRunner):
         self._captured = Captured()
         torch._dynamo.reset()  # lets go of the compiled code and of the engines in it
         super().__exit__(*error)
-
-    def export(self, module: Any) -> Any:
-        """The module as it is."""
-        return module
 
     def compile(self, program: Any, keywords: dict[str, Any]) -> Callable[..., Any]:
         """The compiled module, called with both the example and what will be measured, so that both are compiled."""

@@ -1,7 +1,6 @@
 """The layers of a module that Torch-TensorRT compiled: those of its engines, and what PyTorch runs between them.
 
-A part that PyTorch runs is one layer, timed by CUDA events around its call. Engines report after every run: those of
-the runtime in Python through TensorRT's ``IProfiler``, those of that in C++ by files, in which times are sums.
+A part that PyTorch runs is one layer, timed by CUDA events around its call. Engines report after every run.
 
 While :func:`detailed_engines` lasts, engines keep details, and every layer of the network carries its own name as
 metadata, which TensorRT hands on. Neither changes what is computed. The names hold the path of the module:

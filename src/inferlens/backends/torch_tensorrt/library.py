@@ -1,7 +1,6 @@
 """Torch-TensorRT as it is installed here: its versions, its flavour of TensorRT, what this build can do, its options.
 
-Torch-TensorRT cannot be imported where there is no GPU: it asks CUDA for one on the way. So nothing imports it before
-it is known that there is one. To partition a model no GPU is needed; :func:`gpu_or_assumed` then answers for it.
+It cannot be imported where there is no GPU, which it asks CUDA for on the way: :func:`gpu_or_assumed` answers for one.
 """
 
 from __future__ import annotations
@@ -212,8 +211,7 @@ def dynamo_settings(options: Options, case: Case, library: Library, preparation:
         "torch_executed_ops": set(executed_ops(options.torch_executed_ops)),
         "optimization_level": None if options.optimization_level == DEFAULT_LEVEL else options.optimization_level,
         "disable_tf32": not options.tf32,
-        # By default builds share timings in a folder of temporary files: how long one takes would depend on those
-        # before it. Here each case begins with none, unless it is to use what others left.
+        # By default builds share timings in a folder of temporary files; here each case begins with none.
         "timing_cache_path": str(kept / "timing.cache"),
         "cache_built_engines": options.engine_cache,
         "reuse_cached_engines": options.engine_cache and not preparation.rebuild,

@@ -1,7 +1,7 @@
 """How a model is partitioned: who runs each operator, why PyTorch, from which module it came, and where Dynamo breaks.
 
-Both functions by which the library partitions a graph are wrapped while it compiles, so a partition is the one that was
-built. That of what is compiled already is read from its graph: how many operators an engine has is not known then.
+Both functions by which the library partitions a graph are wrapped while it compiles; that of what is compiled already
+is read from its graph: how many operators an engine has is not known then.
 Dynamo notes modules by their place in the function that it compiles, and Torch-TensorRT's lowering forgets them; here
 they become paths of the model and are kept. What is computed stays the same, and a path that is not certain is none.
 """

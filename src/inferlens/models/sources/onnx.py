@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +73,6 @@ def onnx_graph(path: Path) -> Any:
         if not model.graph.node:
             raise InferlensError(f"{path} is no ONNX graph, or an empty one.", hint=AGAIN)
         return model
-
-
-def own_weight_file(path: Path) -> Path | None:
-    """The file beside ``path``, named after it, that its graph keeps weights in; ``None`` if there is none."""
-    beside = path.with_name(f"{path.name}.data")
-    with suppress(InferlensError):
-        return beside if path.is_file() and beside in _weight_files(path, onnx_graph(path)) else None
-    return None
 
 
 def _inputs(model: Any, path: Path) -> list[tuple[TensorSpec, Sizes | None]]:
