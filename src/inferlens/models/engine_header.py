@@ -1,7 +1,7 @@
 """What a TensorRT engine's file says of itself: whether it is whole, and what built it. Readable without a GPU.
 
-In its first 64 bytes, little endian: at 0 four letters of the flavour, at 16 the whole size in 8 bytes, at 24 the version
-as four. TensorRT's own ``trtexec --getPlanVersionOnly`` reads ``ftrt`` and the version from there; the rest was seen.
+In its first 64 bytes, little endian: at 0 four letters of the flavour, at 16 the whole size, at 24 the version as four
+bytes. ``trtexec --getPlanVersionOnly`` reads ``ftrt`` and the version from there; the rest was seen in engines.
 """
 
 from __future__ import annotations
