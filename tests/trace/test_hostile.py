@@ -35,6 +35,7 @@ ENDS, DAMAGED, SKIPPED = "The text ends within", "The file is damaged", "1 event
         (gzip.compress(WHOLE)[:-400], 1, 199, DAMAGED),
         (PACKED[: len(PACKED) // 2] + b"!" + PACKED[len(PACKED) // 2 + 1 :], 2000, 5200, DAMAGED),
         (gzip.compress(WHOLE[:1000]) + gzip.compress(WHOLE[1000:]) + b"\0" * 9, 200, 200, ""),
+        *((json.dumps(MANY).encode().removesuffix(end), 200, 200, "") for end in (b"", b"]")),
         (WHOLE + b"\n" + WHOLE, 200, 200, "What follows the events cannot be read"),
         (WHOLE.replace(b'"name": "op50"', b'"name": op50'), 199, 199, SKIPPED),
         (WHOLE.replace(b'"dur": 1\n', b'"dur": NaN\n', 1).replace(b'"op7"', b'"NaN, Infinity"'), 200, 200, "1 event"),

@@ -218,17 +218,13 @@ def test_kernels_and_operators_of_one_step_are_compared() -> None:
 def test_execution_side_by_side_keeps_what_is_new_and_gone() -> None:
     rows = [(row["name"], row["state"]) for row in execution(*analyses()).rows()]
     assert rows == [("s16816gemm", ""), ("add", "gone"), ("Memcpy DtoH (Device -> Pageable)", "gone"), ("relu", "new")]
-    other_way = [(row["name"], row["state"]) for row in execution(*reversed(analyses())).rows()]
-    assert sorted(other_way) == sorted((name, {"": "", "gone": "new", "new": "gone"}[state]) for name, state in rows)
 
 
 @pytest.mark.parametrize("data", [training(), None], ids=["GPU", "torch"])
 def test_a_trace_is_no_different_from_itself(data: bytes | None) -> None:
     one = Analysis(read(data or of_torch()))
-    for table in (
-        *(rows_compared(view, one, one) for view in ("kernels", "operators", "modules")),
-        execution(one, one),
-    ):
+    tables = [rows_compared(view, one, one) for view in ("kernels", "operators", "modules")]
+    for table in (*tables, execution(one, one)):
         assert all(row["change"] == 0 and row["state"] == "" for row in table.rows())
 
 
@@ -262,11 +258,8 @@ def test_the_innermost_scope_is_the_last_that_has_begun(
     times = np.array([at * 1000 for _, at in known], dtype=np.int64)
     rows = trace.scopes.row
     for place, thread, at in zip(launch_links.innermost(threads, times).tolist(), threads, times, strict=True):
-        around = [
-            each
-            for each in range(len(rows))
-            if trace.thread[rows[each]] == thread and trace.begin[rows[each]] <= at < trace.ends(rows[each])
-        ]
+        open_then = (trace.begin[rows] <= at) & (at < trace.ends(rows)) & (trace.thread[rows] == thread)
+        around = np.flatnonzero(open_then).tolist()
         assert place == (around[-1] if around else -1)  # in the order of begins, outer ones first
         assert launch_links.scopes_around(place, int(at)) == tuple(around)
 
@@ -388,13 +381,10 @@ def test_the_estimate_is_the_profilers_where_that_has_one(name: str) -> None:
         assert lost or each.occupancy == pytest.approx(own, abs=0.00501)
 
 
-def test_what_is_not_known_has_no_occupancy() -> None:
+def test_few_blocks_leave_most_of_the_gpu_empty_and_what_is_not_known_has_no_occupancy() -> None:
+    assert achieved(H200, (66, 1, 1), (1024, 1, 1), 32, 0) == pytest.approx(0.5 * 1024 / 2048)
+    assert achieved(H200, (10_000, 1, 1), (1024, 1, 1), 32, 0) == theoretical(H200, (1024, 1, 1), 32, 0) == 1
     unknown = [(H200, (), 32, 0), (H200, (128,), None, 0), (H200, (128,), 32, None), (GpuLimits(), (128,), 32, 0)]
     unknown += [(H200, (128, 128, 128), 32, 0), (GpuLimits(compute_capability="gfx90a"), (128,), 32, 0)]
     assert [theoretical(*launch) for launch in unknown] == [None] * 6  # type: ignore[arg-type]
     assert achieved(H200, (), (128,), 32, 0) is None
-
-
-def test_few_blocks_leave_most_of_the_gpu_empty() -> None:
-    assert achieved(H200, (66, 1, 1), (1024, 1, 1), 32, 0) == pytest.approx(0.5 * 1024 / 2048)
-    assert achieved(H200, (10_000, 1, 1), (1024, 1, 1), 32, 0) == theoretical(H200, (1024, 1, 1), 32, 0) == 1

@@ -109,12 +109,6 @@ def test_devices_and_rank_may_stand_before_or_behind_the_events() -> None:
         assert (about.devices[0].name, about.devices[0].multiprocessors, about.distributed.rank) == ("G", 9, 3)
 
 
-def test_a_list_alone_is_a_trace_and_needs_no_end() -> None:
-    bare = json.dumps([event("a", 1, 1), event("b", 2, 1)]).encode()
-    for data in (bare, bare[:-1], bare[:-1] + b","):
-        assert [name for name, _, _ in times(read(data))] == ["a", "b"]
-
-
 def test_columns_that_memory_has_no_room_for_are_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(builder, "_UNASKED", 0)
     monkeypatch.setattr(builder, "memory_left", lambda: 1000)

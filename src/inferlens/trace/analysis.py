@@ -161,8 +161,8 @@ class Analysis:
         length, duration = max(high - low, 1), end - begin
         whole = int(duration.sum())
         inside = np.minimum(end, high) - np.maximum(begin, low)
-        told = (costs.occupancy[here] >= 0) & (inside > 0)
-        occupied = (costs.occupancy[here][told] * inside[told]).sum() / inside[told].sum() / 100 if told.any() else None
+        seen = (costs.occupancy[here] >= 0) & (inside > 0)
+        occupied = (costs.occupancy[here][seen] * inside[seen]).sum() / inside[seen].sum() / 100 if seen.any() else None
         moments, filled = filling(trace, here)
         at_work = (filled * np.diff(np.clip(moments, low, high))).sum() / length if len(filled) else None
         return GpuUse(

@@ -27,7 +27,7 @@ def operators(analysis: Analysis, *by: str) -> Columns:
 
     Args:
         analysis: of the trace.
-        by: told apart not by name alone: ``shapes`` of the inputs, ``stack`` of calls.
+        by: distinguished not by name alone: ``shapes`` of the inputs, ``stack`` of calls.
 
     Returns:
         Times in seconds. ``tensor_share`` is that of kernels with tensor cores in the operator's GPU time; ``eligible``
@@ -72,7 +72,7 @@ def kernels(analysis: Analysis, *, by_operator: bool = False) -> Columns:
 
     Args:
         analysis: of the trace.
-        by_operator: told apart by the operator that launched it, grid, block, registers and shared memory too.
+        by_operator: distinguished by the operator that launched it, grid, block, registers and shared memory too.
 
     Returns:
         Times in seconds, ``shared_memory`` in bytes, ``occupancy`` from 0 to 1. Blocks per SM and occupancy are means
@@ -84,7 +84,7 @@ def kernels(analysis: Analysis, *, by_operator: bool = False) -> Columns:
     keys: list[NDArray[Any]] = [trace.name[rows], trace.category[rows]]
     if by_operator:
         launchers = costs.operator[events]
-        # An operator is told apart by its name; without one it is a name of its own.
+        # An operator is known by its name; without one it is a name of its own.
         names = trace.name[trace.scopes.row[launchers]] if len(trace.scopes) else launchers
         named = np.where(launchers >= 0, names, UNKNOWN)
         keys += [named, *gpu.grid[events].T, *gpu.block[events].T, gpu.registers[events], gpu.shared_memory[events]]
@@ -123,7 +123,7 @@ def _tensor_cores(analysis: Analysis, events: Ints) -> list[bool | None]:
     trace, costs = analysis.trace, analysis.costs
     kernel = trace.category[trace.gpu.row[events]] == Category.KERNEL
     used, known = kernel & costs.uses_tensor_cores[events], ~kernel | costs.tells_tensor_cores[events]
-    return [one if tells else None for one, tells in zip(used.tolist(), known.tolist(), strict=True)]
+    return [one if says else None for one, says in zip(used.tolist(), known.tolist(), strict=True)]
 
 
 def _known(values: Ints) -> list[int | None]:
