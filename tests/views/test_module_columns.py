@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.backends.profiling.traced_runs import GPU_CLOCK
-from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
-from inferlens.views.profiled.cases import groups, of_level
+from inferlens.record.layer_profile import Kernel, Layer, Profile
+from inferlens.views.profiled.cases import groups
 from inferlens.views.profiled.modules import columns
 from tests.analysis.profile.kernel_profiles import made, of_kernels, traced
 from tests.analysis.profile.samples import profile
@@ -50,7 +50,6 @@ TENSORRT = of_layers("tensorrt", (1, "conv1"), (2, "layer1.0"))
 COMPILED = of_layers("torch_compile", (0.5, "conv1"), (1, "layer1.0"), clock=GPU_CLOCK)
 UNTRACED = of_kernels("torch_compile", made(kernel(1), kernel(0.5)))
 TRACED = eager_kernels("torch_compile", 0.5)
-NOTHING = of_kernels("pytorch", Kernels(kernels=(), whole=(1e-3,) * RUNS, busy=(0.0,) * RUNS, launches=0))
 
 
 def test_shares_are_of_all_kernels_and_not_of_the_idle_run():
@@ -63,7 +62,6 @@ def test_shares_are_of_all_kernels_and_not_of_the_idle_run():
     assert row(text, "unprofiled call")
     assert "the GPU works 4.00 of " in text
     assert "GPU works" not in drawn(eager_kernels(), median=None)
-    assert row(drawn(NOTHING), "all kernels") == ["0"]
 
 
 def test_kernels_side_by_side_have_shares_of_their_sum():
@@ -161,10 +159,3 @@ def test_columns_of_both_levels_are_told_apart():
     text = drawn(eager_kernels(), TRACED, traced(ENGINE), level="kernel", reference="torch_compile", median=1e-3)
     assert "Not compared with others: torch_tensorrt:dynamo fp16." in text
     assert text.index("torch_compile") < text.index("pytorch")
-
-
-def test_a_level_is_chosen_where_there_is_one():
-    both = loaded(PYTORCH, traced(), traced(ENGINE))
-    assert [one.profile.level for one in of_level(both, "layer")] == ["layer", "kernel"]
-    assert [one.profile.level for one in of_level(both, "kernel")] == ["kernel", "kernel"]
-    assert len(of_level(both, None)) == 3

@@ -112,17 +112,6 @@ def test_a_layer_that_only_moves_data_computes_nothing() -> None:
     assert of.rows[0].bytes == 2 * MEGA
 
 
-def test_an_operator_that_stands_for_a_block_has_the_work_of_the_modules_inside() -> None:
-    inner = work_of(
-        module("block", outputs=1, block_linear=1, returned=1),
-        module("block.linear", flops=8, weights=2, outputs=1, given=1),
-    )
-    fast = timed("block/fwd", 20e-3, "block", kind="_transformer_encoder_layer_fwd")
-    of = found(worked([fast], inner))
-    assert (of.rows[0].flops, of.unplaced) == (8 * MEGA, ())
-    assert found(worked([timed("block/add", 20e-3, "block", kind="add")], inner)).unplaced == ("block.linear",)
-
-
 def test_what_only_prepares_data_for_a_convolution_computes_nothing() -> None:
     """As in TensorRT and cuDNN: what changes the memory order came from the same operator as the convolution."""
     conv = work_of(module("conv", flops=12, weights=4, outputs=3, given=3, returned=3))

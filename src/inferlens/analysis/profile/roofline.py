@@ -49,8 +49,6 @@ _MOVING = re.compile(
     r"transpose|permute|re(?:order|format)\w*|reshape|(?:un)?squeeze|flatten|view|cast|convert|concat|cat|slice|split|zeros",
     re.IGNORECASE,
 )
-# Operators that stand for all modules inside of one.
-_WHOLE = re.compile(r"transformer_encoder_layer_fwd|native_multi_head_attention", re.IGNORECASE)
 # What an operator that computes with matrices launches besides: changes of memory order, sums of partial products.
 _BESIDE = re.compile(r"nchwto|nhwcto|splitk_?reduce", re.IGNORECASE)
 
@@ -342,9 +340,6 @@ def _placed(
             users.setdefault(path, []).append(index)
         if paths and layer.modules == (layer.name,) and known[layer.name].kind == layer.kind:
             is_module[layer.name] = index
-    for index, layer in enumerate(layers):
-        if len(layer.modules) == 1 and _WHOLE.search(f"{_own(layer)} {_operators(layer)}"):
-            is_module.setdefault(layer.modules[0], index)
     for path, module in known.items():
         if path in users:
             continue

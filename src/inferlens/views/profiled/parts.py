@@ -153,13 +153,14 @@ def _table(of: Shown[PartTable], table: PartTable, level: Level, kind: str) -> T
         sums = {"in no layer": account.outside}
     sums["whole run"] = account.whole
     rows = f"{plural(len(table.rows), 'row')}, one for each {kind}"
+    absent = [f"{what}: {why}" for what, why in profile.found.absent.items()] if profile.found else []
     return Table(
         "",
         level,
         COLUMNS[level],
         ruled(lines, [line(name, times) for name, times in sums.items()]),
         about=f"{rows} · {plural(account.runs, 'run')} · {profile.timed} times by {profile.clock}",
-        notes=tables.remarks(profile),
+        notes=[*absent, *(f"{warning.message} {warning.advice}" for warning in profile.warnings)],
         sentences=sentences(table),
     )
 

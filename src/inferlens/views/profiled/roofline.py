@@ -154,8 +154,6 @@ def notes(profile: Profile, found: Roofline) -> list[str]:
         "Floor: the longer of FLOPs at the rate and bytes at the bandwidth. Bytes: weights, and what crosses a "
         f"{found.by}'s border, each once. FLOPs: matrix products, convolutions, attention."
     ]
-    if found.by == "module":
-        said.append("What was fused from several modules is divided among them by their FLOPs, which is a convention.")
     if profile.work and profile.work.uncovered:
         said.append(f"FLOPs not counted: {listing(list(profile.work.uncovered)[:FEW])}.")
     if found.unplaced:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from inferlens.analysis.profile.layers import ProfilingCost, RowT, RunTimes
-from inferlens.record.layer_profile import Profile, Tensor
+from inferlens.record.layer_profile import Tensor
 from inferlens.units import ABSENT, half_width, milliseconds, ratio, ratio_range
 from inferlens.views.plain import plain
 from inferlens.views.profiled.cases import ProfiledCase
@@ -163,9 +163,3 @@ def cost(account: ProfilingCost) -> str:
     interval = f" ({ratio_range(account.cost_low, account.cost_high)})" if account.cost_low is not None else ""
     whole, before = milliseconds(account.whole.median), milliseconds(account.unprofiled)
     return f"Profiling made a call {ratio(account.cost)}{interval} as long: {whole} ms instead of {before} ms."
-
-
-def remarks(profile: Profile) -> list[str]:
-    """What is not known of a profile, and what its process warned of."""
-    said = [f"{what}: {why}" for what, why in profile.found.absent.items()] if profile.found else []
-    return said + [f"{warning.message} {warning.advice}" for warning in profile.warnings]
