@@ -14,6 +14,7 @@ from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.profile_store import load_profiles
 from inferlens.views.profiled import perfetto
+from tests.analysis.profile.kernel_profiles import of_kernels
 from tests.analysis.profile.samples import NASTY, eager, failed, fused, layer, nasty, profile, saved
 from tests.commands import inferlens
 from tests.views.samples import case
@@ -55,8 +56,7 @@ def kernels() -> Profile:
         Kernel(name="add", stream=7, times=(4e-3,) * 2, begins=(3e-3,) * 2, calls=4),
     )
     told = Kernels(kernels=found, whole=(0.01, 0.01), busy=(9e-3,) * 2, launches=7, clock="CUPTI")
-    made = profile(case("pytorch", device="cuda"), [], id="kernels")
-    return msgspec.structs.replace(made, level="kernel", runs=2, layers=None, kernels=told)
+    return of_kernels("pytorch", told)
 
 
 def traced(folder: Path, *profiles: Profile) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def test_each_profile_is_a_process(tmp_path: Path) -> None:
     trace = traced(tmp_path, layers, kernels(), fused(), failed(case("openvino")))
     processes = [event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "process_name"]
     assert [name.rpartition(" · ")[2] for name in processes] == ["layers", "layers", "kernels"]
-    assert "pytorch fp32" in processes[0]
+    assert "pytorch fp16" in processes[0]
     about = {each["profile"]: each for each in trace["otherData"]["profiles"]}
     assert about[fused().id]["without a time"] == 1
 

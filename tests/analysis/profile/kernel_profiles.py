@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from inferlens.record.layer_profile import Kernel, Kernels, Profile
-from tests.analysis.profile.samples import NASTY, times
+from tests.analysis.profile.samples import NASTY, profile, times
 from tests.backends.profiling import kernel_samples
-from tests.views.samples import GPU_MACHINE, case, facts
+from tests.views.samples import case
 
 OF = {
     kernel_samples.EAGER: "pytorch",
@@ -19,18 +21,9 @@ OF = {
 def of_kernels(label: str, kernels: Kernels | None, **fields: Any) -> Profile:
     """A profile at the level of kernels."""
     of = case(label, device="cuda", precision="fp16")
-    defaults: dict[str, Any] = {
-        "id": f"kernels {of.digest}",
-        "record": f"{of.digest}-1",
-        "created": "2026-05-04T10:00:02Z",
-        "level": "kernel",
-        "runs": len(kernels.whole) if kernels else 0,
-        "status": "ok",
-        "model": facts(of),
-        "environment": GPU_MACHINE,
-        "kernels": kernels,
-    }
-    return Profile(case=of, **{**defaults, **fields})
+    its = {"id": f"kernels {of.digest}", "created": "2026-05-04T10:00:02Z", "level": "kernel", "kernels": kernels}
+    runs = len(kernels.whole) if kernels else 0
+    return replace(profile(of, [], **{**its, "runs": runs, **fields}), layers=None)
 
 
 def traced(name: str = kernel_samples.EAGER) -> Profile:
