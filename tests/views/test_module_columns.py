@@ -107,7 +107,6 @@ def levels(*profiles: Profile, level=None) -> list[str]:
 @pytest.mark.parametrize(
     ("level", "profiles", "shown"),
     [
-        (None, [PYTORCH], ["layer of run"]),
         (None, [PYTORCH, eager_kernels()], ["kernel of kernels"]),
         (None, [PYTORCH, eager_kernels(), TENSORRT], ["layer of run"] * 2),
         (None, [eager_kernels(), TENSORRT], ["layer of run", "kernel of kernels"]),
@@ -118,7 +117,6 @@ def levels(*profiles: Profile, level=None) -> list[str]:
         (None, [PYTORCH, eager_kernels(), COMPILED, UNTRACED], ["kernel of kernels", "layer of kernels"]),
         (None, [PYTORCH, eager_kernels(), COMPILED, TRACED], ["kernel of kernels"] * 2),
         (None, [PYTORCH, eager_kernels(), UNTRACED], ["layer of run", "kernel of kernels"]),
-        (None, [PYTORCH, COMPILED], ["layer of run"] * 2),
         (None, [COMPILED], ["layer of kernels"]),
         (None, [eager_kernels(), UNTRACED], ["kernel of kernels"] * 2),
         ("layer", [PYTORCH, eager_kernels(), TENSORRT, COMPILED, UNTRACED], ["layer of run"] * 3),
