@@ -99,10 +99,9 @@ def test_a_graph_that_does_not_tell_a_shape_takes_any_that_is_given(tmp_path: Pa
 
 def test_the_input_to_try_has_the_graphs_own_name(tmp_path: Path) -> None:
     path = small_graph(tmp_path / "net.onnx", **{"x0 of x0": ["N", "M"]})
-    for asked, words in (((), "leaves open"), ((TensorSpec("other", (1, 2)),), "has no input 'other'")):
-        with pytest.raises(InferlensError, match=words) as raised:
-            loaded(path, inputs=asked)
-        assert raised.value.hint == "--input 'x0 of x0=1x128:float32'"
+    with pytest.raises(InferlensError, match="leaves open") as raised:
+        loaded(path)
+    assert raised.value.hint == "--input 'x0 of x0=1x128:float32'"
     with pytest.raises(InferlensError, match="takes no inputs"):
         find(str(small_graph(tmp_path / "none.onnx")))
     scalar = small_graph(tmp_path / "net.onnx", x=[])

@@ -83,8 +83,7 @@ def with_example(module: torch.nn.Module, example: Any, *, weights: str, source:
 def named_tensors(module: torch.nn.Module, example: Any) -> dict[str, torch.Tensor]:
     """The tensors of ``example`` by input name, in the order of the arguments; empty for ``None``.
 
-    Raises:
-        InferlensError: if the example is of another form.
+    Raises InferlensError if the example is of another form.
     """
     import torch
 
@@ -93,7 +92,8 @@ def named_tensors(module: torch.nn.Module, example: Any) -> dict[str, torch.Tens
     values = [example] if isinstance(example, torch.Tensor) else example
     if isinstance(values, (list, tuple)):
         values = dict(zip(argument_names(module, len(values)), values, strict=True))
-    if not isinstance(values, dict) or not all(isinstance(value, torch.Tensor) for value in values.values()):
+    tensors = isinstance(values, dict) and all(isinstance(value, torch.Tensor) for value in values.values())
+    if not tensors or not values:
         raise InferlensError(f"The example inputs are a {type(example).__name__} of something else.", expected=FORM)
     return {str(name): value for name, value in values.items()}
 
@@ -119,9 +119,9 @@ def format_of(module: torch.nn.Module) -> Format:
 def spec_of(name: str, tensor: torch.Tensor) -> TensorSpec:
     """Shape and type of a tensor; integers keep the range their values had."""
     dtype = str(tensor.dtype).removeprefix("torch.")
-    if tensor.dtype.is_floating_point or tensor.dtype.is_complex or dtype == "bool" or not tensor.numel():
-        return TensorSpec(name, tuple(tensor.shape), dtype)
-    return TensorSpec(name, tuple(tensor.shape), dtype, int(tensor.min()), int(tensor.max()) + 1)
+    whole = "int" in dtype and tensor.numel()
+    bounds = (int(tensor.min()), int(tensor.max()) + 1) if whole else ()
+    return TensorSpec(name, tuple(tensor.shape), dtype, *bounds)
 
 
 def array_of(tensor: torch.Tensor) -> Array:

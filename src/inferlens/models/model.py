@@ -52,8 +52,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     """What a model's name was found to mean, before anything heavy is loaded.
 
     Attributes:
-        spec: the full name, such as ``torchvision:resnet18``.
-        name: the short name, used for the folder and titles.
+        spec, name: the full name, such as ``torchvision:resnet18``, and the short one, used for the folder and titles.
         format: what the model will be once loaded; decides which backends can take it.
         batch: batch size of its own inputs, if known without loading it.
         asked: the name as it was asked for.
@@ -92,7 +91,6 @@ class Model:
             ``exported``; it takes the inputs as positional arguments and may return any nesting of tensors.
         path: the file it came from, if it did; for format ``onnx`` always.
         example: real input arrays handed over by the user, by input name; otherwise inputs are drawn from a seed.
-        parameters: number of parameters, buffers not counted.
         weights: where its weights came from, such as ``random, seed 0``.
         weights_sha256: hash over all parameters and buffers, or of the file.
         source: what else identifies it, such as the version of the library or the hash of the file.

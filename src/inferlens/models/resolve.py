@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from inferlens.errors import InferlensError, MissingLibrary, Unsupported, library, suggestion
+from inferlens.errors import InferlensError, MissingLibrary, Unsupported, check_choice, library, suggestion
 from inferlens.models.inputs import argument_names, draw
 from inferlens.models.model import Model, ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Source
@@ -92,9 +92,8 @@ def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:
         InferlensError: if the model, its weights or the inputs asked for do not fit together.
     """
     prefix, _, name = case.model.partition(":")
-    source = BY_PREFIX.get(prefix)
-    if source is None:  # a name from a file, such as the origin of an engine
-        raise InferlensError(f"There is no source of models '{prefix}'.", expected=f"one of {', '.join(BY_PREFIX)}")
+    check_choice("source of models", prefix, BY_PREFIX)  # of a name from a file, such as the origin of an engine
+    source = BY_PREFIX[prefix]
     request = LoadRequest(weights=case.weights, trust=trust, live=live)
     if source.format == "module":
         library("torch", extra="torch").manual_seed(case.seed)
@@ -153,12 +152,7 @@ def _inputs(opened: Opened, case: Case) -> tuple[TensorSpec, ...]:
     own = {spec.name: spec for spec in opened.inputs}
     asked = {spec.name: spec for spec in case.inputs}
     for name, spec in asked.items():
-        if name not in own:
-            raise InferlensError(
-                f"The model has no input '{name}'.",
-                expected=f"one of {', '.join(own)}",
-                hint=suggestion(name, own) or _option(opened.inputs[0]),
-            )
+        check_choice("input of the model", name, own)
         if spec.low is None and spec.dtype == own[name].dtype:
             asked[name] = msgspec.structs.replace(spec, low=own[name].low, high=own[name].high)
     for spec in (own | asked).values():

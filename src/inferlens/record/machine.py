@@ -23,11 +23,9 @@ class GpuSamples(Struct, frozen=True, kw_only=True):
     """The GPU at ``times``, from NVML.
 
     Attributes:
-        power: watts, of the whole board; ``power_basis`` says how NVML averages them.
-        power_window: seconds over which a power reading is averaged.
+        power: watts, of the whole board, averaged over ``power_window`` seconds as ``power_basis`` says.
         energy: joules since the first sample, of the whole board, from NVML's counter.
-        sm_clock, memory_clock: hertz.
-        temperature: degrees Celsius, of the GPU's core.
+        sm_clock, memory_clock, temperature: hertz, and degrees Celsius of the GPU's core.
         reasons: NVML's clocks event reasons as a bit mask: why the clocks are what they are.
         utilisation: share of NVML's last sampling period (1/6 to 1 s) in which any kernel ran, 0 to 1.
         memory_used: bytes in use on the whole device, by whomever.
@@ -65,9 +63,7 @@ class CpuSamples(Struct, frozen=True, kw_only=True):
     """The CPUs that the case may use. Loads are means over the interval from the time before to the time beside them.
 
     Attributes:
-        busy: processors' worth of work done on these CPUs by anybody; 1.5 is one and a half processors.
-        case: processors' worth of work done by the case's processes.
-        others: what remains of ``busy`` without ``case``.
+        busy, case, others: processors' worth of work done on these CPUs by anybody, the case's processes, and the rest.
         steal: processors' worth of time that a hypervisor gave to others while these CPUs had work (proc_stat(5)).
         frequency_mean, frequency_min: hertz, over these CPUs.
         throttle_events: how often a core or its package was throttled for heat, since the machine started.
@@ -96,7 +92,6 @@ class Before(Struct, frozen=True, kw_only=True):
         memory_used: bytes in use on the device.
         processes: process numbers on the device, as NVML names them.
         idle_power: watts while nothing ran, the median of ``idle_samples`` readings over ``idle_seconds``.
-        absent: why something is not known.
     """
 
     memory_used: int | None = None
@@ -113,12 +108,9 @@ class MachineLog(Struct, frozen=True, kw_only=True):
     Attributes:
         interval: seconds between two samples of the GPU, as asked for; processes and CPUs are looked at less often.
         gpu, processes, cpu: the samples; ``None`` where there are none at all.
-        gpu_uuid: the GPU that was watched.
-        cpus: how many logical CPUs the case may use.
-        governor: the frequency governor of these CPUs, several joined by commas; empty where the system does not tell.
+        cpus, governor: how many logical CPUs the case may use, and their frequency governors, joined by commas.
         before: the GPU before the case's process started.
-        peak_memory_used, peak_case_memory: the largest ``memory_used`` and ``case_memory`` of all samples ever taken,
-            also of those that are not kept.
+        peak_memory_used, peak_case_memory: the largest of all samples ever taken, also of those that are not kept.
         absent: what is not known, and why.
         costs: median seconds that each reading took, of the watching thread.
         forgotten: rows that were dropped because there were too many; the oldest go first.

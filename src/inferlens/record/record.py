@@ -36,8 +36,6 @@ class Measurement(Struct, frozen=True, kw_only=True):
             call returned. ``GPU time``: between two events on the stream around the call. ``H2D time``, ``compute
             time``, ``D2H time``: of the GPU time the copies in, the inference alone and the copies out, where a call
             begins and ends on the host. ``throughput``: calls per second of one window of back-to-back calls.
-        unit: ``s`` or ``calls/s``.
-        clock: the clock that took the samples.
         samples: the raw samples; ``None`` for one that was no finite number.
         in_flight: calls in flight at a time; ``None`` where calls were enqueued without waiting.
         begins: when each sample began, as in ``Record.machine``; empty where another metric of the same calls has them.
@@ -70,7 +68,6 @@ class Agreement(Struct, frozen=True, kw_only=True):
     """How far the outputs agree with the reference's.
 
     Attributes:
-        reference: what the outputs were compared with.
         max_abs: largest absolute difference of any element.
         rel_l2: Euclidean norm of the difference over that of the reference, the worst output's.
         cosine: cosine of the angle between the two, the worst output's.
@@ -174,8 +171,7 @@ class Record(Struct, frozen=True, kw_only=True):
     """Everything learned from one run of one case.
 
     Attributes:
-        id: different for every run.
-        run: shared by the records of one command.
+        id, run: different for every record, and shared by the records of one command.
         created: UTC time the case started, ISO 8601.
         status: how it ended; ``reason`` says why if not ``ok``, ``output_tail`` has the last lines it printed.
         phases: in the order they ran, also those before a failure.

@@ -205,7 +205,6 @@ class Case(Struct, frozen=True, kw_only=True):
         backend, variant: such as ``onnxruntime`` and ``cpu``; the variant is empty where a backend has only one.
         precision: ``fp32``, ``fp16`` or ``bf16``; of a model that is quantized already, ``fp8`` or ``int8``.
         batch: first dimension of the inputs; ``None`` is the model's own.
-        device: ``cpu`` or ``cuda``.
         threads: CPU threads for the work inside one call; ``None`` is the library's own choice.
         options: backend options as asked for; what is not named has the backend's default.
         inputs: inputs as asked for; empty is the model's own.

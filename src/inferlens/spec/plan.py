@@ -30,15 +30,11 @@ class Plan(Struct, frozen=True, kw_only=True):
     Attributes:
         model: names, files or factories.
         backend: ``name`` or ``name:variant``; empty is every backend that works here, ``all`` every variant of them.
-        precision, batch, device, threads, io: the axes; empty is the default of each.
+        precision, batch, device, threads, io, cold, rotate, depth: axes, as in a :class:`Case`; empty is the default.
         option: values by ``backend.option``.
         input: inputs that replace the model's own.
-        cold: whether the device's cache is flushed before each latency sample.
-        rotate: whether inputs rotate through a set that is larger than the device's cache.
-        depth: values of how many calls are in flight when throughput is measured; empty is no limit.
         rebuild: whether to build anew what was built before.
         repeats: processes that each case is measured in, in turns with the other cases.
-        budget: what is measured of each case, and how much.
     """
 
     model: tuple[str, ...]

@@ -48,10 +48,9 @@ class Opened:
         sizes: the least and the most of each size of an input, by its name; the most is ``None`` where there is none,
             all are where any shape will do. What has no name here is not checked.
         fresh: whether its weights are the constructor's random ones, to be made healthy or replaced by a file's.
-        parameters: number of parameters, where there is no module to ask.
         named_weights: whether it has the weights that were asked for by name.
+        parameters, weights_sha256: where there is no module to ask.
         weights: where its weights came from, if they are not random.
-        weights_sha256: hash of the weights it was compiled with, where there is neither module nor file to ask.
         source: what identifies it, such as the library's version or the file's hash.
     """
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import inferlens
-from inferlens.errors import InferlensError, library, suggestion
+from inferlens.errors import InferlensError, check_choice, library, suggestion
 from inferlens.models.adapter import ByKeyword
 from inferlens.models.model import ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Source
@@ -174,9 +174,7 @@ def _cached(torchvision: Any, name: str, wanted: str) -> Any:
     import torch
 
     known = torchvision.models.get_model_weights(name)
-    if wanted not in known.__members__:
-        names = ", ".join(weight.name for weight in known)
-        raise InferlensError(f"{name} has no weights '{wanted}'.", expected=f"DEFAULT, {names}, or a file")
+    check_choice(f"file of weights, or name of those of {name},", wanted, known.__members__)
     weights = known[wanted]
     file = Path(torch.hub.get_dir()) / "checkpoints" / Path(weights.url).name
     if not file.exists():

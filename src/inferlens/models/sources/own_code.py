@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from inferlens.errors import InferlensError, library, suggestion
+from inferlens.errors import InferlensError, check_choice, library, suggestion
 from inferlens.models.inputs import format_of, named_tensors, with_example
 from inferlens.models.model import ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Source
@@ -82,11 +82,7 @@ class Hub(Source):
 
         folder, entry = _repository(name)
         known = _hubconf(folder)
-        if not callable(known.get(entry)):
-            entries = [each for each, value in known.items() if callable(value) and not each.startswith("_")]
-            raise InferlensError(
-                f"{folder} has no '{entry}'.", expected=f"one of {', '.join(entries)}", hint=suggestion(entry, entries)
-            )
+        check_choice("entry point", entry, (each for each in known if callable(known[each]) and each[0] != "_"))
         arguments = _without_weights(known[entry])
         module = torch.hub.load(str(folder), entry, source="local", **arguments)
         source = f"hub folder {folder.name}"
@@ -119,11 +115,7 @@ class Live(Source):
 
 
 def save(module: Any, example: Any, path: Path) -> ModelInfo:
-    """Writes a live module and its example inputs to ``path``.
-
-    Raises:
-        InferlensError: if it is no module, or cannot be written, or the example inputs are missing or of another form.
-    """
+    """Writes a live module and its example inputs to ``path``. Raises InferlensError if they cannot be."""
     torch, cloudpickle = library("torch", extra="torch"), library("cloudpickle", extra="torch")
     if not isinstance(module, torch.nn.Module):
         raise InferlensError(f"A model cannot be a {type(module).__name__}.", expected="a name, a file or an nn.Module")
@@ -189,13 +181,8 @@ def _without_weights(entry: Any) -> dict[str, Any]:
 
 
 def _hubconf(folder: Path) -> dict[str, Any]:
-    sys.path.insert(0, str(folder))
-    try:
-        spec = importlib.util.spec_from_file_location("hubconf", folder / "hubconf.py")
-        assert spec
-        assert spec.loader
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    finally:
-        sys.path.remove(str(folder))
-    return vars(module)
+    from torch import hub
+
+    with hub._add_to_sys_path(str(folder)):
+        names: dict[str, Any] = vars(hub._import_module("hubconf", str(folder / "hubconf.py")))
+        return names
