@@ -27,6 +27,19 @@ def counted(module: nn.Module, *shapes: tuple[int, ...], dtype: str = "float32",
     return count_module(module.eval(), specs, element)
 
 
+class Made(nn.Module):
+    """Modules of these parts, called by a function."""
+
+    def __init__(self, call: Any, **parts: nn.Module) -> None:
+        super().__init__()
+        self.call = call
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.call(self, *inputs)
+
+
 def of(work: Work, path: str = "") -> ModuleWork:
     (found,) = [each for each in work.modules if each.module == path]
     return found
@@ -71,47 +84,29 @@ def test_a_recurrent_network_and_products_without_a_matrix() -> None:
     work = counted(nn.LSTM(8, 16, batch_first=True), (1, 5, 8))
     assert total(work) == 5 * 2 * 4 * 16 * (8 + 16)
 
-    class Products(nn.Module):
-        def forward(self, a: Any, b: Any) -> Any:
-            return a @ b, b @ b, torch.einsum("ij,j->i", a, b), torch.fft.rfft(b)
-
-    work = counted(Products(), (4, 8), (8,))
+    products = Made(lambda _, a, b: (a @ b, b @ b, torch.einsum("ij,j->i", a, b), torch.fft.rfft(b)))
+    work = counted(products, (4, 8), (8,))
     assert total(work) == 2 * 32 + 2 * 8 + 2 * 32
     assert list(work.uncovered) == ["aten._fft_r2c"]  # what has no formula
 
 
 def test_operators_in_place_count_as_those_that_are_not() -> None:
-    class InPlace(nn.Module):
-        def forward(self, x: Any, y: Any) -> Any:
-            moved = torch.stack([x, x]).index_fill_(0, torch.zeros(1, dtype=torch.int64), 0.0).sum(0)
-            made = nn.functional.hardswish(moved, inplace=True).addmm_(x, y)
-            return made.transpose_(0, 1)
+    def in_place(_: Any, x: Any, y: Any) -> Any:
+        moved = torch.stack([x, x]).index_fill_(0, torch.zeros(1, dtype=torch.int64), 0.0).sum(0)
+        return nn.functional.hardswish(moved, inplace=True).addmm_(x, y).transpose_(0, 1)
 
-    work = counted(InPlace(), (4, 4), (4, 4))
+    work = counted(Made(in_place), (4, 4), (4, 4))
     assert not work.uncovered
     assert total(work) == 2 * 4 * 4 * 4
     assert not {"aten.transpose_"} & set(of(work).operators)  # it moves nothing
 
 
-# Calls
-
-
-class Twice(nn.Module):
-    """One layer called twice, and one under two names."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(16, 16, bias=False)
-        self.again = self.first
-        self.tied = nn.Linear(16, 16, bias=False)
-        self.tied.weight = self.first.weight
-
-    def forward(self, x: Any) -> Any:
-        return self.tied(self.again(self.first(x)))
-
-
 def test_a_module_called_twice_counts_twice_and_goes_by_its_first_path() -> None:
-    work = counted(Twice(), (3, 16))
+    first, tied = nn.Linear(16, 16, bias=False), nn.Linear(16, 16, bias=False)
+    tied.weight = first.weight
+    work = counted(
+        Made(lambda self, x: self.tied(self.again(self.first(x))), first=first, again=first, tied=tied), (3, 16)
+    )
     assert [each.module for each in work.modules] == ["", "first", "tied"]
     assert (of(work, "first").calls, of(work, "first").flops) == (2, 2 * 2 * 3 * 16 * 16)
     assert of(work, "first").weights == 2 * 16 * 16 * FLOAT
@@ -128,24 +123,21 @@ def test_bytes_of_a_layer() -> None:
     assert work.operators == {"aten.addmm": 1}
 
 
-class Block(nn.Module):
-    """A block whose own operators are an addition and one in place."""
+def block() -> nn.Module:
+    """Its own operators are an addition and one in place."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(4, 4, 1, bias=False)
-        self.norm = nn.BatchNorm2d(4)
-        self.relu = nn.ReLU(inplace=True)
-
-    def forward(self, x: Any) -> Any:
+    def call(self: Any, x: Any) -> Any:
         y = self.relu(self.norm(self.conv(x)))
         y += x
         return self.relu(y).mul_(2.0)
 
+    parts = {"conv": nn.Conv2d(4, 4, 1, bias=False), "norm": nn.BatchNorm2d(4), "relu": nn.ReLU(inplace=True)}
+    return Made(call, **parts).eval()
+
 
 def test_what_own_operators_hand_to_each_other_is_not_counted() -> None:
     size = 4 * 8 * 8 * FLOAT
-    work = counted(Block(), (1, 4, 8, 8))
+    work = counted(block(), (1, 4, 8, 8))
     own = of(work)
     assert (own.inputs, own.sources) == (3 * size, {"relu": 2 * size})  # the rest is the model's input
     assert (own.outputs, own.returned) == (2 * size, size)
@@ -154,17 +146,11 @@ def test_what_own_operators_hand_to_each_other_is_not_counted() -> None:
 
 
 def test_views_are_what_they_look_at() -> None:
-    class Views(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.first, self.wide, self.both = nn.ReLU(), nn.ReLU(), nn.ReLU()
+    def views(self: Any, x: Any) -> Any:
+        token, wide = self.first(x[:, 0]), self.wide(x[:, :1].expand(-1, 100, -1))
+        return token, wide, self.both(torch.cat([x, x.transpose(0, 1).transpose(0, 1)]))
 
-        def forward(self, x: Any) -> Any:
-            token = self.first(x[:, 0])
-            wide = self.wide(x[:, :1].expand(-1, 100, -1))
-            return token, wide, self.both(torch.cat([x, x.transpose(0, 1).transpose(0, 1)]))
-
-    work = counted(Views(), (2, 10, 4))
+    work = counted(Made(views, first=nn.ReLU(), wide=nn.ReLU(), both=nn.ReLU()), (2, 10, 4))
     assert of(work, "first").inputs == 2 * 4 * FLOAT
     assert of(work, "wide").inputs == 2 * 4 * FLOAT
     assert of(work).inputs == 2 * 10 * 4 * FLOAT  # the same tensor, seen twice
@@ -239,7 +225,7 @@ def test_the_model_is_left_as_it_is() -> None:
 
 @pytest.mark.parametrize("changed", [{"precision": "fp16"}, {"options": {"inference_precision": "bf16"}}])
 def test_bytes_are_those_of_the_precision_that_is_computed_in(changed: dict[str, Any]) -> None:
-    full, half = (count(model(Block().eval()), each) for each in (case(), msgspec.structs.replace(case(), **changed)))
+    full, half = (count(model(block()), each) for each in (case(), msgspec.structs.replace(case(), **changed)))
     for one, other in zip(full.modules, half.modules, strict=True):
         assert (one.flops, one.weights, one.inputs, one.outputs) == (
             other.flops, 2 * other.weights, 2 * other.inputs, 2 * other.outputs,
@@ -247,11 +233,7 @@ def test_bytes_are_those_of_the_precision_that_is_computed_in(changed: dict[str,
 
 
 def test_what_cannot_be_counted_says_why() -> None:
-    class Deciding(nn.Module):
-        def forward(self, x: Any) -> Any:
-            return x * 2 if x.sum() > 0 else x
-
-    work = count(model(Deciding()), case())
+    work = count(model(Made(lambda _, x: x * 2 if x.sum() > 0 else x)), case())
     assert not work.modules
     assert work.note.startswith("counting failed: ")
     assert "engine" in count(model(format="engine"), case()).note
@@ -260,7 +242,7 @@ def test_what_cannot_be_counted_says_why() -> None:
 
 
 def test_an_exported_program_tells_its_modules() -> None:
-    module = Block().eval()
+    module = block()
     program = torch.export.export(module, (torch.zeros(1, 4, 8, 8),), strict=False).module()
     alive, exported = (count(model(each), case()) for each in (module, program))
     for each in alive.modules:
@@ -273,19 +255,13 @@ def test_an_onnx_file_is_counted_from_its_shapes(tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     from inferlens.execution.profile import makers
 
-    class Net(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.conv = nn.Conv2d(4, 8, 3, padding=1, groups=2)
-            self.up = nn.ConvTranspose2d(8, 4, 2, stride=2)
-            self.head = nn.Linear(4, 5)
+    def call(self: Any, x: Any) -> Any:
+        y = self.head(self.up(torch.relu(self.conv(x))).mean((2, 3)))
+        return y @ y.transpose(0, 1)
 
-        def forward(self, x: Any) -> Any:
-            y = self.head(self.up(torch.relu(self.conv(x))).mean((2, 3)))
-            return y @ y.transpose(0, 1)
-
+    convolution, up = nn.Conv2d(4, 8, 3, padding=1, groups=2), nn.ConvTranspose2d(8, 4, 2, stride=2)
+    module = Made(call, conv=convolution, up=up, head=nn.Linear(4, 5)).eval()
     file = tmp_path / "net.onnx"
-    module = Net().eval()
     torch.onnx.export(module, (torch.zeros(1, 4, 8, 8),), str(file), dynamo=True, verbose=False, input_names=["x"])
     alive = count(model(module), case())
     stored = count(model(format="onnx", path=file), case(), makers)
