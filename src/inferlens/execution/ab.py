@@ -16,7 +16,7 @@ from typing import Any
 
 from inferlens.analysis.compare.ab_result import LEAST_ROUNDS, ABResult, End, Rule, other_work
 from inferlens.analysis.compare.cases import MISSING, Side, Verdict, notes_of, read
-from inferlens.analysis.interference.samples import CaseRuns, steady_samples
+from inferlens.analysis.interference.samples import CaseRuns, in_common, steady_samples
 from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned, backends_named, expand
@@ -159,7 +159,8 @@ class ABRun:
             self._failed |= not read(CaseRuns((record,)), self.rule.metric, self.rule.level)[0].ok
         if self._failed:
             return
-        base, candidate = (steady_samples(records[-1], self.rule.metric).samples for records in self._records)
+        series = [steady_samples(records[-1], self.rule.metric) for records in self._records]
+        base, candidate = in_common(series) if self.calls else [one.samples for one in series]
         # More calls per second is less time for each, so of throughput A's is the numerator.
         self._looks.add(*((candidate, base) if self.rule.metric == "throughput" else (base, candidate)))
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from inferlens.record.machine import LEAST_KEPT
 from inferlens.record.record import Metric, Record, machine_name
 from inferlens.stats.steady import steady
 
@@ -23,12 +24,14 @@ class Series:
     Attributes:
         samples: the samples.
         not_finite, disturbed, unsteady: how many were left out, for which reason.
+        begins: when each of them began, by the host's clock; empty where that is not known.
     """
 
     samples: tuple[float, ...]
     not_finite: int
     disturbed: int
     unsteady: int
+    begins: tuple[float, ...] = ()
 
 
 def steady_samples(record: Record, metric: Metric) -> Series:
@@ -40,10 +43,25 @@ def steady_samples(record: Record, metric: Metric) -> Series:
     taken = record.samples(metric) if record.status == "ok" else ()
     marks = record.window_marks if metric == "throughput" else record.marks
     out = frozenset(marks.discarded if marks and marks.count == len(taken) else ())
-    kept = [value for place, value in enumerate(taken) if place not in out]
-    values = tuple(value for value in kept if 0 <= value < math.inf)
+    kept = [place for place in range(len(taken)) if place not in out]
+    places = [place for place in kept if 0 <= taken[place] < math.inf]
+    values = tuple(taken[place] for place in places)
     start = steady(values).start
-    return Series(values[start:], len(kept) - len(values), len(taken) - len(kept), start)
+    latency = record.measurement("latency")
+    times = latency.begins if latency and metric != "throughput" and len(latency.begins) == len(taken) else ()
+    begins = tuple(times[place] for place in places[start:]) if times else ()
+    return Series(values[start:], len(kept) - len(places), len(taken) - len(kept), start, begins)
+
+
+def in_common(pair: Sequence[Series]) -> list[Sequence[float]]:
+    """The samples of two processes that took turns, of the time in which both were steady.
+
+    Else one would be told of the machine as it was later, the other of all of it. Each has its own where too little
+    would be left, or where it is not known when they were taken.
+    """
+    low = max((one.begins[0] for one in pair if one.unsteady and one.begins), default=-math.inf)
+    inside = [[value for value, begin in zip(one.samples, one.begins, strict=False) if begin >= low] for one in pair]
+    return list(inside) if min(map(len, inside)) >= LEAST_KEPT else [one.samples for one in pair]
 
 
 def latencies(record: Record) -> Series:
