@@ -39,13 +39,13 @@ slowed_pytorch = benchmarks.planted:SlowedPyTorch
 """
 
 
-class OnnxOptions(onnxruntime.Options, frozen=True, forbid_unknown_fields=True):
+class OnnxOptions(onnxruntime.OnnxRuntimeOptions, frozen=True, forbid_unknown_fields=True):
     """ONNX Runtime's, and by how much it is slower."""
 
     slower: _SHARE = 0.03
 
 
-class TorchOptions(pytorch.Options, frozen=True, forbid_unknown_fields=True):
+class TorchOptions(pytorch.PyTorchOptions, frozen=True, forbid_unknown_fields=True):
     """PyTorch's, and by how much it is slower."""
 
     slower: _SHARE = 0.03

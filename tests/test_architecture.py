@@ -159,6 +159,15 @@ def test_there_are_no_import_cycles() -> None:
         visit(name, ())
 
 
+def test_no_two_public_classes_have_one_name() -> None:
+    seen: dict[str, list[str]] = {}
+    for path in modules():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                seen.setdefault(node.name, []).append(path.as_posix())
+    assert not {name: places for name, places in seen.items() if len(places) > 1}
+
+
 def test_public_names_are_what_they_say() -> None:
     for name in inferlens.__all__:
         assert getattr(inferlens, name) is not None

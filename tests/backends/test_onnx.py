@@ -14,7 +14,7 @@ from torch import nn
 
 from inferlens.backends.base import TOLERANCES, Preparation
 from inferlens.backends.onnx.export import check_shapes, onnx_file
-from inferlens.backends.onnxruntime.backend import Options
+from inferlens.backends.onnxruntime.backend import OnnxRuntimeOptions
 from inferlens.backends.onnxruntime.providers import PROVIDERS, provider_list
 from inferlens.backends.onnxruntime.runner import CpuRunner
 from inferlens.backends.tensorrt.backend import TensorRT
@@ -95,7 +95,7 @@ def test_a_provider_that_gives_way_is_refused(file: Path, preparation: Preparati
     """Not on a machine that has this provider: ONNX Runtime then drops it with a warning, and runs on the CPU."""
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this ONNX Runtime has CUDA")
-    arguments = PROVIDERS["cuda"], _onnx(file), small.case("onnxruntime:cuda"), preparation, Options()
+    arguments = PROVIDERS["cuda"], _onnx(file), small.case("onnxruntime:cuda"), preparation, OnnxRuntimeOptions()
     with (
         pytest.warns(UserWarning, match="CUDAExecutionProvider"),
         pytest.raises(Unsupported, match=r"fell back to CPUExecutionProvider: the CUDA.*(does not load|not created)"),
@@ -105,13 +105,15 @@ def test_a_provider_that_gives_way_is_refused(file: Path, preparation: Preparati
 
 def test_provider_options_for_the_gpu() -> None:
     case = small.case("onnxruntime:cuda", device="cuda")
-    (name, cuda), cpu = provider_list(PROVIDERS["cuda"], case, Options(), 77, Path("cache"))
+    (name, cuda), cpu = provider_list(PROVIDERS["cuda"], case, OnnxRuntimeOptions(), 77, Path("cache"))
     assert (name, cpu) == ("CUDAExecutionProvider", "CPUExecutionProvider")
     assert cuda["use_tf32"] == "0"
     assert cuda["user_compute_stream"] == "77"
     assert cuda["enable_cuda_graph"] == "0"
     case = small.case("onnxruntime:tensorrt", device="cuda", precision="fp16")
-    (name, tensorrt), *others = provider_list(PROVIDERS["tensorrt"], case, Options(cuda_graph=True), 77, Path("cache"))
+    (name, tensorrt), *others = provider_list(
+        PROVIDERS["tensorrt"], case, OnnxRuntimeOptions(cuda_graph=True), 77, Path("cache")
+    )
     assert name == "TensorrtExecutionProvider"
     assert tensorrt["trt_fp16_enable"] == tensorrt["trt_cuda_graph_enable"] == "1"
     assert tensorrt["trt_engine_cache_path"] == "cache"

@@ -23,7 +23,7 @@ from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
 from inferlens.execution.subprocess import Outcome
-from inferlens.models.model import ModelInfo, Origin
+from inferlens.models.model import CompiledOrigin, ModelInfo
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import Record
 from inferlens.spec.case import Case
@@ -92,7 +92,7 @@ def test_single_values_lists_and_texts_with_commas_are_the_same_also_of_models(t
 
 
 def compiled_from(**origin: Any) -> ModelInfo:
-    return ModelInfo(spec="engine:net.engine", name="net", format="engine", origin=Origin(**origin))
+    return ModelInfo(spec="engine:net.engine", name="net", format="engine", origin=CompiledOrigin(**origin))
 
 
 def reference_of(found: ModelInfo, folder: Path, *, trust: bool = False, seed: int = 0) -> Reference:

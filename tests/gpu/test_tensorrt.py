@@ -19,10 +19,10 @@ torch = pytest.importorskip("torch")
 from inferlens.backends.base import TOLERANCES, Preparation, Runner  # noqa: E402
 from inferlens.backends.host_io import HostIo  # noqa: E402
 from inferlens.backends.onnx.export import onnx_file  # noqa: E402
-from inferlens.backends.tensorrt.engine import Job, built  # noqa: E402
+from inferlens.backends.tensorrt.engine import EngineJob, built  # noqa: E402
 from inferlens.backends.tensorrt.flavours import current_gpu, find  # noqa: E402
-from inferlens.backends.tensorrt.options import Options  # noqa: E402
-from inferlens.backends.tensorrt.runtime import Call, Engine  # noqa: E402
+from inferlens.backends.tensorrt.options import TensorRTOptions  # noqa: E402
+from inferlens.backends.tensorrt.runtime import BoundContext, Engine  # noqa: E402
 from inferlens.errors import InferlensError, Unsupported  # noqa: E402
 from inferlens.execution import bench as api  # noqa: E402
 from inferlens.models.model import Model  # noqa: E402
@@ -101,10 +101,10 @@ def test_outputs_get_memory_while_they_are_made(label: str, preparation: Prepara
     model = at(small.model(), 2)
     case = small.case(label, device="cuda", batch=None)
     graph = onnx_file(model, case, preparation, "fp32")
-    content = built(Job(graph, model, case, flavour, Options(), current_gpu()), preparation).content
+    content = built(EngineJob(graph, model, case, flavour, TensorRTOptions(), current_gpu()), preparation).content
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        call = Call(Engine(content, flavour), stream, {})
+        call = BoundContext(Engine(content, flavour), stream, {})
         assert call.grows
         for batch in (2, 16, 1):
             inputs = small.arrays(at(small.model(), batch))

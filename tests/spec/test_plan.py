@@ -11,7 +11,7 @@ from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities, Support
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned, expand
-from inferlens.models.model import ModelInfo, Origin
+from inferlens.models.model import CompiledOrigin, ModelInfo
 from inferlens.spec.case import TensorSpec
 from inferlens.spec.plan import Plan
 
@@ -76,7 +76,7 @@ def onnx_file(precision: str) -> ModelInfo:
 def engine(**origin: Any) -> ModelInfo:
     return ModelInfo(
         spec="engine:net.engine", name="net", format="engine", batch=2, precision="fp16",
-        origin=Origin(**origin) if origin else None,
+        origin=CompiledOrigin(**origin) if origin else None,
     )  # fmt: skip
 
 

@@ -15,7 +15,7 @@ import pytest
 from inferlens.trace import Trace
 from inferlens.trace.analysis import Analysis
 from inferlens.views.table import render
-from inferlens.views.traced.show import Shown, of
+from inferlens.views.traced.show import ShownTrace, of
 from inferlens.views.traced.tables import VIEWS, Selection
 
 # Public traces that lie beside the checkout where somebody has put them; they are no part of it.
@@ -35,7 +35,7 @@ def shared(path: Path) -> Path:
 def drawn(trace: Trace, view: str, format: str = "table", selection: Selection | None = None) -> str:
     """A view of a trace as text."""
     tables = VIEWS[view](Analysis(trace), selection or Selection())
-    return render(of([Shown("trace", tables)], [view]), format)
+    return render(of([ShownTrace("trace", tables)], [view]), format)
 
 
 def event(

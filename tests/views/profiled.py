@@ -11,7 +11,7 @@ import msgspec
 
 from inferlens.record.layer_profile import Level, Profile
 from inferlens.record.profile_store import LoadedProfiles
-from inferlens.views.profiled import modules, parts, roofline
+from inferlens.views.profiled import layers_and_kernels, modules, roofline
 from inferlens.views.profiled.cases import groups, of_level
 from inferlens.views.table import Document, render
 from tests.analysis.profile.samples import unprofiled
@@ -33,7 +33,7 @@ def document(table: str, found: LoadedProfiles, **options: Any) -> Document:
         top = options.pop("top", None)
         return roofline.document(roofline.roofed(found, **options), top=top)
     level: Level = "layer" if table == "layers" else "kernel"
-    return parts.document(level, of_level(found, level), **options)
+    return layers_and_kernels.document(level, of_level(found, level), **options)
 
 
 def drawn(

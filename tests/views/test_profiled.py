@@ -14,7 +14,7 @@ from rich.cells import cell_len
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Warning
-from inferlens.views.profiled import modules, parts, plots
+from inferlens.views.profiled import layers_and_kernels, modules, plots
 from inferlens.views.profiled.cases import groups, of_level
 from inferlens.views.table import render
 from tests.analysis.profile.floors import nasty as nasty_work
@@ -250,7 +250,7 @@ def test_depth():
 
 
 def boxes(*profiles: Profile, sort: str = "time"):
-    return parts.shown("layer", of_level(loaded(*profiles), "layer"), sort)
+    return layers_and_kernels.shown("layer", of_level(loaded(*profiles), "layer"), sort)
 
 
 def test_boxes_are_drawn_of_any_names():

@@ -78,7 +78,7 @@ class Launched(Struct, frozen=True, kw_only=True):
     stream: int | None = None
 
 
-class Origin(Struct, frozen=True):
+class KernelOrigin(Struct, frozen=True):
     """Where a kernel came from: the layer, as the backend names it, and the modules; empty where that is not known."""
 
     layer: str = ""
@@ -88,7 +88,7 @@ class Origin(Struct, frozen=True):
 class Origins(Struct, frozen=True):
     """One origin for each kernel of a run, in their order; and what is not known of them, and why."""
 
-    of: tuple[Origin, ...]
+    of: tuple[KernelOrigin, ...]
     absent: dict[str, str] = {}
 
 

@@ -38,7 +38,7 @@ Trouble = Literal[
 ]
 
 
-class Options(Struct, frozen=True, forbid_unknown_fields=True):
+class FakeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """How the fake behaves."""
 
     latency: Annotated[float, Meta(description="milliseconds of one call at batch 1")] = 4.0
@@ -90,7 +90,7 @@ class Fake(Backend):
     name = "fake"
     summary = "computes nothing, takes as long as it is told"
     variants = ("steady", "fast", "noisy")
-    options = Options
+    options = FakeOptions
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {"fake": ("", {})}
 
     def capabilities(self) -> Capabilities:
@@ -100,7 +100,7 @@ class Fake(Backend):
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """A runner that answers with its own inputs."""
-        options: Options = self.parse_options(case)
+        options: FakeOptions = self.parse_options(case)
         runner = FakeRunner(options, case, preparation, model.inputs[0].shape[0])
         runner.misbehave("prepare")
         return runner
@@ -109,7 +109,7 @@ class Fake(Backend):
 class FakeRunner(Runner, LayerProfiler):
     """Answers with the sum of each input over all but its first dimension."""
 
-    def __init__(self, options: Options, case: Case, preparation: Preparation, batch: int) -> None:
+    def __init__(self, options: FakeOptions, case: Case, preparation: Preparation, batch: int) -> None:
         self._options = options
         self._precision = case.precision
         self._preparation = preparation

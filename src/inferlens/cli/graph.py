@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from inferlens.analysis.profile.graph import Source
+    from inferlens.analysis.profile.graph import GraphSource
 
 PATHS = "Folders with profiles, at any height, profile files, .onnx files, or trt_engine_info.json of an engine."
 OUTPUT = "The file to write; .svg, .png, .html or .json decides its format."
@@ -45,7 +45,7 @@ def graph(
     screen.notes([*dict.fromkeys(note for one in graphs for note in one.notes), f"Wrote {output}."])
 
 
-def sources_of(paths: Sequence[Path]) -> tuple[str, list[Source], list[str]]:
+def sources_of(paths: Sequence[Path]) -> tuple[str, list[GraphSource], list[str]]:
     """What all of them are of, everything that can be drawn under ``paths``, and what could not be read.
 
     Raises:
@@ -74,9 +74,9 @@ def sources_of(paths: Sequence[Path]) -> tuple[str, list[Source], list[str]]:
     return plain(" and ".join(dict.fromkeys(titles))), sources, problems
 
 
-def _file(path: Path) -> Source | None:
+def _file(path: Path) -> GraphSource | None:
     """An ONNX file, or an engine's information; ``None`` for anything else."""
-    from inferlens.analysis.profile.graph import Source, engine_source, is_engine_information
+    from inferlens.analysis.profile.graph import GraphSource, engine_source, is_engine_information
     from inferlens.backends.onnx.modules import onnx_layers
     from inferlens.errors import InferlensError
     from inferlens.units import plural
@@ -87,8 +87,10 @@ def _file(path: Path) -> Source | None:
     if path.suffix.lower() == ".onnx":
         read = onnx_layers(path)
         about = f"ONNX file · {plural(len(read.layers), 'node')} · no times"
-        return Source(title=plain(path.name), about=about, layers=read.layers, inputs=read.inputs, outputs=read.outputs,
-                      notes=read.notes)  # fmt: skip
+        return GraphSource(
+            title=plain(path.name), about=about, layers=read.layers,
+            inputs=read.inputs, outputs=read.outputs, notes=read.notes,
+        )  # fmt: skip
     try:
         data = path.read_bytes()
     except OSError as error:

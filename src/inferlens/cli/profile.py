@@ -259,7 +259,7 @@ def layers(
     """
     from inferlens.views.profiled import perfetto
     from inferlens.views.profiled.cases import of_level
-    from inferlens.views.profiled.parts import document, shown
+    from inferlens.views.profiled.layers_and_kernels import document, shown
 
     if trace:
         perfetto.check_file(trace)
@@ -304,7 +304,7 @@ def kernels(
     Beneath them is how long the GPU was busy and idle in a run, and what profiling cost.
     """
     from inferlens.views.profiled.cases import of_level
-    from inferlens.views.profiled.parts import document
+    from inferlens.views.profiled.layers_and_kernels import document
 
     cases = of_level(screen.profiles(paths, format), "kernel")
     screen.document(document("kernel", cases, sort=sort, top=top, by=by), format)  # type: ignore[arg-type] # which it checks

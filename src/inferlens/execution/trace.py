@@ -52,7 +52,7 @@ class TraceJob(CaseJob, frozen=True, kw_only=True):
     tracing: Tracing
 
 
-class Shown(Struct, frozen=True, kw_only=True):
+class TraceContent(Struct, frozen=True, kw_only=True):
     """What a trace file, ``name``, shows.
 
     Attributes:
@@ -73,7 +73,7 @@ class Shown(Struct, frozen=True, kw_only=True):
 class Files(Struct, frozen=True, kw_only=True):
     """What is in the trace files, one for each cycle, and median seconds of the last calls before the profiler."""
 
-    shown: tuple[Shown, ...] = ()
+    shown: tuple[TraceContent, ...] = ()
     untraced: float | None = None
 
 
@@ -103,11 +103,11 @@ def trace_case(job: TraceJob, child: Child) -> Files:
     return Files(shown=shown, untraced=median(untraced[-SETTLED:]))
 
 
-def _shown(name: str, trace: Trace) -> Shown:
+def _shown(name: str, trace: Trace) -> TraceContent:
     rows = trace.rows(Category.ANNOTATION)
     rows = rows[trace.starting(rows, STEP)]
     steps = Intervals.of(trace, rows)
-    return Shown(
+    return TraceContent(
         name=name,
         steps=tuple((trace.duration[rows] / 1e9).tolist()),
         operators=_covered(trace, trace.rows(Category.OPERATOR), steps),

@@ -21,7 +21,7 @@ Format = Literal["module", "torchscript", "exported", "onnx", "engine", "torch_t
 Array = NDArray[np.generic]
 
 
-class Origin(Struct, frozen=True, kw_only=True):
+class CompiledOrigin(Struct, frozen=True, kw_only=True):
     """What a compiled model was made from, enough to load that again: ``inputs`` are those that both are fed with."""
 
     spec: str
@@ -68,7 +68,7 @@ class ModelInfo(Struct, frozen=True, kw_only=True):
     batch: int | None = 1
     asked: str = ""
     precision: str = "fp32"
-    origin: Origin | None = None
+    origin: CompiledOrigin | None = None
     danger: str = ""
     problem: Problem | None = None
 

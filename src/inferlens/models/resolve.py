@@ -13,7 +13,7 @@ from inferlens.models.model import Model, ModelInfo
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.compiled import EngineFile, TorchTensorRtFile
 from inferlens.models.sources.files import SUFFIXES, TorchFile, is_plain_script
-from inferlens.models.sources.libraries import Fake, Timm, Torchvision, Transformers, Zoo
+from inferlens.models.sources.libraries import FakeSource, Timm, Torchvision, Transformers, Zoo
 from inferlens.models.sources.onnx import OnnxFile
 from inferlens.models.sources.own_code import Factory, Hub, Live
 from inferlens.models.weights import fingerprint, load_weights, parameter_count, randomize
@@ -22,7 +22,7 @@ from inferlens.spec.case import Case, TensorSpec, with_batch
 # A bare name is looked up in the sources that list their names, in this order.
 SOURCES: tuple[Source, ...] = (
     Torchvision(), Timm(), Transformers(), Zoo(), Hub(), Factory(), OnnxFile(), TorchFile(), EngineFile(),
-    TorchTensorRtFile(), Live(), Fake(),
+    TorchTensorRtFile(), Live(), FakeSource(),
 )  # fmt: skip
 BY_PREFIX = {source.prefix: source for source in SOURCES}
 BY_SUFFIX = {

@@ -32,7 +32,7 @@ class Tensor(Struct, frozen=True, kw_only=True):
     format: str = ""
 
 
-class Part(Struct, frozen=True, kw_only=True):
+class TimedPart(Struct, frozen=True, kw_only=True):
     """What has a time in each run: a layer or a kernel.
 
     Attributes:
@@ -55,7 +55,7 @@ class Part(Struct, frozen=True, kw_only=True):
     calls: int = 1
 
 
-class Layer(Part, frozen=True, kw_only=True):
+class Layer(TimedPart, frozen=True, kw_only=True):
     """Something that a backend executes and names.
 
     Attributes:
@@ -70,7 +70,7 @@ class Layer(Part, frozen=True, kw_only=True):
     details: dict[str, Any] = {}
 
 
-class Kernel(Part, frozen=True, kw_only=True):
+class Kernel(TimedPart, frozen=True, kw_only=True):
     """Something that the GPU ran: a kernel, a copy or a fill.
 
     Attributes:

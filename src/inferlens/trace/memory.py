@@ -19,7 +19,7 @@ _DEVICES = {0: "CPU", 1: "GPU", 6: "HIP", 12: "XPU"}
 
 
 @dataclass(frozen=True, eq=False)
-class DeviceMemory:
+class AllocatedMemory:
     """What a device's allocator gave out; bytes, seconds since the trace's first allocation.
 
     Attributes:
@@ -42,7 +42,7 @@ class DeviceMemory:
         return int(self.level[self.top])
 
 
-def devices(analysis: Analysis) -> list[DeviceMemory]:
+def devices(analysis: Analysis) -> list[AllocatedMemory]:
     """Each device, the host first; of the step that was chosen."""
     memory = analysis.trace.allocations
     within = analysis.within(memory.time)
@@ -57,7 +57,7 @@ def devices(analysis: Analysis) -> list[DeviceMemory]:
         top = int(level.argmax())
         time = float(memory.time[places[top]] - memory.time[0]) / SECOND
         name = _DEVICES.get(kind, f"device type {kind}") + (f" {number}" if number >= 0 and kind != 0 else "")
-        found.append(DeviceMemory(name, places, level, absolute, top, time))
+        found.append(AllocatedMemory(name, places, level, absolute, top, time))
     return found
 
 
@@ -71,7 +71,7 @@ def holders(analysis: Analysis) -> Columns:
     return Columns.named(("device", "operator", "held", "allocations"), rows)
 
 
-def _holders(analysis: Analysis, device: DeviceMemory) -> list[tuple[Any, ...]]:
+def _holders(analysis: Analysis, device: AllocatedMemory) -> list[tuple[Any, ...]]:
     trace, memory = analysis.trace, analysis.trace.allocations
     alive = device.places[: device.top + 1]
     if (memory.address[alive] != UNKNOWN).all():

@@ -30,7 +30,7 @@ _COUNTS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 
 
 @dataclass(frozen=True)
-class Line:
+class CaseLine:
     """One case, as text; ``full`` tells it from the cases of all models."""
 
     of: ComparedCase
@@ -50,7 +50,7 @@ class Group:
 
     model: str
     headline: str
-    lines: tuple[Line, ...]
+    lines: tuple[CaseLine, ...]
 
 
 def render(compared: Compared, format: str = "table", *, width: int = 120, color: bool = False) -> str:
@@ -93,16 +93,16 @@ def groups(compared: Compared) -> list[Group]:
     return found
 
 
-def _lines(compared: Compared) -> list[Line]:
+def _lines(compared: Compared) -> list[CaseLine]:
     return [line for group in groups(compared) for line in group.lines]
 
 
-def _line(of: ComparedCase, name: str, full: str, metric: Metric) -> Line:
+def _line(of: ComparedCase, name: str, full: str, metric: Metric) -> CaseLine:
     found, settled = of.change_interval, of.verdict in ("FASTER", "SAME", "SLOWER")
     interval = change_range(found.low, found.high) if found else ABSENT
     notes = [*([] if settled else [of.reason]), *notes_of(Base=of.base, Candidate=of.candidate)]
     base, candidate = (_median(side, metric) for side in (of.base, of.candidate))
-    return Line(of, name, full, base, candidate, change(of.change), interval, tuple(map(plain, notes)), of.verdict)
+    return CaseLine(of, name, full, base, candidate, change(of.change), interval, tuple(map(plain, notes)), of.verdict)
 
 
 def _median(side: Side, metric: Metric) -> str:
@@ -197,7 +197,7 @@ def sentences(compared: Compared) -> list[str]:
     return [sentence for sentence in (*found, _how_sure(compared)) if sentence]
 
 
-def _changed(what: str, found: Sequence[Line]) -> str:
+def _changed(what: str, found: Sequence[CaseLine]) -> str:
     """``1 slower: NAME, +7.22 % (+6.10 to +8.30 %).``"""
     worst = sorted(found, key=lambda line: -abs(line.of.change or 0.0))
     told = [f"{line.full}, {line.change} ({line.interval})" for line in worst]
@@ -210,7 +210,7 @@ def _first(names: Sequence[str]) -> str:
     return "; ".join([*names[:_MOST_NAMES], *more])
 
 
-def _where(line: Line) -> str:
+def _where(line: CaseLine) -> str:
     return f"base: {line.of.base.state}" if line.of.candidate.ok else f"candidate: {line.of.candidate.state}"
 
 
@@ -228,7 +228,7 @@ def _how_sure(compared: Compared) -> str:
     return f"{start} {processes} on each side; all intervals hold with {percent(compared.level)} confidence."
 
 
-def _figures(line: Line, metric: Metric) -> str:
+def _figures(line: CaseLine, metric: Metric) -> str:
     """``9.420 to 10.10 ms, +7.22 % (+6.10 to +8.30 %)``, or less where there is less."""
     if line.of.change is None:
         return ""
@@ -288,7 +288,7 @@ def junit(compared: Compared) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
 
 
-def _test_case(suite: Xml.Element, group: Group, line: Line, metric: Metric) -> None:
+def _test_case(suite: Xml.Element, group: Group, line: CaseLine, metric: Metric) -> None:
     case = Xml.SubElement(suite, "testcase", classname=group.model, name=line.name)
     median = line.of.candidate.median
     if median is not None and metric != "throughput":

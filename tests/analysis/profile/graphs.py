@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from inferlens.analysis.profile.graph import Source
+from inferlens.analysis.profile.graph import GraphSource
 from inferlens.record.layer_profile import Layer, Tensor
 
 SHAPE = (1, 64, 56, 56)
@@ -21,14 +21,14 @@ def reads(inputs: str, outputs: str, *modules: str, **fields: Any) -> Layer:
     return Layer(modules=modules, **{**named, **fields})
 
 
-def source(*layers: Layer, **fields: Any) -> Source:
+def source(*layers: Layer, **fields: Any) -> GraphSource:
     """The layers, of a millisecond each."""
     count = len(layers)
     defaults: dict[str, Any] = {"title": "small", "seconds": (1e-3,) * count, "whole": 1e-3 * count}
-    return Source(layers=layers, **{**defaults, "inputs": tensors("x"), **fields})
+    return GraphSource(layers=layers, **{**defaults, "inputs": tensors("x"), **fields})
 
 
-def residual() -> Source:
+def residual() -> GraphSource:
     """Two blocks, each with a way around its second convolution; the last layer is fused from three modules."""
     return source(
         reads("x stem.weight", "stem", "stem"),
@@ -41,7 +41,7 @@ def residual() -> Source:
     )
 
 
-def long(count: int, depth: int) -> Source:
+def long(count: int, depth: int) -> GraphSource:
     """A chain with ways around six layers, and modules of forty layers each, unless ``depth`` is 0."""
     made = []
     for index in range(count):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from inferlens.backends.abilities import KernelOrigins, Launched, Origin, Origins
+from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched, Origins
 from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, of_engine, origins_of
 from inferlens.backends.profiling.kernel_runs import kernels_from, origins_by_scope
 from inferlens.backends.profiling.traced_runs import TracedRun, traced_runs
@@ -43,7 +43,7 @@ class OfEngine(KernelOrigins):
         self._layers = layers
 
     def origins(self, launched: Sequence[Launched]) -> Origins:
-        found = [Origin()] * len(launched)
+        found = [KernelOrigin()] * len(launched)
         places = of_engine(launched)
         of = origins_of(aligned([launched[place].name for place in places], self._layers))
         for place, origin in zip(places, of, strict=True):

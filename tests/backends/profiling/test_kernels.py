@@ -14,7 +14,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from inferlens.backends.abilities import KernelOrigins, Launched, Origin
+from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched
 from inferlens.backends.profiling import kernel_runs, traced_runs
 from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, joint, of_engine, origins_of
 from inferlens.backends.profiling.kernel_runs import (
@@ -229,7 +229,7 @@ def test_a_long_engine_is_laid_out_quickly() -> None:
     assert [pair[0] for pair in aligned(names, layers)] == layers
 
 
-A, B = Origin("one", ("a",)), Origin("two", ("b",))
+A, B = KernelOrigin("one", ("a",)), KernelOrigin("two", ("b",))
 ODD_NAMES = ("a b", """"double" 'single'""", "lines\nand\ttabs", "<b>&lt;", "back\\slash/{é 層} 100 %41", "n" * 3000)
 
 
@@ -294,8 +294,8 @@ def launched(*names: str) -> list[Launched]:
 @pytest.mark.parametrize(
     ("names", "expected"),
     [
-        (("k", "Memset (Device)", "k"), (A, Origin(), B)),
-        (("Memcpy DtoD", "inputs", "k", "k"), (Origin(), Origin(), A, B)),
+        (("k", "Memset (Device)", "k"), (A, KernelOrigin(), B)),
+        (("Memcpy DtoD", "inputs", "k", "k"), (KernelOrigin(), KernelOrigin(), A, B)),
         (("k",), None),
         (("k", "k", "k"), None),
         (("other", "another"), None),
@@ -304,7 +304,7 @@ def launched(*names: str) -> list[Launched]:
 )
 def test_the_same_kernels_in_the_same_order_match(names: tuple[str, ...], expected: Any) -> None:
     found = origins_by_match(launched(*names), MatchedKernels([("k", A), ("k", B)]))
-    assert found.of == (expected or (Origin(),) * len(names))
+    assert found.of == (expected or (KernelOrigin(),) * len(names))
     assert ("not the same in the same order" in found.absent.get("modules", "")) == (expected is None)
 
 
@@ -376,7 +376,7 @@ def test_compiled_code(label: str, options: Any, kind: Callable[[], Any], graphs
         assert runner.origins(launched("other")).absent["modules"]
         found = runner.origins(launched("Memcpy DtoD", *(name for name, _ in runner._matched.kernels)))
     assert not found.absent
-    assert found.of[0] == Origin(), "what copies the inputs"
+    assert found.of[0] == KernelOrigin(), "what copies the inputs"
     assert found.of[1] == found.of[2], "both of an operator's kernels"
     assert all(origin.layer and origin.modules for origin in found.of[1:])
     paths = {path for origin in found.of for path in origin.modules}
@@ -396,5 +396,5 @@ def test_a_second_compilation_that_fails_leaves_kernels_without_modules(
         monkeypatch.setattr(torch_compile, "Compiler", Mock(side_effect=RuntimeError("out of memory")))
         for _ in range(2):
             found = runner.origins(launched("k"))
-            assert found.of == (Origin(),)
+            assert found.of == (KernelOrigin(),)
             assert "out of memory" in found.absent["modules"]

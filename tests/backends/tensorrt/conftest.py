@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from inferlens.backends.tensorrt.engine import Built, Job, built
+from inferlens.backends.tensorrt.engine import Built, EngineJob, built
 from inferlens.backends.tensorrt.flavours import Flavour, flavour
-from inferlens.backends.tensorrt.options import Options
+from inferlens.backends.tensorrt.options import TensorRTOptions
 from inferlens.models.model import Model
 from inferlens.spec.case import Case
 from tests.backends import small
@@ -38,17 +38,17 @@ def graph(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-Making = Callable[..., Job]
+Making = Callable[..., EngineJob]
 
 
 @pytest.fixture
 def job(rtx: Flavour, graph: Path) -> Making:
     """A job for the small model's engine; more options by name."""
 
-    def made(path: Path = graph, batch: int = 1, precision: str = "fp32", **options: Any) -> Job:
+    def made(path: Path = graph, batch: int = 1, precision: str = "fp32", **options: Any) -> EngineJob:
         model = Model("onnx:small.onnx", "small", "onnx", small.model(batch=batch).inputs, path=path)
         case = Case(model=model.spec, backend="tensorrt", variant="rtx", device="cuda", precision=precision)
-        return Job(path, model, case, rtx, Options(**{"compute_capability": TARGETS, **options}), None)
+        return EngineJob(path, model, case, rtx, TensorRTOptions(**{"compute_capability": TARGETS, **options}), None)
 
     return made
 

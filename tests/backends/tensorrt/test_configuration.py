@@ -11,7 +11,7 @@ import pytest
 from inferlens.backends.tensorrt import network as configuring
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.network import Network, configuration, keep_timing_cache, network, use_timing_cache
-from inferlens.backends.tensorrt.options import Options
+from inferlens.backends.tensorrt.options import TensorRTOptions
 from inferlens.backends.tensorrt.profiles import check_shapes, profiles, spread
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.record.record import Gpu
@@ -22,8 +22,8 @@ TWO = (TensorSpec("image", (2, 3, 8, 8)),)
 TEXTS = (TensorSpec("ids", (1, 128), "int64"), TensorSpec("mask", (1, 128), "int64"))
 
 
-def options(**more: Any) -> Options:
-    return Options(**{"compute_capability": "8.9", **more})
+def options(**more: Any) -> TensorRTOptions:
+    return TensorRTOptions(**{"compute_capability": "8.9", **more})
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_options_reach_the_builder(parsed: Network, rtx: Flavour) -> None:
     usual = configuration(parsed, options(), profiles("", IMAGE))
     assert not usual.get_flag(trt.BuilderFlag.TF32)
     assert usual.profiling_verbosity == trt.ProfilingVerbosity.DETAILED
-    assert usual.builder_optimization_level == Options().optimization_level
+    assert usual.builder_optimization_level == TensorRTOptions().optimization_level
 
 
 @pytest.mark.parametrize(
@@ -205,8 +205,8 @@ def test_weakly_typed_networks_may_be_lowered_to_the_cases_precision(stand_in: N
     assert not stand_in.flavour.jit
     assert not stand_in.flavour.targets
     for precision, flags in (("fp32", set()), ("fp16", {Flag.FP16}), ("bf16", {Flag.BF16}), ("int8", {Flag.INT8})):
-        assert configuration(stand_in, Options(), (), precision).set == flags
-    more = Options(version_compatible=True, hardware_compatible="ampere_plus", tf32=True)
+        assert configuration(stand_in, TensorRTOptions(), (), precision).set == flags
+    more = TensorRTOptions(version_compatible=True, hardware_compatible="ampere_plus", tf32=True)
     config = configuration(stand_in, more, ())
     assert config.set == {Flag.VERSION_COMPATIBLE, Flag.TF32}
     assert config.hardware_compatibility_level == 1

@@ -15,9 +15,9 @@ import torch
 from inferlens.backends.base import Preparation
 from inferlens.backends.onnx.export import onnx_file
 from inferlens.backends.tensorrt import engine
-from inferlens.backends.tensorrt.engine import Built, Job, build_to, built, write_engine
+from inferlens.backends.tensorrt.engine import Built, EngineJob, build_to, built, write_engine
 from inferlens.backends.tensorrt.engine_check import check_engine
-from inferlens.backends.tensorrt.options import Options
+from inferlens.backends.tensorrt.options import TensorRTOptions
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import provenance
 from inferlens.models.engine_header import whole
@@ -48,7 +48,7 @@ def test_real_models_become_engines_without_a_gpu(name: str, tmp_path: Path, rtx
     preparation = small.preparation(tmp_path)
     model, case = real(name)
     path = onnx_file(model, case, preparation, "fp16")
-    job = Job(path, model, case, rtx, Options(compute_capability=TARGETS), None)
+    job = EngineJob(path, model, case, rtx, TensorRTOptions(compute_capability=TARGETS), None)
     made = built(job, preparation)
     header = whole(made.path)
     assert (header.variant, header.size, header.version) == ("rtx", len(made.content), rtx.version)

@@ -24,7 +24,7 @@ from inferlens.backends.torch_tensorrt import runner as running
 from inferlens.backends.torch_tensorrt.backend import TorchTensorRT
 from inferlens.backends.torch_tensorrt.front_ends import Dynamo, Scripted, example_specs, moved_optimum
 from inferlens.backends.torch_tensorrt.layers import Interior, NativeEngine, engines_in, module_and_operator, read_sums
-from inferlens.backends.torch_tensorrt.library import Library, Options
+from inferlens.backends.torch_tensorrt.library import Library, TorchTensorRTOptions
 from inferlens.backends.torch_tensorrt.partitions import OF_FILE, choices_in, compiled_partition
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models.adapter import ByKeyword
@@ -90,7 +90,7 @@ def test_operators_are_named_in_any_spelling() -> None:
 
 
 def test_settings_are_those_of_the_installed_version(preparation: Preparation) -> None:
-    wanted = Options(min_block_size=3, torch_executed_ops="aten.relu.default", optimization_level=5)
+    wanted = TorchTensorRTOptions(min_block_size=3, torch_executed_ops="aten.relu.default", optimization_level=5)
     for names in (OLD, NEW):
         made = settings.dynamo_settings(wanted, case(), stub(names), preparation)
         assert set(made) <= names
@@ -100,11 +100,13 @@ def test_settings_are_those_of_the_installed_version(preparation: Preparation) -
         assert made["timing_cache_path"].startswith(str(preparation.folder)), "builds share no timings"
         assert ("use_explicit_typing" in made) == (names is OLD)
         assert "use_python_runtime" not in made
-    own = Options(autocast=True, use_python_runtime=True)
+    own = TorchTensorRTOptions(autocast=True, use_python_runtime=True)
     made = settings.dynamo_settings(own, case(precision="bf16"), stub(OLD), preparation)
     assert (made["use_python_runtime"], made["enable_autocast"]) == (True, True)
     assert made["autocast_low_precision_type"] is torch.bfloat16
-    script = settings.script_settings(Options(torch_executed_ops="aten.relu", tf32=True), case("ts-trace", "fp16"))
+    script = settings.script_settings(
+        TorchTensorRTOptions(torch_executed_ops="aten.relu", tf32=True), case("ts-trace", "fp16")
+    )
     assert (script["torch_executed_ops"], script["disable_tf32"]) == (["aten::relu"], False)
     assert script["enabled_precisions"] == {torch.float32, torch.float16}
 
@@ -125,15 +127,15 @@ def test_what_cannot_be_honoured_is_refused(
     options: dict[str, Any], variant: str, library: frozenset[str], help: str, preparation: Preparation
 ) -> None:
     with pytest.raises(Unsupported) as refused:
-        settings.check(Options(**options), case(variant, "fp16"), stub(library), preparation)
+        settings.check(TorchTensorRTOptions(**options), case(variant, "fp16"), stub(library), preparation)
     assert help in refused.value.hint
-    possible = msgspec.structs.replace(Options(**options), immutable_weights=False)
+    possible = msgspec.structs.replace(TorchTensorRTOptions(**options), immutable_weights=False)
     settings.check(possible, case("dynamo", "fp16"), stub(OLD, rtx=False), preparation)
     assert not preparation.warnings
 
 
 def test_what_does_nothing_is_a_warning(preparation: Preparation) -> None:
-    options = Options(optimization_level=5, num_avg_timing_iters=4, sparse_weights=True)
+    options = TorchTensorRTOptions(optimization_level=5, num_avg_timing_iters=4, sparse_weights=True)
     for rtx, codes in ((False, []), (True, ["no-effect"] * 3)):
         settings.check(options, case(), stub(rtx=rtx), preparation)
         assert [warning.code for warning in preparation.warnings] == codes
@@ -157,7 +159,7 @@ class Subtracting(nn.Module):
 
 
 def test_modules_and_torchscript_are_scripted(tmp_path: Path, preparation: Preparation) -> None:
-    runner = Scripted(small.model(), case("ts-script"), preparation, Options(), stub())
+    runner = Scripted(small.model(), case("ts-script"), preparation, TorchTensorRTOptions(), stub())
     script = runner.export(ByKeyword.of(Subtracting(), ["b", "a"]))
     one, two = torch.ones(2), torch.zeros(2)
     assert torch.equal(script(one, two), two - one)
@@ -222,7 +224,7 @@ def test_a_case_that_ran_does_not_fail_for_its_partition(preparation: Preparatio
             raise KeyError("a version that keeps it elsewhere")
 
     assert "Couldn't create subgraphs" in choices_in([Failing()], 5)["note"]  # type: ignore[list-item]
-    for options in (Options(), Options(require_full_compilation=True)):
+    for options in (TorchTensorRTOptions(), TorchTensorRTOptions(require_full_compilation=True)):
         runner = Dynamo(small.model(), case(), preparation, options, stub())
         runner._graphs = [Failing()]  # type: ignore[list-item]
         with pytest.raises(KeyError) if options.require_full_compilation else nullcontext():

@@ -50,7 +50,7 @@ def few(names: Iterable[str], most: int = _FEW) -> str:
 
 
 @dataclass(frozen=True)
-class Part:
+class TimedLayer:
     """One layer, with its times and its floor where they are known."""
 
     layer: Layer
@@ -88,7 +88,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Launched:
+class TimedKernel:
     """One kernel, copy or fill with the typical seconds of all its calls in one run."""
 
     kernel: Kernel
@@ -120,11 +120,11 @@ def module(path: str) -> str:
     return short(path) if path else "the model"
 
 
-Piece = TypeVar("Piece", Part, Launched)
+Piece = TypeVar("Piece", TimedLayer, TimedKernel)
 
 
 @dataclass(frozen=True)
-class Some(Generic[Piece]):
+class Selection(Generic[Piece]):
     """Several layers, or kernels, and what they take together.
 
     Attributes:
@@ -156,12 +156,12 @@ class Some(Generic[Piece]):
     @property
     def calls(self) -> int:
         """How often they are executed in a run."""
-        return sum(each.layer.calls if isinstance(each, Part) else each.kernel.calls for each in self.pieces)
+        return sum(each.layer.calls if isinstance(each, TimedLayer) else each.kernel.calls for each in self.pieces)
 
     @property
     def numbers(self) -> dict[str, Number]:
         """How many there are, layers or kernel calls, and what they take."""
-        layers = any(isinstance(each, Part) for each in self.pieces)
+        layers = any(isinstance(each, TimedLayer) for each in self.pieces)
         return {"seconds": self.seconds, **({"layers": len(self)} if layers else {"calls": self.calls})}
 
     @property
@@ -287,13 +287,13 @@ class Evidence:
         return None if isinstance(found, str) or not found.known else found
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[TimedLayer, ...]:
         """The layers in the order of execution."""
         if self.table is None or self.layered is None or self.layered.layers is None:
             return ()
         floors = {row.place: row for row in self.floors.rows if row.floor is not None} if self.floors else {}
         pairs = zip(self.layered.layers.layers, self.table.rows, strict=True)
-        return tuple(Part(layer, row.times, floors.get(row.place)) for layer, row in pairs)
+        return tuple(TimedLayer(layer, row.times, floors.get(row.place)) for layer, row in pairs)
 
     @cached_property
     def by_module(self) -> bool:
@@ -309,10 +309,10 @@ class Evidence:
         """Seconds of layers as a share of a profiled run."""
         return seconds / self.profiled if self.profiled else 0.0
 
-    def layers(self, parts: Iterable[Part]) -> Some[Part]:
+    def layers(self, parts: Iterable[TimedLayer]) -> Selection[TimedLayer]:
         """Those of some layers that took any time, as shares of a profiled run."""
         timed = tuple(each for each in parts if each.seconds > 0)
-        return Some(timed, self.profiled or 0.0, "a profiled run", self.profiled)
+        return Selection(timed, self.profiled or 0.0, "a profiled run", self.profiled)
 
     # Of the kernels
 
@@ -328,12 +328,12 @@ class Evidence:
         return None
 
     @cached_property
-    def launched(self) -> tuple[Launched, ...]:
+    def launched(self) -> tuple[TimedKernel, ...]:
         """The kernels, copies and fills in the order of execution."""
         if self._kernels is None:
             return ()
         kernels, runs = self._kernels
-        return tuple(map(Launched, kernels.kernels, map(runs.typical, runs.layers)))
+        return tuple(map(TimedKernel, kernels.kernels, map(runs.typical, runs.layers)))
 
     @cached_property
     def busy(self) -> float:
@@ -345,9 +345,9 @@ class Evidence:
         """Of the GPU; 0 where that is not known."""
         return self._kernels[0].gpu.multiprocessors if self._kernels else 0
 
-    def kernels(self, launched: Sequence[Launched]) -> Some[Launched]:
+    def kernels(self, launched: Sequence[TimedKernel]) -> Selection[TimedKernel]:
         """Some kernels, as shares of the time in which the GPU was busy."""
-        return Some(tuple(launched), self.busy, "the GPU's time", self.call)
+        return Selection(tuple(launched), self.busy, "the GPU's time", self.call)
 
     @property
     def host_wait(self) -> HostWait | None:

@@ -117,7 +117,7 @@ class Graph(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-class Source(Struct, frozen=True, kw_only=True):
+class GraphSource(Struct, frozen=True, kw_only=True):
     """Layers and how long they took, whatever they were read from.
 
     Attributes:
@@ -137,13 +137,13 @@ class Source(Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-def source_of(profile: Profile, title: str, about: str = "") -> Source | str:
+def source_of(profile: Profile, title: str, about: str = "") -> GraphSource | str:
     """The layers of a profile with their typical times, or the sentence that says why there are none."""
     runs = runs_of(profile, "layer")
     if isinstance(runs, str) or profile.layers is None:
         return str(runs)
     given = profile.model.inputs or profile.case.inputs
-    return Source(
+    return GraphSource(
         title=title,
         about=about,
         layers=profile.layers.layers,
@@ -154,7 +154,7 @@ def source_of(profile: Profile, title: str, about: str = "") -> Source | str:
     )
 
 
-def flow_of(source: Source) -> tuple[list[Edge], list[tuple[int, Tensor]], list[str]]:
+def flow_of(source: GraphSource) -> tuple[list[Edge], list[tuple[int, Tensor]], list[str]]:
     """Which layer reads what from which, by index; the layers that write what leaves the model; what is not known.
 
     The tail of what the model is given is -1.
@@ -172,7 +172,7 @@ def flow_of(source: Source) -> tuple[list[Edge], list[tuple[int, Tensor]], list[
     return edges, list(_ends(source, {edge.tail for edge in edges})), notes
 
 
-def _by_name(source: Source) -> Iterator[Edge]:
+def _by_name(source: GraphSource) -> Iterator[Edge]:
     """Edges by the names of tensors, each pair of layers once for each name."""
     given = {tensor.name for tensor in source.inputs}
     writers: dict[str, list[int]] = {}
@@ -189,7 +189,7 @@ def _by_name(source: Source) -> Iterator[Edge]:
             yield from (Edge(tail=writer, head=index, tensors=(tensor,)) for writer in earlier if writer != index)
 
 
-def _ends(source: Source, read: set[int]) -> Iterator[tuple[int, Tensor]]:
+def _ends(source: GraphSource, read: set[int]) -> Iterator[tuple[int, Tensor]]:
     """Layers and the tensor of theirs that leaves the model: by its outputs' names, or if nobody reads the layer."""
     names = {tensor.name for tensor in source.outputs}
     for index, layer in enumerate(source.layers):
@@ -229,7 +229,7 @@ def is_engine_information(data: bytes) -> bool:
     return data.lstrip()[:1] == b"{" and b'"Layers"' in data and b'"schema"' not in data[:100]
 
 
-def engine_source(data: bytes, title: str) -> Source:
+def engine_source(data: bytes, title: str) -> GraphSource:
     """The layers of an engine, without times, from ``trt_engine_info.json``.
 
     Raises:
@@ -245,7 +245,7 @@ def engine_source(data: bytes, title: str) -> Source:
         form = 'JSON of an engine\'s inspector: {"Layers": [...], "Bindings": [...]}'
         raise InferlensError(f"{title} cannot be read: {error}.", expected=form) from error
     written = {tensor.name for layer in layers for tensor in layer.outputs}
-    return Source(
+    return GraphSource(
         title=title,
         about="engine · no times",
         layers=layers,

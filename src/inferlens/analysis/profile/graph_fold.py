@@ -19,9 +19,9 @@ from inferlens.analysis.profile.graph import (
     INSPECTED,
     Edge,
     Graph,
+    GraphSource,
     Node,
     Region,
-    Source,
     flow_of,
     lasting,
     precision_of,
@@ -38,7 +38,7 @@ MOST = 2_000  # nodes that are drawn at all
 Owners = Sequence[Path | None]  # the module of each layer
 
 
-def graph_of(source: Source, *, regions: str = "module", depth: int | None = None) -> Graph:
+def graph_of(source: GraphSource, *, regions: str = "module", depth: int | None = None) -> Graph:
     """The graph of some layers.
 
     Args:
@@ -87,7 +87,7 @@ def owners_of(layers: Sequence[Layer]) -> list[Path | None]:
     ]
 
 
-def _groups(source: Source, owners: Owners, deepest: int, depth: int | None) -> tuple[int, list[range]]:
+def _groups(source: GraphSource, owners: Owners, deepest: int, depth: int | None) -> tuple[int, list[range]]:
     """How deep modules are unfolded, and the layers of each node."""
     shown = deepest + 1 if depth is None else min(max(depth, 1), deepest + 1)
     most = READABLE if depth is None else MOST
@@ -105,7 +105,7 @@ def _runs(owners: Owners, depth: int) -> list[range]:
     return [range(members[0], members[-1] + 1) for members in runs]
 
 
-def _thinned(source: Source, groups: list[range], most: int) -> list[range]:
+def _thinned(source: GraphSource, groups: list[range], most: int) -> list[range]:
     """``most`` groups, made by joining, again and again, the two neighbours that take least together."""
     seconds = source.seconds or (None,) * len(source.layers)
     # Of equal times, and where there are none, the number of layers counts.
@@ -118,7 +118,7 @@ def _thinned(source: Source, groups: list[range], most: int) -> list[range]:
     return groups
 
 
-def _node(source: Source, owners: Owners, group: range, depth: int) -> Node:
+def _node(source: GraphSource, owners: Owners, group: range, depth: int) -> Node:
     layers = [source.layers[index] for index in group]
     times = [source.seconds[index] for index in group] if source.seconds else []
     seconds = lasting(times)
@@ -181,7 +181,7 @@ def _between(edges: Sequence[Edge], place: dict[int, int]) -> list[Edge]:
     ]
 
 
-def _with_ends(source: Source, nodes: list[Node], edges: list[Edge], ends: list[tuple[int, Tensor]]) -> list[Edge]:
+def _with_ends(source: GraphSource, nodes: list[Node], edges: list[Edge], ends: list[tuple[int, Tensor]]) -> list[Edge]:
     """Adds a node for each of the model's inputs that is read, and for each of its outputs; all edges then."""
     given: dict[str, int] = {}
     for tensor in source.inputs:

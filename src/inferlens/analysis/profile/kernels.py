@@ -15,9 +15,9 @@ from msgspec.structs import asdict
 
 from inferlens.analysis.profile.layers import (
     Array,
+    ProfileRow,
     ProfileTable,
     ProfilingCost,
-    Row,
     Runs,
     RunTimes,
     are_times,
@@ -42,7 +42,7 @@ _COMMON = re.compile(
 _ALONE = ("Kernel", "Kernel2", "device_kernel", "kernel")  # names that say nothing without their arguments
 
 
-class KernelRow(Row, frozen=True, kw_only=True):
+class KernelRow(ProfileRow, frozen=True, kw_only=True):
     """One kernel, or all that have a name.
 
     Attributes:

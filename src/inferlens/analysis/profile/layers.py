@@ -123,7 +123,7 @@ class Runs:
         return 1.0 if share is None else share
 
 
-class Row(Struct, frozen=True, kw_only=True):
+class ProfileRow(Struct, frozen=True, kw_only=True):
     """One layer, one kernel, or all kernels that have a name.
 
     Attributes:
@@ -142,7 +142,7 @@ class Row(Struct, frozen=True, kw_only=True):
     times: RunTimes | None
 
 
-class LayerRow(Row, frozen=True, kw_only=True):
+class LayerRow(ProfileRow, frozen=True, kw_only=True):
     """One layer."""
 
     inputs: tuple[Tensor, ...]
@@ -181,7 +181,7 @@ class Reconciliation(ProfilingCost, frozen=True, kw_only=True):
         return self.outside.typical < -_ROUNDING * self.whole.typical
 
 
-RowT = TypeVar("RowT", bound=Row)
+RowT = TypeVar("RowT", bound=ProfileRow)
 AccountT = TypeVar("AccountT", bound=ProfilingCost)
 
 
@@ -197,7 +197,7 @@ class ProfileTable(Generic[RowT, AccountT]):
     members: Mapping[int, Sequence[int]]
     runs: Runs
 
-    def sum_of(self, rows: Iterable[Row]) -> RunTimes:
+    def sum_of(self, rows: Iterable[ProfileRow]) -> RunTimes:
         """What some of the rows add up to, run by run."""
         return self.runs.of_layers(place for row in rows for place in self.members[row.place])
 

@@ -33,7 +33,7 @@ from inferlens.spec.case import QUANTIZED, Case, Option
 NO_BF16 = "ONNX Runtime has hardly any bf16 operators for the CPU, not even a convolution"
 
 
-class Options(Struct, frozen=True, forbid_unknown_fields=True):
+class OnnxRuntimeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Options of ONNX Runtime."""
 
     graph_optimization: Annotated[
@@ -62,7 +62,7 @@ class OnnxRuntime(Backend, Saver):
     name = "onnxruntime"
     summary = "ONNX Runtime, by provider"
     variants = ("cpu", "cuda", "tensorrt")
-    options = Options
+    options = OnnxRuntimeOptions
     distributions = ("onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu")
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {
         "onnx": ("cpu", {"graph_optimization": "disable"})
@@ -99,7 +99,7 @@ class OnnxRuntime(Backend, Saver):
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """Exports if the model is no ONNX file; a runner that loads the file when it is entered."""
-        options: Options = self.parse_options(case)
+        options: OnnxRuntimeOptions = self.parse_options(case)
         provider = PROVIDERS[case.variant]
         check_cuda_options(options, case, preparation)
         # TensorRT takes the fp32 graph and lowers it itself; the other providers run a graph in the types it has.

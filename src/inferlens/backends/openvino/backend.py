@@ -46,7 +46,7 @@ TENSOR_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "i64": "
 ABILITIES = {"fp32": "FP32", "fp16": "FP16", "bf16": "BF16", "int8": "INT8"}
 
 
-class Options(Struct, frozen=True, forbid_unknown_fields=True):
+class OpenVINOOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Options of OpenVINO."""
 
     hint: Annotated[
@@ -67,7 +67,7 @@ class OpenVino(Backend):
     name = "openvino"
     summary = "OpenVINO on the CPU"
     variants = ("cpu",)
-    options = Options
+    options = OpenVINOOptions
     distributions = ("openvino",)
 
     def capabilities(self) -> Capabilities:
@@ -91,7 +91,7 @@ class OpenVino(Backend):
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """Exports if the model is no ONNX file; a runner that compiles it when it is entered."""
-        options: Options = self.parse_options(case)
+        options: OpenVINOOptions = self.parse_options(case)
         if model.format == "onnx" and model.path is not None and onnx_file_precision(model.path) in QUANTIZED:
             check_precision(model.path, case.precision)
         return OpenVinoRunner(onnx_file(model, case, preparation, "fp32"), model, case, preparation, options)
@@ -100,7 +100,9 @@ class OpenVino(Backend):
 class OpenVinoRunner(Runner, LayerProfiler):
     """One synchronous request with its tensors set beforehand."""
 
-    def __init__(self, path: Path, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
+    def __init__(
+        self, path: Path, model: Model, case: Case, preparation: Preparation, options: OpenVINOOptions
+    ) -> None:
         self._path = path
         self._model = model
         self._case = case

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from inferlens.backends.abilities import Launched, Origin
+from inferlens.backends.abilities import KernelOrigin, Launched
 
 FRAMEWORK = ("aten::", "prims::", "torchvision::")  # operators that launch kernels of their own, beside an engine
 JOINT = "{} of {} kernels lie where layers and kernels are not equally many, and belong to all layers there, if any."
@@ -56,10 +56,10 @@ def aligned(kernels: Sequence[str], layers: Sequence[EngineLayer]) -> list[tuple
     return found
 
 
-def origins_of(aligned: Sequence[tuple[EngineLayer, ...]]) -> list[Origin]:
+def origins_of(aligned: Sequence[tuple[EngineLayer, ...]]) -> list[KernelOrigin]:
     """The origin of each kernel: the layer's name, or the names of all of its stretch; and their modules."""
     return [
-        Origin(
+        KernelOrigin(
             " + ".join(layer.name for layer in layers), tuple(dict.fromkeys(p for each in layers for p in each.modules))
         )
         for layers in aligned

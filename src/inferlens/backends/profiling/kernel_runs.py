@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 
 from msgspec import Struct
 
-from inferlens.backends.abilities import KernelOrigins, Launched, Origin, Origins
+from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched, Origins
 from inferlens.backends.base import Runner
 from inferlens.backends.profiling.layer_runs import NO_RUNS
 from inferlens.backends.profiling.module_hooks import hooked
@@ -112,13 +112,13 @@ def kernels_from(
     if not same:
         absent["order"] = DIFFERENT
     asked: dict[tuple[Launched, ...], Origins] = {}  # once for runs that are alike
-    found: dict[Any, tuple[Origin, list[list[TracedEvent]]]] = {}
+    found: dict[Any, tuple[KernelOrigin, list[list[TracedEvent]]]] = {}
     for number, run in enumerate(runs):
         launched = tuple(event.launched for event in run.events)
         if known and launched not in asked:
             asked[launched] = known.origins(launched)
             absent |= asked[launched].absent
-        origins = asked[launched].of if known else (Origin(),) * len(launched)
+        origins = asked[launched].of if known else (KernelOrigin(),) * len(launched)
         for place, (event, each, origin) in enumerate(zip(run.events, launched, origins, strict=True)):
             key = place if same else (each.name, each.grid, each.block, each.operator, origin)
             found.setdefault(key, (origin, [[] for _ in runs]))[1][number].append(event)
@@ -138,7 +138,7 @@ def kernels_from(
     )
 
 
-def _kernel(each: Sequence[Sequence[TracedEvent]], origin: Origin, gpu: GpuLimits) -> Kernel:
+def _kernel(each: Sequence[Sequence[TracedEvent]], origin: KernelOrigin, gpu: GpuLimits) -> Kernel:
     """One kernel from its events in every run; the first of them stands for its shape."""
     event = next(events[0] for events in each if events)
     launched = event.launched
@@ -169,7 +169,7 @@ def _kernel(each: Sequence[Sequence[TracedEvent]], origin: Origin, gpu: GpuLimit
 class MatchedKernels(Struct, frozen=True):
     """The kernels of a call that tells, by name and in order, with their origins; and what is not known of them."""
 
-    kernels: list[tuple[str, Origin]]
+    kernels: list[tuple[str, KernelOrigin]]
     absent: dict[str, str] = {}
 
 
@@ -223,7 +223,7 @@ def origins_by_scope(launched: Sequence[Launched]) -> Origins:
     found = []
     for each in launched:
         paths = [unquote(name.removeprefix(SCOPE)) for name in each.around if name.startswith(SCOPE)]
-        found.append(Origin(paths[-1], (paths[-1],)) if paths else Origin())
+        found.append(KernelOrigin(paths[-1], (paths[-1],)) if paths else KernelOrigin())
     outside = sum(not each.modules for each in found)
     return Origins(tuple(found), {"modules": OUTSIDE.format(outside, len(found))} if outside else {})
 
@@ -244,7 +244,7 @@ def origins_by_match(launched: Sequence[Launched], matched: MatchedKernels) -> O
     there = [name for name, _ in matched.kernels]
     known = set(there)
     places = [place for place, each in enumerate(launched) if each.kind == KERNEL and each.name in known]
-    found = [Origin()] * len(launched)
+    found = [KernelOrigin()] * len(launched)
     if [launched[place].name for place in places] != there or not (there or matched.absent):
         here = sum(each.kind == KERNEL for each in launched)
         return Origins(tuple(found), {"modules": UNMATCHED.format(len(there), here)})

@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from inferlens.backends.abilities import Origin
+from inferlens.backends.abilities import KernelOrigin
 from inferlens.backends.profiling.kernel_runs import MatchedKernels
 from inferlens.backends.profiling.layer_runs import NO_RUNS, Runnable, Taken
 from inferlens.backends.profiling.traced_runs import (
@@ -118,7 +118,9 @@ def kernels_beneath(root: TracedOperator, names: OperatorNames) -> MatchedKernel
     found.sort(key=lambda each: each[0].begin)
     absent = names.missing(sum(not each.modules for _, each in found), f"of {len(found)} kernels")
     absent.pop("tensors", None)  # kernels have none
-    return MatchedKernels([(event.launched.name, Origin(each.name, each.modules)) for event, each in found], absent)
+    return MatchedKernels(
+        [(event.launched.name, KernelOrigin(each.name, each.modules)) for event, each in found], absent
+    )
 
 
 def _take(

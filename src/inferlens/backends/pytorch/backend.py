@@ -30,7 +30,7 @@ from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case, Option
 
 
-class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
+class PyTorchOptions(TorchOptions, frozen=True, forbid_unknown_fields=True):
     """Options of eager PyTorch."""
 
     autocast: Annotated[
@@ -49,7 +49,7 @@ class PyTorch(Backend, Saver):
 
     name = "pytorch"
     summary = "PyTorch eager, operator by operator"
-    options = Options
+    options = PyTorchOptions
     distributions = ("torch", "triton", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {"module": ("", {}), "exported": ("", {})}
     saves: ClassVar[dict[str, str]] = {".pt2": "exported program"}
@@ -60,7 +60,7 @@ class PyTorch(Backend, Saver):
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """A runner that calls the module."""
-        options: Options = self.parse_options(case)
+        options: PyTorchOptions = self.parse_options(case)
         return (GraphRunner if options.cuda_graph else EagerRunner)(model, case, preparation, options)
 
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:

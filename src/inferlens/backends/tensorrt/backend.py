@@ -13,10 +13,10 @@ from inferlens.backends.availability import cuda_absence, imported, torch_versio
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support, tolerance_of
 from inferlens.backends.onnx.export import check_precision, onnx_file
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
-from inferlens.backends.tensorrt.engine import KIND, Job, build_to, built, examiner
+from inferlens.backends.tensorrt.engine import KIND, EngineJob, build_to, built, examiner
 from inferlens.backends.tensorrt.engine_check import TRUST, check_engine, checked_file
 from inferlens.backends.tensorrt.flavours import Flavour, current_gpu, find, flavour, plugin_files, registered_plugins
-from inferlens.backends.tensorrt.options import OF_TACTICS, Options, heeded
+from inferlens.backends.tensorrt.options import OF_TACTICS, TensorRTOptions, heeded
 from inferlens.backends.tensorrt.profiles import profiles, spread
 from inferlens.backends.tensorrt.runner import EngineRunner
 from inferlens.errors import InferlensError, Unsupported
@@ -34,7 +34,7 @@ class TensorRT(Backend, Saver, Builder):
     name = "tensorrt"
     summary = "TensorRT from ONNX: TensorRT (trt), TensorRT for RTX (rtx)"
     variants = ("trt", "rtx")
-    options = Options
+    options = TensorRTOptions
     distributions = ("tensorrt", "tensorrt-rtx")
     saves: ClassVar[dict[str, str]] = {".engine": KIND, ".plan": KIND}
 
@@ -70,7 +70,7 @@ class TensorRT(Backend, Saver, Builder):
         path = self._onnx(model, case, preparation, options)
 
         def content() -> bytes:
-            made = built(Job(path, model, case, found, options, current_gpu()), preparation)
+            made = built(EngineJob(path, model, case, found, options, current_gpu()), preparation)
             preparation.facts["engine"] = {
                 "bytes": len(made.content), "sha256": made.provenance.file_sha256,
                 "build_seconds": made.provenance.build_seconds, "cached": made.cached,
@@ -90,7 +90,7 @@ class TensorRT(Backend, Saver, Builder):
         if model.format == "engine":
             raise Unsupported(f"'{model.name}' is an engine already.", expected="a model or an ONNX file")
         options, found = self._checked(case)
-        job = Job(self._onnx(model, case, preparation, options), model, case, found, options, current_gpu())
+        job = EngineJob(self._onnx(model, case, preparation, options), model, case, found, options, current_gpu())
         examine = examiner(job, preparation) if job.gpu and not options.compute_capability else None
         return build_to(Path(path), job, preparation, builds=builds, examine=examine)
 
@@ -112,7 +112,7 @@ class TensorRT(Backend, Saver, Builder):
 
     @staticmethod
     def _of_file(
-        model: Model, case: Case, preparation: Preparation, options: Options, flavour: Flavour
+        model: Model, case: Case, preparation: Preparation, options: TensorRTOptions, flavour: Flavour
     ) -> EngineRunner:
         path = cast("Path", model.path)
         made, options = checked_file(model, case, options, flavour, preparation)
@@ -125,16 +125,16 @@ class TensorRT(Backend, Saver, Builder):
         hint = "" if made or preparation.trust else f"if it is version-compatible, {TRUST}"
         return EngineRunner(content, model, case, preparation, flavour, options, host_code=preparation.trust, hint=hint)
 
-    def _checked(self, case: Case) -> tuple[Options, Flavour]:
+    def _checked(self, case: Case) -> tuple[TensorRTOptions, Flavour]:
         """Options and flavour of a case; files that options name are looked at before any work."""
-        options: Options = self.parse_options(case)
+        options: TensorRTOptions = self.parse_options(case)
         plugin_files(options.plugins)
         if options.timing_cache and Path(options.timing_cache).is_dir():
             raise InferlensError(f"The timing_cache {options.timing_cache} is a folder.", expected="a file")
         return options, flavour(case.variant)
 
     @staticmethod
-    def _onnx(model: Model, case: Case, preparation: Preparation, options: Options) -> Path:
+    def _onnx(model: Model, case: Case, preparation: Preparation, options: TensorRTOptions) -> Path:
         """The graph, in the case's precision (weakly typed: in fp32) and for all shapes of the profiles."""
         precision = "fp32" if options.weakly_typed else case.precision
         if model.format == "onnx" and model.path is not None:

@@ -18,7 +18,7 @@ from inferlens.backends.base import Preparation
 from inferlens.backends.clocks import CudaClock
 from inferlens.backends.tensorrt.flavours import Flavour, condensed, load_plugins, plugin_files, targets, words
 from inferlens.backends.tensorrt.network import Network, configuration, keep_timing_cache, network, use_timing_cache
-from inferlens.backends.tensorrt.options import Options, warn_of_tactics
+from inferlens.backends.tensorrt.options import TensorRTOptions, warn_of_tactics
 from inferlens.backends.tensorrt.profiles import Profile, check_shapes, profiles, spread
 from inferlens.backends.tensorrt.runner import EngineRunner
 from inferlens.errors import InferlensError, Unsupported
@@ -45,14 +45,14 @@ NO_MEMORY = ("out of memory", "OutOfMemory", "cudaErrorMemoryAllocation")
 
 
 @dataclass(frozen=True)
-class Job:
+class EngineJob:
     """An engine to build from the ONNX file at ``path``, for ``case`` of ``model``, on ``gpu`` if there is one."""
 
     path: Path
     model: Model
     case: Case
     flavour: Flavour
-    options: Options
+    options: TensorRTOptions
     gpu: Gpu | None
 
     @cached_property
@@ -120,7 +120,7 @@ def build_engine(network: Network, config: Any) -> bytes:
     raise Unsupported(reason)
 
 
-def build(job: Job, timing_cache: Path | None) -> tuple[bytes, Provenance]:
+def build(job: EngineJob, timing_cache: Path | None) -> tuple[bytes, Provenance]:
     """Parses, configures and builds: the engine, and its provenance with the seconds that the builder took."""
     load_plugins(job.flavour, job.options.plugins)
     parsed = network(job.path, job.flavour, weakly_typed=job.options.weakly_typed)
@@ -134,7 +134,7 @@ def build(job: Job, timing_cache: Path | None) -> tuple[bytes, Provenance]:
     return content, _provenance(job, content, seconds, parsed.outputs)
 
 
-def built(job: Job, preparation: Preparation) -> Built:
+def built(job: EngineJob, preparation: Preparation) -> Built:
     """The engine of ``job`` from the cache, or built and put there; timed as the phase ``build``."""
     warn_of_tactics(job.options, job.flavour, preparation)
     with preparation.phase("build") as phase:
@@ -161,7 +161,7 @@ def write_engine(path: Path, content: bytes, made: Provenance) -> None:
         ) from error
 
 
-def _provenance(job: Job, content: bytes, seconds: float, outputs: tuple[TensorSpec, ...]) -> Provenance:
+def _provenance(job: EngineJob, content: bytes, seconds: float, outputs: tuple[TensorSpec, ...]) -> Provenance:
     """What an engine just built from ``job`` is; inputs are the model's own, outputs the engine's (-1: a free size)."""
     made = provenance.of(
         content, KIND, job.model, job.case,
@@ -173,7 +173,7 @@ def _provenance(job: Job, content: bytes, seconds: float, outputs: tuple[TensorS
     return _of_job(made, job)
 
 
-def _of_job(made: Provenance, job: Job) -> Provenance:
+def _of_job(made: Provenance, job: EngineJob) -> Provenance:
     """``made``, of an equal engine, with the case and model of ``job``."""
     running = job.profiles[job.options.profile]
     return msgspec.structs.replace(
@@ -203,7 +203,7 @@ def _kept(path: Path) -> tuple[bytes, Provenance] | None:
 
 
 def build_to(
-    path: Path, job: Job, preparation: Preparation, *, builds: int = 1, examine: Examine | None = None
+    path: Path, job: EngineJob, preparation: Preparation, *, builds: int = 1, examine: Examine | None = None
 ) -> BuildReport:
     """Builds the engine of ``job`` and writes it to ``path``, its provenance beside it.
 
@@ -214,7 +214,7 @@ def build_to(
     if job.flavour.jit and job.options.timing_cache:
         why = f"timing_cache does nothing in a build: {job.flavour.name} compiles its kernels when an engine runs."
         preparation.warn("no-effect", why, "Leave it out here, and give it to what runs the engine.")
-    alone, shared, cached = Series(), Series(), False
+    alone, shared, cached = BuildSeries(), BuildSeries(), False
     if builds <= 1:
         made = built(job, preparation)
         content, provenance, cached = made.content, made.provenance, made.cached
@@ -236,14 +236,16 @@ def build_to(
     )  # fmt: skip
 
 
-class Series:
+class BuildSeries:
     """Builds of one kind, and the tactics by layer of each that could be opened."""
 
     def __init__(self) -> None:
         self.builds: list[Build] = []
         self.layers: list[dict[str, str]] = []
 
-    def add(self, job: Job, count: int, timings: Path | None, examine: Examine | None) -> tuple[bytes, Provenance]:
+    def add(
+        self, job: EngineJob, count: int, timings: Path | None, examine: Examine | None
+    ) -> tuple[bytes, Provenance]:
         """Builds ``count`` engines; the first of them, with its provenance."""
         made = []
         for _ in range(count):
@@ -291,7 +293,7 @@ class Series:
         return found
 
 
-def examiner(job: Job, preparation: Preparation) -> Examine:
+def examiner(job: EngineJob, preparation: Preparation) -> Examine:
     """What opens engines of ``job`` on the GPU: their layers, and the median GPU time of a call in seconds."""
 
     def examine(content: bytes) -> tuple[list[dict[str, Any]], float | None]:

@@ -14,7 +14,7 @@ import msgspec
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.tensorrt.flavours import KINDS, Flavour, condensed, log
-from inferlens.backends.tensorrt.options import Options, warn_of_built
+from inferlens.backends.tensorrt.options import TensorRTOptions, warn_of_built
 from inferlens.backends.tensorrt.profiles import check_shapes
 from inferlens.errors import InferlensError, Unsupported, one_line
 from inferlens.models import provenance
@@ -28,8 +28,8 @@ TRUST = "--trust, if you trust who built it"
 
 
 def checked_file(
-    model: Model, case: Case, options: Options, flavour: Flavour, preparation: Preparation
-) -> tuple[Provenance | None, Options]:
+    model: Model, case: Case, options: TensorRTOptions, flavour: Flavour, preparation: Preparation
+) -> tuple[Provenance | None, TensorRTOptions]:
     """The provenance of the engine of ``model``, which is checked, if there is one; and the case's ``options``.
 
     Where those name no profile, they get that which the engine was built to run.

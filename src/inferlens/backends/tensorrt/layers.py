@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from inferlens.backends.abilities import Launched, Origin, Origins
+from inferlens.backends.abilities import KernelOrigin, Launched, Origins
 from inferlens.backends.onnx.modules import OnnxNodes, modules_among, operators_among, origins
 from inferlens.backends.profiling.kernel_layers import EngineLayer, aligned, joint, of_engine, origins_of
 from inferlens.backends.profiling.layer_runs import clocked_runs
@@ -261,7 +261,7 @@ def kernel_origins(launched: Sequence[Launched], layers: Sequence[Layer], absent
     places = of_engine(launched)
     names = [launched[place].name for place in places]
     pairs = narrowed(names, aligned(names, engine_layers(layers)))
-    found = [Origin()] * len(launched)
+    found = [KernelOrigin()] * len(launched)
     for place, origin in zip(places, origins_of(pairs), strict=True):
         found[place] = origin
     jointly = joint(pairs)

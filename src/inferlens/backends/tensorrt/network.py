@@ -10,7 +10,7 @@ from typing import Any
 
 from inferlens.backends.onnx.modules import origins
 from inferlens.backends.tensorrt.flavours import Flavour, condensed, current_gpu, log, targets, words
-from inferlens.backends.tensorrt.options import Options
+from inferlens.backends.tensorrt.options import TensorRTOptions
 from inferlens.backends.tensorrt.profiles import Profile, shape_text
 from inferlens.errors import InferlensError, Unsupported, one_line, suggestion
 from inferlens.record.files import write_whole
@@ -114,7 +114,9 @@ def _refusal(path: Path, parser: Any, flavour: Flavour) -> Unsupported:
 # Configuration, and the file of timings
 
 
-def configuration(network: Network, options: Options, profiles: tuple[Profile, ...], precision: str = "fp32") -> Any:
+def configuration(
+    network: Network, options: TensorRTOptions, profiles: tuple[Profile, ...], precision: str = "fp32"
+) -> Any:
     """An ``IBuilderConfig`` for ``network``; ``precision`` is what a weakly typed one may be lowered to.
 
     Raises:
@@ -169,7 +171,7 @@ def keep_timing_cache(config: Any, path: Path) -> None:
     write_whole(path, bytes(cache.serialize()))
 
 
-def _check(network: Network, options: Options) -> None:
+def _check(network: Network, options: TensorRTOptions) -> None:
     """Refuses what the flavour does not have."""
     flavour, level = network.flavour, options.hardware_compatible
     known = getattr(flavour.module, "HardwareCompatibilityLevel", None)
@@ -180,7 +182,7 @@ def _check(network: Network, options: Options) -> None:
         raise Unsupported(f"{flavour.name} has no lean runtime.", hint="no version_compatible; build after an update")
 
 
-def _set_flags(network: Network, config: Any, options: Options, precision: str) -> None:
+def _set_flags(network: Network, config: Any, options: TensorRTOptions, precision: str) -> None:
     flags = network.flavour.module.BuilderFlag
     wanted = {
         "TF32": options.tf32,  # the builder's own default is on

@@ -23,7 +23,7 @@ Compatible = Literal["none", "ampere_plus", "same_compute_capability"]
 Verbosity = Literal["detailed", "layer_names_only", "none"]
 
 
-class Options(Struct, frozen=True, forbid_unknown_fields=True):
+class TensorRTOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Options of TensorRT and TensorRT for RTX."""
 
     optimization_level: Annotated[int, Meta(description="how long the builder searches, 0 to 5 (trt)", ge=0, le=5)] = 3
@@ -56,7 +56,7 @@ def heeded(jit: bool) -> tuple[str, ...]:
     return ("profile", "cuda_graph", "streams", "plugins", *(["timing_cache"] * jit))
 
 
-def warn_of_tactics(options: Options, flavour: Flavour, preparation: Preparation) -> None:
+def warn_of_tactics(options: TensorRTOptions, flavour: Flavour, preparation: Preparation) -> None:
     """Warns of options for the choice of tactics where none are timed."""
     if flavour.jit:
         warn_unheeded(options, OF_TACTICS, f"{flavour.name} times no tactics.", preparation)
@@ -64,7 +64,7 @@ def warn_of_tactics(options: Options, flavour: Flavour, preparation: Preparation
 
 def warn_of_built(case: Case, made: Provenance | None, flavour: Flavour, preparation: Preparation) -> None:
     """Warns of options of the builder for an engine from a file, unless it was built with those values."""
-    own = msgspec.structs.asdict(Options()) | (made.options if made is not None else {})
+    own = msgspec.structs.asdict(TensorRTOptions()) | (made.options if made is not None else {})
     for name, value in case.options.items():
         if name not in heeded(flavour.jit) and own.get(name) != value:
             preparation.warn("no-effect", f"{name} does nothing: the engine is built already.", "Leave it out there.")

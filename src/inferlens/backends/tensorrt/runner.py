@@ -19,9 +19,9 @@ from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.runner import host_array
 from inferlens.backends.tensorrt.flavours import Flavour
 from inferlens.backends.tensorrt.layers import absences, inspected_layers, kernel_origins, onnx_lookup, profiled_engine
-from inferlens.backends.tensorrt.options import Options
+from inferlens.backends.tensorrt.options import TensorRTOptions
 from inferlens.backends.tensorrt.profiles import shape_text
-from inferlens.backends.tensorrt.runtime import Call, Engine
+from inferlens.backends.tensorrt.runtime import BoundContext, Engine
 from inferlens.errors import Unsupported, one_line
 from inferlens.models.inputs import make_inputs
 from inferlens.models.model import Model
@@ -44,13 +44,13 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
     case: Case
     preparation: Preparation
     flavour: Flavour
-    options: Options
+    options: TensorRTOptions
     onnx: Path | None = None  # the file that the engine is built from
     host_code: bool = False
     hint: str = ""
 
     def __post_init__(self) -> None:
-        self.calls: list[Call] = []
+        self.calls: list[BoundContext] = []
         self._graphs: list[Any] = []
         self._outputs: Any = None
         self._bound: Feed | None = None
@@ -68,7 +68,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
                 self.engine = self._opened(content)
                 shapes = {spec.name: spec.shape for spec in self.model.inputs if spec.name in self.engine.inputs}
                 streams = [stream, *(torch.cuda.Stream() for _ in range(self.options.streams - 1))]
-                self.calls = [Call(self.engine, each, shapes, self.options.profile) for each in streams]
+                self.calls = [BoundContext(self.engine, each, shapes, self.options.profile) for each in streams]
                 self._own = self.place(make_inputs(self.model, self.case.seed))
                 if self.case.io == "host" and self.calls[0].grows:
                     raise Unsupported("The shape of an output depends on the data: no room on the host can be kept.")
@@ -144,7 +144,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
 
     def collect(self, outputs: Any) -> Outputs:
         """See :class:`Runner`."""
-        tensors = outputs.outputs if isinstance(outputs, Call) else outputs
+        tensors = outputs.outputs if isinstance(outputs, BoundContext) else outputs
         return [host_array(tensor) for tensor in tensors]
 
     def bind(self, feed: Feed) -> None:
@@ -188,7 +188,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
 
         return torch.from_numpy(np.array(array, order="C", copy=True)).to("cuda", self.engine.dtype(spec.name))
 
-    def _captured(self, call: Call) -> Any:
+    def _captured(self, call: BoundContext) -> Any:
         """The call as a CUDA graph."""
         import torch
 

@@ -99,7 +99,7 @@ class Engine:
         self._config.set_runtime_cache(self._kernels)
 
 
-class Call:
+class BoundContext:
     """One context of an engine on a stream, with its inputs and outputs bound."""
 
     def __init__(self, engine: Engine, stream: Any, shapes: dict[str, Shape], profile: int = 0) -> None:

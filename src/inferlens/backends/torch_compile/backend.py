@@ -35,7 +35,7 @@ GRAPH_MODES = ("reduce-overhead", "max-autotune")  # these use CUDA graphs
 MODES_FOR = {"cuda_graph": GRAPH_MODES, "max_autotune": ("max-autotune",)}  # what other backends have an option for
 
 
-class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
+class TorchCompileOptions(TorchOptions, frozen=True, forbid_unknown_fields=True):
     """Options of ``torch.compile``."""
 
     autocast: Annotated[
@@ -51,7 +51,7 @@ class TorchCompile(Backend):
     name = "torch_compile"
     summary = "torch.compile (Inductor)"
     variants = ("default", "reduce-overhead", "max-autotune")
-    options = Options
+    options = TorchCompileOptions
 
     def capabilities(self) -> Capabilities:
         """Where PyTorch runs and what Inductor compiles with is there: a C++ compiler, and Triton on CUDA."""
@@ -59,7 +59,7 @@ class TorchCompile(Backend):
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """A runner that compiles when it is entered."""
-        options: Options = self.parse_options(case)
+        options: TorchCompileOptions = self.parse_options(case)
         if case.variant == "reduce-overhead" and case.device != "cuda":
             preparation.warn(
                 "no-effect",
@@ -102,7 +102,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
 
     overlaps = False  # what was compiled is guarded, and compiled anew, as it is called
 
-    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
+    def __init__(self, model: Model, case: Case, preparation: Preparation, options: TorchCompileOptions) -> None:
         super().__init__(model, case, preparation, options)
         self._dynamic = options.dynamic
         self._fullgraph = options.fullgraph

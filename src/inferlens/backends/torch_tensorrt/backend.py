@@ -20,7 +20,7 @@ from inferlens.backends.torch_tensorrt.library import (
     OF_TACTICS,
     TITLE,
     Library,
-    Options,
+    TorchTensorRTOptions,
     check,
     find,
     gpu_or_assumed,
@@ -49,7 +49,7 @@ class TorchTensorRT(Backend, Saver, Partitioner):
     summary = "Torch-TensorRT: engines in a PyTorch module"
     short = "ttrt"
     variants = (*FRONT_ENDS, LOADED)
-    options = Options
+    options = TorchTensorRTOptions
     distributions = ("torch-tensorrt", "torch-tensorrt-rtx")
     saves = KINDS
 
@@ -90,7 +90,7 @@ class TorchTensorRT(Backend, Saver, Partitioner):
     def save(self, model: Model, case: Case, preparation: Preparation, path: Path) -> None:
         """Compiles and writes an exported program (``.ep``) or TorchScript (``.ts``), and beside it what it is."""
         path = Path(path)
-        options: Options = structs.replace(self.parse_options(case), cuda_graph=False)
+        options: TorchTensorRTOptions = structs.replace(self.parse_options(case), cuda_graph=False)
         if case.variant not in ("dynamo", *SCRIPTS) or (path.suffix != ".ts" and case.variant in SCRIPTS):
             raise Unsupported(
                 f"What {case.backend_label} compiles cannot be saved as {path.suffix}.",
@@ -139,7 +139,7 @@ class TorchTensorRT(Backend, Saver, Partitioner):
         return Hint(asked=True) if rtx and option == "tf32" else super().hint(case, option, value, facts)
 
     def _runner(
-        self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library
+        self, model: Model, case: Case, preparation: Preparation, options: TorchTensorRTOptions, library: Library
     ) -> CompilingRunner:
         check(options, case, library, preparation)
         if case.variant not in FRONT_ENDS:

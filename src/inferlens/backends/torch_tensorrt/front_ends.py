@@ -269,7 +269,7 @@ class Compile(CompilingRunner):
         return super()._known() | {"interruptions": self._captured.interruptions()}
 
 
-class Script(CompilingRunner):
+class ScriptedFrontEnd(CompilingRunner):
     """The TorchScript front end: ``torch_tensorrt.ts.compile``. Its partitioner cannot be watched."""
 
     wrapped: ClassVar[str] = ""  # the path of the model in what is compiled, if that is not the model itself
@@ -306,7 +306,7 @@ class Script(CompilingRunner):
         """It takes a size of 1 as it is."""
 
 
-class Trace(Script):
+class TracedFrontEnd(ScriptedFrontEnd):
     """From a trace."""
 
     variant = "ts-trace"
@@ -321,7 +321,7 @@ class Trace(Script):
             return torch.jit.trace(flat_outputs(module), self.example(), check_trace=False)
 
 
-class Scripted(Script):
+class Scripted(ScriptedFrontEnd):
     """From the module's source."""
 
     variant = "ts-script"
@@ -334,7 +334,9 @@ class Scripted(Script):
             return torch.jit.script(ByKeyword.in_source(module)[0])
 
 
-FRONT_ENDS: dict[str, type[CompilingRunner]] = {each.variant: each for each in (Dynamo, Compile, Trace, Scripted)}
+FRONT_ENDS: dict[str, type[CompilingRunner]] = {
+    each.variant: each for each in (Dynamo, Compile, TracedFrontEnd, Scripted)
+}
 
 
 def example_specs(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:

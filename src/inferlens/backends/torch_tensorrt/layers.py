@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from inferlens.backends.abilities import Launched, Origin, Origins
+from inferlens.backends.abilities import KernelOrigin, Launched, Origins
 from inferlens.backends.profiling.module_hooks import GpuMoments
 from inferlens.backends.tensorrt.layers import (
     CLOCK,
@@ -258,7 +258,7 @@ class Interior:
         elsewhere = [each for each, part in zip(launched, of, strict=True) if part is None]
         engines = kernel_origins(elsewhere, [layer for each in found.values() for layer in each], absent)
         rest = iter(engines.of)
-        origins = (next(rest) if part is None else Origin(part.name, part.modules) for part in of)
+        origins = (next(rest) if part is None else KernelOrigin(part.name, part.modules) for part in of)
         return Origins(tuple(origins), engines.absent)
 
     def profile(self, runner: Any, feed: Any, runs: int) -> tuple[Layers, list[str]]:

@@ -160,7 +160,7 @@ def gpu_or_assumed() -> Iterator[str]:
 # Options, under the names that the library gives them: what a version does not know is asked of it
 
 
-class Options(Struct, frozen=True, forbid_unknown_fields=True):
+class TorchTensorRTOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Options of Torch-TensorRT."""
 
     min_block_size: Annotated[int, Meta(description="fewest operators of an engine; PyTorch runs the others", ge=1)] = 5
@@ -181,7 +181,7 @@ class Options(Struct, frozen=True, forbid_unknown_fields=True):
     cuda_graph: Annotated[bool, Meta(description="capture the call in a CUDA graph once and replay it")] = False
 
 
-def check(options: Options, case: Case, library: Library, preparation: Preparation) -> None:
+def check(options: TorchTensorRTOptions, case: Case, library: Library, preparation: Preparation) -> None:
     """Refuses, or warns of, options that the front end or the installed version cannot honour."""
     if case.variant.startswith("ts-"):
         for name in NOT_IN_SCRIPT:
@@ -203,7 +203,9 @@ def check(options: Options, case: Case, library: Library, preparation: Preparati
         warn_unheeded(options, OF_TACTICS, f"{library.flavour} times no tactics.", preparation)
 
 
-def dynamo_settings(options: Options, case: Case, library: Library, preparation: Preparation) -> dict[str, Any]:
+def dynamo_settings(
+    options: TorchTensorRTOptions, case: Case, library: Library, preparation: Preparation
+) -> dict[str, Any]:
     """Keyword arguments of ``dynamo.compile``, or options of ``torch.compile``, as far as this version knows them."""
     known = library.settings if case.variant == "compile" else library.settings & library.parameters
     kept = engine_folder(library, preparation) if options.engine_cache else preparation.folder
@@ -227,7 +229,7 @@ def dynamo_settings(options: Options, case: Case, library: Library, preparation:
     return {name: value for name, value in wanted.items() if name in known}
 
 
-def script_settings(options: Options, case: Case) -> dict[str, Any]:
+def script_settings(options: TorchTensorRTOptions, case: Case) -> dict[str, Any]:
     """Keyword arguments of ``torch_tensorrt.ts.compile``."""
     import torch
 
@@ -267,7 +269,7 @@ def _overloads(word: str) -> Iterator[str]:
     yield from (f"torch.ops.{space}.{name}.{each}" for each in ([overload] if overload else overloads))
 
 
-def counting_cache(options: Options, library: Library, preparation: Preparation) -> Any:
+def counting_cache(options: TorchTensorRTOptions, library: Library, preparation: Preparation) -> Any:
     """The library's cache of engines on disk, which counts ``hits`` and ``misses``; ``None`` if none is wanted."""
     if not options.engine_cache or "cache_built_engines" not in library.settings:
         return None

@@ -21,7 +21,7 @@ from inferlens.backends.profiling.layer_runs import check_level
 from inferlens.backends.pytorch.cuda_graph import CudaGraph
 from inferlens.backends.pytorch.runner import Feed, TorchOptions, TorchRunner, not_entered
 from inferlens.backends.tensorrt.flavours import current_gpu
-from inferlens.backends.torch_tensorrt.library import TITLE, Library, Options, quiet
+from inferlens.backends.torch_tensorrt.library import TITLE, Library, TorchTensorRTOptions, quiet
 from inferlens.backends.torch_tensorrt.partitions import OF_FILE, compiled_partition
 from inferlens.errors import InferlensError, Unsupported, is_short_of_memory
 from inferlens.models import provenance
@@ -43,7 +43,9 @@ AGAIN = "inferlens export, once more, on this machine"
 class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
     """Calls a module that has engines in it, or replays the call."""
 
-    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library) -> None:
+    def __init__(
+        self, model: Model, case: Case, preparation: Preparation, options: TorchTensorRTOptions, library: Library
+    ) -> None:
         super().__init__(model, case, preparation, TorchOptions(tf32=options.tf32), autocast=options.autocast)
         self.options = options
         self.library = library
@@ -109,7 +111,9 @@ class ReplayingRunner(TorchRunner, LayerProfiler, KernelOrigins):
 class LoadedRunner(ReplayingRunner):
     """Calls a compiled module from a file as it is: neither moved nor cast nor compiled."""
 
-    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options, library: Library) -> None:
+    def __init__(
+        self, model: Model, case: Case, preparation: Preparation, options: TorchTensorRTOptions, library: Library
+    ) -> None:
         path = self._path = cast("Path", model.path)
         made = provenance.read(path)
         self._made_with = made.options if made else {}

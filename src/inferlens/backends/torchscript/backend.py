@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from inferlens.analysis.findings.hints import Hint
-from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origin, Origins, Saver
+from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched, LayerProfiler, Origins, Saver
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
 from inferlens.backends.profiling.kernel_runs import MatchedKernels, origins_by_match
@@ -35,7 +35,7 @@ from inferlens.spec.case import Case, Option
 OPTIMISED = "optimize_for_inference leaves no names of modules, and operators that torch.profiler does not see"
 
 
-class Options(TorchOptions, frozen=True, forbid_unknown_fields=True):
+class TorchScriptOptions(TorchOptions, frozen=True, forbid_unknown_fields=True):
     """Options of TorchScript."""
 
     freeze: Annotated[
@@ -53,7 +53,7 @@ class TorchScript(Backend, Saver):
     name = "torchscript"
     summary = "TorchScript, traced or scripted"
     variants = ("trace", "script")
-    options = Options
+    options = TorchScriptOptions
     reference_for: ClassVar[dict[Format, tuple[str, dict[str, Option]]]] = {"torchscript": ("script", {})}
     saves: ClassVar[dict[str, str]] = {".pt": "TorchScript"}
 
@@ -63,7 +63,7 @@ class TorchScript(Backend, Saver):
 
     def prepare(self, model: Model, case: Case, preparation: Preparation) -> Runner:
         """A runner that traces or scripts when it is entered."""
-        options: Options = self.parse_options(case)
+        options: TorchScriptOptions = self.parse_options(case)
         if model.format == "exported" and case.variant == "script":
             raise Unsupported("An exported program has no source to script.", hint="--backend torchscript:trace")
         if options.optimize_for_inference and preparation.level == "layer":
@@ -91,7 +91,7 @@ class TorchScript(Backend, Saver):
 class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
     """Calls the script module."""
 
-    def __init__(self, model: Model, case: Case, preparation: Preparation, options: Options) -> None:
+    def __init__(self, model: Model, case: Case, preparation: Preparation, options: TorchScriptOptions) -> None:
         super().__init__(model, case, preparation, options)
         self._options = options
         self._wrapped = ""  # the path of the model in what was traced or scripted
@@ -122,7 +122,7 @@ class ScriptRunner(TorchRunner, LayerProfiler, KernelOrigins):
     def origins(self, launched: Sequence[Launched]) -> Origins:
         """The operators and modules of the same kernels in one call that is looked at."""
         if self._options.optimize_for_inference:
-            return Origins((Origin(),) * len(launched), {"modules": f"{OPTIMISED}."})
+            return Origins((KernelOrigin(),) * len(launched), {"modules": f"{OPTIMISED}."})
         if self._matched is None:
             feed = self.seeded_feed()
             self._matched = matched_kernels(self, self._names(feed), feed)

@@ -94,13 +94,13 @@ class Modules:
         return alike.pop() if len(alike) == 1 else None
 
 
-class Node(Struct):
+class ExecutedNode(Struct):
     """A node of the graph that ran, with the kinds and modules of what it was fused from, and the blocks in it."""
 
     name: str
     kinds: tuple[str, ...]
     paths: tuple[str | None, ...]
-    blocks: list[list[Node]] = []
+    blocks: list[list[ExecutedNode]] = []
 
 
 class ScriptNames(OperatorNames):
@@ -151,7 +151,7 @@ class ScriptNames(OperatorNames):
         count = self._without_tensors
         return {"tensors": f"not known of {count} operators that were fused."} if count else {}
 
-    def _named(self, name: str, node: Node | None, tensors: Tensors) -> NamedLayer:
+    def _named(self, name: str, node: ExecutedNode | None, tensors: Tensors) -> NamedLayer:
         known = node.paths if node and not self._bare else ()
         return NamedLayer(
             name="",
@@ -163,7 +163,7 @@ class ScriptNames(OperatorNames):
         )
 
 
-def nodes_of(block: Any, modules: Modules) -> list[Node]:
+def nodes_of(block: Any, modules: Modules) -> list[ExecutedNode]:
     """The nodes of the graph that ran or of a block in it, in order."""
     found = []
     for node in block.nodes():
@@ -171,11 +171,13 @@ def nodes_of(block: Any, modules: Modules) -> list[Node]:
         if kind == GROUP:
             parts = [each for each in node.g("Subgraph").nodes() if each.kind() != "prim::Constant"]
         blocks = [nodes_of(inner, modules) for inner in node.blocks()]
-        found.append(Node(kind, tuple(each.kind() for each in parts), tuple(map(modules.path_of, parts)), blocks))
+        found.append(
+            ExecutedNode(kind, tuple(each.kind() for each in parts), tuple(map(modules.path_of, parts)), blocks)
+        )
     return found
 
 
-def every(nodes: list[Node]) -> Iterator[Node]:
+def every(nodes: list[ExecutedNode]) -> Iterator[ExecutedNode]:
     """All nodes, with those in the blocks of nodes."""
     for node in nodes:
         yield node
@@ -183,42 +185,42 @@ def every(nodes: list[Node]) -> Iterator[Node]:
             yield from every(block)
 
 
-def within(nodes: list[Node], words: set[str]) -> list[Node]:
+def within(nodes: list[ExecutedNode], words: set[str]) -> list[ExecutedNode]:
     """The nodes of some names, and those that hold such."""
     found = []
     for node in nodes:
         blocks = [within(block, words) for block in node.blocks]
         if any(blocks) or node.name in words:
-            found.append(Node(node.name, node.kinds, node.paths, blocks if any(blocks) else []))
+            found.append(ExecutedNode(node.name, node.kinds, node.paths, blocks if any(blocks) else []))
     return found
 
 
-def matched(names: list[str], nodes: list[Node]) -> list[Node | None]:
+def matched(names: list[str], nodes: list[ExecutedNode]) -> list[ExecutedNode | None]:
     """For each operator that was called, by name, the node that it was; ``None`` where that cannot be told.
 
     Without branches there are as many nodes of a name as calls, and they go by order. Else what was called
     is followed through the graph.
     """
     words = [GROUP if "::" not in name else name for name in names]
-    alike: defaultdict[str, list[Node]] = defaultdict(list)
+    alike: defaultdict[str, list[ExecutedNode]] = defaultdict(list)
     for node in every(nodes):
         alike[node.name].append(node)
     count, done = Counter(words), Counter[str]()
-    followed: dict[int, Node] = {}
+    followed: dict[int, ExecutedNode] = {}
     if any(len(alike[word]) != count[word] for word in count):
         seen = [place for place, word in enumerate(words) if alike[word]]
         ways = follow(within(nodes, set(words)), [words[place] for place in seen], {0: (0, None)})
         _, way = ways.get(len(seen), (0, None))
         for place in reversed(seen if way else []):
             way, followed[place] = way
-    found: list[Node | None] = []
+    found: list[ExecutedNode | None] = []
     for place, word in enumerate(words):
         found.append(alike[word][done[word]] if len(alike[word]) == count[word] else followed.get(place))
         done[word] += 1
     return found
 
 
-def follow(nodes: list[Node], words: list[str], ways: Ways) -> Ways:
+def follow(nodes: list[ExecutedNode], words: list[str], ways: Ways) -> Ways:
     """Ways through some nodes that explain calls.
 
     A branch takes the nodes of one of its blocks, a loop its own any number of times. Of ways that explain as many

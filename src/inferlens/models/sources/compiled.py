@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from inferlens.errors import InferlensError, Unsupported
 from inferlens.models import engine_header, provenance
-from inferlens.models.model import TRUST, Format, ModelInfo, Origin, Problem
+from inferlens.models.model import TRUST, CompiledOrigin, Format, ModelInfo, Problem
 from inferlens.models.provenance import Provenance
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.files import existing
@@ -100,13 +100,13 @@ class TorchTensorRtFile(Compiled):
     danger = "{path} is a compiled module, which can run code when it is opened."  # pickles and native code
 
 
-def _origin(made: Provenance) -> Origin:
+def _origin(made: Provenance) -> CompiledOrigin:
     """What it was made from. An ONNX file tells its own precision: a builder may have lowered it."""
     precision = made.case.precision
     if made.format == "onnx":
         with suppress(InferlensError):  # if the file is gone, there is nothing to compare with either
             precision = OnnxFile().find(made.case.model.partition(":")[2]).precision
-    return Origin(
+    return CompiledOrigin(
         spec=made.case.model, format=made.format, precision=precision, weights=made.case.weights, seed=made.case.seed,
         inputs=made.inputs, variant=made.case.variant,
     )  # fmt: skip

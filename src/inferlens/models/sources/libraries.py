@@ -146,7 +146,7 @@ class Zoo(Source):
         return Opened(format="module", module=built, inputs=(IMAGE,), fresh=True, source=source)
 
 
-class Fake(Source):
+class FakeSource(Source):
     """No model at all, for backends that compute nothing: any name, one input."""
 
     prefix = "fake"

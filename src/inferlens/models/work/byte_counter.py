@@ -57,7 +57,7 @@ class Sum:
 
 
 @dataclass(eq=False)
-class Call:
+class ModuleCall:
     """One call of a module, and what it has read."""
 
     path: str
@@ -68,7 +68,7 @@ class Call:
 class Made:
     """What a call has written to a storage: which part, how many bytes, and what was read of it elsewhere."""
 
-    call: Call
+    call: ModuleCall
     part: Hashable
     bytes: int
     left: Parts = field(default_factory=Parts)
@@ -87,14 +87,14 @@ class ByteCounter:
         self._sums: dict[str, Sum] = {}
         self._uncovered: Counter[str] = Counter()
 
-    def begin(self, path: str, kind: str) -> Call:
+    def begin(self, path: str, kind: str) -> ModuleCall:
         """A module is called."""
         mine = self._sums.setdefault(path, Sum(kind))
         mine.calls += 1
-        return Call(path)
+        return ModuleCall(path)
 
     def operator(
-        self, call: Call, name: str, flops: float | None, reads: Iterable[Seen], writes: Iterable[Seen]
+        self, call: ModuleCall, name: str, flops: float | None, reads: Iterable[Seen], writes: Iterable[Seen]
     ) -> None:
         """One of the call's own operators ran; ``flops`` is ``None`` where they are not known."""
         mine = self._sums[call.path]
@@ -143,7 +143,7 @@ class ByteCounter:
                 return
         yield None, Seen(tensor.storage, tensor.part, left, tensor.whole)
 
-    def _read(self, call: Call, mine: Sum, tensor: Seen) -> None:
+    def _read(self, call: ModuleCall, mine: Sum, tensor: Seen) -> None:
         for made, portion in self._makers(tensor):
             if made and made.call is call:
                 continue

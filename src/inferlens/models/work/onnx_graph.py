@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from inferlens.models.work.byte_counter import ByteCounter, Call, Seen
+from inferlens.models.work.byte_counter import ByteCounter, ModuleCall, Seen
 from inferlens.record.work import Work
 from inferlens.spec.case import TensorSpec
 
@@ -47,7 +47,7 @@ class Known:
 
 
 @dataclass
-class Graph:
+class GraphTensors:
     """The tensors of a graph whose shapes are known, and which of them are views of which."""
 
     known: dict[str, Known]
@@ -78,9 +78,9 @@ def count_onnx(
     import onnx
 
     loaded = inferred(path, inputs)
-    graph = Graph(tensors(loaded, element))
+    graph = GraphTensors(tensors(loaded, element))
     counted = ByteCounter(spec.name for spec in inputs)
-    calls: dict[str, Call] = {}
+    calls: dict[str, ModuleCall] = {}
     for node in loaded.graph.node:
         if node.op_type in CONSTANTS or not any(node.output):
             continue
@@ -100,7 +100,7 @@ def count_onnx(
     return counted.work(f"counted from the shapes that ONNX {onnx.__version__} infers")
 
 
-def flops(node: Any, graph: Graph) -> float | None:
+def flops(node: Any, graph: GraphTensors) -> float | None:
     """FLOPs of one node; ``None`` where there is no formula, or a shape is not known."""
     if node.op_type not in PRODUCTS:
         return None if node.op_type in HEAVY or node.domain not in ("", "ai.onnx") else 0.0

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from inferlens.models.work.byte_counter import ByteCounter, Call, Seen
+from inferlens.models.work.byte_counter import ByteCounter, ModuleCall, Seen
 from inferlens.record.work import Work
 from inferlens.spec.case import TensorSpec
 
@@ -116,7 +116,7 @@ class Counter:
     def __init__(self, bytes_: ByteCounter, element: int) -> None:
         self.bytes_ = bytes_
         self._element = element
-        self._open: list[Call] = []
+        self._open: list[ModuleCall] = []
         self._kept: list[Any] = []  # a storage that was freed would give its address, which is its name, to another
 
     def by_call(self, module: Any, feed: tuple[Any, ...]) -> Any:

@@ -20,10 +20,10 @@ from inferlens.stats.quantiles import LEAST_FOR_P95
 from inferlens.units import bandwidth, flop_rate, milliseconds, ratio
 from inferlens.views.picture import PALETTE, Theme, config, drawn
 from inferlens.views.plain import plain
-from inferlens.views.profiled import parts
-from inferlens.views.profiled.parts import PartTable
+from inferlens.views.profiled import layers_and_kernels
+from inferlens.views.profiled.layers_and_kernels import PartTable
 from inferlens.views.profiled.roofline import row_name
-from inferlens.views.profiled.tables import TOP, Shown, T, short
+from inferlens.views.profiled.tables import TOP, ShownCase, T, short
 
 WIDTH, HEIGHT = 640, 360
 STEP = 20  # pixels from one box to the next
@@ -35,7 +35,7 @@ COLOURS = {"compute": PALETTE[4], "memory": PALETTE[0]}
 Drawing = tuple[str | bytes, list[str]]
 
 
-def boxes(cases: Sequence[Shown[PartTable]], format: str, top: int | None = None) -> Drawing:
+def boxes(cases: Sequence[ShownCase[PartTable]], format: str, top: int | None = None) -> Drawing:
     """The ``top`` rows of each case as boxes: text, or bytes of a PNG; and a sentence on each case that has none.
 
     Raises:
@@ -45,7 +45,7 @@ def boxes(cases: Sequence[Shown[PartTable]], format: str, top: int | None = None
     return _panels(cases, format, _boxes, lambda table: any(table.runs.was_timed), "No layer has a time.")
 
 
-def rooflines(cases: Sequence[Shown[Roofline]], format: str) -> Drawing:
+def rooflines(cases: Sequence[ShownCase[Roofline]], format: str) -> Drawing:
     """The roofline of each case, as :func:`boxes`.
 
     Raises:
@@ -55,9 +55,9 @@ def rooflines(cases: Sequence[Shown[Roofline]], format: str) -> Drawing:
 
 
 def _panels(
-    cases: Sequence[Shown[T]],
+    cases: Sequence[ShownCase[T]],
     format: str,
-    panel: Callable[[Shown[T], T, Theme], Any],
+    panel: Callable[[ShownCase[T], T, Theme], Any],
     able: Callable[[T], bool],
     unable: str,
 ) -> Drawing:
@@ -77,7 +77,7 @@ def _panels(
     return drawn(document, format, found[0][0].case.headline), missing
 
 
-def _titled(chart: Any, of: Shown[Any], *lines: str, **size: Any) -> Any:
+def _titled(chart: Any, of: ShownCase[Any], *lines: str, **size: Any) -> Any:
     import altair as alt
 
     about = [short(of.case.headline, LONGEST_LINE), *lines]
@@ -85,7 +85,7 @@ def _titled(chart: Any, of: Shown[Any], *lines: str, **size: Any) -> Any:
     return chart.properties(title=title, **size)
 
 
-def _boxes(of: Shown[PartTable], table: PartTable, _: Theme) -> Any:
+def _boxes(of: ShownCase[PartTable], table: PartTable, _: Theme) -> Any:
     """The boxes of one case, in milliseconds."""
     import altair as alt
 
@@ -96,7 +96,7 @@ def _boxes(of: Shown[PartTable], table: PartTable, _: Theme) -> Any:
     for row in rows:
         box = [float(each) * 1e3 for each in np.quantile(runs.layers[row.place - 1], ends)]
         lower, middle, upper = (milliseconds(each / 1e3) for each in box[1:4])
-        name = f"{short(parts.row_name(row), LONGEST_NAME)}  #{row.place}"  # shortened names may be equal
+        name = f"{short(layers_and_kernels.row_name(row), LONGEST_NAME)}  #{row.place}"  # shortened names may be equal
         told = {"name": name, "kind": plain(row.kind)[:LONGEST_NAME], "text": f"{middle} ({lower} to {upper})"}
         values.append({**dict(zip(("low", "lower", "middle", "upper", "high"), box, strict=True)), **told})
     data = alt.Data(values=values)
@@ -121,7 +121,7 @@ def _has_point(row: Floor) -> bool:
     return bool(row.intensity and row.time > 0)
 
 
-def _roofline(of: Shown[Roofline], found: Roofline, theme: Theme) -> Any:
+def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
     """One case: the roof, points as large as their time and in the colour of what their floor is made by, names."""
     import altair as alt
 

@@ -28,7 +28,7 @@ from inferlens.units import (
 )
 from inferlens.views.profiled import tables
 from inferlens.views.profiled.cases import of_level
-from inferlens.views.profiled.tables import FEW, THE_MODEL, Shown, name_of, sum_line
+from inferlens.views.profiled.tables import FEW, THE_MODEL, ShownCase, name_of, sum_line
 from inferlens.views.table import Column, Document, Line, Table, ruled, share
 
 SORTS = ("won", "time", "order")
@@ -55,7 +55,7 @@ TOTALS = [name for name in Roofline.__struct_fields__ if name != "rows"]
 
 def roofed(
     loaded: LoadedProfiles, by: RowsBy = "layer", depth: int | None = None, sort: str = "won"
-) -> list[Shown[Roofline]]:
+) -> list[ShownCase[Roofline]]:
     """The floors of the latest profile of each case, at each level, or why it has none.
 
     Args:
@@ -75,13 +75,13 @@ def roofed(
     return tables.shown(made, ranked, sort)
 
 
-def document(cases: Sequence[Shown[Roofline]], *, top: int | None = None) -> Document:
+def document(cases: Sequence[ShownCase[Roofline]], *, top: int | None = None) -> Document:
     """The floors of each case: the ``top`` rows; ``None``: :data:`.tables.TOP` for people, all for programs."""
     names = ("precision", "row", "place", "name", "kind", "modules", *(column.key for column in NUMBERS))
     return tables.document("roofline", cases, top, table=_table, data=_data, names=names, lines=_lines)
 
 
-def _table(of: Shown[Roofline], found: Roofline) -> Table:
+def _table(of: ShownCase[Roofline], found: Roofline) -> Table:
     # A module has no place in the order of execution, and its name says which it is.
     columns = [column for column in COLUMNS if found.by != "module" or column.title not in ("#", "modules")]
     lines = [Line.of(row_name(found, row), columns, row) for row in of.rows]
@@ -167,7 +167,7 @@ def notes(profile: Profile, found: Roofline) -> list[str]:
     return said
 
 
-def _data(of: Shown[Roofline], found: Roofline) -> dict[str, Any]:
+def _data(of: ShownCase[Roofline], found: Roofline) -> dict[str, Any]:
     profile, work = of.case.profile, of.case.profile.work
     return {
         **{name: getattr(found, name) for name in TOTALS},
@@ -176,7 +176,7 @@ def _data(of: Shown[Roofline], found: Roofline) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _lines(of: Shown[Roofline], found: Roofline) -> Iterator[list[object]]:
+def _lines(of: ShownCase[Roofline], found: Roofline) -> Iterator[list[object]]:
     """A line for each row, and for what is in no layer, so that times add up."""
 
     def line(kind: str, row: Floor, *own: object) -> list[object]:

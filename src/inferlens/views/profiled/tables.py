@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Shown(Generic[T]):
+class ShownCase(Generic[T]):
     """One case, its table or why it has none, and its ``ranked`` rows, of which the ``top`` are shown."""
 
     case: ProfiledCase
@@ -51,13 +51,13 @@ class Shown(Generic[T]):
 
 def document(
     noun: str,
-    cases: Sequence[Shown[T]],
+    cases: Sequence[ShownCase[T]],
     top: int | None,
     *,
-    table: Callable[[Shown[T], T], Table],
-    data: Callable[[Shown[T], T], dict[str, Any]],
+    table: Callable[[ShownCase[T], T], Table],
+    data: Callable[[ShownCase[T], T], dict[str, Any]],
     names: Sequence[str],
-    lines: Callable[[Shown[T], T], Iterable[Sequence[object]]],
+    lines: Callable[[ShownCase[T], T], Iterable[Sequence[object]]],
 ) -> Document:
     """A table of each case.
 
@@ -69,13 +69,13 @@ def document(
         names: fields of CSV after those of the case; ``lines``: their values.
     """
 
-    def drawn(of: Shown[T]) -> Table:
+    def drawn(of: ShownCase[T]) -> Table:
         title = f"{of.case.headline} · {of.case.name}"
         if isinstance(of.table, str):
             return Table(title, noun, (), (), sentences=[f"No {noun}: {of.table} {of.case.profile.hint}"])
         return replace(table(replace(of, top=top or TOP), of.table), title=title)
 
-    def told(of: Shown[T]) -> dict[str, Any]:
+    def told(of: ShownCase[T]) -> dict[str, Any]:
         shown, reason = replace(of, top=top), of.table if isinstance(of.table, str) else ""
         about = {**of.case.data, "status": of.case.profile.status, "reason": reason, "rows": shown.rows}
         about |= {} if noun == "roofline" else {"warnings": of.case.profile.warnings}
@@ -95,10 +95,10 @@ def document(
 
 def shown(
     made: Iterable[tuple[ProfiledCase, T | str]], ranked: Callable[[T], Sequence[Any]], sort: str
-) -> list[Shown[T]]:
+) -> list[ShownCase[T]]:
     """The rows of each case as they are ``ranked``; sorted by ``order``, they are in that of execution."""
     return [
-        Shown(case, table, () if isinstance(table, str) else ranked(table), in_order=sort == "order")
+        ShownCase(case, table, () if isinstance(table, str) else ranked(table), in_order=sort == "order")
         for case, table in made
     ]
 

@@ -24,7 +24,7 @@ Load = Callable[[Path], Analysis]
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownTrace:
     """What is shown of one trace, or of two compared: a heading and tables; ``more`` is what JSON alone has."""
 
     name: str
@@ -58,7 +58,7 @@ def document(
     return of(every, views, notes=format == "html"), [note for shown in every for note in shown.notes]
 
 
-def of(every: Sequence[Shown], views: Sequence[str], *, notes: bool = False) -> Document:
+def of(every: Sequence[ShownTrace], views: Sequence[str], *, notes: bool = False) -> Document:
     """The document; ``notes`` says whether remarks stand in it."""
 
     def blocks() -> list[Table | str]:
@@ -83,7 +83,7 @@ def of(every: Sequence[Shown], views: Sequence[str], *, notes: bool = False) -> 
     return Document(blocks, data, lambda: _csv(every), f"{','.join(views)} of {every[0].name}")
 
 
-def _csv(every: Sequence[Shown]) -> tuple[list[str], list[list[Any]]]:
+def _csv(every: Sequence[ShownTrace]) -> tuple[list[str], list[list[Any]]]:
     """All rows under the columns of all tables; which trace and table a row is of stands in front, where it matters."""
     several_tables = any(len(shown.tables) > 1 for shown in every)
     names: dict[str, None] = {}
@@ -99,18 +99,18 @@ def _csv(every: Sequence[Shown]) -> tuple[list[str], list[list[Any]]]:
     return [*names], [[str(cell) if isinstance(cell, bool) else cell for cell in line] for line in cells]
 
 
-def _shown(analysis: Analysis, path: Path, views: Sequence[str], selection: Selection, format: str) -> Shown:
+def _shown(analysis: Analysis, path: Path, views: Sequence[str], selection: Selection, format: str) -> ShownTrace:
     more = {"overview": _overview(analysis)} if "overview" in views and format == "json" else None
     tables = [table for view in views for table in VIEWS[view](analysis, selection)]
-    return Shown(_name(path), tables, _notes(path, analysis), more)
+    return ShownTrace(_name(path), tables, _notes(path, analysis), more)
 
 
-def _compared(load: Load, path: Path, against: Path, views: Sequence[str], selection: Selection) -> Shown:
+def _compared(load: Load, path: Path, against: Path, views: Sequence[str], selection: Selection) -> ShownTrace:
     paths = [_only(each) for each in (path, against)]
     before, after = map(load, paths)
     tables = [table for view in views for table in _compared_tables(before, after, view, selection)]
     notes = [*_notes(paths[0], before), *_notes(paths[1], after)]
-    return Shown(f"{_name(path)} against {_name(against)}", tables, notes)
+    return ShownTrace(f"{_name(path)} against {_name(against)}", tables, notes)
 
 
 def _only(path: Path) -> Path:
@@ -122,7 +122,7 @@ def _only(path: Path) -> Path:
     return found[0]
 
 
-def _of_folder(load: Load, folder: Path, views: Sequence[str], selection: Selection, format: str) -> list[Shown]:
+def _of_folder(load: Load, folder: Path, views: Sequence[str], selection: Selection, format: str) -> list[ShownTrace]:
     """What each trace of a folder shows, one held at a time; before them what the ranks of a job, or runs, come to."""
     job = several.traces_in(folder)
     named = [(_name(path), path) for path in job] or [(plain(name), path) for name, path in several.runs_in(folder)]
@@ -143,7 +143,7 @@ def _of_folder(load: Load, folder: Path, views: Sequence[str], selection: Select
     if not every:
         raise InferlensError(f"No trace in {folder} can be read. {' '.join(problems[:3])}")
     tables = [together(rows, ranks=bool(job))] if len(every) > 1 else []
-    return [Shown(_name(folder), tables, problems), *every] if tables or problems else every
+    return [ShownTrace(_name(folder), tables, problems), *every] if tables or problems else every
 
 
 def _overview(analysis: Analysis) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from inferlens.analysis.findings import thresholds
-from inferlens.analysis.findings.evidence import Evidence, Part
+from inferlens.analysis.findings.evidence import Evidence, TimedLayer
 from inferlens.analysis.findings.families import BATCH_NORM, DENSE, MOVING, POINTWISE
 from inferlens.analysis.findings.hints import one_of, sentence
 from inferlens.analysis.findings.rule import Finding, found, rule
@@ -192,7 +192,7 @@ def outside_layers(seen: Evidence) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def channels_of(of: Part) -> tuple[int, ...]:
+def channels_of(of: TimedLayer) -> tuple[int, ...]:
     """Channels, or features, that go into a layer and come out of it; empty where that is not known."""
     given, made = (each[0].shape if each else () for each in (of.layer.inputs, of.layer.outputs))
     place = 1 if of.family == "convolution" else -1
@@ -200,7 +200,7 @@ def channels_of(of: Part) -> tuple[int, ...]:
     return (given[place], made[place]) if fits and min(given[place], made[place]) > 0 else ()
 
 
-def flops(of: Part) -> float | None:
+def flops(of: TimedLayer) -> float | None:
     """Floating-point operations of a convolution in one run, a multiplication and an addition counted as two.
 
     Every element of the output takes as many multiplications as a filter has weights; where these are not known, it is
@@ -212,7 +212,7 @@ def flops(of: Part) -> float | None:
     return done if done and 0 < done < math.inf else None
 
 
-def filters(of: Part) -> tuple[int, ...]:
+def filters(of: TimedLayer) -> tuple[int, ...]:
     """Shape of a convolution's weights: filters, channels of each, its sizes; empty where that is not known."""
     if len(of.layer.inputs) < 2 or not of.layer.outputs:
         return ()
@@ -221,25 +221,25 @@ def filters(of: Part) -> tuple[int, ...]:
     return weights if fits and image[1] % weights[1] == 0 else ()
 
 
-def is_grouped(of: Part) -> bool:
+def is_grouped(of: TimedLayer) -> bool:
     """Whether a convolution's filters are known to see a part of the channels alone."""
     weights = filters(of)
     return bool(weights) and weights[1] < of.layer.inputs[0].shape[1]
 
 
-def _is_single(of: Part) -> bool:
+def _is_single(of: TimedLayer) -> bool:
     """Whether a layer reads and writes no floating-point type but fp32."""
     types = {tensor.dtype.lower() for tensor in (*of.layer.inputs, *of.layer.outputs)}
     return bool(types.intersection(_SINGLES)) and not types.intersection(_HALVES)
 
 
-def _mergeable(parts: Sequence[Part]) -> tuple[list[Part], list[Part]]:
+def _mergeable(parts: Sequence[TimedLayer]) -> tuple[list[TimedLayer], list[TimedLayer]]:
     """Pointwise layers that could be computed with what is before them, and batch norms that weights could hold.
 
     Of a chain that follows no convolution or matrix product the longest layer has to stay.
     """
-    fusible: list[Part] = []
-    foldable: list[Part] = []
+    fusible: list[TimedLayer] = []
+    foldable: list[TimedLayer] = []
     for producer, chain in _chains(parts):
         if producer and BATCH_NORM.search(chain[0].layer.kind):
             foldable.append(chain.pop(0))
@@ -249,13 +249,13 @@ def _mergeable(parts: Sequence[Part]) -> tuple[list[Part], list[Part]]:
     return fusible, foldable
 
 
-def _chains(parts: Sequence[Part]) -> Iterator[tuple[Part | None, list[Part]]]:
+def _chains(parts: Sequence[TimedLayer]) -> Iterator[tuple[TimedLayer | None, list[TimedLayer]]]:
     """Every run of pointwise layers in the order of execution, with the convolution or matrix product before it.
 
     Layers without a time are looked through: nothing was executed there.
     """
-    before: Part | None = None
-    chain: list[Part] = []
+    before: TimedLayer | None = None
+    chain: list[TimedLayer] = []
     for part in parts:
         if part.family in POINTWISE:
             chain += [part] if part.seconds > 0 else []

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from inferlens.analysis.profile.kernels import By, GpuAccount, KernelTable, kernel_table, short_name
-from inferlens.analysis.profile.layers import LayerRow, LayerTable, Reconciliation, Row, RunTimes, layer_table
+from inferlens.analysis.profile.layers import LayerRow, LayerTable, ProfileRow, Reconciliation, RunTimes, layer_table
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level, Tensor
 from inferlens.units import ABSENT, duration, kibibytes, microseconds, milliseconds, percent, plural
 from inferlens.views.profiled import tables
 from inferlens.views.profiled.cases import ProfiledCase
-from inferlens.views.profiled.tables import FEW, THE_MODEL, TIMES, Shown, by_time, shapes, sum_line, time_fields
+from inferlens.views.profiled.tables import FEW, THE_MODEL, TIMES, ShownCase, by_time, shapes, sum_line, time_fields
 from inferlens.views.table import Column, Document, Line, Table, count, ruled, share
 
 SORTS = {"layer": ("time", "order"), "kernel": ("time", "order", "calls")}
@@ -116,7 +116,7 @@ def document(
     )
 
 
-def shown(level: Level, cases: Sequence[ProfiledCase], sort: str, by: By = "name") -> list[Shown[PartTable]]:
+def shown(level: Level, cases: Sequence[ProfiledCase], sort: str, by: By = "name") -> list[ShownCase[PartTable]]:
     """The rows of each case, those to show first; ``sort`` and ``by`` as of a :func:`document`."""
     check_choice(f"order of {level}s", sort, SORTS[level])
 
@@ -125,20 +125,20 @@ def shown(level: Level, cases: Sequence[ProfiledCase], sort: str, by: By = "name
             return layer_table(case.profile, case.unprofiled)
         return kernel_table(case.profile, case.unprofiled, by)
 
-    def ranked(table: PartTable) -> Sequence[Row]:
+    def ranked(table: PartTable) -> Sequence[ProfileRow]:
         return sorted(by_time(table.rows), key=lambda row: -row.calls if sort == "calls" else 0)
 
     return tables.shown(((case, made(case)) for case in cases), ranked, sort)
 
 
-def row_name(row: Row) -> str:
+def row_name(row: ProfileRow) -> str:
     """What a row is called; the model itself, which eager PyTorch executes too, has the empty path."""
     if not row.name and row.modules == ("",):
         return THE_MODEL
     return tables.name_of(row.name if isinstance(row, LayerRow) else short_name(row.name))
 
 
-def _table(of: Shown[PartTable], table: PartTable, level: Level, kind: str) -> Table:
+def _table(of: ShownCase[PartTable], table: PartTable, level: Level, kind: str) -> Table:
     profile, account = of.case.profile, table.reconciliation
 
     def line(name: str, times: RunTimes) -> Line:
@@ -211,7 +211,7 @@ def _kernels_add_up(account: GpuAccount) -> list[str]:
     ]
 
 
-def _data(of: Shown[PartTable], table: PartTable, kind: str) -> dict[str, Any]:
+def _data(of: ShownCase[PartTable], table: PartTable, kind: str) -> dict[str, Any]:
     profile, account = of.case.profile, table.reconciliation
     found = {"clock": profile.clock, "absent": profile.found and profile.found.absent, "sentences": sentences(table)}
     if profile.kernels and isinstance(account, GpuAccount):
@@ -219,7 +219,7 @@ def _data(of: Shown[PartTable], table: PartTable, kind: str) -> dict[str, Any]:
     return {**found, "timed": profile.timed, "reconciliation": account}
 
 
-def _lines(of: Shown[PartTable], table: PartTable, level: Level, kind: str) -> Iterator[list[object]]:
+def _lines(of: ShownCase[PartTable], table: PartTable, level: Level, kind: str) -> Iterator[list[object]]:
     """A line for each row, and what is in none, so that those of a case add up to its whole."""
     for row in of.rows:
         own = [_field(name, getattr(row, name)) for name in OWN[level]]
