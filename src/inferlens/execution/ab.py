@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from inferlens.analysis.compare.ab_result import LEAST_ROUNDS, ABResult, End, StoppingRule, other_work
+from inferlens.analysis.compare.ab_result import LEAST_ROUNDS, ABResult, ABRule, End, other_work
 from inferlens.analysis.compare.cases import MISSING, Side, Verdict, notes_of, read
 from inferlens.analysis.interference.samples import CaseRuns, in_common, steady_samples
 from inferlens.backends import BACKENDS
@@ -69,7 +69,7 @@ def ab(
         InferlensError: if the model, a case or a word means nothing. A side that fails is a verdict, not an error.
     """
     begin = time.monotonic()
-    rule = StoppingRule.from_words(metric, threshold, level, max_rounds, within)
+    rule = ABRule.from_words(metric, threshold, level, max_rounds, within)
     observer = observer or Observer()
     observer.doing("looking at the model and both backends")
     with named(model, example_inputs) as model:
@@ -129,7 +129,7 @@ class ABRun:
 
     scheduler: Scheduler
     pair: tuple[Planned, ...]
-    rule: StoppingRule
+    rule: ABRule
     on_round: Callable[[ABResult], None]
     begin: float
     calls: bool = False

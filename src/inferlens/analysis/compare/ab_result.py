@@ -20,7 +20,7 @@ _CODES = {"FASTER": 0, "SAME": 0, "SLOWER": 1, "UNDECIDED": 3, "DID NOT RUN": 4}
 _WORK = ("batch", "inputs", "weights", "seed", "io", "cold", "rotate")
 
 
-class StoppingRule(Struct, frozen=True, kw_only=True):
+class ABRule(Struct, frozen=True, kw_only=True):
     """When it is over.
 
     Attributes:
@@ -40,9 +40,9 @@ class StoppingRule(Struct, frozen=True, kw_only=True):
     @staticmethod
     def from_words(
         metric: str, threshold: float | str, level: float | str, max_rounds: int, within: float | str
-    ) -> StoppingRule:
+    ) -> ABRule:
         """A rule from values as a person writes them; an :class:`InferlensError` if one does not fit."""
-        rule = StoppingRule(
+        rule = ABRule(
             metric=metric_of(metric),
             threshold=parse_share(threshold) if isinstance(threshold, str) else threshold,
             level=parse_share(level) if isinstance(level, str) else level,
@@ -76,7 +76,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     reason: str
     end: End
-    rule: StoppingRule
+    rule: ABRule
     rounds: int
     seconds: float
     ratio: float | None

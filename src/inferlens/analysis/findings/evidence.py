@@ -124,7 +124,7 @@ Piece = TypeVar("Piece", TimedLayer, TimedKernel)
 
 
 @dataclass(frozen=True)
-class Selection(Generic[Piece]):
+class Pieces(Generic[Piece]):
     """Several layers, or kernels, and what they take together.
 
     Attributes:
@@ -309,10 +309,10 @@ class Evidence:
         """Seconds of layers as a share of a profiled run."""
         return seconds / self.profiled if self.profiled else 0.0
 
-    def layers(self, parts: Iterable[TimedLayer]) -> Selection[TimedLayer]:
+    def layers(self, parts: Iterable[TimedLayer]) -> Pieces[TimedLayer]:
         """Those of some layers that took any time, as shares of a profiled run."""
         timed = tuple(each for each in parts if each.seconds > 0)
-        return Selection(timed, self.profiled or 0.0, "a profiled run", self.profiled)
+        return Pieces(timed, self.profiled or 0.0, "a profiled run", self.profiled)
 
     # Of the kernels
 
@@ -345,9 +345,9 @@ class Evidence:
         """Of the GPU; 0 where that is not known."""
         return self._kernels[0].gpu.multiprocessors if self._kernels else 0
 
-    def kernels(self, launched: Sequence[TimedKernel]) -> Selection[TimedKernel]:
+    def kernels(self, launched: Sequence[TimedKernel]) -> Pieces[TimedKernel]:
         """Some kernels, as shares of the time in which the GPU was busy."""
-        return Selection(tuple(launched), self.busy, "the GPU's time", self.call)
+        return Pieces(tuple(launched), self.busy, "the GPU's time", self.call)
 
     @property
     def host_wait(self) -> HostWait | None:

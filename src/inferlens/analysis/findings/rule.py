@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from inferlens.units import byte_count, duration, percent, plural, ratio, significant
 
 if TYPE_CHECKING:
-    from inferlens.analysis.findings.evidence import Selection
+    from inferlens.analysis.findings.evidence import Pieces
 
 About = Literal["time", "trust"]
 Sort = Literal["record", "profile", "trace"]
@@ -112,7 +112,7 @@ def rules_of(sort: Sort) -> tuple[Rule, ...]:
 def found(
     template: str,
     numbers: Mapping[str, Number] | None = None,
-    of: Selection[Any] | None = None,
+    of: Pieces[Any] | None = None,
     *,
     subject: str = "",
     seconds: float | None = None,

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from inferlens.analysis.findings import thresholds
-from inferlens.analysis.findings.evidence import FIRST, Evidence, Selection, TimedKernel, TimedLayer, few
+from inferlens.analysis.findings.evidence import FIRST, Evidence, Pieces, TimedKernel, TimedLayer, few
 from inferlens.analysis.findings.families import DENSE, could_use_tensor_cores
 from inferlens.analysis.findings.hints import sentence
 from inferlens.analysis.findings.rule import Finding, found, rule
@@ -24,7 +24,7 @@ _TRADE = (
 def tensor_cores_unused(seen: Evidence) -> Iterator[Finding]:
     """Kernels know it; shapes alone tell only that tensor cores are used badly or not at all."""
     odd = seen.layers(each for each in seen.parts if seen.multiple and _is_odd(each, seen.multiple))
-    some: Selection[TimedLayer] | Selection[TimedKernel] = _without_tensor_cores(seen) if seen.launched else odd
+    some: Pieces[TimedLayer] | Pieces[TimedKernel] = _without_tensor_cores(seen) if seen.launched else odd
     if not seen.multiple or not some or some.share < thresholds.NO_TENSOR_CORES:
         return
     what = "{layers:#layer} may use tensor cores badly, or not at all"
@@ -42,7 +42,7 @@ def tensor_cores_unused(seen: Evidence) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _without_tensor_cores(seen: Evidence) -> Selection[TimedKernel]:
+def _without_tensor_cores(seen: Evidence) -> Pieces[TimedKernel]:
     return seen.kernels([
         each for each in seen.launched
         if each.family in DENSE and each.kernel.tensor_cores is False and could_use_tensor_cores(each.kernel.name)
@@ -63,7 +63,7 @@ def tf32_off(seen: Evidence) -> Iterator[Finding]:
     if not seen.on_gpu or hint.asked or seen.precision != "fp32" or seen.capability < FIRST["tf32"]:
         return
     dense = seen.layers(each for each in seen.parts if each.family in DENSE)
-    some: Selection[TimedLayer] | Selection[TimedKernel] = _without_tensor_cores(seen) if seen.launched else dense
+    some: Pieces[TimedLayer] | Pieces[TimedKernel] = _without_tensor_cores(seen) if seen.launched else dense
     if some.share < thresholds.TF32:
         return
     rates = next((each.ceilings.rates for each in seen.profiles if each.ceilings), {})
@@ -88,7 +88,7 @@ def host_copies(seen: Evidence) -> Iterator[Finding]:
     """Copies as the profiler names them, ``Memcpy HtoD (Pageable -> Device)``, or a backend's copying layers."""
     copies = tuple(each for each in seen.launched if each.kind == "copy" and _ACROSS.search(each.kernel.name))
     layers = seen.layers(each for each in seen.parts if each.family == "copy")
-    some = Selection(copies, seen.call or 0.0, "a run", seen.call) if copies else layers
+    some = Pieces(copies, seen.call or 0.0, "a run", seen.call) if copies else layers
     if seen.on_gpu and seen.case.io != "host" and some.share >= thresholds.LAYOUT:
         yield found(
             "{copies:,} {copies:copy|copies} between host and GPU inside of a run {copies:takes|take} {much}{where}.",
