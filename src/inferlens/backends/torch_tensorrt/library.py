@@ -163,11 +163,13 @@ def gpu_or_assumed() -> Iterator[str]:
 class TorchTensorRTOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Options of Torch-TensorRT."""
 
-    min_block_size: Annotated[int, Meta(description="fewest operators of an engine; PyTorch runs the others", ge=1)] = 5
+    min_block_size: Annotated[
+        int, Meta(description="fewest operators of an engine; PyTorch runs smaller blocks", ge=1)
+    ] = 5
     require_full_compilation: Annotated[bool, Meta(description="refuse a model that PyTorch would run in part")] = False
     torch_executed_ops: Annotated[str, Meta(description="operators for PyTorch, as aten.relu+aten.mean.dim")] = ""
     optimization_level: Annotated[int, Meta(description="how long the builder searches, 0 to 5", ge=0, le=5)] = 3
-    workspace_size: Annotated[int, Meta(description="most bytes on the GPU for a tactic; 0 is no limit", ge=0)] = 0
+    workspace_size: Annotated[int, Meta(description="most GPU memory for a tactic, in bytes; 0: no limit", ge=0)] = 0
     num_avg_timing_iters: Annotated[int, Meta(description="how often a tactic is timed; the mean counts", ge=1)] = 1
     truncate_double: Annotated[bool, Meta(description="compute float64 in float32")] = False
     autocast: Annotated[bool, Meta(description="weights in fp32; the library's autocast lowers operators")] = False
