@@ -89,6 +89,7 @@ def _head(graphs: Sequence[Graph], title: str, most: float) -> Iterator[str]:
         yield squares + _words(f"  up to {percent(most)}: share of a run", 10.5, _THEME.text)
     for note in dict.fromkeys(note for graph in graphs for note in graph.notes):
         yield from (_words(line, 11) for line in textwrap.wrap(clean(note), _NOTE))
+    yield _words("", 11)  # room above the first node
 
 
 def _account(graph: Graph) -> str:
