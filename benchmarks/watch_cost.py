@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from inferlens.backends.clocks import CudaClock, HostClock
-from inferlens.measure.monitor.gpu import survey
+from inferlens.measure.monitor.gpu import gpu_before
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.record.machine import MachineLog
 from inferlens.stats.intervals import fractional_rank
@@ -81,7 +81,7 @@ def compare(
 ) -> tuple[list[tuple[list[float], list[float]]], MachineLog]:
     """Latencies with the watch and without it, of ``count`` pairs if that many begin in time, and the last log."""
     gpu = name.startswith("cuda")
-    before = survey() if gpu else None
+    before = gpu_before() if gpu else None
     child = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.watch_cost", "--", name, str(seconds)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,

@@ -21,10 +21,10 @@ import msgspec
 import pytest
 
 from inferlens import cli
+from inferlens.execution import child_process as processes
 from inferlens.execution import scheduler, trace, worker
-from inferlens.execution import subprocess as processes
+from inferlens.execution.child_process import Outcome
 from inferlens.execution.protocol import Answered, Event, Job, Observer, Order, Task, TaskResult, result_of
-from inferlens.execution.subprocess import Outcome
 from inferlens.record.record import Status
 from inferlens.spec.plan import Plan
 

@@ -13,7 +13,7 @@ import inferlens
 from inferlens import ABResult, InferlensError, load_records
 from inferlens.analysis.interference.samples import latest
 from inferlens.execution import ab as running
-from inferlens.execution import subprocess as processes
+from inferlens.execution import child_process as processes
 from tests.commands import ended, launch
 
 pytestmark = pytest.mark.usefixtures("one_process")

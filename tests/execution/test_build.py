@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from inferlens.errors import InferlensError
 from inferlens.execution import build
-from inferlens.execution import subprocess as processes
+from inferlens.execution import child_process as processes
 from inferlens.execution.build import FileJob
+from inferlens.execution.child_process import Outcome
 from inferlens.execution.protocol import Began, TaskResult
-from inferlens.execution.subprocess import Outcome
 from inferlens.record.record import Phase, Warning
 from inferlens.spec.case import Case
 from tests.commands import ended

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from inferlens.backends.base import Preparation
 from inferlens.backends.fake import Fake
-from inferlens.execution import subprocess as launch
+from inferlens.execution import child_process as launch
 from inferlens.execution.expand import Planned
 from inferlens.execution.interleaver import MORE, OVER, Interleaver, Slot, both
 from inferlens.execution.protocol import Observer

@@ -10,11 +10,11 @@ import pytest
 
 import inferlens
 from inferlens.errors import InferlensError
+from inferlens.execution import child_process as processes
 from inferlens.execution import profile as profiling
-from inferlens.execution import subprocess as processes
+from inferlens.execution.child_process import Outcome
 from inferlens.execution.protocol import Observer, TaskResult
 from inferlens.execution.scheduler import Scheduler
-from inferlens.execution.subprocess import Outcome
 from inferlens.record.layer_profile import Profile
 from inferlens.record.profile_store import load_profiles
 from inferlens.record.record import Environment, Gpu

@@ -16,13 +16,13 @@ import inferlens
 from inferlens import InferlensError
 from inferlens.backends.fake import FakeRunner
 from inferlens.errors import Unsupported
-from inferlens.execution import subprocess as processes
+from inferlens.execution import child_process as processes
 from inferlens.execution.bench import in_rounds
 from inferlens.execution.benchmark import BenchmarkJob, Reference
+from inferlens.execution.child_process import Outcome
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler
-from inferlens.execution.subprocess import Outcome
 from inferlens.models.model import CompiledOrigin, ModelInfo
 from inferlens.record.machine import MachineLog
 from inferlens.record.record import Record

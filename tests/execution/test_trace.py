@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 
 import inferlens
 from inferlens.errors import InferlensError
-from inferlens.execution import subprocess as processes
+from inferlens.execution import child_process as processes
 from inferlens.execution import trace as tracing
 from inferlens.execution.trace import Traced, run_name
 from inferlens.spec.case import Case, TensorSpec

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 from inferlens.analysis.interference.energy import energy_per_item  # noqa: E402
 from inferlens.analysis.interference.mark import mark  # noqa: E402
 from inferlens.measure.environment import collect  # noqa: E402
-from inferlens.measure.monitor.gpu import survey  # noqa: E402
+from inferlens.measure.monitor.gpu import gpu_before  # noqa: E402
 from inferlens.measure.monitor.monitor import Monitor  # noqa: E402
 from inferlens.record.machine import Before, MachineLog, peak_device_memory  # noqa: E402
 
@@ -70,7 +70,7 @@ def work(process: subprocess.Popen[str], seconds: float) -> tuple[float, float, 
 @pytest.fixture(scope="module")
 def run() -> tuple[Before, MachineLog, tuple[float, float, int]]:
     """The GPU before, the log of three seconds of work, and when and how much was done."""
-    before = survey(1.0)
+    before = gpu_before(1.0)
     with worker() as process, Monitor(process.pid, gpu=True, before=before) as watch:
         span = work(process, 3.0)
     return before, watch.log(), span
@@ -116,7 +116,7 @@ def test_energy_is_between_idle_power_and_the_largest_reading(run: Run) -> None:
 
 def test_another_process_is_foreign_or_unknown_and_never_denied() -> None:
     """On the system's own process numbers it is found; in a container it may be hidden, which has to be said."""
-    before = survey()
+    before = gpu_before()
     with worker() as process, Monitor(process.pid, gpu=True, before=before) as watch:
         work(process, 1.5)
         with worker() as other:

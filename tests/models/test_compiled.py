@@ -102,7 +102,7 @@ def test_an_onnx_file_that_an_engine_came_from_tells_its_own_precision(tmp_path:
         (tmp_path / "net.onnx").unlink(missing_ok=True)
 
 
-WHOLE = "does not tell what"
+WHOLE = "does not describe"
 TAMPERED: dict[str, tuple[str, Callable[[str], str]]] = {
     "empty": (WHOLE, lambda text: ""),
     "truncated": (WHOLE, lambda text: text[:100]),

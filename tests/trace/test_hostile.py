@@ -18,7 +18,7 @@ from inferlens.errors import InferlensError
 from inferlens.trace import read
 from inferlens.trace import text as texts
 from inferlens.views.table import FORMATS
-from inferlens.views.traced.tables import VIEWS, Selection
+from inferlens.views.traced.trace_views import VIEWS, Selection
 from tests.trace.samples import drawn, event, kernel, mutated, of_torch, text, training
 
 MANY = [event(f"op{number}", number, 1) for number in range(200)]

@@ -1,4 +1,4 @@
-"""What every view promises. A new view is one line in ``MEMBERS``."""
+"""What every view promises. A new view is one line in ``PICTURES``; formats come by themselves."""
 
 from __future__ import annotations
 

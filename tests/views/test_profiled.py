@@ -172,7 +172,7 @@ def test_kernels_what_they_fill_and_how_they_add_up():
 
 def test_what_is_not_known_of_kernels_is_said():
     text = drawn("kernels", traced(GRAPH), traced(ENGINE), width=300)
-    assert "origins: which layers and modules kernels came from: inductor-graph does not tell." in text
+    assert "origins: which layers and modules kernels came from: inductor-graph does not report." in text
     assert "of 96.5 % the names do not say" in text
     both = made(kernel("a", 1e-3, stream=1), kernel("b", 1e-3, stream=2), busy=1.2e-3)
     assert "ran side by side" in drawn("kernels", of_kernels("pytorch", both))

@@ -56,10 +56,10 @@ def test_the_layer_with_most_to_win_comes_first() -> None:
     assert row(text, "whole run")[-1] == "51.5"
     assert "copies 1.00 GB/s · matrix products in fp32 1.00 GFLOP/s (measured: by hand)" in text
     assert " ".join(text.split()).endswith(
-        "Most is to be won in conv: 40.0 of 60.0 ms, 3.00x its floor. The floors add up to 35.5 ms of 84.2 ms. At most "
-        "51.5 ms (61.2 %) are to be won in the layers, and 0.200 ms are in no layer. 1 layer took less than the floor: "
-        "data may come from a cache, or the ceilings were measured while something else ran (inferlens profile "
-        "--rebuild measures them again)."
+        "The largest possible gain is in conv: 40.0 of 60.0 ms, 3.00x its floor. The floors add up to 35.5 ms of "
+        "84.2 ms. At most 51.5 ms (61.2 %) could be gained in the layers, and 0.200 ms are in no layer. 1 layer took "
+        "less than the floor: data may come from a cache, or the ceilings were measured while something else ran "
+        "(inferlens profile --rebuild measures them again)."
     )
     assert "Profiling made a call 1.98x as long: 84.2 ms" in drawn(slow(), median=42.1e-3)
     for sort, names in (("order", ["conv", "norm", "relu", "head"]), ("time", ["conv", "head", "norm", "relu"])):
@@ -71,7 +71,7 @@ def test_the_layer_with_most_to_win_comes_first() -> None:
 def test_what_is_not_known_is_said() -> None:
     text = drawn(fast())
     assert row(text, "Reorder")[-1] == "–"
-    assert "Of 1.00 ms (2.49 %) it is not known what was done." in text
+    assert "What was done in 1.00 ms (2.49 %) is not known." in text
     work = msgspec.structs.replace(CHAIN, uncovered={"aten._fft_r2c": 2})
     disturbed = ceilings().__class__(device="x", bandwidth=1e9, rates={}, disturbed="Others were busy.")
     lost = worked([timed("conv+norm+relu", 25e-3, "conv", "norm", "relu")], work, ceilings=disturbed)
@@ -79,7 +79,7 @@ def test_what_is_not_known_is_said() -> None:
     assert "FLOPs not counted: aten._fft_r2c." in text
     assert "In no layer: the work of 1 module, such as head." in text
     assert row(text, "whole run")[-2] == "–", "floors do not add up to the model's"
-    assert "There is no rate of fp32 (it was not measured), so floors are those of bytes alone." in text
+    assert "No rate of fp32 is known (it was not measured), so floors count bytes alone." in text
     assert "Others were busy." in text
     text = drawn(worked([timed("a", 70e-3), timed("b", 13.8e-3)]))
     assert "The whole model cannot take less than 21.0 ms here, and takes 84.0 ms." in text

@@ -21,13 +21,13 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.clocks import Clock, HostClock
 from inferlens.errors import InferlensError, Unsupported, suggestion
 from inferlens.models.inputs import flatten
 from inferlens.models.model import Array, Format, Model, ModelInfo
 from inferlens.record.record import Artefact, Phase, PhaseName, Warning
 from inferlens.spec.case import QUANTIZED, Case, Option, TensorSpec
+from inferlens.spec.hints import Hint
 
 Inputs = dict[str, Array]
 Outputs = list[NDArray[np.generic]]
@@ -185,7 +185,7 @@ class Preparation:
 
 
 class Runner(ABC):
-    """A model made ready by a backend. The device is untouched before entry and released on exit.
+    """A model made ready by a backend. The device is not used before entry, and released on exit.
 
     ``place`` and ``collect`` move data and are never timed; ``infer`` is.
     """

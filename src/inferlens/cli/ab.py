@@ -16,8 +16,8 @@ A = "What B is compared with: a case in the words of its label, such as pytorch 
 threads=1 dynamic=true'."
 SHARED = "of both cases, unless a case says its own."
 INTERLEAVE = (
-    "calls: both processes of a round are there at once and take turns; or processes: one comes after the other, \
-as on a GPU by default."
+    "calls: both processes of a round run at once and take turns; or processes: one runs after the other, the default \
+on a GPU."
 )
 SCHEMA = "inferlens.ab/1"
 

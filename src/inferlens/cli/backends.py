@@ -63,7 +63,7 @@ def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
 def doctor(
     json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
-    """Say what this machine has: hardware, driver, libraries, and each backend, or what helps."""
+    """Show what this machine has: hardware, driver, libraries, and for each backend whether it works or what helps."""
     from inferlens.backends import BACKENDS
     from inferlens.cli import screen
     from inferlens.execution.survey import probe
@@ -86,7 +86,7 @@ def machine(here: Environment) -> Table:
     gpus = [f"{gpu.name}, {byte_count(gpu.memory)}, compute capability {gpu.compute_capability}" for gpu in here.gpus]
     rows = {
         "CPU": f"{here.cpu}, {here.cpu_cores or '?'} cores, {here.cpu_threads or '?'} threads usable",
-        "governor": here.governor or "not told by the system",
+        "governor": here.governor or "not reported by the system",
         "memory": byte_count(here.memory),
         "GPU": "; ".join(gpus) or "none that the NVIDIA driver shows",
         "driver": f"{here.driver} (CUDA {here.cuda_driver})" if here.driver else "no NVIDIA driver",

@@ -61,7 +61,7 @@ def bench(
     timeout: options.Timeout = None,
     output: Annotated[str | None, typer.Option(help="Folder of the records.", show_default="results")] = None,
     reference: options.Reference = None,
-    format: Annotated[str, typer.Option(help="table, markdown, csv or json.")] = "table",
+    format: Annotated[str, typer.Option(help=options.FORMAT)] = "table",
     json: options.Json = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cases and run none.")] = False,
     check: Annotated[bool, typer.Option("--check", help=CHECK)] = False,
@@ -83,7 +83,7 @@ def bench(
         screen.document(checked(model, words, format), format)
         return
     plan, interrupted = read_plan(words), False
-    screen.check(format)  # a format that does not exist is told before hours of measuring
+    screen.check(format)  # an unknown format is refused before hours of measuring
     if dry_run:
         screen.document(listed(cases_of(plan)), "json" if json else "table")
         return

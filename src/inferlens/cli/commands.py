@@ -1,4 +1,4 @@
-"""The commands as one program: each is a function of its name, whose docstring is its help.
+"""The commands as one program: each is a function of its own name, whose docstring is its help.
 
 A command's module is imported when it is called, or when the help of all is printed.
 """

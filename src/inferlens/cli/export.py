@@ -30,7 +30,7 @@ def export(
 ) -> None:
     """Write a model to a file that 'inferlens bench' runs and others can load.
 
-    Compiled files have a JSON file beside them that tells what they were made from and need.
+    Compiled files have a JSON file beside them: what they were made from, and what they need.
     """
     from inferlens import units
     from inferlens.cli import screen

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 PATHS = "Folders with profiles, at any height, profile files, .onnx files, or trt_engine_info.json of an engine."
 OUTPUT = "The file to write; .svg, .png, .html or .json decides its format."
-REGIONS = "module (regions around modules), fused (what each layer was fused from, inside of it) or none."
+REGIONS = "module (a frame around each module), fused (each layer lists what it was fused from) or none."
 DEPTH = "How deep modules are unfolded; deeper layers become one node. [dim]Default: to about 90 nodes.[/dim]"
 
 

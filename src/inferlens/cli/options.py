@@ -53,5 +53,6 @@ BuildTimeout = Annotated[str, typer.Option(help="Time it may take in all, such a
 Records = Annotated[list[Path], typer.Argument(help="Folders with records, at any height, or record files.")]
 Profiles = Annotated[list[Path], typer.Argument(help="Folders with profiles, at any height, or profile files.")]
 Reference = Annotated[str | None, typer.Option(help=_REFERENCE)]
-Format = Annotated[str, typer.Option("--format", "-f", help=f"{', '.join(FORMATS)}.")]
+FORMAT = f"{', '.join(FORMATS)}."
+Format = Annotated[str, typer.Option("--format", "-f", help=FORMAT)]
 Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")]

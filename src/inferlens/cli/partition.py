@@ -30,7 +30,7 @@ def partition(
 
     Nothing is built, and no GPU is needed. Options given with commas are shown side by side; so
     --option torch_tensorrt.min_block_size=1,5,100 shows what the size of blocks changes. The exit code is 2 if any of
-    them could not be told.
+    them failed.
     """
     from inferlens.backends.abilities import Partitioner
     from inferlens.cli import screen

@@ -29,10 +29,10 @@ SHOWN_LEVEL = "Whose times are shown: layer or kernel. \
 FUSED = "Layers fused from several modules: whole (to the deepest module that contains them) or split (equally)."
 LAYERS_SORT = "time (what takes most first) or order (that of execution)."
 KERNELS_SORT = "time (what takes most first), order (that of execution) or calls (what is launched most first)."
-FLOORS_SORT = "won (where most is to be won first), time (what takes most first) or order (that of execution)."
+FLOORS_SORT = "won (the largest possible gain first), time (what takes most first) or order (that of execution)."
 KERNELS_BY = "name (a row for each kernel, with all its launches) or launch (a row for each)."
 FLOORS_BY = "layer (as the backend executes them) or module (of the model)."
-FLOORS_DEPTH = "With --by module: modules deeper than this count to those above them. [dim]Default: none do.[/dim]"
+FLOORS_DEPTH = "With --by module: modules deeper than this are added to those above them. [dim]Default: none are.[/dim]"
 ROWS = "Only so many rows, those that come first. [dim]Default: 20 in tables, all in CSV and JSON.[/dim]"
 PLOT = "Draw a picture (box plot or roofline) into this file instead; .svg, .png or .html decides its format."
 TRACE_FILE = "Write every run as a trace for Perfetto (ui.perfetto.dev) into this file instead; .json or .json.gz."
@@ -63,7 +63,7 @@ def profile(
     level: Annotated[str | None, typer.Option(help=LEVEL, show_default="layer")] = None,
     runs: Annotated[int | None, typer.Option(help="Profiled calls of each case.", min=1, show_default="50")] = None,
     max_time: Annotated[
-        str | None, typer.Option(help="Time for untouched calls of a case.", show_default="10s")
+        str | None, typer.Option(help="Time for unprofiled calls of a case.", show_default="10s")
     ] = None,
     timeout: options.Timeout = None,
     output: Annotated[str | None, typer.Option(help="Folder of records and profiles.", show_default="results")] = None,
@@ -81,7 +81,7 @@ def profile(
 ) -> None:
     """Find out where the time of a model goes, layer by layer and module by module.
 
-    Each case is timed untouched first, then profiled in a process of its own; both are kept under results/MODEL/.
+    Each case is timed unprofiled first, then profiled in a process of its own; both are kept under results/MODEL/.
     Findings come first, the most important of each case; the table has the model's modules as rows and the backends as
     columns. 'inferlens findings', 'inferlens layers', 'inferlens kernels' and 'inferlens modules' show more of it.
     With --torch-profiler each case is traced and nothing else, for 'inferlens trace', TensorBoard and Perfetto.
@@ -166,7 +166,7 @@ def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
 
 
 def table(every: Sequence[Traced]) -> Table:
-    """A row for each case: what a step and an ordinary call took, and its trace; what must be known beneath."""
+    """A row for each case: what a step and an unprofiled call took, and its trace; what must be known beneath."""
     from inferlens.views.plain import plain
     from inferlens.views.table import Column, Line, Table, count, text
 
@@ -175,7 +175,7 @@ def table(every: Sequence[Traced]) -> Table:
 
     columns = (
         Column("step", "step", "ms", milliseconds, 0),
-        Column("untraced", "untraced", "ms", milliseconds, 2),
+        Column("untraced", "unprofiled", "ms", milliseconds, 2),
         Column("cost", "cost", "", ratio, 3),
         Column("shown", "events", "", lambda shown: count(sum(each.events for each in shown)) if shown else ABSENT, 4),
         Column("", "size", "", size, 5),
@@ -208,10 +208,10 @@ def findings(
     top: Annotated[int | None, typer.Option(min=1, help="Only so many of each case. [dim]Default: all.[/dim]")] = None,
     format: options.Format = "table",
 ) -> None:
-    """Say in plain words what takes time in profiled cases that need not, with the evidence and what to try.
+    """Say in plain words what takes more time than it has to in profiled cases, with the evidence and what to try.
 
-    Findings come from a closed list of rules, and are ranked by the time that could be won at most. What they could not
-    look at is said.
+    Findings come from a closed list of rules, ranked by the time that could be won at most. What the rules could not
+    look at is listed beneath.
     """
     show_findings(paths, format, top)
 
@@ -234,8 +234,8 @@ def modules(
 ) -> None:
     """Show where the time goes by module of the model: modules as rows, backends as columns.
 
-    Profiles of one model, the same inputs and one machine share a table. What no module can be named for has a row of
-    its own, so that every column adds up to its whole: of layers to a profiled run, of kernels to all kernels.
+    Profiles of one model, the same inputs and one machine share a table. Time of no known
+    module has a row of its own, so that columns of layers add up to a profiled run, and of kernels to all kernels.
     """
     from inferlens.views.profiled.cases import groups
     from inferlens.views.profiled.modules import document
@@ -319,7 +319,7 @@ def roofline(
     format: options.Format = "table",
     plot: Plot = None,
 ) -> None:
-    """Show how far layers are from the least time that their work takes on this device, and what there is to be won.
+    """Show how far layers are from the least time that their work takes on this device, and how much could be gained.
 
     That floor is the longer of two times: FLOPs at the rate of large matrix products, and bytes at the bandwidth of
     large copies, both measured on the same device.

@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from inferlens.cli import options
+from inferlens.views.table import FORMATS
 
 PLOTTED = "The file to write; .svg, .png or .html decides its format."
 THEME = "auto, light or dark. [dim]Default: light, and in HTML what the reader's system is set to.[/dim]"
 BASE = "What to compare with: a folder with records, at any height, or a record file."
 UNLIKE = "Compare although machines, drivers or inputs differ."
-FORMAT = "table, markdown, html, github (annotations of a workflow), junit or json."
+FORMAT = f"{', '.join(name for name in FORMATS if name != 'csv')}, github (annotations of a workflow) or junit."
 OUTPUT = "A file for it; the table is printed all the same."
 
 
@@ -23,7 +24,7 @@ def show(
     reference: options.Reference = None,
     json: options.Json = False,
 ) -> None:
-    """Show what was measured as a table, Markdown, CSV or JSON.
+    """Show what was measured, as a table or in another format.
 
     Of each case the latest record counts. Records of different machines may be shown together; they are never compared
     with each other.
@@ -78,14 +79,14 @@ def compare(
     from inferlens.cli import screen
     from inferlens.errors import check_choice
     from inferlens.units import parse_share
-    from inferlens.views.compared import FORMATS, render
+    from inferlens.views import compared as view
 
-    check_choice("format", format, FORMATS)
+    check_choice("format", format, view.FORMATS)
     words = {"threshold": parse_share(threshold), "level": parse_share(level)}
     compared = compared_cases(base, candidate, metric=metric, unlike=unlike, **words)
     screen.notes(compared.problems)
     if output:
-        screen.write(output, render(compared, format))
+        screen.write(output, view.render(compared, format))
         screen.note(f"Wrote {output}.")
-    screen.text(render(compared, "table" if output else format, **screen.terminal()))
+    screen.text(view.render(compared, "table" if output else format, **screen.terminal()))
     raise typer.Exit(compared.exit_code)

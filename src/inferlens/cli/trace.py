@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from inferlens.cli import options
+
 PATH = (
     "A trace file (.json, .json.gz, .json.zst), a pipe or - for the standard input, a folder of the ranks' traces, or "
     "one of log folders."
@@ -14,11 +16,10 @@ PATH = (
 VIEW = "overview, operators, kernels, modules, memory, steps or timeline; or several, with commas."
 AGAINST = "Compare with this trace: what it gains and loses."
 STEP = "Look at one step alone, by its number. [dim]Default: all of them.[/dim]"
-BY = "What tells rows apart beside their names: shapes or stack (of operators), operator (of kernels)."
+BY = "Rows by more than their names: shapes or stack (of operators), operator (of kernels)."
 DEPTH = "How deep modules are unfolded. [dim]Default: to about 40 rows in tables, all in CSV and JSON.[/dim]"
 TOP = "Only so many rows. [dim]Default: 20 in tables and pages, all in CSV and JSON.[/dim]"
-NO_CACHE = "Neither keep what was read of a large trace beside it nor look there."
-FORMAT = "table, markdown, csv, json or html."
+NO_CACHE = "Neither read nor write the file beside a large trace that keeps what was read of it."
 
 
 def trace(
@@ -30,11 +31,11 @@ def trace(
     top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
     depth: Annotated[int | None, typer.Option(min=1, help=DEPTH)] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help=NO_CACHE)] = False,
-    format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
+    format: options.Format = "table",
 ) -> None:
     """Show what a trace of torch.profiler says: ours, or anybody's.
 
-    It measures nothing and needs no framework. What is damaged is read as far as sense allows, and said.
+    It measures nothing and needs no framework. Damaged traces are read as far as possible, with a remark.
     """
     from inferlens.cli import show_trace
 

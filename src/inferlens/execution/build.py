@@ -12,11 +12,10 @@ from typing import Any, cast
 
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.hints import one_of
 from inferlens.backends import BACKENDS
 from inferlens.backends.abilities import Builder, Partitioner, Saver
 from inferlens.errors import InferlensError, suggestion
-from inferlens.execution import subprocess
+from inferlens.execution import child_process
 from inferlens.execution.expand import cases_on
 from inferlens.execution.protocol import Began, CaseJob, Event, Found, J, Task, TaskResult
 from inferlens.execution.survey import find, probe
@@ -26,6 +25,7 @@ from inferlens.record.partition import Partition
 from inferlens.record.record import PhaseName
 from inferlens.record.store import made
 from inferlens.spec.case import Case
+from inferlens.spec.hints import one_of
 from inferlens.spec.plan import Plan
 
 CACHE = Path("results/.cache")
@@ -151,7 +151,7 @@ def _done(
     try:
         with tempfile.TemporaryDirectory(prefix="inferlens-") as folder:
             job = kind(case=case, folder=folder, cache=str(cache.resolve()), **fields)
-            outcome = subprocess.launch(task, job, timeout=timeout, on_event=heard)
+            outcome = child_process.launch(task, job, timeout=timeout, on_event=heard)
     finally:
         for each in new:  # where nothing was kept
             with suppress(OSError):

@@ -35,7 +35,7 @@ class Planned:
     def reference(self) -> Case | None:
         """The case whose outputs this one's are compared with: fp32, on the CPU, same weights and inputs.
 
-        An ONNX graph runs in its own precision there too; ``None`` for a compiled model of which nobody tells the
+        An ONNX graph runs in its own precision there too; ``None`` for a compiled model of unknown
         origin.
         """
         case, origin = self.case, self.found.origin

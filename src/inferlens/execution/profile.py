@@ -22,7 +22,7 @@ from inferlens.backends.abilities import LayerProfiler
 from inferlens.backends.onnx.modules import origins
 from inferlens.backends.profiling import kernel_runs
 from inferlens.errors import InferlensError, Unsupported
-from inferlens.execution import subprocess
+from inferlens.execution import child_process
 from inferlens.execution.protocol import CaseJob, Job, Observer
 from inferlens.execution.scheduler import Scheduler, scheduled
 from inferlens.execution.survey import Named, cases_of, named
@@ -71,7 +71,7 @@ def profile_case(job: ProfileJob, child: Child) -> Profiled:
     child.found = found = Profiled(work=count_work(model, job.case, makers))
     runner = child.prepare(model)
     if job.level == "layer" and not isinstance(runner, LayerProfiler):
-        raise Unsupported(f"{label} does not tell its layers.")
+        raise Unsupported(f"{label} does not report its layers.")
     with runner:
         feed, _ = child.ready(model, runner, WARMUP)
         with child.preparation.phase("steady state"):
@@ -221,7 +221,7 @@ def ceilings_of(case: Case, scheduler: Scheduler, known: dict[Path, Ceilings]) -
             found = msgspec.json.decode(file.read_bytes(), type=Ceilings)
     if found is None:
         job = CeilingsJob(device=case.device, name=name, threads=threads)
-        result = subprocess.launch(measure_ceilings, job, timeout=CEILINGS_TIMEOUT).result
+        result = child_process.launch(measure_ceilings, job, timeout=CEILINGS_TIMEOUT).result
         found = result.found or Ceilings(device=name, bandwidth=0.0, rates={}, absent={"all": result.reason})
         if result.found and not found.disturbed:
             write_whole(file, msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")

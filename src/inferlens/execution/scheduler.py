@@ -19,16 +19,16 @@ from typing import Any
 
 import msgspec
 
-from inferlens.execution import subprocess
+from inferlens.execution import child_process
 from inferlens.execution.benchmark import BenchmarkJob, Measured, Reference, ReferenceJob, benchmark, reference
+from inferlens.execution.child_process import Outcome
 from inferlens.execution.expand import Planned
 from inferlens.execution.interference import Interference, interference
 from inferlens.execution.interleaver import Slot, both
 from inferlens.execution.protocol import Began, Event, Found, J, Observer, Task, TaskResult
-from inferlens.execution.subprocess import Outcome
 from inferlens.execution.survey import Named
 from inferlens.measure import environment
-from inferlens.measure.monitor.gpu import IDLE_SECONDS, survey
+from inferlens.measure.monitor.gpu import IDLE_SECONDS, gpu_before
 from inferlens.measure.monitor.monitor import Monitor
 from inferlens.models import resolve
 from inferlens.record.machine import Before
@@ -92,7 +92,7 @@ class Scheduler:
     def do(self, task: Task[J, Found], job: J, **words: Any) -> Outcome[Found]:
         """Does a task in a fresh process, with the plan's deadline; ``words`` are those of ``launch``."""
         words = {"on_event": self.observer.heard, **words}
-        return subprocess.launch(task, job, timeout=self.plan.budget.timeout, **words)
+        return child_process.launch(task, job, timeout=self.plan.budget.timeout, **words)
 
     def measure(self, planned: Planned, repeat: int = 0) -> tuple[Record, Path]:
         """Measures one case in a fresh process; its record, and the folder that it is kept in.
@@ -227,14 +227,14 @@ class Scheduler:
             return Before()
         idle = self.idle
         return msgspec.structs.replace(
-            survey(), idle_power=idle.idle_power, idle_seconds=idle.idle_seconds, idle_samples=idle.idle_samples
+            gpu_before(), idle_power=idle.idle_power, idle_seconds=idle.idle_seconds, idle_samples=idle.idle_samples
         )
 
     def _reference(self, planned: Planned) -> Reference:
         """The reference's outputs for this case, computed once for all cases that share model, inputs and weights."""
         case = planned.reference
         if case is None:
-            return Reference(name="", missing="nothing tells what the file was compiled from")
+            return Reference(name="", missing="what the file was compiled from is not known")
         if planned.found.origin and resolve.runs_code(case.model) and not self.plan.trust:
             reason = f"the file says that it was compiled from {case.model}, which would be run; --trust does so"
             return Reference(name="", missing=reason)
@@ -269,7 +269,7 @@ def scheduled(
 ) -> Iterator[Scheduler]:
     """What measures ``cases``, once the machine was looked at while nothing ran."""
     uses_gpu = any(planned.case.device == "cuda" and not planned.refusal for planned in cases)
-    idle = survey(IDLE_SECONDS) if uses_gpu else Before()
+    idle = gpu_before(IDLE_SECONDS) if uses_gpu else Before()
     with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch:
         yield Scheduler(plan, observer, Path(scratch), model.live if model else None, idle)
 

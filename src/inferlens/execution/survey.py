@@ -16,7 +16,7 @@ from typing import Any
 from inferlens.backends import BACKENDS
 from inferlens.backends.base import Absence, Capabilities
 from inferlens.errors import InferlensError
-from inferlens.execution import subprocess
+from inferlens.execution import child_process
 from inferlens.execution.expand import Planned, backends_named, expand
 from inferlens.execution.protocol import Job
 from inferlens.execution.worker import Child, ending
@@ -85,7 +85,7 @@ def capabilities(job: NamesJob, child: Child) -> dict[str, Capabilities]:  # noq
 
 def probe(names: Sequence[str]) -> dict[str, Capabilities]:
     """What each backend can do here."""
-    outcome = subprocess.launch(capabilities, NamesJob(names=tuple(names)), timeout=TIMEOUT)
+    outcome = child_process.launch(capabilities, NamesJob(names=tuple(names)), timeout=TIMEOUT)
     if outcome.result.found is not None:
         return outcome.result.found
     if len(names) == 1:
@@ -101,5 +101,5 @@ def models(job: NamesJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - th
 
 def find(names: Sequence[str]) -> list[ModelInfo]:
     """What each model's name means; ``InferlensError`` for the first that means nothing."""
-    outcome = subprocess.launch(models, NamesJob(names=tuple(names)), timeout=TIMEOUT)
+    outcome = child_process.launch(models, NamesJob(names=tuple(names)), timeout=TIMEOUT)
     return outcome.found(f"Looking up {', '.join(names)} failed")

@@ -2,7 +2,7 @@
 
 They lie as ``<output>/<model>/<case>/trace.json.gz``, or in log folders for TensorBoard, which have short names;
 each is whole or not there at all. Every file is read again before the case's process ends, which says what it shows.
-What an ordinary call takes is known from a few calls of the same process, before the profiler.
+What an unprofiled call takes is known from a few calls of the same process, before the profiler.
 """
 
 from __future__ import annotations

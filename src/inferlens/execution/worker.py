@@ -72,7 +72,7 @@ class Child:
         return BACKENDS.get(self.job.case.backend)()
 
     def prepare(self, model: Model) -> Runner:
-        """The model made ready by the case's backend; the device is untouched yet."""
+        """The model made ready by the case's backend; the device has not been used yet."""
         return self.backend.prepare(model, self.job.case, self.preparation)
 
     def infer_first(self, runner: Runner, feed: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Whether a case's outputs are right: compared with the reference's, element by element."""
+"""Whether a case's outputs are right: each is compared with the reference's as a whole, by relative L2 error."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ LEAST_CLASSES = 10
 
 
 def compare(outputs: Outputs, reference: Outputs, tolerance: float, name: str) -> Agreement:
-    """How far ``outputs`` agree with ``reference``; floats by relative L2 error, integers by being equal.
+    """How far ``outputs`` agree with ``reference``; integers are compared as floats are, within the same tolerance.
 
     Args:
         outputs: what the case answered.
         reference: what the reference answered to the same inputs.
-        tolerance: largest relative L2 error that counts as right.
+        tolerance: largest relative L2 error of any output that counts as right.
         name: what the reference is.
     """
     result = Agreement(reference=name, tolerance=tolerance)

@@ -102,10 +102,10 @@ def read(path: Path, content: bytes | None = None) -> Provenance | None:
         if provenance.schema != SCHEMA or not shapes_fit(provenance.inputs):
             raise ValueError(f"it is of schema '{provenance.schema}', or its shapes do not fit together")
     except (OSError, msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise InferlensError(f"{file} does not tell what {path.name} is: {error}.", hint="build it again") from error
+        raise InferlensError(f"{file} does not describe {path.name}: {error}.", hint="build it again") from error
     if sha256(path if content is None else content) != provenance.file_sha256:
         raise InferlensError(
-            f"{path} is not the file that {file.name} tells of: it was cut short, or replaced.", hint="build it again"
+            f"{path} is not the file that {file.name} describes: it was cut short, or replaced.", hint="build it again"
         )
     return provenance
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.hints import Hint, for_the_host, hint, one_of, sentence
 from inferlens.backends import BACKENDS
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Environment, Gpu
 from inferlens.spec.case import Case, Option
+from inferlens.spec.hints import Hint, for_the_host, hint, one_of, sentence
 from tests.analysis.findings.crafted import ON_GPU, ceilings, kernel, launched, layer, layered, of_rule, the, work
 from tests.analysis.findings.test_rules import FC1, PAIR, SLOW, TO_NHWC, convolution
 from tests.views.samples import case

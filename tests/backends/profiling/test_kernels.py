@@ -96,7 +96,7 @@ def test_every_kernel_of_eager_pytorch_has_its_module() -> None:
 
 def test_kernels_of_which_no_backend_tells_say_so() -> None:
     found = kernels(GRAPH)
-    assert "inductor-graph does not tell" in found.absent["origins"]
+    assert "inductor-graph does not report" in found.absent["origins"]
     assert not any(each.modules or each.layer for each in found.kernels)
     assert {each.operator for each in found.kernels} == {"", "aten::_foreach_copy_"}
 

@@ -17,7 +17,7 @@ from inferlens.analysis.interference.energy import energy_per_item
 from inferlens.analysis.interference.spans import all_spans
 from inferlens.measure.monitor import gpu, monitor
 from inferlens.measure.monitor.cpu import Cpus, Value
-from inferlens.measure.monitor.gpu import survey
+from inferlens.measure.monitor.gpu import gpu_before
 from inferlens.measure.monitor.monitor import Monitor, SampledColumns
 from inferlens.record.machine import NOT_USED, Before, MachineLog, peak_device_memory
 from tests.measure.monitor.fake_nvml import LOST, NOT_SUPPORTED, Device, FakeNvml
@@ -235,18 +235,18 @@ def test_the_gpu_before_a_case_and_what_is_not_told_of_it(monkeypatch: pytest.Mo
     monkeypatch.setattr(gpu.time, "sleep", slept.append)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     nvml = FakeNvml(Device(compute={9: 1}, graphics={3: 2}, memory_used=77, milliwatts=80_000))
-    before = survey(1.0, nvml)
+    before = gpu_before(1.0, nvml)
     assert (before.memory_used, before.processes, before.absent, nvml.open) == (77, (3, 9), {}, 0)
     assert (before.idle_power, before.idle_seconds, before.idle_samples) == (80.0, 1.0, 10)
     assert sum(slept) == pytest.approx(1.0)
-    assert survey(nvml=nvml).idle_power is None
+    assert gpu_before(nvml=nvml).idle_power is None
     nvml.devices[0].utilisation = 3
     nvml.refuse["nvmlDeviceGetComputeRunningProcesses"] = NOT_SUPPORTED
-    before = survey(1.0, nvml)
+    before = gpu_before(1.0, nvml)
     assert (before.processes, before.idle_power) == (None, None)
     assert ("Not Supported" in before.absent["processes"], "not idle" in before.absent["idle_power"]) == (True, True)
     nvml.refuse["nvmlInit"] = 12
-    assert "NVML" in survey(nvml=nvml).absent["gpu"]
+    assert "NVML" in gpu_before(nvml=nvml).absent["gpu"]
 
 
 def sampled(readings: dict[str, Callable[[float], Mapping[str, Value]]], times: list[float], **words: Any) -> Any:

@@ -33,7 +33,7 @@ Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED", "DID NOT RUN"]
 Given = str | PathLike[str] | Sequence[Record]
 
 DISTURBED = (
-    "Something else disturbed the machine, and one process on each side does not tell how much: measure again, each in "
+    "Something else disturbed the machine, and one process on each side does not show how much: measure again, each in "
     "several processes."
 )
 OK = "ok"
@@ -284,7 +284,7 @@ def read(runs: CaseRuns | None, metric: Metric, level: float) -> tuple[Side, lis
     found = estimate(processes, level) if all(processes) else None
     state, reason = _unable(runs)
     if not state and not (found and _LEAST < found.median < _MOST):
-        state, reason = NOT_MEASURED, f"There are no samples of {metric}, or none that are times."
+        state, reason = NOT_MEASURED, f"There are no valid samples of {metric}."
     side = Side(
         state=state or OK,
         reason=reason,

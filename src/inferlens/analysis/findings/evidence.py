@@ -15,9 +15,8 @@ from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from inferlens.analysis.findings import families, hints
+from inferlens.analysis.findings import families
 from inferlens.analysis.findings.families import Family
-from inferlens.analysis.findings.hints import Hint
 from inferlens.analysis.findings.rule import Number
 from inferlens.analysis.interference.samples import latencies
 from inferlens.analysis.profile.kernels import busy_of, short_name
@@ -25,7 +24,9 @@ from inferlens.analysis.profile.layers import LayerTable, Runs, RunTimes, layer_
 from inferlens.analysis.profile.roofline import Floor, Roofline, precision_of, roofline
 from inferlens.record.layer_profile import Kernel, Kernels, Layer, Profile
 from inferlens.record.record import Record
+from inferlens.spec import hints
 from inferlens.spec.case import Case, Option
+from inferlens.spec.hints import Hint
 from inferlens.stats.quantiles import median
 from inferlens.units import duration, listing, percent, plural
 

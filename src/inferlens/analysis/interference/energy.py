@@ -39,7 +39,7 @@ def energy_per_item(log: MachineLog, begin: float, end: float, items: int) -> En
     if gpu is None:
         return Energy(reason=log.absent.get("gpu", "the GPU was not watched"))
     if _touches(foreign(log), begin, end):
-        return Energy(reason="another process used the GPU meanwhile, whose energy cannot be told apart")
+        return Energy(reason="another process used the GPU meanwhile, and its energy cannot be separated")
     if not gpu.energy:
         why = log.absent.get("energy", "NVML has no counter of this GPU's energy")
         return Energy(reason=why, seconds=end - begin, items=items)
@@ -52,7 +52,7 @@ def cpu_energy_per_item(log: MachineLog, begin: float, end: float, items: int) -
     if cpu is None or not cpu.energy:
         return Energy(reason=log.absent.get("cpu_energy", "the CPUs were not watched"))
     if _touches(cpu_busy(log), begin, end):
-        return Energy(reason="other processes kept the CPUs busy, whose energy cannot be told apart")
+        return Energy(reason="other processes kept the CPUs busy, and their energy cannot be separated")
     return _counted(cpu.times, cpu.energy, begin, end, items, RAPL_UPDATE, "RAPL: all CPU packages, whoever used them")
 
 

@@ -22,7 +22,7 @@ from inferlens.record.layer_profile import Layer, Profile, Tensor
 
 SCHEMA = "inferlens.graph/1"
 MOST_EDGES = 20_000
-ORDER_ONLY = "The layers do not name their tensors: drawn is the order in which they ran, no flow of data."
+ORDER_ONLY = "The layers do not name their tensors, so lines show the order in which they ran, not the flow of data."
 TOO_MANY_EDGES = f"Only the first {MOST_EDGES:,} edges are drawn."
 INSPECTED = ("Name", "LayerType", "Inputs", "Outputs", "Metadata")  # of a layer in an engine's inspector
 ONLY_NAMES = "The engine keeps only the names of its layers: build it with ProfilingVerbosity.DETAILED."

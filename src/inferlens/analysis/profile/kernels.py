@@ -103,7 +103,7 @@ def kernel_table(profile: Profile, unprofiled: Sequence[float] = (), by: By = "n
         return str(runs)
     busy = busy_of(kernels, runs)
     if busy is None:
-        return "Its GPU was busy for times that are none, or not as many as there were runs."
+        return "The profile's GPU busy times are not valid, or not one for each run."
     groups: dict[Any, list[int]] = {}
     for place, kernel in enumerate(kernels.kernels):
         groups.setdefault((kernel.name, kernel.kind) if by == "name" else place, []).append(place)

@@ -1,4 +1,4 @@
-"""How far each layer is from the least time that its work takes on this device, and what there is to be won.
+"""How far each layer is from the least time that its work takes on this device, and how much could be gained.
 
 A layer's *floor* is the larger of two times: its FLOPs at the device's measured rate of matrix products in the
 precision that ran, and its bytes at the device's measured copy bandwidth (S. Williams, A. Waterman, D. Patterson,

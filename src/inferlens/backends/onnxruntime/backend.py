@@ -12,7 +12,6 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
-from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import Saver
 from inferlens.backends.availability import (
     check_cuda_options,
@@ -29,6 +28,7 @@ from inferlens.backends.onnxruntime.runner import CpuRunner, CudaRunner
 from inferlens.errors import Unsupported
 from inferlens.models.model import Format, Model
 from inferlens.spec.case import QUANTIZED, Case, Option
+from inferlens.spec.hints import Hint
 
 NO_BF16 = "ONNX Runtime has hardly any bf16 operators for the CPU, not even a convolution"
 

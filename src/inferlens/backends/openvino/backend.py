@@ -266,7 +266,7 @@ def layers_of(runner: Any, path: Path, feed: Any, runs: int) -> Layers:
     return clocked.layers(
         (_layer(each, described.get(each.name), graph, ran) for each in counters if each.ran),
         clock=CLOCK,
-        absent={"begins": "the library does not tell when a layer began"}
+        absent={"begins": "the library does not report when a layer began"}
         | ({"modules": graph.absent} if graph.absent else {}),
     )
 

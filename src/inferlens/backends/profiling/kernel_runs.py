@@ -35,10 +35,10 @@ from inferlens.record.layer_profile import GpuLimits, Kernel, Kernels
 from inferlens.trace import occupancy, tensor_cores
 
 SCOPE = f"{OURS}module "
-NO_ORIGINS = "which layers and modules kernels came from: {} does not tell."
+NO_ORIGINS = "which layers and modules kernels came from: {} does not report."
 OUTSIDE = "not known for {} of {} kernels, copies and fills, which no module launched."
 UNMATCHED = (
-    "not known: the call that tells where kernels came from launched {}, a run {}, not the same in the same order."
+    "not known: the call that shows where kernels came from launched {}, a run {}, not the same in the same order."
 )
 DIFFERENT = (
     "not all runs launched the same: kernels of one name, shape and origin are one, with the most calls of a run."

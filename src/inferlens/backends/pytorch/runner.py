@@ -80,7 +80,7 @@ class TorchRunner(Runner):
     ) -> None:
         autocast = autocast or getattr(options, "autocast", False)
         if autocast and case.precision == "fp32":
-            raise Unsupported("autocast computes in a lower precision, fp32 is none.", hint="--precision fp16,bf16")
+            raise Unsupported("autocast computes in a lower precision than fp32.", hint="--precision fp16,bf16")
         self.model = model
         self.case = case
         self.preparation = preparation

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import Builder, Saver
 from inferlens.backends.availability import cuda_absence, imported, torch_versions, warn_no_effect
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support, tolerance_of
@@ -24,6 +23,7 @@ from inferlens.models import provenance
 from inferlens.models.model import Model
 from inferlens.record.build_report import BuildReport
 from inferlens.spec.case import PRECISIONS, QUANTIZED, Case, Option
+from inferlens.spec.hints import Hint
 
 QUANTIZED_AS = "as an ONNX file with QuantizeLinear and DequantizeLinear nodes"
 

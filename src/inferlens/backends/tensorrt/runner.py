@@ -123,7 +123,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
         """Times the engine's layers by TensorRT's own profiler."""
         check_level(self.preparation)
         if self._graphs:
-            raise Unsupported("A CUDA graph replays kernels and tells no layers.", hint="without cuda_graph")
+            raise Unsupported("A CUDA graph replays kernels and reports no layers.", hint="without cuda_graph")
         self.infer(feed)  # with the feed bound
         layers, bindings = profiled_engine(self, self.calls[0], feed, runs, self.onnx)
         self.preparation.facts["engine_bindings"] = bindings

@@ -16,7 +16,6 @@ from typing import Annotated, Any
 
 from msgspec import Meta
 
-from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import KernelOrigins, Launched, LayerProfiler, Origins
 from inferlens.backends.availability import first_lines, found
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner
@@ -30,6 +29,7 @@ from inferlens.errors import Unsupported
 from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case, Option
+from inferlens.spec.hints import Hint
 
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # these use CUDA graphs
 MODES_FOR = {"cuda_graph": GRAPH_MODES, "max_autotune": ("max-autotune",)}  # what other backends have an option for
@@ -167,7 +167,7 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
                     call = self._compiled(module)
                 self._matched = matched_kernels(Called(call), InductorNames(self._compiler), self.seeded_feed())
             except RuntimeError as error:  # Dynamo's and Inductor's errors are such, and a lack of memory
-                why = f"not known: the call that tells where kernels came from failed ({first_lines(error, 1)})."
+                why = f"not known: the call that shows where kernels came from failed ({first_lines(error, 1)})."
                 self._matched = MatchedKernels([], {"modules": why})
         return origins_by_match(launched, self._matched)
 

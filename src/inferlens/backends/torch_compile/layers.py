@@ -40,13 +40,13 @@ TEMPLATE = "triton_tem"
 SEEN_AS = re.compile(r"graph_\d+_(?=cpp_)")  # what Inductor puts before the name of a C++ kernel
 NO_ORIGINS = "Python runs them between the graphs, or Inductor does not say what they are of."
 TOO_OLD = "this PyTorch does not say what Inductor's kernels were made from; PyTorch 2.10 and later do."
-NO_GRAPHS = "runs without the CUDA graphs of its mode: a replay tells no operators. The kernels are the same."
+NO_GRAPHS = "runs without the CUDA graphs of its mode: a replay shows no operators. The kernels are the same."
 
 
 class Compiler:
     """Inductor, as it is asked to compile so that its kernels can be told apart and traced back.
 
-    Without the CUDA graphs of the mode, because a replay tells no operators.
+    Without the CUDA graphs of the mode, because a replay shows no operators.
 
     Attributes:
         graphs: what the code of each graph calls, in the order in which the graphs were compiled: kernels, and

@@ -8,7 +8,6 @@ from typing import Any
 
 from msgspec import structs
 
-from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import Partitioner, Saver
 from inferlens.backends.availability import cuda_precisions, torch_versions
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support, tolerance_of
@@ -33,6 +32,7 @@ from inferlens.models.model import Format, Model
 from inferlens.record.partition import Partition
 from inferlens.record.record import Gpu
 from inferlens.spec.case import Case, Option
+from inferlens.spec.hints import Hint
 
 FORMATS: tuple[Format, ...] = ("module", "exported")
 LOADED = "loaded"

@@ -15,7 +15,6 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 from msgspec import Meta
 
-from inferlens.analysis.findings.hints import Hint
 from inferlens.backends.abilities import KernelOrigin, KernelOrigins, Launched, LayerProfiler, Origins, Saver
 from inferlens.backends.availability import first_lines
 from inferlens.backends.base import Backend, Capabilities, Preparation, Runner
@@ -31,6 +30,7 @@ from inferlens.models.model import Format, Model
 from inferlens.models.sources.files import input_note
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case, Option
+from inferlens.spec.hints import Hint
 
 OPTIMISED = "optimize_for_inference leaves no names of modules, and operators that torch.profiler does not see"
 

@@ -93,7 +93,7 @@ class Cpus:
             pairs = itertools.pairwise(known)
             hertz = [round(float(mhz) * 1e6) for (cpu, _), (_, mhz) in pairs if mhz and int(cpu) in self.usable]
         if not hertz:
-            raise Untold("the system does not tell frequencies")
+            raise Untold("the system does not report frequencies")
         return {"frequency_mean": round(sum(hertz) / len(hertz)), "frequency_min": min(hertz)}
 
     def throttle_events(self) -> int:
@@ -199,7 +199,7 @@ def _seconds(path: Path, pattern: str) -> float:
     """The microseconds that a file tells, in seconds."""
     found = re.search(pattern, path.read_text(), re.MULTILINE)
     if not found:
-        raise Untold(f"{path} does not tell")
+        raise Untold(f"{path} does not report it")
     return int(found[1]) / 1e6
 
 

@@ -28,7 +28,7 @@ IDLE_INTERVAL = 0.1
 FIRST_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel's include/linux/proc_ns.h
 UNNAMED = "NVML did not name the case's process by its number here, as in a container"
 HIDDEN = "in a container, processes of other containers may be hidden; none was seen"
-SLICED = "of a slice of a GPU (MIG) NVML does not tell these things"
+SLICED = "NVML does not report this for a slice of a GPU (MIG)"
 
 
 class WatchedGpu:
@@ -187,7 +187,7 @@ def in_first_namespace() -> bool:
     return False
 
 
-def survey(seconds: float = 0.0, nvml: Any = None) -> Before:
+def gpu_before(seconds: float = 0.0, nvml: Any = None) -> Before:
     """Looks at the GPU that CUDA calls the first, while none of our cases runs. Never fails.
 
     Idle power is sampled for some seconds, which means most before the first case: a GPU that has just worked draws

@@ -16,7 +16,7 @@ from inferlens.spec.case import Case
 
 # Bytes of an element of what a model holds in fp32, by the precision that it runs in.
 ELEMENT = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
-UNCOUNTED = ("torchscript", "engine", "torch_tensorrt", "fake")  # formats that do not tell what they compute
+UNCOUNTED = ("torchscript", "engine", "torch_tensorrt", "fake")  # formats that do not show what they compute
 
 
 Makers = Callable[[Path], Mapping[str, tuple[str, ...]]]
@@ -35,7 +35,7 @@ def count(model: Model, case: Case, makers: Makers = lambda _: {}) -> Work:
         element = min(element, 2)  # the backend computes in halves, or may choose to
     try:
         if model.format in UNCOUNTED:
-            return Work(note=f"the format {model.format} does not tell what is computed; what it was made from does")
+            return Work(note=f"the format {model.format} does not show what is computed; what it was made from does")
         if model.format == "onnx" and model.path is not None:
             return count_onnx(model.path, model.inputs, element, makers(model.path))
         if model.module is None:

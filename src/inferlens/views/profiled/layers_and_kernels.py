@@ -10,9 +10,18 @@ from inferlens.analysis.profile.layers import LayerRow, LayerTable, ProfileRow, 
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level, Tensor
 from inferlens.units import ABSENT, duration, kibibytes, microseconds, milliseconds, percent, plural
-from inferlens.views.profiled import tables
+from inferlens.views.profiled import profile_tables
 from inferlens.views.profiled.cases import ProfiledCase
-from inferlens.views.profiled.tables import FEW, THE_MODEL, TIMES, ShownCase, by_time, shapes, sum_line, time_fields
+from inferlens.views.profiled.profile_tables import (
+    FEW,
+    THE_MODEL,
+    TIMES,
+    ShownCase,
+    by_time,
+    shapes,
+    sum_line,
+    time_fields,
+)
 from inferlens.views.table import Column, Document, Line, Table, count, ruled, share
 
 SORTS = {"layer": ("time", "order"), "kernel": ("time", "order", "calls")}
@@ -32,21 +41,21 @@ def _sizes(sizes: Sequence[int]) -> str:
 
 def _few(noun: str) -> Callable[[Sequence[str]], str]:
     """The names, or of many how many there are."""
-    return lambda names: tables.modules(names) if len(names) <= _MOST_LISTED else plural(len(names), noun)
+    return lambda names: profile_tables.modules(names) if len(names) <= _MOST_LISTED else plural(len(names), noun)
 
 
 NUMBERS = {
     "layer": (
         Column("times.mean", "mean", "ms", milliseconds, keep=2),
         Column("times.median", "p50", "ms", milliseconds, keep=0),
-        Column("times", "±", "95 %", tables.half, keep=6),
+        Column("times", "±", "95 %", profile_tables.half, keep=6),
         Column("times.p95", "p95", "ms", milliseconds, keep=7),
         Column("times.share", "share", write=share, keep=1),
     ),
     "kernel": (
         Column("times.typical", "time", "µs", microseconds, keep=0),
         Column("times.median", "p50", "µs", microseconds, keep=10),
-        Column("times", "±", "95 %", tables.half, keep=11),
+        Column("times", "±", "95 %", profile_tables.half, keep=11),
         Column("times.p95", "p95", "µs", microseconds, keep=12),
         Column("of_busy", "share", "of GPU", share, keep=1),
         Column("times.share", "share", "of run", share, keep=9),
@@ -56,7 +65,7 @@ COLUMNS = {
     "layer": (
         Column("place", "#", keep=10),
         Column("kind", "kind", keep=5, numeric=False, most=20),
-        Column("modules", "modules", write=tables.modules, keep=8, numeric=False),
+        Column("modules", "modules", write=profile_tables.modules, keep=8, numeric=False),
         Column("inputs", "input", write=shapes, keep=3, numeric=False, most=24),
         Column("outputs", "output", write=shapes, keep=4, numeric=False, most=24),
         Column("calls", "calls", write=lambda calls: "" if calls == 1 else str(calls), keep=9),
@@ -98,14 +107,14 @@ def document(
         sort: ``time``, what takes most first; ``order``, that of execution; of kernels ``calls``, what is launched most
             first.
         top: how many rows, those that come first in that order, in that of execution those that take most; ``None``:
-            :data:`.tables.TOP` for people, all for programs.
+            :data:`.profile_tables.TOP` for people, all for programs.
         by: a row for each ``name`` of a kernel, or for each ``launch``.
 
     Raises:
         InferlensError: for another order, or another way to group kernels.
     """
     kind = by if level == "kernel" else "layer"
-    return tables.document(
+    return profile_tables.document(
         f"{level}s",
         shown(level, cases, sort, by),
         top,
@@ -128,14 +137,14 @@ def shown(level: Level, cases: Sequence[ProfiledCase], sort: str, by: By = "name
     def ranked(table: PartTable) -> Sequence[ProfileRow]:
         return sorted(by_time(table.rows), key=lambda row: -row.calls if sort == "calls" else 0)
 
-    return tables.shown(((case, made(case)) for case in cases), ranked, sort)
+    return profile_tables.shown(((case, made(case)) for case in cases), ranked, sort)
 
 
 def row_name(row: ProfileRow) -> str:
     """What a row is called; the model itself, which eager PyTorch executes too, has the empty path."""
     if not row.name and row.modules == ("",):
         return THE_MODEL
-    return tables.name_of(row.name if isinstance(row, LayerRow) else short_name(row.name))
+    return profile_tables.name_of(row.name if isinstance(row, LayerRow) else short_name(row.name))
 
 
 def _table(of: ShownCase[PartTable], table: PartTable, level: Level, kind: str) -> Table:
@@ -181,8 +190,8 @@ def sentences(table: PartTable) -> list[str]:
         whole = "of the GPU's busy time" if isinstance(account, GpuAccount) else "of a run"
         one, few = (percent(_of_busy(table, times) or times.share or 0.0)
                     for times in (first[0].times, table.sum_of(first)))  # fmt: skip
-        most = f"{tables.short(row_name(first[0]))} takes most: {one} {whole}; the first {FEW} take {few}."
-    return [most, *added, tables.cost(account)]
+        most = f"{profile_tables.short(row_name(first[0]))} takes most: {one} {whole}; the first {FEW} take {few}."
+    return [most, *added, profile_tables.cost(account)]
 
 
 def _layers_add_up(account: Reconciliation) -> str:

@@ -29,7 +29,7 @@ from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level
 from inferlens.units import listing, milliseconds, percent, plural, ratio
 from inferlens.views.profiled.cases import ProfiledCase, check_reference, named, referenced
-from inferlens.views.profiled.tables import CASE, TIMES, name_of, short, time_fields
+from inferlens.views.profiled.profile_tables import CASE, TIMES, name_of, short, time_fields
 from inferlens.views.records import FASTEST
 from inferlens.views.table import Column, Document, Line, Table, share
 

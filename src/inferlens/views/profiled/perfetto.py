@@ -33,7 +33,7 @@ from inferlens.record.layer_profile import Kernel, Layer, Profile
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.views.plain import plain
 from inferlens.views.profiled.cases import of_level
-from inferlens.views.profiled.tables import THE_MODEL, cut, shapes, short
+from inferlens.views.profiled.profile_tables import THE_MODEL, cut, shapes, short
 
 SCHEMA = "inferlens.perfetto/1"
 FORMATS = (".json", ".json.gz")

@@ -22,8 +22,8 @@ from inferlens.views.picture import PALETTE, Theme, config, drawn
 from inferlens.views.plain import plain
 from inferlens.views.profiled import layers_and_kernels
 from inferlens.views.profiled.layers_and_kernels import PartTable
+from inferlens.views.profiled.profile_tables import TOP, ShownCase, T, short
 from inferlens.views.profiled.roofline import row_name
-from inferlens.views.profiled.tables import TOP, ShownCase, T, short
 
 WIDTH, HEIGHT = 640, 360
 STEP = 20  # pixels from one box to the next

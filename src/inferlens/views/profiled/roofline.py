@@ -1,4 +1,4 @@
-"""Layers or modules against the least time that their work takes: those first in which there is most to be won."""
+"""Layers or modules against the least time that their work takes: the largest possible gain first."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from inferlens.units import (
     ratio,
     significant,
 )
-from inferlens.views.profiled import tables
+from inferlens.views.profiled import profile_tables
 from inferlens.views.profiled.cases import of_level
-from inferlens.views.profiled.tables import FEW, THE_MODEL, ShownCase, name_of, sum_line
+from inferlens.views.profiled.profile_tables import FEW, THE_MODEL, ShownCase, name_of, sum_line
 from inferlens.views.table import Column, Document, Line, Table, ruled, share
 
 SORTS = ("won", "time", "order")
@@ -46,8 +46,8 @@ NUMBERS = (
 COLUMNS = (
     Column("place", "#", keep=11),
     Column("kind", "kind", keep=10, numeric=False, most=20),
-    Column("", "modules", write=lambda row: ABSENT if row.modules == (row.name,) else tables.modules(row.modules),
-           keep=4, numeric=False),
+    Column("", "modules", keep=4, numeric=False,
+           write=lambda row: ABSENT if row.modules == (row.name,) else profile_tables.modules(row.modules)),
     *NUMBERS,
 )  # fmt: skip
 TOTALS = [name for name in Roofline.__struct_fields__ if name != "rows"]
@@ -61,7 +61,7 @@ def roofed(
     Args:
         loaded: what could be read.
         by: what rows are; ``depth`` as :func:`.roofline` takes it.
-        sort: ``won``, those first in which there is most to be won; ``time``, what takes most; ``order``.
+        sort: ``won``, the largest possible gain first; ``time``, what takes most; ``order``.
 
     Raises:
         InferlensError: if there are no such rows, or for another order.
@@ -72,13 +72,13 @@ def roofed(
         return sorted(found.rows, key=lambda row: -row.time) if sort == "time" else found.ranked
 
     made = ((case, roofline(case.profile, case.record, by=by, depth=depth)) for case in of_level(loaded, None))
-    return tables.shown(made, ranked, sort)
+    return profile_tables.shown(made, ranked, sort)
 
 
 def document(cases: Sequence[ShownCase[Roofline]], *, top: int | None = None) -> Document:
-    """The floors of each case: the ``top`` rows; ``None``: :data:`.tables.TOP` for people, all for programs."""
+    """The floors of each case: the ``top`` rows; ``None``: :data:`.profile_tables.TOP` for people, all for programs."""
     names = ("precision", "row", "place", "name", "kind", "modules", *(column.key for column in NUMBERS))
-    return tables.document("roofline", cases, top, table=_table, data=_data, names=names, lines=_lines)
+    return profile_tables.document("roofline", cases, top, table=_table, data=_data, names=names, lines=_lines)
 
 
 def _table(of: ShownCase[Roofline], found: Roofline) -> Table:
@@ -103,7 +103,7 @@ def _table(of: ShownCase[Roofline], found: Roofline) -> Table:
         ruled(lines, [sum_line(name, columns, NUMBERS, row) for name, row in sums.items()]),
         about=f"{about} (measured: {found.ceilings.basis or found.ceilings.device})",
         notes=notes(of.case.profile, found),
-        sentences=[*sentences(found), *([tables.cost(account)] if account and account.cost is not None else [])],
+        sentences=sentences(found) + ([profile_tables.cost(account)] if account and account.cost is not None else []),
     )
 
 
@@ -117,10 +117,10 @@ def row_name(found: Roofline, row: Floor) -> str:
 
 
 def sentences(found: Roofline) -> list[str]:
-    """Where there is most to be won, and how much at all."""
+    """Where the largest possible gain is, and how much could be gained in all."""
     if not any(row.floor is not None for row in found.rows):
         return [
-            f"No {found.by} has a floor: of none is a module known that was counted. The whole model cannot take less "
+            f"No {found.by} has a floor: none has a known module that was counted. The whole model cannot take less "
             f"than {milliseconds(found.least)} ms here, and takes {milliseconds(found.time)} ms."
         ]
 
@@ -128,17 +128,19 @@ def sentences(found: Roofline) -> list[str]:
         return f"{milliseconds(seconds)} ms ({percent(seconds / found.time)})" if found.time else "0 ms"
 
     first = found.ranked[0]
-    most = f"Most is to be won in {tables.short(row_name(found, first))}: {milliseconds(first.won)} of "
+    most = (
+        f"The largest possible gain is in {profile_tables.short(row_name(found, first))}: {milliseconds(first.won)} of "
+    )
     most += f"{milliseconds(first.time)} ms" + (f", {ratio(first.distance)} its floor." if first.distance else ".")
     said = [
         most if first.won else f"No {found.by} takes longer than its floor.",
         f"The floors add up to {milliseconds(found.floor)} ms of {milliseconds(found.time)} ms. At most "
-        f"{part(found.won)} are to be won in the {found.by}s, and {milliseconds(max(found.outside, 0.0))} ms are in no "
-        f"{found.timed}.",
+        f"{part(found.won)} could be gained in the {found.by}s, and {milliseconds(max(found.outside, 0.0))} ms are in "
+        f"no {found.timed}.",
     ]
     unknown = sum(row.time for row in found.rows if row.floor is None)
     if unknown > 0:
-        said.append(f"Of {part(unknown)} it is not known what was done.")
+        said.append(f"What was done in {part(unknown)} is not known.")
     below = sum(row.distance is not None and row.distance < 1 for row in found.rows)
     if below:
         said.append(
@@ -157,11 +159,11 @@ def notes(profile: Profile, found: Roofline) -> list[str]:
     if profile.work and profile.work.uncovered:
         said.append(f"FLOPs not counted: {listing(list(profile.work.uncovered)[:FEW])}.")
     if found.unplaced:
-        names = [tables.short(path) if path else THE_MODEL for path in found.unplaced]
+        names = [profile_tables.short(path) if path else THE_MODEL for path in found.unplaced]
         said.append(f"In no {found.timed}: the work of {plural(len(names), 'module')}, such as {names[0]}.")
     if found.rate is None:
         why = found.ceilings.absent.get(found.precision, "it was not measured")
-        said.append(f"There is no rate of {found.precision} ({why}), so floors are those of bytes alone.")
+        said.append(f"No rate of {found.precision} is known ({why}), so floors count bytes alone.")
     if found.ceilings.disturbed:
         said.append(found.ceilings.disturbed)
     return said

@@ -18,7 +18,7 @@ from inferlens.trace.reader import read, read_cached
 from inferlens.units import ABSENT, microseconds, milliseconds, ratio, significant
 from inferlens.views.plain import plain
 from inferlens.views.table import FOR_PROGRAMS, FORMATS, Column, Document, Table, text
-from inferlens.views.traced.tables import BY, TOP, VIEWS, Selection, TraceTable, shapes, short, together
+from inferlens.views.traced.trace_views import BY, TOP, VIEWS, Selection, TraceTable, shapes, short, together
 
 Load = Callable[[Path], Analysis]
 

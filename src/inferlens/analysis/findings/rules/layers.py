@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from inferlens.analysis.findings import thresholds
 from inferlens.analysis.findings.evidence import Evidence, TimedLayer
 from inferlens.analysis.findings.families import BATCH_NORM, DENSE, MOVING, POINTWISE
-from inferlens.analysis.findings.hints import one_of, sentence
 from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.spec.case import QUANTIZED, Option
+from inferlens.spec.hints import one_of, sentence
 from inferlens.units import plural
 
 # What makes a library take another algorithm, by the names that most backends have for it.

@@ -128,7 +128,7 @@ def copy_bound(seen: RecordEvidence) -> Iterator[Finding]:
 @rule(
     "gpu-floor",
     of="record",
-    hint="Compare it with other GPU times alone; a profile at the level kernel tells the kernels' own.",
+    hint="Compare it with other GPU times alone; a profile at the level kernel has the kernels' own.",
 )
 def gpu_floor(seen: RecordEvidence) -> Iterator[Finding]:
     """How much of a short GPU time is launch and events; older records do not know."""

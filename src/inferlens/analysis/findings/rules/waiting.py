@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from inferlens.analysis.findings.evidence import Evidence
-from inferlens.analysis.findings.hints import for_the_host
 from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.analysis.findings.thresholds import COPY_BOUND
 from inferlens.analysis.interference.samples import steady_samples
 from inferlens.record.record import Record
+from inferlens.spec.hints import for_the_host
 from inferlens.stats.host_bound import enqueueing_takes_all, gpu_waits
 from inferlens.stats.quantiles import median
 

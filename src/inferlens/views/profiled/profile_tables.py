@@ -1,6 +1,6 @@
-"""What the tables of layers, kernels and floors share: which rows are shown, what they add up to, what is said of them.
+"""What the tables of layers, kernels and floors share: which rows are shown, sums, names and the sentence on cost.
 
-Each table is a file with its columns, its rows and sentences; :func:`document` makes of them what every format needs.
+Columns and rows stand in ``layers_and_kernels`` and ``roofline``; :func:`document` makes of them what formats need.
 """
 
 from __future__ import annotations
