@@ -253,7 +253,7 @@ def test_kernels_of_other_libraries_are_seen(label: str, tmp_path: Path) -> None
 
 
 def test_the_command_keeps_and_shows_them(tmp_path: Path) -> None:
-    """In processes of their own: timed untouched, then profiled at both levels."""
+    """In processes of their own: timed unprofiled, then profiled at both levels."""
     profiles = inferlens.profile(
         "tests.backends.small:Convolution", level="layer,kernel", backend="pytorch", device="cuda", precision="fp16",
         input="image=1x3x64x64", runs=RUNS, iterations=50, warmup=5, output=str(tmp_path / "results"),
@@ -261,7 +261,7 @@ def test_the_command_keeps_and_shows_them(tmp_path: Path) -> None:
     assert [(each.level, each.status, each.reason) for each in profiles] == [("layer", "ok", ""), ("kernel", "ok", "")]
     table = kernel_table(profiles[1], unprofiled=(1e-3,) * 20)
     assert not isinstance(table, str), table
-    assert table.account.attributed >= 0.95
+    assert table.reconciliation.attributed >= 0.95
     shown = command("kernels", "results", "--by", "launch", "--format", "json", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     (case,) = json.loads(shown.stdout)["cases"]

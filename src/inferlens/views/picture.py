@@ -56,7 +56,7 @@ def config(theme: Theme) -> dict[str, Any]:
         "padding": 20,
         "font": FONT,
         "view": {"stroke": None},
-        "axis": {**colours, **lines, **small, "labelLimit": 400, "labelFlush": False},
+        "axis": {**colours, **lines, **small, "labelLimit": 560, "labelFlush": False},
         "title": {**title, "subtitleColor": theme.faint, "subtitleFontSize": 12, "subtitlePadding": 6},
         "legend": {"labelColor": theme.text, "labelFontSize": 12, "labelLimit": 700, "symbolSize": 90},
         "text": {"color": theme.text, "fontSize": 12},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from inferlens.analysis.profile.kernels import By, GpuAccount, KernelTable, kernel_table, short_name
+from inferlens.analysis.profile.kernels import By, GpuAccount, KernelRow, KernelTable, kernel_table, short_name
 from inferlens.analysis.profile.layers import LayerRow, LayerTable, ProfileRow, Reconciliation, RunTimes, layer_table
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level, Tensor
@@ -42,6 +42,11 @@ def _sizes(sizes: Sequence[int]) -> str:
 def _few(noun: str) -> Callable[[Sequence[str]], str]:
     """The names, or of many how many there are."""
     return lambda names: profile_tables.modules(names) if len(names) <= _MOST_LISTED else plural(len(names), noun)
+
+
+def _layers(row: KernelRow) -> str:
+    """Nothing where modules are the layers, which have a column."""
+    return "" if row.layers == row.modules else _few("layer")(row.layers)
 
 
 NUMBERS = {
@@ -82,7 +87,7 @@ COLUMNS = {
         Column("occupancy", "occupancy", write=share, keep=6),
         Column("achieved", "achieved", "estimate", share, keep=5),
         Column("tensor_cores", "tensor cores", "", {True: "yes", False: "no", None: "?"}.__getitem__, 2, numeric=False),
-        Column("layers", "layer", write=_few("layer"), keep=14, numeric=False, most=24),
+        Column("", "layer", write=lambda row: _layers(row), keep=14, numeric=False, most=24),
         Column("modules", "modules", write=_few("module"), keep=3, numeric=False),
         Column("operators", "operator", write=_few("operator"), keep=13, numeric=False, most=24),
     ),
@@ -151,7 +156,8 @@ def _table(of: ShownCase[PartTable], table: PartTable, level: Level, kind: str) 
     profile, account = of.case.profile, table.reconciliation
 
     def line(name: str, times: RunTimes) -> Line:
-        return sum_line(name, COLUMNS[level], NUMBERS[level], {"times": times, "of_busy": _of_busy(table, times)})
+        busy = None if name in ("GPU idle", "whole run") else _of_busy(table, times)
+        return sum_line(name, COLUMNS[level], NUMBERS[level], {"times": times, "of_busy": busy})
 
     lines = [Line.of(row_name(row), COLUMNS[level], row) for row in of.rows]
     if of.rest:

@@ -108,10 +108,12 @@ def uneven_throughput(seen: RecordEvidence) -> Iterator[Finding]:
     rates = steady_samples(seen.record, "throughput").samples
     middle = median(rates) if rates else 0.0
     if middle > 0:
-        # The interval is within the samples, which are all there is where they are too few for one.
-        width = min(half_width(rates), max(max(rates) - middle, middle - min(rates)) / middle)
+        width, said = half_width(rates), "The median of the throughput windows is known to {width:percent} only."
+        if math.isinf(width):  # too few for an interval
+            width = max(max(rates) - middle, middle - min(rates)) / middle
+            said = "Throughput windows differ from their median by {width:percent}."
         if width > UNEVEN:
-            yield found("The median of the throughput windows is known to {width:percent} only.", {"width": width})
+            yield found(said, {"width": width})
 
 
 @rule(
