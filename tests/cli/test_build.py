@@ -51,7 +51,7 @@ def test_an_engine_and_what_it_was_built_from_are_written_and_the_second_is_cach
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("-o", "net.trt"), "net.trt has no suffix of an engine"),
+        (("-o", "net.trt"), "net.trt is not named .engine or .plan"),
         (("-o", "nowhere/net.engine"), "net.engine cannot be written"),
         (("-o", "folder.engine"), "folder.engine cannot be written"),
         (("-o", f"{'a' * 300}.engine", *ON_AMPERE), "cannot be written: File name too long"),

@@ -1,4 +1,4 @@
-"""Cases timed untouched, then profiled in a process of their own: what is kept, and what a failure leaves."""
+"""Cases timed unprofiled, then profiled in a process of their own: what is kept, and what a failure leaves."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def profiled(folder: Path, *, runs: int = 8, **words: Any) -> list[Profile]:
     return [profile for profile, _ in made]
 
 
-def test_a_profile_lies_beside_the_record_of_the_untouched_run_in_a_process_of_its_own(tmp_path: Path) -> None:
+def test_a_profile_lies_beside_the_record_of_the_unprofiled_run_in_a_process_of_its_own(tmp_path: Path) -> None:
     (profile,) = profiled(tmp_path, backend="fake:steady", option="fake.latency=10")
     assert (profile.status, profile.level, profile.runs) == ("ok", "layer", 8)
     assert [layer.name for layer in profile.layers.layers] == ["stem", "body.0", "body.1+head"]
@@ -62,7 +62,7 @@ def test_what_did_not_run_is_not_profiled_and_a_crash_while_profiling_leaves_the
     monkeypatch.setattr(processes, "launch", commands.launch)
     monkeypatch.setattr(profiling, "LayerProfiler", type("Nobody", (), {}))
     (profile,) = profiled(tmp_path, backend="fake:steady")
-    assert (profile.status, profile.reason) == ("unsupported", "fake:steady does not tell its layers.")
+    assert (profile.status, profile.reason) == ("unsupported", "fake:steady does not report its layers.")
 
 
 @pytest.mark.usefixtures("one_process")

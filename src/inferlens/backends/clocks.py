@@ -1,6 +1,7 @@
 """Clocks that time a series of calls.
 
-A clock belongs to a device. Its timed loop is straight-line code: no callback, no logging, no allocation but the
+A clock belongs to a kind of device. Each has a timed loop of its own, three in all: host, CUDA, and CUDA with copies
+in and out. They are straight-line code: no callback, no logging, no allocation but the
 numbers themselves. Host times come from ``time.perf_counter_ns``, GPU times from CUDA events on the current stream.
 
 What a call is fed with comes from an iterator, and the next feed is taken before the clock starts: whatever has to

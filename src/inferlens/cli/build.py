@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 MOST_LAYERS = 20
 MODEL = "What to build an engine of: a name, package.module:factory, or a file, such as a .onnx."
-OUTPUT = "The engine's file, such as model.engine; what it was built from and for goes to model.engine.json."
+OUTPUT = "The engine's file, such as model.engine; its description goes to model.engine.json."
 BACKEND = "tensorrt:trt or tensorrt:rtx. [dim]Default: the flavour that is installed.[/dim]"
 INPUT = "An input, as NAME=1x3x224x224:float32, or NAME=1..16x3x224x224:opt=2 for a range; repeatable."
-BUILDS = "Build so many times, never from the cache, and say how far the builds differ."
+BUILDS = "How many times to build, never from the cache; the report says how far the builds differ."
 CAPABILITY = "GPUs to build for, such as 8.0,8.9; also without a GPU (rtx). [dim]Default: the GPU here.[/dim]"
 
 
@@ -41,8 +41,8 @@ def build(
 ) -> None:
     """Build a TensorRT engine and write it to a file.
 
-    Beside it goes what it was built from and for. 'inferlens bench model.engine' runs it. Without a GPU, TensorRT for
-    RTX builds for the compute capabilities that are named.
+    Its description, what it was built from and for, goes beside it. 'inferlens bench model.engine' runs it. Without a
+    GPU, TensorRT for RTX builds for the compute capabilities that are named.
     """
     from inferlens.backends.abilities import Builder
     from inferlens.cli import screen
@@ -61,7 +61,9 @@ def build(
         "weights": weights, "trust": trust, "seed": seed,
     }  # fmt: skip
     if output.suffix not in (".engine", ".plan"):
-        raise InferlensError(f"{output} has no suffix of an engine.", hint=f"--output {output.with_suffix('.engine')}")
+        raise InferlensError(
+            f"{output} is not named .engine or .plan.", hint=f"--output {output.with_suffix('.engine')}"
+        )
     if os.path.isdir(output) or not os.access(output.parent, os.W_OK):
         raise InferlensError(f"{output} cannot be written.", hint="--output with a folder that you may write to")
     seconds = parse_duration(timeout)

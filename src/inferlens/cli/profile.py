@@ -26,7 +26,7 @@ REFERENCE = "The case of the first column, such as 'onnxruntime:cpu fp32'. \
 [dim]Default: the plain one that outputs were checked against, or else the first that ran.[/dim]"
 SHOWN_LEVEL = "Whose times are shown: layer or kernel. \
 [dim]Default: kernel if all that ran have kernels traced to modules, or else layer.[/dim]"
-FUSED = "Layers fused from several modules: whole (to the deepest module that contains them) or split (equally)."
+FUSED = "Layers fused from several modules: whole (to the deepest module that contains them) or split (by FLOPs)."
 LAYERS_SORT = "time (what takes most first) or order (that of execution)."
 KERNELS_SORT = "time (what takes most first), order (that of execution) or calls (what is launched most first)."
 FLOORS_SORT = "won (the largest possible gain first), time (what takes most first) or order (that of execution)."
@@ -68,8 +68,8 @@ def profile(
     timeout: options.Timeout = None,
     output: Annotated[str | None, typer.Option(help="Folder of records and profiles.", show_default="results")] = None,
     torch_profiler: Annotated[bool, _traces("Take traces with torch.profiler instead.", "--torch-profiler")] = False,
-    wait: Annotated[int | None, _traces("Steps let pass before each trace.", min=0, show_default="1")] = None,
-    warmup: Annotated[int | None, _traces("Steps then traced and thrown away.", min=0, show_default="1")] = None,
+    wait: Annotated[int | None, _traces("Steps not traced, before each trace.", min=0, show_default="1")] = None,
+    warmup: Annotated[int | None, _traces("Steps then traced and not kept.", min=0, show_default="1")] = None,
     active: Annotated[int | None, _traces("Steps in a trace.", min=1, show_default="3")] = None,
     repeat: Annotated[int | None, _traces("Traces of each case.", min=1, show_default="1")] = None,
     stacks: Annotated[
@@ -255,7 +255,7 @@ def layers(
 ) -> None:
     """Show the layers of profiled cases: what each is, mean, median and 95th percentile over the runs, and its share.
 
-    Beneath them is what they add up to, what is in no layer, and what profiling cost.
+    Below them stand their sum, the time in no layer, and what profiling cost.
     """
     from inferlens.views.profiled import perfetto
     from inferlens.views.profiled.cases import of_level
@@ -301,7 +301,7 @@ def kernels(
 ) -> None:
     """Show the kernels of cases profiled with --level kernel: times, launches, occupancy, tensor cores, modules.
 
-    Beneath them is how long the GPU was busy and idle in a run, and what profiling cost.
+    Below them stands how long the GPU was busy and idle in a run, and what profiling cost.
     """
     from inferlens.views.profiled.cases import of_level
     from inferlens.views.profiled.layers_and_kernels import document

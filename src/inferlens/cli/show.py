@@ -15,7 +15,7 @@ THEME = "auto, light or dark. [dim]Default: light, and in HTML what the reader's
 BASE = "What to compare with: a folder with records, at any height, or a record file."
 UNLIKE = "Compare although machines, drivers or inputs differ."
 FORMAT = f"{', '.join(name for name in FORMATS if name != 'csv')}, github (annotations of a workflow) or junit."
-OUTPUT = "A file for it; the table is printed all the same."
+OUTPUT = "A file to write it to; the table is printed as well."
 
 
 def show(
@@ -60,7 +60,7 @@ def plot(
 
 def compare(
     base: Annotated[Path, typer.Argument(help=BASE)],
-    candidate: Annotated[Path, typer.Argument(help="What is compared with it: the same.")],
+    candidate: Annotated[Path, typer.Argument(help="What is compared with the base: a folder or a file.")],
     metric: Annotated[str, typer.Option(help="latency, throughput or 'GPU time'.")] = "latency",
     threshold: Annotated[str, typer.Option(help="The smallest difference that matters.")] = "2%",
     level: Annotated[str, typer.Option(help="How sure all verdicts together are to be.")] = "95%",

@@ -151,10 +151,10 @@ def _check_sense(budget: Budget, words: Mapping[str, Any]) -> None:
     one_at_a_time = [f"--{name}" for name in ("cold", "rotate") if flag(name, words.get(name, False))]
     of_latency = [*one_at_a_time, *(name for name in ends if name != "seconds")]
     if budget.mode == "throughput" and of_latency:
-        raise InferlensError(f"{of_latency[0]} is about single calls, and none are timed.", hint="--mode latency")
+        raise InferlensError(f"{of_latency[0]} needs timed single calls, and there are none.", hint="--mode latency")
     if "depth" in words and (budget.mode == "latency" or one_at_a_time):
         why = f"with {one_at_a_time[0]}" if one_at_a_time else "in mode latency"
-        raise InferlensError(f"depth is about throughput, which is not measured {why}.", hint="without --depth")
+        raise InferlensError(f"depth needs throughput, which is not measured {why}.", hint="without --depth")
 
 
 def words_of(text: str, backends: Sequence[str]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from tests.analysis.profile.samples import RUNS, eager, failed, fused, layer, pr
 from tests.views.samples import case
 
 
-def table(of, untouched=()) -> LayerTable:
-    found = layer_table(of, untouched)
+def table(of, unprofiled=()) -> LayerTable:
+    found = layer_table(of, unprofiled)
     assert isinstance(found, ProfileTable)
     return found
 

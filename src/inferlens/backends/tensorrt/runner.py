@@ -71,7 +71,7 @@ class EngineRunner(Runner, LayerProfiler, KernelOrigins):
                 self.calls = [BoundContext(self.engine, each, shapes, self.options.profile) for each in streams]
                 self._own = self.place(make_inputs(self.model, self.case.seed))
                 if self.case.io == "host" and self.calls[0].grows:
-                    raise Unsupported("The shape of an output depends on the data: no room on the host can be kept.")
+                    raise Unsupported("The shape of an output depends on the data, so no host memory can be reserved.")
                 for call in self.calls:
                     call.bind(self._own)
                     call.enqueue()  # kernels are loaded, or compiled, at the first call

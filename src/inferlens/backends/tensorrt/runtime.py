@@ -62,7 +62,7 @@ class Engine:
 
         kind = self.opened.get_tensor_dtype(name).name
         if kind not in TYPES:
-            raise Unsupported(f"PyTorch has no {kind}, which the engine's tensor '{one_line(name)}' is.")
+            raise Unsupported(f"The engine's tensor '{one_line(name)}' is {kind}, which PyTorch has not.")
         return getattr(torch, TYPES[kind])
 
     def context(self) -> Any:

@@ -190,7 +190,7 @@ def check(options: TorchTensorRTOptions, case: Case, library: Library, preparati
             if name in changed(options):
                 raise Unsupported(f"The TorchScript front end has no '{name}'.", hint=OTHER)
     if options.autocast and case.variant == "compile":
-        raise Unsupported("torch.compile has no step of export, which autocast is a part of.", hint=OTHER)
+        raise Unsupported("autocast is part of an export, and torch.compile makes none.", hint=OTHER)
     if options.use_python_runtime and "use_python_runtime" not in library.settings:
         raise Unsupported("This version chooses its runtime itself.", hint="without use_python_runtime")
     if options.engine_cache and options.immutable_weights:

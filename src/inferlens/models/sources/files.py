@@ -200,7 +200,7 @@ def _exported(path: Path) -> Opened:
 def _named(specs: tuple[TensorSpec, ...], told: tuple[TensorSpec, ...], path: Path) -> tuple[TensorSpec, ...]:
     """A program's inputs with the names that were noted, and the ranges of their values."""
     if [(len(spec.shape), spec.dtype) for spec in specs] != [(len(spec.shape), spec.dtype) for spec in told]:
-        raise InferlensError(f"What {path} says of its inputs is not what its program takes.", hint="export it again")
+        raise InferlensError(f"The inputs that {path} describes do not fit its program.", hint="export it again")
     return tuple(
         msgspec.structs.replace(own, name=spec.name, low=spec.low, high=spec.high)
         for own, spec in zip(specs, told, strict=True)
@@ -291,7 +291,7 @@ def _noted_inputs(path: Path) -> tuple[TensorSpec, ...]:
             with suppress(msgspec.DecodeError, ValueError, RecursionError):
                 specs = msgspec.json.decode(archive.read(notes[0]), type=Note).inputs
     if not _can_be_fed(specs):
-        raise InferlensError(f"What {path} says of its inputs makes no sense.", hint="export it again")
+        raise InferlensError(f"The inputs that {path} describes are not valid.", hint="export it again")
     return specs
 
 

@@ -108,7 +108,7 @@ def _weight_files(path: Path, model: Any) -> list[Path]:
     for name, end in ends.items():
         file = path.parent / name
         if Path(name).is_absolute() or ".." in Path(name).parts:  # by name: a cache of models is made of links
-            raise InferlensError(f"{path} wants weights from {name}.", expected="weights in the folder of the graph")
+            raise InferlensError(f"{path} refers to weights in {name}.", expected="weights in the folder of the graph")
         if not file.is_file() or file.stat().st_size < end:
             problem = "is cut short" if file.is_file() else "is missing"
             raise InferlensError(f"{file}, which holds weights of {path.name}, {problem}.", expected=f"{end} bytes")
