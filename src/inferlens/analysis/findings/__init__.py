@@ -59,9 +59,7 @@ def evidence_of(profiles: Profile | Sequence[Profile], record: Record | None = N
     """
     several = (profiles,) if isinstance(profiles, Profile) else tuple(profiles)
     if len({each.case.digest for each in several}) != 1:
-        raise InferlensError(
-            "Findings are for one case at a time.", expected="one profile, or several levels of it"
-        )
+        raise InferlensError("Findings are for one case at a time.", expected="one profile, or several levels of it")
     return Evidence(several, record)
 
 
