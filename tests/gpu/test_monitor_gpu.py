@@ -72,6 +72,7 @@ def run() -> tuple[Before, MachineLog, tuple[float, float, int]]:
     """The GPU before, the log of three seconds of work, and when and how much was done."""
     before = gpu_before(1.0)
     with worker() as process, Monitor(process.pid, gpu=True, before=before) as watch:
+        work(process, 0.5)  # until the first reading is there
         span = work(process, 3.0)
     return before, watch.log(), span
 

@@ -156,7 +156,7 @@ def test_kernels_what_they_fill_and_how_they_add_up():
     assert {"26.3", "aten::cudnn_convolution"} <= set(moved)
     assert "19 modules" in " ".join(moved)
     conv1 = " ".join(row(drawn("kernels", traced(), width=300), "implicit_convolve_sgemm<…>"))
-    assert "392x2 8x8 92 31.2 % 18.6 % no" in conv1, "grid, block, registers, occupancies, tensor cores"
+    assert "392x2 8x8 92 2.2 31.2 % 18.6 % no" in conv1, "grid, block, registers, KiB, occupancies, tensor cores"
     for name in ("11 other kernels", "all kernels", "GPU busy", "GPU idle", "whole run"):
         assert row(text, name)
     assert text.splitlines()[-5:] == [
