@@ -55,17 +55,21 @@ def build(
     given = [*(option or ())]
     if compute_capability is not None:
         wanted = [word.strip() for word in compute_capability.replace("+", ",").split(",")]
-        given.append(f"{backend.partition(':')[0]}.compute_capability={'+'.join(wanted)}")
+        name = f"{backend.partition(':')[0]}.compute_capability"
+        if any(word.startswith(f"{name}=") for word in given):
+            raise InferlensError(f"--compute-capability and --option {name} were both given.", hint="one of them")
+        given.append(f"{name}={'+'.join(wanted)}")
     words = {
         "model": model, "precision": precision, "batch": batch, "option": given, "input": input or None,
         "weights": weights, "trust": trust, "seed": seed,
     }  # fmt: skip
+    if os.path.isdir(output) or not os.access(output.parent, os.W_OK):
+        hint = "--output with a file in a folder that you may write to"
+        raise InferlensError(f"{output} cannot be written.", hint=hint)
     if output.suffix not in (".engine", ".plan"):
         raise InferlensError(
             f"{output} is not named .engine or .plan.", hint=f"--output {output.with_suffix('.engine')}"
         )
-    if os.path.isdir(output) or not os.access(output.parent, os.W_OK):
-        raise InferlensError(f"{output} cannot be written.", hint="--output with a folder that you may write to")
     seconds = parse_duration(timeout)
     case = single(words, backend)
     with screen.busy(f"{model}: {case.backend_label}") as phase:
