@@ -84,6 +84,7 @@ def test_every_view_is_under_test():
 
 
 @pytest.mark.parametrize("records", SETS.values(), ids=SETS)
+@pytest.mark.parametrize("name", [*TEXTS, "chart, svg"])  # PNG and HTML are made of the same chart: test_chart has them
 def test_renders(name, records):
     assert drawn(name, records)
 
