@@ -12,8 +12,9 @@ READY := $(VENV)/.ready
 bench: $(READY)
 	$(BIN)/inferlens bench resnet18
 
+# Each file of tests stays in one of two processes.
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -12,6 +12,9 @@ import pytest
 # busy machine take many times as long as one alone. Read when PyTorch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Tests say how wide a terminal is where that matters; pytest-xdist and some shells say it for all.
+os.environ.pop("COLUMNS", None)
+
 if TYPE_CHECKING:
     from tests.backends.torch_tensorrt.partitions import Made
 
