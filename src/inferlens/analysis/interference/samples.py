@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from inferlens.record.machine import LEAST_KEPT
 from inferlens.record.record import Metric, Record, machine_name
@@ -46,11 +46,17 @@ def steady_samples(record: Record, metric: Metric) -> Series:
     kept = [place for place in range(len(taken)) if place not in out]
     places = [place for place in kept if 0 <= taken[place] < math.inf]
     values = tuple(taken[place] for place in places)
-    start = steady(values).start
+    start = _beginning(values)
     latency = record.measurement("latency")
     times = latency.begins if latency and metric != "throughput" and len(latency.begins) == len(taken) else ()
     begins = tuple(times[place] for place in places[start:]) if times else ()
     return Series(values[start:], len(kept) - len(places), len(taken) - len(kept), start, begins)
+
+
+@lru_cache(maxsize=4096)  # every view of a record asks again
+def _beginning(values: tuple[float, ...]) -> int:
+    """How many samples come before the steady state."""
+    return steady(values).start
 
 
 def in_common(pair: Sequence[Series]) -> list[Sequence[float]]:
