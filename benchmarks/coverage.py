@@ -15,7 +15,7 @@ from statistics import NormalDist
 import numpy as np
 
 from inferlens.stats.compare import Sequential, compare
-from inferlens.stats.diagnostics import doubts
+from inferlens.stats.diagnostics import diagnostics
 from inferlens.stats.intervals import Interval, mean_interval, median_interval, quantile_interval, student_quantile
 from inferlens.stats.steady import steady
 from tests.stats.series import Array, autoregressive, processes, shaped
@@ -133,7 +133,7 @@ def covered(series: Array, truth: float) -> tuple[Array, Array, Array]:
     """Of each series: whether its interval holds the truth, whether it has one, and whether it is doubted."""
     intervals = [median_interval(list(one)) for one in series]
     doubted = [
-        interval is None or any(doubt.against == "interval" for doubt in doubts(list(one)))
+        interval is None or any(each.against == "interval" for each in diagnostics(list(one)))
         for interval, one in zip(intervals, series, strict=True)
     ]
     # A rounded truth and the mean of two numbers may differ in the last digit.

@@ -29,7 +29,7 @@ from inferlens.backends.clocks import Timings
 from inferlens.measure import series
 from inferlens.measure.stopping import StoppingRule, sampling_rule
 from inferlens.spec.case import MAX_TIME, Budget
-from inferlens.stats.diagnostics import doubts
+from inferlens.stats.diagnostics import diagnostics
 from inferlens.stats.intervals import median_interval
 from inferlens.stats.steady import steady
 from tests.stats.series import Array, autoregressive
@@ -222,7 +222,7 @@ def _ended(place: int, call: float, taken: list[float], reached: bool) -> Ended:
     """What the reader of a record with these samples is told, against the truth."""
     samples = taken[steady(taken).start :]
     interval = median_interval(samples)
-    doubted = interval is None or any(doubt.against == "interval" for doubt in doubts(samples))
+    doubted = interval is None or any(each.against == "interval" for each in diagnostics(samples))
     truth = call * KINDS[place].truth(len(taken), round(MAX_TIME / call))
     return Ended(len(taken), reached, doubted, interval is not None and truth in interval)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inferlens.stats.diagnostics import CODES, SIGNIFICANT_DIP, dip, doubts, two_modes
+from inferlens.stats.diagnostics import CODES, SIGNIFICANT_DIP, diagnostics, dip, two_modes
 from tests.stats.series import Array, autoregressive, lognormal, normal
 
 AT = np.arange(300) / 300
@@ -16,7 +16,7 @@ def noise(seed: int, count: int = 300) -> Array:
 
 
 def codes(samples: object) -> set[str]:
-    return {doubt.code for doubt in doubts(list(samples))}  # type: ignore[call-overload]
+    return {each.code for each in diagnostics(list(samples))}  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("count", [50, 200])
@@ -73,16 +73,16 @@ def test_each_doubt_stays_away(code, samples):
 
 
 def test_numbers_that_are_none_are_left_out():
-    assert doubts([*normal(1, 100), float("nan"), float("inf")]) == doubts(normal(1, 100))
-    assert [doubt.code for doubt in doubts([])] == ["few-samples"]
+    assert diagnostics([*normal(1, 100), float("nan"), float("inf")]) == diagnostics(normal(1, 100))
+    assert [each.code for each in diagnostics([])] == ["few-samples"]
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(1e-6, 10), max_size=120), st.sampled_from([0.125, 8.0]))
 def test_the_unit_does_not_matter_and_codes_come_in_order(samples, factor):
-    found = [doubt.code for doubt in doubts(samples)]
+    found = [each.code for each in diagnostics(samples)]
     assert found == sorted(found, key=CODES.index)
-    assert [doubt.code for doubt in doubts([factor * value for value in samples])] == found
+    assert [each.code for each in diagnostics([factor * value for value in samples])] == found
 
 
 @pytest.mark.parametrize(

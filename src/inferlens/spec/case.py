@@ -182,7 +182,7 @@ class Axis(NamedTuple):
 
 
 # How a call is made, which is not at all a matter of what is run.
-MANNER = (
+CALL_MODE = (
     Axis("io", IO, default="device", word="{} io", short="{}io"),
     Axis("cold", default=False, word="cold", flag=True),
     Axis("rotate", default=False, word="rotating", flag=True),
@@ -193,7 +193,7 @@ AXES = (
     Axis("batch", word="batch {}", short="b{}"),
     Axis("device", DEVICES),
     Axis("threads", word="{} threads", short="t{}"),
-    *MANNER,
+    *CALL_MODE,
 )
 
 
@@ -257,7 +257,7 @@ class Case(Struct, frozen=True, kw_only=True):
     @property
     def call_mode(self) -> list[str]:
         """How it is called, in words; none for a call on the device, with warm caches and no limit in flight."""
-        return [word for axis in MANNER for word in axis.words(self)]
+        return [word for axis in CALL_MODE for word in axis.words(self)]
 
     @property
     def digest(self) -> str:

@@ -36,7 +36,7 @@ LEAST_DISTANCE = 0.01  # of two modes, as a share of the smaller, to matter
 _POINTS = 512
 
 
-class Doubt(Struct, frozen=True):
+class Diagnostic(Struct, frozen=True):
     """One reason."""
 
     code: Code
@@ -45,7 +45,7 @@ class Doubt(Struct, frozen=True):
     against: Literal["interval", "median"]  # which may not hold as often as it says; or one number says too little
 
 
-def doubts(samples: Sequence[float]) -> tuple[Doubt, ...]:
+def diagnostics(samples: Sequence[float]) -> tuple[Diagnostic, ...]:
     """All that speaks against the interval of the median of samples in order of time, in the order of :data:`CODES`.
 
     Samples that are no finite numbers are left out.
@@ -54,19 +54,19 @@ def doubts(samples: Sequence[float]) -> tuple[Doubt, ...]:
     values = values[np.isfinite(values)]
     if values.size < LEAST_SAMPLES:
         message = f"Few samples: {values.size} of at least {LEAST_SAMPLES}."
-        found = [Doubt("few-samples", message, float(values.size), "interval")]
+        found = [Diagnostic("few-samples", message, float(values.size), "interval")]
     else:
         found = [*_few_independent(values), *_unsteady(values)]
     modes = two_modes(list(values))
     if modes:
         message = f"Two modes: {modes[0]:.0%} of the samples lie around {modes[1]:.2f} times the others."
-        found.append(Doubt("two-modes", message, modes[1], "median"))
+        found.append(Diagnostic("two-modes", message, modes[1], "median"))
     if values.size >= 2:
         found += [*_outliers(values), *_quantised(values)]
     return tuple(found)
 
 
-def _few_independent(values: Array) -> list[Doubt]:
+def _few_independent(values: Array) -> list[Diagnostic]:
     """The series is short against its autocorrelation time; so its time is not known, and the interval neither.
 
     The time that counts is that of "below the median or not". It is estimated in two ways, for in short series both may
@@ -81,10 +81,10 @@ def _few_independent(values: Array) -> list[Doubt]:
         return []
     worth = f"{values.size:,} are worth only about {found.independent:,.0f} independent ones"
     message = f"Samples resemble their neighbours: {worth}."
-    return [Doubt("few-independent-samples", message, found.independent, "interval")]
+    return [Diagnostic("few-independent-samples", message, found.independent, "interval")]
 
 
-def _unsteady(values: Array) -> list[Doubt]:
+def _unsteady(values: Array) -> list[Diagnostic]:
     found = steady(list(values))
     if found.reason in ("steady", "few-samples"):
         return []
@@ -95,10 +95,10 @@ def _unsteady(values: Array) -> list[Doubt]:
         "never-steady": "The level of latencies changes late in the series.",
     }
     message = messages[found.reason]
-    return [Doubt(cast("Code", found.reason), message, found.start / values.size, "interval")]
+    return [Diagnostic(cast("Code", found.reason), message, found.start / values.size, "interval")]
 
 
-def _outliers(values: Array) -> list[Doubt]:
+def _outliers(values: Array) -> list[Diagnostic]:
     """Beyond Tukey's outer fences: three quartile ranges above the upper quartile, or below the lower."""
     low, high = np.quantile(values, [0.25, 0.75])
     reach = 3 * max(float(high - low), _step(values))
@@ -107,20 +107,20 @@ def _outliers(values: Array) -> list[Doubt]:
     if slow + fast < 2 or share < LEAST_OUTLIERS:
         return []
     message = f"{share:.1%} of the samples are outliers: {slow} slow, {fast} fast."
-    return [Doubt("outliers", message, share, "median")]
+    return [Diagnostic("outliers", message, share, "median")]
 
 
-def _quantised(values: Array) -> list[Doubt]:
+def _quantised(values: Array) -> list[Diagnostic]:
     """Many equal samples, and quartiles a few steps of the clock apart."""
     low, high = np.quantile(values, [0.25, 0.75])
     step = _step(values)
     if step == 0.0:
-        return [Doubt("quantised", "All samples are equal: the clock is too coarse for them.", 0.0, "interval")]
+        return [Diagnostic("quantised", "All samples are equal: the clock is too coarse for them.", 0.0, "interval")]
     steps = float(high - low) / step
     if np.unique(values).size > values.size / 2 or steps >= LEAST_STEPS:
         return []
     message = f"The clock is coarse: the middle half of the samples spans {steps:.1f} of its steps."
-    return [Doubt("quantised", message, steps, "interval")]
+    return [Diagnostic("quantised", message, steps, "interval")]
 
 
 def _step(values: Array) -> float:

@@ -13,7 +13,7 @@ from inferlens.analysis.findings.thresholds import GPU_FLOOR, LEFT_OUT, UNEVEN
 from inferlens.analysis.interference import mark
 from inferlens.analysis.interference.samples import Series, finite, latencies, steady_samples
 from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Record
-from inferlens.stats.diagnostics import doubts
+from inferlens.stats.diagnostics import diagnostics
 from inferlens.stats.intervals import half_width
 from inferlens.stats.quantiles import median
 from inferlens.stats.steady import LEAST_SAMPLES, steady
@@ -64,9 +64,9 @@ def not_finite(seen: RecordEvidence) -> Iterator[Finding]:
 def series(seen: RecordEvidence) -> Iterator[Finding]:
     """What speaks against the interval of the median, or the median itself."""
     samples = seen.series.samples
-    for doubt in doubts(samples) if samples else ():
-        if hint := OF_THE_SERIES.get(doubt.code):
-            yield found("{message}", {"value": doubt.value}, message=doubt.message, hint=hint, code=doubt.code)
+    for each in diagnostics(samples) if samples else ():
+        if hint := OF_THE_SERIES.get(each.code):
+            yield found("{message}", {"value": each.value}, message=each.message, hint=hint, code=each.code)
 
 
 @rule("beginning-left-out", of="record", hint="More --warmup; several --repeats show whether it is so each time.")
