@@ -12,9 +12,10 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, cast
@@ -88,15 +89,18 @@ def launch(
         slot: where the process takes turns with another one.
     """
     kills = oom_kills()
-    child = _Process(Order.of(task, job), slot)
+    child: _Process | None = None
     in_time = True
     try:
+        with _unbroken():
+            child = _Process(Order.of(task, job), slot)
         with monitor(child.process.pid) if monitor else nullcontext() as watching:
             in_time = child.listen(time.monotonic() + timeout, on_event)
         if not in_time:
             child.show_stacks()
     finally:
-        child.end(patient=in_time)
+        if child:
+            child.end(patient=in_time)
     if log and child.output:
         log.write_bytes(bytes(child.output))
     if in_time or child.answer:
@@ -114,6 +118,25 @@ def launch(
     if outcome.result.status != "ok" or outcome.fault:
         outcome.tail = child.tail()
     return outcome
+
+
+@contextmanager
+def _unbroken() -> Iterator[None]:
+    """Keeps interrupts until what is inside is done: a process that was just started must be known, to be ended."""
+    kept: list[int] = []
+    usual = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if threading.current_thread() is not threading.main_thread() or None in usual.values():
+        yield
+        return
+    for number in usual:
+        signal.signal(number, lambda number, _: kept.append(number))
+    try:
+        yield
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
+        if kept:
+            signal.raise_signal(kept[0])
 
 
 class _Process:
