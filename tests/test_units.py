@@ -46,6 +46,14 @@ def test_ranges():
     assert units.change_range(None, 1.0) == "–"
 
 
+def test_a_spread_wider_than_the_value_is_a_word():
+    around = [(0.996, 1.003), (1, 1.0001), (0.5, 1.9), (0.1, 5.83), (-3, 1.2), (1, math.inf), (None, 1)]
+    assert [units.half_width(1, *each) for each in around] == ["0.4 %", "<0.1 %", "90.0 %", *["unsteady"] * 3, "–"]
+    assert [units.half_width(middle, 0, 1) for middle in (None, 0)] == ["–", "–"]
+    ends = [(11.9, 12.4), (1, 30), (None, None)]
+    assert [units.with_half_width("12", 12, *each) for each in ends] == ["12 ± 3.3 %", "12 unsteady", "12"]
+
+
 def test_words():
     assert units.plural(1, "sample") == "1 sample"
     assert units.plural(1000, "sample") == "1,000 samples"

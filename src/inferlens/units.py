@@ -13,6 +13,7 @@ from functools import partial
 from inferlens.errors import InferlensError
 
 ABSENT = "–"
+UNSTEADY = "unsteady"
 _DURATION = re.compile(r"^\s*([0-9]*\.?[0-9]+)\s*(us|ms|s|m|min|h)?\s*$")
 _SHARE = re.compile(r"^\s*([0-9]{0,9}\.?[0-9]{1,9})\s*(%)?\s*$")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
@@ -124,11 +125,20 @@ bandwidth = partial(decimal, unit="B/s")  # in decimal units, as memories are so
 
 
 def half_width(middle: float | None, low: float | None, high: float | None) -> str:
-    """How far an interval reaches to the farther side of ``middle``, as a share of it: ``0.4 %``."""
+    """How far an interval reaches to the farther side of ``middle``, as a share of it: ``0.4 %``.
+
+    One that is wider than the value itself says no more than that nothing is known: it is :data:`UNSTEADY`.
+    """
     if not middle or low is None or high is None:
         return ABSENT
-    share = 100 * max(high - middle, middle - low) / middle
-    return f"{share:.1f} %" if share >= 0.05 else "<0.1 %"
+    share = 100 * max(high - middle, middle - low) / abs(middle)
+    return UNSTEADY if not share < 100 else f"{share:.1f} %" if share >= 0.05 else "<0.1 %"
+
+
+def with_half_width(text: str, middle: float | None, low: float | None, high: float | None) -> str:
+    """``text``, which says ``middle``, with how far it may be off: ``12.3 ± 0.4 %``, ``12.3 unsteady``."""
+    width = half_width(middle, low, high)
+    return text if width == ABSENT else f"{text} {width}" if width == UNSTEADY else f"{text} ± {width}"
 
 
 def bare_seconds(seconds: float | None) -> str:

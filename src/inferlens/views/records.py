@@ -24,6 +24,7 @@ from inferlens.units import (
     rate,
     ratio,
     ratio_range,
+    with_half_width,
 )
 from inferlens.views.plain import plain
 from inferlens.views.rows import Row, by, rows
@@ -126,8 +127,7 @@ def _in_flight(row: Row) -> str:
 
 def _energy(row: Row) -> str:
     """With how far it may be off; the bounds contain what the sensor does not tell."""
-    bounds = half_width(row.energy, row.energy_low, row.energy_high)
-    return millijoules(row.energy) + (f" ± {bounds}" if bounds != ABSENT else "")
+    return with_half_width(millijoules(row.energy), row.energy, row.energy_low, row.energy_high)
 
 
 def _outcome(row: Row) -> str:
