@@ -56,3 +56,9 @@ Reference = Annotated[str | None, typer.Option(help=_REFERENCE)]
 FORMAT = f"{', '.join(FORMATS)}."
 Format = Annotated[str, typer.Option("--format", "-f", help=FORMAT)]
 Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
+Wide = Annotated[bool, typer.Option("--wide", help="Show all columns.")]
+Columns = Annotated[str | None, typer.Option(help="The columns to show, by their titles, with commas.")]
+Output = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Write it to this file; .md, .csv, .json, .html or .txt decides its format."),
+]

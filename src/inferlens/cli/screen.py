@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from inferlens.views.table import Document
 
 
-WIDTH_OF_A_PIPE = 160
+WIDTH_OF_A_PIPE = 100
+ENDINGS = {".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html", ".txt": "table"}
 
 
 def errors() -> Console:
@@ -95,11 +96,30 @@ def show(records: Sequence[Record], format: str, reference: str | None) -> None:
         document(of_records(records, reference), format)
 
 
-def document(shown: Document, format: str) -> None:
-    """Prints a document to standard output, made for this terminal."""
+def document(
+    shown: Document,
+    format: str = "table",
+    *,
+    wide: bool = False,
+    columns: str | None = None,
+    output: Path | None = None,
+) -> None:
+    """Prints a document to standard output, made for this terminal; or writes it to the file ``output``.
+
+    Raises:
+        InferlensError: if the file's ending is none of :data:`ENDINGS` and no format is given, or it cannot be written.
+    """
+    from inferlens.errors import check_choice
     from inferlens.views.table import render
 
-    text(render(shown, format, **terminal()))
+    if output is None:
+        text(render(shown, format, **terminal(), wide=wide, columns=columns))
+        return
+    if format == "table":
+        check_choice("ending of a file", output.suffix.lower(), ENDINGS)
+        format = ENDINGS[output.suffix.lower()]
+    write(output, render(shown, format, wide=wide, columns=columns))
+    note(f"Wrote {output}.")
 
 
 def terminal() -> dict[str, Any]:

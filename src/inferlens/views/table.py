@@ -74,6 +74,7 @@ class Column:
         fold: whether long cells run on over several lines rather than being shortened.
         better: which direction is better, of a metric.
         chart: title of its axis where charts draw it.
+        wide: whether it is shown only where all columns are asked for, or this one by name.
     """
 
     key: str
@@ -86,6 +87,7 @@ class Column:
     fold: bool = False
     better: Literal["", "lower", "higher"] = ""
     chart: str = ""
+    wide: bool = False
 
     @property
     def heading(self) -> str:
@@ -213,7 +215,15 @@ def ruled(lines: Sequence[Line], sums: Sequence[Line]) -> tuple[Line, ...]:
     return (*lines[:-1], *(replace(line, ends=True) for line in lines[-1:]), *sums)
 
 
-def render(document: Document, format: str = "table", *, width: int = 120, color: bool = False) -> str:
+def render(
+    document: Document,
+    format: str = "table",
+    *,
+    width: int = 100,
+    color: bool = False,
+    wide: bool = False,
+    columns: str | None = None,
+) -> str:
     """``document`` as text.
 
     Args:
@@ -221,10 +231,52 @@ def render(document: Document, format: str = "table", *, width: int = 120, color
         format: one of :data:`FORMATS`.
         width: columns of the terminal.
         color: whether to use the terminal's colours.
+        wide: whether to show all columns, also those that are ``Column.wide``.
+        columns: the columns to show instead, by title or key, with commas. Programs' formats have all of them anyway.
 
     Raises:
-        InferlensError: if there is no such format, or the document cannot be written in it.
+        InferlensError: if there is no such format or column, or the document cannot be written in it.
     """
     check_choice("format", format, FORMATS)
+    if format not in FOR_PROGRAMS:
+        blocks = document.blocks() if wide and not columns else chosen(document.blocks(), columns)
+        document = replace(document, blocks=lambda: blocks)
     written: str = import_module(FORMATS[format]).render(document, width, color)
     return written
+
+
+def chosen(blocks: Sequence[Table | str], columns: str | None) -> list[Table | str]:
+    """The blocks, their tables with the columns that are named, or else with those that are not ``wide``.
+
+    Raises:
+        InferlensError: if no table has a column of that name.
+    """
+    names = [_spelled(name) for name in (columns or "").split(",") if name.strip()]
+    known = {name for block in blocks if isinstance(block, Table) for each in block.columns for name in _names(each)}
+    for name in names if known else ():
+        check_choice("column", name, sorted(known))
+    return [block if isinstance(block, str) else _with(block, names) for block in blocks]
+
+
+def _with(table: Table, names: Sequence[str]) -> Table:
+    places = [place for place, column in enumerate(table.columns) if not column.wide]
+    if names:
+        found = [[place for place, column in enumerate(table.columns) if name in _names(column)] for name in names]
+        places = list(dict.fromkeys(place for each in found for place in each))
+    lines = [
+        replace(
+            line,
+            cells=[line.cells[place] for place in places],
+            marks=[line.marks[place] for place in places] if line.marks else (),
+        )
+        for line in table.lines
+    ]
+    return replace(table, columns=[table.columns[place] for place in places], lines=lines)
+
+
+def _names(column: Column) -> set[str]:
+    return {_spelled(name) for name in (column.key, column.title, column.heading) if name}
+
+
+def _spelled(name: str) -> str:
+    return name.strip().lower().replace("-", " ").replace("_", " ")

@@ -1,0 +1,50 @@
+"""Which columns of a table are shown, and where a document goes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from inferlens.cli import screen
+from inferlens.errors import InferlensError
+from inferlens.views.table import Column, Document, Line, Table, render
+
+COLUMNS = (Column("calls", "calls"), Column("time.p99", "p99", "ms", wide=True), Column("", "what", numeric=False))
+TABLE = Table("a model", "row", COLUMNS, [Line("one", ("1", "2.5", "x")), Line("two", ("3", "4.5", "y"))])
+DOCUMENT = Document(lambda: [TABLE, "A sentence."], lambda: {"schema": "test"}, lambda: (["name"], [["one"]]))
+
+
+@pytest.mark.parametrize(
+    ("words", "heads"),
+    [
+        ({}, "| row | calls | what |"),
+        ({"wide": True}, r"| row | calls | p99 (ms) | what |"),
+        ({"columns": "what, P99 (ms)"}, "| row | what | p99 (ms) |"),
+        ({"columns": "time.p99"}, "| row | p99 (ms) |"),
+    ],
+)
+def test_columns_are_those_asked_for(words: dict[str, object], heads: str) -> None:
+    drawn = render(DOCUMENT, "markdown", **words)  # type: ignore[arg-type]
+    head = next(line for line in drawn.splitlines() if line.startswith("| row"))
+    assert head == heads
+
+
+def test_a_column_that_is_not_there_is_told_with_those_that_are() -> None:
+    with pytest.raises(InferlensError, match="no column 'p9'") as told:
+        render(DOCUMENT, columns="p9")
+    assert "p99" in told.value.expected
+
+
+def test_a_document_goes_into_a_file_whose_ending_says_how(tmp_path: Path) -> None:
+    for ending, start in {
+        ".md": "**a model**",
+        ".json": "{",
+        ".csv": "name",
+        ".html": "<!DOCTYPE",
+        ".txt": "a model",
+    }.items():
+        screen.document(DOCUMENT, output=tmp_path / f"out{ending}")
+        assert (tmp_path / f"out{ending}").read_text().startswith(start)
+    with pytest.raises(InferlensError, match=r"no ending of a file '\.doc'"):
+        screen.document(DOCUMENT, output=tmp_path / "out.doc")
