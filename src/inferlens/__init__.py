@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from os import PathLike
+
     from inferlens.analysis.compare.ab_result import ABResult
     from inferlens.analysis.compare.cases import Compared, compare
     from inferlens.analysis.findings import Finding, findings
     from inferlens.analysis.loaded_trace import load_trace
     from inferlens.errors import InferlensError
     from inferlens.execution.ab import ab
-    from inferlens.execution.bench import bench
     from inferlens.execution.profile import profile
+    from inferlens.execution.protocol import Observer
     from inferlens.record.layer_profile import Profile
     from inferlens.record.profile_store import load_profiles
     from inferlens.record.record import Record
-    from inferlens.record.store import load_records
     from inferlens.spec.case import Budget, Case, TensorSpec
-    from inferlens.spec.plan import Plan
+    from inferlens.spec.plan import Duration, Numbers, Plan, Texts
+    from inferlens.views.python import Records, load_records
 
 __version__ = "0.1.0"
 __all__ = [
-    "ABResult", "Budget", "Case", "Compared", "Finding", "InferlensError", "Plan", "Profile", "Record", "TensorSpec",
-    "__version__", "ab", "bench", "compare", "findings", "load_profiles", "load_records", "load_trace", "profile",
+    "ABResult", "Budget", "Case", "Compared", "Finding", "InferlensError", "Plan", "Profile", "Record", "Records",
+    "TensorSpec", "__version__", "ab", "bench", "compare", "findings", "load_profiles", "load_records", "load_trace",
+    "profile",
 ]  # fmt: skip
 
 _HOMES = {
-    "ab": "execution.ab", "ABResult": "analysis.compare.ab_result", "bench": "execution.bench",
+    "ab": "execution.ab", "ABResult": "analysis.compare.ab_result",
     "compare": "analysis.compare.cases", "Compared": "analysis.compare.cases",
     "Budget": "spec.case", "Case": "spec.case", "TensorSpec": "spec.case", "InferlensError": "errors",
-    "Plan": "spec.plan", "Record": "record.record", "load_records": "record.store", "profile": "execution.profile",
+    "Plan": "spec.plan", "Record": "record.record", "Records": "views.python", "load_records": "views.python",
+    "profile": "execution.profile",
     "Profile": "record.layer_profile", "load_profiles": "record.profile_store", "findings": "analysis.findings",
     "Finding": "analysis.findings", "load_trace": "analysis.loaded_trace",
 }  # fmt: skip
@@ -47,3 +52,58 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted([*globals(), *__all__])
+
+
+def bench(
+    model: Any,
+    example_inputs: Any = None,
+    *,
+    backend: Texts | None = None,
+    precision: Texts | None = None,
+    batch: Numbers | None = None,
+    device: Texts | None = None,
+    threads: Numbers | None = None,
+    io: Texts | None = None,
+    cold: bool = False,
+    rotate: bool = False,
+    depth: Numbers | None = None,
+    option: Texts | Mapping[str, Any] | None = None,
+    input: Texts | None = None,
+    weights: str | PathLike[str] | None = None,
+    trust: bool = False,
+    rebuild: bool = False,
+    seed: int = 0,
+    mode: Literal["latency", "throughput", "both"] | None = None,
+    repeats: int | None = None,
+    stop: Literal["half-width", "plateau"] | None = None,
+    half_width: float | str | None = None,
+    iterations: int | None = None,
+    seconds: Duration | None = None,
+    max_time: Duration | None = None,
+    warmup: int | None = None,
+    timeout: Duration | None = None,
+    output: str | PathLike[str] = "results",
+    observer: Observer | None = None,
+) -> Records:
+    """Measures a model on the backends of this machine: ``print`` of what it returns shows the table.
+
+    The keywords are the options of ``inferlens bench``, and mean the same: single values, lists, or texts with commas;
+    durations in seconds, or as ``"90s"``; ``option={"backend.option": values}``.
+
+    Args:
+        model: a name, a file, a factory, or a live ``nn.Module``; a list of names for several models.
+        example_inputs: for a live module: a tensor, a tuple of tensors, or a dict of tensors by argument name.
+        observer: told what happens; by default nothing is shown.
+
+    Returns:
+        One record per case, in the order they ran, failed cases included. They are on disk too, under ``output``.
+
+    Raises:
+        InferlensError: if the model or the keywords mean nothing. A case that fails is a record, not an error.
+    """
+    words = {name: value for name, value in locals().items() if name not in ("model", "example_inputs", "observer")}
+    from inferlens.execution.bench import measured
+    from inferlens.execution.protocol import Observer as Silent
+    from inferlens.views.python import Records
+
+    return Records(measured(model, example_inputs, words, observer or Silent()))

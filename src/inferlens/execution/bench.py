@@ -1,12 +1,9 @@
-"""``inferlens bench``: every case of a plan, measured one after the other.
-
-:func:`bench` is for Python, with the same words as the command line and with a live module in hand.
-"""
+"""``inferlens bench``: every case of a plan, measured one after the other."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inferlens.execution.expand import Planned
@@ -17,26 +14,14 @@ from inferlens.record.record import Record
 from inferlens.spec.plan import Plan
 
 
-def bench(model: Any, example_inputs: Any = None, *, observer: Observer | None = None, **words: Any) -> list[Record]:
-    """Measures a model on the backends of this machine.
-
-    Args:
-        model: a name, a file, a factory, or a live ``nn.Module``; a list of names for several models.
-        example_inputs: for a live module: a tensor, a tuple of tensors, or a dict of tensors by argument name.
-        observer: told what happens; by default nothing is shown.
-        words: as on the command line: ``backend``, ``precision``, ``batch``, ``device``, ``threads``, ``io``,
-            ``cold``, ``rotate``, ``depth``, ``option``, ``input``, ``weights``, ``trust``, ``rebuild``, ``seed``,
-            ``repeats``, ``mode``, ``warmup``, ``iterations``, ``seconds``, ``stop``, ``half_width``, ``max_time``,
-            ``timeout``, ``output``; single values, lists, or texts with commas.
-
-    Returns:
-        One record per case, in the order they ran, failed cases included. They are on disk too, under ``output``.
+def measured(model: Any, example_inputs: Any, words: Mapping[str, Any], observer: Observer) -> list[Record]:
+    """One record per case of a plan in words, in the order they ran; ``model`` may be a live module.
 
     Raises:
         InferlensError: if the model or the words mean nothing. A case that fails is a record, not an error.
     """
     with named(model, example_inputs) as model:
-        return run(Plan.from_words({**words, "model": model.spec}), observer or Observer(), model)
+        return run(Plan.from_words({**words, "model": model.spec}), observer, model)
 
 
 def run(plan: Plan, observer: Observer, model: Named | None = None) -> list[Record]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from os import PathLike
 from pathlib import Path
 from typing import Any, get_args
 
@@ -34,7 +35,7 @@ from inferlens.record.profile_store import save
 from inferlens.record.record import ModelFacts, Record
 from inferlens.record.work import Ceilings, Work
 from inferlens.spec.case import Case
-from inferlens.spec.plan import Plan, count, known
+from inferlens.spec.plan import Duration, Numbers, Plan, Texts, count, known
 
 LEVELS: tuple[Level, ...] = get_args(Level)
 ALSO: dict[str, Level] = {"module": "layer"}  # words for a level by what it shows
@@ -91,10 +92,31 @@ def profile(
     *,
     level: Any = "layer",
     runs: int = RUNS,
+    backend: Texts | None = None,
+    precision: Texts | None = None,
+    batch: Numbers | None = None,
+    device: Texts | None = None,
+    threads: Numbers | None = None,
+    io: Texts | None = None,
+    cold: bool = False,
+    rotate: bool = False,
+    option: Texts | Mapping[str, Any] | None = None,
+    input: Texts | None = None,
+    weights: str | PathLike[str] | None = None,
+    trust: bool = False,
+    rebuild: bool = False,
+    seed: int = 0,
+    iterations: int | None = None,
+    seconds: Duration | None = None,
+    max_time: Duration | None = None,
+    warmup: int | None = None,
+    timeout: Duration | None = None,
+    output: str | PathLike[str] = "results",
     observer: Observer | None = None,
-    **words: Any,
 ) -> list[Profile]:
     """Profiles a model on the backends of this machine.
+
+    The keywords that are not told of here are those of :func:`inferlens.bench`.
 
     Args:
         model: a name, a file, a factory, or a live ``nn.Module``; a list of names for several models.
@@ -103,17 +125,18 @@ def profile(
             modules.
         runs: profiled calls of each case and level.
         observer: told what happens; by default nothing is shown.
-        words: as of :func:`inferlens.bench`, but ``repeats``; what is measured is latency alone.
 
     Returns:
         One profile for each case and level, those that failed included. They are on disk too, beside the records.
 
     Raises:
-        InferlensError: if the model or the words mean nothing. A case that cannot be profiled says why in its profile.
+        InferlensError: if the model or a keyword means nothing. A case that cannot be profiled says why in its profile.
     """
+    own = ("model", "example_inputs", "level", "runs", "observer")
+    words = {name: value for name, value in locals().items() if name not in own}
     levels, runs = levels_of(level), count("runs", runs)
     with named(model, example_inputs) as model:
-        plan = Plan.from_words({"mode": "latency", **words, "model": model.spec})
+        plan = Plan.from_words({**words, "mode": "latency", "model": model.spec})
         return [made for made, _ in run(plan, levels, runs, observer or Observer(), model)]
 
 

@@ -9,7 +9,7 @@ by a layer's name, ``trt_engine_info.json`` what the engine's inspector says, an
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -22,7 +22,7 @@ from inferlens.record import layer_profile, record
 from inferlens.record.files import PACKED, read_unpacked, write_whole
 from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Record, machine_name
-from inferlens.record.store import RECORD, files_under
+from inferlens.record.store import RECORD, Paths, files_under, given_paths
 
 PROFILES = "profile-*.json"
 LATENCY = "trt_layer_latency.json"
@@ -79,14 +79,14 @@ def engine_files(profile: Profile) -> dict[str, bytes]:
     return {name: msgspec.json.format(msgspec.json.encode(data), indent=4) + b"\n" for name, data in files.items()}
 
 
-def load_profiles(paths: Iterable[Path | str]) -> LoadedProfiles:
+def load_profiles(*paths: Paths) -> LoadedProfiles:
     """Every profile under ``paths``: profile files, or folders at any height above them.
 
     Raises:
         InferlensError: if a path does not exist, or there is no profile under any of them.
     """
     loaded = LoadedProfiles()
-    given = [Path(path) for path in paths]
+    given = given_paths(paths)
     for file in files_under(given, PROFILES, "profile", HINT):
         _load(file, loaded)
     if not loaded.profiles:

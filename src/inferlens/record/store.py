@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from os import PathLike
 from pathlib import Path
 
 from inferlens.errors import InferlensError
@@ -19,6 +20,7 @@ from inferlens.spec.case import Case
 
 RECORD = "record.json"
 LOG = "output.log"
+Paths = str | PathLike[str] | Iterable[str | PathLike[str]]
 
 
 class Store:
@@ -82,13 +84,19 @@ class Loaded:
     problems: list[str] = field(default_factory=list)
 
 
-def load_records(paths: Iterable[Path | str]) -> Loaded:
+def given_paths(paths: Iterable[Paths]) -> list[Path]:
+    """Paths that are given one by one, in lists, or both."""
+    lists = ([each] if isinstance(each, (str, PathLike)) else each for each in paths)
+    return [Path(path) for each in lists for path in each]
+
+
+def load_records(*paths: Paths) -> Loaded:
     """Every record under ``paths``: record files, or folders at any height above them.
 
     A file that is no record is a problem in the answer. Raises InferlensError where a path or any record is missing.
     """
     loaded = Loaded()
-    given = [Path(path) for path in paths]
+    given = given_paths(paths)
     for file in files_under(given, RECORD, "record", "inferlens bench"):
         try:
             record = decode(read_unpacked(file))

@@ -21,6 +21,10 @@ from inferlens.units import parse_duration, parse_share
 
 BUDGET_WORDS = ("mode", "warmup", "iterations", "seconds", "stop", "half_width", "max_time", "timeout")
 OTHERS = ("input", "weights", "seed")  # what else a case may say as NAME=VALUE
+# What words may be from Python: single values, lists of them, or texts with commas; durations are seconds, or "90s".
+Texts = str | Sequence[str]
+Numbers = int | str | Sequence[int]
+Duration = float | str
 _FORM = "a backend, then words such as fp16, batch=8, threads=1, cuda or an option of the backend as NAME=VALUE"
 
 
@@ -75,7 +79,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             **{axis.name: _values(axis, words) for axis in AXES},
             option=option_values(words.get("option", {})),
             input=TensorSpec.parse_all(listed(words.get("input", ()))),
-            weights=words.get("weights"),
+            weights=str(words["weights"]) if "weights" in words else None,
             trust=flag("trust", words.get("trust", False)),
             rebuild=flag("rebuild", words.get("rebuild", False)),
             seed=count("seed", words.get("seed", 0), least=0),

@@ -45,12 +45,16 @@ _LONGEST = 300
 
 def render(document: Document, width: int = 0, color: bool = False) -> str:  # noqa: ARG001 - as every format
     """The page."""
-    blocks = (
+    return _PAGE.format(title=_text(document.title), body=fragment(document))
+
+
+def fragment(document: Document) -> str:
+    """What the page shows, for a page that has its own style, such as a notebook."""
+    return "\n".join(
         block
         for each in document.blocks()
         for block in ([f"<p>{_text(each)}</p>"] if isinstance(each, str) else _table(each))
     )
-    return _PAGE.format(title=_text(document.title), body="\n".join(blocks))
 
 
 def _table(table: Table) -> Iterator[str]:

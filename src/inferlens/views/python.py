@@ -1,0 +1,191 @@
+"""Records as Python has them: a sequence that prints itself as its table, and becomes a data frame.
+
+What it shows is what the command line shows of the same records. Everything is computed when it is asked for.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints, overload
+
+import msgspec
+
+from inferlens.errors import InferlensError, library
+from inferlens.record.record import Record, machine_name
+from inferlens.record.store import Paths
+from inferlens.record.store import load_records as loaded
+from inferlens.units import listing, plural
+from inferlens.views import table
+from inferlens.views.records import document
+from inferlens.views.renderers.html import fragment
+from inferlens.views.rows import Row, by, rows
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+
+WIDTH = 100
+
+
+class Records(Sequence[Record]):
+    """Records, failed cases included, in the order they were made; ``print`` shows their table.
+
+    Attributes:
+        records: the same as a list.
+        folders: by a record's id, where it lies; of records that were read from disk.
+        problems: files that could not be read, a sentence each.
+        reference: the row that speed-ups are against, as ``--reference`` has it; ``None`` is the usual one.
+    """
+
+    def __init__(
+        self,
+        records: Iterable[Record],
+        *,
+        reference: str | None = None,
+        folders: dict[str, Path] | None = None,
+        problems: Sequence[str] = (),
+    ) -> None:
+        self.records = list(records)
+        self.reference = reference
+        self.folders = folders or {}
+        self.problems = list(problems)
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    @overload
+    def __getitem__(self, place: int) -> Record: ...
+    @overload
+    def __getitem__(self, place: slice) -> Records: ...
+    def __getitem__(self, place: int | slice) -> Record | Records:
+        return self._with(self.records[place]) if isinstance(place, slice) else self.records[place]
+
+    def __add__(self, other: Iterable[Record]) -> Records:
+        more = other if isinstance(other, Records) else Records(other)
+        folders, problems = {**self.folders, **more.folders}, [*self.problems, *more.problems]
+        return Records([*self, *more], reference=self.reference, folders=folders, problems=problems)
+
+    def __eq__(self, other: object) -> bool:
+        return self.records == (other.records if isinstance(other, Records) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        models = list(dict.fromkeys(record.case.model for record in self))
+        ran = sum(record.status == "ok" for record in self)
+        return f"<{plural(len(self), 'record')} of {listing(models)}, {ran} ran>" if self else "<no records>"
+
+    def __str__(self) -> str:
+        return self.render().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        return fragment(document(self, self.reference))
+
+    def render(self, format: str = "table", *, width: int = WIDTH) -> str:
+        """The table as text of a format: ``table``, ``markdown``, ``csv``, ``json`` or ``html``, which is a page."""
+        return table.render(document(self, self.reference), format, width=width)
+
+    def against(self, reference: str) -> Records:
+        """The same, with speed-ups against another row, such as ``"onnxruntime:cpu fp32"``."""
+        return self._with(self.records, reference)
+
+    @cached_property
+    def rows(self) -> list[Row]:
+        """The numbers of the table, a row for each case in its order; seconds and bytes.
+
+        Raises:
+            InferlensError: if the reference is no row, or several.
+        """
+        return rows(self.records, self.reference)
+
+    @property
+    def comparisons(self) -> list[Records]:
+        """The records that are compared with each other: those of one model, batch, machine, and so on."""
+        found = self._by_row()
+        places = [{_place(found[row.id, row.machine]) for row in rows} for rows in by(self.rows, "comparison")]
+        return [self._with(record for record in self if _place(record) in each) for each in places]
+
+    @property
+    def fastest(self) -> Record:
+        """The record of the fastest case, of its first process; of equally fast ones that with the lowest median.
+
+        Raises:
+            InferlensError: if none ran with right outputs, or there are several comparisons, such as batches.
+        """
+        return self.equally_fast[0]
+
+    @property
+    def equally_fast(self) -> tuple[Record, ...]:
+        """The record of the fastest case, and those of cases that cannot be told from it.
+
+        Raises:
+            InferlensError: as :attr:`fastest`.
+        """
+        groups = by(self.rows, "comparison")
+        if len(groups) > 1:
+            what = f"There is a fastest case in each of {len(groups)} comparisons, such as batches."
+            raise InferlensError(what, hint="[each.fastest for each in records.comparisons]")
+        first = sorted((row for row in self.rows if row.fastest), key=lambda row: row.seconds_per_call or 0.0)
+        if not first:
+            raise InferlensError("No case ran with right outputs.", hint="print(records), which says why")
+        return tuple(self._by_row()[row.id, row.machine] for row in first)
+
+    def to_polars(self) -> polars.DataFrame:
+        """The table as a polars data frame: all columns of ``--format csv``, in seconds and bytes, null for unknown.
+
+        Raises:
+            MissingLibrary: if polars is not installed.
+        """
+        frames = library("polars", extra="frames")
+        of: dict[object, Any] = {str: frames.String, bool: frames.Boolean, int: frames.Int64, float: frames.Float64}
+        schema = {name: of.get(kind, frames.List(frames.String)) for name, kind in _kinds().items()}
+        frame: polars.DataFrame = frames.DataFrame(self._columns(), schema=schema)
+        return frame
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """The table as a pandas data frame, with the columns of :meth:`to_polars`.
+
+        Raises:
+            MissingLibrary: if pandas is not installed.
+        """
+        frames = library("pandas", extra="frames")
+        of: dict[object, str] = {bool: "boolean", int: "Int64", float: "float64"}
+        kinds = {name: of.get(kind, "object") for name, kind in _kinds().items()}
+        frame: pandas.DataFrame = frames.DataFrame(self._columns()).astype(kinds)
+        return frame
+
+    def _columns(self) -> dict[str, list[Any]]:
+        fields = msgspec.structs.fields(Row)
+        values = {field.encode_name: [getattr(row, field.name) for row in self.rows] for field in fields}
+        return {name: [list(v) if isinstance(v, tuple) else v for v in column] for name, column in values.items()}
+
+    def _by_row(self) -> dict[tuple[str, str], Record]:
+        return {(record.id, machine_name(record.environment)): record for record in self}
+
+    def _with(self, records: Iterable[Record], reference: str | None = None) -> Records:
+        named = reference or self.reference
+        return Records(records, reference=named, folders=self.folders, problems=self.problems)
+
+
+def _place(record: Record) -> tuple[str, str]:
+    """What the records of one row share."""
+    return record.case.digest, machine_name(record.environment)
+
+
+def _kinds() -> dict[str, object]:
+    """The plain type of each column."""
+    hints = get_type_hints(Row)
+    kinds = {field.encode_name: hints[field.name] for field in msgspec.structs.fields(Row)}
+    return {name: get_args(kind)[0] if isinstance(kind, types.UnionType) else kind for name, kind in kinds.items()}
+
+
+def load_records(*paths: Paths) -> Records:
+    """Every record under ``paths``: record files, or folders at any height above them, one or several.
+
+    A file that is no record is one of the ``problems``. Raises InferlensError where a path or any record is missing.
+    """
+    found = loaded(*paths)
+    return Records(found.records, folders=found.folders, problems=found.problems)

@@ -1,0 +1,130 @@
+"""Records from Python: a sequence that prints its table, knows the fastest, and becomes data frames."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+from types import FunctionType
+
+import msgspec
+import pandas
+import polars
+import pytest
+
+import inferlens
+from inferlens import InferlensError, Records, load_profiles, load_records
+from inferlens.cli import bench as command
+from inferlens.spec.plan import _WORDS
+from inferlens.views.rows import Row
+from tests.analysis.compare.sides import ran, saved
+from tests.views.samples import case, cpu_records, gpu_records, sample_records, shown
+
+CPU = Records(cpu_records())
+SHORT = case("openvino").backend
+
+
+def test_it_is_the_records_in_their_order() -> None:
+    records = cpu_records()
+    assert list(CPU) == CPU.records == records
+    assert (CPU[0], CPU[-1], len(CPU), CPU.index(records[2])) == (records[0], records[-1], len(records), 2)
+    assert isinstance(CPU[1:3], Records)
+    assert records == CPU == Records(records[:2]) + records[2:]
+    assert records != CPU[:2]
+
+
+def test_it_prints_the_table_that_the_command_prints() -> None:
+    assert str(CPU) + "\n" == shown(cpu_records(), width=100)
+    assert CPU.render("csv") == shown(cpu_records(), "csv")
+    assert str(CPU.against("openvino fp32")) + "\n" == shown(cpu_records(), reference="openvino fp32", width=100)
+    assert repr(CPU) == f"<{len(CPU)} records of torchvision:resnet18, 6 ran>"
+    assert repr(Records([])) == "<no records>"
+    assert str(Records([])) == "There are no records to show."
+
+
+def test_a_notebook_gets_a_table_without_a_page_and_what_names_hold_is_text() -> None:
+    nasty = msgspec.structs.replace(case(), model="<script>x</script>")
+    html = Records(ran(nasty))._repr_html_()
+    assert "<table>" in html
+    assert "<script" not in html
+    assert not any(word in html for word in ("<html", "<style", "<body"))
+
+
+def test_the_fastest_of_one_comparison_and_of_each() -> None:
+    one = Records([*ran(seconds=5e-3), *ran(case("openvino"), 1e-3)])
+    assert one.fastest.case == case("openvino")
+    assert one.equally_fast == (one.fastest,)
+    equal = Records([*ran(seconds=1.0005e-3), *ran(case("openvino"), 1e-3), *ran(case("onnxruntime:cpu"), 9e-3)])
+    assert [each.case.backend for each in equal.equally_fast] == ["openvino", "pytorch"]
+    assert equal.fastest == equal.equally_fast[0]
+    several = Records(sample_records())
+    with pytest.raises(InferlensError, match="comparisons"):
+        _ = several.fastest
+    parts = several.comparisons
+    assert sum(map(len, parts)) == len(several)
+    assert len({each.fastest.id for each in parts}) == len(parts) == 3
+    with pytest.raises(InferlensError, match="right outputs"):
+        _ = Records(cpu_records()[-2:]).fastest
+
+
+def test_each_repeat_of_a_case_is_in_its_comparison() -> None:
+    records = Records([*ran(), *ran(case(batch=8)), *ran(case("openvino"))])
+    assert [len(each) for each in records.comparisons] == [10, 5]
+
+
+def test_frames_have_every_column_with_its_type() -> None:
+    records = Records(gpu_records())
+    one, other = records.to_polars(), records.to_pandas()
+    names = [field.encode_name for field in msgspec.structs.fields(Row)]
+    assert one.columns == list(other.columns) == names
+    assert len(one) == len(other) == len(records.rows)
+    assert one["median"].to_list() == [row.median for row in records.rows]
+    assert one["median"].dtype == one["energy"].dtype == polars.Float64
+    assert (one["batch"].dtype, one["ranked"].dtype, one["threads"].dtype) == (
+        polars.Int64,
+        polars.Boolean,
+        polars.Int64,
+    )
+    assert one["warnings"].dtype == polars.List(polars.String)
+    assert other["median"].dtype == other["energy"].dtype == "float64"
+    assert isinstance(other, pandas.DataFrame)
+    assert other.loc[other["fastest"].fillna(value=False), "median"].min() == other["median"].min()
+    assert Records([]).to_polars().columns == names
+
+
+@pytest.mark.parametrize("name", ["polars", "pandas"])
+def test_a_missing_library_is_an_answer(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(InferlensError, match=f"{name} is not installed") as refused:
+        getattr(CPU, f"to_{name}")()
+    assert "frames" in refused.value.hint
+
+
+def test_one_path_or_many(tmp_path: Path) -> None:
+    one, other = saved(tmp_path / "one", ran()), saved(tmp_path / "other", ran(case("openvino")))
+    both = load_records(one, other)
+    assert (len(load_records(one)), len(load_records(str(one))), len(both)) == (5, 5, 10)
+    assert both == load_records([one, str(other)]) == load_records([one], other) == load_records(tmp_path)
+    assert set(both.folders) == {record.id for record in both}
+    assert both.fastest.case == case("openvino") or both.fastest.case == case()
+    with pytest.raises(InferlensError, match="does not exist"):
+        load_records(one, tmp_path / "nowhere")
+    with pytest.raises(InferlensError, match="no profile"):
+        load_profiles(str(one), other)
+
+
+def keywords(function: FunctionType) -> dict[str, inspect.Parameter]:
+    """Those that are words of a plan."""
+    every = inspect.signature(function).parameters
+    assert not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in every.values())
+    return {name: each for name, each in every.items() if each.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def test_words_are_those_of_the_command_line_and_typed() -> None:
+    bench, profile = keywords(inferlens.bench), keywords(inferlens.profile)
+    options = set(inspect.signature(command.bench).parameters) - set(command.OWN)
+    assert {*bench, "model"} - {"observer"} == options == _WORDS
+    assert set(profile) - {"level", "runs"} < set(bench)
+    for name, each in (*bench.items(), *profile.items()):
+        assert each.annotation != "Any" or name == "level"
+        assert each.default == bench[name].default if name in bench else True
