@@ -44,6 +44,7 @@ WARMUP = 10
 RECIPE = "1"  # part of the name of ceilings that are kept: another way of measuring has another
 CEILINGS_TIMEOUT = 120.0
 CEILINGS_LIBRARY = "torch"
+_OWN = ("model", "example_inputs", "level", "runs", "observer")  # keywords of ``profile`` that are no words of a plan
 
 
 class ProfileJob(CaseJob, frozen=True, kw_only=True):
@@ -132,8 +133,7 @@ def profile(
     Raises:
         InferlensError: if the model or a keyword means nothing. A case that cannot be profiled says why in its profile.
     """
-    own = ("model", "example_inputs", "level", "runs", "observer")
-    words = {name: value for name, value in locals().items() if name not in own}
+    words = {name: value for name, value in locals().items() if name not in _OWN}
     levels, runs = levels_of(level), count("runs", runs)
     with named(model, example_inputs) as model:
         plan = Plan.from_words({**words, "mode": "latency", "model": model.spec})
