@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     import pandas
     import polars
 
-WIDTH = 100
-
 
 class Records(Sequence[Record]):
     """Records, failed cases included, in the order they were made; ``print`` shows their table.
@@ -82,11 +80,14 @@ class Records(Sequence[Record]):
         return self.render().rstrip("\n")
 
     def _repr_html_(self) -> str:
-        return fragment(document(self, self.reference))
+        return fragment(table.chosen(document(self, self.reference).blocks(), None))
 
-    def render(self, format: str = "table", *, width: int = WIDTH) -> str:
-        """The table as text of a format: ``table``, ``markdown``, ``csv``, ``json`` or ``html``, which is a page."""
-        return table.render(document(self, self.reference), format, width=width)
+    def render(self, format: str = "table", *, wide: bool = False, columns: str | None = None, width: int = 100) -> str:
+        """The table as text of a format: ``table``, ``markdown``, ``csv``, ``json`` or ``html``, which is a page.
+
+        ``wide`` shows all columns, ``columns`` those of these titles, with commas.
+        """
+        return table.render(document(self, self.reference), format, width=width, wide=wide, columns=columns)
 
     def against(self, reference: str) -> Records:
         """The same, with speed-ups against another row, such as ``"onnxruntime:cpu fp32"``."""

@@ -45,15 +45,13 @@ _LONGEST = 300
 
 def render(document: Document, width: int = 0, color: bool = False) -> str:  # noqa: ARG001 - as every format
     """The page."""
-    return _PAGE.format(title=_text(document.title), body=fragment(document))
+    return _PAGE.format(title=_text(document.title), body=fragment(document.blocks()))
 
 
-def fragment(document: Document) -> str:
+def fragment(blocks: Sequence[Table | str]) -> str:
     """What the page shows, for a page that has its own style, such as a notebook."""
     return "\n".join(
-        block
-        for each in document.blocks()
-        for block in ([f"<p>{_text(each)}</p>"] if isinstance(each, str) else _table(each))
+        block for each in blocks for block in ([f"<p>{_text(each)}</p>"] if isinstance(each, str) else _table(each))
     )
 
 
