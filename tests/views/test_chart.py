@@ -1,41 +1,107 @@
 from __future__ import annotations
 
+import html
 import re
+import xml.dom.minidom
 
 import pytest
 
 from inferlens.cli.show import plot
 from inferlens.errors import InferlensError
 from inferlens.record.record import encode
-from inferlens.views.chart import Chart, labels
+from inferlens.views.chart import Chart
 from inferlens.views.picture import colours_of, shapes_of
-from inferlens.views.rows import rows
 
-from .samples import case, cpu_records, gpu_records, record, series
-
-
-def texts(records) -> str:
-    drawn = re.findall(r"<text[^>]*>(.*?)</text>", Chart().render(records), re.DOTALL)
-    return " ".join(re.sub(r"<[^>]*>", " ", text) for text in drawn)
+from .samples import case, cpu_records, failure, gpu_records, record, series
 
 
-def test_every_value_and_name_is_written_and_what_is_not_drawn_is_named_with_its_reason():
-    drawn = " ".join(texts(cpu_records()).split())
-    for row in rows(cpu_records()):
-        if row.ranked:
-            assert row.name in drawn
+def texts_of_chart(records, **options) -> list[str]:
+    """What a chart says, text by text."""
+    drawn = re.findall(r"<text[^>]*>(.*?)</text>", Chart(**options).render(records), re.DOTALL)
+    return [" ".join(html.unescape(re.sub(r"<[^>]*>", " ", text)).split()) for text in drawn]
+
+
+def ways(count: int, **fields):
+    """Cases that are told apart by an option, each slower than the one before."""
+    return [
+        record(case("openvino", options={"streams": number}), median=(10 + 3 * number) * 1e-3, rate=90.0, **fields)
+        for number in range(count)
+    ]
+
+
+def test_the_title_is_the_answer_and_one_line_beneath_says_of_what():
+    drawn = texts_of_chart(gpu_records((8,)))
+    assert "resnet18: tensorrt fp16 is fastest: 465 µs, 5.23x pytorch fp32 (5.20 to 5.25)" in drawn
+    assert "torchvision:resnet18 · NVIDIA H200 · input=8x3x224x224:float32" in drawn
+    assert "resnet18: tensorrt fp16 leads at every batch size" in texts_of_chart(gpu_records())
+    near = [record(case(name), samples=series(0.01, spread=0.1)) for name in ("pytorch", "openvino")]
+    assert "resnet18: pytorch and openvino are equally fast: 10.4 ms" in texts_of_chart(near)
+
+
+def test_where_batch_sizes_differ_the_title_says_which_way_leads_where():
+    speeds = {1: (5e-3, 9e-3), 8: (20e-3, 12e-3), 16: (40e-3, 20e-3)}
+    records = [
+        record(case(name, batch=batch), median=median)
+        for batch, medians in speeds.items()
+        for name, median in zip(("pytorch", "openvino"), medians, strict=True)
+    ]
+    assert "resnet18: openvino leads at batch 8 and 16, pytorch at 1" in texts_of_chart(records)
+
+
+def test_every_value_and_name_is_written_and_what_has_no_bar_has_its_reason():
+    drawn = texts_of_chart(cpu_records())
     for text in (
-        "median latency (ms)", "throughput (items per second)", "7.39", "136", "(tied)", "(reference)",
-        "Not drawn: torchscript:script fp32 (wrong outputs), openvino bf16 (crashed)", "Whiskers: 5th to 95th",
+        "openvino fp32 (equally fast)", "pytorch fp32 (reference)", "7.39 · 2.43x", "136", "wrong outputs", "crashed",
+        "unsupported", "median latency (ms), whiskers: 5th to 95th percentile", "throughput (items per second)",
     ):  # fmt: skip
         assert text in drawn
-    assert "(fastest)" in texts(gpu_records((8,)))
-    assert "throughput" in texts([record(median=None, rate=100.0)])
+    assert "throughput (items per second)" in texts_of_chart([record(median=None, rate=100.0)])
 
 
-def test_rows_that_tie_are_said_to():
-    near = [record(case(name), samples=series(0.01, spread=0.1)) for name in ("pytorch", "openvino")]
-    assert labels(rows(near)) == ["pytorch fp32 (reference, tied)", "openvino fp32 (tied)"]
+def test_of_many_ways_the_fastest_are_drawn_and_the_reference():
+    records = [record(case(), median=5.0), *ways(40)]
+    drawn = texts_of_chart(records)
+    assert sum(text.startswith("openvino") for text in drawn) == 29
+    assert "pytorch (reference)" in drawn
+    assert any("30 of 41 ways" in text for text in drawn)
+    assert sum(text.startswith("openvino") for text in texts_of_chart(records, top=5)) == 4
+
+
+@pytest.mark.parametrize("count", [2, 5, 12, 30])
+def test_no_text_overlaps_another_or_leaves_the_picture(count):
+    long = {"graph_optimization_level": "all", "inter_op_threads": "a_very_long_value_of_this_option"}
+    records = [*ways(count), record(case("pytorch", options=long), median=0.4, rate=1234567.0)]
+    found = Chart().render([*records, failure(case("torch_compile:reduce-overhead"), "out of memory")])
+    wide, high = (float(each) for each in re.search(r'width="([\d.]+)" height="([\d.]+)"', found).groups())
+    assert found.count("<text")
+    boxes = list(boxes_of(xml.dom.minidom.parseString(found).documentElement))
+    for number, (left, top, right, bottom, text) in enumerate(boxes):
+        assert left >= 0, text
+        assert top >= 0, text
+        assert right <= wide, text
+        assert bottom <= high, text
+        for other in boxes[number + 1 :]:
+            apart = right <= other[0] or other[2] <= left or bottom <= other[1] or other[3] <= top
+            assert apart, (text, other[4])
+
+
+def boxes_of(node, across=0.0, down=0.0):
+    """Where each text of a picture stands, as wide as its letters are on average."""
+    for child in node.childNodes:
+        if child.nodeType != child.ELEMENT_NODE:
+            continue
+        moved = re.match(r"translate\(([-\d.]+),\s*([-\d.]+)\)", child.getAttribute("transform"))
+        x, y = (across + float(moved[1]), down + float(moved[2])) if moved else (across, down)
+        if child.tagName != "text":
+            yield from boxes_of(child, x, y)
+            continue
+        if child.getAttribute("opacity") == "0" or "rotate" in child.getAttribute("transform"):
+            continue
+        text = "".join(each.data for each in child.childNodes if each.nodeType == each.TEXT_NODE)
+        size = float(child.getAttribute("font-size").removesuffix("px"))
+        width = 0.45 * size * len(text)
+        left = x - {"middle": width / 2, "end": width}.get(child.getAttribute("text-anchor"), 0.0)
+        yield left, y - 0.7 * size, left + width, y + 0.1 * size, text
 
 
 def test_no_two_of_sixty_four_series_look_alike_nor_share_twelve_a_colour():

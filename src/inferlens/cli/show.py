@@ -11,6 +11,7 @@ from inferlens.cli import options
 from inferlens.views.table import FORMATS
 
 PLOTTED = "The file to write; .svg, .png or .html decides its format."
+TOP = "Ways to draw at most, the fastest first. [dim]Default: 30; of several batch sizes 8.[/dim]"
 THEME = "auto, light or dark. [dim]Default: light, and in HTML what the reader's system is set to.[/dim]"
 BASE = "What to compare with: a folder with records, at any height, or a record file."
 UNLIKE = "Compare although machines, drivers or inputs differ."
@@ -42,8 +43,9 @@ def plot(
     output: Annotated[Path, typer.Option("--output", "-o", help=PLOTTED)] = Path("compare.svg"),
     reference: options.Reference = None,
     theme: Annotated[str | None, typer.Option(help=THEME)] = None,
+    top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
 ) -> None:
-    """Draw latency and throughput of every backend side by side, and against the batch size.
+    """Draw latency and throughput of every way side by side, and against the batch size.
 
     The HTML file is interactive and needs no network.
     """
@@ -51,7 +53,8 @@ def plot(
     from inferlens.record.store import load_records
     from inferlens.views.chart import Chart
 
-    chart = Chart(reference=reference, format=output.suffix.lower().removeprefix("."), theme=theme or "auto")
+    format = output.suffix.lower().removeprefix(".")
+    chart = Chart(reference=reference, format=format, theme=theme or "auto", top=top)
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     screen.write(output, chart.render(loaded.records))

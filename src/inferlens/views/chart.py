@@ -1,36 +1,36 @@
-"""Latency and throughput of the backends side by side, and against the batch size, as SVG, PNG or one HTML file.
+"""Latency and throughput of the ways side by side, and against the batch size, as SVG, PNG or one HTML file.
 
-Rows come in, an Altair chart goes out. Bars start at zero; every value is written beside its mark, by ``units``.
+Rows come in, an Altair chart goes out. The title is the answer, one line beneath it says of what. Bars start at zero;
+every value is written beside its mark, by ``units``; what did not run has a word in place of a bar.
 """
 
 from __future__ import annotations
 
 import math
-import textwrap
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from inferlens.errors import InferlensError, check_choice
 from inferlens.record.record import Record
-from inferlens.units import milliseconds
+from inferlens.units import duration, listing, milliseconds, plural, rate, ratio, ratio_range
 from inferlens.views import View, picture
 from inferlens.views.picture import THEMES, Theme, colours_of, config, shapes_of
-from inferlens.views.plain import plain
+from inferlens.views.plain import cut, plain
 from inferlens.views.records import COLUMNS, headline
 from inferlens.views.rows import Row, by, rows
 from inferlens.views.table import Column
-from inferlens.views.verdict import of_table
 
-PANEL = 330
+WIDTH = 736  # of all panels beside each other, in pixels
+MOST, MOST_OF_EACH = 30, 8  # ways that are drawn of one batch size, and of several
+LONGEST_NAME = 52
+LETTER, LETTER_OF_TITLE = 6.3, 9.6  # pixels that a letter takes on average
 _STEP = 27
 # The right panel of lines has an axis of its own; with it, both right panels stand in line.
 _BETWEEN = 76
 _BETWEEN_LINES = 12
-_HEADROOM = 1.22
 _SCALES = {"ms": 1e3}  # of what is kept in seconds
 CHARTED = tuple(column for column in COLUMNS if column.chart)
-# Characters of 12-pixel type across the names and two panels.
-_CHARACTERS = 2 * PANEL // 6 + 45
 
 
 class Chart(View):
@@ -40,18 +40,22 @@ class Chart(View):
     summary: ClassVar[str] = "latency and throughput side by side, as SVG, PNG or HTML"
     printable: ClassVar[bool] = False
 
-    def __init__(self, *, reference: str | None = None, format: str = "svg", theme: str = "auto") -> None:
+    def __init__(
+        self, *, reference: str | None = None, format: str = "svg", theme: str = "auto", top: int | None = None
+    ) -> None:
         """
         Args:
             reference: words that name the row others are compared with; ``None`` is the usual one.
             format: ``svg``, ``png``, or ``html``, which is interactive.
             theme: ``auto``, ``light`` or ``dark``, as of :func:`inferlens.views.picture.drawn`.
+            top: ways that are drawn at most, the fastest first; ``None``: 30, of several batch sizes 8.
         """
         super().__init__(reference=reference)
         picture.check(format)
         check_choice("theme", theme, ("auto", *THEMES))
         self.format = format
         self.theme = theme
+        self.top = top
 
     def render(self, records: Sequence[Record]) -> str | bytes:
         """See :class:`View`. Text for SVG and HTML, bytes for PNG."""
@@ -61,107 +65,222 @@ class Chart(View):
             reason = next((f" {plain(row.reason)}" for row in shown if row.reason), "")
             what = f"There is nothing to draw: no case ran with right outputs.{reason}"
             raise InferlensError(what, hint="inferlens show")
-        return picture.drawn(lambda theme: _chart(shown, theme), self.format, shown[0].model, self.theme)
+        return picture.drawn(lambda theme: _chart(shown, theme, self.top), self.format, shown[0].model, self.theme)
 
 
-def _chart(shown: Sequence[Row], theme: Theme) -> dict[str, Any]:
+def _chart(shown: Sequence[Row], theme: Theme, top: int | None) -> dict[str, Any]:
     """The Vega-Lite document."""
     import altair as alt
 
-    names = list(dict.fromkeys(_colour_key(row, False) for row in shown if drawn(row)))
-    blocks = [_block(table, names) for table in by(shown, "table") if any(drawn(row) for row in table)]
+    blocks = [_block(table, top) for table in by(shown, "table") if any(drawn(row) for row in table)]
     chart = alt.vconcat(*blocks, spacing=44).resolve_scale(color="independent", shape="independent")
     return {**chart.to_dict(), "config": config(theme)}
 
 
 def drawn(row: Row) -> bool:
-    """Whether a row is in the panels; those that are not are named beneath the title."""
+    """Whether a row has marks; the others have a word instead."""
     return row.ranked and row.seconds_per_call is not None
 
 
-def _block(table: Sequence[Row], families: Sequence[str]) -> Any:
+def _block(table: Sequence[Row], top: int | None) -> Any:
     """One model on one machine: lines over the batch sizes if there are several, bars for each of them."""
     import altair as alt
 
-    able = [row for row in table if drawn(row)]
-    comparisons = by(able, "comparison")
+    names = names_of(table)
+    comparisons = by(table, "comparison")
     several = len(comparisons) > 1
-    largest = sorted(able, key=lambda row: (-(row.batch or 0), row.seconds_per_call or 0.0))
-    names = list(dict.fromkeys(_colour_key(row, True) for row in largest)) if several else families
-    panels = [_lines(able, names)] if several else []
-    panels += [_bars(each, names, several, f"batch {each[0].batch}" if several else "") for each in comparisons]
-    title = alt.TitleParams(
-        plain(table[0].model), subtitle=_subtitle(table), fontSize=18, anchor="start", offset=18, frame="bounds"
-    )
+    keys = {row.id: names[row.id] if several else plain(row.backend.partition(":")[0]) for row in table}
+    first = _first(comparisons, names, top or (MOST_OF_EACH if several else MOST))
+    chosen = [row for row in table if names[row.id] in first]
+    series = list(dict.fromkeys(keys[row.id] for row in sorted(chosen, key=_from_the_largest) if drawn(row)))
+    able = [row for row in chosen if drawn(row)]
+    panels = [_lines(able, keys, series)] if len({row.batch for row in able}) > 1 else []
+    for each in comparisons:
+        where = _where(each, comparisons)
+        said = f"{where} · {_said(each, names, WIDTH / LETTER - len(where))}" if several else ""
+        mine = [row for row in each if names[row.id] in first]
+        panels += [_bars(mine, names, keys, series, said)] if mine else []
+    width = WIDTH + LETTER * max(len(label) for each in by(chosen, "comparison") for label in labels(each, names))
+    answer = _answer(comparisons, names, width / LETTER_OF_TITLE)
+    left_out = len(set(names.values())) - len(first)
+    about = [headline(table), *_shared(table), f"{len(first)} of {len(first) + left_out} ways" if left_out else ""]
+    subtitle = cut(" · ".join(part for part in about if part), int(width / LETTER))
+    title = alt.TitleParams(answer, subtitle=subtitle, fontSize=18, anchor="start", offset=18, frame="bounds")
     # Each panel names its colours itself; sharing them would make one legend of those with and without.
     return alt.vconcat(*panels, spacing=30, title=title).resolve_scale(color="independent", shape="independent")
 
 
-def _subtitle(table: Sequence[Row]) -> list[str]:
-    """Device, inputs and precision; what was fastest; what the whiskers are; what is not drawn."""
-    able = [row for row in table if drawn(row)]
-    precisions = {row.precision for row in able}
-    only = f" · {precisions.pop()}" if len(precisions) == 1 else ""
-    paragraphs = [headline(table).partition(" · ")[2] + only, *of_table(table, named=False)]
-    if any(row.p95 is not None for row in able):
-        paragraphs.append("Whiskers: 5th to 95th percentile of the latency samples.")
-    missing = dict.fromkeys(f"{row.name} ({_why(row)})" for row in table if row not in able)
-    paragraphs += [f"Not drawn: {', '.join(missing)}."] if missing else []
-    return [line for text in paragraphs for line in textwrap.wrap(plain(text), _CHARACTERS)]
+# Words
 
 
-def _why(row: Row) -> str:
-    if not row.ok:
-        return row.status
-    return "wrong outputs" if row.agrees is False else "not measured like the others"
+def names_of(table: Sequence[Row]) -> dict[str, str]:
+    """The names of a table's rows by their ids, without a precision that all share."""
+    names = {row.id: plain(row.name) for row in table}
+    if _shared(table):
+        bare = {row.id: plain(row.name.replace(f"{row.backend} {row.precision}", row.backend, 1)) for row in table}
+        names = bare if all(bare.values()) else names
+    short: dict[str, str] = {}
+    for name in names.values():
+        told = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 17]}…{name[-16:]}"
+        if name not in short:  # shortened names may be equal, and two rows of one name would be one bar
+            short[name] = f"{told} #{len(short) + 1}" if told in short.values() else told
+    return {id: short[name] for id, name in names.items()}
 
 
-def _colour_key(row: Row, by_series: bool) -> str:
-    """What decides a row's colour: the series, or the backend for all of its variants."""
-    return plain(row.name if by_series else row.backend.partition(":")[0])
+def _shared(table: Sequence[Row]) -> list[str]:
+    """The precision, if it is the same for all."""
+    found = {row.precision for row in table}
+    return [plain(each) for each in found] if len(found) == 1 else []
+
+
+def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
+    """Names of the rows of one comparison with their roles."""
+    fastest = "equally fast" if sum(row.fastest for row in rows) > 1 else "fastest"
+    roles = [["reference"] * row.is_reference + [fastest] * row.fastest for row in rows]
+    return [names[row.id] + f" ({', '.join(mine)})" * bool(mine) for row, mine in zip(rows, roles, strict=True)]
+
+
+def _answer(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: float) -> str:
+    """The title: the model, and what is fastest; where batch sizes differ, at which of them."""
+    model = plain(re.split(r"[:/]", comparisons[0][0].model)[-1]) or plain(comparisons[0][0].model)
+    if len(comparisons) == 1:
+        return cut(f"{model}: {_said(comparisons[0], names, room - len(model))}", int(room))
+    fastest = {_where(rows, comparisons): [names[row.id] for row in rows if row.fastest] for rows in comparisons}
+    leads: dict[str, list[str]] = {}
+    # The fewest ways of which one is the fastest, or as fast as that, at each: first what is so at the most of them.
+    while left := [where for where, found in fastest.items() if found and not {*found} & {*leads}]:
+        every = [name for where in left for name in fastest[where]]
+        name = max(every, key=every.count)
+        leads[name] = [where.removeprefix("batch ") for where in left if name in fastest[where]]
+    word = "batch " * any(where.startswith("batch") for where in fastest)
+    found = [f"{name} leads at {word}{listing(where)}" for name, where in leads.items()]
+    said = ", ".join([*found[:1], *(each.replace(f" leads at {word}", " at ") for each in found[1:])])
+    if list(map(len, leads.values())) == [len(fastest)]:
+        said = f"{next(iter(leads))} leads at every {'batch size' if word else 'input'}"
+    options = [said, f"which way is fastest depends on the {'batch size' if word else 'inputs'}"]
+    return cut(next((f"{model}: {each}" for each in options if len(model + each) + 2 <= room), model), int(room))
+
+
+def _said(rows: Sequence[Row], names: dict[str, str], room: float) -> str:
+    """What is fastest in one comparison, in as many words as there is room for."""
+    ranked = sorted((row for row in rows if drawn(row)), key=_seconds)
+    best = [row for row in ranked if row.fastest]
+    if not best:
+        return "no way ran with right outputs"
+    took, first = _written(best[0]), names[best[0].id]
+    if len(best) > 1:
+        options = [f"{listing([names[row.id] for row in best])} are equally fast: {took}"]
+        options.append(f"{first} and {plural(len(best) - 1, 'other')} are equally fast: {took}")
+        options.append(f"{len(best)} of {len(ranked)} ways are equally fast: {took}")
+    elif best[0].is_reference or best[0].speedup is None:
+        options = [f"{first} is fastest: {took}"]
+        options[:0] = [f"{options[0]}, next is {names[ranked[1].id]}, {_written(ranked[1])}"] if ranked[1:] else []
+    else:
+        base = next(names[row.id] for row in rows if row.is_reference and row.name == best[0].reference)
+        by_much = f"{first} is fastest: {took}, {ratio(best[0].speedup)} {base}"
+        low, high = best[0].speedup_low, best[0].speedup_high
+        options = [f"{by_much} ({ratio_range(low, high)})"] if low is not None else []
+        options += [by_much, f"{first} is fastest: {took}"]
+    return next((each for each in options if len(each) + 2 <= room), options[-1])
+
+
+def _where(rows: Sequence[Row], comparisons: Sequence[Sequence[Row]]) -> str:
+    """What tells one comparison from the others."""
+    told = {
+        "batch": f"batch {rows[0].batch}", "io": f"calls from and to the {rows[0].io}",
+        "call_mode": rows[0].call_mode or "repeated", "inputs": rows[0].inputs,
+    }  # fmt: skip
+    differ = [name for name in told if len({getattr(each[0], name) for each in comparisons}) > 1]
+    differ = [name for name in differ if name != "inputs" or len(differ) == 1]
+    return plain(", ".join(told[name] for name in differ))
+
+
+def _written(row: Row) -> str:
+    """The median latency, or the rate where no latency was measured."""
+    return duration(row.median) if row.median is not None else f"{rate(row.iterations_per_second)} calls/s"
+
+
+def _word(row: Row) -> str:
+    """Why a row has no bar."""
+    return "wrong outputs" if row.ok and row.agrees is False else "not measured" if row.ok else row.status
+
+
+# Which rows, and their order
+
+
+def _seconds(row: Row) -> float:
+    return row.seconds_per_call or 0.0
+
+
+def _order(row: Row) -> tuple[bool, float]:
+    """The fastest first, what has no bar last."""
+    return not drawn(row), _seconds(row)
+
+
+def _from_the_largest(row: Row) -> tuple[int, float]:
+    return -(row.batch or 0), _seconds(row)
+
+
+def _first(comparisons: Sequence[Sequence[Row]], names: dict[str, str], most: int) -> set[str]:
+    """The names of ``most`` ways: the references, and those that are among the fastest somewhere."""
+    places: dict[str, tuple[bool, int, float]] = {}
+    for each in comparisons:
+        for place, row in enumerate(sorted(each, key=_order)):
+            found = (not (row.is_reference or row.fastest), place if drawn(row) else len(each), _seconds(row))
+            places[names[row.id]] = min(places.get(names[row.id], found), found)
+    return set(sorted(places, key=lambda name: places[name])[:most])
+
+
+# Panels
 
 
 def _measured(values: Sequence[dict[str, Any]]) -> list[Column]:
     return [column for column in CHARTED if any(each[column.key] for each in values)]
 
 
-def _bars(rows: Sequence[Row], series: Sequence[str], by_series: bool, title: str) -> Any:
+def _bars(rows: Sequence[Row], names: dict[str, str], keys: dict[str, str], series: Sequence[str], title: str) -> Any:
     """What was measured in one comparison side by side, fastest on top; whiskers at the latency."""
     import altair as alt
 
-    ordered = sorted(rows, key=lambda row: row.seconds_per_call or 0.0)
-    names = labels(ordered)
-    values = [{**_values(row, by_series), "name": name} for row, name in zip(ordered, names, strict=True)]
+    ordered = sorted(rows, key=_order)
+    shown = labels(ordered, names)
+    values = [{**_values(row, keys), "name": name} for row, name in zip(ordered, shown, strict=True)]
     colour_scale = alt.Scale(domain=list(series), range=colours_of(len(series)))
     colour = alt.Color("colour:N", scale=colour_scale, legend=None)
-    data, panels = alt.Data(values=values), list[Any]()
-    for column in _measured(values):
+    data, panels, columns = alt.Data(values=values), list[Any](), _measured(values) or CHARTED[:1]
+    width = (WIDTH - _BETWEEN * (len(columns) - 1)) / len(columns)
+    for column in columns:
         first = not panels
-        chart = alt.Chart(data, **({"title": title} if first else {}))
-        y = alt.Y("name:N", sort=names, title=None, **({} if first else {"axis": None}))
-        top = max(each[f"{column.key}_end"] for each in values) or 1.0
-        scale = alt.Scale(domain=[0, top * _HEADROOM], nice=False)
-        x = alt.X(f"{column.key}:Q", title=column.chart, scale=scale, axis=alt.Axis(tickCount=5))
+        said = f"{column.key}_{'said' if first else 'text'}"
+        y = alt.Y("name:N", sort=shown, title=None, **({} if first else {"axis": None}))
+        # As long as leaves room for what stands behind the bars.
+        most = max(each[f"{column.key}_end"] / max(1 - (10 + LETTER * len(each[said])) / width, 0.3) for each in values)
+        scale = alt.Scale(domain=[0, most or 1.0], nice=False)
+        whiskers = ", whiskers: 5th to 95th percentile" * (column.key == "median" and any(v["low"] for v in values))
+        axis = alt.Axis(tickCount=5, format=",~r", labelOverlap=True)
+        x = alt.X(f"{column.key}:Q", title=column.chart + whiskers, scale=scale, axis=axis)
+        end = alt.X(f"{column.key}_end:Q", scale=scale)
+        chart = alt.Chart(data)
         bar = chart.mark_bar(height=alt.RelativeBandSize(0.66), cornerRadiusEnd=2)
         text = chart.mark_text(align="left", baseline="middle", dx=6)
-        end = alt.X(f"{column.key}_end:Q", scale=scale)
+        faint = alt.Opacity("opacity:Q", scale=None, legend=None)
         layers = [
             bar.encode(x=x, y=y, color=colour, tooltip=_tooltip()),
-            text.encode(x=end, y=y, text=f"{column.key}_text:N"),
+            text.encode(x=end, y=y, text=f"{said}:N", opacity=faint),
         ]
         if column.key == "median":
-            bare = alt.Chart(data)
-            ticks = [bare.mark_tick(size=9, thickness=1.5).encode(x=f"{end}:Q", y=y) for end in ("low", "high")]
-            layers[1:1] = [bare.mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q", y=y), *ticks]
-        panels.append(alt.layer(*layers).properties(width=PANEL, height=alt.Step(_STEP)))
-    return alt.hconcat(*panels, spacing=_BETWEEN)
+            ticks = [chart.mark_tick(size=9, thickness=1.5).encode(x=f"{end}:Q", y=y) for end in ("low", "high")]
+            layers[1:1] = [chart.mark_rule(strokeWidth=1.5).encode(x="low:Q", x2="high:Q", y=y), *ticks]
+        panels.append(alt.layer(*layers).properties(width=width, height=alt.Step(_STEP)))
+    heading = {"title": alt.TitleParams(title, frame="group")} if title else {}
+    return alt.hconcat(*panels, spacing=_BETWEEN, **heading)
 
 
-def _lines(rows: Sequence[Row], names: Sequence[str]) -> Any:
+def _lines(rows: Sequence[Row], keys: dict[str, str], names: Sequence[str]) -> Any:
     """What was measured against the batch size, one line for each series."""
     import altair as alt
 
-    values = [_values(row, True) for row in rows if row.batch]
+    values = [_values(row, keys) for row in rows if row.batch]
     batches = sorted({each["batch"] for each in values})
     axis = alt.Axis(values=batches, format="d", labelOverlap=True)
     x = alt.X("batch:Q", title="batch size (log scale)", scale=alt.Scale(type="log", base=2, nice=False), axis=axis)
@@ -169,8 +288,9 @@ def _lines(rows: Sequence[Row], names: Sequence[str]) -> Any:
     domain, count = list(names), len(names)
     colour = alt.Color("colour:N", scale=alt.Scale(domain=domain, range=colours_of(count)), legend=legend)
     shape = alt.Shape("colour:N", scale=alt.Scale(domain=domain, range=shapes_of(count)), legend=legend)
-    panels: list[Any] = []
-    for column in _measured(values):
+    panels, columns = list[Any](), _measured(values)
+    width = (WIDTH - _BETWEEN * (len(columns) - 1)) / len(columns)
+    for column in columns:
         known = [each[column.key] for each in values if each[column.key]]
         # A log scale keeps slow and fast apart; lines whose speed-up is the same at every batch are parallel.
         low, high = min(known) / 1.2, max(known) * 1.2
@@ -181,7 +301,7 @@ def _lines(rows: Sequence[Row], names: Sequence[str]) -> Any:
         line = base.mark_line(strokeWidth=2).encode(x=x, y=y, color=colour)
         point = base.mark_point(filled=True, size=60, opacity=1)
         point = point.encode(x=x, y=y, color=colour, shape=shape, tooltip=_tooltip())
-        panels.append(alt.layer(line, point).properties(width=PANEL, height=260))
+        panels.append(alt.layer(line, point).properties(width=width, height=260))
     return alt.hconcat(*panels, spacing=_BETWEEN_LINES)
 
 
@@ -198,25 +318,21 @@ def _tooltip() -> list[Any]:
     return [alt.Tooltip(f"{name}:N", title=title) for name, title in shown.items()]
 
 
-def labels(rows: Sequence[Row]) -> list[str]:
-    """Names of the rows of one comparison with their roles."""
-    fastest = "tied" if sum(row.fastest for row in rows) > 1 else "fastest"
-    roles = [["reference"] * row.is_reference + [fastest] * row.fastest for row in rows]
-    return [plain(row.name) + f" ({', '.join(mine)})" * bool(mine) for row, mine in zip(rows, roles, strict=True)]
-
-
-def _values(row: Row, by_series: bool) -> dict[str, Any]:
+def _values(row: Row, keys: dict[str, str]) -> dict[str, Any]:
     """What the panels draw of a row: numbers in the unit of their column, and texts."""
     values: dict[str, Any] = {
         "case": plain(row.name),
-        "colour": _colour_key(row, by_series),
+        "colour": keys[row.id],
         "batch": row.batch,
-        "low": None if row.p5 is None else 1e3 * row.p5,
-        "high": None if row.p95 is None else 1e3 * row.p95,
+        "low": None if row.p5 is None or not drawn(row) else 1e3 * row.p5,
+        "high": None if row.p95 is None or not drawn(row) else 1e3 * row.p95,
+        "opacity": 1.0 if drawn(row) else 0.65,
         "spread": f"{milliseconds(row.p5)} to {milliseconds(row.p95)}",
     }
-    for column in CHARTED:
-        value = (getattr(row, column.key) or 0.0) * _SCALES.get(column.unit, 1.0)
-        values[column.key], values[f"{column.key}_text"] = value, column.text(row) if value else "not measured"
+    for place, column in enumerate(CHARTED):
+        value = (getattr(row, column.key) or 0.0) * _SCALES.get(column.unit, 1.0) if drawn(row) else 0.0
+        text = column.text(row) if value else "not measured" if drawn(row) else "" if place else _word(row)
+        faster = f" · {ratio(row.speedup)}" if value and row.speedup and not row.is_reference else ""
+        values |= {column.key: value, f"{column.key}_text": text, f"{column.key}_said": text + faster}
         values[f"{column.key}_end"] = max(value, values["high"] or 0.0) if column.key == "median" else value
     return values

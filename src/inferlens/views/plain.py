@@ -10,3 +10,9 @@ def plain(text: str) -> str:
     if not text.isprintable():
         text = "".join(" " if c.isspace() else c for c in text if c.isspace() or unicodedata.category(c)[0] != "C")
     return " ".join(text.split())
+
+
+def cut(text: str, longest: int) -> str:
+    """A text without its middle, if it is longer."""
+    half = longest // 2
+    return text if len(text) <= longest else f"{text[: half - 1]}…{text[-half:]}"

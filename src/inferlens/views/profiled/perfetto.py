@@ -31,9 +31,9 @@ from inferlens.analysis.profile.modules import ancestor, path_of
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Layer, Profile
 from inferlens.record.profile_store import LoadedProfiles
-from inferlens.views.plain import plain
+from inferlens.views.plain import cut, plain
 from inferlens.views.profiled.cases import of_level
-from inferlens.views.profiled.profile_tables import THE_MODEL, cut, shapes, short
+from inferlens.views.profiled.profile_tables import THE_MODEL, shapes, short
 
 SCHEMA = "inferlens.perfetto/1"
 FORMATS = (".json", ".json.gz")

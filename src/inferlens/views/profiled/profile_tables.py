@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 from inferlens.analysis.profile.layers import ProfilingCost, RowT, RunTimes
 from inferlens.record.layer_profile import Tensor
 from inferlens.units import ABSENT, half_width, milliseconds, ratio, ratio_range
-from inferlens.views.plain import plain
+from inferlens.views.plain import cut, plain
 from inferlens.views.profiled.cases import ProfiledCase
 from inferlens.views.table import Column, Document, Line, Table
 
@@ -130,12 +130,6 @@ def name_of(name: str) -> str:
 def short(name: str, longest: int = LONGEST_NAME) -> str:
     """A name, not longer than what it stands in bears."""
     return cut(name_of(name), longest)
-
-
-def cut(text: str, longest: int) -> str:
-    """A text without its middle, if it is longer."""
-    half = longest // 2
-    return text if len(text) <= longest else f"{text[: half - 1]}…{text[-half:]}"
 
 
 def modules(paths: Sequence[str]) -> str:
