@@ -164,6 +164,12 @@ def error_size(value: float | None) -> str:
     return "0" if value == 0 else f"{value:.1g}" if value < 0.001 else significant(value, 2)
 
 
+def number(text: str) -> float | None:
+    """The number that such text stands for, times in seconds; ``None`` where it is no bare number or duration."""
+    match = re.match(r"^\s*(\d[\d,]*(?:\.\d+)?)\s*(µs|ms|s|min)?\s*$", text)
+    return float(match[1].replace(",", "")) * {"µs": 1e-6, **_SECONDS}[match[2] or "s"] if match else None
+
+
 def parse_share(text: str) -> float:
     """A share from ``2%``, ``2 %`` or ``0.02``.
 

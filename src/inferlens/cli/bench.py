@@ -28,7 +28,7 @@ STOP = "When a series ends: half-width, when the median's interval is narrow, or
 HALF_WIDTH = "How far the median's 95 % interval may reach to either side of it."
 ITERATIONS = "Latency samples of each case. [dim]Default: as --stop says.[/dim]"
 SECONDS = "Time for the latency samples. [dim]Default: as --stop says.[/dim]"
-OWN = ("reference", "format", "json", "dry_run", "check")  # options that are no words of a plan
+OWN = ("reference", "format", "json", "bars", "dry_run", "check")  # options that are no words of a plan
 CHECK = "Measure nothing: MODEL... are folders with records, or record files, and their warnings are printed."
 CHECK_SCHEMA = "inferlens.warnings/1"
 
@@ -63,6 +63,7 @@ def bench(
     reference: options.Reference = None,
     format: Annotated[str, typer.Option(help=options.FORMAT)] = "table",
     json: options.Json = False,
+    bars: options.Bars = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cases and run none.")] = False,
     check: Annotated[bool, typer.Option("--check", help=CHECK)] = False,
 ) -> None:
@@ -92,10 +93,12 @@ def bench(
             run(plan, bar)
         except KeyboardInterrupt:
             interrupted = True
-    report(plan, bar.records, interrupted, format, reference)
+    report(plan, bar.records, interrupted, format, reference, bars)
 
 
-def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str, reference: str | None) -> None:
+def report(
+    plan: Plan, records: Sequence[Record], interrupted: bool, format: str, reference: str | None, bars: bool = False
+) -> None:
     """Shows what was measured and says where it is kept.
 
     Raises:
@@ -105,7 +108,7 @@ def report(plan: Plan, records: Sequence[Record], interrupted: bool, format: str
     from inferlens.record.store import safe_name
 
     if records:
-        screen.show(records, format, reference)
+        screen.show(records, format, reference, bars=bars)
         folders = sorted({str(Path(plan.output) / safe_name(record.model.name)) for record in records})
         screen.note(f"Kept in {', '.join(folders)}. Look again: inferlens show {folders[0]}")
     if interrupted:

@@ -56,6 +56,7 @@ Reference = Annotated[str | None, typer.Option(help=_REFERENCE)]
 FORMAT = f"{', '.join(FORMATS)}."
 Format = Annotated[str, typer.Option("--format", "-f", help=FORMAT)]
 Json = Annotated[bool, typer.Option("--json", help="The same as --format json.")]
+Bars = Annotated[bool, typer.Option("--bars", help="Draw the times as bars.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Show all columns.")]
 Columns = Annotated[str | None, typer.Option(help="The columns to show, by their titles, with commas.")]
 Output = Annotated[

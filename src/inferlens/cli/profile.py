@@ -231,6 +231,7 @@ def modules(
     reference: Annotated[str | None, typer.Option(help=REFERENCE)] = None,
     fused: Annotated[str, typer.Option(help=FUSED)] = "whole",
     format: options.Format = "table",
+    bars: options.Bars = False,
 ) -> None:
     """Show where the time goes by module of the model: modules as rows, backends as columns.
 
@@ -242,7 +243,7 @@ def modules(
 
     loaded = groups(screen.profiles(paths, format))
     shown = document(loaded, level=level, depth=depth, reference=reference, fused=fused)  # type: ignore[arg-type]
-    screen.document(shown, format)
+    screen.document(shown, format, bars=bars)
 
 
 def layers(
@@ -250,6 +251,7 @@ def layers(
     sort: Annotated[str, typer.Option(help=LAYERS_SORT)] = "time",
     top: Top = None,
     format: options.Format = "table",
+    bars: options.Bars = False,
     plot: Plot = None,
     trace: Annotated[Path | None, typer.Option(help=TRACE_FILE, show_default=False)] = None,
 ) -> None:
@@ -273,7 +275,7 @@ def layers(
     if trace:
         written(trace, perfetto.render(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
     if not (plot or trace):
-        screen.document(document("layer", cases, sort=sort, top=top), format)
+        screen.document(document("layer", cases, sort=sort, top=top), format, bars=bars)
 
 
 def picture_format(plot: Path | None, example: str) -> str:
@@ -298,6 +300,7 @@ def kernels(
     sort: Annotated[str, typer.Option(help=KERNELS_SORT)] = "time",
     top: Top = None,
     format: options.Format = "table",
+    bars: options.Bars = False,
 ) -> None:
     """Show the kernels of cases profiled with --level kernel: times, launches, occupancy, tensor cores, modules.
 
@@ -307,7 +310,7 @@ def kernels(
     from inferlens.views.profiled.layers_and_kernels import document
 
     cases = of_level(screen.profiles(paths, format), "kernel")
-    screen.document(document("kernel", cases, sort=sort, top=top, by=by), format)  # type: ignore[arg-type] # which it checks
+    screen.document(document("kernel", cases, sort=sort, top=top, by=by), format, bars=bars)  # type: ignore[arg-type] # which it checks
 
 
 def roofline(

@@ -85,7 +85,7 @@ def check(format: str) -> type[View] | None:
     return VIEWS.get(format)
 
 
-def show(records: Sequence[Record], format: str, reference: str | None) -> None:
+def show(records: Sequence[Record], format: str, reference: str | None, **how: Any) -> None:
     """Prints records to standard output in a format of every table, or by a view of that name."""
     from inferlens.views.records import document as of_records
 
@@ -93,7 +93,7 @@ def show(records: Sequence[Record], format: str, reference: str | None) -> None:
         drawn = view(reference=reference).render(records)
         text(drawn.decode() if isinstance(drawn, bytes) else drawn)
     else:
-        document(of_records(records, reference), format)
+        document(of_records(records, reference), format, **how)
 
 
 def document(
@@ -103,6 +103,7 @@ def document(
     wide: bool = False,
     columns: str | None = None,
     output: Path | None = None,
+    bars: bool = False,
 ) -> None:
     """Prints a document to standard output, made for this terminal; or writes it to the file ``output``.
 
@@ -110,8 +111,11 @@ def document(
         InferlensError: if the file's ending is none of :data:`ENDINGS` and no format is given, or it cannot be written.
     """
     from inferlens.errors import check_choice
+    from inferlens.views.bars import barred
     from inferlens.views.table import render
 
+    if bars:
+        shown, columns = barred(shown, WIDTH_OF_A_PIPE if output else terminal()["width"], columns), None
     if output is None:
         text(render(shown, format, **terminal(), wide=wide, columns=columns))
         return

@@ -24,6 +24,7 @@ def show(
     format: options.Format = "table",
     reference: options.Reference = None,
     json: options.Json = False,
+    bars: options.Bars = False,
 ) -> None:
     """Show what was measured, as a table or in another format.
 
@@ -35,7 +36,7 @@ def show(
 
     loaded = load_records(paths)
     screen.notes(loaded.problems)
-    screen.show(loaded.records, "json" if json else format, reference)
+    screen.show(loaded.records, "json" if json else format, reference, bars=bars)
 
 
 def plot(

@@ -74,6 +74,7 @@ class Column:
         fold: whether long cells run on over several lines rather than being shortened.
         better: which direction is better, of a metric.
         chart: title of its axis where charts draw it.
+        bars: whether it is drawn as bars where they are asked for, or stands beside them.
         wide: whether it is shown only where all columns are asked for, or this one by name.
     """
 
@@ -87,6 +88,7 @@ class Column:
     fold: bool = False
     better: Literal["", "lower", "higher"] = ""
     chart: str = ""
+    bars: Literal["", "drawn", "beside"] = ""
     wide: bool = False
 
     @property
@@ -111,6 +113,7 @@ class Line:
         full: the whole name of a row in a tree, for pages.
         style: one of rich's (``bold``, ``dim``, ``red``); bold is bold in Markdown and HTML too.
         ends: whether a line is ruled beneath it.
+        sums: whether it is what others add up to, and so no bar among theirs.
     """
 
     name: str
@@ -120,6 +123,7 @@ class Line:
     full: str = ""
     style: str = ""
     ends: bool = False
+    sums: bool = False
 
     @classmethod
     def of(cls, name: str, columns: Sequence[Column], row: Any, **more: Any) -> Line:

@@ -52,17 +52,17 @@ def _layers(row: KernelRow) -> str:
 NUMBERS = {
     "layer": (
         Column("times.mean", "mean", "ms", milliseconds, keep=2),
-        Column("times.median", "p50", "ms", milliseconds, keep=0),
+        Column("times.median", "p50", "ms", milliseconds, keep=0, bars="drawn"),
         Column("times", "±", "95 %", profile_tables.half, keep=6),
         Column("times.p95", "p95", "ms", milliseconds, keep=7),
-        Column("times.share", "share", write=share, keep=1),
+        Column("times.share", "share", write=share, keep=1, bars="beside"),
     ),
     "kernel": (
-        Column("times.typical", "time", "µs", microseconds, keep=0),
+        Column("times.typical", "time", "µs", microseconds, keep=0, bars="drawn"),
         Column("times.median", "p50", "µs", microseconds, keep=10),
         Column("times", "±", "95 %", profile_tables.half, keep=11),
         Column("times.p95", "p95", "µs", microseconds, keep=12),
-        Column("of_busy", "share", "of GPU", share, keep=1),
+        Column("of_busy", "share", "of GPU", share, keep=1, bars="beside"),
         Column("times.share", "share", "of run", share, keep=9),
     ),
 }

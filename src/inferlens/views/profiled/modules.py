@@ -218,7 +218,10 @@ def _table(of: ModuleTree, table: ModuleTable | None) -> Table:
     headings = [
         heading
         for place, one in enumerate(shown)
-        for heading in (Column("", one.case.name, "ms", keep=place), Column("", "", "share", keep=len(shown) + place))
+        for heading in (
+            Column("", one.case.name, "ms", keep=place, bars="beside" if place else "drawn"),
+            Column("", "", "share", keep=len(shown) + place, bars="" if place else "beside"),
+        )
     ]
     times = {
         "kernel times, as shares of all kernels"
@@ -229,7 +232,8 @@ def _table(of: ModuleTree, table: ModuleTable | None) -> Table:
     lines = [_line(row, table, {**_NAMES, "whole": whole}) for row in table.rows]
     unprofiled = [one.account.unprofiled for one in shown]
     if any(unprofiled):
-        lines.append(Line("unprofiled call", [cell for time in unprofiled for cell in (milliseconds(time), "")]))
+        cells = [cell for time in unprofiled for cell in (milliseconds(time), "")]
+        lines.append(Line("unprofiled call", cells, sums=True))
     return Table(
         first.headline,
         "module",
@@ -258,7 +262,7 @@ def _line(row: ModuleRow, table: ModuleTable, names: dict[str, str]) -> Line:
     style = {"whole": "bold", "module": ""}.get(row.kind, "dim")
     indent = "".join("   " if each else "│  " for each in row.last[:-1])
     indent += ("└─ " if row.last[-1] else "├─ ") if row.last else ""
-    return Line(name + more, cells, marks, indent=indent, full=full + more, style=style)
+    return Line(name + more, cells, marks, indent=indent, full=full + more, style=style, sums=row.kind == "whole")
 
 
 def _legend(shown: Sequence[ModuleColumn], table: ModuleTable) -> Iterator[str]:

@@ -116,7 +116,7 @@ def time_fields(times: RunTimes | None) -> list[object]:
 def sum_line(name: str, columns: Sequence[Column], numbers: Sequence[Column], row: Any) -> Line:
     """A line of what rows add up to, which has ``numbers`` alone."""
     cells = [column.text(row) if column in numbers else "" for column in columns]
-    return Line(name, cells, style="bold" if name == "whole run" else "")
+    return Line(name, cells, style="bold" if name == "whole run" else "", sums=True)
 
 
 # Names

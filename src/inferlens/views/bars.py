@@ -1,0 +1,85 @@
+"""A table's figures as bars, for a terminal: names, bars an eighth of a character fine, and the figures beside them.
+
+Bars start at zero and are clear without colours. A column says itself whether it is drawn (``Column.bars``)::
+
+    openvino     ███████████████▍                  17.1   1.49x
+    onnxruntime  ████████████████▌                 18.3   1.39x
+    pytorch      ██████████████████████▉           25.4   reference
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rich.cells import cell_len
+
+from inferlens.errors import InferlensError
+from inferlens.units import number
+from inferlens.views.renderers.terminal import GAP, widest
+from inferlens.views.table import Column, Document, Line, Table, chosen
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+LONGEST, SHORTEST = 48, 12  # of bars, in characters
+
+
+def barred(document: Document, width: int, columns: str | None = None) -> Document:
+    """``document`` with bars in its tables, ``width`` characters wide; ``columns`` are drawn and shown instead.
+
+    Raises:
+        InferlensError: when it is rendered, if a column is not known, or there is none with numbers.
+    """
+
+    def blocks() -> list[Table | str]:
+        found = chosen(document.blocks(), columns) if columns else document.blocks()
+        return [
+            each if isinstance(each, str) or not each.lines else _barred(each, width, bool(columns)) for each in found
+        ]
+
+    return replace(document, blocks=blocks)
+
+
+def bar(share: float, width: int) -> str:
+    """A bar of that share of ``width`` characters; what is not zero has at least an eighth of one."""
+    eighths = max(round(share * width * 8), share > 0)
+    return EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip()
+
+
+def _barred(table: Table, width: int, asked: bool) -> Table:
+    used = table.used()
+    drawn = next((place for place in used if _is_drawn(table, place, asked)), None)
+    if drawn is None:
+        raise InferlensError("No column of this table has numbers to draw.", hint="the same without --bars")
+    beside = [place for place in used if asked or place == drawn or table.columns[place].bars == "beside"]
+    numbers = [None if line.sums else number(line.cells[drawn]) for line in table.lines]
+    longest = _longest(table, numbers)
+    names = widest([table.first, *(line.indent + line.name for line in table.lines)])
+    figures = sum(GAP + max(widest([line.cells[place] for line in table.lines]), cell_len(table.columns[place].heading))
+                  for place in beside)  # fmt: skip
+    room = min(max(width - min(names, width * 2 // 5) - figures - GAP, SHORTEST), LONGEST)
+    lines = [
+        _line(line, beside, "" if each is None else bar(each / most, room))
+        for line, each, most in zip(table.lines, numbers, longest, strict=True)
+    ]
+    shown = [replace(table.columns[place], wide=False, fold=False) for place in beside]
+    return replace(table, columns=[Column("", "", numeric=False, most=LONGEST), *shown], lines=lines)
+
+
+def _longest(table: Table, numbers: Sequence[float | None]) -> list[float]:
+    """For each line the greatest number between the same rules: batch sizes have scales of their own."""
+    groups = list(itertools.accumulate((line.ends for line in table.lines[:-1]), initial=0))
+    most: dict[int, float] = {}
+    for group, each in zip(groups, numbers, strict=True):
+        most[group] = max(most.get(group, 0.0), each or 0.0)
+    return [most[group] or 1.0 for group in groups]
+
+
+def _is_drawn(table: Table, place: int, asked: bool) -> bool:
+    known = any(number(line.cells[place]) is not None for line in table.lines if not line.sums)
+    return known and (asked or table.columns[place].bars == "drawn")
+
+
+def _line(line: Line, beside: Sequence[int], drawn: str) -> Line:
+    marks = ["", *(line.mark(place) for place in beside)]
+    return replace(line, cells=[drawn, *(line.cells[place] for place in beside)], marks=marks)
