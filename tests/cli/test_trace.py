@@ -54,7 +54,7 @@ def test_rows_are_told_apart_and_limited(folder: Path) -> None:
     rows = list(csv.DictReader(io.StringIO(done.stdout)))
     assert {row["operator"] for row in rows} == {"aten::mm", "aten::linear", "aten::copy_"}
     done = inferlens("trace", "gpu.json", "--view", "operators", "--by", "shapes,stack", "--top", "1", cwd=folder)
-    assert "2 more rows: --top 3 shows all." in done.stdout
+    assert "2 more rows: --top 3" in done.stdout
     one = inferlens("trace", "gpu.json", "--view", "steps", "--step", "1", "--format", "json", cwd=folder).stdout
     assert [row["step"] for row in json.loads(one)["traces"][0]["tables"]["steps"]] == ["1"]
 
@@ -123,7 +123,7 @@ def test_damage_is_remarked_on_and_too_little_memory_is_one_error(
 
 def test_right_words_mean_what_the_command_says_and_wrong_ones_are_left_to_it() -> None:
     command = typer.main.get_command(app).get_command(None, "trace")  # type: ignore[attr-defined]
-    every = "a.json --against b.json --step 7 --top 3 --depth 2 --no-cache -f json"
+    every = "a.json --against b.json --step 7 --top 3 --depth 2 --no-cache -f json --wide --columns calls -o c.json"
     for line in ("a.json", "-", "a.json --view=overview,kernels --by=operator", every):
         with command.make_context("trace", line.split()) as context:
             assert (trace_words(line.split()) or {}).items() <= context.params.items()
@@ -138,27 +138,73 @@ def test_against(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(training())
     (tmp_path / "b.json").write_bytes(faster())
     words = ("--view", "overview,operators,kernels,modules,timeline", "--format", "json")
-    done = inferlens("trace", "a.json", "--against", "b.json", *words, cwd=tmp_path)
+    done = inferlens("trace", "b.json", "--against", "a.json", *words, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    tables = json.loads(done.stdout)["traces"][0]["tables"]
-    assert [*tables] == ["parts", "idle", "operators", "kernels", "modules", "execution"]
+    (shown,) = json.loads(done.stdout)["traces"]
+    assert [*shown["tables"]] == ["parts", "idle", "operators", "kernels", "modules", "execution"]
+    assert shown["trace"] == "b.json against a.json"
+    assert shown["answer"][0] == "A step takes 400 µs, 600 µs in the base: 1.50x as fast."
+    step_row = shown["tables"]["parts"][-1]
+    assert [round(step_row[key] * 1e6) for key in ("before", "after", "change")] == [600, 400, -200]
+    states = {row["name"]: row["state"] for row in shown["tables"]["kernels"]}
+    assert (states["relu"], states["add"]) == ("new", "gone"), "of what the candidate does and the base does not"
+    done = inferlens("trace", "b.json", "--against", "a.json", cwd=tmp_path)
+    assert done.stdout.startswith("b.json against a.json\n")
+    assert "base  candidate" in done.stdout
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "a.json").write_bytes(faster())
+    assert inferlens("trace", "c/a.json", "--against", "a.json", cwd=tmp_path).stdout.startswith("c/a.json against a.")
+
+
+def rank(number: int | None, size: int = 16, begin: float = 0) -> bytes:
+    """A step in which half of the communication is hidden behind a kernel; of a rank, if it has one."""
+    talks = [
+        step(0, begin, 500), event("nccl:all_reduce", begin + 10, 20, External__id=4), launch(1, begin + 12),
+        launch(2, begin + 50), kernel(1, begin + 100, 100, "ncclDevKernel_AllReduce", stream=20),
+        kernel(2, begin + 150, 100, "gemm"),
+    ]  # fmt: skip
+    about = {} if number is None else {"distributedInfo": {"rank": number, "world_size": size}}
+    return text(*talks, **about)
 
 
 def test_ranks_of_a_job(tmp_path: Path) -> None:
-    talks = [
-        step(0, 0, 500), event("nccl:all_reduce", 10, 20, External__id=4), launch(1, 12), launch(2, 50),
-        kernel(1, 100, 100, "ncclDevKernel_AllReduce", stream=20), kernel(2, 150, 100, "gemm"),
-    ]  # fmt: skip
-    for rank in (10, 2):
-        (tmp_path / f"job_rank{rank}.json").write_bytes(text(*talks, distributedInfo={"rank": rank, "world_size": 16}))
+    for number in (10, 2):
+        (tmp_path / f"job_{number}.json").write_bytes(rank(number))
     (tmp_path / "notes.json").write_text("{}")
-    assert [path.name for path in traces_in(tmp_path)] == ["job_rank2.json", "job_rank10.json", "notes.json"]
+    assert [path.name for path in traces_in(tmp_path)] == ["job_2.json", "job_10.json", "notes.json"]
     done = inferlens("trace", ".", "--format", "json", cwd=tmp_path)
     assert done.returncode == 0
     assert "no traceEvents" in done.stderr
     first, _ = json.loads(done.stdout)["traces"][0]["tables"]["ranks"]
-    assert (first["name"], first["rank"], first["step_time"]) == ("job_rank2.json", 2, pytest.approx(500e-6))
-    assert first["overlapped"] == 0.5  # half of the communication is hidden behind the gemm
+    assert (first["name"], first["rank"], first["step_time"]) == ("job_2.json", 2, pytest.approx(500e-6))
+    assert first["overlapped"] == 0.5
+    (tmp_path / "notes.json").unlink()
+    shown = inferlens("trace", ".", cwd=tmp_path).stdout
+    assert "2 ranks of one job" in shown
+    assert "GPU idle" not in shown, "the overview of each is for those who ask for it"
+    assert inferlens("trace", ".", "--wide", cwd=tmp_path).stdout.count("GPU idle") == 2
+
+
+@pytest.mark.parametrize(
+    ("files", "why"),
+    [
+        ({"a.json": rank(None), "b.json": rank(None)}, "a.json and b.json have no rank"),
+        ({"a.json": rank(0), "b.json": rank(None)}, "b.json has no rank"),
+        ({"a.json": rank(1), "b.json": rank(1)}, "2 of them have rank 1"),
+        ({"a.json": rank(0, 2), "b.json": rank(1, 4)}, "they are of jobs of 2 and 4 ranks"),
+        ({"a.json": rank(0), "b.json": rank(1, begin=5e6)}, "they were not taken at the same time"),
+        ({"rank0.json": rank(None), "rank1.json": rank(None)}, ""),
+    ],
+)
+def test_only_traces_that_say_so_are_ranks_of_one_job(files: dict[str, bytes], why: str, tmp_path: Path) -> None:
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    done = inferlens("trace", ".", "--format", "json", cwd=tmp_path)
+    together, *_ = json.loads(done.stdout)["traces"]
+    assert [*together["tables"]] == ["runs" if why else "ranks"]
+    assert (f"not ranks of one job ({why})" in together["answer"][0]) == bool(why)
+    rows = [line.split()[0] for line in inferlens("trace", ".", cwd=tmp_path).stdout.splitlines() if ".json  " in line]
+    assert rows == [*files], "both are listed"
 
 
 def calls(begin: int) -> bytes:
@@ -184,8 +230,10 @@ def test_runs_are_rows_and_other_views_are_each_runs(logs: Path) -> None:
     done = inferlens("trace", "runs", "--view", "overview,kernels", cwd=logs.parent)
     assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("bs")]
-    assert rows == ["bs1", "bs8", "bs16"]
-    assert [f"fills · {name}" in done.stdout for name in rows] == [True] * 3
+    assert rows == ["bs1", "bs8", "bs16"] * 2, "of the table of runs, then what takes most in each"
+    assert "100 % of the GPU's time (0.200 of 0.200 ms) goes to gemm." in done.stdout
+    done = inferlens("trace", "runs", "--view", "kernels", "--top", "1", cwd=logs.parent)
+    assert [f"{name} · kernels" in done.stdout for name in ("bs1", "bs8", "bs16")] == [True] * 3
     (logs / "bs8" / "host_bs8.1.pt.trace.json").write_text("nothing of it")
     done = inferlens("trace", "runs", "--format", "json", cwd=logs.parent)
     assert done.returncode == 0

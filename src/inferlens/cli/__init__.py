@@ -21,6 +21,8 @@ from typing import Any, NoReturn
 
 from inferlens.errors import InferlensError
 
+MOST_NOTES = 2  # remarks on how a trace was read
+
 
 def main() -> None:
     """Runs a command; an error a user can act on is one message and exit code 2."""
@@ -58,13 +60,14 @@ def trace_words(words: Sequence[str]) -> dict[str, Any] | None:
     """What the command would be called with; ``None`` if it has to say something: help, or what is wrong."""
     parser = _Parser(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
     parser.add_argument("path", type=Path)
-    for name in ("--view", "--step", "--by"):
-        parser.add_argument(name)
-    parser.add_argument("--format", "-f")
-    parser.add_argument("--against", type=Path)
+    for names in (["--view"], ["--step"], ["--by"], ["--columns"], ["--format", "-f"]):
+        parser.add_argument(*names)
+    for names in (["--against"], ["--output", "-o"]):
+        parser.add_argument(*names, type=Path)
     for name in ("--top", "--depth"):
         parser.add_argument(name, type=int)
-    parser.add_argument("--no-cache", action="store_true")
+    for name in ("--no-cache", "--wide"):
+        parser.add_argument(name, action="store_true")
     try:
         found = vars(parser.parse_args(words))
     except ValueError:
@@ -72,7 +75,16 @@ def trace_words(words: Sequence[str]) -> dict[str, Any] | None:
     return None if min(found.get("top", 1), found.get("depth", 1)) < 1 else found
 
 
-def show_trace(path: Path, *, format: str = "table", no_cache: bool = False, **words: Any) -> None:
+def show_trace(
+    path: Path,
+    *,
+    format: str = "table",
+    no_cache: bool = False,
+    wide: bool = False,
+    columns: str | None = None,
+    output: Path | None = None,
+    **words: Any,
+) -> None:
     """Prints a trace; the words are those of the command."""
     if "numpy" not in sys.modules:  # nothing here uses the threads of its linear algebra, and starting them takes long
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -81,9 +93,12 @@ def show_trace(path: Path, *, format: str = "table", no_cache: bool = False, **w
     from inferlens.views.traced.show import document
 
     try:
-        shown, notes = document(path, format, cache=not no_cache, **words)
-        screen.notes(notes)
-        screen.document(shown, format)
+        format = screen.format_of(format, output)
+        shown, notes = document(path, format, cache=not no_cache, wide=wide, **words)
+        screen.notes(notes[:MOST_NOTES])
+        if len(notes) > MOST_NOTES:
+            screen.note(f"({len(notes) - MOST_NOTES} more: --format json)")
+        screen.document(shown, format, wide=wide, columns=columns, output=output)
     except MemoryError as error:
         hint = "a limit that is less tight (ulimit -d, ulimit -v), or fewer steps in a trace"
         raise InferlensError(f"There is not enough memory for {path}.", hint=hint) from error

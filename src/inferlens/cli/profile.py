@@ -160,9 +160,9 @@ def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
     files = [made.files[0] for made in every if made.files]
     if not files:
         raise typer.Exit(1)
-    against = f" --against {files[-1]}" if len(files) > 1 else ""
+    against = f" --against {files[0]}" if len(files) > 1 else ""
     board = f"; tensorboard --logdir {folder}" if folder else ""
-    screen.note(f"Look at them: inferlens trace {files[0]}{against}; https://ui.perfetto.dev{board}")
+    screen.note(f"Look at them: inferlens trace {files[-1]}{against}; https://ui.perfetto.dev{board}")
 
 
 def table(every: Sequence[Traced]) -> Table:

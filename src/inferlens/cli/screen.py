@@ -110,20 +110,31 @@ def document(
     Raises:
         InferlensError: if the file's ending is none of :data:`ENDINGS` and no format is given, or it cannot be written.
     """
-    from inferlens.errors import check_choice
     from inferlens.views.bars import barred
     from inferlens.views.table import render
 
+    format = format_of(format, output)
     if bars:
         shown, columns = barred(shown, WIDTH_OF_A_PIPE if output else terminal()["width"], columns), None
     if output is None:
         text(render(shown, format, **terminal(), wide=wide, columns=columns))
         return
-    if format == "table":
-        check_choice("ending of a file", output.suffix.lower(), ENDINGS)
-        format = ENDINGS[output.suffix.lower()]
     write(output, render(shown, format, wide=wide, columns=columns))
     note(f"Wrote {output}.")
+
+
+def format_of(format: str, output: Path | None) -> str:
+    """The format that is asked for, or that the ending of the file says.
+
+    Raises:
+        InferlensError: if that is none of :data:`ENDINGS`, and no format is given.
+    """
+    from inferlens.errors import check_choice
+
+    if output is None or format != "table":
+        return format
+    check_choice("ending of a file", output.suffix.lower(), ENDINGS)
+    return ENDINGS[output.suffix.lower()]
 
 
 def terminal() -> dict[str, Any]:

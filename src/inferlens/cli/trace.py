@@ -10,15 +10,15 @@ import typer
 from inferlens.cli import options
 
 PATH = (
-    "A trace file (.json, .json.gz, .json.zst), a pipe or - for the standard input, a folder of the ranks' traces, or "
-    "one of log folders."
+    "A trace file (.json, .json.gz, .json.zst), a pipe or - for the standard input, a folder of the traces of a job's "
+    "ranks, or one of log folders."
 )
 VIEW = "overview, operators, kernels, modules, memory, steps or timeline; or several, with commas."
-AGAINST = "Compare with this trace: what it gains and loses."
+AGAINST = "The base: show what FILE gains and loses against it."
 STEP = "Look at one step alone, by its number. [dim]Default: all of them.[/dim]"
 BY = "Rows by more than their names: shapes or stack (of operators), operator (of kernels)."
-DEPTH = "How deep modules are unfolded. [dim]Default: to about 40 rows in tables, all in CSV and JSON.[/dim]"
-TOP = "Only so many rows. [dim]Default: 20 in tables and pages, all in CSV and JSON.[/dim]"
+DEPTH = "How deep modules are unfolded. [dim]Default: those that take most in tables, all in CSV and JSON.[/dim]"
+TOP = "So many rows. [dim]Default: 10 in tables and pages, all in CSV and JSON.[/dim]"
 NO_CACHE = "Neither read nor write the file beside a large trace that keeps what was read of it."
 
 
@@ -31,7 +31,10 @@ def trace(
     top: Annotated[int | None, typer.Option(min=1, help=TOP)] = None,
     depth: Annotated[int | None, typer.Option(min=1, help=DEPTH)] = None,
     no_cache: Annotated[bool, typer.Option("--no-cache", help=NO_CACHE)] = False,
+    wide: options.Wide = False,
+    columns: options.Columns = None,
     format: options.Format = "table",
+    output: options.Output = None,
 ) -> None:
     """Show what a trace of torch.profiler says: ours, or anybody's.
 
@@ -40,5 +43,6 @@ def trace(
     from inferlens.cli import show_trace
 
     show_trace(
-        path, view=view, against=against, step=step, by=by, top=top, depth=depth, no_cache=no_cache, format=format
-    )
+        path, view=view, against=against, step=step, by=by, top=top, depth=depth, no_cache=no_cache,
+        wide=wide, columns=columns, format=format, output=output,
+    )  # fmt: skip

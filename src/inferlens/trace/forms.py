@@ -102,6 +102,7 @@ class Distributed(Struct, frozen=True):
     """Which process of a distributed job wrote the trace."""
 
     rank: int | None = None
+    world_size: int | None = None
 
 
 class About(Struct, frozen=True):

@@ -24,13 +24,12 @@ _NOT_MODULES = (
 NO_MODULE = "(no module)"
 
 
-def module_tree(analysis: Analysis, *, depth: int | None = None, most_rows: int | None = None) -> Columns:
+def module_tree(analysis: Analysis, *, depth: int | None = None) -> Columns:
     """A row for each module, in the order of a walk through the tree; the last is for what belongs to none.
 
     Args:
         analysis: of the trace.
         depth: how deep to unfold; 1 is the outermost modules alone.
-        most_rows: where no depth is given, as deep as there are no more rows than that.
 
     Returns:
         ``path`` with dots, ``depth`` from 0, ``calls``, seconds of ``host_total``, ``host_self``, ``device_total`` and
@@ -59,8 +58,7 @@ def module_tree(analysis: Analysis, *, depth: int | None = None, most_rows: int 
         walks.append((*walks[around], number) if around >= 0 else (number,))
         for each in walks[-1][:-1]:
             total[each] += device[number]
-    deepest = _depth([len(walk) for walk in walks], depth, most_rows)
-    order = [walk[-1] for walk in sorted(walks) if len(walk) <= deepest]
+    order = [walk[-1] for walk in sorted(walks) if depth is None or len(walk) <= depth]
     calls = np.bincount(of, minlength=count)
     columns: dict[str, list[Any]] = {
         "path": [paths[each] for each in order],
@@ -77,12 +75,6 @@ def module_tree(analysis: Analysis, *, depth: int | None = None, most_rows: int 
         for column, value in zip(columns.values(), (NO_MODULE, NO_MODULE, 0, *[None] * 3, left, left), strict=True):
             column.append(value)
     return Columns(columns)
-
-
-def _depth(levels: list[int], depth: int | None, most_rows: int | None) -> int:
-    if depth is None and most_rows is not None:
-        return max(1, int(np.searchsorted(np.cumsum(np.bincount(levels)[1:]), most_rows, "right")))
-    return max(levels, default=1) if depth is None else depth
 
 
 def _module_rows(analysis: Analysis) -> Ints:

@@ -24,7 +24,7 @@ from inferlens.trace.text import EventReader, blocks
 from inferlens.trace.trace import Trace
 
 SUFFIX = ".inferlens"
-VERSION = 3
+VERSION = 4
 LEAST_SECONDS = 1.0  # what is read in less is not kept
 
 

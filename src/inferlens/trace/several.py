@@ -1,7 +1,8 @@
 """Several traces: two compared, the ranks of one job, and runs in log folders as TensorBoard wants them.
 
-Rows of two traces are matched by name and shape, then by order; what takes most first, and what is in one trace alone
-is kept. They may have different numbers of steps, so times and calls are those of one step.
+Traces in one folder are those of a job's ranks only if all of them say so. Rows of two traces are matched by name and
+shape, then by order; what takes most first, and what is in one trace alone is kept. They may have different numbers of
+steps, so times and calls are those of one step.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,10 +22,13 @@ from inferlens.trace.intervals import Intervals
 from inferlens.trace.modules import module_tree
 from inferlens.trace.steps import communication
 from inferlens.trace.tables import kernels, operators
+from inferlens.trace.trace import Trace
+from inferlens.units import listing
 
 SUFFIXES = (".json", ".json.gz", ".json.zst")
 _RANK = re.compile(r"rank[-_]?(\d+)", re.I)
 _NUMBER = re.compile(r"(\d+)")
+_CLOCKS = 1_000_000_000  # nanoseconds that the clocks of a job's machines may differ by
 _USE = ("utilization", "sm_efficiency", "occupancy", "tensor_share", "tensor_untold")
 BOTH, NEW, GONE = "", "new", "gone"
 _VIEWS: dict[str, tuple[Callable[[Analysis], Columns], tuple[str, ...]]] = {
@@ -56,6 +60,41 @@ def runs_in(folder: Path) -> list[tuple[str, Path]]:
     return found
 
 
+class Origin(NamedTuple):
+    """What a trace says of where it comes from: its rank among so many, and when it began and ended."""
+
+    rank: int | None
+    world_size: int | None
+    begin: int
+    end: int
+
+
+def origin_of(name: str, trace: Trace) -> Origin:
+    """Where a trace comes from; the rank may stand in its name alone. Times are nanoseconds, of the writer's clock."""
+    known, named = trace.about.distributed, _RANK.search(name)
+    rank = int(named[1]) if known.rank is None and named else known.rank
+    begin, base = trace.begin, trace.about.base
+    ends = (int(begin.min()), int((begin + trace.duration).max())) if len(trace) else (0, 0)
+    return Origin(rank, known.world_size, base + ends[0], base + ends[1])
+
+
+def why_no_job(origins: Mapping[str, Origin]) -> str:
+    """Why traces are not those of one job's ranks, or not all; empty if they are."""
+    without = [name for name, each in origins.items() if each.rank is None]
+    if without:
+        names = listing(without if len(without) <= 2 else [without[0], f"{len(without) - 1} others"])
+        return f"{names} {'has' if len(without) == 1 else 'have'} no rank"
+    ranks = Counter(each.rank for each in origins.values())
+    rank, count = ranks.most_common(1)[0]
+    if count > 1:
+        return f"{count} of them have rank {rank}"
+    sizes = sorted({each.world_size for each in origins.values() if each.world_size is not None})
+    if len(sizes) > 1:
+        return f"they are of jobs of {listing([*map(str, sizes)])} ranks"
+    apart = max(each.begin for each in origins.values()) - min(each.end for each in origins.values())
+    return "they were not taken at the same time" if apart > _CLOCKS else ""
+
+
 def rank_of(name: str, analysis: Analysis) -> dict[str, Any]:
     """One rank; seconds of a step, as means over its steps.
 
@@ -70,10 +109,9 @@ def rank_of(name: str, analysis: Analysis) -> dict[str, Any]:
     talking, both, computing = (
         float(np.sum(each.covered(steps.begin, steps.end))) for each in (talks, talks.both(kernels), kernels)
     )
-    rank, named = trace.about.distributed.rank, _RANK.search(name)
     return {
         "name": name,
-        "rank": int(named[1]) if rank is None and named else rank,
+        "rank": origin_of(name, trace).rank,
         "utilization": overview.gpus[0].utilization if overview.gpus else None,
         "step_time": overview.step_time,
         "computing": computing / count,

@@ -163,8 +163,10 @@ def _notes(length: Any, kept: Any) -> list[str]:
     return notes
 
 
-def timeline(analysis: Analysis) -> Columns:
-    """A row for each slice, of which there are 11 to 100, a power of ten of microseconds long, as torch-tb-profiler's.
+def timeline(analysis: Analysis, slices: int | None = None) -> Columns:
+    """A row for each slice of the time: so many, or 11 to 100 that are a power of ten of microseconds long.
+
+    The latter are torch-tb-profiler's.
 
     Columns are shares of the slice: in which a ``kernel``, a ``copy`` (or fill) ran on any GPU, in which the host was
     in an ``operator`` or a call of the ``runtime``, and the estimated ``sm_efficiency`` (the mean over GPUs).
@@ -177,7 +179,7 @@ def timeline(analysis: Analysis) -> Columns:
     else:
         every = trace.rows(*(each for each in Category if each not in (Category.SPAN, Category.OVERHEAD)))
         low, high = int(trace.begin[every].min()), int(trace.ends(every).max())
-    edges = _edges(low, high)
+    edges = low + np.linspace(0, high - low, slices + 1).astype(np.int64) if slices else _edges(low, high)
     begin, end = edges[:-1], edges[1:]
     length = np.maximum(end - begin, 1)
     rows = {

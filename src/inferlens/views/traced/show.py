@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,31 +14,50 @@ from inferlens.analysis.findings import trace_findings
 from inferlens.errors import InferlensError, check_choice
 from inferlens.trace import several
 from inferlens.trace.analysis import Analysis
-from inferlens.trace.columns import Columns
 from inferlens.trace.reader import read, read_cached
-from inferlens.units import ABSENT, microseconds, milliseconds, ratio, significant
+from inferlens.units import plural
 from inferlens.views.plain import plain
-from inferlens.views.table import FOR_PROGRAMS, FORMATS, Column, Document, Table, text
-from inferlens.views.traced.trace_views import BY, TOP, VIEWS, Selection, TraceTable, shapes, short, together
+from inferlens.views.table import FOR_PROGRAMS, FORMATS, Column, Document, Line, Table
+from inferlens.views.traced.compared import compared
+from inferlens.views.traced.several_traces import MOST, ranks, runs
+from inferlens.views.traced.trace_views import BY, TOP, VIEWS, Selection, TraceTable, TraceView
 
 Load = Callable[[Path], Analysis]
+_WIDEST = 100  # columns of a command that stays on one line
 
 
 @dataclass(frozen=True)
 class ShownTrace:
-    """What is shown of one trace, or of two compared: a heading and tables; ``more`` is what JSON alone has."""
+    """What is shown of one trace, or of several: views of it; ``more`` is what JSON alone has.
+
+    ``words`` are those that the command takes to show it.
+    """
 
     name: str
-    tables: Sequence[TraceTable]
+    words: tuple[str, ...]
+    views: Sequence[TraceView]
     notes: Sequence[str] = ()
     more: dict[str, Any] | None = None
+
+    @property
+    def tables(self) -> list[TraceTable]:
+        """Those that programs get."""
+        return [table for view in self.views for table in view.tables if isinstance(table, TraceTable)]
 
 
 def document(
     path: Path, format: str = "table", *, against: Path | None = None, view: str = "overview", step: str | None = None,
-    by: str = "name", top: int | None = None, depth: int | None = None, cache: bool = True,
+    by: str = "name", top: int | None = None, depth: int | None = None, cache: bool = True, wide: bool = False,
 ) -> tuple[Document, list[str]]:  # fmt: skip
     """What was asked for, and remarks on how it was read; ``view`` and ``by`` may name several, with commas.
+
+    Args:
+        path: a trace, a log folder with one, the traces of a job's ranks, or log folders.
+        format: one of :data:`inferlens.views.table.FORMATS`.
+        against: the trace that is the base, which what ``path`` shows is compared with.
+        view, step, by, top, depth: as the command has them.
+        cache: whether to keep what was read of a large trace, and to look for what was kept.
+        wide: whether people get all tables, and those of each trace of several.
 
     Raises:
         InferlensError: if there is no trace, no such step, or what was asked for cannot be compared.
@@ -49,30 +69,40 @@ def document(
     check_choice("format", format, FORMATS)
     views, keys = _words("view", view, VIEWS), _words("--by", by, BY)
     selection = Selection(keys, TOP if top is None and format not in FOR_PROGRAMS else top, depth)
+    everything = wide or format == "html"
     if against is not None:
         every = [_compared(load, path, against, views, selection)]
     elif path.is_dir():
-        every = _of_folder(load, path, views, selection, format)
+        brief = top is None and not everything and format not in FOR_PROGRAMS
+        every = _of_folder(load, path, views, selection, format, brief)
     else:
         every = [_shown(load(path), path, views, selection, format)]
-    return of(every, views, notes=format == "html"), [note for shown in every for note in shown.notes]
+    return of(every, views, everything), [note for shown in every for note in shown.notes]
 
 
-def of(every: Sequence[ShownTrace], views: Sequence[str], *, notes: bool = False) -> Document:
-    """The document; ``notes`` says whether remarks stand in it."""
+def of(every: Sequence[ShownTrace], views: Sequence[str], everything: bool = False) -> Document:
+    """The document; people get ``everything`` or what fits on a screen."""
 
-    def blocks() -> list[Table | str]:
-        made: list[Table | str] = []
+    def blocks() -> Iterator[Table | str]:
         for shown in every:
-            made += shown.notes if notes else ()
-            made += [table.table(shown.name if len(every) > 1 else "") for table in shown.tables]
-        return made
+            if everything:
+                yield from shown.notes
+            for view in shown.views:
+                about = " · ".join(filter(None, (shown.name, view.about)))
+                yield Table(about, "", (), (), sentences=view.answer)
+                for table in view.tables:
+                    if isinstance(table, Table):
+                        yield table
+                    elif everything or not table.wide:
+                        yield table.table()
+        yield _look(every[-1])
 
     def data() -> dict[str, Any]:
         traces = [
             {
                 "trace": shown.name,
                 "notes": shown.notes,
+                "answer": [sentence for view in shown.views for sentence in view.answer],
                 **(shown.more or {}),
                 "tables": {table.name: table.rows() for table in shown.tables},
             }
@@ -80,7 +110,14 @@ def of(every: Sequence[ShownTrace], views: Sequence[str], *, notes: bool = False
         ]
         return {"schema": "inferlens.trace/1", "view": ",".join(views), "traces": traces}
 
-    return Document(blocks, data, lambda: _csv(every), f"{','.join(views)} of {every[0].name}")
+    return Document(lambda: list(blocks()), data, lambda: _csv(every), f"{','.join(views)} of {every[0].name}")
+
+
+def _look(shown: ShownTrace) -> str:
+    """Where to look next: a command that can be pasted, or its options where the names would take several lines."""
+    question, options = shown.views[-1].look if shown.views else ("", "")
+    said = f"{question}  inferlens trace {shlex.join(shown.words)} {options}".rstrip()
+    return said if len(said) <= _WIDEST else f"{question}  inferlens trace FILE {options}"
 
 
 def _csv(every: Sequence[ShownTrace]) -> tuple[list[str], list[list[Any]]]:
@@ -101,16 +138,20 @@ def _csv(every: Sequence[ShownTrace]) -> tuple[list[str], list[list[Any]]]:
 
 def _shown(analysis: Analysis, path: Path, views: Sequence[str], selection: Selection, format: str) -> ShownTrace:
     more = {"overview": _overview(analysis)} if "overview" in views and format == "json" else None
-    tables = [table for view in views for table in VIEWS[view](analysis, selection)]
-    return ShownTrace(_name(path), tables, _notes(path, analysis), more)
+    made = [VIEWS[view](analysis, selection) for view in views]
+    return ShownTrace(_name(path), (str(path),), made, _notes(path, analysis), more)
 
 
 def _compared(load: Load, path: Path, against: Path, views: Sequence[str], selection: Selection) -> ShownTrace:
-    paths = [_only(each) for each in (path, against)]
-    before, after = map(load, paths)
-    tables = [table for view in views for table in _compared_tables(before, after, view, selection)]
-    notes = [*_notes(paths[0], before), *_notes(paths[1], after)]
-    return ShownTrace(f"{_name(path)} against {_name(against)}", tables, notes)
+    """What ``path`` is against the base."""
+    candidate, base = (_only(each) for each in (path, against))
+    before, after = load(base), load(candidate)
+    made = [compared(before, after, view, selection) for view in views]
+    notes = [*_notes(candidate, after), *_notes(base, before)]
+    names = [_name(path), _name(against)]
+    if names[0] == names[1]:  # such as trace.json.gz, in folders that tell them apart
+        names = [plain(str(each)) for each in (path, against)]
+    return ShownTrace(f"{names[0]} against {names[1]}", (str(path), "--against", str(against)), made, notes)
 
 
 def _only(path: Path) -> Path:
@@ -122,28 +163,56 @@ def _only(path: Path) -> Path:
     return found[0]
 
 
-def _of_folder(load: Load, folder: Path, views: Sequence[str], selection: Selection, format: str) -> list[ShownTrace]:
-    """What each trace of a folder shows, one held at a time; before them what the ranks of a job, or runs, come to."""
-    job = several.traces_in(folder)
-    named = [(_name(path), path) for path in job] or [(plain(name), path) for name, path in several.runs_in(folder)]
+def _of_folder(
+    load: Load, folder: Path, views: Sequence[str], selection: Selection, format: str, brief: bool
+) -> list[ShownTrace]:
+    """What each trace of a folder shows, one held at a time; before them what the ranks of a job, or runs, come to.
+
+    ``brief``: that alone, or of other views than the overview the answers alone.
+    """
+    found = [(path.name, path) for path in several.traces_in(folder)]
+    named = found or several.runs_in(folder)
     if not named:
         expected = f"files that end in {', '.join(several.SUFFIXES)}, in it or in the log folders in it"
         raise InferlensError(f"There is no trace in {folder}.", expected=expected)
-    if not job and len(named) > 1 and format != "json":  # the overview of runs is their table
-        views = tuple(view for view in views if view != "overview")
-    every, rows, problems = [], [], []
+    every, rows, origins, problems = [], [], {}, []
     for name, path in named:
         try:
             analysis = load(path)
-            every.append(replace(_shown(analysis, path, views, selection, format), name=name))
+            shown = _shown(analysis, path, views, selection, format)
         except InferlensError as error:
             problems.append(plain(str(error)))
             continue
-        rows.append(several.rank_of(name, analysis) if job else several.run_of(name, analysis.overview))
+        every.append(replace(shown, name=plain(name), words=(str(folder / name),)))
+        rows.append((several.rank_of(name, analysis), several.run_of(name, analysis.overview)))
+        origins[plain(name)] = several.origin_of(name, analysis.trace)
     if not every:
         raise InferlensError(f"No trace in {folder} can be read. {' '.join(problems[:3])}")
-    tables = [together(rows, ranks=bool(job))] if len(every) > 1 else []
-    return [ShownTrace(_name(folder), tables, problems), *every] if tables or problems else every
+    if len(every) == 1:
+        one = replace(every[0], notes=[*problems, *every[0].notes])
+        return [one if problems else replace(one, name=_name(folder), words=(str(folder),))]
+    why = several.why_no_job(origins) if found else None
+    together = ranks([row for row, _ in rows]) if why == "" else runs([row for _, row in rows], why)
+    words = every[0].words if why != "" else (str(folder),)
+    made = [together] if "overview" in views or not brief else []
+    if brief:
+        made += [_answers(every, view, place) for place, view in enumerate(views) if view != "overview"]
+        problems += [note for shown in every for note in shown.notes]
+        return [ShownTrace(_name(folder), words, made, problems)]
+    if why != "" and format != "json":  # the overview of runs is their table
+        every = [replace(one, views=[each for each, view in zip(one.views, views, strict=True) if view != "overview"])
+                 for one in every]  # fmt: skip
+    return [ShownTrace(_name(folder), words, made, problems), *every]
+
+
+def _answers(every: Sequence[ShownTrace], view: str, place: int) -> TraceView:
+    """What one view says of each trace: its first sentence."""
+    names = min(max(len(shown.name) for shown in every), _WIDEST * 2 // 5)
+    column = Column("", "", numeric=False, most=_WIDEST - names - 2)
+    lines = [Line(shown.name, [next(iter(shown.views[place].answer), "")]) for shown in every[:MOST]]
+    left = [f"{plural(len(every) - MOST, 'more trace')}: --wide"] if len(every) > MOST else []
+    table = Table("", "trace", [column], lines, notes=left)
+    return TraceView(f"{view} of {len(every)} traces", (), [table], ("One of them?", f"--view {view}"))
 
 
 def _overview(analysis: Analysis) -> dict[str, Any]:
@@ -171,76 +240,3 @@ def _name(path: Path) -> str:
 
 def _notes(path: Path, analysis: Analysis) -> list[str]:
     return [plain(f"{path}: {note}") for note in analysis.trace.notes]
-
-
-# Two traces compared: what changed most first, and what all changes so far come to.
-
-COMPARED = ("overview", "operators", "kernels", "modules", "timeline")
-
-
-def _signed(value: float | None) -> str:
-    if value is None:
-        return ABSENT
-    return f"{'+' if value > 0 else '-' if value < 0 else ''}{milliseconds(abs(value))}"
-
-
-def _calls(value: float | None) -> str:
-    return ABSENT if not value else significant(value) if value % 1 else f"{value:,.0f}"
-
-
-_TIMES = (
-    Column("before", "before", "ms", milliseconds, 1),
-    Column("after", "after", "ms", milliseconds, 2),
-    Column("change", "change", "ms", _signed, 0),
-)
-_ROWS = (
-    *_TIMES,
-    Column("accumulated", "so far", "ms", _signed, 3),
-    Column("calls_before", "calls before", "", _calls, 5),
-    Column("calls_after", "calls after", "", _calls, 6),
-    Column("state", "", "", text, 4, numeric=False),
-)
-_EVENTS = (
-    Column("begin_before", "from before", "ms", milliseconds, 4),
-    Column("before", "before", "µs", microseconds, 1),
-    Column("begin_after", "from after", "ms", milliseconds, 5),
-    Column("after", "after", "µs", microseconds, 0),
-    Column("state", "", "", text, 2, numeric=False),
-)
-_SHAPES = Column("shapes", "shapes", "", shapes, 4, numeric=False, most=36)
-
-
-def _compared_tables(before: Analysis, after: Analysis, view: str, selection: Selection) -> list[TraceTable]:
-    if view not in COMPARED:
-        raise InferlensError(f"The view '{view}' does not compare traces.", expected=", ".join(COMPARED))
-    if view == "overview":
-        return _overviews(before, after)
-    if view == "timeline":
-        data = several.execution(before, after)
-        return [TraceTable("execution", "One step of each, side by side", "event", _EVENTS, data, top=selection.top)]
-    data = several.rows_compared(view, before, after)
-    columns = (_SHAPES, *_ROWS) if view == "operators" else _ROWS
-    label = short if view == "kernels" else "path" if view == "modules" else "name"
-    title = f"{view.capitalize()}: what changed most first, per step"
-    return [TraceTable(view, title, view[:-1], columns, data, label, sentences=[_sum(data)], top=selection.top)]
-
-
-def _overviews(before: Analysis, after: Analysis) -> list[TraceTable]:
-    first, second = before.overview, after.overview
-    parts = several.parts_compared({**first.parts, "step": first.step_time}, {**second.parts, "step": second.step_time})
-    said = []
-    if first.step_time and second.step_time:
-        times = f"{milliseconds(first.step_time)} ms before and {milliseconds(second.step_time)} ms after"
-        said.append(f"A step took {times}: {ratio(first.step_time / second.step_time)} as fast.")
-    found = [TraceTable("parts", "What a step's time goes to", "part", _TIMES, parts, sentences=said)]
-    if first.gpus or second.gpus:
-        idle = several.parts_compared(first.idle, second.idle)
-        found.append(TraceTable("idle", "Why the GPU is idle", "cause", _TIMES, idle))
-    return found
-
-
-def _sum(table: Columns) -> str:
-    changes, states = table.columns["change"], list(table.columns["state"])
-    gained, lost = (sum(each for each in changes if each * sign > 0) for sign in (-1, 1))
-    whole = f"{_signed(gained + lost)} ms a step: {milliseconds(-gained)} ms gained, {milliseconds(lost)} ms lost"
-    return f"In all {whole}; {states.count(several.NEW):,} rows are new, {states.count(several.GONE):,} are gone."

@@ -1,142 +1,55 @@
-"""The tables of each view of a trace: what programs get, what people see of it, and what is said of it."""
+"""The tables of each view of a trace: what programs get, what people see of it, and the answer that stands above."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from inferlens.analysis.findings import trace_findings
 from inferlens.trace import memory
-from inferlens.trace.analysis import Analysis, Overview
+from inferlens.trace.analysis import Analysis, GpuUse, Overview
 from inferlens.trace.columns import Columns
-from inferlens.trace.modules import module_tree
+from inferlens.trace.modules import NO_MODULE, module_tree
 from inferlens.trace.steps import PARTS
-from inferlens.trace.tables import kernels, operators, stepping, timeline
-from inferlens.units import (
-    ABSENT,
-    byte_count,
-    duration,
-    listing,
-    microseconds,
-    milliseconds,
-    percent,
-    plural,
-    significant,
-)
+from inferlens.trace.tables import CUT_OFF, kernels, operators, stepping, timeline
+from inferlens.units import ABSENT, byte_count, duration, listing, milliseconds, percent, plural
 from inferlens.views.plain import plain
-from inferlens.views.table import Column, Line, Table, count, share, text
+from inferlens.views.table import Column, Line, Table, text
+from inferlens.views.traced.trace_columns import (
+    CURVE,
+    GPUS,
+    HOLDERS,
+    KERNELS,
+    LAUNCHED,
+    MODULES,
+    OPERATORS,
+    PEAKS,
+    SHARES,
+    STEPS,
+    STRIP,
+    STRIPS,
+    TIMELINE,
+    USE,
+    shapes,
+    strip,
+)
 
-TOP = 20
-MODULE_ROWS = 40
+TOP = 10
 BY = ("name", "shapes", "stack", "operator")
-_BAR = 24  # characters of a bar at 1
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
-Row = Mapping[str, Any]
-
-
-def shapes(value: str) -> str:
-    """Dimensions of tensors from JSON, ``8x4, 4x4``; what is no tensor is a dash."""
-    lists = re.sub(r"\[([\d,]*)\]", lambda match: match[1].replace(",", "x") or ABSENT, value)
-    return text(lists.removeprefix("[").removesuffix("]").rstrip(f",{ABSENT}").replace(",", ", "))
-
-
-def bar(value: float | None) -> str:
-    """A share as a bar, as wide as the column at 1."""
-    eighths = round(max(0.0, min(value or 0.0, 1.0)) * _BAR * 8)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-
-
-_ms = partial(Column, unit="ms", write=milliseconds)
-_us = partial(Column, unit="µs", write=microseconds)
-_bytes = partial(Column, write=byte_count)
-_count = partial(Column, write=count)
-_share = partial(Column, write=share)
-_words = partial(Column, numeric=False)
-_COLUMNS = {
-    column.key: column
-    for column in (
-        _count("calls", "calls", keep=1),
-        _ms("host_self", "host self", keep=2),
-        _ms("host_total", "host total", keep=4),
-        _ms("device_self", "GPU self"),
-        _ms("device_total", "GPU total", keep=3),
-        _words("eligible", "tensor cores possible", keep=6, write=lambda value: "yes" if value else ABSENT),
-        _share("tensor_share", "tensor cores used", keep=5),
-        _share("tensor_untold", "unknown", keep=6),
-        _words("kind", "kind", keep=9),
-        _ms("total", "total"),
-        _ms("time", "time"),
-        _share("share", "share", keep=2),
-        _us("mean", "mean", keep=3),
-        _us("min", "min", keep=7),
-        _us("max", "max", keep=6),
-        Column("blocks_per_sm", "blocks per SM", "", lambda value: ABSENT if value is None else significant(value), 5),
-        _share("utilization", "GPU utilization", keep=1),
-        _share("sm_efficiency", "SM efficiency", unit="est.", keep=3),
-        _share("occupancy", "occupancy", unit="est.", keep=5),
-        _words("tensor_cores", "tensor cores", keep=4, write={True: "yes", False: "no", None: ABSENT}.__getitem__),
-        _count("registers", "registers", keep=10),
-        _bytes("shared_memory", "shared memory", keep=11),
-        _words("operator", "operator"),
-        _words("grid", "grid", keep=12),
-        _words("block", "block", keep=13),
-        _words("compute_capability", "compute capability", keep=9),
-        _count("multiprocessors", "SMs", keep=8),
-        _bytes("memory", "memory", keep=7),
-        _count("launched", "GPU events", keep=8),
-        *(_ms(part, part, keep=keep) for part, keep in zip(PARTS, (2, 4, 9, 7, 6, 5, 5, 7), strict=True)),
-        _ms("cpu", "CPU", keep=9),
-        _words("note", "note", keep=3),
-        _words("device", "device"),
-        _bytes("held", "held", keep=1),
-        _count("allocations", "allocations", keep=2),
-        _count("rank", "rank", keep=1),
-        _ms("step_time", "step"),
-        _words("bound", "pace set by", keep=4),
-        _ms("computing", "computing", keep=3),
-        _ms("communicating", "communicating", keep=4),
-        _share("overlapped", "overlapped", keep=5),
-        _ms("waiting", "waiting for the host", keep=6),
-    )
-}
-
-
-def _columns(*keys: str) -> tuple[Column, ...]:
-    return tuple(_COLUMNS[key] for key in keys)
-
-
-_USE = ("utilization", "sm_efficiency", "occupancy", "tensor_share", "tensor_untold")
-_TIMES = ("calls", "host_self", "host_total", "device_self", "device_total")
-GPUS = _columns(*_USE, "compute_capability", "multiprocessors", "memory")
-SHARES = (*_columns("time", "share"), _words("share", "", keep=3, write=bar))
-OPERATORS = _columns(*_TIMES, "eligible", "tensor_share")
-KERNELS = _columns(
-    *("kind", "calls", "total", "share", "mean", "min", "max", "blocks_per_sm", "occupancy"),
-    *("tensor_cores", "registers", "shared_memory"),
-)
-LAUNCHED = (*_columns("operator"), *KERNELS, *_columns("grid", "block"))
-MODULES = _columns(*_TIMES)
-STEPS = _columns("time", "utilization", "launched", *PARTS, "note")
-HOLDERS = _columns("device", "held", "allocations")
-TIMELINE = (
-    _share("kernel", "kernel", keep=1),
-    _words("kernel", "", keep=0, write=bar),
-    _share("copy", "copy", keep=4),
-    *_columns("sm_efficiency"),
-    _share("operator", "operator", keep=2),
-    _share("runtime", "runtime", keep=5),
-)
-RANKS = _columns("rank", "step_time", "utilization", "computing", "communicating", "overlapped", "waiting")
-RUNS = _columns("step_time", "bound", *_USE, "kernel", "copy", "runtime", "cpu", "waiting")
+_ADVICE = 2  # pieces of it that people get
+_PARTS = 4  # of a step, that the table of steps has
+LEAST = 0.0005  # of a step: what people need not see
+_UNKNOWN = 0.01  # of the kernels' time: less need not be said
+_IDLE = 0.05  # of a slice: less counts as idle
+_LONGEST = 40  # characters of a name in a sentence
 _BOUND = {
-    "GPU": "The GPU sets the pace: it works in {busy} of a step.",
-    "host": "The host sets the pace: the GPU works in only {busy} of a step, and waits for the host in {host}.",
-    "both": "Neither the host nor the GPU alone sets the pace: the GPU works in {busy} of a step.",
-    "CPU only": "No kernel ran on a GPU in this trace.",
+    "GPU": "GPU busy {busy}: the GPU is the bottleneck.",
+    "host": "GPU busy {busy}: the host is the bottleneck, the GPU waits for it {host} of a step.",
+    "both": "GPU busy {busy}: neither the host nor the GPU alone is the bottleneck.",
+    "CPU only": "No kernel ran on a GPU: all of a step is the host's.",
 }
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -149,6 +62,9 @@ class TraceTable:
         label: a row's name; or the key of it.
         tree: whether rows are a tree, each ``depth`` deep, whose full names are their ``path``.
         top: rows that are shown; ``None``: all.
+        rank: the key by which these are chosen, which then stay in their order; empty: they are the first.
+        brief: those of them that people get, in their order.
+        wide: whether people get the table only where they ask for everything.
     """
 
     name: str
@@ -157,26 +73,48 @@ class TraceTable:
     columns: Sequence[Column]
     data: Columns
     label: str | Callable[[Row], str] = "name"
-    about: str = ""
     sentences: Sequence[str] = ()
     tree: bool = False
     top: int | None = None
+    rank: str = ""
+    brief: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = list
+    wide: bool = False
 
     def rows(self) -> list[dict[str, Any]]:
         """Those to show."""
-        return list(self.data.rows(self.top))
+        if not self.rank or self.top is None:
+            return list(self.data.rows(self.top))
+        rows = list(self.data.rows())
+        most = sorted(range(len(rows)), key=lambda place: -(rows[place][self.rank] or 0.0))[: self.top]
+        return [rows[place] for place in sorted(most)]
 
-    def table(self, of: str = "") -> Table:
-        """The table for people; ``of`` names the trace where there are several."""
-        lines = []
-        for row in self.rows():
+    def table(self) -> Table:
+        """The table for people."""
+        rows, lines = self.rows(), []
+        for row in self.brief(rows):
             name = text(row[self.label] if isinstance(self.label, str) else self.label(row))
             tree = {"indent": "  " * int(row["depth"]), "full": text(row["path"])} if self.tree else {}
             lines.append(Line.of(name, self.columns, row, **tree))
-        left = len(self.data) - len(lines)
-        more = [f"{plural(left, 'more row')}: --top {len(self.data)} shows all."] if left else []
-        title = f"{self.title} · {of}" if of else self.title
-        return Table(title, self.first, self.columns, lines, self.about, more, self.sentences)
+        left = len(self.data) - len(rows)
+        more = [f"{plural(left, 'more row')}: --top {len(self.data)}, or --format csv"] if left else []
+        return Table(self.title, self.first, self.columns, lines, notes=more, sentences=self.sentences)
+
+
+@dataclass(frozen=True)
+class TraceView:
+    """What a view shows of a trace.
+
+    Attributes:
+        about: stands in the heading, behind the trace's name.
+        answer: sentences above the tables.
+        tables: those that are no :class:`TraceTable` are for people alone.
+        look: a question, and the options that answer it.
+    """
+
+    about: str
+    answer: Sequence[str]
+    tables: Sequence[TraceTable | Table]
+    look: tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -186,7 +124,7 @@ class Selection:
     Attributes:
         by: what operators (``shapes``, ``stack``) or kernels (``operator``) are told apart by, beside their names.
         top: rows of a table; ``None``: all.
-        depth: how deep modules are unfolded; ``None``: to some :data:`MODULE_ROWS` rows if ``top`` is given, else all.
+        depth: how deep modules are unfolded, then with all rows; ``None``: to the ``top`` rows that take most.
     """
 
     by: tuple[str, ...] = ()
@@ -194,21 +132,42 @@ class Selection:
     depth: int | None = None
 
 
-def _overview(analysis: Analysis, _: Selection) -> list[TraceTable]:
+def _overview(analysis: Analysis, _: Selection) -> TraceView:
     made = analysis.overview
     step = made.step_time or 1.0
-    left_out = f" · {plural(made.left_out, 'step')} cut off by the profiler not counted" if made.left_out else ""
-    about = f"{milliseconds(made.step_time)} ms each, mean of {plural(made.steps, 'step')}{left_out}"
-    busy = percent(max(0.0, 1 - sum(made.idle.values()) / step))
-    advice = enumerate(trace_findings(analysis), 1)
+    idle = {cause: time / step for cause, time in made.idle.items()}
+    busy = percent(max(0.0, 1 - sum(idle.values())))
+    advice = [plain(f"{each.hint} {each.sentence}") for each in trace_findings(analysis)]
     said = [_BOUND[made.bound].format(busy=busy, host=percent(made.waiting / step))]
-    said += [plain(f"{number}. {each.hint} {each.sentence}") for number, each in advice]
-    parts = _shares("parts", "What a step's time goes to", "part", made.parts, step, about)
+    said += [f"{number}. {each}" for number, each in enumerate(advice[:_ADVICE], 1)]
+    names = dict.fromkeys(plain(gpu.name) or f"GPU {gpu.device}" for gpu in made.gpus)
+    about = [listing([*names]), f"{plural(made.steps, 'step')} of {duration(made.step_time)}"]
+    about += [f"{plural(made.left_out, 'step')} cut off"] if made.left_out else []
+    parts = _shares("parts", "", "a step's time", made.parts, step)
+    kernels = ("Which kernels take it?", "--view kernels"), ("Which operators take it?", "--view operators")
+    look = kernels[made.bound not in ("GPU", "both")]
     if not made.gpus:
-        return [replace(parts, sentences=said)]
-    about = f"{milliseconds(sum(made.idle.values()))} ms of a step"
-    idle = _shares("idle", "Why the GPU is idle", "cause", made.idle, step, about)
-    return [TraceTable("gpus", "GPUs", "GPU", GPUS, _gpus(made)), parts, replace(idle, sentences=said)]
+        return TraceView(" · ".join(filter(None, about)), said, [parts], look)
+    causes = [f"{cause} {percent(time)}" for cause, time in sorted(idle.items(), key=lambda pair: -pair[1])]
+    more = [f"{len(advice) - _ADVICE} more pieces of advice"] if len(advice) > _ADVICE else []
+    more += [f"{plural(len(made.gpus) - 1, 'more GPU')}"] if len(made.gpus) > 1 else []
+    beneath = [f"GPU idle: {', '.join(causes)} of a step.", _use(made.gpus[0])]
+    tables = [
+        replace(parts, sentences=[*beneath, *([f"({', '.join(more)}: --format json)"] if more else [])]),
+        TraceTable("gpus", "GPUs", "GPU", GPUS, _gpus(made), wide=True),
+        replace(_shares("idle", "Why the GPU is idle", "cause", made.idle, step), wide=True),
+    ]
+    return TraceView(" · ".join(about), said, tables, look)
+
+
+def _use(gpu: GpuUse) -> str:
+    """How well a GPU is filled while it works."""
+    unknown = gpu.tensor_untold or 0.0
+    more = f" ({percent(unknown)} unknown)" if unknown > _UNKNOWN else ""
+    known = (("SM efficiency", gpu.sm_efficiency), ("occupancy", gpu.occupancy), ("tensor cores", gpu.tensor_share))
+    said = [f"kernels {percent(gpu.utilization)} of the time"]
+    said += [f"{name} {percent(value)}" for name, value in known if value is not None]
+    return f"GPU {gpu.device}: {', '.join(said)}{more}."
 
 
 def _gpus(made: Overview) -> Columns:
@@ -218,32 +177,76 @@ def _gpus(made: Overview) -> Columns:
         name = f"{gpu.device}: {gpu.name}" if gpu.name else f"GPU {gpu.device}"
         capability = known.compute_capability if known and known.major else ABSENT
         size = (known.multiprocessors, known.memory) if known else (None, None)
-        rows.append((name, *(getattr(gpu, each) for each in _USE), capability, *size))
-    return Columns.named(("name", *_USE, "compute_capability", "multiprocessors", "memory"), rows)
+        rows.append((name, *(getattr(gpu, each) for each in USE), capability, *size))
+    return Columns.named(("name", *USE, "compute_capability", "multiprocessors", "memory"), rows)
 
 
-def _shares(name: str, title: str, first: str, parts: Mapping[str, float], step: float, about: str) -> TraceTable:
+def _shares(name: str, title: str, first: str, parts: Mapping[str, float], step: float) -> TraceTable:
+    def largest(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return sorted((row for row in rows if row["share"] >= LEAST), key=lambda row: -row["share"])
+
     rows = [(what, seconds, seconds / step) for what, seconds in parts.items()]
-    return TraceTable(name, title, first, SHARES, Columns.named(("what", "time", "share"), rows), "what", about)
+    data = Columns.named(("what", "time", "share"), rows)
+    return TraceTable(name, title, first, SHARES, data, "what", brief=largest)
 
 
-def _operators(analysis: Analysis, selection: Selection) -> list[TraceTable]:
+def _operators(analysis: Analysis, selection: Selection) -> TraceView:
     keys = [key for key in selection.by if key in ("shapes", "stack")]
     data = operators(analysis, *keys)
-    more = (_words(key, key, keep=1, write=shapes if key == "shapes" else text, most=40) for key in keys)
-    calls = plural(int(sum(data.columns["calls"])), "call")
-    about = f"{plural(len(data), 'row')} · {calls} · GPU time is of all that was launched, added up"
-    columns = (*more, *OPERATORS)
-    return [TraceTable("operators", "Operators", "operator", columns, data, about=about, top=selection.top)]
+    more = (Column(key, key, keep=1, write=shapes if key == "shapes" else text, most=36, numeric=False) for key in keys)
+    times, of = _on_gpu(analysis, data)
+    said = _most(zip(data.columns["name"], times, strict=True), of)
+    table = TraceTable("operators", "", "operator", (*OPERATORS, *more), data, top=selection.top)
+    about = f"operators · {plural(int(sum(data.columns['calls'])), 'call')}{_in_steps(analysis)}"
+    look = ("Which kernels?", "--view kernels --by operator") if keys else ("Of which shapes?", "--by shapes")
+    return TraceView(about, said, [table], (look[0], look[1] if keys else f"--view operators {look[1]}"))
 
 
-def _kernels(analysis: Analysis, selection: Selection) -> list[TraceTable]:
+def _on_gpu(analysis: Analysis, data: Columns) -> tuple[list[float], str]:
+    """Seconds of each row's own, on the GPU if anything ran there, and what they are of."""
+    key, of = ("device_self", "the GPU's time") if len(analysis.trace.gpu) else ("host_self", "the host's time")
+    return [float(value) for value in data.columns[key]], of
+
+
+def _in_steps(analysis: Analysis) -> str:
+    return f" in {plural(analysis.tables_of, 'step')}" if analysis.step is None else f" in step {analysis.step}"
+
+
+def _most(times: Iterable[tuple[str, float]], of: str) -> list[str]:
+    """What takes most of some time, in a sentence: as few names as take half of it, three at most."""
+    sums: dict[str, float] = {}
+    for name, seconds in times:
+        sums[name] = sums.get(name, 0.0) + seconds
+    whole, part, names = sum(sums.values()), 0.0, []
+    for name, seconds in sorted(sums.items(), key=lambda pair: -pair[1])[:3] if whole > 0 else ():
+        names.append(_cut(plain(name)))
+        part += seconds
+        if part >= whole / 2:
+            break
+    if not names:
+        return ["Nothing here takes any time."]
+    return [
+        f"{percent(part / whole)} of {of} ({milliseconds(part)} of {milliseconds(whole)} ms) goes to {listing(names)}."
+    ]
+
+
+def _cut(name: str) -> str:
+    half = _LONGEST // 2
+    return name if len(name) <= _LONGEST else f"{name[: half - 1]}…{name[-half:]}"
+
+
+def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
     by_operator = "operator" in selection.by
     data = kernels(analysis, by_operator=by_operator)
-    calls = plural(int(sum(data.columns["calls"])), "launch")
-    about = f"{plural(len(data), 'row')} · {calls} · {milliseconds(float(sum(data.columns['total'])))} ms in all"
-    columns = LAUNCHED if by_operator else KERNELS
-    return [TraceTable("kernels", "Kernels, copies and fills", "name", columns, data, short, about, top=selection.top)]
+    times = zip(map(short, data.rows()), map(float, data.columns["total"]), strict=True)
+    table = TraceTable("kernels", "", "kernel", LAUNCHED if by_operator else KERNELS, data, short, top=selection.top)
+    about = f"kernels, copies and fills · {plural(int(sum(data.columns['calls'])), 'launch')}{_in_steps(analysis)}"
+    look = (
+        ("Of which modules?", "--view modules")
+        if by_operator
+        else ("Who launches them?", "--view kernels --by operator")
+    )
+    return TraceView(about, _most(times, "the GPU's time"), [table], look)
 
 
 def short(row: Row) -> str:
@@ -253,72 +256,127 @@ def short(row: Row) -> str:
     return short_name(row["name"])
 
 
-def _modules(analysis: Analysis, selection: Selection) -> list[TraceTable]:
-    data = module_tree(analysis, depth=selection.depth, most_rows=None if selection.top is None else MODULE_ROWS)
-    about = f"{plural(len(data), 'row')} · in the order in which they are first called"
-    said = [] if len(data) else ["No module is known: profile with stacks and modules, or name scopes."]
-    return [TraceTable("modules", "Modules", "module", MODULES, data, about=about, sentences=said, tree=True)]
+def _modules(analysis: Analysis, selection: Selection) -> TraceView:
+    data = module_tree(analysis, depth=selection.depth)
+    rank = "device_total" if len(analysis.trace.gpu) else "host_total"
+    top = None if selection.depth else selection.top
+    table = TraceTable("modules", "", "module", MODULES, data, tree=True, top=top, rank=rank)
+    about = f"modules{_in_steps(analysis)}"
+    said = _heaviest([row for row in data.rows() if row["path"] != NO_MODULE], rank)
+    return TraceView(about, said, [table], ("Which kernels?", "--view kernels --by operator"))
 
 
-def _memory(analysis: Analysis, selection: Selection) -> list[TraceTable]:
-    devices = memory.devices(analysis)
-    said = [] if devices else ["The trace has no memory events: profile with profile_memory=True."]
+def _heaviest(rows: Sequence[Row], key: str) -> list[str]:
+    """The module that the time is in: the innermost with half of it, or else the one that takes most in the model."""
+    if not rows:
+        return ["No module is known: profile with stacks and modules, or name scopes."]
+    outermost = [row for row in rows if not row["depth"]]
+    whole = sum(row[key] or 0.0 for row in outermost) or 1.0
+    inner = rows if len(outermost) > 1 else rows[1:] or rows
+    half = [row for row in inner if (row[key] or 0.0) >= whole / 2]
+    most = max(half or inner, key=lambda row: (row["depth"] if half else 0, row[key] or 0.0))
+    of = "the modules' GPU time" if key == "device_total" else "the modules' time"
+    share = f"{percent((most[key] or 0.0) / whole)} of {of} ({milliseconds(most[key])} of {milliseconds(whole)} ms)"
+    return [f"{share} is in {plain(most['path'])}."]
+
+
+def _memory(analysis: Analysis, selection: Selection) -> TraceView:
+    devices = sorted(memory.devices(analysis), key=lambda each: -each.peak)
+    top = TOP - 1 - len(devices) if selection.top == TOP else selection.top  # beneath the devices' own rows
+    held, curve = memory.holders(analysis), memory.curves(analysis, selection.top and STRIP)
+    lines = []
     for each in devices:
-        what = "" if each.absolute else " on top of what was there before"
-        said.append(f"{each.name}: the peak is {byte_count(each.peak)}{what}, {duration(each.time)} after the start.")
-
-    def moment(row: Row) -> str:
-        return f"{row['device']}, {milliseconds(row['time'])} ms"
-
-    most = {each.name: max(each.peak, 1) for each in devices}
-    drawn = (
-        _bytes("allocated", "allocated", keep=0),
-        _words("", "", keep=1, write=lambda row: bar(row["allocated"] / most[row["device"]])),
-    )
-    held, curve = memory.holders(analysis), memory.curves(analysis, selection.top)
-    title = "Memory at the peak, by operator"
-    return [
-        TraceTable("holders", title, "operator", HOLDERS, held, "operator", top=selection.top),
-        TraceTable("curve", "Memory over time", "time", drawn, curve, moment, sentences=said),
+        levels = [row["allocated"] for row in curve.rows() if row["device"] == each.name]
+        row = {"peak": each.peak, "time": each.time, "strip": strip(levels, each.peak)}
+        lines.append(Line.of(each.name, PEAKS, row))
+    table = TraceTable("holders", "", "held at the peak by", HOLDERS, held, "operator", top=top, rank="held")
+    tables: list[TraceTable | Table] = [
+        Table("", "device", PEAKS, lines),
+        replace(table, brief=lambda rows: sorted(rows, key=lambda row: -row["held"])),
+        TraceTable("curve", "Memory over time", "time", CURVE, curve, _moment, wide=True),
     ]
+    said = _peak(devices[0], held) if devices else "The trace has no memory events: profile with profile_memory=True."
+    return TraceView(f"memory{_in_steps(analysis)}", [said], tables, ("Which kernels?", "--view kernels"))
 
 
-def _steps(analysis: Analysis, selection: Selection) -> list[TraceTable]:
+def _peak(device: memory.AllocatedMemory, held: Columns) -> str:
+    on_top = "" if device.absolute else " on top of what was there before"
+    rows = [row for row in held.rows() if row["device"] == device.name]
+    most = max(rows, key=lambda row: row["held"], default=None)
+    who = f"; most of it by {plain(most['operator'])}, {byte_count(most['held'])}" if most else ""
+    return f"{device.name} holds {byte_count(device.peak)} at its peak{on_top}{who}."
+
+
+def _moment(row: Row) -> str:
+    return f"{row['device']}, {milliseconds(row['time'])} ms"
+
+
+def _steps(analysis: Analysis, selection: Selection) -> TraceView:
     data = stepping(analysis)
-    return [TraceTable("steps", "Steps", "step", STEPS, data, "step", plural(len(data), "step"), top=selection.top)]
+    rows = list(data.rows())
+    times = [row["time"] for row in rows if row["note"] != CUT_OFF]
+    odd = [f"Step {row['step']} is {row['note']}" for row in rows if row["note"] not in ("", CUT_OFF)]
+    said = (
+        [f"A step takes {_between(times)}.", *([f"{listing(odd[:2])}."] if odd else [])]
+        if times
+        else ["There is none."]
+    )
+    most = sorted(PARTS, key=lambda part: -sum(row[part] for row in rows))[:_PARTS]
+    columns = [replace(each, wide=each.wide or (each.key in PARTS and each.key not in most)) for each in STEPS]
+    table = TraceTable("steps", "", "step", columns, data, "step", top=selection.top, rank="time")
+    slowest = max(rows, key=lambda row: float(row["time"]))["step"] if rows else ""
+    look = (
+        ("What is in the slowest?", f"--view kernels --step {slowest}")
+        if slowest.isdecimal()
+        else ("Which kernels?", "--view kernels")
+    )
+    return TraceView(plural(len(data), "step"), said, [table], look)
 
 
-def _timeline(analysis: Analysis, _: Selection) -> list[TraceTable]:
-    data = timeline(analysis)
-    about = f"{plural(len(data), 'slice')} of {duration(float(data.columns['length'][0]))}" if len(data) else ""
-    name, title, first = "timeline", "What ran when", "from (ms)"
-    return [TraceTable(name, title, first, TIMELINE, data, lambda row: milliseconds(row["begin"]), about)]
+def _between(times: Sequence[float]) -> str:
+    least, most = duration(min(times)), duration(max(times))
+    return least if least == most else f"{duration(sum(times) / len(times))}, from {least} to {most}"
 
 
-VIEWS: dict[str, Callable[[Analysis, Selection], list[TraceTable]]] = {
+def _timeline(analysis: Analysis, _: Selection) -> TraceView:
+    data, rows = timeline(analysis), list(timeline(analysis, STRIP).rows())
+    whole = sum(row["length"] for row in rows)
+    columns = (STRIPS[0], replace(STRIPS[1], title=f"from 0 to {duration(whole)}"))
+    lines = []
+    for column in TIMELINE:
+        values = [row[column.key] for row in rows]
+        if column.title and any(values):
+            mean = sum((row[column.key] or 0.0) * row["length"] for row in rows) / whole
+            lines.append(Line.of(column.title, columns, {"mean": mean, "strip": strip(values)}))
+    busy = "kernel" if any(row["kernel"] for row in rows) else "operator"
+    name, title, first = "timeline", "Slices of the time", "from (ms)"
+    slices = TraceTable(name, title, first, TIMELINE, data, lambda row: milliseconds(row["begin"]), wide=True)
+    tables: list[TraceTable | Table] = [Table("", "what ran", columns, lines), slices]
+    look = ("What is in a step?", "--view steps")
+    return TraceView(f"timeline of {duration(whole)}", _pause(rows, busy, whole), tables, look)
+
+
+def _pause(rows: Sequence[Row], busy: str, whole: float) -> list[str]:
+    """How much of the time something works, and when it does not for longest."""
+    if not whole:
+        return ["There is nothing in this trace."]
+    what, who = ("A kernel runs", "the GPU") if busy == "kernel" else ("An operator runs", "the host")
+    worked = sum(row[busy] * row["length"] for row in rows)
+    longest = (0.0, 0.0)
+    since: float | None = None
+    for row in rows:
+        if row[busy] >= _IDLE:
+            since = None
+            continue
+        since = row["begin"] if since is None else since
+        end = row["begin"] + row["length"]
+        longest = max(longest, (since, end), key=lambda pair: pair[1] - pair[0])
+    begin, end = longest
+    pause = f"; {who} is idle longest from {milliseconds(begin)} to {milliseconds(end)} ms" if end > begin else ""
+    return [f"{what} {percent(worked / whole)} of the time{pause}."]
+
+
+VIEWS: dict[str, Callable[[Analysis, Selection], TraceView]] = {
     "overview": _overview, "operators": _operators, "kernels": _kernels, "modules": _modules, "memory": _memory,
     "steps": _steps, "timeline": _timeline,
 }  # fmt: skip
-
-
-def together(rows: Sequence[Row], ranks: bool) -> TraceTable:
-    """The ranks of a job, or runs, a row for each, and how far they are apart."""
-    by_time = sorted(rows, key=lambda row: float(row["step_time"]))
-    fast, slow = by_time[0], by_time[-1]
-    said = [
-        f"Steps take {milliseconds(fast['step_time'])} ms in {plain(fast['name'])} and up to "
-        f"{milliseconds(slow['step_time'])} ms in {plain(slow['name'])}."
-    ]
-    data = Columns.named([*rows[0]], [[*row.values()] for row in rows])
-    if ranks:
-        times = sorted(row["communicating"] for row in rows)
-        if times[-1] > 0:
-            said.append(
-                f"Communication takes {milliseconds(times[0])} to {milliseconds(times[-1])} ms of a step; the rank "
-                "that communicates least is the one that the others wait for."
-            )
-        return TraceTable("ranks", "Ranks", "trace", RANKS, data, about=f"{len(rows)} traces", sentences=said)
-    hosts = [plain(row["name"]) for row in rows if row["bound"] == "host"]
-    if hosts:
-        said.append(f"The host sets the pace of {listing(hosts)}: the GPU waits for it.")
-    return TraceTable("runs", "Runs", "run", RUNS, data, about=f"{len(rows)} traces", sentences=said)

@@ -133,7 +133,7 @@ def elementwise(seen: TraceEvidence) -> list[Finding]:
 
 @rule("gpu-not-filled", of="trace", hint="Give the GPU more at a time: a larger batch.")
 def gpu_not_filled(seen: TraceEvidence) -> Iterator[Finding]:
-    """A GPU that sets the pace, with too few blocks for its multiprocessors."""
+    """A GPU that is the bottleneck, with too few blocks for its multiprocessors."""
     said = "GPU {device} runs kernels for {busy:percent} of the time, and has blocks for {filled:percent} of its units."
     for gpu in seen.analysis.gpu_use if seen.bound == "GPU" else ():
         busy, filled = gpu.utilization or 0.0, gpu.sm_efficiency
