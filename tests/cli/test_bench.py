@@ -105,42 +105,6 @@ def test_a_reference_that_no_case_fits_is_refused_before_anything_is_measured(tm
     assert inferlens(*words, "--reference", "fake:noisy fp32", cwd=tmp_path).returncode == 0
 
 
-@pytest.mark.parametrize("path", ["results", "results/demo/fake-noisy-fp32-b1-cpu/record.json"])
-def test_check_prints_the_warnings_of_what_was_measured(tmp_path: Path, path: str) -> None:
-    words = ("bench", "fake:demo", "--backend", "fake:noisy", "--iterations", "10")
-    measured = inferlens(*words, cwd=tmp_path)
-    files = sorted(tmp_path.rglob("*"))
-    done = inferlens("bench", "--check", path, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    text = " ".join(done.stdout.split())
-    assert all(words in text for words in ("fake:demo fake:noisy fp32 batch 1 cpu", "few-samples", "--iterations"))
-    assert done.stdout.splitlines()[-1] == "1 warning about 1 case; 0 did not run."
-    assert measured.returncode == 0
-    assert sorted(tmp_path.rglob("*")) == files
-
-
-def test_check_as_data_and_without_warnings(tmp_path: Path) -> None:
-    words = ("bench", "fake:demo", "--backend", "fake:noisy", "--iterations", "200", "--repeats", "2")
-    inferlens(*words, "--option", "fake.trouble=none,raise", cwd=tmp_path)
-    done = inferlens("bench", "results", "--check", cwd=tmp_path)
-    assert done.stdout == "0 warnings about 2 cases; 1 did not run.\n"
-    data = json.loads(inferlens("bench", "--check", "results", "--json", cwd=tmp_path).stdout)
-    assert data["schema"] == "inferlens.warnings/1"
-    assert {(len(case["records"]), case["status"]) for case in data["cases"]} == {(2, "ok"), (2, "failed")}
-    assert all(case["warnings"] == [] and case["model"] == "fake:demo" for case in data["cases"])
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("nowhere",), (".", "--backend", "fake"), (".", "--dry-run"), (".", "--format", "csv"), (".",), (".", "--cold"),
-     (".", "--reference", "fake")],
-)  # fmt: skip
-def test_check_refuses_what_it_cannot_do(tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = inferlens("bench", "--check", *words, cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize("name", ["pickle.pt", "compiled.ts"])
 def test_a_file_that_can_run_code_is_refused_before_anything_is_measured(tmp_path: Path, name: str) -> None:
     torch = pytest.importorskip("torch")

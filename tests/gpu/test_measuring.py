@@ -13,7 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import inferlens  # noqa: E402
-from inferlens.analysis.findings.warnings import bound_by, warnings_of  # noqa: E402
+from inferlens.analysis.findings.notes import notes_of  # noqa: E402
+from inferlens.analysis.findings.rules.waiting import bound_by  # noqa: E402
 from inferlens.analysis.interference.samples import CaseRuns  # noqa: E402
 from inferlens.backends.clocks import CudaClock  # noqa: E402
 from inferlens.measure.ceilings import measure  # noqa: E402
@@ -136,7 +137,7 @@ def short() -> tuple[Any, Any]:
 
 def test_a_short_call_says_how_much_of_it_is_launch_and_events(tmp_path: Path) -> None:
     (record,) = bench(f"{__name__}:short", backend="pytorch", seconds="200ms", output=str(tmp_path))
-    assert "gpu-floor" in [warning.code for warning in warnings_of(CaseRuns((record,)))]
+    assert "gpu-floor" in [warning.code for warning in notes_of(CaseRuns((record,)))]
 
 
 def test_two_processes_on_one_gpu_take_turns(tmp_path: Path) -> None:

@@ -12,14 +12,13 @@ import pytest
 from msgspec.structs import replace
 
 from inferlens.analysis.compare.cases import compare
-from inferlens.analysis.findings.warnings import AUTOCORRELATED, OTHER_CARD
+from inferlens.analysis.findings.notes import AUTOCORRELATED, OTHER_CARD
 from inferlens.errors import InferlensError
 from inferlens.record.machine import Energy
 from inferlens.record.record import Environment, Gpu, Measurement, Memory, ModelFacts, Phase, Record
 from inferlens.spec.case import TensorSpec, with_batch
 from inferlens.views.records import headline
 from inferlens.views.rows import rows
-from inferlens.views.speedups import of_comparison
 from inferlens.views.verdict import verdict
 
 from .samples import (
@@ -299,7 +298,7 @@ def test_a_speed_up_that_comes_in_waves_says_so():
         next(row for row in rows([*base, *processes("openvino", *(0.01 * one for one in each))]) if row.speedup != 1)
         for each in (WAVE, mixed)
     )
-    assert [AUTOCORRELATED.sentence in row.warnings for row in (wavy, calm)] == [True, False]
+    assert [AUTOCORRELATED in row.notes for row in (wavy, calm)] == [True, False]
     assert wavy.speedup_high - wavy.speedup_low > calm.speedup_high - calm.speedup_low
 
 
@@ -321,8 +320,7 @@ def test_a_speed_up_against_another_card_of_the_same_name_says_so():
     near, far = on_card("torchscript:trace", 0.008, "GPU-1"), on_card("tensorrt", 0.005, "GPU-2")
     found = rows([on_card("pytorch", 0.01, "GPU-1"), near, far])
     assert [row.other_card for row in found] == [False, True, False]
-    assert [OTHER_CARD.sentence in row.warnings for row in found] == [False, True, False]
-    assert [of_comparison(row) for row in found] == [(), (OTHER_CARD,), ()]
+    assert [OTHER_CARD in row.notes for row in found] == [False, True, False]
 
 
 def test_rounds_are_pairs_so_that_drift_cancels_out():
@@ -340,6 +338,6 @@ def test_a_process_that_failed_is_told_and_one_that_is_wrong_makes_the_case_wron
     failed = failure(case("pytorch"), reason="It broke.", id="third", repeat=2)
     (row,) = rows([*good, failed])
     assert (row.ok, row.processes) == (True, 2)
-    assert any("1 of 3 processes failed: It broke." in warning for warning in row.warnings)
+    assert any("1 of 3 processes failed: It broke." in note.message for note in row.notes)
     (row,) = rows([*good, record(case("pytorch"), agreement=WRONG, id="third", repeat=2)])
     assert (row.agrees, row.ranked) == (False, False)

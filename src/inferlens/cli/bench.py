@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,9 +11,8 @@ import typer
 from inferlens.cli import options
 
 if TYPE_CHECKING:
-    from inferlens.analysis.interference.samples import CaseRuns
     from inferlens.execution.expand import Planned
-    from inferlens.record.record import Record, Warning
+    from inferlens.record.record import Record
     from inferlens.spec.plan import Plan
     from inferlens.views.table import Document
 
@@ -28,9 +27,7 @@ STOP = "When a series ends: half-width, when the median's interval is narrow, or
 HALF_WIDTH = "How far the median's 95 % interval may reach to either side of it."
 ITERATIONS = "Latency samples of each case. [dim]Default: as --stop says.[/dim]"
 SECONDS = "Time for the latency samples. [dim]Default: as --stop says.[/dim]"
-OWN = ("reference", "format", "json", "bars", "dry_run", "check")  # options that are no words of a plan
-CHECK = "Measure nothing: MODEL... are folders with records, or record files, and their warnings are printed."
-CHECK_SCHEMA = "inferlens.warnings/1"
+OWN = ("reference", "format", "json", "bars", "dry_run")  # options that are no words of a plan
 
 
 def bench(
@@ -65,7 +62,6 @@ def bench(
     json: options.Json = False,
     bars: options.Bars = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cases and run none.")] = False,
-    check: Annotated[bool, typer.Option("--check", help=CHECK)] = False,
 ) -> None:
     """Measure a model on every backend that works here.
 
@@ -79,10 +75,6 @@ def bench(
     from inferlens.execution.survey import cases_of
 
     format = "json" if json else format
-    if check:
-        words = {**words, "model": None, "reference": reference, "dry_run": dry_run}
-        screen.document(checked(model, words, format), format)
-        return
     plan, interrupted = read_plan(words), False
     screen.check(format)  # an unknown format is refused before hours of measuring
     if dry_run:
@@ -142,52 +134,3 @@ def listed(cases: Sequence[Planned]) -> Document:
     said = f"{len(cases)} cases, {why.count('')} of them can run here."
     data = [{"case": each.case, "refusal": reason} for each, reason in zip(cases, why, strict=True)]
     return Document(lambda: [Table("", "model", columns, rows, fold=True), said], data=lambda: data)
-
-
-def checked(paths: Sequence[str], words: Mapping[str, Any], format: str) -> Document:
-    """``--check``: each case's warnings, worked out anew: of its latest run, as the tables have it.
-
-    Args:
-        paths: folders with records, at any height, or record files.
-        words: what else the command line said.
-        format: ``table`` or ``json``.
-
-    Raises:
-        InferlensError: if there is no record, or a word is given that is of measuring.
-    """
-    from inferlens.analysis.findings.warnings import warnings_of
-    from inferlens.analysis.interference.samples import latest
-    from inferlens.cli import screen
-    from inferlens.errors import InferlensError, check_choice
-    from inferlens.record.store import load_records
-    from inferlens.units import plural
-    from inferlens.views.rows import rows
-    from inferlens.views.speedups import of_comparison
-    from inferlens.views.table import Column, Document, Line, Table
-
-    given = [f"--{name.replace('_', '-')}" for name, value in words.items() if value not in (None, [], False)]
-    if given:
-        raise InferlensError(f"With --check nothing is measured, and {given[0]} means nothing.", hint="without it")
-    check_choice("format of warnings", format, ("table", "json"))
-    loaded = load_records([Path(path) for path in paths])
-    screen.notes(loaded.problems)
-    compared = {row.id: of_comparison(row) for row in rows(loaded.records)}
-    found = [(runs, (*warnings_of(runs), *compared.get(runs.first.id, ()))) for runs in latest(loaded.records)]
-    columns = [Column("", title, numeric=False, fold=True) for title in ("code", "what it is", "what to do")]
-    lines = [
-        Line(f"{runs.first.case.model} {runs.first.case.label}", (each.code, each.message, each.advice))
-        for runs, warnings in found
-        for each in warnings
-    ]
-    failed, cases = sum(not runs.ran for runs, _ in found), plural(len(found), "case")
-    said = f"{plural(len(lines), 'warning')} about {cases}; {failed:,} did not run."
-    data = {"schema": CHECK_SCHEMA, "cases": [_data(*each) for each in found]}
-    return Document(lambda: [Table("", "case", columns, lines, fold=True), said], data=lambda: data)
-
-
-def _data(runs: CaseRuns, warnings: Sequence[Warning]) -> dict[str, Any]:
-    case = runs.first.case
-    return {
-        "model": case.model, "label": case.label, "digest": case.digest,
-        "records": [record.id for record in runs.records], "status": runs.first.status, "warnings": warnings,
-    }  # fmt: skip

@@ -194,8 +194,8 @@ class Scheduler:
         """The record of an attempt, on disk."""
         planned, outcome, found, result = attempt.planned, attempt.outcome, attempt.found, attempt.outcome.result
         measured = result.found or Measured()
-        fault = f"after its last sample {outcome.fault}"
-        ending = (Warning("bad-exit", fault, "the numbers are complete; the log beside the record has more"),)
+        fault = f"After its last sample {outcome.fault}."
+        ending = (Warning("bad-exit", fault, "The numbers are complete; inferlens show --log has more."),)
         record = Record(
             id=uuid.uuid4().hex,
             run=self.id,

@@ -105,7 +105,8 @@ def _tables(shown: Sequence[Row]) -> Iterator[Table]:
         notes, lines = Notes(), []
         for row, after in zip(table, [*table[1:], table[-1]], strict=True):
             words = row.name.replace(f"{row.backend} {row.precision}", row.backend, 1)
-            name = f"{plain(words)}{notes.marks(_notes_of(row))}{f' {FASTEST}' if row.fastest else ''}"
+            marks = notes.marks(plain(str(note)) for note in row.notes)
+            name = f"{plain(words)}{marks}{f' {FASTEST}' if row.fastest else ''}"
             style = "dim" if not row.ok else "red" if row.agrees is False else "bold green" if row.fastest else ""
             lines.append(Line.of(name, COLUMNS, row, style=style, ends=row.comparison != after.comparison))
         yield Table(headline(table), "backend", COLUMNS, lines, notes=notes.numbered(), fold=True)
@@ -115,18 +116,6 @@ def _csv(shown: Sequence[Row]) -> tuple[list[str], list[list[Any]]]:
     """Every field of every row, in their order."""
     fields = msgspec.structs.fields(Row)
     return [field.encode_name for field in fields], [[getattr(row, field.name) for field in fields] for row in shown]
-
-
-def _notes_of(row: Row) -> list[str]:
-    """What must be said of a row: why it did not run, or is wrong or unchecked, and its warnings."""
-    notes = []
-    if not row.ok:
-        why = f"{(row.reason or 'No reason is known').rstrip('.')}."
-        notes.append(f"{why} Try: {row.hint}" if row.hint else why)
-    elif not row.agrees:
-        what = "Outputs not checked" if row.agrees is None else "Wrong outputs"
-        notes.append(f"{what}: {row.agreement_reason or 'no reason is known'}")
-    return [plain(note) for note in (*notes, *row.warnings)]
 
 
 def _in_flight(row: Row) -> str:

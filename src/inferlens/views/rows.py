@@ -13,9 +13,10 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.warnings import bound_by, warnings_of
+from inferlens.analysis.findings.notes import Note, notes_of, worst_agreement
+from inferlens.analysis.findings.rules.waiting import bound_by
 from inferlens.analysis.interference.samples import CaseRuns, card, device_name, latest, steady_samples
-from inferlens.record.record import Agreement, Metric, Record, machine_name
+from inferlens.record.record import Metric, Record, machine_name
 from inferlens.spec.case import TensorSpec, with_batch
 from inferlens.stats.between_process import estimate, over_processes
 from inferlens.stats.compare import least_apart, unseen_on
@@ -57,6 +58,7 @@ class Row(Struct, frozen=True, kw_only=True):
         host_peak, device_peak: the largest of its processes; ``energy``: joules for one item.
         ranked: whether the row may be the fastest: it ran, and its outputs are not known to be wrong.
         fastest: the lowest median of its comparison, or not to be told apart from it: several rows may be.
+        notes: what has to be known of it, the most important first.
     """
 
     id: str
@@ -134,7 +136,7 @@ class Row(Struct, frozen=True, kw_only=True):
     fastest: bool = False
     autocorrelated: bool = field(default=False, name="waves")
     other_card: bool = False
-    warnings: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -269,8 +271,8 @@ def _told_apart(found: Sequence[Row]) -> list[Row]:
 def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> Row:
     """What one run says by itself; ``device`` is a word of the name where it is not the same for all."""
     record = run.first
-    case, agreement, warned = record.case, _worst(run), warnings_of(run)
-    lowered = any(warning.code == "lower-precision" for warning in warned)
+    case, agreement, notes = record.case, worst_agreement(run), notes_of(run)
+    lowered = any(note.code == "lower-precision" for note in notes)
     words = [case.backend_label, case.precision, "(TF32)" if lowered else "", device]
     words += ["" if case.threads is None else plural(case.threads, "thread"), *case.call_mode, case.options_label]
     batch = inputs[0].shape[0] if inputs and inputs[0].shape else case.batch
@@ -312,17 +314,11 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         device_peak=max(seen, default=0) or None,
         ranked=record.ranked and (agreement is None or agreement.agrees is not False),
         bound=bound_by(record),
-        warnings=tuple(warning.sentence for warning in warned),
+        notes=notes,
         **_latencies(run),
         **_rates(run, batch),
         **_energy(run),
     )
-
-
-def _worst(run: CaseRuns) -> Agreement | None:
-    """The agreement of the process whose outputs were the furthest off; one that is wrong beats all."""
-    found = [record.agreement for record in run.ran or run.records[:1] if record.agreement]
-    return max(found, key=lambda one: (one.agrees is False, one.agrees is None, one.rel_l2 or 0.0), default=None)
 
 
 def _ends(name: str, interval: Interval | None) -> dict[str, float | None]:

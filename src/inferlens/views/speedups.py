@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from inferlens.analysis.findings.warnings import AUTOCORRELATED, OTHER_CARD
+from inferlens.analysis.findings.notes import AUTOCORRELATED, OTHER_CARD, ordered
 from inferlens.analysis.interference.samples import CaseRuns, in_rounds
 from inferlens.errors import InferlensError, suggestion
-from inferlens.record.record import Warning
 from inferlens.spec.case import Case
 from inferlens.stats.compare import compare
 from inferlens.stats.intervals import ends
@@ -60,12 +59,6 @@ def compared(
     return found
 
 
-def of_comparison(row: Row) -> tuple[Warning, ...]:
-    """The warnings that a row has of being compared with its reference."""
-    found = ((row.autocorrelated, AUTOCORRELATED), (row.other_card, OTHER_CARD))
-    return tuple(warning for true, warning in found if true)
-
-
 def refuse_unknown(cases: Sequence[Case], named: str | None) -> None:
     """Refuses, before anything is measured, a reference of which the words are not those of any case's label.
 
@@ -99,7 +92,8 @@ def _against(row: Row, base: Row, samples: Mapping[str, Sequence[Sequence[float]
         autocorrelated=bool(found.autocorrelation),
         other_card=bool(row.card and base.card and row.card != base.card),
     )
-    return replace(row, warnings=(*row.warnings, *(warning.sentence for warning in of_comparison(row))))
+    more = ((row.autocorrelated, AUTOCORRELATED), (row.other_card, OTHER_CARD))
+    return replace(row, notes=ordered((*row.notes, *(note for true, note in more if true))))
 
 
 def _marked(rows: Sequence[Row]) -> list[Row]:

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.compare.environment_diff import Difference, differences, refusal
-from inferlens.analysis.findings.warnings import warnings_of
+from inferlens.analysis.findings import notes
 from inferlens.analysis.interference.samples import CaseRuns, device_name, latest, steady_samples
 from inferlens.errors import InferlensError
 from inferlens.record.record import Metric, Record, machine_name
@@ -45,10 +45,7 @@ AUTOCORRELATED = (
 )
 # In seconds, or calls per second; what is beyond would leave the range of numbers as a ratio.
 _LEAST, _MOST = 1e-100, 1e100
-# Warnings that say nothing against the number, or what the interval or the state says already.
-_QUIET = (
-    "host-bound", "copy-bound", "gpu-floor", "in-turns", "not-narrow-enough", "samples-left-out", "repeat-failed",
-)  # fmt: skip
+_SAID = (*notes.OF_THE_END, "repeat-failed")  # notes of what the state says already
 
 # One case: what base and candidate have of it, or ``None``.
 Match = tuple[CaseRuns | None, CaseRuns | None]
@@ -318,8 +315,8 @@ def _notes(runs: CaseRuns) -> Iterator[str]:
             why = record.agreement.reason if record.agreement else ""
             yield f"Outputs not checked: {why or 'nothing was there to compare them with'}"
     # Their codes alone: figures differ from case to case, and with them there would be a note for each.
-    if codes := [warning.code for warning in warnings_of(runs) if warning.code not in _QUIET]:
-        yield f"warned of {listing(list(dict.fromkeys(codes)))}; inferlens show says more."
+    if codes := [note.code for note in notes.notes_of(runs) if note.level != "know" and note.code not in _SAID]:
+        yield f"{listing(list(dict.fromkeys(codes)))}; inferlens notes says more."
 
 
 def notes_of(**sides: Side) -> list[str]:

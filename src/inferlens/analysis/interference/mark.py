@@ -106,17 +106,16 @@ def _unseen(log: MachineLog) -> dict[str, str]:
 def warnings(marks: Marks) -> tuple[Warning, ...]:
     """Warnings of what disturbed a series of samples, the worst first.
 
-    Codes: ``disturbed`` where disturbed samples are kept, ``samples-left-out`` where they are not, ``power-cap`` and
-    ``cpu-quota`` for what the case does to itself.
+    Codes: ``disturbed`` where disturbed samples are kept, ``power-cap`` and ``cpu-quota`` for what the case does to
+    itself. Where disturbed samples were left out, the numbers are those of the others, and nothing need be known.
     """
     found = []
     kinds = [kind for kind in ADVICE if kind in marks.touched and kind not in OWN_DOING]
-    if marks.disturbed:
+    if marks.disturbed and not marks.clean:
+        kinds.sort(key=lambda kind: -marks.touched[kind])
         reasons = ", ".join(f"{kind}{_more(marks, kind)}" for kind in kinds)
-        decision = "they are left out" if marks.clean else "all are kept"
-        message = f"{len(marks.disturbed):,} of {marks.count:,} samples were disturbed, by {reasons}; {decision}."
-        worst = max(kinds, key=lambda kind: marks.touched[kind])
-        found.append(Warning("samples-left-out" if marks.clean else "disturbed", message, ADVICE[worst]))
+        message = f"{len(marks.disturbed):,} of {marks.count:,} samples were disturbed: {reasons}."
+        found.append(Warning("disturbed", message, ADVICE[kinds[0]]))
     for kind, (code, when) in OWN_DOING.items():
         if kind in marks.touched:
             message = f"{marks.touched[kind]:,} of {marks.count:,} samples were taken {when}."

@@ -9,25 +9,28 @@ from functools import cached_property
 
 from inferlens.analysis.findings.rule import Finding, found, rule
 from inferlens.analysis.findings.rules.waiting import bound_by
-from inferlens.analysis.findings.thresholds import GPU_FLOOR, LEFT_OUT, UNEVEN
+from inferlens.analysis.findings.thresholds import GPU_FLOOR, SLOW_RATE, UNEVEN
 from inferlens.analysis.interference import mark
-from inferlens.analysis.interference.samples import Series, finite, latencies, steady_samples
+from inferlens.analysis.interference.samples import Series, latencies, steady_samples
 from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Record
+from inferlens.spec.case import Budget
 from inferlens.stats.diagnostics import diagnostics
 from inferlens.stats.intervals import half_width
 from inferlens.stats.quantiles import median
-from inferlens.stats.steady import LEAST_SAMPLES, steady
 
-_LONGER = "a longer series (--max-time, --iterations or --seconds)"
-# Of the codes of inferlens.stats.diagnostics; a warm-up was cut off already, and outliers are seen in p95 and p99.
+# Of the codes of inferlens.stats.diagnostics: what is said of them, and what to do. Outliers are seen in p95 and p99;
+# how far samples depend on each other matters less than how far processes differ, which is measured.
 OF_THE_SERIES = {
-    "few-samples": f"Take {_LONGER}.",
-    "few-independent-samples": f"Several --repeats, or {_LONGER}.",
-    "drifting": "More --warmup; if it is heat, let the machine cool down; several --repeats show how far runs differ.",
-    "cycling": "Look for what runs on the machine at intervals; several --repeats show how far runs differ.",
-    "never-steady": f"More --warmup, or {_LONGER}; several --repeats show how far runs differ.",
-    "two-modes": "Judge by p95 as well: one median does not describe two speeds.",
-    "quantised": "A larger --batch: calls are too short for the clock.",
+    "few-samples": (
+        "few-samples",
+        "More --iterations, --seconds or --max-time.",
+        "There are {value:.0f} samples only.",
+    ),
+    "two-modes": ("two-modes", "Judge by p95 as well.", "There are two typical speeds, {value:.2f} times apart."),
+    **dict.fromkeys(
+        ("drifting", "cycling", "never-steady"),
+        ("unsteady", "More --warmup, and a longer --max-time.", "Latencies were still changing at the end."),
+    ),
 }
 
 
@@ -65,44 +68,26 @@ def series(seen: RecordEvidence) -> Iterator[Finding]:
     """What speaks against the interval of the median, or the median itself."""
     samples = seen.series.samples
     for each in diagnostics(samples) if samples else ():
-        if hint := OF_THE_SERIES.get(each.code):
-            yield found("{message}", {"value": each.value}, message=each.message, hint=hint, code=each.code)
+        if each.code in OF_THE_SERIES:
+            code, hint, template = OF_THE_SERIES[each.code]
+            yield found(template, {"value": each.value}, hint=hint, code=code)
 
 
-@rule("beginning-left-out", of="record", hint="More --warmup; several --repeats show whether it is so each time.")
-def beginning_left_out(seen: RecordEvidence) -> Iterator[Finding]:
-    """Much of the series was not steady yet."""
-    left, kept = seen.series.unsteady, len(seen.series.samples)
-    if kept and left > LEFT_OUT * (left + kept):
-        yield found(
-            "The first {unsteady:,} of {samples:#sample} were not steady yet, and are left out.",
-            {"unsteady": left, "samples": left + kept},
-        )
-
-
-@rule("not-narrow-enough", of="record", hint="A longer --max-time, or a quieter machine.")
-def not_narrow_enough(seen: RecordEvidence) -> Iterator[Finding]:
-    """The time was up before the median was known as well as was asked for; no interval has a doubt of its own."""
+@rule("not-reached", of="record", hint="A longer --max-time, or a quieter machine.")
+def not_reached(seen: RecordEvidence) -> Iterator[Finding]:
+    """The time was up before the median was known as well as was asked for; by default nobody asked."""
     budget, samples = seen.record.budget, seen.series.samples
     if not samples or budget.iterations is not None or budget.seconds is not None or budget.stop != "half-width":
         return
     width = half_width(samples)
-    if budget.half_width < width < math.inf:
+    if Budget().half_width != budget.half_width < width < math.inf:
         yield found(
             "The median is known to {width:percent} only; {wanted:percent} was wanted.",
             {"width": width, "wanted": budget.half_width},
         )
 
 
-@rule("unsteady-warm-up", of="record", hint="More --warmup, or a longer --max-time.")
-def unsteady_warm_up(seen: RecordEvidence) -> Iterator[Finding]:
-    """Of a warm-up that was as long as it had to be, not of one that was asked for."""
-    calls = finite(seen.record, "warm-up")
-    if seen.record.budget.warmup is None and len(calls) >= LEAST_SAMPLES and not steady(calls).steady:
-        yield found("The calls before the first sample had not become steady.")
-
-
-@rule("uneven-throughput", of="record", hint="Several --repeats, or a quieter machine.")
+@rule("uneven-throughput", of="record", hint="Measure it again on a quieter machine.")
 def uneven_throughput(seen: RecordEvidence) -> Iterator[Finding]:
     """How far the median of the windows of throughput may be off; of few windows, how far they differ from it."""
     rates = steady_samples(seen.record, "throughput").samples
@@ -114,6 +99,16 @@ def uneven_throughput(seen: RecordEvidence) -> Iterator[Finding]:
             said = "Throughput windows differ from their median by {width:percent}."
         if width > UNEVEN:
             yield found(said, {"width": width})
+
+
+@rule("slow-throughput", of="record", hint="Measure again, with --mode throughput; until then trust the latency.")
+def slow_throughput(seen: RecordEvidence) -> Iterator[Finding]:
+    """Calls back to back cannot take longer than one after another, but for a disturbance or a wrong clock."""
+    rates, latency = steady_samples(seen.record, "throughput").samples, seen.series.samples
+    if rates and latency:
+        share = median(rates) * median(latency)
+        if share < SLOW_RATE:
+            yield found("Throughput is only {share:percent} of what one call after another gives.", share=share)
 
 
 @rule(
@@ -130,7 +125,7 @@ def copy_bound(seen: RecordEvidence) -> Iterator[Finding]:
 @rule(
     "gpu-floor",
     of="record",
-    hint="Compare it with other GPU times alone; a profile at the level kernel has the kernels' own.",
+    hint="Compare it with other GPU times alone; inferlens profile has the kernels' own.",
 )
 def gpu_floor(seen: RecordEvidence) -> Iterator[Finding]:
     """How much of a short GPU time is launch and events; older records do not know."""
@@ -138,7 +133,7 @@ def gpu_floor(seen: RecordEvidence) -> Iterator[Finding]:
     floor = kernel.get("gpu_seconds") if isinstance(kernel, dict) else None
     if isinstance(floor, float) and gpu and floor >= GPU_FLOOR * median(gpu) > 0:
         yield found(
-            "Of {whole:duration} of GPU time {floor:duration} are launch and timing, as of an empty kernel.",
+            "Of {whole:duration} of GPU time {floor:duration} are launch and timing.",
             {"whole": median(gpu), "floor": floor},
         )
 

@@ -1,4 +1,4 @@
-"""Each warning that follows from a record: where it is said, and where it must not be; and the page of all codes."""
+"""Each note that follows from a record: where it is said, and where it must not be; and the page of all codes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from msgspec.structs import replace
 
 import inferlens
 from inferlens.analysis.findings import thresholds
+from inferlens.analysis.findings.notes import LEVEL_OF, LEVELS, WORDS, Note, note, notes_of
 from inferlens.analysis.findings.rule import rules_of
 from inferlens.analysis.findings.rules.records import OF_THE_SERIES
-from inferlens.analysis.findings.warnings import bound_by, warnings_of
+from inferlens.analysis.findings.rules.waiting import bound_by
 from inferlens.analysis.interference import mark
 from inferlens.analysis.interference.samples import CaseRuns
 from inferlens.record.machine import Marks
@@ -22,7 +23,7 @@ from inferlens.record.record import EMPTY_KERNEL, IN_TURNS, Measurement, Record,
 from inferlens.spec.case import Budget
 from inferlens.stats import diagnostics, host_bound, steady
 from tests.stats.series import autoregressive
-from tests.views.samples import case, failure, record
+from tests.views.samples import UNCHECKED, WRONG, case, failure, record
 
 ROOT = Path(inferlens.__file__).parent
 PAGE = (Path(__file__).parents[3] / "docs" / "warnings.md").read_text(encoding="utf-8")
@@ -45,7 +46,7 @@ def measured(made: Record, metric: Any, samples: Any, **fields: Any) -> Record:
 
 
 def said(*records: Record, **fields: Any) -> list[tuple[str, str]]:
-    return [(each.code, each.message) for each in warnings_of(CaseRuns(records, **fields))]
+    return [(each.code, each.message) for each in notes_of(CaseRuns(records, **fields))]
 
 
 def codes(*records: Record) -> list[str]:
@@ -73,34 +74,31 @@ RISING = 1 + AT + noise(1)
     ("code", "record"),
     [
         ("few-samples", of(1 + noise(1)[:19])),
-        ("few-independent-samples", of(1 + 0.05 * autoregressive(1, 1, 200, 0.9)[0])),
-        ("drifting", of(1 + 0.2 * AT + noise(2))),
-        ("cycling", of(1 + 0.1 * np.sin(15 * AT) + noise(3))),
-        ("never-steady", of(1 + 0.2 * (AT > 0.8) + noise(4))),
+        ("unsteady", of(1 + 0.2 * AT + noise(2))),
+        ("unsteady", of(1 + 0.1 * np.sin(15 * AT) + noise(3))),
+        ("unsteady", of(1 + 0.2 * (AT > 0.8) + noise(4))),
         ("two-modes", of(1 + 0.2 * (np.random.default_rng(5).random(300) < 0.4) + noise(5))),
-        ("quantised", of([1.0] * 100)),
-        ("beginning-left-out", of(1 + 0.3 * (AT < 0.4) + noise(7))),
         ("not-finite", of(np.where(AT == 0.01, np.nan, np.where(AT == 0.5, -1.0, 1 + noise(6))))),
         ("uneven-throughput", measured(FIT, "throughput", [300.0, 100] * 5)),
         ("uneven-throughput", measured(FIT, "throughput", [100.0, 200, 150])),
-        ("not-narrow-enough", of(1 + noise(6, 0.2), Budget())),
-        ("not-narrow-enough", of(1 + noise(6, 0.2), Budget(half_width=0.03))),
-        ("unsteady-warm-up", measured(FIT, "warm-up", RISING)),
+        ("slow-throughput", measured(FIT, "throughput", [79.0] * 10)),
+        ("not-reached", of(1 + noise(6, 0.2), Budget(half_width=0.03))),
         ("host-bound", timed(enqueue=9.2, GPU=9.0)),
         ("copy-bound", timed(enqueue=9.2, GPU=9.0, H2D=3.0, D2H=1.6)),
         ("in-turns", of(1 + noise(6), facts={IN_TURNS: "fake fp32"})),
         ("gpu-floor", timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": 6e-6}})),
         ("disturbed", replace(FIT, marks=marks("steal", disturbed=250))),
         ("disturbed", replace(FIT, window_marks=marks("steal", disturbed=250))),
-        ("samples-left-out", replace(FIT, marks=marks("throttled", disturbed=50, left_out=True))),
         ("power-cap", replace(FIT, marks=marks("power cap"))),
         ("cpu-quota", replace(FIT, marks=marks("cpu quota"))),
     ],
 )
 def test_what_is_warned_of(code: str, record: Record) -> None:
-    (warning,) = [each for each in warnings_of(CaseRuns((record,))) if each.code == code]
-    assert warning.message
-    assert warning.advice
+    (found,) = [each for each in notes_of(CaseRuns((record,))) if each.code == code]
+    assert found.level == LEVEL_OF[code]
+    assert len(found.message.split()) <= WORDS, "one sentence, short enough for a screen"
+    assert found.sentence == found.message
+    assert found.hint
 
 
 @pytest.mark.parametrize(
@@ -111,19 +109,23 @@ def test_what_is_warned_of(code: str, record: Record) -> None:
         of(np.where(np.arange(300) % 40 == 7, 2.0, 1 + noise(6))),  # p95 and p99 show outliers
         measured(FIT, "throughput", [100.0, 101, 99, 100, 102, 98, 100, 101, 99, 100]),
         measured(FIT, "throughput", [-5.0, 100, 100]),
+        measured(FIT, "throughput", [81.0] * 10),
+        measured(FIT, "throughput", [400.0] * 10),
+        of([1.0] * 100),  # a clock that is told what to say, as the fake backend's
+        of(1 + 0.05 * autoregressive(1, 1, 200, 0.9)[0]),
+        of(1 + 0.3 * (AT < 0.4) + noise(7)),
+        of(1 + noise(6, 0.2), Budget()),  # nobody asked for how narrow it is to be
+        replace(FIT, marks=marks("throttled", disturbed=50, left_out=True)),
         of(1 + noise(6, 0.2), Budget(half_width=0.031)),
         of(1 + noise(6, 0.2), Budget(iterations=300)),
         of(1 + noise(6, 0.2), Budget(seconds=3.0)),
         of(1 + noise(6, 0.2), Budget(stop="plateau")),
-        measured(FIT, "warm-up", 1 + noise(1)),
-        measured(FIT, "warm-up", RISING[:29]),  # too few to tell
-        measured(FIT, "warm-up", RISING, budget=Budget(iterations=300, warmup=300)),  # it was asked for
+        measured(FIT, "warm-up", RISING),
         timed(enqueue=8.8, GPU=9.0),
         timed(enqueue=1.0, GPU=9.0, H2D=3.0, D2H=1.4),
         timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": 4e-6}}),
         timed(latency=0.2, GPU=0.1, facts={EMPTY_KERNEL: {"gpu_seconds": "much"}, IN_TURNS: 7}),
         replace(FIT, marks=Marks(count=300)),
-        failure(case()),
     ],
 )
 def test_what_is_not_warned_of(record: Record) -> None:
@@ -147,42 +149,77 @@ def test_processes_that_failed_and_runs_that_were_cut_short() -> None:
     assert codes(*[planned] * 5) == []
 
 
+def test_how_a_case_ended() -> None:
+    (crashed,) = notes_of(CaseRuns((failure(case(), "crashed", "killed by SIGSEGV", hint=""),)))
+    assert (crashed.code, crashed.level, crashed.message) == ("did-not-run", "changes", "Killed by SIGSEGV.")
+    assert crashed.hint == "inferlens show --log 'pytorch fp32 batch 1 cpu' RESULTS"
+    (refused,) = notes_of(CaseRuns((failure(case(), "unsupported", "no GPU", hint="a GPU"),)))
+    assert (refused.code, refused.level, refused.hint) == ("unsupported", "know", "a GPU")
+    (wrong,) = notes_of(CaseRuns((replace(FIT, agreement=WRONG),)))
+    assert (wrong.code, wrong.level) == ("wrong-outputs", "changes")
+    for agreement in (None, UNCHECKED):
+        (unchecked,) = notes_of(CaseRuns((replace(FIT, agreement=agreement),)))
+        assert (unchecked.code, unchecked.level) == ("unchecked", "weakens")
+
+
+def test_one_odd_process_does_not_speak_for_the_case() -> None:
+    odd = of(1 + 0.2 * AT + noise(2))
+    assert [codes(*records) for records in ((odd, FIT), (odd, FIT, FIT))] == [["unsteady"], []]
+
+
 def test_equal_warnings_of_several_processes_are_said_once() -> None:
     one, two = (Warning("its-own", f"The option {name} does nothing.", "Leave it out.") for name in "ab")
     few = []
     for seed, count in ((1, 12), (2, 15)):
         missed = Warning("not-reached", f"The time was up after {count} of 2,000 samples.", "A longer --max-time.")
         few.append(of(1 + noise(seed)[:count], warnings=(one, two, missed)))
-    found = warnings_of(CaseRuns(tuple(few)))
-    assert found[:3] == (one, two, few[0].warnings[2])
+    found = notes_of(CaseRuns(tuple(few)))
+    kept = [note(each.code, each.message, each.advice) for each in (one, two, few[0].warnings[2])]
+    assert list(found[:3]) == kept
+    assert kept[0].level == "weakens", "of a backend that nothing is known of"
     assert [each.code for each in found[3:]] == ["few-samples"]
-    assert warnings_of(CaseRuns((failure(case(), warnings=(one,)),))) == (one,), "also if the process failed"
+    assert kept[0] in notes_of(CaseRuns((failure(case(), warnings=(one,)),))), "also if the process failed"
 
 
-def test_the_page_has_every_code_and_no_other() -> None:
-    rows = re.findall(r"^\| `([\w-]+)` \| .+ \| .+ \| .+ \|$", PAGE, re.M)
+@pytest.mark.parametrize(
+    ("message", "sentence"),
+    [
+        ("Short.", "Short."),
+        (" ".join(["word"] * 6) + ": " + " ".join(["more"] * 30), " ".join(["word"] * 6) + "."),
+        (" ".join(["word"] * 30), " ".join(["word"] * 19) + " …"),
+    ],
+)
+def test_a_sentence_has_twenty_words_at_most(message: str, sentence: str) -> None:
+    assert Note("a-code", "know", message).sentence == sentence
+
+
+def test_the_page_has_every_code_with_its_level_and_no_other() -> None:
+    rows = re.findall(r"^\| `([\w-]+)` \| (\w+) \| .+ \| .+ \| .+ \|$", PAGE, re.M)
+    assert dict(rows) == LEVEL_OF
+    assert len(rows) == len(LEVEL_OF)
+    assert set(LEVEL_OF.values()) == set(LEVELS)
     source = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.rglob("*.py"))
-    made = set(re.findall(r'\b(?:warn|Warning)\(\s*"([\w-]+)"', source)) | set(OF_THE_SERIES)
+    made = set(re.findall(r'\b(?:warn|note|Warning)\(\s*"([\w-]+)"', source)) | {
+        each[0] for each in OF_THE_SERIES.values()
+    }
     made |= {each.code for each in rules_of("record") if each.code} | {code for code, _ in mark.OWN_DOING.values()}
-    assert made <= set(rows)
-    assert [code for code in rows if f'"{code}"' not in source] == []
-    assert len(rows) == len(set(rows))
-    assert set(diagnostics.CODES) - set(OF_THE_SERIES) == {"warm-up", "outliers"}
+    assert made <= set(LEVEL_OF)
+    elsewhere = source.replace((ROOT / "analysis" / "findings" / "notes.py").read_text(encoding="utf-8"), "")
+    assert [code for code in set(LEVEL_OF) - made if f'"{code}"' not in elsewhere] == ["did-not-run"]
+    quiet = {"warm-up", "outliers", "quantised", "few-independent-samples"}
+    assert set(diagnostics.CODES) - set(OF_THE_SERIES) == quiet
 
 
 def test_the_page_has_the_numbers_of_the_code() -> None:
-    rows = dict(re.findall(r"^\| `([\w-]+)` \| .+? \| (.+?) \|", PAGE, re.M))
+    rows = dict(re.findall(r"^\| `([\w-]+)` \| \w+ \| .+? \| (.+?) \|", PAGE, re.M))
     numbers = {
         "few-samples": f"fewer than {diagnostics.LEAST_SAMPLES} samples",
-        "few-independent-samples": f"{diagnostics.LEAST_TIMES} autocorrelation times",
-        "drifting": f"{steady.TOLERANCE:.1%}",
+        "unsteady": f"{steady.TOLERANCE:.1%}",
         "two-modes": f"{diagnostics.LEAST_DISTANCE:.0%}",
-        "quantised": f"{diagnostics.LEAST_STEPS:.0f} steps",
-        "not-narrow-enough": f"{Budget().half_width:.0%}",
-        "unsteady-warm-up": f"{steady.LEAST_SAMPLES} calls",
+        "slow-throughput": f"{thresholds.SLOW_RATE:.0%}",
         "host-bound": f"{host_bound.ENQUEUEING:.0%}",
         "gpu-floor": f"{thresholds.GPU_FLOOR:.0%}",
         "copy-bound": f"{thresholds.COPY_BOUND:.0%}",
-        "samples-left-out": f"{mark.DISCARD_AT_MOST:.0%}",
+        "disturbed": f"{mark.DISCARD_AT_MOST:.0%}",
     }
     assert [code for code, number in numbers.items() if number.replace("%", " %") not in rows[code]] == []

@@ -1,0 +1,157 @@
+"""What a reader of a number has to know: notes, each with its level, one sentence and what to do about it.
+
+Some of it only the process that measured could know, and stands in the record as a warning. The rest follows from how
+the case ended and from rules of records, so that records of any age have it. A code has one level, here;
+``docs/warnings.md`` has every code.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal
+
+from msgspec import Struct, field
+
+from inferlens.analysis.findings.rule import rules_of
+from inferlens.analysis.findings.rules.records import RecordEvidence
+from inferlens.analysis.interference.samples import CaseRuns
+from inferlens.record.record import Agreement
+
+Level = Literal["changes", "weakens", "know"]
+LEVELS: Mapping[Level, str] = {"changes": "changes the answer", "weakens": "weakens it", "know": "good to know"}
+# How the case ended: tables have a word for it.
+OF_THE_END: dict[str, Level] = {
+    "did-not-run": "changes", "wrong-outputs": "changes", "unchecked": "weakens", "unsupported": "know",
+}  # fmt: skip
+LEVEL_OF: dict[str, Level] = {
+    **OF_THE_END,
+    # It is not what it says it is.
+    "no-engines": "changes", "lower-precision": "changes",
+    "no-effect": "weakens", "no-cuda-graph": "weakens", "provider-fallback": "weakens", "moved-optimum": "weakens",
+    "static-shape": "weakens", "one-in-flight": "weakens", "rotating-fits-cache": "weakens",
+    "unknown-origin": "weakens",
+    # The number may be another one.
+    "disturbed": "weakens", "unsteady": "weakens", "few-samples": "weakens", "two-modes": "weakens",
+    "not-finite": "weakens", "not-reached": "weakens", "uneven-throughput": "weakens", "slow-throughput": "weakens",
+    "repeat-failed": "weakens", "cut-short": "weakens", "other-card": "weakens",
+    # The number is right, and this explains it.
+    "host-bound": "know", "copy-bound": "know", "gpu-floor": "know", "power-cap": "know", "cpu-quota": "know",
+    "waves": "know", "in-turns": "know", "graph-breaks": "know", "export-fallback": "know", "bad-exit": "know",
+}  # fmt: skip
+WORDS = 20
+
+
+class Note(Struct, frozen=True):
+    """One thing to know of a case.
+
+    Attributes:
+        code: stays, and is documented.
+        level: whether it ``changes`` the answer, ``weakens`` it, or is good to ``know``.
+        message: all of it; :attr:`sentence` is what fits on a screen.
+        hint: what to do about it.
+    """
+
+    code: str
+    level: Level
+    message: str
+    hint: str = field(default="", name="advice")
+
+    @property
+    def sentence(self) -> str:
+        """The message in 20 words at most, cut where it breathes if it is longer."""
+        words = self.message.split()
+        if len(words) > WORDS:
+            ends = [place for place, word in enumerate(words[:WORDS], 1) if place > 5 and word[-1] in ".,:;"]
+            words = [*words[: ends[-1] if ends else WORDS - 1]]
+            words[-1] = words[-1].rstrip(".,:;") + ("." if ends else " …")
+        return " ".join(words)
+
+    def __str__(self) -> str:
+        return f"{self.sentence} {self.hint}".strip()
+
+
+def note(code: str, message: str, hint: str = "") -> Note:
+    """A note at the level of its code; a backend's own warnings, of which nothing is known here, weaken the answer."""
+    return Note(code, LEVEL_OF.get(code, "weakens"), message, hint)
+
+
+# Of a case that was compared with another.
+AUTOCORRELATED = note(
+    "waves",
+    "Faster and slower in waves that outlast processes: the interval of the speed-up is wider for it.",
+    "inferlens ab measures the two in turns.",
+)
+OTHER_CARD = note("other-card", "The reference ran on another GPU of the same name.", "Measure both on one machine.")
+
+
+def notes_of(runs: CaseRuns) -> tuple[Note, ...]:
+    """All notes of one case's records, the most important first; of those that differ in figures alone the first."""
+    kept: dict[tuple[str, str], Note] = {}
+    for each in (*_ended(runs), *_warned(runs)):
+        kept.setdefault((each.code, re.sub(r"\d[\d,.]*", "", each.message)), each)
+    said = {code for code, _ in kept}
+    return ordered((*kept.values(), *(each for each in _worked_out(runs) if each.code not in said)))
+
+
+def ordered(notes: Iterable[Note]) -> tuple[Note, ...]:
+    """By level, the most important first."""
+    return tuple(sorted(notes, key=lambda each: list(LEVELS).index(each.level)))
+
+
+def worst_agreement(runs: CaseRuns) -> Agreement | None:
+    """The agreement of the process whose outputs were the furthest off; one that is wrong beats all."""
+    found = [record.agreement for record in runs.ran or runs.records[:1] if record.agreement]
+    return max(found, key=lambda one: (one.agrees is False, one.agrees is None, one.rel_l2 or 0.0), default=None)
+
+
+def _ended(runs: CaseRuns) -> Iterator[Note]:
+    """Why there is no number, or none to rely on."""
+    record = runs.first
+    if record.status != "ok":
+        code = "unsupported" if record.status == "unsupported" else "did-not-run"
+        yield note(code, _sentence(record.reason or "No reason is known"), record.hint or _log(record.case.label))
+        return
+    agreement = worst_agreement(runs)
+    if agreement is None or agreement.agrees is None:
+        why = agreement.reason if agreement and agreement.reason else "there was nothing to compare them with"
+        yield note("unchecked", _sentence(f"Outputs not checked: {why}"), "Look at its outputs before you rely on it.")
+    elif not agreement.agrees:
+        why = agreement.reason or "no reason is known"
+        yield note(
+            "wrong-outputs", _sentence(f"Wrong outputs: {why}"), "Do not use it; another precision may be right."
+        )
+    failed = [each for each in runs.records if each.status != "ok"]
+    if failed:
+        message = f"{len(failed)} of {len(runs.records)} processes failed: {failed[0].reason}"
+        yield note("repeat-failed", _sentence(message), _log(record.case.label))
+    short = runs.later or (runs.records if runs.cut_short else ())
+    if short:
+        which = "A later run" if runs.later else "The run"
+        message = f"{which} was cut short: {len(short)} of {short[0].repeats} processes were measured."
+        yield note("cut-short", message, "The same command again, to its end.")
+
+
+def _warned(runs: CaseRuns) -> Iterator[Note]:
+    """What the processes said themselves."""
+    for warning in dict.fromkeys(warning for record in runs.records for warning in record.warnings):
+        yield note(warning.code, warning.message, warning.advice)
+
+
+def _worked_out(runs: CaseRuns) -> Iterator[Note]:
+    """What follows from numbers, of half of the processes at least: one odd process does not speak for the case."""
+    found: dict[str, list[Note]] = {}
+    for record in runs.ran:
+        for each in (each for rule in rules_of("record") for each in rule(RecordEvidence(record))):
+            found.setdefault(each.code, []).append(note(each.code, each.sentence, each.hint))
+    yield from (notes[0] for notes in found.values() if 2 * len(notes) >= len(runs.ran))
+
+
+def _sentence(text: str) -> str:
+    text = text.strip().rstrip(".")
+    first = text.partition(" ")[0]
+    return f"{text[:1].upper() if first.isalpha() else text[:1]}{text[1:]}."
+
+
+def _log(label: str) -> str:
+    return f"inferlens show --log '{label}' RESULTS"

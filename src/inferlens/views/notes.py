@@ -1,0 +1,173 @@
+"""What has to be known of records: all of it for ``inferlens notes``, and the most important lines of it for a table.
+
+Notes that differ in figures alone are one, with the cases that have it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from inferlens.analysis.findings.notes import LEVELS, OF_THE_END, Note
+from inferlens.analysis.interference.samples import latest
+from inferlens.record.record import Record, machine_name
+from inferlens.units import listing, plural
+from inferlens.views.plain import plain
+from inferlens.views.renderers import terminal
+from inferlens.views.rows import Row, rows
+from inferlens.views.table import Column, Document, Line, Table
+
+SCHEMA = "inferlens.warnings/1"
+SCREEN = (24, 100)  # lines and columns
+# Figures, and what a backend may be asked for, in brackets: (tensorrt.tf32=true), (torch_compile:reduce-overhead).
+_FIGURE = r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?:e-\d+)?(?!\w|[.,]\d)"
+_FILLED = re.compile(_FIGURE + r"|(?<=\()[a-z]\w*(?:\.\w+=\w+|:[a-z-]+)(?=\))")
+_COUNTED = {"changes": "that change the answer", "weakens": "that weaken it", "know": "good to know"}
+_NAMES = 36  # columns
+_COLUMNS = [Column("", "", numeric=False, fold=True)]
+
+
+def document(records: Sequence[Record], *, every: bool = False, paths: str = "RESULTS") -> Document:
+    """The notes of the latest run of each case.
+
+    Args:
+        records: in any order.
+        every: case by case, rather than as much as a screen holds, the most important first.
+        paths: the words that the records were asked for by.
+    """
+    shown = rows(records)
+    runs = {(run.first.id, machine_name(run.first.environment)): run for run in latest(records)}
+
+    def data() -> dict[str, Any]:
+        cases = []
+        for row in shown:
+            run = runs[row.id, row.machine]
+            cases.append({
+                "model": row.model, "label": row.label, "digest": run.first.case.digest,
+                "records": [record.id for record in run.records], "status": row.status, "warnings": row.notes,
+            })  # fmt: skip
+        return {"schema": SCHEMA, "cases": cases}
+
+    return Document(
+        blocks=lambda: [_head(shown), *(_by_case(shown) if every else _screen(shown, paths))],
+        data=data,
+        csv=lambda: (
+            ("model", "case", "code", "level", "message", "hint"),
+            [(row.model, row.label, one.code, one.level, one.message, one.hint) for row in shown for one in row.notes],
+        ),
+        title="Notes – Inferlens",
+    )
+
+
+def under(shown: Sequence[Row], most: int = 2) -> tuple[list[str], int]:
+    """The most important lines for under a table of rows, and how many notes more there are.
+
+    Only what changes or weakens the answer, and not what the row says itself: that it did not run, or is not right.
+    """
+    every = _grouped(shown)
+    lines = [f"{who}: {one}" for one, who in every if one.level != "know" and one.code not in OF_THE_END][:most]
+    return lines, len(every) - len(lines)
+
+
+def _head(shown: Sequence[Row]) -> str:
+    models = list(dict.fromkeys(plain(row.model) for row in shown))
+    what = models[0] if len(models) == 1 else plural(len(models), "model")
+    counts = Counter(one.level for row in shown for one in row.notes)
+    said = [f"{counts[level]:,} {words}" for level, words in _COUNTED.items() if counts[level]]
+    return f"{what}, {plural(len(shown), 'case')}. Notes: {listing(said) or 'none'}."
+
+
+def _screen(shown: Sequence[Row], paths: str) -> list[Table | str]:
+    """As many notes as a screen holds, and how many more there are."""
+    groups, (height, width) = _grouped(shown), SCREEN
+    for count in range(len(groups), 0, -1):
+        table = _by_level(groups[:count])
+        rest = len(groups) - count
+        more = [f"{rest} more: inferlens notes {paths} --all"] if rest else []
+        if count <= height:
+            drawn = terminal.render(Document(lambda: [_head(shown), table, *more], data=dict), width)  # noqa: B023
+            if len(drawn.splitlines()) < height:
+                return [table, *more]
+    return []
+
+
+def _by_level(groups: Sequence[tuple[Note, str]]) -> Table:
+    lines: list[Line] = []
+    for level, words in LEVELS.items():
+        mine = [each for one, who in groups if one.level == level for each in _lines(one, who)]
+        lines += [Line(words.upper(), ("",), style="bold"), *mine] if mine else []
+    return Table("", "", _COLUMNS, lines, fold=True)
+
+
+def _by_case(shown: Sequence[Row]) -> list[Table]:
+    return [
+        Table(
+            f"{row.model} {row.label}",
+            "",
+            _COLUMNS,
+            [each for one in row.notes for each in _lines(one, LEVELS[one.level])],
+        )
+        for row in shown
+        if row.notes
+    ]
+
+
+def _lines(one: Note, first: str) -> list[Line]:
+    hint = [Line("", (f"→ {one.hint}",), style="dim")] if one.hint else []
+    return [Line(first, (one.sentence,), indent="  "), *hint]
+
+
+def _grouped(shown: Sequence[Row]) -> list[tuple[Note, str]]:
+    """Notes with the cases that have them, by level and then by how many these are."""
+    names = _names(shown)
+    groups: dict[tuple[str, str, str], list[tuple[Note, str]]] = {}
+    for row, name in zip(shown, names, strict=True):
+        for one in row.notes:
+            groups.setdefault((one.level, one.code, _FILLED.sub("", one.sentence)), []).append((one, name))
+    found = []
+    for mine in groups.values():
+        first, who = mine[0][0], list(dict.fromkeys(name for _, name in mine))
+        alike = [one.hint for one, _ in mine if _FILLED.sub("", one.hint) == _FILLED.sub("", first.hint)]
+        together = Note(first.code, first.level, _together([one.sentence for one, _ in mine]), _together(alike))
+        found.append((len(mine), together, _who(who, len(shown))))
+    order = list(LEVELS)
+    found.sort(key=lambda each: (order.index(each[1].level), -each[0]))
+    return [(one, who) for _, one, who in found]
+
+
+def _who(names: Sequence[str], cases: int) -> str:
+    """Their names where these are short; a screen has no room for more."""
+    if len(names) == cases > 2:
+        return f"all {cases} cases"
+    return said if len(said := listing(names)) <= _NAMES or len(names) == 1 else f"{len(names):,} cases"
+
+
+def _names(shown: Sequence[Row]) -> list[str]:
+    """What tells each case from the others, its backend first."""
+    models = len({row.model for row in shown}) > 1
+    batches = len({row.batch for row in shown}) > 1
+    every = [row.name.split() for row in shown]
+    common = set(every[0][1:]).intersection(*every) if every else set()
+    names = []
+    for row, words in zip(shown, every, strict=True):
+        own = [words[0], *(word for word in words[1:] if word not in common)]
+        model = [row.model.rpartition(":")[2]] if models else []
+        names.append(plain(" ".join([*model, *own, *([f"batch {row.batch}"] if batches else [])])))
+    return names
+
+
+def _together(texts: Sequence[str]) -> str:
+    """What texts of the same words say together."""
+    filled = [*map(_range, zip(*map(_FILLED.findall, texts), strict=True)), ""]
+    return "".join(part for pair in zip(_FILLED.split(texts[0]), filled, strict=True) for part in pair)
+
+
+def _range(filled: Iterable[str]) -> str:
+    """A figure, or the least and the greatest; or all that may be asked for."""
+    once = list(dict.fromkeys(filled))
+    if not once[0][0].isdigit():
+        return ", ".join(once)
+    once.sort(key=lambda figure: float(figure.replace(",", "")))
+    return once[0] if len(once) == 1 else f"{once[0]} to {once[-1]}"
