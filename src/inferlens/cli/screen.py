@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from inferlens.record.log import Log
     from inferlens.record.profile_store import LoadedProfiles
     from inferlens.record.record import Record, Warning
     from inferlens.views import View
@@ -170,6 +171,19 @@ def write(output: Path, drawn: str | bytes, option: str = "--output") -> None:
     except OSError as error:
         hint = f"{option} with another file"
         raise InferlensError(f"{output} cannot be written: {error.strerror}.", hint=hint) from error
+
+
+def log(found: Log) -> None:
+    """Prints what a case's process wrote; what it is, and where all of it is, is a remark."""
+    note(f"{found.record.case.label}: {found.record.status}. {found.record.reason}".rstrip())
+    if found.cut:
+        note(
+            f"The last lines; all of them are in {found.path}." if found.path else "The last lines, as the record has."
+        )
+    if found.text:
+        text(found.text)
+    else:
+        note("It printed nothing.")
 
 
 def text(drawn: str) -> None:

@@ -16,6 +16,7 @@ THEME = "auto, light or dark. [dim]Default: light, and in HTML what the reader's
 BASE = "What to compare with: a folder with records, at any height, or a record file."
 UNLIKE = "Compare although machines, drivers or inputs differ."
 FORMAT = f"{', '.join(name for name in FORMATS if name != 'csv')}, github (annotations of a workflow) or junit."
+LOG = "Print what the process of a case wrote instead; CASE are words of its row, such as 'openvino fp16'."
 OUTPUT = "A file to write it to; the table is printed as well."
 
 
@@ -25,6 +26,7 @@ def show(
     reference: options.Reference = None,
     json: options.Json = False,
     bars: options.Bars = False,
+    log: Annotated[str | None, typer.Option("--log", metavar="CASE", help=LOG)] = None,
 ) -> None:
     """Show what was measured, as a table or in another format.
 
@@ -36,6 +38,11 @@ def show(
 
     loaded = load_records(paths)
     screen.notes(loaded.problems)
+    if log is not None:
+        from inferlens.record.log import log_of
+
+        screen.log(log_of(loaded, log))
+        return
     screen.show(loaded.records, "json" if json else format, reference, bars=bars)
 
 

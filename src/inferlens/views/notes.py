@@ -24,7 +24,7 @@ SCREEN = (24, 100)  # lines and columns
 # Figures, and what a backend may be asked for, in brackets: (tensorrt.tf32=true), (torch_compile:reduce-overhead).
 _FIGURE = r"(?<![\w.,])\d[\d,]*(?:\.\d+)?(?:e-\d+)?(?!\w|[.,]\d)"
 _FILLED = re.compile(_FIGURE + r"|(?<=\()[a-z]\w*(?:\.\w+=\w+|:[a-z-]+)(?=\))")
-_COUNTED = {"changes": "that change the answer", "weakens": "that weaken it", "know": "good to know"}
+_COUNTED = {"changes": "changing the answer", "weakens": "weakening it", "know": "good to know"}
 _NAMES = 36  # columns
 _COLUMNS = [Column("", "", numeric=False, fold=True)]
 
@@ -74,7 +74,7 @@ def under(shown: Sequence[Row], most: int = 2) -> tuple[list[str], int]:
 def _head(shown: Sequence[Row]) -> str:
     models = list(dict.fromkeys(plain(row.model) for row in shown))
     what = models[0] if len(models) == 1 else plural(len(models), "model")
-    counts = Counter(one.level for row in shown for one in row.notes)
+    counts: Counter[str] = Counter(one.level for row in shown for one in row.notes)
     said = [f"{counts[level]:,} {words}" for level, words in _COUNTED.items() if counts[level]]
     return f"{what}, {plural(len(shown), 'case')}. Notes: {listing(said) or 'none'}."
 

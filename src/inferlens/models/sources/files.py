@@ -260,7 +260,7 @@ def _of_script(data: bytes) -> str:
     return found.pop() if len(found) == 1 else "fp32"
 
 
-class Note(Struct, frozen=True, forbid_unknown_fields=True):
+class _Note(Struct, frozen=True, forbid_unknown_fields=True):
     """The inputs, in the order of the arguments: a small JSON in the archive.
 
     PyTorch keeps neither names nor shapes of the inputs of TorchScript, and of an exported program those of ``forward``
@@ -277,7 +277,7 @@ def input_note(specs: tuple[TensorSpec, ...], floats: str) -> dict[str, str]:
     None for inputs that would be refused when they are read, such as names that hold line ends.
     """
     specs = tuple(msgspec.structs.replace(spec, dtype=floats) if "float" in spec.dtype else spec for spec in specs)
-    return {NOTE: msgspec.json.encode(Note(specs)).decode()} if _can_be_fed(specs) else {}
+    return {NOTE: msgspec.json.encode(_Note(specs)).decode()} if _can_be_fed(specs) else {}
 
 
 def _noted_inputs(path: Path) -> tuple[TensorSpec, ...]:
@@ -289,7 +289,7 @@ def _noted_inputs(path: Path) -> tuple[TensorSpec, ...]:
         specs: tuple[TensorSpec, ...] = ()
         if len(notes) == 1 and notes[0].file_size <= LARGEST_NOTE:
             with suppress(msgspec.DecodeError, ValueError, RecursionError):
-                specs = msgspec.json.decode(archive.read(notes[0]), type=Note).inputs
+                specs = msgspec.json.decode(archive.read(notes[0]), type=_Note).inputs
     if not _can_be_fed(specs):
         raise InferlensError(f"The inputs that {path} describes are not valid.", hint="export it again")
     return specs

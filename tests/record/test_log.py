@@ -1,0 +1,64 @@
+"""The log of a case: which one is meant, and that it is plain text of bounded length."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from inferlens.errors import InferlensError
+from inferlens.record.log import MOST_BYTES, MOST_LINES, Log, log_of
+from inferlens.record.record import Record, encode
+from inferlens.record.store import LOG, RECORD, load_records
+from tests.views.samples import case, failure, record
+
+
+def keep(folder: Path, of: Record, log: bytes | None = None) -> None:
+    folder.mkdir(parents=True)
+    (folder / RECORD).write_bytes(encode(of))
+    if log is not None:
+        (folder / LOG).write_bytes(log)
+
+
+def found(root: Path, named: str) -> Log:
+    return log_of(load_records([root]), named)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    keep(tmp_path / "a", record(case(), id="a"), b"loading\n10 %\r50 %\r100 %\r\n\x1b[31mred\x1b[0m\x07 \xff\x9b2J\n")
+    keep(tmp_path / "b", failure(case("openvino"), id="b"), b"it broke\n")
+    keep(tmp_path / "c", record(case("openvino", precision="fp16"), id="c"), b"")
+    keep(tmp_path / "d", failure(case("tensorrt:rtx"), id="d", output_tail=("the", "end")))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("named", "text"),
+    [
+        ("pytorch", "loading\n100 %\nred  \ufffd\ufffd2J"),
+        ("openvino fp32 batch 1 cpu", "it broke"),
+        ("resnet18 openvino", "it broke"),  # the only one that did not run
+        ("fp16", ""),
+        ("tensorrt", "the\nend"),
+        ("c", ""),
+    ],
+)
+def test_the_case_that_is_meant(root: Path, named: str, text: str) -> None:
+    assert found(root, named).text == text
+
+
+@pytest.mark.parametrize(("named", "count"), [("nothing", 0), ("resnet18", 4), ("", 0)])
+def test_none_or_several(root: Path, named: str, count: int) -> None:
+    with pytest.raises(InferlensError, match=f"fits {count} cases.*'openvino fp32 batch 1 cpu'"):
+        found(root, named)
+
+
+def test_a_long_log_and_what_is_no_file(tmp_path: Path) -> None:
+    keep(tmp_path / "a", record(case(), id="a"), b"x\n" * MOST_BYTES + b"last\n")
+    keep(tmp_path / "b", record(case("openvino"), id="b"))
+    os.mkfifo(tmp_path / "b" / LOG)
+    long = found(tmp_path, "pytorch")
+    assert (long.cut, len(long.text.splitlines()), long.text[-4:]) == (True, MOST_LINES, "last")
+    assert (found(tmp_path, "openvino").text, found(tmp_path, "openvino").path) == ("", None)

@@ -1,0 +1,109 @@
+"""``inferlens notes``: a screen of the most important, all of it case by case, as data; and the lines under a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from inferlens.record.record import Record, Warning, encode
+from inferlens.views.notes import document, under
+from inferlens.views.rows import rows
+from inferlens.views.table import render
+from tests.commands import inferlens
+from tests.views.samples import WRONG, case, failure, record, sample_records
+
+SCREEN = """\
+torchvision:resnet18, 3 cases. Notes: 1 changing the answer, 2 weakening it and 1 good to know.
+
+CHANGES THE ANSWER
+  onnxruntime:cpu          Wrong outputs: relative L2 error 0.52 is above 0.0001.
+                           → Do not use it; another precision may be right.
+WEAKENS IT
+  pytorch and torchscript  There are 7 to 12 samples only.
+                           → More --iterations, --seconds or --max-time.
+GOOD TO KNOW
+  pytorch                  The exporter failed.
+                           → Nothing.
+"""
+
+
+def three() -> list[Record]:
+    exported = Warning("export-fallback", "The exporter failed.", "Nothing.")
+    return [
+        record(case(), samples=(0.01, 0.0101, 0.0099) * 4, warnings=(exported,)),
+        record(case("torchscript"), samples=(0.01, 0.0101, 0.0099, 0.0098, 0.0102, 0.01, 0.01)),
+        record(case("onnxruntime:cpu"), agreement=WRONG),
+    ]
+
+
+def many() -> list[Record]:
+    warned = [
+        Warning(f"code-{letter}", f"The {letter} of it is wrong {'in words ' * 9}", "Mend it.")
+        for letter in "abcdefghijkl"
+    ]
+    return [record(case(f"backend{place}"), warnings=(each,)) for place, each in enumerate(warned)]
+
+
+def test_the_screen() -> None:
+    assert render(document(three()), width=100) == SCREEN
+
+
+@pytest.mark.parametrize("records", [three(), many(), sample_records()], ids=["three", "many", "samples"])
+def test_it_fits_on_a_screen_and_says_how_many_more(records: list[Record]) -> None:
+    lines = render(document(records, paths="there"), width=100).splitlines()
+    assert len(lines) <= 24
+    assert max(map(len, lines)) <= 100
+    shown = sum("→" in line for line in lines)
+    more = [int(line.split()[0]) for line in lines if line.endswith("more: inferlens notes there --all")]
+    assert len(under(rows(records), 99)[0]) + under(rows(records), 99)[1] == shown + sum(more)
+    assert bool(more) == (shown < len(records) == 12)
+
+
+def test_all_of_it_case_by_case_and_nothing() -> None:
+    drawn = render(document(many(), every=True), width=100)
+    assert all(f"resnet18 backend{place} " in drawn for place in range(12))
+    assert render(document([record()])) == "torchvision:resnet18, 1 case. Notes: none.\n"
+
+
+def test_under_a_table_stands_what_changes_or_weakens_and_not_what_rows_say() -> None:
+    lines, more = under(rows([*three(), failure(case("openvino"))]))
+    assert lines == [
+        "pytorch and torchscript: There are 7 to 12 samples only. More --iterations, --seconds or --max-time."
+    ]
+    assert more == 3
+    assert [len(lines) for lines in under(rows(many()))[:1]] == [2]
+
+
+def test_as_data(tmp_path: Path) -> None:
+    for place, each in enumerate(three()):
+        (tmp_path / str(place)).mkdir()
+        (tmp_path / str(place) / "record.json").write_bytes(encode(each))
+    data = json.loads(inferlens("notes", ".", "--json", cwd=tmp_path).stdout)
+    assert data["schema"] == "inferlens.warnings/1"
+    found = {one["label"]: [(each["code"], each["level"]) for each in one["warnings"]] for one in data["cases"]}
+    assert found["onnxruntime:cpu fp32 batch 1 cpu"] == [("wrong-outputs", "changes")]
+    assert found["pytorch fp32 batch 1 cpu"] == [("few-samples", "weakens"), ("export-fallback", "know")]
+    table = list(csv.DictReader(io.StringIO(inferlens("notes", ".", "--format", "csv", cwd=tmp_path).stdout)))
+    assert [row["code"] for row in table if row["level"] == "changes"] == ["wrong-outputs"]
+    assert "**" in inferlens("notes", ".", "--format", "markdown", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize("words", [("nowhere",), (".",), (".", "--format", "chart")])
+def test_what_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = inferlens("notes", *words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def test_the_first_demo_says_nothing_against_itself_and_a_failed_case_has_its_log(tmp_path: Path) -> None:
+    inferlens("bench", "fake:demo", "--backend", "all", "--batch", "1,8", "--iterations", "50", cwd=tmp_path)
+    assert inferlens("notes", "results", cwd=tmp_path).stdout == "fake:demo, 6 cases. Notes: none.\n"
+    inferlens("bench", "fake:demo", "--backend", "fake:fast", "--option", "fake.trouble=raise", cwd=tmp_path)
+    assert "show --log 'fake:fast fp32 batch 1 cpu trouble=raise'" in inferlens("notes", "results", cwd=tmp_path).stdout
+    done = inferlens("show", "results", "--log", "fake:fast trouble=raise", cwd=tmp_path)
+    assert done.stdout.rstrip().endswith("RuntimeError: this backend was told to fail")
+    assert (done.returncode, "failed" in done.stderr) == (0, True)
+    assert inferlens("show", "results", "--log", "fake:steady", cwd=tmp_path).returncode == 2
