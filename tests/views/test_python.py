@@ -85,7 +85,7 @@ def test_frames_have_every_column_with_its_type() -> None:
         polars.Boolean,
         polars.Int64,
     )
-    assert one["warnings"].dtype == polars.List(polars.String)
+    assert one["notes"].dtype == polars.List(polars.String)
     assert other["median"].dtype == other["energy"].dtype == "float64"
     assert isinstance(other, pandas.DataFrame)
     assert other.loc[other["fastest"].fillna(value=False), "median"].min() == other["median"].min()

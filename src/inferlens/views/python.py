@@ -161,7 +161,9 @@ class Records(Sequence[Record]):
     def _columns(self) -> dict[str, list[Any]]:
         fields = msgspec.structs.fields(Row)
         values = {field.encode_name: [getattr(row, field.name) for row in self.rows] for field in fields}
-        return {name: [list(v) if isinstance(v, tuple) else v for v in column] for name, column in values.items()}
+        return {
+            name: [list(map(str, v)) if isinstance(v, tuple) else v for v in column] for name, column in values.items()
+        }
 
     def _by_row(self) -> dict[tuple[str, str], Record]:
         return {(record.id, machine_name(record.environment)): record for record in self}
