@@ -147,7 +147,8 @@ def test_a_roof_and_a_point_for_each_layer_that_computes() -> None:
     texts = "".join(Xml.fromstring(svg).itertext())
     for text in ("pytorch fp32", "openvino fp32", "conv", "head", "FLOPs for each byte", "copies at 1.00 GB/s"):
         assert text in texts
-    assert "Without FLOPs, and so not drawn: 10.0 ms." in texts
+    assert "not drawn, without FLOPs: 10.0 ms" in texts
+    assert "pytorch fp32: most to be won in conv" in texts
     assert missing == ["Not drawn: torchscript:trace fp32. It <broke>."]
     page = plots.rooflines(chosen, "html")[0]
     assert isinstance(page, str)

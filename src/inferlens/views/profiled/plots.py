@@ -17,18 +17,19 @@ import numpy as np
 from inferlens.analysis.profile.roofline import Floor, Roofline
 from inferlens.errors import InferlensError
 from inferlens.stats.quantiles import LEAST_FOR_P95
-from inferlens.units import bandwidth, flop_rate, milliseconds, ratio
+from inferlens.units import bandwidth, flop_rate, milliseconds, plural, ratio
 from inferlens.views.picture import PALETTE, Theme, config, drawn
-from inferlens.views.plain import plain
+from inferlens.views.plain import cut, plain
 from inferlens.views.profiled import layers_and_kernels
 from inferlens.views.profiled.layers_and_kernels import PartTable
 from inferlens.views.profiled.profile_tables import TOP, ShownCase, T, short
 from inferlens.views.profiled.roofline import row_name
+from inferlens.views.table import share
 
 WIDTH, HEIGHT = 640, 360
 STEP = 20  # pixels from one box to the next
 NAMED = 5  # points with most to be won that have their name beside them
-LONGEST_NAME, LONGEST_LINE = 40, 110
+LONGEST_NAME, LONGEST_IN_TITLE, LONGEST_TITLE, LONGEST_LINE = 40, 28, 78, 104
 LINE, GAP, LETTER = 12, 13, 6.2  # in pixels: a line of names, from a point's middle to its name, a letter
 COLOURS = {"compute": PALETTE[4], "memory": PALETTE[0]}
 
@@ -77,12 +78,15 @@ def _panels(
     return drawn(document, format, found[0][0].case.headline), missing
 
 
-def _titled(chart: Any, of: ShownCase[Any], *lines: str, **size: Any) -> Any:
+def _titled(chart: Any, of: ShownCase[Any], answer: str, about: str, **size: Any) -> Any:
+    """A chart under its answer, and one line that says of what."""
     import altair as alt
 
-    about = [short(of.case.headline, LONGEST_LINE), *lines]
-    title = alt.TitleParams(plain(of.case.name), subtitle=about, fontSize=16, anchor="start", frame="bounds")
-    return chart.properties(title=title, **size)
+    title = cut(f"{plain(of.case.name)}: {answer}", LONGEST_TITLE)
+    subtitle = f"{short(of.case.headline, LONGEST_LINE - len(about) - 3)} · {about}"
+    return chart.properties(
+        title=alt.TitleParams(title, subtitle=subtitle, fontSize=16, anchor="start", frame="group"), **size
+    )
 
 
 def _boxes(of: ShownCase[PartTable], table: PartTable, _: Theme) -> Any:
@@ -104,17 +108,22 @@ def _boxes(of: ShownCase[PartTable], table: PartTable, _: Theme) -> Any:
     scale = alt.Scale(domain=[0, max(each["high"] for each in values) * 1.05 or 1.0], nice=False)
     tooltip = [alt.Tooltip(f"{name}:N", title=name) for name in ("name", "kind")]
     tooltip.append(alt.Tooltip("text:N", title="median (middle half), ms"))
-    low, lower, middle = (alt.X(f"{end}:Q", scale=scale, title="time in each run (ms)")
-                          for end in ("low", "lower", "middle"))  # fmt: skip
+    whiskers = "5th to 95th percentile" if enough else "all runs"
+    axis = f"time in each run (ms): median, middle half, whiskers over {'the ' * enough}{whiskers}"
+    low, lower, middle = (
+        alt.X(f"{end}:Q", scale=scale, title=axis, axis=alt.Axis(tickCount=8)) for end in ("low", "lower", "middle")
+    )
     box = alt.Chart(data).mark_bar(height=alt.RelativeBandSize(0.6), color=PALETTE[0])
     layered = alt.layer(
         alt.Chart(data).mark_rule(strokeWidth=1.2).encode(x=low, x2="high:Q", y=y),
         box.encode(x=lower, x2="upper:Q", y=y, tooltip=tooltip),
         alt.Chart(data).mark_tick(size=STEP * 0.6, thickness=2).encode(x=middle, y=y, tooltip=tooltip),
     )
-    whiskers = "5th to 95th percentile" if enough else "all runs"
-    what = f"{len(rows)} of {len(table.rows)} layers, {runs.count} runs. Boxes: their middle half, and the median."
-    return _titled(layered, of, f"{what} Whiskers: {whiskers}.", width=WIDTH, height=alt.Step(STEP))
+    most = max(rows, key=lambda row: row.times.typical if row.times else 0.0)
+    took = f", {share(most.times.share)} of a run" if most.times and most.times.share is not None else ""
+    answer = f"{short(layers_and_kernels.row_name(most), LONGEST_IN_TITLE)} takes most{took}"
+    about = f"{len(rows)} of {plural(len(table.rows), 'layer')} · {plural(runs.count, 'run')}"
+    return _titled(layered, of, answer, about, width=WIDTH, height=alt.Step(STEP))
 
 
 def _has_point(row: Floor) -> bool:
@@ -133,7 +142,11 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
         for each in (low, *ridge, high)
     ]
     floor, top = _ends([each["rate"] for each in points + roof])
-    x = alt.X("intensity:Q", title="FLOPs for each byte", **_logarithmic(low, high, "~g"))
+    left = sum(row.time for row in found.rows if not _has_point(row))
+    across = (
+        f"FLOPs for each byte (not drawn, without FLOPs: {milliseconds(left)} ms)" if left else "FLOPs for each byte"
+    )
+    x = alt.X("intensity:Q", title=across, **_logarithmic(low, high, "~g"))
     y = alt.Y("rate:Q", title="FLOPs per second", **_logarithmic(floor, top, "~s"))
     legend = {"orient": "bottom", "direction": "horizontal"}
     bounds = [bound for bound in COLOURS if any(point["bound"] == bound for point in points)]
@@ -144,20 +157,34 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
     color = alt.Color("bound:N", title="floor by", scale=colours, legend=alt.Legend(**legend))
     tooltip = [alt.Tooltip(f"{name}:N", title=name) for name in ("name", "kind", "took", "floor", "distance")]
     marks = alt.Chart(alt.Data(values=points)).mark_point(filled=True, opacity=0.75)
+    halo = {"stroke": theme.background, "strokeWidth": 4, "strokeJoin": "round"}  # so that points do not cross names
     names = [
         alt.Chart(alt.Data(values=_names(points, (low, high), (floor, top), side)))
-        .mark_text(align=side, dx=GAP if side == "left" else -GAP, fontSize=11)
+        .mark_text(align=side, dx=GAP if side == "left" else -GAP, fontSize=11, **under)
         .encode(x=x, y=y, text="name:N")
+        for under in (halo, {})
         for side in ("left", "right")
     ]
     line = alt.Chart(alt.Data(values=roof)).mark_line(strokeWidth=2, color=theme.faint).encode(x=x, y=y)
-    layered = alt.layer(line, marks.encode(x=x, y=y, size=size, color=color, tooltip=tooltip), *names)
-    best = f"copies at {bandwidth(found.ceilings.bandwidth)}"
-    best += f", matrix products in {found.precision} at {flop_rate(found.rate)}" if found.rate else ""
-    what = f"Each point is a {found.by}, as large as its time. The line is what the device reaches at best: {best}."
-    left = sum(row.time for row in found.rows if not _has_point(row))
-    hidden = f"Without FLOPs, and so not drawn: {milliseconds(left)} ms."
-    return _titled(layered, of, what, hidden, width=WIDTH, height=HEIGHT)
+    reached = [
+        alt.Chart(alt.Data(values=[each]))
+        .mark_text(align=each["side"], dx=each["dx"], dy=each["dy"], color=theme.faint)
+        .encode(x=x, y=y, text="name:N")
+        for each in _reached(found, roof, high)
+    ]
+    layered = alt.layer(line, marks.encode(x=x, y=y, size=size, color=color, tooltip=tooltip), *reached, *names)
+    most = next(row for row in found.ranked if _has_point(row))
+    answer = f"most to be won in {short(row_name(found, most), LONGEST_IN_TITLE)}, {milliseconds(most.won)} ms"
+    return _titled(layered, of, answer, f"a point is a {found.by}, as large as its time", width=WIDTH, height=HEIGHT)
+
+
+def _reached(found: Roofline, roof: Sequence[dict[str, Any]], high: float) -> list[dict[str, Any]]:
+    """What the device reaches at best, where it stands on the roof."""
+    said = [{**roof[0], "name": f"copies at {bandwidth(found.ceilings.bandwidth)}", "side": "left", "dx": 18, "dy": 8}]
+    if found.rate:
+        name = f"products in {found.precision} at {flop_rate(found.rate)}"
+        said.append({"intensity": high, "rate": found.rate, "name": name, "side": "right", "dx": 0, "dy": -9})
+    return said
 
 
 def _point(row: Floor, found: Roofline) -> dict[str, Any]:
