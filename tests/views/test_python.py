@@ -72,6 +72,12 @@ def test_each_repeat_of_a_case_is_in_its_comparison() -> None:
     assert [len(each) for each in records.comparisons] == [10, 5]
 
 
+def test_runs_are_told_apart() -> None:
+    records = Records([*ran(run="b", created="2026-05-04T11:00:00Z"), *ran(run="a", created="2026-05-03T10:00:00Z")])
+    assert [{each.run for each in one} for one in records.runs] == [{"a"}, {"b"}]
+    assert records.fastest.run == "b"
+
+
 def test_frames_have_every_column_with_its_type() -> None:
     records = Records(gpu_records())
     one, other = records.to_polars(), records.to_pandas()

@@ -86,15 +86,21 @@ def check(format: str) -> type[View] | None:
     return VIEWS.get(format)
 
 
-def show(records: Sequence[Record], format: str, reference: str | None, **how: Any) -> None:
-    """Prints records to standard output in a format of every table, or by a view of that name."""
+def show(
+    records: Sequence[Record], format: str, reference: str | None, *, every_run: bool = False, **how: Any
+) -> None:
+    """Shows records in a format of every table, or by a view of that name; ``how`` is as of :func:`document`."""
     from inferlens.views.records import document as of_records
 
     if view := check(format):
         drawn = view(reference=reference).render(records)
-        text(drawn.decode() if isinstance(drawn, bytes) else drawn)
+        if output := how.get("output"):
+            write(output, drawn)
+            note(f"Wrote {output}.")
+        else:
+            text(drawn.decode() if isinstance(drawn, bytes) else drawn)
     else:
-        document(of_records(records, reference), format, **how)
+        document(of_records(records, reference, every_run=every_run), format, **how)
 
 
 def document(

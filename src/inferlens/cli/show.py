@@ -10,6 +10,7 @@ import typer
 from inferlens.cli import options
 from inferlens.views.table import FORMATS
 
+RUNS = "newest, or all: each run in a table of its own."
 PLOTTED = "The file to write; .svg, .png or .html decides its format."
 TOP = "Ways to draw at most, the fastest first. [dim]Default: 30; of several batch sizes 8.[/dim]"
 THEME = "auto, light or dark. [dim]Default: light, and in HTML what the reader's system is set to.[/dim]"
@@ -24,18 +25,24 @@ def show(
     paths: options.Records,
     format: options.Format = "table",
     reference: options.Reference = None,
+    runs: Annotated[str, typer.Option(help=RUNS)] = "newest",
     json: options.Json = False,
     bars: options.Bars = False,
     log: Annotated[str | None, typer.Option("--log", metavar="CASE", help=LOG)] = None,
+    wide: options.Wide = False,
+    columns: options.Columns = None,
+    output: options.Output = None,
 ) -> None:
     """Show what was measured, as a table or in another format.
 
-    Of each case the latest record counts. Records of different machines may be shown together; they are never compared
-    with each other.
+    Of a case that was measured several times the newest run is shown, which is said. Records of different machines may
+    be shown together; they are never compared with each other.
     """
     from inferlens.cli import screen
+    from inferlens.errors import check_choice
     from inferlens.record.store import load_records
 
+    check_choice("choice of runs", runs, ("newest", "all"))
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     if log is not None:
@@ -43,7 +50,8 @@ def show(
 
         screen.log(log_of(loaded, log))
         return
-    screen.show(loaded.records, "json" if json else format, reference, bars=bars)
+    how = {"bars": bars, "wide": wide, "columns": columns, "output": output}
+    screen.show(loaded.records, "json" if json else format, reference, every_run=runs == "all", **how)
 
 
 def plot(
@@ -57,16 +65,19 @@ def plot(
 
     The HTML file is interactive and needs no network.
     """
+    from inferlens.analysis.interference.samples import latest
     from inferlens.cli import screen
     from inferlens.record.store import load_records
     from inferlens.views.chart import Chart
+    from inferlens.views.records import measured_again
 
     format = output.suffix.lower().removeprefix(".")
     chart = Chart(reference=reference, format=format, theme=theme or "auto", top=top)
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     screen.write(output, chart.render(loaded.records))
-    screen.note(f"Wrote {output}.")
+    again = measured_again([(runs.first.case.model, runs.of_runs) for runs in latest(loaded.records)])
+    screen.notes([*again, f"Wrote {output}."])
 
 
 def compare(

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints, overload
 
 import msgspec
 
+from inferlens.analysis.interference.samples import each_run
 from inferlens.errors import InferlensError, library
 from inferlens.record.record import Record, machine_name
 from inferlens.record.store import Paths
@@ -108,6 +109,11 @@ class Records(Sequence[Record]):
         found = self._by_row()
         places = [{_place(found[row.id, row.machine]) for row in rows} for rows in by(self.rows, "comparison")]
         return [self._with(record for record in self if _place(record) in each) for each in places]
+
+    @property
+    def runs(self) -> list[Records]:
+        """The records of each run, the oldest run first; of several runs of a case the table shows the newest."""
+        return [self._with(each) for each in each_run(self.records)]
 
     @property
     def fastest(self) -> Record:

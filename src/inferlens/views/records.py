@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from inferlens.analysis.interference.samples import each_run
 from inferlens.record.record import Record
 from inferlens.units import (
     ABSENT,
@@ -21,6 +22,7 @@ from inferlens.units import (
     mebibytes,
     millijoules,
     milliseconds,
+    plural,
     rate,
     ratio,
     ratio_range,
@@ -33,6 +35,7 @@ from inferlens.views.verdict import verdict
 
 SCHEMA = "inferlens.table/1"
 FASTEST = "★"
+EACH_RUN = ": --runs all shows each"
 
 # Key, title, unit, how it is written, what stays first.
 COLUMNS = (
@@ -71,23 +74,43 @@ COLUMNS = (
 )
 
 
-def document(records: Sequence[Record], reference: str | None = None) -> Document:
+def document(records: Sequence[Record], reference: str | None = None, *, every_run: bool = False) -> Document:
     """What there is to show of records.
 
     Args:
         records: in any order; of each case the latest run counts.
+        every_run: whether each run is shown, in tables of its own, the oldest first.
         reference: words that name the row others are compared with; ``None`` is the usual one.
 
     Raises:
         InferlensError: if ``reference`` names no row, or more than one.
     """
-    shown = rows(records, reference)
+    shown = _run_by_run(records, reference) if every_run else rows(records, reference)
+    again = measured_again([(row.model, 1 if row.run else row.runs) for row in shown], EACH_RUN)
     return Document(
-        blocks=lambda: [*_tables(shown), *verdict(shown)] if shown else ["There are no records to show."],
+        blocks=lambda: [*_tables(shown), *again, *verdict(shown)] if shown else ["There are no records to show."],
         data=lambda: {"schema": SCHEMA, "rows": shown, "verdict": verdict(shown)},
         csv=lambda: _csv(shown),
         title=f"{shown[0].model} – Inferlens" if shown else "Inferlens",
     )
+
+
+def _run_by_run(records: Sequence[Record], reference: str | None) -> list[Row]:
+    parts = each_run(records)
+    return [msgspec.structs.replace(row, run=part[0].created) for part in parts for row in rows(part, reference)]
+
+
+def measured_again(runs: Sequence[tuple[str, int]], hint: str = "") -> list[str]:
+    """That of several runs the newest is shown, if there are any; ``runs``: each case's model, and how many of it."""
+    counts = [count for _, count in runs]
+    several = sum(count > 1 for count in counts)
+    if not several:
+        return []
+    if several < len(counts) or len({model for model, _ in runs}) > 1:
+        what = f"{several:,} of {plural(len(counts), 'case')} were measured several times"
+        return [f"{what}; the newest run of each is shown{hint}."]
+    often = f"{max(counts):,}" if min(counts) == max(counts) else f"{min(counts):,} to {max(counts):,}"
+    return [f"{plain(runs[0][0])} was measured {often} times; the newest run is shown{hint}."]
 
 
 def headline(table: Sequence[Row]) -> str:
@@ -97,7 +120,8 @@ def headline(table: Sequence[Row]) -> str:
     inputs = ran[0].inputs_any_batch if len({row.batch for row in table}) > 1 else ran[0].inputs
     prepared = {row.prepared for row in table}
     sizes = f"prepared for {min(prepared)}" if len(prepared) == 1 and any(prepared) else ""
-    return " · ".join(plain(part) for part in (ran[0].model, devices, inputs, sizes) if part)
+    when = f"run of {ran[0].run[:16].replace('T', ' ')}" if ran[0].run else ""
+    return " · ".join(plain(part) for part in (ran[0].model, devices, inputs, sizes, when) if part)
 
 
 def _tables(shown: Sequence[Row]) -> Iterator[Table]:

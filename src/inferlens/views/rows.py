@@ -41,6 +41,8 @@ class Row(Struct, frozen=True, kw_only=True):
         machine: what tells the machine from another; rows of two machines are never compared.
         device_name: name of the GPU, or of the CPU for cases on the CPU.
         inputs: the actual inputs; ``batch`` is the number of items in one call.
+        runs: how many runs of the case there are, of which this is the newest.
+        run: when the run began, of rows that are shown run by run; rows of two runs are not compared then.
         prepared: the range of sizes it was prepared for, if for more than the measured ones.
         io: where a call begins and ends; ``call_mode``: how it was called besides, ``cold``, ``rotating``.
         card: the GPU's own name (UUID), of cases on a GPU; ``other_card`` if the reference was measured on another.
@@ -83,6 +85,8 @@ class Row(Struct, frozen=True, kw_only=True):
     hint: str = field(name="cure")
     card: str = ""
     call_mode: str = field(default="", name="manner")
+    runs: int = 1
+    run: str = ""
     processes: int = 1
     between: bool = False
     samples: int = 0
@@ -144,14 +148,14 @@ class Row(Struct, frozen=True, kw_only=True):
         return self.status == "ok"
 
     @property
-    def table(self) -> tuple[str, str, str]:
-        """Rows that share this go into one table: model, machine, and inputs but for the batch."""
-        return self.model, self.machine, self.inputs_any_batch
+    def table(self) -> tuple[str, str, str, str]:
+        """Rows that share this go into one table: model, machine, inputs but for the batch, and the run."""
+        return self.model, self.machine, self.inputs_any_batch, self.run
 
     @property
-    def comparison(self) -> tuple[str, str, str, int | None, str, str]:
+    def comparison(self) -> tuple[str, str, str, int | None, str, str, str]:
         """Rows that share this are compared with each other."""
-        return self.model, self.machine, self.inputs, self.batch, self.io, self.call_mode
+        return self.model, self.machine, self.inputs, self.batch, self.io, self.call_mode, self.run
 
     @property
     def inputs_any_batch(self) -> str:
@@ -299,6 +303,7 @@ def _row(run: CaseRuns, inputs: tuple[TensorSpec, ...], device: str) -> Row:
         prepared=", ".join(_range(spec) for spec in inputs if spec.dynamic),
         io=case.io,
         call_mode=" ".join(word for word, on in (("cold", case.cold), ("rotating", case.rotate)) if on),
+        runs=run.of_runs,
         processes=len(run.ran),
         status=record.status,
         reason=record.reason,

@@ -85,11 +85,13 @@ def finite(record: Record, metric: Metric) -> tuple[float, ...]:
 class CaseRuns:
     """The records of one case in one run, in the order they were made: one for each of its processes.
 
-    ``later`` has those of a later run that was cut short, and does not count for it.
+    ``later`` has those of a later run that was cut short, and does not count for it; ``of_runs`` is how many runs of
+    the case there are.
     """
 
     records: tuple[Record, ...]
     later: tuple[Record, ...] = ()
+    of_runs: int = 1
 
     @property
     def cut_short(self) -> bool:
@@ -158,5 +160,14 @@ def latest(records: Sequence[Record]) -> list[CaseRuns]:
         inside.sort(key=lambda each: each.records[-1].created, reverse=True)  # the first of those that end together
         last = inside[0]
         whole = [each for each in inside if last.cut_short and not each.cut_short and len(each.ran) > len(last.ran)]
-        found.append(replace(whole[0], later=last.records) if whole else last)
+        chosen = replace(whole[0], later=last.records) if whole else last
+        found.append(replace(chosen, of_runs=len(inside)))
     return found
+
+
+def each_run(records: Sequence[Record]) -> list[list[Record]]:
+    """The records of each run, the oldest run first; what belongs to no run is one of its own."""
+    runs: dict[str, list[Record]] = {}
+    for record in sorted(records, key=lambda record: record.created):
+        runs.setdefault(record.run or record.id, []).append(record)
+    return list(runs.values())

@@ -1,0 +1,78 @@
+"""``inferlens show`` and ``plot``: which runs count, and that it is said; tables that go into files."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.analysis.compare.sides import ran, saved
+from tests.commands import inferlens
+from tests.views.samples import case
+
+OTHER = case("openvino")
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Three runs: the second is fastest, and in the last the first case is slow; the other case is in the first."""
+    for day, seconds in (("01", 10e-3), ("02", 5e-3), ("03", 20e-3)):
+        made = {"run": day, "created": f"2026-05-{day}T10:00:00Z"}
+        saved(tmp_path / "results", [*ran(seconds=seconds, **made), *(ran(OTHER, 9e-3, **made) if day == "01" else [])])
+    return tmp_path
+
+
+def test_the_newest_run_is_shown_and_that_there_are_more_is_said(runs: Path) -> None:
+    done = inferlens("show", "results", cwd=runs)
+    assert "20.0" in done.stdout
+    assert "1 of 2 cases were measured several times; the newest run of each is shown: --runs all" in done.stdout
+    rows = json.loads(inferlens("show", "results", "--json", cwd=runs).stdout)["rows"]
+    assert {row["backend"]: row["runs"] for row in rows} == {"pytorch": 3, "openvino": 1}
+
+
+def test_one_case_alone_is_said_by_its_model(tmp_path: Path) -> None:
+    for day in ("01", "02"):
+        saved(tmp_path / "results", ran(run=day, created=f"2026-05-{day}T10:00:00Z"))
+    said = "torchvision:resnet18 was measured 2 times; the newest run is shown"
+    assert said in inferlens("show", "results", cwd=tmp_path).stdout
+    assert f"{said}." in inferlens("plot", "results", "-o", "p.svg", cwd=tmp_path).stderr
+    (tmp_path / "one").mkdir()
+    saved(tmp_path / "one", ran())
+    assert "measured" not in inferlens("show", "one", cwd=tmp_path).stdout
+
+
+def test_each_run_has_a_table_and_no_row_is_compared_with_another_run_s(runs: Path) -> None:
+    done = inferlens("show", "results", "--runs", "all", cwd=runs)
+    said = " ".join(done.stdout.split())
+    assert [f"run of 2026-05-{day} 10:00" in said for day in ("01", "02", "03")] == [True] * 3
+    assert "newest" not in done.stdout
+    rows = json.loads(inferlens("show", "results", "--runs", "all", "--json", cwd=runs).stdout)["rows"]
+    assert [(row["run"][:10], row["backend"]) for row in rows] == [
+        ("2026-05-01", "pytorch"), ("2026-05-01", "openvino"), ("2026-05-02", "pytorch"), ("2026-05-03", "pytorch"),
+    ]  # fmt: skip
+    assert [row["fastest"] for row in rows] == [False, True, True, True]
+    refused = inferlens("show", "results", "--runs", "some", cwd=runs)
+    assert (refused.returncode, refused.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("ending", [".txt", ".md", ".csv", ".json", ".html"])
+def test_a_file_has_what_would_be_printed_in_the_format_of_its_ending(runs: Path, ending: str) -> None:
+    formats = {".txt": "table", ".md": "markdown"}
+    printed = inferlens("show", "results", "-f", formats.get(ending, ending[1:]), cwd=runs)
+    done = inferlens("show", "results", "-o", f"table{ending}", cwd=runs)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert f"Wrote table{ending}" in done.stderr
+    assert (runs / f"table{ending}").read_bytes().decode() == printed.stdout
+    assert inferlens("show", "results", "-o", "named.out", "--format", "csv", cwd=runs).returncode == 0
+    assert len(list(csv.reader((runs / "named.out").open()))) == 3
+
+
+@pytest.mark.parametrize("file", ["table.xlsx", "table", "nowhere/table.md", "results"])
+def test_what_cannot_be_written_is_one_message_and_leaves_nothing(runs: Path, file: str) -> None:
+    before = sorted(runs.rglob("*"))
+    done = inferlens("show", "results", "-o", file, cwd=runs)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert sorted(runs.rglob("*")) == before
