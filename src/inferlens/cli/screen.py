@@ -86,9 +86,7 @@ def check(format: str) -> type[View] | None:
     return VIEWS.get(format)
 
 
-def show(
-    records: Sequence[Record], format: str, reference: str | None, *, every_run: bool = False, **how: Any
-) -> None:
+def show(records: Sequence[Record], format: str, reference: str | None, *, every_run: bool = False, **how: Any) -> None:
     """Shows records in a format of every table, or by a view of that name; ``how`` is as of :func:`document`."""
     from inferlens.views.records import document as of_records
 
