@@ -6,7 +6,7 @@ to try; the command line prints it without a traceback and exits with code 2.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib import import_module
 from types import ModuleType
 
@@ -76,16 +76,22 @@ def is_short_of_memory(error: BaseException) -> bool:
 
 
 def suggestion(name: str, known: Iterable[str], limit: int = 3) -> str:
-    """Near misses of ``name`` among ``known`` as ``"did you mean a, b?"``, or an empty string."""
+    """Near misses of ``name`` among ``known`` as ``"did you mean a or b?"``, each once, or an empty string."""
     import difflib
 
-    near = difflib.get_close_matches(name, list(known), n=limit, cutoff=0.6)
-    return f"did you mean {', '.join(near)}?" if near else ""
+    near = difflib.get_close_matches(name, sorted(set(known)), n=limit, cutoff=0.6)
+    return f"did you mean {' or '.join(', '.join(near).rsplit(', ', 1))}?" if near else ""
 
 
 def check_choice(what: str, given: str, known: Iterable[str]) -> None:
     """Raises InferlensError for a word that is not among those known; ``what`` it would be is such as ``format``."""
-    choices = list(known)
+    choices = list(dict.fromkeys(known))
     if given not in choices:
-        expected = f"one of {', '.join(choices)}"
-        raise InferlensError(f"There is no {what} '{given}'.", expected=expected, hint=suggestion(given, choices))
+        near = suggestion(given, choices) if len(choices) > 1 else ""  # the only one is expected anyway
+        raise InferlensError(f"There is no {what} '{given}'.", expected=one_of(choices), hint=near)
+
+
+def one_of(choices: Sequence[str], most: int = 12) -> str:
+    """What was expected, where it was one of few: ``one of a, b``, or the only one; of many, the first."""
+    shown = ", ".join(choices[:most])
+    return shown if len(choices) == 1 else f"one of {shown}{' ...' if len(choices) > most else ''}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import random
 import math
 
 import msgspec
@@ -144,13 +145,20 @@ def test_each_device_has_its_own_reference():
     assert fast.device_name == "NVIDIA H200"
 
 
-def test_the_usual_reference_is_plain_or_the_first_that_ran():
-    found = by_name([failure(case()), constant("openvino", 0.02), constant("onnxruntime:cpu", 0.01)])
-    assert found["onnxruntime:cpu fp32"].reference == "openvino fp32"
-    tuned = record(case(options={"channels_last": True}), samples=(0.01,) * 50)
-    found = by_name([tuned, constant("pytorch", 0.02)])
+def test_the_usual_reference_is_the_plainest_row_in_whatever_order_the_rows_were_measured():
+    tuned, plain = record(case(options={"channels_last": True}), samples=(0.01,) * 50), constant("pytorch", 0.02)
+    found = by_name([tuned, plain])
     assert found["pytorch fp32"].is_reference
     assert found["pytorch fp32 channels_last=true"].speedup == pytest.approx(2.0)
+    threads = [record(case(threads=count), samples=(0.03,) * 50) for count in (1, 4, 2)]
+    ways = [*threads, record(case(precision="bf16"), samples=(0.01,) * 50), constant("openvino", 0.01)]
+    for records, expected in (
+        ([tuned, plain, *ways], "pytorch fp32"),
+        ([tuned, *ways], "pytorch fp32 4 threads"),
+        ([failure(case()), constant("openvino", 0.02), constant("onnxruntime:cpu", 0.01)], "openvino fp32"),
+    ):
+        orders = ([*records], records[::-1], random.Random(1).sample(records, len(records)))
+        assert [{row.reference for row in rows(order) if row.ok} for order in orders] == [{expected}] * 3
 
 
 @pytest.mark.parametrize(

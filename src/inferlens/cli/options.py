@@ -26,7 +26,7 @@ _MAX_TIME = "Time after which a series of samples, or after 1 s the warm-up, end
 _WARMUP = "Calls before the first sample. [dim]Default: until calls are steady, 1 s at least.[/dim]"
 _TIMEOUT = "Time each case may take in all, such as 90s or 15m."
 _REFERENCE = "The row that speed-ups are against, such as 'onnxruntime:cpu fp32'. \
-[dim]Default: the plain one that outputs were checked against, or else the first that ran.[/dim]"
+[dim]Default: the plainest one of the backend that outputs were checked against.[/dim]"
 
 # What to run.
 Models = Annotated[list[str], typer.Argument(help=_MODEL)]

@@ -1,8 +1,7 @@
 """Which row the others of a comparison are compared with, and how much faster they are.
 
-The reference is a plain row of the backend that outputs were checked against: fp32, no options, the library's own
-number of threads. Each device has its own, or else takes another device's, or else the first that ran. Words may name
-another one.
+The reference is the plainest row of the backend that outputs were checked against: fp32, no options, the library's own
+number of threads. Each device has its own, or else takes another device's. Words may name another one.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence, Set
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -114,13 +114,22 @@ def _seconds(row: Row) -> float:
 
 
 def _defaults(rows: Sequence[Row], usual: Set[str]) -> dict[str, Row]:
-    """The reference of each device."""
+    """The reference of each device: the plainest row of the usual backend, in whatever order the rows were measured.
+
+    On the device itself, or else on the CPU; fp32, with the fewest options, the library's own number of threads or else
+    the most of them, in the usual variant. Without a row of the usual backend the same order holds among the others.
+    """
+    backends = {label.partition(":")[0] for label in usual}
     able = [row for row in rows if row.ranked]
-    if not able:
-        return {}
-    plain = [row for row in able if row.backend in usual and _is_plain(row)]
-    fallback = min(plain, key=lambda row: row.device != "cpu", default=able[0])
-    return {device: next((r for r in plain if r.device == device), fallback) for device in {r.device for r in rows}}
+
+    def place(row: Row, device: str) -> tuple[Any, ...]:
+        return (
+            row.backend.partition(":")[0] not in backends, row.device != device, row.device != "cpu",
+            row.precision != "fp32", len(row.options.split()), row.threads is not None, -(row.threads or 0),
+            row.backend not in usual, len(row.name), row.name,
+        )  # fmt: skip
+
+    return {device: min(able, key=partial(place, device=device)) for device in {row.device for row in rows} if able}
 
 
 def _matching(rows: Sequence[Row], named: str) -> dict[str, Row]:
