@@ -54,6 +54,18 @@ def test_a_spread_wider_than_the_value_is_a_word():
     assert [units.with_half_width("12", 12, *each) for each in ends] == ["12 ± 3.3 %", "12 unsteady", "12"]
 
 
+def test_times_to_come_are_no_finer_than_they_are_known():
+    told = [units.about(seconds) for seconds in (1, 42, 81, 200, 1000, 3 * 3600 + 600)]
+    assert told == [
+        "about 5 s",
+        "about 40 s",
+        "about 1 min 20 s",
+        "about 3 min 20 s",
+        "about 17 min",
+        "about 3 h 10 min",
+    ]
+
+
 def test_words():
     assert units.plural(1, "sample") == "1 sample"
     assert units.plural(1000, "sample") == "1,000 samples"

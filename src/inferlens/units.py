@@ -53,6 +53,15 @@ def duration(seconds: float | None) -> str:
     return f"{significant(seconds * 1e6)} µs"
 
 
+def about(seconds: float) -> str:
+    """Seconds to come, no finer than they are known: ``about 5 s``, ``about 40 s``, ``about 1 min 20 s``."""
+    step = 5 if seconds < 60 else 10 if seconds < 300 else 60 if seconds < 3600 else 600
+    rounded = max(round(seconds / step), 1) * step
+    hours, minutes, rest = rounded // 3600, rounded % 3600 // 60, rounded % 60
+    parts = ((hours, "h"), (minutes, "min"), (rest, "s"))
+    return "about " + " ".join(f"{count} {unit}" for count, unit in parts if count)
+
+
 def byte_count(count: float | None) -> str:
     """Bytes in binary units: ``512 B``, ``1.50 MiB``, ``12.0 GiB``."""
     if count is None:

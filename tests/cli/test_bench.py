@@ -18,7 +18,7 @@ def test_one_command_measures_shows_and_keeps(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "fake:fast" in done.stdout
     assert "2.00x as fast as fake:steady" in " ".join(done.stdout.split())
-    assert "[3/3] demo fake:noisy" in done.stderr
+    assert "[3/3] fake:noisy 4." in done.stderr
     assert "inferlens show results/demo" in done.stderr
     folders = sorted(path.parent.name for path in tmp_path.glob("results/demo/*/record.json"))
     assert folders == ["fake-fast-fp32-b1-cpu", "fake-noisy-fp32-b1-cpu", "fake-steady-fp32-b1-cpu"]

@@ -205,7 +205,7 @@ class Ear(Observer):
 
     def __init__(self) -> None:
         self.told: list[str] = []
-        self.again: list[str] = []
+        self.causes: list[str] = []
         self.records: list[Record] = []
 
     def __getattribute__(self, name: str) -> Any:
@@ -213,8 +213,8 @@ class Ear(Observer):
             self.told.append(name)
         return super().__getattribute__(name)
 
-    def doing(self, what: str) -> None:
-        self.again += [what] if "disturbed" in what else []
+    def again(self, case: Case, why: str) -> None:
+        self.causes.append(f"{case.label}: {why}")
 
     def done(self, record: Record, folder: Path) -> None:
         self.records.append(record)
@@ -243,9 +243,9 @@ def test_a_disturbed_case_is_measured_once_more_and_the_second_time_counts(
     machine = Machine(*logs)
     record, ear = measured(tmp_path, monkeypatch, machine)
     assert machine.attempts == record.facts["attempt"] == len(logs)
-    assert ear.again == [f"disturbed, so once more: {record.case.label}" for _ in logs[1:]]
+    assert ear.causes == [f"{record.case.label}: cpu busy" for _ in logs[1:]]
     steps = ["began", "phase", "progress"]
-    assert ear.told == ["doing", "planned", "doing", *steps, *(["doing", *steps] if ear.again else []), "done"]
+    assert ear.told == ["doing", "planned", "doing", *steps, *(["again", *steps] if ear.causes else []), "done"]
     assert (len(record.marks.disturbed), record.marks.discarded, record.marks.repeat) == (disturbed, (), False)
     assert why in record.marks.why
     assert [phase.name for phase in record.phases] == ["load", "build", "first inference", "warm-up", "steady state"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-import random
 import math
+import random
 
 import msgspec
 import pytest

@@ -155,7 +155,7 @@ def take(plan: Plan, wanted: Mapping[str, Any]) -> None:
         for made in run(plan, Tracing(**given), folder, bar):
             every.append(made)
             ending = f"a step took {duration(made.step)}" if made.status == "ok" else f"{made.status}: {made.reason}"
-            bar.ended(made.model, made.case, ending)
+            bar.ended(made.case, ending, ran=made.status == "ok")
     screen.document(Document(lambda: [table(every)], data=dict), "table")
     files = [made.files[0] for made in every if made.files]
     if not files:

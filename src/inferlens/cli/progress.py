@@ -1,13 +1,15 @@
-"""Shows a plan under way on standard error: a bar on a terminal, a line per case elsewhere.
+"""Shows a plan under way on standard error: a line for each finished case, and on a terminal a bar below them.
 
 Nothing is drawn by a timer: a redraw happens when a case reports, a few times a second at most, so that the processor
-belongs to what is being measured.
+belongs to what is being measured. A pipe gets whole lines of plain text.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import mean
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,14 +18,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from inferlens import units
 from inferlens.analysis.compare.ab_result import ABResult
 from inferlens.analysis.interference.samples import finite, latencies
+from inferlens.errors import one_line, printable
 from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
 from inferlens.record.record import PhaseName, Record
-from inferlens.spec.case import Case
+from inferlens.spec.case import AXES, Case
 from inferlens.stats.quantiles import median
 from inferlens.views.speedups import refuse_unknown
 
 BEFORE_STEADY: dict[PhaseName, str] = {"load": "loading", "export": "exporting", "build": "building"}
+CAUSES = {
+    "cpu busy": "CPU busy", "steal": "the CPU was taken away", "throttled": "GPU throttled",
+    "clock change": "GPU clock changed", "foreign process": "GPU used by others",
+}  # fmt: skip
+PIPE = 100  # columns
 
 
 class Bar(Observer):
@@ -32,12 +40,20 @@ class Bar(Observer):
     A plan of which no case fits the ``reference`` that the table is to be relative to is refused.
     """
 
-    def __init__(self, console: Console, reference: str | None = None) -> None:
+    foresees = True  # whether the planned cases will all be measured, so that their time can be told
+
+    def __init__(
+        self, console: Console, reference: str | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.records: list[Record] = []
         self._console = console
         self._reference = reference
-        self._cases = 0
+        self._clock = clock
+        self._since = clock()
+        self._cases: list[Planned] = []
         self._done = 0
+        self._seconds: dict[str, float] = {}  # that each case took, by its digest
+        self._best: dict[object, tuple[float, int]] = {}  # of each comparison: the least latency, of how many
         self._label = ""
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn())
         quiet = not console.is_terminal
@@ -54,8 +70,8 @@ class Bar(Observer):
     def planned(self, cases: Sequence[Planned]) -> None:
         """See :class:`Observer`."""
         refuse_unknown([planned.case for planned in cases], self._reference)
-        self._cases = len(cases)
-        self._bar.update(self._task, total=self._cases)
+        self._cases, self._since = list(cases), self._clock()
+        self._bar.update(self._task, total=len(cases))
         for found in {planned.found.spec: planned.found for planned in cases}.values():
             if found.asked not in ("", found.spec):
                 self._say(f"{found.asked} is {found.spec}.")
@@ -66,7 +82,7 @@ class Bar(Observer):
 
     def began(self, case: Case) -> None:
         """See :class:`Observer`."""
-        self._label = case.label
+        self._label = self._short(case)
         self._draw(f"{self._label}: starting")
 
     def phase(self, name: PhaseName) -> None:
@@ -77,25 +93,72 @@ class Bar(Observer):
         """See :class:`Observer`."""
         self._draw(f"{self._label}: measuring", share)
 
+    def again(self, case: Case, why: str) -> None:
+        """See :class:`Observer`."""
+        self._say(f"{self._short(case)}: measuring again: {CAUSES.get(why, why) or 'disturbed'}")
+
     def done(self, record: Record, folder: Path) -> None:  # noqa: ARG002 - where it lies is said once, at the end
         """See :class:`Observer`."""
         self.records.append(record)
-        self.ended(record.model.name, record.case, ending(record))
+        self.ended(record.case, ending(record), ran=record.status == "ok", best=self._is_best(record))
 
-    def ended(self, model: str, case: Case, how: str) -> None:
-        """A case is over; ``how`` is told in a few words."""
+    def ended(self, case: Case, how: str, *, ran: bool = True, best: bool = False) -> None:
+        """A case is over; ``how`` is told in a few words. Those of later rounds are told together."""
         self._done += 1
-        if not self._console.is_terminal:
-            self._say(f"[{self._done}/{self._cases}] {model} {case.label}: {how}")
+        if self._done > len(self._cases):
+            return
+        now = self._clock()
+        if ran:
+            self._seconds[case.digest] = now - self._since
+        self._since = now
+        left = self._seconds_left()
+        remarks = ["best so far"] * best + ([f"{units.about(left)} left"] if left else [])
+        place = f"[{self._done}/{len(self._cases)}]"
+        self._say(f"{place} {self._short(case)} {one_line(how)}" + (f"  ({'; '.join(remarks)})" if remarks else ""))
         self._draw("")
 
+    def round(self, number: int, contenders: Sequence[Case], standing: str) -> None:  # noqa: ARG002 - are in ``standing``
+        """See :class:`Observer`."""
+        self._say(f"round {number}: {standing}")
+
+    def _seconds_left(self) -> float:
+        """For the cases still to come, from those that are over; 0 if there are none of either."""
+        known = self._seconds
+        coming = [planned.case.digest for planned in self._cases[self._done :] if not planned.refusal]
+        if not self.foresees or not known:
+            return 0.0
+        typical = mean(known.values())
+        return sum(known.get(digest, typical) for digest in coming)
+
+    def _is_best(self, record: Record) -> bool:
+        """Whether no other of its kind was as fast so far, of two at least."""
+        case, seconds = record.case, latencies(record).samples
+        if record.status != "ok" or not seconds or (record.agreement and record.agreement.agrees is False):
+            return False
+        kind = (case.model, case.batch, case.inputs, case.io, case.cold, case.rotate)
+        least, count = self._best.get(kind, (float("inf"), 0))
+        found = median(seconds)
+        self._best[kind] = (min(least, found), count + 1)
+        return count > 0 and found < least
+
+    def _short(self, case: Case) -> str:
+        """The case by what tells it from the others of the plan."""
+        cases = [planned.case for planned in self._cases]
+        words = [case.model.rpartition(":")[2]] if len({each.model for each in cases}) > 1 else []
+        varied = [axis for axis in AXES if len({getattr(each, axis.name) for each in cases}) > 1]
+        said = ", ".join(word for axis in varied for word in axis.words(case))
+        return " ".join(filter(None, [*words, case.backend_label, said, case.options_label]))
+
     def _draw(self, what: str, share: float = 0.0) -> None:
-        self._bar.update(self._task, description=escape(what), completed=self._done + share)
         if self._console.is_terminal:
+            done = min(self._done + share, len(self._cases) or 1)
+            self._bar.update(self._task, description=escape(what[: self._console.width // 2]), completed=done)
             self._bar.refresh()
 
     def _say(self, text: str) -> None:
-        self._console.print(escape(text), soft_wrap=True)
+        width = self._console.width if self._console.is_terminal else PIPE
+        shown = text if len(text) <= width else f"{text[: width - 1]}…"
+        self._console.print(escape(printable(shown)), soft_wrap=True)
 
 
 def ending(record: Record) -> str:
@@ -105,16 +168,17 @@ def ending(record: Record) -> str:
     latency, calls = latencies(record).samples, finite(record, "throughput")
     told = units.duration(median(latency)) if latency else f"{units.rate(median(calls))} calls/s" if calls else "done"
     wrong = record.agreement is not None and record.agreement.agrees is False
-    return f"{told}{', but its outputs are wrong' if wrong else ''}"
+    return f"{told}{', outputs wrong' if wrong else ''}"
 
 
 class RoundsBar(Bar):
     """A bar that is told after each round how it stands."""
 
+    foresees = False
     last: ABResult | None = None
 
     def looked(self, so_far: ABResult) -> None:
         """A round is over."""
         self.last = so_far
         if so_far.ratio is not None:
-            self._say(f"[round {so_far.rounds}, of {self._cases // 2} at most] {so_far.standing}")
+            self.round(so_far.rounds, (so_far.a, so_far.b), so_far.standing)

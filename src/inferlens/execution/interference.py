@@ -6,7 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from inferlens.analysis.interference.energy import cpu_energy_per_item, energy_per_item
-from inferlens.analysis.interference.mark import mark
+from inferlens.analysis.interference.mark import OWN_DOING, mark
 from inferlens.execution.benchmark import Measured
 from inferlens.execution.protocol import TaskResult
 from inferlens.record.machine import Energy, MachineLog, Marks, peak_device_memory
@@ -32,6 +32,13 @@ class Interference(Struct, frozen=True, kw_only=True):
         """Whether the case is to be measured again: its latencies, or its rates alone, were disturbed too much."""
         decisive = self.marks or self.window_marks
         return decisive is not None and decisive.repeat
+
+    @property
+    def cause(self) -> str:
+        """What disturbed the most samples, such as ``cpu busy``; empty if nothing did."""
+        decisive = self.marks or self.window_marks
+        touched = decisive.touched if decisive else {}
+        return max(touched.keys() - OWN_DOING.keys(), key=lambda kind: touched[kind], default="")
 
 
 def interference(

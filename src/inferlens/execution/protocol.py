@@ -125,8 +125,14 @@ class Observer:
     def progress(self, share: float) -> None:
         """The share of the case's steady state that is done."""
 
+    def again(self, case: Case, why: str) -> None:
+        """A case is measured once more, for ``why``: what the machine did to it, such as ``cpu busy``."""
+
     def done(self, record: Record, folder: Path) -> None:
         """A case is over and its record is on disk."""
+
+    def round(self, number: int, contenders: Sequence[Case], standing: str) -> None:
+        """A round is over in which the ``contenders`` met, all of them measured before; ``standing`` says how it is."""
 
     def heard(self, event: Event) -> None:
         """A case's process said something."""

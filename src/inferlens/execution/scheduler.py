@@ -141,7 +141,7 @@ class Scheduler:
     def _second_time(self, first: Attempt) -> Record | None:
         """The record of a second attempt; none if that did not run."""
         planned = first.planned
-        self.observer.doing(f"disturbed, so once more: {planned.case.label}")
+        self.observer.again(planned.case, first.found.cause)
         second = self._attempt(planned, first.repeat, first.folder, again=True)
         result, marks = second.outcome.result, second.found.marks
         ran = result.status == "ok"

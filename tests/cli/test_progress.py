@@ -1,0 +1,134 @@
+"""What is said while cases are measured: in a pipe, and in a terminal that is clean afterwards."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import pty
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from inferlens.cli.progress import Bar
+from inferlens.errors import Unsupported
+from inferlens.execution.expand import Planned
+from inferlens.models.model import ModelInfo
+from inferlens.spec.case import Case
+from tests.views.samples import WRONG, case, failure, record
+
+RESNET = ModelInfo(spec="torchvision:resnet18", name="resnet18", format="module", asked="resnet18")
+
+
+def told(cases: list[Case], ended: list[Any], every: float = 20.0, refused: tuple[int, ...] = ()) -> list[str]:
+    """The lines of a pipe, of cases that take ``every`` so many seconds."""
+    out, clock = io.StringIO(), itertools.count(step=every)
+    with Bar(Console(file=out, highlight=False), clock=lambda: float(next(clock))) as bar:
+        no = Unsupported("No such device.")
+        bar.planned([Planned(each, RESNET, no if place in refused else None) for place, each in enumerate(cases)])
+        for each in ended:
+            bar.began(each.case)
+            bar.done(each, Path())
+    return out.getvalue().splitlines()
+
+
+def test_a_line_for_each_case_with_the_best_so_far_and_the_time_left():
+    ways = [case(name) for name in ("pytorch", "onnxruntime:cpu", "torch_compile", "openvino", "tensorrt")]
+    ended = [
+        record(ways[0], samples=(0.025,) * 9), record(ways[1], samples=(0.018,) * 9),
+        record(ways[2], samples=(0.012,) * 9, agreement=WRONG),
+        failure(ways[3], reason="It broke\x1b[2J\nbadly."), failure(ways[4], "unsupported", "No such device."),
+    ]  # fmt: skip
+    assert told(ways, ended, refused=(4,)) == [
+        "resnet18 is torchvision:resnet18.",
+        "[1/5] pytorch 25.0 ms  (about 1 min left)",
+        "[2/5] onnxruntime:cpu 18.0 ms  (best so far; about 40 s left)",
+        "[3/5] torch_compile 12.0 ms, outputs wrong  (about 20 s left)",
+        "[4/5] openvino failed: It broke [2J badly.",
+        "[5/5] tensorrt unsupported: No such device.",
+    ]
+
+
+def test_no_time_is_told_before_anything_ran_and_words_tell_cases_apart():
+    ways = [case(batch=batch, threads=threads) for batch in (1, 8) for threads in (1, 2)]
+    lines = told(ways, [failure(ways[0]), *(record(each, samples=(0.01,) * 9) for each in ways[1:])])[1:]
+    assert lines[0] == "[1/4] pytorch batch 1, 1 thread failed: It broke."
+    assert lines[1].startswith("[2/4] pytorch batch 1, 2 threads 10.0 ms  (about 40 s left)")
+
+
+def test_of_later_rounds_one_line_tells_all():
+    out, ways = io.StringIO(), [case("pytorch"), case("openvino")]
+    with Bar(Console(file=out)) as bar:
+        bar.planned([Planned(each, RESNET, None) for each in ways])
+        for _ in range(2):
+            for each in ways:
+                bar.done(record(each), Path())
+        bar.round(1, ways, "openvino 1.07x pytorch (1.01 to 1.13)")
+        bar.again(ways[0], "cpu busy")
+    assert len(bar.records) == 4
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 5
+    assert lines[3:] == ["round 1: openvino 1.07x pytorch (1.01 to 1.13)", "pytorch: measuring again: CPU busy"]
+
+
+def test_a_line_is_no_wider_than_a_pipe():
+    lines = told([case()], [failure(case(), reason="word " * 100)])
+    assert max(map(len, lines)) == 100
+
+
+def in_a_terminal(folder: Path, *arguments: str) -> tuple[int, str]:
+    """Exit code and what a terminal of 100 columns was sent."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "100", "LINES": "30", "TERM": "xterm-256color"}
+    command = [sys.executable, "-m", "inferlens", *arguments]
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=folder, env=environment)
+    os.close(theirs)
+    sent = b""
+    while True:
+        try:
+            got = os.read(ours, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if not got:
+            break
+        sent += got
+    os.close(ours)
+    return process.wait(), sent.decode()
+
+
+def screen_of(sent: str, columns: int = 100) -> list[str]:
+    """The lines that a terminal shows after it was sent ``sent``."""
+    lines, row, column = [""], 0, 0
+    for part in re.finditer(r"\x1b\[([?0-9;]*)([A-Za-z])|\r|\n|[^\x1b\r\n]+", sent):
+        text, argument, letter = part[0], part[1], part[2]
+        if text == "\r":
+            column = 0
+        elif text == "\n":
+            row += 1
+            lines += [""] * (row + 1 - len(lines))
+        elif letter == "A":
+            row = max(row - int(argument or 1), 0)
+        elif letter == "K":
+            lines[row] = "" if argument == "2" else lines[row][:column]
+        elif letter is None:
+            assert len(lines[row][:column]) + len(text) <= columns, text
+            lines[row] = lines[row][:column].ljust(column) + text + lines[row][column + len(text) :]
+            column += len(text)
+        else:
+            assert letter in "mhl", part[0]
+    return [line.rstrip() for line in lines]
+
+
+def test_a_terminal_is_left_clean(tmp_path: Path):
+    words = ("bench", "fake:demo", "--backend", "fake:steady,fake:fast", "--iterations", "30")
+    code, sent = in_a_terminal(tmp_path, *words)
+    assert code == 0
+    assert sent.count("\x1b[?25l") == sent.count("\x1b[?25h") > 0  # the cursor is shown again
+    shown = screen_of(sent)
+    assert any(line.startswith("[2/2] fake:fast 2.00 ms  (best so far)") for line in shown)
+    assert not [line for line in shown if "━" in line]  # nothing of the bar is left
+    assert "fake:steady: measuring" in sent
