@@ -6,8 +6,10 @@ to try; the command line prints it without a traceback and exits with code 2.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from importlib import import_module
+from importlib import import_module, metadata
+from pathlib import Path
 from types import ModuleType
 
 
@@ -53,7 +55,34 @@ class MissingLibrary(Unsupported):
     """A library that is not installed; the hint is the command that installs it."""
 
     def __init__(self, library: str, *, extra: str) -> None:
-        super().__init__(f"{library} is not installed.", hint=f"pip install 'inferlens[{extra}]'")
+        super().__init__(f"{library} is not installed.", hint=installing(extra))
+
+
+def installing(extra: str) -> str:
+    """The command that installs what an extra brings: from the checkout that this is, or by the libraries' names.
+
+    Not by our own name: nothing says that an index has it.
+    """
+    checkout = Path(__file__).parents[2]
+    if (checkout / "pyproject.toml").is_file():
+        return f"pip install -e '{'.' if checkout == Path.cwd() else checkout}[{extra}]'"
+    return f"pip install {' '.join(_brought(extra)) or extra}"
+
+
+def _brought(extra: str) -> list[str]:
+    """The distributions of an extra, those of the extras that it names among them."""
+    found: dict[str, None] = {}
+    try:
+        needed = metadata.requires("inferlens") or []
+    except metadata.PackageNotFoundError:
+        return []
+    for line in needed:
+        what, _, marker = line.partition(";")
+        if re.search(rf"extra == ['\"]{re.escape(extra)}['\"]", marker):
+            name, others = re.match(r"\s*([\w.-]+)(?:\[([\w,-]+)\])?", what).groups()  # type: ignore[union-attr]
+            inner = [each for other in (others or "").split(",") if other for each in _brought(other)]
+            found |= dict.fromkeys(inner if name == "inferlens" else [name])
+    return list(found)
 
 
 def library(name: str, *, extra: str) -> ModuleType:

@@ -76,8 +76,11 @@ def test_doctor_says_what_is_missing_and_the_cure(bare: Path) -> None:
     for name in ("pytorch", "torchscript", "torch_compile", "onnxruntime", "openvino"):
         (absence,) = backends[name]["absent"]
         assert "not installed" in absence["reason"]
-        assert absence["cure"].startswith("pip install 'inferlens[")
-    assert run(bare, "doctor").returncode == 0
+        assert absence["cure"].startswith("pip install -e '"), "what can be had: from this checkout"
+    done = run(bare, "doctor")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[-1].startswith("Next: pip install -e '"), "the one command that helps"
+    assert "tensorrt]" not in done.stdout, "not without a GPU"
 
 
 def test_what_works_without_more_works_and_what_needs_more_says_what_to_install(bare: Path, tmp_path: Path) -> None:
@@ -93,8 +96,8 @@ def test_what_works_without_more_works_and_what_needs_more_says_what_to_install(
         assert "fake:fast" in shown.stdout
         assert "pytorch" in shown.stdout
     for arguments, words in (
-        (("bench", "resnet18"), "pip install 'inferlens["),
-        (("plot", "results/demo", "-o", "x.png"), "pip install 'inferlens[plots]'"),
+        (("bench", "resnet18"), "pip install -e '"),
+        (("plot", "results/demo", "-o", "x.png"), "[plots]'"),
         (("show", "nowhere"), "does not exist"),
     ):
         done = run(bare, *arguments, cwd=tmp_path)

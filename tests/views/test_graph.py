@@ -133,7 +133,7 @@ def test_json_has_everything_as_it_is_and_needs_no_library(monkeypatch: pytest.M
     assert data["graphs"][0]["edges"][0].keys() >= {"tail", "head", "tensors", "known"}
     with pytest.raises(MissingLibrary, match="pygraphviz") as raised:
         render([graph], "svg", title="small")
-    assert raised.value.hint == "pip install 'inferlens[graphs]'"
+    assert raised.value.hint.endswith("[graphs]'")
 
 
 @pytest.mark.parametrize(

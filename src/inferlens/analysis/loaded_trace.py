@@ -81,7 +81,7 @@ def load_trace(path: Path | str, step: int | str | None = None, *, cache: bool =
         cache: keep what was read of a large trace beside it, and look there first.
 
     Raises:
-        InferlensError: if there is no trace, or no such step. Its frames need polars: ``inferlens[traces]``.
+        InferlensError: if there is no trace, or no such step. Its frames need polars.
     """
     file = Path(path)
     return LoadedTrace(Analysis(read_cached(file) if cache else read(file), step))

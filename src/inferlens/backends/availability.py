@@ -6,21 +6,24 @@ Nothing here raises for something missing: a library that is absent or broken, a
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import re
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from types import ModuleType
 from typing import Any
 
 from msgspec import Struct
 
 from inferlens.backends.base import ON_CUDA, Absence, Preparation
-from inferlens.errors import MissingLibrary, Unsupported
+from inferlens.errors import MissingLibrary, Unsupported, installing
 from inferlens.spec.case import PRECISIONS, Case
 
+NO_GPU = Absence("", "no NVIDIA driver shows a GPU", "nvidia-smi, if there is one", device="cuda")
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")  # exporters write their messages for a terminal
 
 
@@ -32,13 +35,27 @@ def imported(library: str, title: str, extra: str) -> tuple[ModuleType | None, A
         if isinstance(error, ModuleNotFoundError) and error.name == library:
             missing = MissingLibrary(title, extra=extra)
             return None, Absence("", missing.what, missing.hint)
-        hint = f"pip install --force-reinstall 'inferlens[{extra}]'"
+        hint = installing(extra).replace("install", "install --force-reinstall", 1)
         return None, Absence("", f"{title} cannot be loaded: {first_lines(error)}", hint)
 
 
 def found(*libraries: str) -> bool:
     """Whether all these libraries are installed; asks without importing them."""
     return all(importlib.util.find_spec(library) is not None for library in libraries)
+
+
+@cache
+def gpu_here() -> bool:
+    """Whether NVIDIA's driver shows a GPU: without one nothing that needs it is worth installing."""
+    with contextlib.suppress(Exception):  # a missing library, a missing driver and a broken one mean the same here
+        import pynvml
+
+        pynvml.nvmlInit()
+        try:
+            return bool(pynvml.nvmlDeviceGetCount())
+        finally:
+            pynvml.nvmlShutdown()
+    return False
 
 
 def cuda_absence(torch: Any) -> Absence | None:
@@ -49,6 +66,8 @@ def cuda_absence(torch: Any) -> Absence | None:
             return None
     if torch.version.cuda is None and getattr(torch.version, "hip", None) is None:
         return Absence("", "this PyTorch build is CPU-only", "install a PyTorch build with CUDA", device="cuda")
+    if not gpu_here():
+        return NO_GPU
     reason = "no NVIDIA GPU is visible to PyTorch"
     if heard:  # PyTorch's own words, such as that the driver is too old
         reason += f": {first_lines(heard[0].message, 1)}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
 
 import typer
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from inferlens.cli import options
 
+if TYPE_CHECKING:
     from inferlens.backends.base import Backend, Capabilities
     from inferlens.record.record import Environment
     from inferlens.views.table import Table
@@ -26,21 +27,24 @@ def backends(
         every = {each: BACKENDS.get(each) for each in BACKENDS.names()}
         rows = {each: [" ".join(filter(None, of.variants)), of.summary] for each, of in every.items()}
         table = _table("", "backend", ("variants", "what it is"), rows)
+        said = "Options of one: inferlens backends NAME. What works here: inferlens doctor"
     else:
         of = BACKENDS.get(name)
-        rows = {f"{name}.{option}": cells for option, *cells in option_rows(of)}
-        variants = f"variants: {' '.join(of.variants)}" if of.variants != ("",) else ""
-        table = _table(f"{name}: {of.summary}", "option", ("values", "default", "what it does"), rows, variants)
-    screen.document(Document(lambda: [table], data=dict), "table")
-    if name is None:
-        screen.note("Options of one: inferlens backends NAME. What works here: inferlens doctor")
+        rows = {}
+        for option, values, default, description in option_rows(of):
+            choices = f" ({values})" if "|" in values and values != "true|false" else ""
+            rows[f"{option}={default}"] = [description + choices]
+        variants = f"{name}:{', '.join(of.variants)}. " if of.variants != ("",) else ""
+        table = _table(f"{name}: {of.summary}", "option and default", ("what it does",), rows)
+        said = f"{variants}{f'Give one as --option {name}.NAME=VALUE' if rows else 'It has no options.'}"
+    screen.document(Document(lambda: [table, said], data=dict), "table")
 
 
-def _table(title: str, first: str, titles: Sequence[str], rows: Mapping[str, Sequence[str]], about: str = "") -> Table:
+def _table(title: str, first: str, titles: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
     from inferlens.views.table import Column, Line, Table
 
     columns = [Column("", title, numeric=False, fold=True) for title in titles]
-    return Table(title, first, columns, [Line(name, cells) for name, cells in rows.items()], about=about)
+    return Table(title, first, columns, [Line(name, cells) for name, cells in rows.items()], fold=True)
 
 
 def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
@@ -61,9 +65,13 @@ def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
 
 
 def doctor(
+    wide: options.Wide = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
 ) -> None:
-    """Show what this machine has: hardware, driver, libraries, and for each backend whether it works or what helps."""
+    """Say which backends work on this machine, what the others lack and the command that helps.
+
+    With --wide also why precisions are missing, all libraries, and what else a backend has, such as plugins.
+    """
     from inferlens.backends import BACKENDS
     from inferlens.cli import screen
     from inferlens.execution.survey import probe
@@ -72,45 +80,57 @@ def doctor(
 
     here = environment.collect()
     can = probe(BACKENDS.names())
-    contents = {title: names for each in can.values() for title, names in each.contents.items()}
-    said = [f"{title}: {', '.join(names) or 'none'}" for title, names in contents.items()]
-    blocks: list[Table | str] = [machine(here), backend_table(can), *said]
-    document = Document(lambda: blocks, data=lambda: {"environment": here, "backends": can})
+    document = Document(lambda: list(_blocks(here, can, wide)), data=lambda: {"environment": here, "backends": can})
     screen.document(document, "json" if json else "table")
 
 
-def machine(here: Environment) -> Table:
-    """The machine, a line for each of its parts."""
-    from inferlens.units import byte_count
+def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> Iterator[Table | str]:
+    """What works, what does not and what helps, the machine; and what to do next."""
+    from inferlens.units import byte_count, listing, plural
 
-    gpus = [f"{gpu.name}, {byte_count(gpu.memory)}, compute capability {gpu.compute_capability}" for gpu in here.gpus]
-    rows = {
-        "CPU": f"{here.cpu}, {here.cpu_cores or '?'} cores, {here.cpu_threads or '?'} threads usable",
-        "governor": here.governor or "not reported by the system",
-        "memory": byte_count(here.memory),
-        "GPU": "; ".join(gpus) or "none that the NVIDIA driver shows",
-        "driver": f"{here.driver} (CUDA {here.cuda_driver})" if here.driver else "no NVIDIA driver",
-        "system": here.system + (f", in {here.container}" if here.container else ""),
-        "Python": here.python,
-        "libraries": ", ".join(f"{name} {version}" for name, version in here.libraries.items()) or "none",
-    }
-    return _table("Machine", "", ("",), {name: (value,) for name, value in rows.items()})
+    works, lacks = {name: each for name, each in can.items() if each.available}, missing(can)
+    devices = listing(sorted({one.device for each in works.values() for one in each.supports}))
+    yield f"{len(works)} of {plural(len(can), 'backend')} work here, on {devices or 'nothing'}."
+    yield works_table(works, wide)
+    if lacks:
+        yield _table("", "does not work", ("because", "what helps"), lacks)
+    gpus = [f"{gpu.name}, {byte_count(gpu.memory)}" for gpu in here.gpus]
+    driver = f", driver {here.driver} (CUDA {here.cuda_driver})" if here.driver else ""
+    cpu = f"{here.cpu}, {plural(here.cpu_threads or 0, 'thread')}, {byte_count(here.memory)}"
+    yield f"{cpu} · {'; '.join(gpus) or 'no NVIDIA GPU'}{driver} · {here.python} · {here.system}"
+    if wide:
+        yield f"libraries: {', '.join(f'{name} {version}' for name, version in here.libraries.items()) or 'none'}"
+        contents = {title: names for each in can.values() for title, names in each.contents.items()}
+        yield from (f"{title}: {', '.join(names) or 'none'}" for title, names in contents.items())
+    first = next((cells[1] for cells in lacks.values() if cells[1].startswith("pip")), "inferlens bench fake:demo")
+    yield f"Next: {'inferlens bench resnet18' if any(each.takes('module') for each in works.values()) else first}"
 
 
-def backend_table(capabilities: dict[str, Capabilities]) -> Table:
-    """Each backend's variants: where they run, or why not and what helps."""
-    from inferlens.views.table import Column, Line, Table
+def works_table(can: Mapping[str, Capabilities], wide: bool = False) -> Table:
+    """What each backend can do here; with why a precision is missing, if ``wide``."""
+    rows: dict[str, list[str]] = {}
+    for name, each in sorted(can.items(), key=lambda item: not item[1].takes("module")):
+        found: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        for support in each.supports:
+            found.setdefault((support.device, support.precisions), []).append(support.variant)
+        alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+        for (device, precisions), variants in found.items():
+            alike.setdefault((", ".join(variants), precisions), []).append(device)
+        for (variants_said, precisions), devices in alike.items():
+            limits = "; ".join(why for key, why in each.limits.items() if {*devices} & {*key.split("/")})
+            label = f"{name}:{variants_said}".rstrip(":") + (
+                f" on {', '.join(devices)}" if [variants_said] != devices else ""
+            )
+            rows[label] = [" ".join(precisions), *([limits] if wide else [])]
+    return _table("", "works", ("precisions", *(["of the others"] if wide else [])), rows)
 
-    titles = ("device", "precision", "if not: why, and what helps")
-    columns = [Column("", title, numeric=False, fold=title != "device") for title in titles]
-    lines = []
-    for name, can in sorted(capabilities.items(), key=lambda item: (not item[1].available, item[0])):
-        for support in can.supports:
-            limits = "; ".join(why for key, why in can.limits.items() if support.device in key.split("/"))
-            cells = (support.device, " ".join(support.precisions), limits)
-            lines.append(Line(f"✓ {name}:{support.variant}".rstrip(":"), cells))
-        for absence in can.absent:
-            hint = f" Try: {absence.hint}" if absence.hint else ""
-            cells = (absence.device, "", absence.reason + hint)
-            lines.append(Line(f"✗ {name}:{absence.variant}".rstrip(":"), cells, style="dim"))
-    return Table("Backends", "backend", columns, lines)
+
+def missing(can: Mapping[str, Capabilities]) -> dict[str, list[str]]:
+    """Why something does not work and what helps, by all that it holds for; a backend of which nothing works once."""
+    found: dict[tuple[str, str], dict[str, None]] = {}
+    for name, each in can.items():
+        for absence in each.absent:
+            label = f"{name}:{absence.variant}".rstrip(":") + (f" on {absence.device}" if not absence.variant else "")
+            label = label if each.available and absence.device else name
+            found.setdefault((absence.reason, absence.hint), {})[label] = None
+    return {", ".join(labels): [reason, hint] for (reason, hint), labels in found.items()}

@@ -17,6 +17,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from inferlens.errors import installing
 from inferlens.models.sources.onnx import onnx_graph
 from inferlens.record.layer_profile import Layer, Tensor
 
@@ -25,7 +26,7 @@ NO_SCOPES = (
     f"the ONNX file has no module paths ('{SCOPES}' in its nodes' metadata). They are there if it is exported with "
     "torch.onnx.export(..., dynamo=True), or if the PyTorch model itself is given."
 )
-NO_ONNX = "the module paths in an ONNX file are read with the package onnx: pip install 'inferlens[onnx]'"
+NO_ONNX = f"the module paths in an ONNX file are read with the package onnx: {installing('onnx')}"
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm")  # what a batch norm is folded into
 VALUES = ("Constant",)  # nodes that do nothing at run time
 DOMAINS = ("", "ai.onnx")

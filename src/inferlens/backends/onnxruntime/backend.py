@@ -78,7 +78,7 @@ class OnnxRuntime(Backend, Saver):
         torch, no_torch = imported("torch", "PyTorch", "torch")  # its tensors and events are used on a GPU
         no_gpu = no_torch or cuda_absence(torch)
         on_gpu, limits = ((), {}) if no_gpu else cuda_precisions(torch)
-        absences = {name: provider_absence(ort, name) or (None if name == "cpu" else no_gpu) for name in self.variants}
+        absences = {name: (None if name == "cpu" else no_gpu) or provider_absence(ort, name) for name in self.variants}
         precisions = {"cpu": ("fp32", "fp16", *QUANTIZED), "cuda": (*on_gpu, *QUANTIZED) if on_gpu else ()}
         return Capabilities(
             formats=formats,
@@ -88,7 +88,9 @@ class OnnxRuntime(Backend, Saver):
                 if absence is None
             ),
             absent=tuple(
-                Absence(variant, absence.reason, absence.hint) for variant, absence in absences.items() if absence
+                Absence(variant, absence.reason, absence.hint, PROVIDERS[variant].device)
+                for variant, absence in absences.items()
+                if absence
             ),
             limits={**limits, "cpu/bf16": NO_BF16},
             dynamic_shapes=True,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, cast
 
 from inferlens.backends.abilities import Builder, Saver
-from inferlens.backends.availability import cuda_absence, imported, torch_versions, warn_no_effect
+from inferlens.backends.availability import NO_GPU, cuda_absence, gpu_here, imported, torch_versions, warn_no_effect
 from inferlens.backends.base import Absence, Backend, Capabilities, Preparation, Runner, Support, tolerance_of
 from inferlens.backends.onnx.export import check_precision, onnx_file
 from inferlens.backends.onnxruntime.backend import onnx_formats, onnx_versions
@@ -45,9 +45,10 @@ class TensorRT(Backend, Saver, Builder):
         torch, no_torch = imported("torch", "PyTorch", "torch")  # its tensors, streams and events are used
         no_gpu = no_torch or cuda_absence(torch)
         here = [found for found, _ in flavours.values() if found]
-        absent = [absence for _, absence in flavours.values() if absence]
-        if no_gpu and here:
-            absent += [Absence(each.variant, no_gpu.reason, no_gpu.hint, device="cuda") for each in here]
+        absent = [absence for _, absence in flavours.values() if absence and gpu_here()]
+        if no_gpu or not gpu_here():
+            why, there = no_gpu if no_gpu and gpu_here() else NO_GPU, {absence.variant for absence in absent}
+            absent += [Absence(each, why.reason, why.hint, "cuda") for each in self.variants if each not in there]
         return Capabilities(
             formats=formats,
             supports=tuple(Support(each.variant, "cuda", (*PRECISIONS, *QUANTIZED)) for each in here if not no_gpu),

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, structs
 
-from inferlens.backends.availability import changed, cuda_absence, found, imported, warn_unheeded
+from inferlens.backends.availability import changed, cuda_absence, found, gpu_here, imported, warn_unheeded
 from inferlens.backends.base import Absence, Preparation
 from inferlens.backends.pytorch.export import dtype_of
 from inferlens.backends.tensorrt.flavours import KINDS, words
@@ -69,7 +69,7 @@ class Library:
 def find() -> tuple[Library | None, Absence | None]:
     """The library, or why it cannot be used here, with the hint. Imports it only where there is a GPU."""
     torch, absence = imported("torch", "PyTorch", "torch")
-    if torch is not None and found("torch_tensorrt"):
+    if torch is not None and (found("torch_tensorrt") or not gpu_here()):
         absence = cuda_absence(torch)
     if absence is not None:
         return None, absence
