@@ -44,8 +44,8 @@ MIXED = partition_of(
 )
 
 
-def shown(*results: tuple[Case, Partition | InferlensError], width: int = 110) -> str:
-    return render(document([Answer(*each) for each in results]), width=width)
+def shown(*results: tuple[Case, Partition | InferlensError], width: int = 110, wide: bool = True) -> str:
+    return render(document([Answer(*each) for each in results], wide=wide), width=width, wide=wide)
 
 
 def lines(text: str) -> list[str]:
@@ -56,7 +56,7 @@ def test_counts_operators_breaks_and_choices_are_shown() -> None:
     text = shown((case(), MIXED))
     assert text.startswith("torchvision:resnet18 · torch_tensorrt:dynamo · fp32 · batch 1 · TensorRT for RTX\n")
     for row in (
-        "operators 5", "in TensorRT 4", "in PyTorch 1", "engines 2", "operators per engine 3, 1", "segments 3",
+        "the model 5 4 1 2 3 3, 1",
         "aten.relu.default 3/0", "aten.linalg_inv_ex.default 0/1",
         "between engines 1 and 2 inverse aten.linalg_inv_ex.default unsupported (no converter)",
         "1 2 3, 1 4 3 in use", "2 to 3 1 3 3 2 fewest segments",
@@ -72,13 +72,19 @@ def test_several_are_side_by_side_and_told_apart_by_what_differs() -> None:
     assert shared == ["torch_tensorrt:dynamo", "fp32", "batch 1", "tf32=true"]
     warned = Answer(cases[0], MIXED, [Warning("no-effect", "It does nothing.", "Leave it out.")])
     answers = [warned, Answer(cases[1], WHOLE), Answer(case(), Unsupported("torch.export cannot take it."))]
-    made = document(answers)
-    text = render(made, width=110)
+    made = document(answers, wide=True)
+    text = render(made, width=110, wide=True)
     assert "What PyTorch runs with min_block_size=1" in text
     assert "What min_block_size changes with min_block_size=1" in text
     assert "runs with min_block_size=5" not in text
     assert "With min_block_size=1 tf32=true: It does nothing. Leave it out." in text
     assert "default: torch.export cannot take it." in text
+    few = render(document(answers))
+    assert "Most is in TensorRT with min_block_size=1 tf32=true: 4 of 5 operators run in TensorRT, in 2 engines." in few
+    assert "What PyTorch runs" not in few, "which is for one case, or --wide"
+    assert "default failed" in lines(few)
+    names, *rows = render(made, "csv").splitlines()
+    assert (len(rows), names.split(",")[-1], rows[2].endswith("torch.export cannot take it.")) == (3, "failure", True)
     data = json.loads(render(made, "json"))
     assert data["schema"] == "inferlens.partitions/1"
     assert data["partitions"][0]["warnings"][0]["code"] == "no-effect"
@@ -102,15 +108,43 @@ def test_graph_breaks_have_rows() -> None:
         "after engine 2 inverse aten.linalg_inv_ex.default unsupported (no converter)",
     )
     assert [line for line in lines(text) if line in rows] == list(rows)
-    assert "graph breaks (Python) 2" in lines(text)
+    assert "the model 7 6 1 2 3 2 3, 3" in lines(text), "counts, graph breaks before the sizes of engines"
+    assert "6 of 7 operators run in TensorRT, in 2 engines; PyTorch runs 1, in 1 place; Python runs" in text
+
+
+def test_many_places_and_choices_fit_on_a_screen() -> None:
+    names = [f"stage{number}.block.conv" for number in range(40)]
+    segments = [
+        Segment(side, tuple(Operator(f"aten.op{n}", name, "forced" if side == "PyTorch" else "") for n in range(20)))
+        for name in names
+        for side in ("TensorRT", "PyTorch")
+    ]
+    choices = [Choice(n, n, (20,) * (40 - n), 81 - 2 * n) for n in range(1, 17)]
+    part = partition_of(
+        segments, front_end="dynamo", min_block_size=5, choices=choices, ways=30, flavour="TensorRT for RTX",
+        assumed_gpu="8.9", note="Something else.",
+    )  # fmt: skip
+    warnings = [Warning("no-effect", f"Option {n} does nothing.", "Leave it out.") for n in range(5)]
+    for cases in ([case(precision="fp16")], [case(min_block_size=n, precision="fp16") for n in range(30)]):
+        text = render(document([Answer(each, part, warnings) for each in cases]))
+        assert len(text.splitlines()) <= 24, text
+        assert max(map(len, text.splitlines())) <= 100, text
+        assert "800 of 1,600 operators run in TensorRT, in 40 engines" in text
+        assert ": --wide)" in text
+    text = render(document([Answer(case(precision="fp16"), part, warnings)]))
+    marked = [line.split()[0] for line in text.splitlines() if line.endswith(("in use", "fewest segments"))]
+    assert marked == ["5", "16"]
+    options = "--precision fp16 --option torch_tensorrt.min_block_size=5,16"
+    command = f"inferlens bench resnet18 -b torch_tensorrt:dynamo {options}"
+    assert " ".join(text.split()).endswith(f"Which is faster? {command}")
 
 
 def test_what_is_not_known_is_said() -> None:
     part = msgspec.structs.replace(MIXED, operators=None, in_tensorrt=None, engines=(None, None), ways=24)
     text = shown((case("ts-trace"), part))
-    for row in ("operators unknown", "in TensorRT unknown", "operators per engine ?, ?"):
-        assert row in lines(text)
-    assert "What min_block_size changes (2 of 24 results)" in text
+    assert "the model unknown unknown 1 2 3 ?, ?" in lines(text)
+    assert "2 engines; how many operators are in them is unknown; PyTorch runs 1, in 1 place." in text
+    assert "2 of 24 results" in text
 
 
 @pytest.mark.skipif(importlib.util.find_spec("torch_tensorrt") is None, reason="needs Torch-TensorRT")

@@ -10,7 +10,7 @@ from inferlens.cli import options
 
 MODEL = "A name, a file or a factory, as for 'inferlens bench'."
 BACKEND = "A backend that divides a model, as name or name:variant. [dim]Default: the first that does.[/dim]"
-FORMAT = "table or json."
+WIDE = "Show everything: every operator, all places and all values."
 
 
 def partition(
@@ -23,7 +23,9 @@ def partition(
     weights: options.Weights = None,
     trust: options.Trust = None,
     seed: options.Seed = None,
-    format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
+    wide: Annotated[bool, typer.Option("--wide", help=WIDE)] = False,
+    format: options.Format = "table",
+    output: options.Output = None,
     json: options.Json = False,
 ) -> None:
     """Show which operators run in TensorRT and which in PyTorch, and where the graph breaks.
@@ -34,12 +36,13 @@ def partition(
     """
     from inferlens.backends.abilities import Partitioner
     from inferlens.cli import screen
-    from inferlens.errors import InferlensError
+    from inferlens.errors import InferlensError, check_choice
     from inferlens.execution import build
     from inferlens.views.partition import Answer, document
+    from inferlens.views.table import FORMATS
 
-    if format not in ("table", "json"):
-        raise InferlensError(f"'{format}' is no format of a partition.", expected="table or json")
+    check_choice("format", format, FORMATS)
+    format = screen.format_of("json" if json else format, output)
     words = {
         "model": model, "option": option, "precision": precision, "batch": batch, "input": input, "weights": weights,
         "trust": trust, "seed": seed,
@@ -58,6 +61,6 @@ def partition(
     failures = [each.result for each in answers if isinstance(each.result, InferlensError)]
     if len(failures) == len(answers):
         raise failures[0]
-    screen.document(document(answers), "json" if json else format)
+    screen.document(document(answers, wide=wide), format, wide=wide, output=output)
     if failures:
         raise typer.Exit(2)

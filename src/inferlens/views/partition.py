@@ -1,35 +1,41 @@
-"""What ``inferlens partition`` prints: counts and operators side by side, and of each case the places and choices."""
+"""What ``inferlens partition`` prints: how much of a model is in TensorRT, where it leaves it and why, and choices.
+
+One case has its places and choices, several have a row each; ``wide`` has everything of each. JSON has every operator.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from inferlens.errors import InferlensError
 from inferlens.record.partition import Break, Choice, Partition, Segment
 from inferlens.record.record import Warning
 from inferlens.spec.case import Case
+from inferlens.units import listing, plural
 from inferlens.views.table import Column, Document, Line, Table
 
 T = TypeVar("T")
 SCHEMA = "inferlens.partitions/1"
 NAMED = 3  # modules and kinds of operators that a row names
 UNKNOWN = "unknown"
-PLACES = tuple(Column("", title, numeric=False, fold=True) for title in ("modules", "operators", "why"))
+MOST_PLACES, MOST_CHOICES, MOST_NOTES, MOST_CASES = 4, 3, 2, 10  # rows and sentences that fit on a screen
+_PLACES = (("modules", 22), ("operators", 26), ("why", 22))
 CHOICES = tuple(
-    Column("", title, keep=keep, numeric=bool(title))
+    Column("", title, keep=keep, numeric=bool(title), wide=title == "operators per engine")
     for keep, title in enumerate(("engines", "operators per engine", "in TensorRT", "segments", ""))
 )
 BREAKS = "graph breaks (Python)"
 COUNTS: dict[str, Callable[[Partition], Any]] = {
     "operators": lambda part: part.operators,
-    "  in TensorRT": lambda part: part.in_tensorrt,
-    "  in PyTorch": lambda part: len(_names(part, "PyTorch")),
+    "in TensorRT": lambda part: part.in_tensorrt,
+    "in PyTorch": lambda part: len(_names(part, "PyTorch")),
     "engines": lambda part: len(part.engines),
-    "operators per engine": lambda part: _sizes(part.engines),
     "segments": lambda part: len(part.segments),
     BREAKS: lambda part: len(part.graph_breaks),
+    "operators per engine": lambda part: _sizes(part.engines),
 }
 
 
@@ -44,9 +50,9 @@ class Answer(NamedTuple):
 Known = dict[str, Partition]  # partitions, by what tells their cases apart
 
 
-def document(answers: Sequence[Answer]) -> Document:
-    """Tables of partitions, and all of them as data."""
-    return Document(lambda: list(blocks(answers)), lambda: data(answers))
+def document(answers: Sequence[Answer], *, wide: bool = False) -> Document:
+    """Tables of partitions, with ``wide`` all of them and all rows; and all as data."""
+    return Document(lambda: list(blocks(answers, wide)), lambda: data(answers), lambda: _csv(answers))
 
 
 def data(answers: Sequence[Answer]) -> Any:
@@ -58,33 +64,45 @@ def data(answers: Sequence[Answer]) -> Any:
     return {"schema": SCHEMA, "partitions": parts}
 
 
-def blocks(answers: Sequence[Answer]) -> Iterator[Table | str]:
-    """Counts and operators, then what PyTorch runs, then what other values would give, then notes and failures."""
+def _csv(answers: Sequence[Answer]) -> tuple[list[str], list[list[Any]]]:
+    """A row for each case, with its numbers or why there are none."""
+    rows = []
+    for case, result, _ in answers:
+        known = result if isinstance(result, Partition) else None
+        numbers = [of(known) if known else None for of in COUNTS.values()]
+        rows.append([case.model, case.label, *numbers, "" if known else str(result)])
+    return ["model", "case", *COUNTS, "failure"], rows
+
+
+def blocks(answers: Sequence[Answer], wide: bool = False) -> Iterator[Table | str]:
+    """The answer; of one case what PyTorch runs and what other values would give, of several a row each; notes."""
     shared, labels = told_apart([each.case for each in answers])
-    pairs = list(zip(labels, answers, strict=True))
-    known = {label: each.result for label, each in pairs if isinstance(each.result, Partition)}
-    parts = list(known.values())
-    headline = " · ".join([answers[0].case.model, *shared, *{each.flavour: None for each in parts}])
-    columns = tuple(Column("", label, keep=place, most=40) for place, label in enumerate(known))
-    yield Table(headline, "", columns, counts(parts))
-    yield Table("Operators in TensorRT / in PyTorch", "operator", columns, operators(parts), fold=True)
-    for rows, members in _alike(known, lambda part: tuple(places(part))).items():
-        lines = [Line(where, cells) for where, *cells in rows]
-        yield Table(f"What PyTorch runs{_with(members, known)}", "where", PLACES, lines, fold=True)
-    for members in _alike(known, lambda part: tuple(each for each in part.choices if each.engines)).values():
-        own = {each.min_block_size for each in members.values()}
-        part = max(members.values(), key=lambda part: len(part.choices))
-        lines = [_choice(choice, part.fewest, own) for choice in part.choices]
-        some = f" ({len(part.choices)} of {part.ways} results)" if part.ways > len(part.choices) else ""
-        yield Table(f"What min_block_size changes{_with(members, known)}{some}", "min_block_size", CHOICES, lines)
-    said: dict[str, list[str]] = {}
-    for label, each in pairs:
-        if isinstance(each.result, Partition):
-            for text in (*notes(each.result), *(f"{of.message} {of.advice}".strip() for of in each.warnings)):
-                said.setdefault(text, []).append(label)
-    for text, whose in said.items():
-        yield text if len(whose) == len(known) else f"With {', '.join(whose)}: {text}"
-    yield from (f"{label}: {each.result}" for label, each in pairs if isinstance(each.result, InferlensError))
+    known = {
+        label: each.result for label, each in zip(labels, answers, strict=True) if isinstance(each.result, Partition)
+    }
+    flavours = {each.flavour: None for each in known.values() if each.flavour}
+    yield Table(" · ".join([answers[0].case.model, *shared, *flavours]), "", (), (), sentences=_answer(known))
+    left = {}
+    if len(answers) > 1 or wide:
+        yield _counted(labels, answers, None if wide else MOST_CASES)
+        left["case"] = len(answers) - MOST_CASES
+    if wide:
+        columns = tuple(Column("", label, keep=place, most=40) for place, label in enumerate(known))
+        lines = operators(list(known.values()))
+        yield Table("Operators in TensorRT / in PyTorch", "operator", columns, lines, fold=True)
+    if len(answers) == 1 or wide:
+        yield from _places(known, wide)
+        yield from _choices(known, wide)
+        for part in known.values():
+            left["place"] = len(part.breaks) + len(part.interruptions) - MOST_PLACES
+            left["value"] = len(part.choices) - MOST_CHOICES
+    said = list(_said(labels, answers))
+    left["note"] = len(said) - MOST_NOTES
+    yield from said if wide else said[:MOST_NOTES]
+    more = [plural(count, f"more {what}") for what, count in left.items() if count > 0]
+    if more and not wide:
+        yield f"({', '.join(more)}: --wide)"
+    yield Table("", "", (), (), sentences=[_next(answers, known)])
 
 
 def told_apart(cases: Sequence[Case]) -> tuple[list[str], list[str]]:
@@ -96,16 +114,115 @@ def told_apart(cases: Sequence[Case]) -> tuple[list[str], list[str]]:
         every.append([word for word in (*words, *case.options_label.split()) if word])
     shared = [word for word in every[0] if all(word in words for words in every)]
     labels = [" ".join(word for word in words if word not in shared) or "default" for words in every]
-    return shared, labels if len(cases) > 1 else ["operators"]
+    return shared, labels if len(cases) > 1 else ["the model"]
 
 
-def counts(parts: Sequence[Partition]) -> list[Line]:
-    """Numbers of operators and engines, a cell for each partition."""
-    return [
-        Line(name, [UNKNOWN if (found := of(part)) is None else str(found) for part in parts])
-        for name, of in COUNTS.items()
-        if name != BREAKS or any(part.graph_breaks for part in parts)
+def _answer(known: Known) -> list[str]:
+    """How much is in TensorRT; of several, with what most is, and with what there are fewest segments."""
+    if not known:
+        return ["Nothing could be partitioned."]
+    if len(known) == 1:
+        ((_, part),) = known.items()
+        left = COUNTS["in PyTorch"](part)
+        rest = f"; PyTorch runs {left}, in {plural(len(part.breaks), 'place')}" if left else ""
+        rest += f"; Python runs between graphs {plural(len(part.graph_breaks), 'time')}" if part.graph_breaks else ""
+        amount = _amount(part)
+        return [f"{amount[0].upper()}{amount[1:]}{rest}."]
+    most = max(known, key=lambda label: (known[label].in_tensorrt or 0, -len(known[label].segments)))
+    few = min(known, key=lambda label: (not known[label].engines, len(known[label].segments)))
+    said = [f"Most is in TensorRT with {most}: {_amount(known[most])}."]
+    segments = f"Segments are fewest with {few}: {len(known[few].segments)}, {_amount(known[few])}."
+    return said if few == most or not known[few].engines else [*said, segments]
+
+
+def _amount(part: Partition) -> str:
+    inside, every = part.in_tensorrt, part.operators
+    engines = plural(len(part.engines), "engine")
+    if inside is None or every is None or (part.engines and not inside):
+        return f"{engines}; how many operators are in them is {UNKNOWN}"
+    who = f"all {every:,}" if inside == every else f"{inside:,} of {every:,}"
+    return (
+        f"{who} operators run in TensorRT, in {engines}" if inside else f"none of {every:,} operators runs in TensorRT"
+    )
+
+
+def _counted(labels: Sequence[str], answers: Sequence[Answer], top: int | None) -> Table:
+    """A row for each case: numbers of operators and engines, or that it failed."""
+    parts = [each.result for each in answers if isinstance(each.result, Partition)]
+    names = [name for name in COUNTS if name != BREAKS or any(part.graph_breaks for part in parts)]
+    lines = []
+    for label, each in zip(labels[:top], answers[:top], strict=True):
+        found = [COUNTS[name](each.result) for name in names] if isinstance(each.result, Partition) else []
+        cells = [UNKNOWN if value is None else str(value) for value in found] or ["failed", *[""] * (len(names) - 1)]
+        lines.append(Line(label, cells))
+    return Table("", "", tuple(Column("", name, keep=place) for place, name in enumerate(names)), lines)
+
+
+def _places(known: Known, wide: bool) -> Iterator[Table]:
+    """What PyTorch runs, place by place."""
+    columns = tuple(Column("", title, numeric=False, fold=wide, most=100 if wide else most) for title, most in _PLACES)
+    for rows, members in _alike(known, lambda part: tuple(places(part, wide))).items():
+        shown = rows if wide else rows[:MOST_PLACES]
+        title = f"What PyTorch runs{_with(members, known)}" if wide else ""
+        lines = [Line(where, cells) for where, *cells in shown]
+        yield Table(title, "PyTorch runs", columns, lines, fold=wide)
+
+
+def _choices(known: Known, wide: bool) -> Iterator[Table]:
+    """What other values of ``min_block_size`` would give; people get those that matter."""
+    for members in _alike(known, lambda part: tuple(each for each in part.choices if each.engines)).values():
+        own = {each.min_block_size for each in members.values()}
+        part = max(members.values(), key=lambda part: len(part.choices))
+        if len(part.choices) == 1 and not wide:
+            continue
+        shown = part.choices if wide else _few(part, own)
+        lines = [_choice(choice, part.fewest, own) for choice in shown]
+        some = [f"{len(shown)} of {part.ways} results"] if part.ways > len(part.choices) else []
+        title = f"What min_block_size changes{_with(members, known)}" if wide else ""
+        yield Table(title, "min_block_size", CHOICES, lines, notes=some if wide else [])
+
+
+def _few(part: Partition, own: set[int]) -> list[Choice]:
+    """The case's own and that with the fewest segments, then those with most in TensorRT, in their order."""
+    matter = sorted(part.choices, key=lambda each: (not _holds(each, own), each != part.fewest, each.least))
+    return sorted(matter[:MOST_CHOICES], key=lambda each: each.least)
+
+
+def _said(labels: Sequence[str], answers: Sequence[Answer]) -> Iterator[str]:
+    """Why some could not be partitioned, what backends warned of, and what else must be known, once each."""
+    yield from (f"{label}: {each.result}" for label, each in zip(labels, answers, strict=True) if _failed(each))
+    said: dict[str, list[str]] = {}
+    for label, each in zip(labels, answers, strict=True):
+        if isinstance(each.result, Partition):
+            for text in (*(f"{of.message} {of.advice}".strip() for of in each.warnings), *notes(each.result)):
+                said.setdefault(text, []).append(label)
+    known = sum(not _failed(each) for each in answers)
+    for text, whose in said.items():
+        yield text if len(whose) == known else f"With {listing(whose)}: {text}"
+
+
+def _failed(answer: Answer) -> bool:
+    return isinstance(answer.result, InferlensError)
+
+
+def _next(answers: Sequence[Answer], known: Known) -> str:
+    """The command that says which is faster: with what all cases have, and the values that are worth a try."""
+    case = answers[0].case
+    words = ["inferlens", "bench", case.model.removeprefix("torchvision:"), "-b", case.backend_label]
+    words += ["--precision", case.precision] if case.precision != "fp32" else []
+    options = [
+        option for option in case.options_label.split() if all(option in of.case.options_label for of in answers)
     ]
+    parts = list(known.values())
+    values = list(dict.fromkeys(part.min_block_size for part in parts))
+    if len(parts) == 1 and parts[0].fewest and not _holds(parts[0].fewest, values):
+        values.append(parts[0].fewest.least)
+    if len(values) > 1:
+        options = [option for option in options if not option.startswith("min_block_size=")]
+        options.append(f"min_block_size={','.join(map(str, values[:MOST_CHOICES]))}")
+    for option in options:
+        words += ["--option", f"{case.backend}.{option}"]
+    return f"{'Which is faster?' if len(values) > 1 else 'How fast is it?'} {shlex.join(words)}"
 
 
 def operators(parts: Sequence[Partition]) -> list[Line]:
@@ -115,17 +232,18 @@ def operators(parts: Sequence[Partition]) -> list[Line]:
     return [Line(name, ["/".join(str(side[name]) for side in of) for of in sides]) for name in names]
 
 
-def places(part: Partition) -> Iterator[tuple[str, ...]]:
+def places(part: Partition, details: bool = True) -> Iterator[tuple[str, ...]]:
     """Each place where the graph leaves TensorRT, and each where Python runs between graphs, in order: the cells."""
     rows: list[tuple[int, bool, tuple[str, ...]]] = []
     for each in part.breaks:
         segment = part.segments[each.segment]
         where = place(part.segments, each.segment)
-        rows.append((segment.graph, False, (where, _modules(each.modules), _operators(each), _reasons(segment))))
+        cells = (where, _modules(each.modules, details), _operators(each, details), _reasons(segment, details))
+        rows.append((segment.graph, False, cells))
     for one in part.interruptions:
         where = place(part.segments, sum(segment.graph <= one.graph for segment in part.segments))
         python = f"Python, {one.place}" if one.place else "Python"
-        rows.append((one.graph, True, (where, _modules((one.module,)), python, f"graph break: {one.reason}")))
+        rows.append((one.graph, True, (where, _modules((one.module,), details), python, f"graph break: {one.reason}")))
     return (cells for _, _, cells in sorted(rows, key=lambda row: row[:2]))
 
 
@@ -162,11 +280,14 @@ def _with(members: Known, known: Known) -> str:
     return f" with {', '.join(members)}" if len(members) < len(known) else ""
 
 
+def _holds(choice: Choice, values: Iterable[int]) -> bool:
+    return any(choice.least <= each <= choice.most for each in values)
+
+
 def _choice(choice: Choice, fewest: Choice | None, own: set[int]) -> Line:
     """What values of ``min_block_size`` give; ``own`` are those of the cases."""
     sizes = str(choice.least) if choice.least == choice.most else f"{choice.least} to {choice.most}"
-    here = any(choice.least <= each <= choice.most for each in own)
-    marks = ", ".join(["fewest segments"] * (choice == fewest) + ["in use"] * here)
+    marks = ", ".join(["fewest segments"] * (choice == fewest) + ["in use"] * _holds(choice, own))
     cells = [str(len(choice.engines)), _sizes(choice.engines), str(sum(choice.engines)), str(choice.segments), marks]
     return Line(sizes, cells, style="bold" if choice == fewest else "")
 
@@ -175,20 +296,23 @@ def _names(part: Partition, side: str) -> list[str]:
     return [operator.name for segment in part.segments if segment.runs_in == side for operator in segment.operators]
 
 
-def _modules(modules: Sequence[str | None]) -> str:
+def _modules(modules: Sequence[str | None], details: bool) -> str:
     paths = [UNKNOWN if path is None else path or "the model itself" for path in modules]
+    if not details and len(paths) > 1:
+        return f"{paths[0]} and {len(paths) - 1} more"
     return ", ".join(paths) if len(paths) <= NAMED else f"{paths[0]} to {paths[-1]} ({len(paths)} modules)"
 
 
-def _operators(each: Break) -> str:
+def _operators(each: Break, details: bool) -> str:
     most = sorted(each.operators.items(), key=lambda pair: -pair[1])
-    words = [f"{name} ×{count}" if count > 1 else name for name, count in most[:NAMED]]
-    return ", ".join(words) + (f" and {len(most) - NAMED} more kinds" if len(most) > NAMED else "")
+    named = NAMED if details else 1
+    words = [f"{name} ×{count}" if count > 1 else name for name, count in most[:named]]
+    return ", ".join(words) + (f" and {len(most) - named} more kinds" if len(most) > named else "")
 
 
-def _reasons(segment: Segment) -> str:
+def _reasons(segment: Segment, details: bool) -> str:
     words = dict.fromkeys(
-        f"{each.why} ({each.detail})" if each.why == "unsupported" and each.detail else each.why
+        f"{each.why} ({each.detail})" if details and each.why == "unsupported" and each.detail else each.why
         for each in segment.operators
     )
     return ", ".join(filter(None, words)) or "–"
