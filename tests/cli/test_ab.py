@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,12 @@ QUICK = ("--warmup", "2", "--iterations", "100")
 def test_in_processes_of_its_own(tmp_path: Path) -> None:
     done = started("ab", "fake:demo", "fake:steady", "fake:fast", *QUICK, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    *sides, _, _, verdict = done.stdout.splitlines()
-    assert sides == ["A  fake:steady fp32 batch 1 cpu  4.00 ms", "B  fake:fast fp32 batch 1 cpu    2.00 ms"]
-    assert verdict.startswith(
-        "FASTER: B takes 0.500 times as long as A (0.500 to 0.500), with 95 % confidence, after 3"
-    )
+    verdict, _, common, *sides, _, last = done.stdout.splitlines()
+    assert verdict.startswith("B is FASTER: 0.500x the time of A (0.500 to 0.500), 95 % sure, 3 rounds, ")
+    assert (common, sides) == ("demo · fp32 · batch 1 · cpu", ["A  fake:steady  4.00 ms", "B  fake:fast    2.00 ms"])
+    assert last == "The records: inferlens show results"
     assert "[2/40] fake:fast 2.00 ms" in done.stderr
-    assert "round 3: B takes 0.500 times as long as A" in done.stderr
-    assert "inferlens show results" in done.stderr
+    assert "round 3: B takes 0.500x the time of A" in done.stderr
     assert len(load_records([tmp_path / "results"]).records) == 6
 
 
@@ -42,7 +41,30 @@ def test_in_processes_of_its_own(tmp_path: Path) -> None:
 def test_exit_codes(tmp_path: Path, a: str, b: str, words: tuple[str, ...], code: int, verdict: str) -> None:
     done = inferlens("ab", "fake:demo", a, b, *QUICK, *words, cwd=tmp_path)
     assert done.returncode == code, done.stderr
-    assert done.stdout.splitlines()[-1].startswith(f"{verdict}: ")
+    words = {"SAME": "EQUALLY FAST"}.get(verdict, verdict)
+    assert words in done.stdout.splitlines()[0]
+    assert ("This decides it: inferlens ab fake:demo" in done.stdout) is (verdict == "UNDECIDED")
+
+
+def test_the_next_command_is_the_same_with_more_of_what_was_short(tmp_path: Path) -> None:
+    given = ("ab", "fake:demo", "fake:noisy", "fake:noisy latency=4.08", "--warmup", "2", "--iterations", "20")
+    done = inferlens(*given, "--max-rounds=3", "--within", "1h", cwd=tmp_path)
+    assert done.returncode == 3
+    last = shlex.split(done.stdout.splitlines()[-1].removeprefix("This decides it: inferlens "))
+    assert last[: len(given)] == [*given]
+    assert "--max-rounds" in last
+    assert int(last[last.index("--max-rounds") + 1]) > 3
+    assert not [word for word in last if word.startswith("--max-rounds=")]
+
+
+def test_it_goes_into_a_file(tmp_path: Path) -> None:
+    given = ("ab", "fake:demo", "fake", "fake:fast", *QUICK, "-o")
+    done = inferlens(*given, "answer.md", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["verdict"] == "FASTER"
+    assert "| A fake:steady | 4.00 ms |" in (tmp_path / "answer.md").read_text()
+    refused = inferlens(*given, "answer.doc", cwd=tmp_path)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "ending of a file" in refused.stderr
 
 
 def test_json_is_all_that_standard_output_has(tmp_path: Path) -> None:
@@ -69,7 +91,7 @@ def test_an_interrupted_one_says_how_it_stands(tmp_path: Path, monkeypatch: pyte
     done = inferlens("ab", "fake:demo", "fake", "fake:fast", *QUICK, cwd=tmp_path)
     assert done.returncode == 130, done.stderr
     assert "Interrupted" in done.stderr
-    assert ("UNDECIDED: no ratio yet, after 2 rounds" in done.stdout) is (calls == 9)
+    assert ("UNDECIDED, B is probably faster (99 %): no ratio yet, 2 rounds" in done.stdout) is (calls == 9)
 
 
 @pytest.mark.parametrize(

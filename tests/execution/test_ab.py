@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import itertools
+import math
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import inferlens
 from inferlens import ABResult, InferlensError, load_records
 from inferlens.analysis.interference.samples import latest
 from inferlens.execution import ab as running
 from inferlens.execution import child_process as processes
+from inferlens.execution import interleaver, scheduler
+from inferlens.stats.intervals import Interval
 from tests.commands import ended, launch
 
 pytestmark = pytest.mark.usefixtures("one_process")
 QUICK: dict[str, Any] = {"warmup": 2, "iterations": 30}
+
+
+LAUNCH, BOTH = processes.launch, interleaver.both
+
+
+@pytest.fixture
+def fresh_processes(one_process: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes are what they are outside of tests."""
+    monkeypatch.setattr(processes, "launch", LAUNCH)
+    monkeypatch.setattr(scheduler, "both", BOTH)
 
 
 def ab(folder: Path, a: str, b: str, **words: Any) -> ABResult:
@@ -31,9 +46,11 @@ def test_twice_as_fast_is_decided_at_the_first_look(tmp_path: Path) -> None:
     assert found.ratio == pytest.approx(0.5)
     assert [look.rounds for look in looks] == [1, 2, 3]
     assert [look.verdict for look in looks] == ["UNDECIDED", "UNDECIDED", "FASTER"]
-    assert (looks[0].ratio, looks[0].end, looks[0].standing) == (None, "", "no ratio yet")
+    assert (looks[0].ratio, looks[0].end, looks[0].odds) == (None, "", {})
+    assert looks[0].standing == "no ratio yet"
+    assert looks[1].likeliest == "B is probably faster (99 %)"
     assert (found.base.median, found.candidate.median) == (pytest.approx(4e-3), pytest.approx(2e-3))
-    assert "FASTER: B takes 0.500 times as long as A (0.500 to 0.500), with 95 % confidence" in found.sentence
+    assert found.sentence.startswith("B is FASTER: 0.500x the time of A (0.500 to 0.500), 95 % sure, 3 rounds, ")
 
 
 @pytest.mark.parametrize(
@@ -50,6 +67,9 @@ def test_noise(tmp_path: Path, latency: str, words: dict[str, Any], verdict: str
     assert found.verdict == verdict, found.sentence
     if verdict == "UNDECIDED":
         assert (found.end, found.rounds, found.exit_code) == ("rounds", 4, 3)
+        assert "probably" in found.sentence
+        assert sum(found.odds.values()) == pytest.approx(1)
+        assert found.more
     assert found.ratio == pytest.approx(float(latency) / 4, rel=1e-3)
 
 
@@ -68,7 +88,7 @@ def test_records_are_those_of_one_run_in_alternating_order(tmp_path: Path) -> No
 def test_throughput_is_compared_as_calls_a_second(tmp_path: Path) -> None:
     found = ab(tmp_path, "fake:steady", "fake:fast", metric="throughput", iterations=None, seconds=0.2)
     assert (found.verdict, found.ratio) == ("FASTER", pytest.approx(0.5))
-    assert "B does 2.000 times as many calls a second as A" in found.sentence
+    assert "B is FASTER: 2.000x the calls a second of A" in found.sentence
     assert found.candidate.median == pytest.approx(500)
 
 
@@ -135,6 +155,7 @@ def test_shared_words_are_of_both_and_a_case_overrules_them(tmp_path: Path) -> N
         ("fake", "fake:steady", {}, "the same case"),
         ("fake", "fake:fast", {"batch": "1,8"}, "A means 2 cases"),
         ("fake", "fake:all", {}, "B means 3 cases"),
+        ("fp16", "fp16", {}, "the same case"),
         ("fake", "fake:quick", {}, "no variant 'quick'"),
         ("fake", "fake:fast pace=3", {}, "no option 'pace'"),
         ("fake", "fake:fast pytorch.tf32=true", {}, "leaves out"),
@@ -143,7 +164,6 @@ def test_shared_words_are_of_both_and_a_case_overrules_them(tmp_path: Path) -> N
         ("fake", "fake:fast", {"threshold": 0}, "threshold"),
         ("fake", "fake:fast", {"level": "100%"}, "level"),
         ("fake", "fake:fast", {"within": "soon"}, "no duration"),
-        ("fake", "fake:fast", {"colour": "red"}, "'colour'"),
         ("fake", "fake:fast", {"interleave": "layers"}, "calls and processes"),
     ],
 )
@@ -151,3 +171,139 @@ def test_bad_input_is_refused(tmp_path: Path, a: str, b: str, words: dict[str, A
     with pytest.raises(InferlensError, match=said):
         ab(tmp_path, a, b, **words)
     assert not list(tmp_path.rglob("record.json"))
+
+
+# What A and B may be
+
+
+def test_two_models_of_the_same_inputs(tmp_path: Path) -> None:
+    found = inferlens.ab("fake:demo", "fake:other", backend="fake", output=str(tmp_path), **QUICK)
+    assert (found.verdict, found.a.model, found.b.model) == ("SAME", "fake:demo", "fake:other")
+    assert "A and B are EQUALLY FAST within 2 %: B takes 1.000x the time of A" in found.sentence
+    assert found.outputs
+    assert found.outputs.agrees
+    assert "A and B give the same outputs (relative L2 difference 0)." in str(found)
+    assert {path.name for path in tmp_path.iterdir()} - {".cache"} == {"demo", "other"}
+
+
+def test_words_of_a_case_may_stand_behind_a_model(tmp_path: Path) -> None:
+    found = inferlens.ab("fake:demo fake:fast", "fake:other latency=1", output=str(tmp_path), **QUICK)
+    assert (found.a.label, found.b.label) == ("fake:fast fp32 batch 1 cpu", "fake:steady fp32 batch 1 cpu latency=1.0")
+    assert found.ratio == pytest.approx(0.5)
+
+
+def test_two_options_of_the_usual_backend(tmp_path: Path) -> None:
+    found = ab(tmp_path, "fp16", "latency=1")
+    assert found.a.label == "fake:steady fp16 batch 1 cpu"
+    assert found.b.label == "fake:steady fp32 batch 1 cpu latency=1.0"
+
+
+def test_two_modules_of_one_class(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    plain = torch.nn.Sequential(torch.nn.Linear(8, 8))
+    larger = torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Linear(64, 8))
+    words: dict[str, Any] = {**QUICK, "output": str(tmp_path), "within": "0s"}
+    found = inferlens.ab(plain, larger, example_inputs=torch.ones(1, 8), **words)
+    assert (found.a.model, found.b.model, found.rounds) == ("live:Sequential", "live:Sequential (B)", 1)
+    assert [record.model.parameters for record in load_records(tmp_path)] == [72, 1096]
+    assert found.outputs
+    assert found.outputs.agrees is False
+    assert "DIFFERENT OUTPUTS" in str(found)
+
+
+def test_two_models_with_different_inputs_are_refused_before_anything_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(InferlensError, match=r"x=2x3x8x8:float32 of A, x=1x3x8x8:float32 of B.*Try: --input x=2x3x8x8"):
+        inferlens.ab("fake:demo batch=2", "fake:other", output=str(tmp_path), **QUICK)
+    assert not list(tmp_path.rglob("record.json"))
+
+
+CODE = """
+import torch
+from shop.sizes import WIDTH
+def build():
+    return torch.nn.Sequential(torch.nn.Linear(8, WIDTH), torch.nn.Linear(WIDTH, 8)), torch.ones(1, 8)
+"""
+
+
+@pytest.fixture
+def checkouts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two of a package: one in the folder itself, one in ``src``."""
+    for place, width in (("old", 4), ("new/src", 64)):
+        package = tmp_path / place / "shop"
+        package.mkdir(parents=True)
+        (package / "__init__.py").touch()
+        (package / "models.py").write_text(CODE)
+        (package / "sizes.py").write_text(f"WIDTH = {width}")
+    subprocess.run(["git", "init", "-q", "new"], cwd=tmp_path, check=True)
+    commit = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "one"]
+    subprocess.run(["git", "add", "."], cwd=tmp_path / "new", check=True)
+    subprocess.run(commit, cwd=tmp_path / "new", check=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("fresh_processes")
+def test_one_factory_in_two_checkouts(checkouts: Path) -> None:
+    """Each side imports its own code, and its record says from where, and which revision that is."""
+    found = inferlens.ab("shop.models:build", checkout="old,new", threads=1, within="0s", **QUICK)
+    records = load_records("results").records
+    assert [(record.case.checkout, record.model.parameters) for record in records] == [("old", 76), ("new", 1096)]
+    assert [len(record.environment.git_revision) for record in records] == [len(found.revisions[0]), 12]
+    assert found.revisions[1] == records[1].environment.git_revision
+    assert f"B  new ({found.revisions[1]})" in str(found)
+    assert found.outputs
+    assert found.outputs.agrees is False
+
+
+@pytest.mark.usefixtures("fresh_processes")
+def test_code_that_is_not_in_the_checkout_is_refused(checkouts: Path) -> None:
+    (checkouts / "empty").mkdir()
+    with pytest.raises(InferlensError, match=r"shop.models:build.*"):
+        inferlens.ab("shop.models:build", checkout="old,empty")
+    with pytest.raises(InferlensError, match="resnet18 comes with a library, not from the checkout old"):
+        inferlens.ab("torchvision:resnet18", checkout="old,new")
+    assert not (checkouts / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "said"),
+    [
+        (("fake:demo",), {}, "What fake:demo is to be compared with is missing"),
+        (("fake:demo", "fake:fast"), {}, "What fake:fast is to be compared with is missing"),
+        (("fake:demo", "fake", "fake:fast"), {"checkout": "a,b"}, "in one case of one model"),
+        (("fake:demo", "fake:other"), {"checkout": "a,b"}, "in one case of one model"),
+        (("fake:demo",), {"checkout": ["nowhere", "."]}, "no folder nowhere"),
+        (("fake:demo", "fake", "fake checkout=nowhere"), {}, "no folder nowhere"),
+        (("fake:demo fp61", "fake:other"), {}, "'fp61' is no word"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(given: tuple[str, ...], words: dict[str, Any], said: str) -> None:
+    with pytest.raises(InferlensError, match=said):
+        inferlens.ab(*given, **words)
+
+
+# What it says
+
+
+def test_it_prints_itself(tmp_path: Path) -> None:
+    found = ab(tmp_path, "fake:steady", "fake:fast batch=2")
+    answer, _, common, *sides = str(found).splitlines()[:5]
+    assert answer == found.sentence
+    assert common == "demo · fp32 · cpu"
+    assert sides == ["A  fake:steady batch 1  4.00 ms", "B  fake:fast batch 2    2.50 ms"]
+    assert found._repr_html_().startswith("<pre>B is FASTER")
+
+
+@pytest.mark.parametrize(
+    ("ratio", "width", "more"),
+    [
+        (1.10, 0.2, {"within": "27m", "max-rounds": "27"}),  # four times as many rounds for half of the width
+        (1.0, 0.03, {"within": "14m"}),
+        (1.019, 0.02, {"threshold": "4%"}),  # too close to the threshold to say on which side of it
+    ],
+)
+def test_what_would_decide_it(tmp_path: Path, ratio: float, width: float, more: dict[str, str]) -> None:
+    found = ab(tmp_path, "fake:steady", "fake:fast", within="0s")
+    between = Interval(ratio * math.exp(-width), ratio * math.exp(width))
+    found = replace(found, verdict="UNDECIDED", rounds=5, seconds=250.0, ratio=ratio, interval=between)
+    assert found.more == more

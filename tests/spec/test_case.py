@@ -146,30 +146,36 @@ NAMES = BACKENDS.names()
         ("pytorch host io cold rotating", {"io": "host", "cold": True, "rotate": True}),
         ("pytorch threads=1 device=cpu io=host", {"threads": "1", "device": "cpu", "io": "host"}),
         ("fake latency=2 fake.per_item=0.5", {"option": {"fake.latency": "2", "fake.per_item": "0.5"}}),
+        ("fp16 fake", {"precision": "fp16"}),
         ("fake 'trouble=memory error'", {"option": {"fake.trouble": "memory error"}}),
         ("fake input=x=1x3x8x8 weights=w.pth seed=3", {"input": "x=1x3x8x8", "weights": "w.pth", "seed": "3"}),
     ],
 )
 def test_texts_and_what_they_mean(text: str, words: dict[str, Any]) -> None:
-    assert words_of(text, NAMES) == {"backend": text.split()[0], "option": {}, **words}
+    assert words_of(text, NAMES) == {"backend": text.removeprefix("fp16 ").split()[0], "option": {}, **words}
+
+
+def test_a_text_without_a_backend_has_options_by_their_own_names() -> None:
+    assert words_of("batch=8 latency=2", NAMES) == {"batch": "8", "option": {"latency": "2"}}
 
 
 def test_a_label_is_understood() -> None:
     case = Case(
         model="fake:demo", backend="fake", variant="noisy", precision="fp16", batch=8, threads=4, io="host", cold=True,
-        rotate=True, depth=2, options={"latency": 2.5, "trouble": "none"},
+        rotate=True, depth=2, checkout="../old", options={"latency": 2.5, "trouble": "none"},
     )  # fmt: skip
     assert words_of(case.label, NAMES) == {
         "backend": "fake:noisy", "precision": "fp16", "batch": "8", "device": "cpu", "threads": "4", "io": "host",
-        "cold": True, "rotate": True, "depth": "2", "option": {"fake.latency": "2.5", "fake.trouble": "none"},
+        "cold": True, "rotate": True, "depth": "2", "checkout": "../old",
+        "option": {"fake.latency": "2.5", "fake.trouble": "none"},
     }  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (" , ", "describes no case"),
-        ("fp16 pytorch", "no backend 'fp16'"),
+        ("fp16 torch", "'torch' is no word"),
+        ("pytorch onnxruntime", "'onnxruntime' is no word"),
         ("pytorch fp61", "'fp61' is no word"),
         ("pytorch batch", "'batch' is no word"),
         ("pytorch 4", "'4' is no word"),

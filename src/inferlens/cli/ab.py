@@ -1,10 +1,12 @@
-"""``inferlens ab``: which of two cases is faster, measured in turns until that is known."""
+"""``inferlens ab``: which of two things is faster, measured in turns until that is known."""
 
 from __future__ import annotations
 
+import shlex
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import msgspec
 import typer
 
 from inferlens.cli import options
@@ -12,20 +14,25 @@ from inferlens.cli import options
 if TYPE_CHECKING:
     from inferlens.analysis.compare.ab_result import ABResult
 
-A = "What B is compared with: a case in the words of its label, such as pytorch or 'torch_compile:default fp16 batch=8 \
-threads=1 dynamic=true'."
-SHARED = "of both cases, unless a case says its own."
+MODEL = "A name, a file or a factory, as for bench; of two models A."
+A = "A case, in words such as pytorch or 'torch_compile:default fp16 batch=8 dynamic=true'; or, without B, the \
+model that MODEL is compared with."
+CHECKOUT = "Two folders that the model's code is imported from, as OLD,NEW; or one, that this folder is compared with."
+BACKEND = "Backend, as name or name:variant, of each side that names none."
+SHARED = "of both sides, unless a case says its own."
 INTERLEAVE = (
     "calls: both processes of a round run at once and take turns; or processes: one runs after the other, the default \
 on a GPU."
 )
-SCHEMA = "inferlens.ab/1"
+FILE = "Write the answer to this file; .md, .csv, .json, .html or .txt decides its format."
 
 
 def ab(
-    model: Annotated[str, typer.Argument(help="What to measure, as for bench; one model.")],
-    a: Annotated[str, typer.Argument(help=A, metavar="A")],
-    b: Annotated[str, typer.Argument(help="What is compared with A: the same.", metavar="B")],
+    model: Annotated[str, typer.Argument(help=MODEL, metavar="MODEL")],
+    a: Annotated[str | None, typer.Argument(help=A, metavar="[A]", show_default=False)] = None,
+    b: Annotated[str | None, typer.Argument(help="The case that is compared with A.", metavar="[B]")] = None,
+    checkout: Annotated[str | None, typer.Option(help=CHECKOUT)] = None,
+    backend: Annotated[str | None, typer.Option("--backend", "-b", help=BACKEND)] = None,
     precision: Annotated[str | None, typer.Option(help=f"Precision {SHARED}")] = None,
     batch: Annotated[int | None, typer.Option(help=f"Batch size {SHARED}")] = None,
     device: Annotated[str | None, typer.Option(help=f"Device {SHARED}")] = None,
@@ -50,9 +57,13 @@ def ab(
     warmup: options.Warmup = None,
     timeout: Annotated[str | None, typer.Option(help="Time each process may take in all.", show_default="15m")] = None,
     output: Annotated[str, typer.Option(help="Folder of the records.")] = "results",
+    file: Annotated[Path | None, typer.Option("--file", "-o", help=FILE)] = None,
     json: Annotated[bool, typer.Option("--json", help="The answer as data.")] = False,
 ) -> None:
-    """Measure two cases of one model against each other, in turns, until it is decided which is faster.
+    """Which of two is faster? Measures them against each other, in turns, until it is decided.
+
+    Two cases: inferlens ab resnet18 pytorch onnxruntime:cpu. Two models: inferlens ab base:build candidate:build.
+    Did my change make it slower? inferlens ab mypackage.models:build --checkout ../old,.
 
     Exit codes: 1 if B is slower than A; 4 if one did not run; 3 if it is undecided; else 0. Bad input is 2.
     """
@@ -62,32 +73,45 @@ def ab(
     from inferlens.execution.ab import ab as measure
 
     as_json, interrupted = words.pop("json"), False
+    screen.format_of("table", words.pop("file", None))
     bar = RoundsBar(screen.errors())
     with bar:
         try:
             bar.last = measure(**words, observer=bar, on_round=bar.looked)
         except KeyboardInterrupt:
             interrupted = True
-    if found := bar.last:
-        if as_json:
-            fields = msgspec.structs.asdict(found)
-            screen.data({"schema": SCHEMA, "exit_code": found.exit_code, "sentence": found.sentence, **fields})
-        else:
-            screen.text("\n".join([*lines(found), "", *found.notes, found.sentence]))
-        screen.note(f"Kept in {output}. Look again: inferlens show {output}")
+    if bar.last:
+        show(bar.last, file, as_json)
     if interrupted:
         screen.note("Interrupted; what was measured is kept.")
-    raise typer.Exit(found.exit_code if found and not interrupted else 130)
+    raise typer.Exit(bar.last.exit_code if bar.last and not interrupted else 130)
 
 
-def lines(found: ABResult) -> list[str]:
-    """A line for each side: its name, what was run, what it measured."""
-    from inferlens import units
+def show(found: ABResult, file: Path | None, as_json: bool) -> None:
+    """Prints the answer, and what to do next; and writes the file that was asked for."""
+    from inferlens.cli import screen
+    from inferlens.views.ab import document
 
-    measured = []
-    for side in (found.base, found.candidate):
-        figure = units.duration if found.rule.metric != "throughput" else lambda rate: f"{units.rate(rate)} calls/s"
-        measured.append(side.state if side.median is None else figure(side.median))
-    labels = [f"A  {found.a.label}", f"B  {found.b.label}"]
-    width = max(map(len, labels))
-    return [f"{label:<{width}}  {figure}" for label, figure in zip(labels, measured, strict=True)]
+    last = next_step(found, sys.argv[1:])
+    if file:
+        screen.document(document(found, last), output=file)
+    if as_json:
+        screen.document(document(found), "json")
+    else:
+        screen.text(f"{found}\n\n{last}")
+
+
+def next_step(found: ABResult, arguments: list[str]) -> str:
+    """What to do now: the command that decides it, or the one that shows the records."""
+    if not found.more:
+        return f"The records: inferlens show {shlex.quote(found.output)}"
+    given = iter(arguments)
+    kept = []
+    for word in given:
+        name, equals, _ = word.removeprefix("--").partition("=")
+        if word.startswith("--") and name in found.more:
+            next(given if not equals else iter(()), None)
+        else:
+            kept.append(word)
+    again = [part for name, value in found.more.items() for part in (f"--{name}", value)]
+    return f"This decides it: {shlex.join(['inferlens', *kept, *again])}"

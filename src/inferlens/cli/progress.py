@@ -181,4 +181,4 @@ class RoundsBar(Bar):
         """A round is over."""
         self.last = so_far
         if so_far.ratio is not None:
-            self.round(so_far.rounds, (so_far.a, so_far.b), so_far.standing)
+            self.round(so_far.rounds, (so_far.a, so_far.b), f"B takes {so_far.standing}")

@@ -1,30 +1,32 @@
-"""Two cases against each other, in rounds, until it is known which is faster: ``inferlens ab``.
+"""Two things of the same inputs against each other, in rounds, until it is known which is faster: ``inferlens ab``.
 
-A round is a fresh process of A and one of B. On the CPU both are there at once and take turns, some calls each
-(``interleaver``), so that whatever slows the machine down for a while slows down both. On a GPU, where what two
-processes hold and draw could not be told apart, one comes after the other, unless turns are asked for. Who goes first
-alternates. Each process leaves its record. A process that does not run to its end, or whose outputs are wrong, ends it
-without a verdict on speed: those that are left would mostly be the fast ones.
+They are two cases of a model, two models, or one model in two checkouts of its code. A round is a fresh process of A
+and one of B. On the CPU both are there at once, in turns, some calls each (``interleaver``), so that whatever slows
+the machine down slows down both. On a GPU, where what two processes hold and draw could not be told apart, one comes
+after the other, unless turns are asked for. Who goes first alternates. Each process leaves its record. One that does
+not run to its end, or whose outputs are wrong, ends it without a verdict on speed: those left would mostly be fast.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
-from inferlens.analysis.compare.ab_result import LEAST_ROUNDS, ABResult, ABRule, End, other_work
-from inferlens.analysis.compare.cases import MISSING, Side, Verdict, notes_of, read
+from inferlens.analysis.compare.ab_result import LEAST_ROUNDS, ABResult, ABRule, End, notes_of
+from inferlens.analysis.compare.cases import MISSING, Side, Verdict, read
 from inferlens.analysis.interference.samples import CaseRuns, in_common, steady_samples
-from inferlens.backends import BACKENDS
 from inferlens.errors import InferlensError
-from inferlens.execution.expand import Planned, backends_named, expand
+from inferlens.execution.expand import Planned
 from inferlens.execution.protocol import Observer
 from inferlens.execution.scheduler import Scheduler, scheduled
-from inferlens.execution.survey import found, named, probe
-from inferlens.record.record import Record
-from inferlens.spec.plan import Plan, option_values, words_of
+from inferlens.execution.sides import Asked, asked_for, check_inputs, compared_outputs, named_models, planned_pair
+from inferlens.measure import environment
+from inferlens.record.record import Agreement, Record
+from inferlens.spec.case import Case
+from inferlens.spec.plan import texts
 from inferlens.stats.compare import Sequential
 from inferlens.units import listing
 
@@ -33,94 +35,99 @@ INTERLEAVE = ("calls", "processes")
 
 def ab(
     model: Any,
-    a: str,
-    b: str,
+    a: Any = None,
+    b: str | None = None,
     example_inputs: Any = None,
     *,
-    observer: Observer | None = None,
-    on_round: Callable[[ABResult], None] = lambda _: None,
+    checkout: str | Sequence[str] | None = None,
+    backend: str | None = None,
+    precision: str | None = None,
+    batch: int | None = None,
+    device: str | None = None,
+    threads: int | None = None,
+    io: str | None = None,
+    cold: bool | None = None,
+    rotate: bool | None = None,
+    option: Mapping[str, Any] | Sequence[str] | None = None,
+    input: Sequence[str] | None = None,
+    weights: str | None = None,
+    trust: bool | None = None,
+    seed: int | None = None,
     metric: str = "latency",
     threshold: float | str = 0.02,
     level: float | str = 0.95,
     max_rounds: int = 20,
     within: float | str = 600.0,
     interleave: str | None = None,
-    **words: Any,
+    iterations: int | None = None,
+    seconds: float | str | None = None,
+    max_time: float | str | None = None,
+    warmup: int | None = None,
+    timeout: float | str | None = None,
+    output: str = "results",
+    observer: Observer | None = None,
+    on_round: Callable[[ABResult], None] = lambda _: None,
 ) -> ABResult:
-    """Measures two cases of one model against each other, in turns, until it is decided or time is over.
+    """Measures two things against each other, in turns, until it is decided which is faster or time is over::
+
+        ab("resnet18", "pytorch", "onnxruntime:cpu fp16")
+        ab("base:build", "candidate:build", backend="pytorch")
+        ab("mypackage.models:build", checkout=("../old", "."))
 
     Args:
-        model: a name, a file, a factory, or a live ``nn.Module``.
-        a: a case in the words of its label, such as ``"pytorch fp16 batch=8"``: what B is compared with.
-        b: the other one.
-        example_inputs: for a live module, as of :func:`inferlens.bench`.
-        observer: told what happens; by default nothing is shown.
-        on_round: told after each round how it stands.
-        metric: ``latency``, ``throughput`` or ``GPU time``.
-        threshold: the smallest difference that matters.
-        level: how sure the verdict is to be.
-        max_rounds: rounds at most, each a process of A and one of B.
-        within: seconds, or text such as ``"10m"``, for all of it.
-        interleave: ``calls``, where both processes of a round are there at once and take turns, or ``processes``, where
-            one comes after the other; by default ``calls`` on the CPU. On a GPU ``calls`` tell no memory and no energy.
-        words: those of a plan, for both cases alike; what a case says itself takes precedence.
+        model, a, b: a name, a file, a factory or a live ``nn.Module``, and two cases in words; or two models.
+        example_inputs: for live modules, as of :func:`inferlens.bench`.
+        checkout: folders that the model's code is imported from; with one, the other is the working directory.
+        backend: of a side that names none; by default the one that reference outputs come from.
+        threshold, level: the smallest difference that matters, and how sure the verdict is to be.
+        max_rounds, within: rounds at most, each a process of A and one of B; and seconds, or text such as ``"10m"``.
+        interleave: ``calls``: both processes of a round are there at once and take turns, the default on the CPU;
+            ``processes``: one comes after the other. On a GPU ``calls`` tell no memory and no energy.
+
+    The others are those of :func:`inferlens.bench`, of both sides; what a case says itself takes precedence.
 
     Raises:
-        InferlensError: if the model, a case or a word means nothing. A side that fails is a verdict, not an error.
+        InferlensError: for bad input, or models of different inputs. A side that fails is a verdict, not an error.
     """
-    begin = time.monotonic()
+    given = dict(locals())
     rule = ABRule.from_words(metric, threshold, level, max_rounds, within)
-    observer = observer or Observer()
-    observer.doing("looking at the model and both backends")
-    with named(model, example_inputs) as model:
-        words = {**words, "model": model.spec, "mode": "throughput" if rule.metric == "throughput" else "latency"}
-        plans = _plans(words, a, b)
-        capabilities = probe(list(dict.fromkeys(name for plan in plans for name in backends_named(plan))))
-        models = found(plans[0], model)
-        pair = _pair([expand(plan, models, capabilities) for plan in plans])
+    asked = asked_for(model, a, b, texts(checkout or ()))
+    words = {name: given[name] for name in _SHARED if given[name] is not None}
+    return _measured(asked, example_inputs, words, rule, interleave, observer or Observer(), on_round)
+
+
+_SHARED = (
+    "backend", "precision", "batch", "device", "threads", "io", "cold", "rotate", "option", "input", "weights", "trust",
+    "seed", "iterations", "seconds", "max_time", "warmup", "timeout", "output",
+)  # fmt: skip
+
+
+def _measured(
+    asked: Sequence[Asked],
+    example: Any,
+    words: dict[str, Any],
+    rule: ABRule,
+    interleave: str | None,
+    observer: Observer,
+    on_round: Callable[[ABResult], None],
+) -> ABResult:
+    begin = time.monotonic()
+    if interleave not in (None, *INTERLEAVE):
+        raise InferlensError(f"'{interleave}' cannot be interleaved.", expected=listing(INTERLEAVE))
+    observer.doing("looking at the models and both backends")
+    with ExitStack() as stack:
+        models = named_models(asked, example, stack)
+        words["mode"] = "throughput" if rule.metric == "throughput" else "latency"
+        plans, pair = planned_pair(asked, models, words)
         by_default = "calls" if all(planned.case.device == "cpu" for planned in pair) else "processes"
-        if (interleave or by_default) not in INTERLEAVE:
-            raise InferlensError(f"'{interleave}' cannot be interleaved.", expected=listing(INTERLEAVE))
-        calls = (interleave or by_default) == "calls"
         observer.planned(pair * rule.max_rounds)
-        with scheduled(plans[0], observer, pair, model) as scheduler:
-            return ABRun(scheduler, pair, rule, on_round, begin, calls).run()
+        scheduler = stack.enter_context(scheduled(plans[0], observer, pair, *models))
+        outputs = compared_outputs(pair, scheduler.reference)
+        return ABRun(scheduler, pair, rule, on_round, begin, (interleave or by_default) == "calls", outputs).run()
 
 
-def _plans(words: Mapping[str, Any], a: str, b: str) -> list[Plan]:
-    """A plan for each side: the words that both share, and its own."""
-    own = [words_of(text, BACKENDS.names()) for text in (a, b)]
-    backends = [each["backend"].partition(":")[0] for each in own]
-    shared = option_values(words.get("option") or {})
-    for name in shared:
-        if name.partition(".")[0] not in backends:
-            raise InferlensError(
-                f"The option '{name}' is for a backend of neither case.", expected=f"one of {listing(sorted(backends))}"
-            )
-    plans = []
-    for backend, mine in zip(backends, own, strict=True):
-        options = {name: values for name, values in shared.items() if name.partition(".")[0] == backend}
-        plans.append(Plan.from_words({**words, **mine, "option": {**options, **mine["option"]}}))
-    return plans
-
-
-def _pair(sides: Sequence[Sequence[Planned]]) -> tuple[Planned, Planned]:
-    """The one case of each side."""
-    for name, side in zip("AB", sides, strict=True):
-        if len(side) > 1:
-            raise InferlensError(
-                f"{name} means {len(side)} cases, such as {side[0].case.label} and {side[-1].case.label}.",
-                expected="one value of each axis and one variant",
-                hint="inferlens bench, for more than two cases",
-            )
-    (a,), (b,) = sides
-    if a.case == b.case:
-        raise InferlensError(
-            f"A and B are the same case: {a.case.label}.",
-            expected="two that differ",
-            hint="inferlens bench --repeats 5, which says how far processes of one case differ",
-        )
-    return a, b
+def _revision(case: Case) -> str:
+    return environment.git_revision(case.checkout) if case.checkout else ""
 
 
 @dataclass
@@ -133,12 +140,14 @@ class ABRun:
     on_round: Callable[[ABResult], None]
     begin: float
     calls: bool = False
+    outputs: Agreement | None = None
 
     def __post_init__(self) -> None:
         rule = self.rule
         self._looks = Sequential(rule.threshold, rule.level, rule.max_rounds, rounds_min=LEAST_ROUNDS)
         self._records: tuple[list[Record], list[Record]] = ([], [])
         self._failed = False
+        self._revisions = _revision(self.pair[0].case), _revision(self.pair[1].case)
         self._longest = 0.0
 
     def run(self) -> ABResult:
@@ -159,6 +168,8 @@ class ABRun:
             self._failed |= not read(CaseRuns((record,)), self.rule.metric, self.rule.level)[0].ok
         if self._failed:
             return
+        if self.outputs:  # of compiled files nothing was known of that before
+            check_inputs(*(records[-1].model.inputs for records in self._records))
         series = [steady_samples(records[-1], self.rule.metric) for records in self._records]
         base, candidate = in_common(series) if self.calls else [one.samples for one in series]
         # More calls per second is less time for each, so of throughput A's is the numerator.
@@ -208,8 +219,12 @@ class ABRun:
             interval=found.interval if found else None,
             base=base,
             candidate=candidate,
-            notes=(*other_work(self.pair[0].case, self.pair[1].case), *notes_of(A=base, B=candidate)),
+            notes=notes_of(*self._records) if all(self._records) else (),
             run=self.scheduler.id,
+            output=self.scheduler.plan.output,
+            outputs=self.outputs,
+            revisions=self._revisions,
+            odds=self._looks.odds(),
         )
 
     def _side(self, records: Sequence[Record]) -> Side:

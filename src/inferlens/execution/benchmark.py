@@ -5,6 +5,7 @@ The timed loops are in ``backends.clocks``, and what is wrong is decided in ``me
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from functools import reduce
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
+from numpy.typing import NDArray
 
 from inferlens.backends.base import TOLERANCES, Outputs, Preparation, Runner
 from inferlens.backends.host_io import HostIo
@@ -23,7 +25,7 @@ from inferlens.measure.feeding import Feeding
 from inferlens.models import inputs
 from inferlens.models.model import Model
 from inferlens.record.record import EMPTY_KERNEL, Agreement, Measurement
-from inferlens.spec.case import MAX_TIME, Budget, Case
+from inferlens.spec.case import MAX_TIME, Budget, Case, TensorSpec
 from inferlens.stats.quantiles import median
 from inferlens.units import duration
 
@@ -41,13 +43,25 @@ class ReferenceJob(CaseJob, frozen=True, kw_only=True):
     inputs_seed: int
 
 
-class Reference(Struct, frozen=True, kw_only=True):
-    """Where the reference's outputs are kept for this run, or why there are none."""
+class ReferenceOrigin(Struct, frozen=True, kw_only=True):
+    """Hashes of what outputs came from."""
+
+    weights_sha256: str = ""
+    inputs_sha256: str = ""
+
+
+class Reference(ReferenceOrigin, frozen=True, kw_only=True):
+    """Where the reference's outputs are kept for this run, and to which ``inputs``; or why there are none."""
 
     name: str
     path: str = ""
-    weights_sha256: str = ""
     missing: str = ""
+    inputs: tuple[TensorSpec, ...] = ()
+
+    def outputs(self) -> list[NDArray[np.generic]]:
+        """The outputs."""
+        with np.load(self.path, allow_pickle=False) as file:
+            return [file[f"output{index}"] for index in range(len(file.files))]
 
 
 class BenchmarkJob(CaseJob, frozen=True, kw_only=True):
@@ -64,15 +78,16 @@ class Measured(Struct, frozen=True, kw_only=True):
     agreement: Agreement | None = None
 
 
-def reference(job: ReferenceJob, child: Child) -> str:
-    """Writes the reference's outputs, and gives the hash of the weights that they came from."""
+def reference(job: ReferenceJob, child: Child) -> ReferenceOrigin:
+    """Writes the reference's outputs, and gives the hashes of what they came from."""
     model = child.load()
     arrays = inputs.make_inputs(model, job.inputs_seed)
     with child.prepare(model) as runner:
         outputs = runner.collect(child.infer_first(runner, runner.place(arrays)))
     files: dict[str, Any] = {f"output{index}": value for index, value in enumerate(outputs)}
     np.savez(job.path, **files)
-    return model.weights_sha256
+    fed = hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values()))
+    return ReferenceOrigin(weights_sha256=model.weights_sha256, inputs_sha256=fed.hexdigest())
 
 
 def benchmark(job: BenchmarkJob, child: Child) -> Measured:
@@ -169,8 +184,7 @@ def _agreement(model: Model, job: BenchmarkJob, tolerance: float, *taken: Output
     if reference.weights_sha256 != model.weights_sha256:
         reason = "the weights differ from the reference's: building the model twice does not give the same weights"
         return Agreement(reference=reference.name, reason=reason)
-    with np.load(reference.path, allow_pickle=False) as file:
-        expected = [file[f"output{index}"] for index in range(len(file.files))]
+    expected = reference.outputs()
     found = (agreement.compare(outputs, expected, tolerance, reference.name) for outputs in taken)
     return reduce(agreement.worse, found)
 

@@ -44,6 +44,11 @@ class Order(Struct, frozen=True):
 class Job(Struct, frozen=True, kw_only=True):
     """What a task is given: here nothing, for tasks that are about no case."""
 
+    @property
+    def place(self) -> str:
+        """The checkout that it is done in; empty: the working directory."""
+        return ""
+
 
 class CaseJob(Job, frozen=True, kw_only=True):
     """What every task on a case is given."""
@@ -55,6 +60,11 @@ class CaseJob(Job, frozen=True, kw_only=True):
     rebuild: bool = False  # whether to make anew what is in the cache
     live: str | None = None  # the file of a live module
     level: str = ""  # what the runner is to be profiled for; empty: nothing
+
+    @property
+    def place(self) -> str:
+        """See :class:`Job`."""
+        return self.case.checkout
 
 
 class TaskResult(Struct, Generic[Found], frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
@@ -68,7 +68,7 @@ class Scheduler:
     plan: Plan
     observer: Observer = field(default_factory=Observer)
     scratch: Path = Path()
-    live: str | None = None
+    live: Mapping[str, str] = field(default_factory=dict)  # files of live modules, by the full name of each
     idle: Before = field(default_factory=Before)
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     _references: dict[str, Reference] = field(default_factory=dict)
@@ -79,6 +79,12 @@ class Scheduler:
         """The machine and its libraries."""
         return environment.collect()
 
+    def _environment(self, case: Case) -> Environment:
+        """The same, with the revision of the case's checkout."""
+        if not case.checkout:
+            return self.environment
+        return msgspec.structs.replace(self.environment, git_revision=environment.git_revision(case.checkout))
+
     @cached_property
     def cache(self) -> Path:
         """The folder of what is worth keeping between cases."""
@@ -87,7 +93,13 @@ class Scheduler:
     def given(self, case: Case, folder: Path) -> dict[str, Any]:
         """What every job on a case is given: the fields of ``protocol.CaseJob``."""
         own = {name: getattr(self.plan, name) for name in ("trust", "rebuild")}
-        return {**own, "case": case, "folder": str(folder.resolve()), "cache": str(self.cache), "live": self.live}
+        return {
+            **own,
+            "case": case,
+            "folder": str(folder.resolve()),
+            "cache": str(self.cache),
+            "live": self.live.get(case.model),
+        }
 
     def do(self, task: Task[J, Found], job: J, **words: Any) -> Outcome[Found]:
         """Does a task in a fresh process, with the plan's deadline; ``words`` are those of ``launch``."""
@@ -122,7 +134,7 @@ class Scheduler:
         folders = [store.claim(planned.case, planned.found.name) for planned in pair]
         with _discarded_if_cut_short(*folders):
             for planned in pair:
-                self._reference(planned)  # not while one of them is measured
+                self.reference(planned)  # not while one of them is measured
             begun = datetime.now(timezone.utc)
             before = self._before(*(planned.case for planned in pair))  # before either of them is on the GPU
             others = [planned.case.label for planned in reversed(pair)]
@@ -168,7 +180,7 @@ class Scheduler:
         if planned.refusal:
             outcome: Outcome[Measured] = Outcome(refused(planned))
             return Attempt(planned, repeat, folder, created, outcome, Interference(memory=outcome.result.memory))
-        job = BenchmarkJob(**self.given(case, folder), budget=self.plan.budget, reference=self._reference(planned))
+        job = BenchmarkJob(**self.given(case, folder), budget=self.plan.budget, reference=self.reference(planned))
         before = before or self._before(case)
         neighbour = slot.neighbour if slot else lambda: None
         if not slot:
@@ -209,7 +221,7 @@ class Scheduler:
             hint=result.hint,
             output_tail=outcome.tail,
             model=msgspec.structs.replace(result.model or ModelFacts(name=""), name=planned.found.name),
-            environment=self.environment,
+            environment=self._environment(planned.case),
             phases=result.phases,
             measurements=measured.measurements,
             agreement=measured.agreement,
@@ -230,7 +242,7 @@ class Scheduler:
             gpu_before(), idle_power=idle.idle_power, idle_seconds=idle.idle_seconds, idle_samples=idle.idle_samples
         )
 
-    def _reference(self, planned: Planned) -> Reference:
+    def reference(self, planned: Planned) -> Reference:
         """The reference's outputs for this case, computed once for all cases that share model, inputs and weights."""
         case = planned.reference
         if case is None:
@@ -248,8 +260,9 @@ class Scheduler:
                 words = {**self.given(case, Path(folder)), "cache": folder, "rebuild": False}
                 job = ReferenceJob(**words, path=path, inputs_seed=seed)
                 result = self.do(reference, job, on_event=lambda _: None).result
-            if result.status == "ok":
-                made = Reference(name=name, path=path, weights_sha256=result.found or "")
+            if result.found:
+                inputs = result.model.inputs if result.model else ()
+                made = Reference(name=name, path=path, inputs=inputs, **msgspec.structs.asdict(result.found))
             else:
                 made = Reference(name=name, missing=f"the reference failed: {result.reason}")
             self._references[key] = made
@@ -264,14 +277,13 @@ def refused(planned: Planned) -> TaskResult[Any]:
 
 
 @contextmanager
-def scheduled(
-    plan: Plan, observer: Observer, cases: Sequence[Planned], model: Named | None = None
-) -> Iterator[Scheduler]:
+def scheduled(plan: Plan, observer: Observer, cases: Sequence[Planned], *models: Named | None) -> Iterator[Scheduler]:
     """What measures ``cases``, once the machine was looked at while nothing ran."""
     uses_gpu = any(planned.case.device == "cuda" and not planned.refusal for planned in cases)
     idle = gpu_before(IDLE_SECONDS) if uses_gpu else Before()
     with tempfile.TemporaryDirectory(prefix="inferlens-") as scratch:
-        yield Scheduler(plan, observer, Path(scratch), model.live if model else None, idle)
+        live = {found.spec: model.live for model in models if model and model.live for found in model.found or ()}
+        yield Scheduler(plan, observer, Path(scratch), live, idle)
 
 
 @contextmanager

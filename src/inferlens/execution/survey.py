@@ -61,13 +61,19 @@ def cases_of(plan: Plan, model: Named | None = None) -> list[Planned]:
 
 def found(plan: Plan, model: Named | None = None) -> list[ModelInfo]:
     """What the plan's models are."""
-    return model.found if model and model.found else find(plan.model)
+    return model.found if model and model.found else find(plan.model, plan.checkout)
 
 
 class NamesJob(Job, frozen=True, kw_only=True):
     """The backends or models to ask about."""
 
     names: tuple[str, ...]
+    checkout: str = ""
+
+    @property
+    def place(self) -> str:
+        """See :class:`Job`."""
+        return self.checkout
 
 
 def capabilities(job: NamesJob, child: Child) -> dict[str, Capabilities]:  # noqa: ARG001 - there is no case
@@ -96,10 +102,13 @@ def probe(names: Sequence[str]) -> dict[str, Capabilities]:
 
 def models(job: NamesJob, child: Child) -> list[ModelInfo]:  # noqa: ARG001 - there is no case
     """What every name means."""
-    return [resolve.find(name) for name in job.names]
+    found = [resolve.find(name) for name in job.names]
+    for model in found if job.checkout else ():
+        resolve.check_place(model.spec, job.checkout)
+    return found
 
 
-def find(names: Sequence[str]) -> list[ModelInfo]:
-    """What each model's name means; ``InferlensError`` for the first that means nothing."""
-    outcome = child_process.launch(models, NamesJob(names=tuple(names)), timeout=TIMEOUT)
+def find(names: Sequence[str], checkout: str = "") -> list[ModelInfo]:
+    """What each model's name means in a checkout; ``InferlensError`` for the first that means nothing."""
+    outcome = child_process.launch(models, NamesJob(names=tuple(names), checkout=checkout), timeout=TIMEOUT)
     return outcome.found(f"Looking up {', '.join(names)} failed")

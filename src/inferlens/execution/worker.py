@@ -31,6 +31,7 @@ from inferlens.execution.protocol import Answered, Began, CaseJob, Event, Job, O
 from inferlens.measure.series import Turn
 from inferlens.models import inputs, resolve
 from inferlens.models.model import Model
+from inferlens.models.sources import own_code
 from inferlens.record.record import Memory, ModelFacts, Status
 
 PR_SET_PDEATHSIG = 1
@@ -129,6 +130,8 @@ def do(order: Order, send: Callable[[Event], None], turn: Turn | None = None) ->
     task, job = order.opened()
     child = Child(job, send, turn)
     try:
+        if job.place:
+            own_code.enter(Path(job.place))
         child.deliver(task(job, child))
     except BaseException as error:
         child.fail(error)

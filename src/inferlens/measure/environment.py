@@ -56,7 +56,7 @@ def collect() -> Environment:
         inferlens=inferlens.__version__,
         libraries=libraries,
         variables={name: os.environ[name] for name in sorted(told)},
-        git_revision=_git_revision(),
+        git_revision=git_revision(),
     )
 
 
@@ -100,11 +100,11 @@ def _container() -> str:
     return os.environ.get("container", "")  # noqa: SIM112 - systemd-nspawn, LXC and podman spell it so
 
 
-def _git_revision() -> str:
-    """Revision of the working directory, with ``+`` if it has uncommitted changes; empty outside a checkout."""
+def git_revision(folder: str = "") -> str:
+    """Revision of a folder, the working directory, with ``+`` if it has uncommitted changes; empty outside of git."""
     command = ["git", "describe", "--always", "--dirty=+", "--abbrev=12", "--exclude=*"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, cwd=folder or None, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""

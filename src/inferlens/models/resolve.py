@@ -10,6 +10,7 @@ import msgspec
 from inferlens.errors import InferlensError, MissingLibrary, Unsupported, check_choice, library, suggestion
 from inferlens.models.inputs import argument_names, draw
 from inferlens.models.model import Model, ModelInfo
+from inferlens.models.sources import own_code
 from inferlens.models.sources.base import LoadRequest, Opened, Source
 from inferlens.models.sources.compiled import EngineFile, TorchTensorRtFile
 from inferlens.models.sources.files import SUFFIXES, TorchFile, is_plain_script
@@ -78,6 +79,17 @@ def runs_code(spec: str) -> bool:
     """Whether loading the model of this full name runs code that is none of a library's."""
     source = BY_PREFIX.get(spec.partition(":")[0])
     return source is not None and source.runs_code
+
+
+def check_place(spec: str, checkout: str) -> None:
+    """Refuses a model whose code or file is not in the checkout, which is the working directory by now."""
+    place, here = own_code.place(spec), Path.cwd()
+    if place is None or not place.resolve().is_relative_to(here):
+        where = f"comes from {place}" if place else "comes with a library"
+        raise InferlensError(
+            f"{spec.removeprefix('factory:')} {where}, not from the checkout {checkout}.",
+            expected=f"a factory, package.module:factory, whose code is in {checkout}",
+        )
 
 
 def load(case: Case, *, trust: bool = False, live: Path | None = None) -> Model:

@@ -214,6 +214,7 @@ class Case(Struct, frozen=True, kw_only=True):
         cold: whether the device's cache is flushed before each latency sample.
         rotate: whether inputs rotate through a set that is larger than the device's cache.
         depth: calls in flight at a time when throughput is measured; ``None``: as many as the device's queue takes.
+        checkout: the folder that the model's code or file is taken from; empty is the working directory.
     """
 
     model: str
@@ -231,6 +232,7 @@ class Case(Struct, frozen=True, kw_only=True):
     cold: bool = False
     rotate: bool = False
     depth: int | None = None
+    checkout: str = ""
 
     @property
     def one_at_a_time(self) -> bool:
@@ -244,8 +246,9 @@ class Case(Struct, frozen=True, kw_only=True):
 
     @property
     def options_label(self) -> str:
-        """Options as ``name=value`` words, sorted by name."""
+        """Options, and the checkout, as ``name=value`` words, sorted by name."""
         words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in self.options.items()}
+        words |= {"checkout": self.checkout} if self.checkout else {}
         return " ".join(f"{name}={word}" for name, word in sorted(words.items()))
 
     @property
@@ -269,7 +272,7 @@ class Case(Struct, frozen=True, kw_only=True):
         """Name of the case's folder: readable, safe in a path, and different for different cases of a model."""
         words = [word for axis in AXES for word in axis.words(self, short=True)]
         name = "-".join(word for word in (self.backend, self.variant, *words) if word)
-        hidden = (self.options, self.inputs, self.weights, self.seed)
+        hidden = (self.options, self.inputs, self.weights, self.seed, self.checkout)
         if any(hidden):
             options = re.sub(r"[^\w.=-]+", "_", self.options_label.replace(" ", "-"))
             name += f"-{options}" if options and len(options) <= 60 else ""

@@ -1,8 +1,8 @@
 """A plan, whose axes multiply into cases, and one case in one text: both as a person writes them.
 
 A plan has the same words on the command line, in a file and in Python. A case is written as its label says it:
-``torch_compile:default fp16 batch 8 cuda 4 threads dynamic=true``. First the backend, then in any order what a label
-says of an axis, ``AXIS=VALUE``, or an option of the backend as ``NAME=VALUE`` or ``BACKEND.NAME=VALUE``.
+``torch_compile:default fp16 batch 8 cuda 4 threads dynamic=true``. In any order: the backend, what a label says of an
+axis, ``AXIS=VALUE``, or an option of the backend as ``NAME=VALUE`` or ``BACKEND.NAME=VALUE``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 from msgspec import Struct
 
 from inferlens.errors import InferlensError, check_choice, suggestion
-from inferlens.spec.case import AXES, MODES, STOPS, Axis, Budget, TensorSpec, split_label
+from inferlens.spec.case import AXES, MODES, STOPS, Axis, Budget, TensorSpec
 from inferlens.units import parse_duration, parse_share
 
 BUDGET_WORDS = ("mode", "warmup", "iterations", "seconds", "stop", "half_width", "max_time", "timeout")
-OTHERS = ("input", "weights", "seed")  # what else a case may say as NAME=VALUE
+OTHERS = ("input", "weights", "seed", "checkout")  # what else a case may say as NAME=VALUE
 # What words may be from Python: single values, lists of them, or texts with commas; durations are seconds, or "90s".
 Texts = str | Sequence[str]
 Numbers = int | str | Sequence[int]
 Duration = float | str
-_FORM = "a backend, then words such as fp16, batch=8, threads=1, cuda or an option of the backend as NAME=VALUE"
+_FORM = "a backend, and words such as fp16, batch=8, threads=1, cuda or an option of the backend as NAME=VALUE"
 
 
 class Plan(Struct, frozen=True, kw_only=True):
@@ -37,6 +37,7 @@ class Plan(Struct, frozen=True, kw_only=True):
         precision, batch, device, threads, io, cold, rotate, depth: axes, as in a :class:`Case`; empty is the default.
         option: values by ``backend.option``.
         input: inputs that replace the model's own.
+        checkout: the folder that the models' code or files are taken from; empty is the working directory.
         rebuild: whether to build anew what was built before.
         repeats: processes that each case is measured in, in turns with the other cases.
     """
@@ -54,6 +55,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     option: dict[str, tuple[str, ...]] = {}
     input: tuple[TensorSpec, ...] = ()
     weights: str | None = None
+    checkout: str = ""
     trust: bool = False
     rebuild: bool = False
     seed: int = 0
@@ -80,6 +82,7 @@ class Plan(Struct, frozen=True, kw_only=True):
             option=option_values(words.get("option", {})),
             input=TensorSpec.parse_all(listed(words.get("input", ()))),
             weights=str(words["weights"]) if "weights" in words else None,
+            checkout=str(words.get("checkout", "")),
             trust=flag("trust", words.get("trust", False)),
             rebuild=flag("rebuild", words.get("rebuild", False)),
             seed=count("seed", words.get("seed", 0), least=0),
@@ -102,8 +105,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 _WORDS = frozenset(
-    ("model", "backend", "option", "input", "weights", "trust", "seed", "repeats", "rebuild", "output", *BUDGET_WORDS,
-     *(axis.name for axis in AXES))
+    ("model", "backend", "option", "input", "weights", "checkout", "trust", "seed", "repeats", "rebuild", "output",
+     *BUDGET_WORDS, *(axis.name for axis in AXES))
 )  # fmt: skip
 
 
@@ -164,27 +167,32 @@ def _check_sense(budget: Budget, words: Mapping[str, Any]) -> None:
 def words_of(text: str, backends: Sequence[str]) -> dict[str, Any]:
     """The words of a plan that a case's text means; ``backends`` are all that there are.
 
+    Options of a text without a backend are by their own names, without one.
+
     Raises:
-        InferlensError: if it does not begin with a backend, or a word means nothing or is said twice.
+        InferlensError: if a word means nothing or is said twice.
     """
     try:  # quotation marks keep together what belongs together
-        label, *rest = (word for word in (each.rstrip(",") for each in shlex.split(text)) if word)
+        rest = [word for word in (each.rstrip(",") for each in shlex.split(text)) if word]
     except ValueError as error:
         raise InferlensError(f"'{text}' describes no case.", expected=_FORM) from error
-    backend, _ = split_label(label, backends)
-    words: dict[str, Any] = {"backend": label, "option": {}}
-    for name, value in _named(rest):
+    words: dict[str, Any] = {"option": {}}
+    backend = ""
+    if label := next((word for word in rest if word.partition(":")[0] in backends), ""):
+        rest.remove(label)
+        words["backend"], backend = label, label.partition(":")[0]
+    for name, value in _named(rest, backends):
         if name in OTHERS or any(axis.name == name for axis in AXES):
             said, key = words, name
         else:
-            said, key = words["option"], name if "." in name else f"{backend}.{name}"
+            said, key = words["option"], name if "." in name or not backend else f"{backend}.{name}"
         if key in said:
             raise InferlensError(f"'{text}' says {name} twice.", expected="one value: it is one case")
         said[key] = value
     return words
 
 
-def _named(words: list[str]) -> Iterator[tuple[str, Any]]:
+def _named(words: list[str], backends: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """Name and value of each word; two of them for an axis that is said in two words."""
     while words:
         name, equals, value = words[0].partition("=")
@@ -196,7 +204,8 @@ def _named(words: list[str]) -> Iterator[tuple[str, Any]]:
         said = ((axis.name, axis.read(text), size) for size, text in texts.items() for axis in AXES)
         found = next((each for each in said if each[1] is not None), None)
         if found is None:
-            known = [*(value for axis in AXES for value in axis.values), *(axis.name for axis in AXES), *OTHERS]
+            values = (value for axis in AXES for value in axis.values)
+            known = [*backends, *values, *(axis.name for axis in AXES), *OTHERS]
             raise InferlensError(
                 f"'{words[0]}' is no word of a case.", expected=_FORM, hint=suggestion(words[0], known)
             )

@@ -32,7 +32,7 @@ import numpy as np
 from msgspec import Struct
 
 from inferlens.stats.between_process import Centre, around, centres, mean_variance, process_autocorrelation, spread
-from inferlens.stats.intervals import Interval, normal_quantile, ratio_interval, student_quantile
+from inferlens.stats.intervals import Interval, normal_quantile, ratio_interval, student_quantile, student_share
 
 Verdict = Literal["FASTER", "SAME", "SLOWER", "UNDECIDED"]
 
@@ -231,6 +231,21 @@ class Sequential:
         """Whether there is a verdict, or no round left."""
         decided = self.comparison is not None and self.comparison.verdict != "UNDECIDED"
         return decided or self.rounds >= self.rounds_max
+
+    def odds(self) -> dict[str, float]:
+        """Probabilities by Student's t of the rounds so far that the candidate is faster or slower by the threshold.
+
+        ``SAME`` has the rest. Empty before there are two rounds.
+        """
+        if self.rounds < 2:
+            return {}
+        logs = [mine.log - theirs.log for theirs, mine in zip(self._base, self._candidate, strict=True)]
+        within = sum((mean_variance(side) or 0.0) / len(side) for side in (self._base, self._candidate))
+        error = max(math.sqrt(max(float(np.var(logs, ddof=1)) / self.rounds, within)), 1e-9)
+        bound, mean = math.log1p(self.threshold), float(np.mean(logs))
+        faster = student_share((-bound - mean) / error, self.rounds - 1)
+        slower = student_share((mean - bound) / error, self.rounds - 1)
+        return {"FASTER": faster, "SAME": max(1 - faster - slower, 0.0), "SLOWER": slower}
 
     def add(self, base: Sequence[float], candidate: Sequence[float]) -> Comparison | None:
         """Adds a round: samples of each side, in order of time. The verdict so far, ``None`` before ``rounds_min``.

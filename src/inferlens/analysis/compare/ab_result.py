@@ -1,21 +1,42 @@
-"""How two cases compare that were measured in turns: a :class:`ABResult`, by a :class:`Rule`. Data, and its words."""
+"""How two things compare that were measured in turns: an :class:`ABResult`, data that prints itself."""
 
 from __future__ import annotations
 
-from typing import Literal
+import html
+import math
+import shlex
+from collections.abc import Sequence
+from typing import Any, Literal
 
 from msgspec import Struct
 
-from inferlens.analysis.compare.cases import Side, Verdict, check, metric_of
+from inferlens.analysis.compare.cases import WRONG, Side, Verdict, check, metric_of
+from inferlens.analysis.findings import notes
+from inferlens.analysis.interference.samples import CaseRuns
 from inferlens.errors import InferlensError
-from inferlens.record.record import Metric
-from inferlens.spec.case import Case
+from inferlens.record.record import Agreement, Metric, Record
+from inferlens.spec.case import AXES, Case
 from inferlens.stats.intervals import Interval
-from inferlens.units import duration, listing, parse_duration, parse_share, percent, plural
+from inferlens.units import (
+    duration,
+    error_size,
+    listing,
+    parse_duration,
+    parse_share,
+    percent,
+    plural,
+    rate,
+    significant,
+)
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 100
 End = Literal["", "decided", "rounds", "time", "a side did not run"]
 _CODES = {"FASTER": 0, "SAME": 0, "SLOWER": 1, "UNDECIDED": 3, "DID NOT RUN": 4}
+# Notes of what the interval over several rounds covers, or the verdict says.
+_COVERED = (
+    "disturbed", "unsteady", "few-samples", "not-reached", "two-modes", "uneven-throughput", "repeat-failed",
+    "cut-short",
+)  # fmt: skip
 # Where two cases differ in one of these, a call of theirs is not the same work.
 _WORK = ("batch", "inputs", "weights", "seed", "io", "cold", "rotate")
 
@@ -59,7 +80,7 @@ class ABRule(Struct, frozen=True, kw_only=True):
 
 
 class ABResult(Struct, frozen=True, kw_only=True):
-    """How B compares with A, after the rounds so far.
+    """How B compares with A, after the rounds so far; ``print`` shows it.
 
     Attributes:
         verdict: of B against A; ``base`` and ``candidate`` are what is known of A and of B.
@@ -68,7 +89,11 @@ class ABResult(Struct, frozen=True, kw_only=True):
         ratio: B's time over A's, of throughput the time of a call: above 1 B is slower. ``None`` before
             :data:`LEAST_ROUNDS` rounds.
         interval: of ``ratio``; those of all looks hold together with confidence ``rule.level``.
-        run: shared by their records.
+        odds: probabilities, by the rounds so far, that B is faster or slower by the threshold, or neither (``SAME``);
+            empty before there are two.
+        outputs: of two models, how far B's outputs agree with those of A.
+        revisions: of both checkouts, by git; empty where there are none.
+        run: shared by their records; ``output``: the folder where they are.
     """
 
     a: Case
@@ -85,6 +110,10 @@ class ABResult(Struct, frozen=True, kw_only=True):
     candidate: Side
     notes: tuple[str, ...]
     run: str
+    odds: dict[str, float] = {}
+    outputs: Agreement | None = None
+    revisions: tuple[str, str] = ("", "")
+    output: str = "results"
 
     @property
     def exit_code(self) -> int:
@@ -93,28 +122,132 @@ class ABResult(Struct, frozen=True, kw_only=True):
 
     @property
     def standing(self) -> str:
-        """The ratio in words: ``B takes 0.523 times as long as A (0.511 to 0.534)``."""
+        """The ratio in words: ``0.523x the time of A (0.511 to 0.534)``."""
         if self.ratio is None or self.interval is None:
             return "no ratio yet"
-        ratio, low, high, words = self.ratio, self.interval.low, self.interval.high, "takes {} times as long as A"
+        found, of = (self.interval.low, self.ratio, self.interval.high), "the time of A"
         if self.rule.metric == "throughput":
-            ratio, low, high, words = 1 / ratio, 1 / high, 1 / low, "does {} times as many calls a second as A"
-        places = next((n for n in (3, 4, 5) if f"{low:.{n}f}" != f"{high:.{n}f}"), 3)
-        return f"B {words.format(f'{ratio:.{places}f}')} ({low:.{places}f} to {high:.{places}f})"
+            found, of = (1 / found[2], 1 / found[1], 1 / found[0]), "the calls a second of A"
+        places = 2 if f"{found[0]:.2f}" != f"{found[2]:.2f}" else 3
+        low, middle, high = (f"{each:.{places}f}" if 0.1 <= each < 10 else significant(each) for each in found)
+        return f"{middle}x {of} ({low} to {high})"
+
+    @property
+    def likeliest(self) -> str:
+        """What is probably so: ``B is probably faster (92 %)``."""
+        if not self.odds:
+            return "which is faster is not known yet"
+        verdict = max(self.odds, key=lambda name: self.odds[name])
+        same = f"A and B are probably equally fast within {percent(self.rule.threshold)}"
+        said = same if verdict == "SAME" else f"B is probably {verdict.lower()}"
+        return f"{said} ({min(100 * self.odds[verdict], 99.0):.0f} %)"
 
     @property
     def sentence(self) -> str:
-        """The verdict, the ratio with its interval, rounds and time, in one sentence."""
-        after = f"after {plural(self.rounds, 'round')} in {duration(self.seconds)}"
+        """The answer: the verdict, the ratio with its interval, rounds and time, in one sentence."""
+        spent = f"{plural(self.rounds, 'round')}, {duration(self.seconds)}"
         if self.verdict == "DID NOT RUN":
-            return f"DID NOT RUN: {self.reason} It ended {after}."
-        sure = f", with {percent(self.rule.level)} confidence" if self.interval else ""
-        hint = " Try: --within with more time." if self.end == "time" else ""
-        why = f" {self.reason}{hint}" if self.verdict == "UNDECIDED" else ""
-        return f"{self.verdict}: {self.standing}{sure}, {after}.{why}"
+            return f"DID NOT RUN: {self.reason}"
+        if self.verdict == "UNDECIDED":
+            return f"UNDECIDED, {self.likeliest}: {self.standing}, {spent}"
+        same = f"A and B are EQUALLY FAST within {percent(self.rule.threshold)}: B takes"
+        if self.rule.metric == "throughput":
+            same = same.replace("takes", "makes")
+        answer = same if self.verdict == "SAME" else f"B is {self.verdict}:"
+        return f"{answer} {self.standing}, {percent(self.rule.level)} sure, {spent}"
+
+    @property
+    def sides(self) -> tuple[str, tuple[str, str], tuple[str, str]]:
+        """What A and B have in common; what each of them is; and what was measured of each."""
+        common, names = _names((self.a, self.b), self.revisions)
+        figures = [self._figure(side) for side in (self.base, self.candidate)]
+        return common, names, (figures[0], figures[1])
+
+    def _figure(self, side: Side) -> str:
+        if side.median is None:
+            return f"outputs {side.state}" if side.state == WRONG else side.state
+        return f"{rate(side.median)} calls/s" if self.rule.metric == "throughput" else duration(side.median)
+
+    @property
+    def of_outputs(self) -> str:
+        """Whether two models answer alike, in a sentence; empty of one model, or where it is not known."""
+        found = self.outputs
+        if not found:
+            return ""
+        if found.rel_l2 is None:
+            return f"Outputs of A and B were not compared: {found.reason}."
+        size = f"(relative L2 difference {error_size(found.rel_l2)})"
+        return f"A and B give {'the same outputs' if found.agrees else 'DIFFERENT OUTPUTS'} {size}."
+
+    @property
+    def more(self) -> dict[str, str]:
+        """Options of a second attempt that probably decides it; none where it is decided."""
+        if self.verdict != "UNDECIDED" or not self.rounds:
+            return {}
+        rounds = 3.0 * self.rounds
+        if self.ratio and self.interval:
+            width = math.log(self.interval.high / self.interval.low) / 2
+            apart, matters = abs(math.log(self.ratio)), math.log1p(self.rule.threshold)
+            wanted = apart if apart >= matters else matters - apart
+            rounds = self.rounds * (width / wanted) ** 2 * 1.2 if wanted else math.inf
+            if rounds > MOST_ROUNDS:  # the difference is about as large as the smallest that matters
+                return {"threshold": f"{math.ceil(200 * math.expm1(apart + width)) / 2:g}%"}
+        rounds = max(LEAST_ROUNDS, math.ceil(rounds), self.rounds + 1)
+        minutes = math.ceil(1.2 * rounds * self.seconds / self.rounds / 60)
+        found = {"within": f"{minutes}m"} if 60 * minutes > self.rule.within else {}
+        return found | ({"max-rounds": f"{min(rounds, MOST_ROUNDS)}"} if rounds > self.rule.max_rounds else {})
+
+    @property
+    def remarks(self) -> list[str]:
+        """What changes or weakens the answer: two sentences at most, and how many more there are."""
+        every = [*filter(None, [self.of_outputs]), *self.notes]
+        more = f"({len(every) - 2} more: inferlens notes {shlex.quote(self.output)})"
+        return every if len(every) < 3 else [*every[:2], more]
+
+    def __str__(self) -> str:
+        common, names, figures = self.sides
+        width = max(map(len, names))
+        lines = [
+            f"{letter}  {name:<{width}}  {figure}" for letter, name, figure in zip("AB", names, figures, strict=True)
+        ]
+        return "\n".join([self.sentence, "", common, *lines, "", *self.remarks]).rstrip()
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
 
-def other_work(a: Case, b: Case) -> list[str]:
-    """What the reader must know if a call of A is not the same work as one of B."""
-    differ = [name for name in _WORK if getattr(a, name) != getattr(b, name)]
-    return [f"A and B do not do the same work: they differ in {listing(differ)}."] if differ else []
+def _names(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[str, tuple[str, str]]:
+    """What two cases have in common, and what each of them is."""
+    short = len({case.model for case in cases}) == len({case.model.partition(":")[2] for case in cases})
+    parts = []
+    for case, revision in zip(cases, revisions, strict=True):
+        said: dict[str, Any] = {
+            "model": case.model.partition(":")[2] if short else case.model,
+            "checkout": f"{case.checkout} ({revision})" if revision else case.checkout,
+            "backend": case.backend_label,
+            **{axis.name: " ".join(axis.words(case)) for axis in AXES},
+            "inputs": " ".join(f"input={spec}" for spec in case.inputs),
+            "weights": f"weights={case.weights}" if case.weights else "",
+            "seed": f"seed={case.seed}" if case.seed else "",
+            **{f"{case.backend}.{name}": f"{name}={value}".lower() for name, value in case.options.items()},
+        }
+        parts.append(said)
+    one, other = parts
+    same = [name for name in one if one[name] == other.get(name)]
+    own = [" ".join(said[name] for name in said if name not in same and said[name]) for said in parts]
+    if not all(own):  # they differ in an option that one has by default
+        same.remove("backend")
+        own = [" ".join(said[name] for name in said if name not in same and said[name]) for said in parts]
+    return " · ".join(one[name] for name in same if one[name]), (own[0], own[1])
+
+
+def notes_of(a: Sequence[Record], b: Sequence[Record]) -> tuple[str, ...]:
+    """What changes or weakens the answer, beyond what the interval covers, each with whose it is."""
+    differ = [name for name in _WORK if getattr(a[0].case, name) != getattr(b[0].case, name)]
+    whose: dict[str, list[str]] = {}
+    for name, records in (("A", a), ("B", b)):
+        for note in notes.notes_of(CaseRuns(tuple(records))) if records[-1].ranked else ():
+            if note.level != "know" and note.code not in _COVERED:
+                whose.setdefault(str(note), []).append(name)
+    said = [f"{listing(names)}: {text}" for text, names in whose.items()]
+    return (*([f"A and B do not do the same work: they differ in {listing(differ)}."] if differ else []), *said)

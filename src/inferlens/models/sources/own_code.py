@@ -138,6 +138,35 @@ def save(module: Any, example: Any, path: Path) -> ModelInfo:
     return ModelInfo(spec=f"live:{name}", name=name, format=format, batch=batch)
 
 
+def enter(checkout: Path) -> None:
+    """Makes a folder the one that this process works in and imports from, in place of the former.
+
+    Where packages lie in a folder ``src``, from there too. Processes that are started from here do the same.
+
+    Raises:
+        InferlensError: if there is no such folder.
+    """
+    folder = checkout.resolve()
+    if not folder.is_dir():
+        raise InferlensError(f"There is no folder {checkout}.", expected="a checkout of the model's code")
+    former = ("", os.getcwd())
+    places = [str(folder), *([str(folder / "src")] if (folder / "src").is_dir() else [])]
+    sys.path[:] = [*places, *(path for path in sys.path if path not in (*former, *places))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(sys.path)
+    os.chdir(folder)
+
+
+def place(spec: str) -> Path | None:
+    """Where the code or the file of a model lies that is named in full; ``None`` if a library has it."""
+    prefix, _, name = spec.partition(":")
+    if prefix == Factory.prefix:
+        found = importlib.util.find_spec(name.partition(":")[0])
+        return Path(found.origin) if found and found.origin else None
+    if prefix == Hub.prefix:
+        return _repository(name)[0]
+    return Path(name) if Path(name).exists() else None
+
+
 def _here() -> None:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

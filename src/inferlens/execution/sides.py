@@ -1,0 +1,187 @@
+"""The two sides of ``inferlens ab``, from what was asked for to the one case of each.
+
+They are two cases of a model, two models of the same inputs, or one case of a model in two checkouts of its code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from inferlens.backends import BACKENDS, reference_of
+from inferlens.backends.base import TOLERANCES
+from inferlens.errors import InferlensError
+from inferlens.execution.benchmark import Reference
+from inferlens.execution.expand import EVERY_VARIANT, Planned, backends_named, expand
+from inferlens.execution.survey import Named, find, named, probe
+from inferlens.measure import agreement
+from inferlens.models.model import ModelInfo
+from inferlens.record.record import Agreement
+from inferlens.spec.case import TensorSpec
+from inferlens.spec.plan import Plan, option_values, texts, words_of
+from inferlens.units import listing
+
+FORMS = "MODEL A B, MODEL_A MODEL_B, or MODEL [CASE] --checkout OLD,NEW"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A side as it was asked for: its model, its case in words, and the folder of its code."""
+
+    model: Any
+    words: Mapping[str, Any]
+    checkout: str = ""
+
+
+def asked_for(model: Any, a: Any, b: str | None, checkouts: Sequence[str]) -> tuple[Asked, Asked]:
+    """Both sides: two cases, two models, or two checkouts."""
+    if checkouts:
+        if b is not None or len(checkouts) > 2 or not isinstance(model, str) or (a is not None and not _is_case(a)):
+            raise InferlensError("Checkouts are compared in one case of one model.", expected=FORMS)
+        old, new = [*checkouts, "."][:2]
+        return _side(model, a or "", old), _side(model, a or "", new)
+    if b is not None:
+        return _side(model, a), _side(model, b)
+    if a is None or (isinstance(a, str) and _is_case(a)):
+        raise InferlensError(f"What {a or model} is to be compared with is missing.", expected=FORMS)
+    return _side(model), _side(a)
+
+
+def _side(model: Any, case: str = "", checkout: str = "") -> Asked:
+    """A side; a model in text may have words of a case behind it: ``base:build fp16``."""
+    words: dict[str, Any] = {}
+    if isinstance(model, str) and not os.path.exists(model):
+        model, _, own = model.strip().partition(" ")
+        words = _words(own) if own.strip() else {}
+    words |= _words(case) if case else {}
+    checkout = words.pop("checkout", "") or checkout
+    if checkout and not os.path.isdir(checkout):
+        raise InferlensError(f"There is no folder {checkout}.", expected="a checkout of the model's code")
+    return Asked(model, words, checkout)
+
+
+def _words(text: str) -> dict[str, Any]:
+    return words_of(text, BACKENDS.names())
+
+
+def _is_case(text: str) -> bool:
+    """Whether a text says a case rather than a model: ``fake:fast`` is one, ``fake:demo`` is not."""
+    try:
+        words = _words(text)
+    except InferlensError:
+        return False
+    name, _, variant = words.get("backend", "").partition(":")
+    return not name or variant in ("", EVERY_VARIANT, *BACKENDS.get(name).variants)
+
+
+def named_models(asked: Sequence[Asked], example: Any, stack: ExitStack) -> list[Named]:
+    """The model of each side, and what it is; that of live modules is there until ``stack`` is closed."""
+    a, b = (side.model for side in asked)
+    live = [not isinstance(model, (str, Path)) for model in (a, b)]
+    one = stack.enter_context(named(a, example if live[0] or not live[1] else None))
+    if a is b:
+        return [one, one]
+    other = stack.enter_context(named(b, example if live[1] or not live[0] else None))
+    if one.found and other.found and one.spec == other.spec:  # two modules of one class
+        info = msgspec.structs.replace(other.found[0], spec=f"{other.spec} (B)")
+        other = replace(other, spec=info.spec, found=[info])
+    return [one, other]
+
+
+def planned_pair(
+    asked: Sequence[Asked], models: Sequence[Named], shared: Mapping[str, Any]
+) -> tuple[list[Plan], tuple[Planned, Planned]]:
+    """A plan for each side, of the words that both share and its own; and the one case of each."""
+    infos = _infos(asked, models)
+    labels = [
+        side.words.get("backend") or shared.get("backend") or reference_of(found[0].format)
+        for side, found in zip(asked, infos, strict=True)
+    ]
+    backends = [label.partition(":")[0] for label in labels]
+    options = option_values(shared.get("option") or {})
+    for name in options:
+        if name.partition(".")[0] not in backends:
+            raise InferlensError(
+                f"The option '{name}' is for a backend of neither case.", expected=f"one of {listing(sorted(backends))}"
+            )
+    plans = []
+    for side, found, label, backend in zip(asked, infos, labels, backends, strict=True):
+        own = {
+            name if "." in name else f"{backend}.{name}": value for name, value in side.words.get("option", {}).items()
+        }
+        its = {name: values for name, values in options.items() if name.partition(".")[0] == backend}
+        words = {**shared, **side.words, "model": [each.spec for each in found], "checkout": side.checkout}
+        if side.checkout and Path(words.get("weights", "")).suffix:  # of a file here, not of one in the checkout
+            words["weights"] = str(Path(words["weights"]).resolve())
+        plans.append(Plan.from_words({**words, "backend": label, "option": {**its, **own}}))
+    can = probe(list(dict.fromkeys(name for plan in plans for name in backends_named(plan))))
+    return plans, _pair([expand(plan, found, can) for plan, found in zip(plans, infos, strict=True)])
+
+
+def _infos(asked: Sequence[Asked], models: Sequence[Named]) -> list[list[ModelInfo]]:
+    """What the model of each side is."""
+    names = [() if model.found else texts(model.spec) for model in models]
+    found: dict[tuple[str, str], ModelInfo] = {}
+    for place in dict.fromkeys(side.checkout for side in asked):  # a process for each
+        wanted = [name for side, its in zip(asked, names, strict=True) if side.checkout == place for name in its]
+        if wanted := list(dict.fromkeys(wanted)):
+            found |= {(place, name): info for name, info in zip(wanted, find(wanted, place), strict=True)}
+    return [
+        model.found or [found[side.checkout, name] for name in its]
+        for side, model, its in zip(asked, models, names, strict=True)
+    ]
+
+
+def _pair(sides: Sequence[Sequence[Planned]]) -> tuple[Planned, Planned]:
+    """The one case of each side."""
+    for name, side in zip("AB", sides, strict=True):
+        if len(side) > 1:
+            raise InferlensError(
+                f"{name} means {len(side)} cases, such as {side[0].case.label} and {side[-1].case.label}.",
+                expected="one model, one value of each axis and one variant",
+                hint="inferlens bench, for more than two cases",
+            )
+    (a,), (b,) = sides
+    if a.case == b.case:
+        raise InferlensError(
+            f"A and B are the same case: {a.case.label}.",
+            expected="two that differ",
+            hint="inferlens bench --repeats 5, which says how far processes of one case differ",
+        )
+    return a, b
+
+
+def compared_outputs(pair: Sequence[Planned], reference: Callable[[Planned], Reference]) -> Agreement | None:
+    """How far the reference outputs of B's model agree with those of A's; ``None`` for the same model.
+
+    Raises:
+        InferlensError: if the inputs of the two are known to differ.
+    """
+    a, b = (planned.case for planned in pair)
+    if (a.model, a.checkout) == (b.model, b.checkout) or any(planned.refusal for planned in pair):
+        return None
+    references = one, other = [reference(planned) for planned in pair]
+    if one.inputs and other.inputs:
+        check_inputs(one.inputs, other.inputs)
+    for name, each in zip("AB", references, strict=True):
+        if not each.path:
+            return Agreement(reference="A", reason=f"{name} has no reference outputs: {each.missing}")
+    if one.inputs_sha256 != other.inputs_sha256:
+        return Agreement(reference="A", reason="each brings example inputs of its own")
+    return agreement.compare(other.outputs(), one.outputs(), TOLERANCES["fp32"], "A")
+
+
+def check_inputs(a: Sequence[TensorSpec], b: Sequence[TensorSpec]) -> None:
+    """Refuses two models that do not take the same shapes and types, in whatever names."""
+    if [(spec.shape, spec.dtype) for spec in a] != [(spec.shape, spec.dtype) for spec in b]:
+        raise InferlensError(
+            f"A and B take different inputs: {listing([*map(str, a)])} of A, {listing([*map(str, b)])} of B.",
+            expected="two models that are fed alike",
+            hint=f"--input {a[0]}, for both",
+        )
