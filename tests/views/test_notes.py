@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from inferlens.record.record import Record, Warning, encode
-from inferlens.views.notes import document, under
-from inferlens.views.rows import rows
+from inferlens.views.notes import document
 from inferlens.views.table import render
 from tests.commands import inferlens
-from tests.views.samples import WRONG, case, failure, record, sample_records
+from tests.views.samples import WRONG, case, record, sample_records
 
 SCREEN = """\
 torchvision:resnet18, 3 cases. Notes: 1 changing the answer, 2 weakening it and 1 good to know.
@@ -59,7 +58,6 @@ def test_it_fits_on_a_screen_and_says_how_many_more(records: list[Record]) -> No
     assert max(map(len, lines)) <= 100
     shown = sum("→" in line for line in lines)
     more = [int(line.split()[0]) for line in lines if line.endswith("more: inferlens notes there --all")]
-    assert len(under(rows(records), 99)[0]) + under(rows(records), 99)[1] == shown + sum(more)
     assert bool(more) == (shown < len(records) == 12)
 
 
@@ -67,15 +65,6 @@ def test_all_of_it_case_by_case_and_nothing() -> None:
     drawn = render(document(many(), every=True), width=100)
     assert all(f"resnet18 backend{place} " in drawn for place in range(12))
     assert render(document([record()])) == "torchvision:resnet18, 1 case. Notes: none.\n"
-
-
-def test_under_a_table_stands_what_changes_or_weakens_and_not_what_rows_say() -> None:
-    lines, more = under(rows([*three(), failure(case("openvino"))]))
-    assert lines == [
-        "pytorch and torchscript: There are 7 to 12 samples only. More --iterations, --seconds or --max-time."
-    ]
-    assert more == 3
-    assert [len(lines) for lines in under(rows(many()))[:1]] == [2]
 
 
 def test_as_data(tmp_path: Path) -> None:
@@ -102,7 +91,8 @@ def test_the_first_demo_says_nothing_against_itself_and_a_failed_case_has_its_lo
     inferlens("bench", "fake:demo", "--backend", "all", "--batch", "1,8", "--iterations", "50", cwd=tmp_path)
     assert inferlens("notes", "results", cwd=tmp_path).stdout == "fake:demo, 6 cases. Notes: none.\n"
     inferlens("bench", "fake:demo", "--backend", "fake:fast", "--option", "fake.trouble=raise", cwd=tmp_path)
-    assert "show --log 'fake:fast fp32 batch 1 cpu trouble=raise'" in inferlens("notes", "results", cwd=tmp_path).stdout
+    said = " ".join(inferlens("notes", "results", cwd=tmp_path).stdout.split())
+    assert "→ inferlens show --log 'fake:fast fp32 batch 1 cpu trouble=raise' results" in said
     done = inferlens("show", "results", "--log", "fake:fast trouble=raise", cwd=tmp_path)
     assert done.stdout.rstrip().endswith("RuntimeError: this backend was told to fail")
     assert (done.returncode, "failed" in done.stderr) == (0, True)

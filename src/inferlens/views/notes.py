@@ -1,6 +1,6 @@
-"""What has to be known of records: all of it for ``inferlens notes``, and the most important lines of it for a table.
+"""What has to be known of records, for ``inferlens notes``: as much as a screen holds, or all of it case by case.
 
-Notes that differ in figures alone are one, with the cases that have it.
+On the screen notes that differ in figures alone are one, with the cases that have it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from inferlens.analysis.findings.notes import LEVELS, OF_THE_END, Note
+from msgspec.structs import replace
+
+from inferlens.analysis.findings.notes import LEVELS, Note
 from inferlens.analysis.interference.samples import latest
 from inferlens.record.record import Record, machine_name
 from inferlens.units import listing, plural
@@ -61,16 +63,6 @@ def document(records: Sequence[Record], *, every: bool = False, paths: str = "RE
     )
 
 
-def under(shown: Sequence[Row], most: int = 2) -> tuple[list[str], int]:
-    """The most important lines for under a table of rows, and how many notes more there are.
-
-    Only what changes or weakens the answer, and not what the row says itself: that it did not run, or is not right.
-    """
-    every = _grouped(shown)
-    lines = [f"{who}: {one}" for one, who in every if one.level != "know" and one.code not in OF_THE_END][:most]
-    return lines, len(every) - len(lines)
-
-
 def _head(shown: Sequence[Row]) -> str:
     models = list(dict.fromkeys(plain(row.model) for row in shown))
     what = models[0] if len(models) == 1 else plural(len(models), "model")
@@ -82,6 +74,7 @@ def _head(shown: Sequence[Row]) -> str:
 def _screen(shown: Sequence[Row], paths: str) -> list[Table | str]:
     """As many notes as a screen holds, and how many more there are."""
     groups, (height, width) = _grouped(shown), SCREEN
+    groups = [(replace(one, hint=one.hint.replace("RESULTS", paths)), who) for one, who in groups]
     for count in range(len(groups), 0, -1):
         table = _by_level(groups[:count])
         rest = len(groups) - count

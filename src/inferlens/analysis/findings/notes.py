@@ -109,8 +109,10 @@ def _ended(runs: CaseRuns) -> Iterator[Note]:
     """Why there is no number, or none to rely on."""
     record = runs.first
     if record.status != "ok":
-        code = "unsupported" if record.status == "unsupported" else "did-not-run"
-        yield note(code, _sentence(record.reason or "No reason is known"), record.hint or _log(record.case.label))
+        why = _sentence(record.reason or "No reason is known")
+        refused = record.status == "unsupported"
+        hint = record.hint or ("" if refused else _log(record.case.label))
+        yield note("unsupported" if refused else "did-not-run", why, hint)
         return
     agreement = worst_agreement(runs)
     if agreement is None or agreement.agrees is None:

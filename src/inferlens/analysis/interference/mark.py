@@ -113,8 +113,8 @@ def warnings(marks: Marks) -> tuple[Warning, ...]:
     kinds = [kind for kind in ADVICE if kind in marks.touched and kind not in OWN_DOING]
     if marks.disturbed and not marks.clean:
         kinds.sort(key=lambda kind: -marks.touched[kind])
-        reasons = ", ".join(f"{kind}{_more(marks, kind)}" for kind in kinds)
-        message = f"{len(marks.disturbed):,} of {marks.count:,} samples were disturbed: {reasons}."
+        reasons = " and ".join(_why(marks, kind) for kind in kinds[:2])
+        message = f"{reasons[:1].upper()}{reasons[1:]}, during {len(marks.disturbed):,} of {marks.count:,} samples."
         found.append(Warning("disturbed", message, ADVICE[kinds[0]]))
     for kind, (code, when) in OWN_DOING.items():
         if kind in marks.touched:
@@ -123,7 +123,6 @@ def warnings(marks: Marks) -> tuple[Warning, ...]:
     return tuple(found)
 
 
-def _more(marks: Marks, kind: Kind) -> str:
-    """The first span's words, in brackets."""
-    why = next((span.why for span in marks.spans if span.kind == kind and span.why), "")
-    return f" ({why})" if why and why != kind else ""
+def _why(marks: Marks, kind: Kind) -> str:
+    """The first span's words."""
+    return next((span.why for span in marks.spans if span.kind == kind and span.why), kind)

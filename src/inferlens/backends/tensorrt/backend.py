@@ -45,10 +45,11 @@ class TensorRT(Backend, Saver, Builder):
         torch, no_torch = imported("torch", "PyTorch", "torch")  # its tensors, streams and events are used
         no_gpu = no_torch or cuda_absence(torch)
         here = [found for found, _ in flavours.values() if found]
-        absent = [absence for _, absence in flavours.values() if absence and gpu_here()]
-        if no_gpu or not gpu_here():
-            why, there = no_gpu if no_gpu and gpu_here() else NO_GPU, {absence.variant for absence in absent}
-            absent += [Absence(each, why.reason, why.hint, "cuda") for each in self.variants if each not in there]
+        no_gpu = NO_GPU if no_gpu and not gpu_here() else no_gpu  # that comes before what is not installed
+        absent = [absence for _, absence in flavours.values() if absence and no_gpu is not NO_GPU]
+        if no_gpu:
+            lack = self.variants if no_gpu is NO_GPU else [each.variant for each in here]
+            absent += [Absence(each, no_gpu.reason, no_gpu.hint, device="cuda") for each in lack]
         return Capabilities(
             formats=formats,
             supports=tuple(Support(each.variant, "cuda", (*PRECISIONS, *QUANTIZED)) for each in here if not no_gpu),
