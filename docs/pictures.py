@@ -1,7 +1,7 @@
 """Draws the README's pictures from stored records: ``python docs/pictures.py examples/h200/resnet18``.
 
-The table is what ``inferlens show`` prints, at the model's smallest batch size and as wide as its columns need up
-to a limit; the chart is what ``inferlens plot`` draws. Nothing is measured here and no number is typed in: the same
+The table is what ``inferlens show`` prints, at the model's smallest batch size; the chart is what ``inferlens plot``
+draws. Nothing is measured here and no number is typed in: the same
 records give the same files.
 """
 
@@ -19,11 +19,11 @@ from rich.text import Text
 from inferlens import Record, load_records
 from inferlens.views.chart import Chart
 from inferlens.views.records import document
-from inferlens.views.renderers.terminal import render
+from inferlens.views.table import render
 
 PICTURES = Path(__file__).parent / "pictures"
 FAVOURITE = "resnet18"
-WIDTHS = range(80, 133)  # wider than that, its letters are too small on a page
+WIDTH = 100  # columns of the terminal
 # Rich's own frame, but for its web font: a picture that asks for nothing from the network. Every line's length is set,
 # so any monospaced font fits.
 FRAME = """\
@@ -78,11 +78,9 @@ def records_of(folder: Path, model: str | None) -> list[Record]:
 
 
 def table_picture(records: Sequence[Record], title: str) -> str:
-    """The table as a terminal shows it, dark on any page, at the least width that leaves no column out."""
-    made = document(records)
-    width = next((w for w in WIDTHS if "Left out at this width" not in render(made, w)), WIDTHS[-1])
-    console = Console(record=True, width=width, file=io.StringIO(), force_terminal=True, highlight=False, _environ={})
-    console.print(Text.from_ansi(render(made, width, color=True)))
+    """The table as a terminal shows it, dark on any page."""
+    console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, highlight=False, _environ={})
+    console.print(Text.from_ansi(render(document(records), width=WIDTH, color=True)))
     svg = console.export_svg(title=title, theme=SVG_EXPORT_THEME, code_format=FRAME, unique_id="inferlens")
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
 
