@@ -42,6 +42,7 @@ def barred(document: Document, width: int, columns: str | None = None) -> Docume
 
 def bar(share: float, width: int) -> str:
     """A bar of that share of ``width`` characters; what is not zero has at least an eighth of one."""
+    share = max(0.0, min(share, 1.0))
     eighths = max(round(share * width * 8), share > 0)
     return EIGHTHS[8] * (eighths // 8) + EIGHTHS[eighths % 8].strip()
 

@@ -11,11 +11,11 @@ import numpy as np
 
 from inferlens.trace.steps import PARTS
 from inferlens.units import ABSENT, byte_count, duration, microseconds, milliseconds, significant
+from inferlens.views.bars import bar
 from inferlens.views.table import Column, count, share, text
 
 _BAR = 24  # characters of a bar at 1
 STRIP = 60  # characters of what went on over time
-_EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS = "▁▂▃▄▅▆▇█"
 
 
@@ -25,18 +25,16 @@ def shapes(value: str) -> str:
     return text(lists.removeprefix("[").removesuffix("]").rstrip(f",{ABSENT}").replace(",", ", "))
 
 
-def bar(value: float | None) -> str:
-    """A share as a bar, as wide as the column at 1."""
-    eighths = round(max(0.0, min(value or 0.0, 1.0)) * _BAR * 8)
-    return "█" * (eighths // 8) + _EIGHTHS[eighths % 8].strip()
-
-
 def strip(values: Sequence[float | None], most: float = 1.0) -> str:
     """Values over time as one line, a character for each or for some; ``most`` is as high as one is."""
     known = np.array([value or 0.0 for value in values], dtype=np.float64)
     parts = np.array_split(known, min(STRIP, max(len(known), 1)))
     shares = (float(part.mean()) / (most or 1.0) for part in parts if len(part))
     return "".join(_LEVELS[round(max(0.0, min(each, 1.0)) * (len(_LEVELS) - 1))] for each in shares)
+
+
+def _bar(value: float | None) -> str:
+    return bar(value or 0.0, _BAR)
 
 
 _ms = partial(Column, unit="ms", write=milliseconds)
@@ -103,7 +101,7 @@ USE = ("utilization", "sm_efficiency", "occupancy", "tensor_share", "tensor_unto
 GPUS = _columns(
     "utilization, sm_efficiency, occupancy, tensor_share, tensor_untold, compute_capability, multiprocessors, memory"
 )
-SHARES = (*_columns("time, share"), _words("share", "", keep=3, write=bar))
+SHARES = (*_columns("time, share"), _words("share", "", keep=3, write=_bar))
 OPERATORS = _columns("calls, device_self, device_total, host_self, host_total*, eligible*, tensor_share")
 KERNELS = _columns(
     "kind*, calls, total, share, mean, min*, max*, blocks_per_sm*, occupancy, tensor_cores, registers*, shared_memory*"
@@ -114,7 +112,7 @@ STEPS = _columns(f"time, utilization, launched*, {', '.join(PARTS)}, note")
 HOLDERS = _columns("device, held, allocations")
 TIMELINE = (
     _share("kernel", "kernel", keep=1),
-    _words("kernel", "", keep=0, write=bar),
+    _words("kernel", "", keep=0, write=_bar),
     _share("copy", "copy", keep=4),
     *_columns("sm_efficiency"),
     _share("operator", "operator", keep=2),
