@@ -32,6 +32,7 @@ def test_a_cpu_has_a_bandwidth_and_a_rate() -> None:
     assert set(made.rates) | set(made.absent) == {"fp32", "tf32", "fp16", "bf16"}
     assert made.absent["tf32"] == "no CPU has TF32"
     assert made.basis.endswith(", 1 thread")
+    assert made.cached > 0
     assert made.measured
     assert torch.get_num_threads() == threads
 
@@ -43,25 +44,42 @@ def timer(*taken: tuple[float, bool]) -> Callable[[Callable[[], Any]], tuple[flo
 
 
 @pytest.mark.parametrize(
-    ("taken", "found"),
+    ("on_cpu", "taken", "found"),
     [
-        ([(0.1, False), (2.0, False)], (2.0, True)),  # not the best of luck
-        ([(5.0, True), (2.0, False)] * 15, (2.0, True)),
-        ([(4.0, True)], (4.0, False)),
+        (False, [(0.1, False), (2.0, False)], (2.0, True)),  # not the best of luck
+        (True, [(5.0, True), (2.0, False)] * 15, (2.0, True)),  # others took a core away from some
+        (True, [(3.0, True), (4.0, False)] * 15, (3.0, False)),
     ],
 )
-def test_what_is_sustained_is_the_median_of_what_was_not_interrupted(
-    taken: Any, found: Any, monkeypatch: pytest.MonkeyPatch
+def test_what_is_sustained_counts_and_on_a_cpu_the_fastest(
+    on_cpu: bool, taken: Any, found: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ceilings, "SECONDS", 50)
     monkeypatch.setattr(ceilings.time, "perf_counter", iter(range(100)).__next__)
-    assert sustained(lambda: None, timer(*[(9.0, False)] * 17, *taken)) == found
+    told = timer(*[(9.0, False)] * 17, *taken)
+    if on_cpu:
+        monkeypatch.setattr(ceilings, "host_timer", told)
+    assert sustained(lambda: None, told) == found
+
+
+def test_a_cpu_copies_what_is_in_no_cache_window_by_window() -> None:
+    """Each call is the next window, as large as a short while lets it be."""
+    rates: Any = []
+    seen = []
+
+    def told(call: Callable[[], Any]) -> tuple[float, bool]:
+        seen.append(call().data_ptr())
+        return 1.0, False
+
+    ceilings.copies("cpu", [3 * ceilings.WINDOW], told, rates)
+    assert rates == [(2 * ceilings.WINDOW, True)]
+    assert len(set(seen)) == 3
 
 
 @pytest.mark.usefixtures("quick")
 def test_ceilings_that_were_interrupted_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "host_timer", lambda call: (host_timer(call)[0], True))
-    assert "interrupted" in ceilings.measure("cpu", "a processor", 1).disturbed
+    assert "other programs" in ceilings.measure("cpu", "a processor", 1).disturbed.lower()
 
 
 @pytest.mark.usefixtures("quick")

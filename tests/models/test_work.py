@@ -145,6 +145,22 @@ def test_what_own_operators_hand_to_each_other_is_not_counted() -> None:
     assert (of(work, "relu").calls, of(work, "relu").sources) == (2, {"norm": size, "": size})
 
 
+def test_operators_one_by_one_have_what_they_read_and_write() -> None:
+    size = 4 * 8 * 8 * FLOAT
+    work = counted(block(), (1, 4, 8, 8))
+    found = [each for each in work.operators if each.inputs or each.outputs]
+    names = ["convolution", "native_batch_norm", "relu_", "add_", "relu_", "mul_"]
+    assert [each.operator.removeprefix("aten.") for each in found] == names
+    assert [each.module for each in found] == ["conv", "norm", "relu", "", "relu", ""]
+    assert [each.inputs for each in found] == [size, size, size, 2 * size, size, size]
+    assert [each.outputs for each in found] == [size] * 6
+    place = [work.operators.index(each) for each in found]
+    assert [each.sources for each in found[1:]] == [{before: size} for before in place[:-1]]
+    assert [each.returned for each in found] == [0] * 5 + [size]
+    for name in ("flops", "weights"):
+        assert sum(getattr(each, name) for each in found) == sum(getattr(each, name) for each in work.modules)
+
+
 def test_views_are_what_they_look_at() -> None:
     def views(self: Any, x: Any) -> Any:
         token, wide = self.first(x[:, 0]), self.wide(x[:, :1].expand(-1, 100, -1))

@@ -1,8 +1,10 @@
-"""What a device reaches at best: how fast it copies within its memory, and how fast it multiplies large matrices.
+"""What a device reaches at best: how fast it copies within its memory, and how fast it multiplies and convolves.
 
-Both are what is sustained: the median of several repeats, and of those the largest, of a few sizes in a few rounds.
-Copies are larger than the caches. Matrices hold normal random numbers: a GPU that multiplies zeros draws less power and
-clocks higher than it can with a model's numbers. All of it takes a few seconds.
+Of a few sizes in a few rounds the best counts. Of each size that is on a GPU what is sustained, the median of several
+repeats; on a CPU the fastest repeat, for others take its cores away and a median says how busy they were. There
+products are short ones as well, which may run undisturbed, and convolutions, which some libraries compute faster than
+products; and copies that stay in the caches, as a layer's data may. Matrices hold normal random numbers: a GPU that
+multiplies zeros draws less power and clocks higher than it can with a model's numbers. All of it takes a few seconds.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from functools import partial
+from itertools import cycle
 from typing import Any
 
 from inferlens.backends.availability import torch_settings
@@ -25,16 +28,19 @@ from inferlens.units import plural
 
 MIB = 1 << 20
 ROUNDS = 2
-LEAST, MOST = 5, 30  # repeats of a size in a round
+LEAST, MOST = 5, 200  # repeats of a size in a round
 SECONDS = 0.15  # for them, unless the least of them take longer
-LONGEST = 0.1  # seconds; a size whose single call takes longer is not tried
+LONGEST = {"cpu": 0.02, "cuda": 0.1}  # seconds; a size whose single call takes longer is not tried
 DTYPES = {"fp32": "float32", "tf32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-MATRICES = {"cpu": (512, 1024, 2048, 4096), "cuda": (2048, 4096, 8192, 16384)}
-INTERRUPTED = "Other processes interrupted whatever was measured, so that the ceilings may be too low."
+MATRICES = {"cpu": (256, 512, 1024, 2048, 4096), "cuda": (2048, 4096, 8192, 16384)}
+IMAGES = ((64, 56), (128, 28), (256, 14))  # channels of a convolution, and both sizes of its image
+CACHED = (MIB // 2, 2 * MIB)  # bytes of copies that stay in the caches of a CPU's cores
+WINDOW = 16 * MIB  # bytes that a CPU copies at a time of what is larger: a short while may pass without interruption
+INTERRUPTED = "Other programs ran while the ceilings were measured, so they may be too low."
 SLOW = "the CPU has no instructions for it: it is computed in another precision"
 
 Timer = Callable[[Callable[[], Any]], tuple[float, bool]]
-Rates = list[tuple[bool, float]]  # of each size: whether it was left alone, and how much a second; the largest counts
+Rates = list[tuple[float, bool]]  # of each size: how much a second, and whether it was left alone; the largest counts
 
 
 def measure(device: str, name: str, threads: int | None = None) -> Ceilings:
@@ -47,25 +53,33 @@ def measure(device: str, name: str, threads: int | None = None) -> Ceilings:
     timer = gpu_timer if gpu else host_timer
     absent = {precision: why for precision in DTYPES if (why := lacking(precision, gpu=gpu))}
     bandwidth: Rates = []
+    cached: Rates = []
     rates: dict[str, Rates] = {precision: [] for precision in DTYPES if precision not in absent}
     with torch.inference_mode(), torch_settings(threads=threads, tf32=False):
         used = torch.get_num_threads()
         for _ in range(ROUNDS):
-            copies(device, timer, bandwidth)
+            copies(device, copy_sizes(device), timer, bandwidth)
+            if not gpu:
+                copies(device, CACHED, timer, cached)
             for precision, found in rates.items():
                 with torch_settings(threads=threads, tf32=precision == "tf32"):
                     products(device, DTYPES[precision], timer, found)
-    basis = f"copies and matrix products of PyTorch {torch.__version__.partition('+')[0]}"
-    calm, best = max(bandwidth, default=(False, 0.0))
+                    if not gpu:
+                        convolutions(DTYPES[precision], timer, found)
+    what = "copies and matrix products" if gpu else "copies, matrix products and convolutions"
+    basis = f"{what} of PyTorch {torch.__version__.partition('+')[0]}"
+    best, calm = max(bandwidth, default=(0.0, False))
     fastest = {precision: max(found) for precision, found in rates.items() if found}
     return Ceilings(
         device=name,
         bandwidth=best,
-        rates={precision: rate for precision, (_, rate) in fastest.items()},
+        cached=max(cached, default=(0.0, False))[0],
+        cache=cache_bytes(device),
+        rates={precision: rate for precision, (rate, _) in fastest.items()},
         measured=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
         basis=basis if gpu else f"{basis}, {plural(used, 'thread')}",
         absent=absent,
-        disturbed="" if calm and all(each for each, _ in fastest.values()) else INTERRUPTED,
+        disturbed="" if calm and all(each for _, each in fastest.values()) else INTERRUPTED,
     )
 
 
@@ -84,15 +98,21 @@ def lacking(precision: str, *, gpu: bool) -> str:
     return "" if getattr(torch.ops.mkldnn, f"_is_mkldnn_{precision}_supported")() else SLOW
 
 
-def copies(device: str, timer: Timer, rates: Rates) -> None:
-    """Adds copies of a few sizes; the work is the bytes that are read and written together."""
+def copies(device: str, sizes: Sequence[int], timer: Timer, rates: Rates) -> None:
+    """Adds copies of so many bytes each; the work is what is read and written together.
+
+    On a CPU those of large ones go window by window through all of it, so that each is out of the caches again when
+    its turn comes.
+    """
     import torch
 
-    for size in copy_sizes(device):
+    for size in sizes:
         with as_memory_allows():
-            source = torch.ones(size // 4, device=device)
-            seconds, calm = sustained(partial(torch.zeros_like(source).copy_, source), timer)
-            rates.append((calm, 2 * size / seconds))
+            window = (size if device == "cuda" else min(size, WINDOW)) // 4
+            source = torch.ones(size // 4 // window * window, device=device)
+            turns = cycle(zip(torch.zeros_like(source).split(window), source.split(window), strict=True))
+            seconds, calm = sustained(lambda turns=turns: torch.Tensor.copy_(*next(turns)), timer)  # type: ignore[misc]
+            rates.append((2 * 4 * window / seconds, calm))
 
 
 def products(device: str, dtype: str, timer: Timer, rates: Rates) -> None:
@@ -101,16 +121,31 @@ def products(device: str, dtype: str, timer: Timer, rates: Rates) -> None:
 
     seconds = 0.0
     for size in MATRICES[device]:
-        if 8 * seconds > LONGEST:  # so much more work has a matrix of twice the size
+        if 8 * seconds > LONGEST[device]:  # so much more work has a matrix of twice the size
             break
         with as_memory_allows():
             left, right = (torch.randn(size, size, device=device).to(getattr(torch, dtype)) for _ in range(2))
             seconds, calm = sustained(partial(torch.mm, left, right, out=torch.empty_like(left)), timer)
-            rates.append((calm, 2 * size**3 / seconds))
+            rates.append((2 * size**3 / seconds, calm))
+
+
+def convolutions(dtype: str, timer: Timer, rates: Rates) -> None:
+    """Adds convolutions of a few sizes, with filters of 3 by 3, in the order that libraries prefer."""
+    import torch
+
+    for channels, size in IMAGES:
+        image, weights = (
+            torch.randn(channels if edge == 3 else 1, channels, edge, edge)
+            .to(getattr(torch, dtype))
+            .to(memory_format=torch.channels_last)
+            for edge in (size, 3)
+        )
+        seconds, calm = sustained(partial(torch.conv2d, image, weights, padding=1), timer)
+        rates.append((2 * 9 * (channels * size) ** 2 / seconds, calm))
 
 
 def sustained(call: Callable[[], Any], timer: Timer) -> tuple[float, bool]:
-    """The median of repeats in seconds, and whether enough of them were left alone to leave out those that were not.
+    """The median of repeats in seconds, on the host's clock the least; and whether it was left alone.
 
     Some calls before them are not kept: memory is mapped, code is chosen, clocks rise.
     """
@@ -122,9 +157,10 @@ def sustained(call: Callable[[], Any], timer: Timer) -> tuple[float, bool]:
     begin = time.perf_counter()
     while len(taken) < LEAST or (len(taken) < MOST and time.perf_counter() - begin < SECONDS):
         taken.append(timer(call))
-    calm = [seconds for seconds, interrupted in taken if not interrupted]
-    enough = len(calm) >= LEAST
-    return statistics.median(calm if enough else [seconds for seconds, _ in taken]), enough
+    if timer is host_timer:
+        seconds, interrupted = min(taken)
+        return seconds, not interrupted
+    return statistics.median(seconds for seconds, _ in taken), True
 
 
 def host_timer(call: Callable[[], Any]) -> tuple[float, bool]:
@@ -154,7 +190,7 @@ def gpu_timer(call: Callable[[], Any]) -> tuple[float, bool]:
 
 
 def copy_sizes(device: str) -> Sequence[int]:
-    """Bytes of buffers: several times the last cache, as far as the memory allows."""
+    """Bytes of buffers: several times the last cache, as far as the memory allows; a CPU copies one of them."""
     if device == "cuda":
         import torch
 
@@ -163,7 +199,7 @@ def copy_sizes(device: str) -> Sequence[int]:
         free = memory_left()
     least = max(128 * MIB, 4 * cache_bytes(device))
     most = max(free // 8, 16 * MIB)
-    return sorted({min(size, most) for size in (least, 2 * least)})
+    return sorted({min(size, most) for size in (least, 2 * least)[: 1 if device == "cpu" else 2]})
 
 
 @contextmanager

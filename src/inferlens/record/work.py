@@ -36,17 +36,41 @@ class ModuleWork(Struct, frozen=True, kw_only=True):
     operators: dict[str, int] = {}
 
 
+class OperatorWork(Struct, frozen=True, kw_only=True):
+    """What one call of an operator does. Tensors are counted as it reads and writes them, each once.
+
+    Attributes:
+        module: the path of the module whose own operator it is.
+        operator: its name, such as ``aten.addmm``.
+        flops: as of a module; ``weights``: bytes of the parameters and buffers that it reads.
+        inputs: bytes of the activations that it reads; ``outputs``: those that it writes and others read.
+        sources: of ``inputs``, the bytes that each other operator has made, by its place from 0 among all of them.
+        returned: of ``outputs``, the bytes that the model returns.
+    """
+
+    module: str
+    operator: str
+    flops: float = 0.0
+    weights: int = 0
+    inputs: int = 0
+    outputs: int = 0
+    sources: dict[int, int] = {}
+    returned: int = 0
+
+
 class Work(Struct, frozen=True, kw_only=True):
     """What a model does in one call.
 
     Attributes:
         modules: in the order in which they are first called, also those whose operators are all in modules inside.
+        operators: each call of one, in the order of execution; none in profiles of earlier versions.
         uncovered: operators whose FLOPs are not known, each with how often it is called; not those whose bytes are
             their work.
         note: how it was counted, or why it was not.
     """
 
     modules: tuple[ModuleWork, ...] = ()
+    operators: tuple[OperatorWork, ...] = ()
     uncovered: dict[str, int] = {}
     note: str = ""
 
@@ -57,7 +81,9 @@ class Ceilings(Struct, frozen=True, kw_only=True):
     Attributes:
         device: its name.
         bandwidth: bytes per second that a copy within its memory reads and writes together.
-        rates: floating-point operations per second of large matrix products, by precision (``tf32`` among them).
+        cached: the same of a copy that stays in its caches; 0 where that was not measured.
+        cache: bytes of its last cache; 0 where that is not known.
+        rates: floating-point operations per second of matrix products and convolutions, by precision (``tf32`` too).
         measured: UTC time, ISO 8601.
         basis: what was measured with which library.
         absent: why a precision has no rate.
@@ -67,6 +93,8 @@ class Ceilings(Struct, frozen=True, kw_only=True):
     device: str
     bandwidth: float
     rates: dict[str, float]
+    cached: float = 0.0
+    cache: int = 0
     measured: str = ""
     basis: str = ""
     absent: dict[str, str] = {}

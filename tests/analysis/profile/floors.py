@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from inferlens.record.layer_profile import Layer, Profile
-from inferlens.record.work import Ceilings, ModuleWork, Work
+from inferlens.record.work import Ceilings, ModuleWork, OperatorWork, Work
 from tests.analysis.profile.samples import NASTY, layer, profile
 from tests.views.samples import case
 
@@ -31,6 +31,31 @@ def module(path: str, flops: float = 0.0, weights: float = 0, outputs: float = 0
         inputs=round((given + sum(sources.values())) * MEGA),
         outputs=round(outputs * MEGA),
         sources={name.replace("_", "."): round(size * MEGA) for name, size in sources.items()},
+        returned=round(returned * MEGA),
+    )
+
+
+def operator(
+    path: str,
+    name: str,
+    flops: float = 0.0,
+    weights: float = 0,
+    outputs: float = 0,
+    *,
+    given: float = 0,
+    made: dict[int, float] | None = None,
+    returned: float = 0,
+) -> OperatorWork:
+    """One call in millions; ``made``: what others made of what it reads, by their places."""
+    sources = {place: round(size * MEGA) for place, size in (made or {}).items()}
+    return OperatorWork(
+        module=path,
+        operator=name,
+        flops=flops * MEGA,
+        weights=round(weights * MEGA),
+        inputs=round(given * MEGA) + sum(sources.values()),
+        outputs=round(outputs * MEGA),
+        sources=sources,
         returned=round(returned * MEGA),
     )
 

@@ -7,11 +7,12 @@ import pytest
 
 from inferlens.analysis.profile.layers import runs_of
 from inferlens.analysis.profile.modules import flops_of, module_table, rule_of
-from inferlens.analysis.profile.roofline import Floor, Roofline, precision_of, roofline
+from inferlens.analysis.profile.roofline import TOO_LOW, Floor, Roofline, precision_of, roofline
 from inferlens.errors import InferlensError
-from inferlens.record.layer_profile import Profile, Tensor
+from inferlens.record.layer_profile import Profile
 from inferlens.record.record import Warning
-from tests.analysis.profile.floors import CHAIN, MEGA, ceilings, module, timed, work_of, worked
+from inferlens.record.work import Work
+from tests.analysis.profile.floors import CHAIN, MEGA, ceilings, module, operator, timed, work_of, worked
 from tests.analysis.profile.kernel_profiles import kernel, made, of_kernels
 from tests.analysis.profile.samples import failed, unprofiled
 from tests.views.samples import case
@@ -28,7 +29,8 @@ def row(of: Roofline, name: str) -> Floor:
     return one
 
 
-EACH = [timed(name, 5e-3, name, kind="Module") for name in ("conv", "norm", "relu", "head")]
+TIMES = {"conv": 25e-3, "norm": 5e-3, "relu": 5e-3, "head": 8e-3}
+EACH = [timed(name, time, name, kind="Module") for name, time in TIMES.items()]
 
 
 def test_the_floor_is_the_longer_of_computing_and_moving() -> None:
@@ -38,11 +40,37 @@ def test_the_floor_is_the_longer_of_computing_and_moving() -> None:
     assert conv.intensity == pytest.approx(4)
     assert (norm.floor, norm.bound, norm.distance) == (pytest.approx(4.5e-3), "memory", pytest.approx(5 / 4.5))
     assert head.floor == pytest.approx(7e-3)  # weights, what it reads and what the model returns
-    assert [each.won for each in of.rows] == pytest.approx([0.0, 0.5e-3, 1e-3, 0.0])
-    assert [each.name for each in of.ranked] == ["relu", "norm", "conv", "head"]
-    assert (of.floor, of.won, of.known) == (pytest.approx(35.5e-3), pytest.approx(1.5e-3), pytest.approx(20e-3))
-    assert of.time == pytest.approx(20.2e-3)
+    assert [each.won for each in of.rows] == pytest.approx([5e-3, 0.5e-3, 1e-3, 1e-3])
+    assert [each.name for each in of.ranked] == ["conv", "relu", "head", "norm"]
+    assert (of.floor, of.won, of.known) == (pytest.approx(35.5e-3), pytest.approx(7.5e-3), pytest.approx(43e-3))
+    assert of.time == pytest.approx(43.2e-3)
     assert of.outside == pytest.approx(0.2e-3)
+
+
+def test_no_layer_is_below_its_floor() -> None:
+    """What a layer of some weight reached, the device can reach; what moves its bytes faster is at its floor."""
+    of = found(worked([timed("conv", 10e-3, "conv"), timed("norm", 1e-3, "norm"), timed("head", 14e-3, "head")]))
+    conv, norm, head = of.rows
+    assert of.rate == pytest.approx(2e9)
+    assert (conv.floor, conv.distance, conv.won) == (pytest.approx(10e-3), pytest.approx(1.0), pytest.approx(0.0))
+    assert (norm.floor, norm.bound, norm.won) == (pytest.approx(1e-3), "memory", 0.0)
+    assert (head.floor, head.won) == (pytest.approx(7e-3), pytest.approx(7e-3))
+    light = [timed("conv", 0.1e-3, "conv"), timed("norm", 20e-3, "norm"), timed("head", 14e-3, "head")]
+    assert found(worked(light)).rate == 1e9
+
+
+def test_what_fits_into_the_cache_may_come_from_there() -> None:
+    """Weights do if those of the whole model fit, here 5.5 MB; activations if those of the layer do."""
+    for cache, floors in ((10, (20e-3, 0.45e-3)), (4.5, (20e-3, 0.5e-3)), (3.9, (20e-3, 4.5e-3)), (0, (20e-3, 4.5e-3))):
+        near = msgspec.structs.replace(ceilings(), cached=1e10, cache=round(cache * MEGA))
+        of = found(worked(EACH, ceilings=near))
+        assert [each.floor for each in of.rows[:2]] == pytest.approx(list(floors)), cache
+
+
+def test_ceilings_that_others_made_lower_are_none() -> None:
+    low = msgspec.structs.replace(ceilings(), disturbed="They may be too low.")
+    assert found(worked(EACH, ceilings=low)).won == pytest.approx(7.5e-3)
+    assert roofline(worked([timed("conv", 10e-3, "conv"), timed("norm", 3e-3, "norm")], ceilings=low)) == TOO_LOW
 
 
 @pytest.mark.parametrize("modules", [("conv", "norm", "relu"), ("conv", "relu")])
@@ -68,35 +96,63 @@ def test_a_shortcut_is_read_once_more() -> None:
     assert row(of, "all").bytes == (1 + 2 + 2) * MEGA
 
 
-def test_a_module_in_several_layers_is_divided_among_them() -> None:
-    """``relu`` is called twice, as in torchvision's blocks; ``attention`` is taken apart into three layers."""
+def test_of_a_module_called_twice_each_layer_has_its_call() -> None:
+    """``relu``, as in torchvision's blocks, on 2 and on 6 MB; a head on a large and a small image."""
     twice = work_of(
         module("one", flops=10, outputs=2, given=2),
-        module("two", flops=10, outputs=2, relu=2),
-        module("relu", outputs=4, one=2, two=2, calls=2, returned=2),
+        module("two", flops=10, outputs=6, relu=2),
+        module("relu", outputs=8, one=2, two=6, calls=2, returned=6),
+        operators=(
+            operator("one", "aten.convolution", flops=10, outputs=2, given=2),
+            operator("relu", "aten.relu_", outputs=2, made={0: 2}),
+            operator("two", "aten.convolution", flops=10, outputs=6, made={1: 2}),
+            operator("relu", "aten.relu_", outputs=6, made={2: 6}, returned=6),
+        ),
     )
-    of = found(worked([timed("a", 20e-3, "one", "relu"), timed("b", 20e-3, "two", "relu")], twice))
-    assert [each.bytes for each in of.rows] == [4 * MEGA, 4 * MEGA]
-    assert [each.flops for each in of.rows] == [10 * MEGA, 10 * MEGA]
+    layers = [timed("a", 20e-3, "one", "relu"), timed("b", 20e-3, "two", "relu")]
+    assert [each.bytes for each in found(worked(layers, twice)).rows] == [4 * MEGA, 8 * MEGA]
+    assert [each.flops for each in found(worked(layers, twice)).rows] == [10 * MEGA, 10 * MEGA]
+    # A profile of an earlier version has no operators, and which call is whose cannot be told.
+    without = msgspec.structs.replace(twice, operators=())
+    assert [each.bytes for each in found(worked(layers, without)).rows] == [4 * MEGA, 8 * MEGA]
 
-    attention = work_of(module("attention", flops=12, weights=4, outputs=3, given=3, returned=3))
-    kinds = (("MatMul", 4e-3), ("Softmax", 8e-3), ("MatMul", 12e-3))
-    layers = [timed(f"{n}", time, "attention", kind=kind) for n, (kind, time) in enumerate(kinds)]
-    of = found(worked(layers, attention))
-    assert [each.flops for each in of.rows] == pytest.approx([3 * MEGA, 0, 9 * MEGA])
-    assert [each.bytes for each in of.rows] == pytest.approx([2 * MEGA, 2 * MEGA, 6 * MEGA])
+    head = work_of(
+        module("head", flops=10, weights=2, outputs=5, given=5, calls=2, returned=5),
+        operators=tuple(operator("head", "Conv", size * 2, 1, size, given=size, returned=size) for size in (4, 1)),
+    )
+    of = found(worked([timed(str(n), 9e-3, "head", kind="Conv") for n in range(2)], head))
+    assert [each.flops for each in of.rows] == [8 * MEGA, 2 * MEGA]
+    assert [each.bytes for each in of.rows] == [9 * MEGA, 3 * MEGA]
 
 
-def test_a_module_called_on_several_sizes_is_divided_by_what_its_layers_make() -> None:
-    """A head of a detector, on a large and a small image: weights are read as a whole for each."""
-    head = work_of(module("head", flops=10, weights=2, outputs=5, given=5, calls=2, returned=5))
-    sizes = ((1, 8, 4, 4), (1, 8, 2, 2))
-    layers = [timed(str(n), 6e-3, "head", kind="Conv", outputs=(Tensor(shape=shape),)) for n, shape in enumerate(sizes)]
-    of = found(worked(layers, head))
-    assert [each.flops for each in of.rows] == pytest.approx([8 * MEGA, 2 * MEGA])
-    assert [each.bytes for each in of.rows] == pytest.approx([9 * MEGA, 3 * MEGA])
-    untold = found(worked([timed(str(n), 6e-3 * (1 + n), "head", kind="Conv") for n in range(2)], head))
-    assert [each.flops for each in untold.rows] == [5 * MEGA, 5 * MEGA]
+ATTENTION = work_of(
+    module("attention", flops=16, weights=4, outputs=3, given=3, returned=3),
+    operators=(
+        operator("attention", "aten.addmm", flops=6, weights=3, outputs=9, given=3),
+        operator("attention", "aten._scaled_dot_product_attention", flops=8, outputs=3, made={0: 9}),
+        operator("attention", "aten.addmm", flops=2, weights=1, outputs=3, made={1: 3}, returned=3),
+    ),
+)
+
+
+def attended(*kinds: str, work: Work = ATTENTION) -> list[float | None]:
+    of = found(worked([timed(f"{n}", 30e-3, "attention", kind=kind) for n, kind in enumerate(kinds)], work))
+    return [each.flops and each.flops / MEGA for each in of.rows]
+
+
+def test_several_products_of_a_module_go_to_as_many_layers_or_to_none() -> None:
+    assert attended("MatMul", "Attention", "MatMul") == [6, 8, 2]
+    assert attended("MatMul", "Transpose", "Attention", "Cast", "Gemm") == [6, None, 8, None, 2]
+    # Of the two that are the attention nobody knows which does how much.
+    assert attended("MatMul", "MatMul", "Softmax", "MatMul", "Gemm") == [6, None, None, None, 2]
+    assert attended("MatMul", "MatMul") == [None, None]
+    assert attended("Attention", "Transpose") == [16, None]
+    # An ONNX file may have two products where a runtime has one layer.
+    first, attention, last = ATTENTION.operators
+    half = msgspec.structs.replace(attention, operator="MatMul", flops=4e6)
+    parts = msgspec.structs.replace(ATTENTION, operators=(first, half, half, last))
+    assert attended("MatMul", "Attention", "Gemm", work=parts) == [6, 8, 2]
+    assert attended("MatMul", "MatMul", "Softmax", "MatMul", "Gemm", work=parts) == [6, 4, None, 4, 2]
 
 
 def test_a_layer_that_only_moves_data_computes_nothing() -> None:
@@ -105,28 +161,41 @@ def test_a_layer_that_only_moves_data_computes_nothing() -> None:
     moving = timed("in", 5e-3, "gru", kind="Transpose")
     for kind in ("GRU", "LSTMSequence", "dynamic_quantize_lstm", "rnn_tanh"):
         of = found(worked([moving, timed("run", 20e-3, "gru", kind=kind)], recurrent))
-        assert [each.flops for each in of.rows] == [0, 10 * MEGA], kind
+        assert [each.flops for each in of.rows] == [None, 10 * MEGA], kind
         assert not of.unplaced
     of = found(worked([moving, timed("run", 20e-3, kind="GRUSequence")], recurrent))
-    assert (of.rows[0].flops, of.rows[1].floor, of.unplaced) == (0, None, ("gru",))
-    assert of.rows[0].bytes == 2 * MEGA
+    assert ([each.floor for each in of.rows], of.unplaced) == ([None, None], ("gru",))
 
 
 def test_what_only_prepares_data_for_a_convolution_computes_nothing() -> None:
-    """As in TensorRT and cuDNN: what changes the memory order came from the same operator as the convolution."""
+    """As in TensorRT and Inductor: what changes the memory order came from the same operator as the convolution."""
     conv = work_of(module("conv", flops=12, weights=4, outputs=3, given=3, returned=3))
     packed = timed("move", 10e-3, "conv", kind="kgen", operators=("Conv", "Relu"))
     computed = timed("compute", 30e-3, "conv", kind="correlation", operators=("Conv", "Relu"))
     of = found(worked([packed, computed], conv))
-    assert [each.flops for each in of.rows] == [0, 12 * MEGA]
-    assert [each.bytes for each in of.rows] == pytest.approx([1.5 * MEGA, 8.5 * MEGA])  # weights are the second's
+    assert [each.flops for each in of.rows] == [None, 12 * MEGA]
+    assert of.rows[1].bytes == 10 * MEGA
+    names = ("triton_poi_fused_convolution_0", "sm90_xmma_fprop", "triton_red_fused_convolution_1")
+    of = found(
+        of_kernels("eager", made(*(kernel(name, 20e-3, "conv") for name in names)), work=conv, ceilings=ceilings())
+    )
+    assert [each.flops for each in of.rows] == [None, 12 * MEGA, None]
 
-    operator = "aten::cudnn_convolution"
+
+def test_kernels_that_one_operator_launched_are_one_row() -> None:
+    conv = work_of(module("conv", flops=12, weights=4, outputs=3, given=3, returned=3))
     names = ("void cudnn::nchwToNhwcKernel<__half>(int)", "{}", "void cublasLt::splitKreduce_kernel<32, 16>(int)")
     for computing in ("nvjet_sm90_hsh_64x32_64x16_4x2_h_bz_NNT", "a_kernel_that_says_nothing"):
-        kernels = [kernel(name.format(computing), 2e-6, "conv", operator=operator) for name in names]
-        of = found(of_kernels("eager", made(*kernels), work=conv, ceilings=ceilings()))
-        assert [each.flops for each in of.rows] == [0, 12 * MEGA, 0]
+        times = (2e-3, 30e-3, 4e-3)
+        kernels = [
+            kernel(name.format(computing), time, "conv", operator="aten::cudnn_convolution")
+            for name, time in zip(names, times, strict=True)
+        ]
+        bias = kernel("elementwise_kernel", 1e-3, "conv", operator="aten::add_")
+        of = found(of_kernels("eager", made(*kernels, bias), work=conv, ceilings=ceilings()))
+        first, second = of.rows
+        assert (first.name, first.kernels, first.time) == (computing, 3, pytest.approx(36e-3, rel=0.01))
+        assert (first.flops, first.bytes, second.flops) == (12 * MEGA, 10 * MEGA, None)
 
 
 def test_what_a_fast_path_does_not_call_is_part_of_the_module_around_it() -> None:

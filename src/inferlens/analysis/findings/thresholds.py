@@ -10,7 +10,7 @@ from __future__ import annotations
 LARGE = 0.1  # of a run, for a layer to be looked at
 FAR = 5.0  # times its floor
 MOST_FAR = 3  # layers that are named
-NEAR, BELOW = 2.0, 0.9  # times its floor: as close as bytes allow, and no closer than they do
+NEAR = 2.0  # times its floor: about as close as bytes allow
 LARGER_THAN_CACHES = 64 * 2**20
 FIRST_CONVOLUTION = 0.02
 FEW_CHANNELS = 4

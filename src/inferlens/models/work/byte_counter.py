@@ -11,7 +11,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from inferlens.record.work import ModuleWork, Work
+from inferlens.record.work import ModuleWork, OperatorWork, Work
+
+MOST = 20_000  # operators that are kept one by one
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,20 @@ class Sum:
     operators: Counter[str] = field(default_factory=Counter)
 
 
+@dataclass
+class OperatorSum:
+    """What one call of an operator does: the fields of an :class:`OperatorWork`."""
+
+    module: str
+    operator: str
+    flops: float = 0.0
+    weights: int = 0
+    inputs: int = 0
+    outputs: int = 0
+    sources: Counter[int] = field(default_factory=Counter)
+    returned: int = 0
+
+
 @dataclass(eq=False)
 class ModuleCall:
     """One call of a module, and what it has read."""
@@ -66,12 +82,17 @@ class ModuleCall:
 
 @dataclass(eq=False)
 class Made:
-    """What a call has written to a storage: which part, how many bytes, and what was read of it elsewhere."""
+    """What a call has written to a storage: by which operator, which part, how many bytes; what was read of it.
+
+    ``left`` is what was read elsewhere than in that call, ``taken`` what was read at all.
+    """
 
     call: ModuleCall
+    operator: int
     part: Hashable
     bytes: int
     left: Parts = field(default_factory=Parts)
+    taken: Parts = field(default_factory=Parts)
 
 
 class ByteCounter:
@@ -85,6 +106,7 @@ class ByteCounter:
         self._given = set(given)
         self._made: dict[Hashable, list[Made]] = {}  # the newest first
         self._sums: dict[str, Sum] = {}
+        self._operators: list[OperatorSum] = []
         self._uncovered: Counter[str] = Counter()
 
     def begin(self, path: str, kind: str) -> ModuleCall:
@@ -102,12 +124,15 @@ class ByteCounter:
         mine.flops += flops or 0.0
         if flops is None:
             self._uncovered[name] += 1
+        place, seen = len(self._operators), dict[Hashable, Parts]()
+        self._operators.append(OperatorSum(call.path, name, flops or 0.0))
         for tensor in reads:
             self._read(call, mine, tensor)
+            self._taken(place, seen, tensor)
         for tensor in writes:
             before = self._made.get(tensor.storage, []) if tensor.bytes < tensor.whole else []
             others = (made for made in before if made.part != tensor.part)
-            self._made[tensor.storage] = [Made(call, tensor.part, tensor.bytes), *others]
+            self._made[tensor.storage] = [Made(call, place, tensor.part, tensor.bytes), *others]
 
     def returned(self, tensors: Iterable[Seen]) -> None:
         """The model has returned these."""
@@ -117,11 +142,15 @@ class ByteCounter:
                     mine = self._sums[made.call.path]
                     mine.outputs += made.left.add(portion)
                     mine.returned += portion.bytes
+                    own = self._operators[made.operator]
+                    own.outputs += made.taken.add(portion)
+                    own.returned += portion.bytes
 
     def work(self, note: str) -> Work:
         """All of it."""
         return Work(
             modules=tuple(ModuleWork(module=path, **vars(each)) for path, each in self._sums.items()),
+            operators=tuple(OperatorWork(**vars(each)) for each in self._operators if len(self._operators) <= MOST),
             uncovered=dict(self._uncovered),
             note=note,
         )
@@ -142,6 +171,20 @@ class ByteCounter:
             if not left:
                 return
         yield None, Seen(tensor.storage, tensor.part, left, tensor.whole)
+
+    def _taken(self, place: int, seen: dict[Hashable, Parts], tensor: Seen) -> None:
+        """What the operator at ``place``, which has ``seen`` so much already, reads of a tensor."""
+        mine = self._operators[place]
+        for made, portion in self._makers(tensor):
+            size = seen.setdefault(made or tensor.storage, Parts()).add(portion)
+            if made:
+                mine.inputs += size
+                mine.sources[made.operator] += size
+                self._operators[made.operator].outputs += made.taken.add(portion)
+            elif tensor.storage in self._given:
+                mine.inputs += size
+            else:
+                mine.weights += size
 
     def _read(self, call: ModuleCall, mine: Sum, tensor: Seen) -> None:
         for made, portion in self._makers(tensor):

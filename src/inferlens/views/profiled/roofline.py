@@ -141,12 +141,6 @@ def sentences(found: Roofline) -> list[str]:
     unknown = sum(row.time for row in found.rows if row.floor is None)
     if unknown > 0:
         said.append(f"What was done in {part(unknown)} is not known.")
-    below = sum(row.distance is not None and row.distance < 1 for row in found.rows)
-    if below:
-        said.append(
-            f"{plural(below, found.by)} took less than the floor: data may come from a cache, or the ceilings were "
-            "measured while something else ran (inferlens profile --rebuild measures them again)."
-        )
     return said
 
 

@@ -36,15 +36,14 @@ def far_above_floor(seen: Evidence) -> Iterator[Finding]:
     for won, each, floor in sorted(far, key=lambda one: -one[0])[: thresholds.MOST_FAR]:
         asks = [seen.hint(*option).ask for option in _ALGORITHMS[each.family != "convolution" :]]
         hint = f"Another algorithm: {one_of([*asks, _OTHERS, 'a larger --batch'])}."
-        if each.family not in DENSE and floor.bound == "memory":
-            hint = "Have it fused with the layers around it, or computed in fewer bytes: its floor is made by memory."
+        if each.family not in DENSE:
+            hint = f"Have it fused with the layers around it, or try {_OTHERS}."
         numbers = {"seconds": each.steady, "floor": floor.floor, "flops": floor.flops, "bytes": floor.bytes}
         yield found(
             "{subject} takes {share:percent} of a profiled run ({seconds:duration}), {distance:two} times its floor of "
-            "{floor:duration}, which {bound} makes.",
+            "{floor:duration}.",
             {**numbers, "distance": each.steady / floor.floor} if floor.floor else numbers,
             subject=each.name, seconds=won, share=seen.share(each.steady), hint=hint,
-            bound="memory" if floor.bound == "memory" else "arithmetic",
         )  # fmt: skip
 
 
@@ -56,7 +55,7 @@ def bandwidth_bound(seen: Evidence) -> Iterator[Finding]:
     near = seen.layers(
         each for each in seen.parts
         if each.family in DENSE and each.floor and each.floor.bound == "memory"
-        and thresholds.BELOW <= (each.floor.distance or 0.0) <= thresholds.NEAR
+        and each.floor.won and (each.floor.distance or 0.0) <= thresholds.NEAR
     )  # fmt: skip
     floors = [each.floor for each in near if each.floor]
     moved, least = sum(each.bytes or 0.0 for each in floors), sum(each.floor or 0.0 for each in floors)
