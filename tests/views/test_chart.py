@@ -12,7 +12,7 @@ from inferlens.record.record import encode
 from inferlens.views.chart import Chart
 from inferlens.views.picture import colours_of, shapes_of
 
-from .samples import case, cpu_records, failure, gpu_records, record, series
+from .samples import case, cpu_records, failure, gpu_records, io_records, record, series
 
 
 def texts_of_chart(records, **options) -> list[str]:
@@ -46,6 +46,13 @@ def test_where_batch_sizes_differ_the_title_says_which_way_leads_where():
         for name, median in zip(("pytorch", "openvino"), medians, strict=True)
     ]
     assert "resnet18: openvino leads at batch 8 and 16, pytorch at 1" in texts_of_chart(records)
+
+
+def test_ways_of_passing_data_are_told_apart_above_the_bars():
+    drawn = texts_of_chart(io_records())
+    assert "resnet18: tensorrt:rtx leads everywhere" in drawn
+    assert "host io · tensorrt:rtx is fastest: 3.50 ms, 1.57x pytorch (1.57 to 1.57)" in drawn
+    assert "resnet18: pytorch takes 10.1 ms" in texts_of_chart([record()])
 
 
 def test_every_value_and_name_is_written_and_what_has_no_bar_has_its_reason():

@@ -90,6 +90,8 @@ def _block(table: Sequence[Row], top: int | None) -> Any:
     comparisons = by(table, "comparison")
     several = len(comparisons) > 1
     keys = {row.id: names[row.id] if several else plain(row.backend.partition(":")[0]) for row in table}
+    if len({row.batch for row in table}) > 1 < len({row.io for row in table}):  # each is a line of its own
+        keys = {row.id: f"{names[row.id]}, {row.io} io" for row in table}
     first = _first(comparisons, names, top or (MOST_OF_EACH if several else MOST))
     chosen = [row for row in table if names[row.id] in first]
     series = list(dict.fromkeys(keys[row.id] for row in sorted(chosen, key=_from_the_largest) if drawn(row)))
@@ -119,6 +121,8 @@ def names_of(table: Sequence[Row]) -> dict[str, str]:
     if _shared(table):
         bare = {row.id: plain(row.name.replace(f"{row.backend} {row.precision}", row.backend, 1)) for row in table}
         names = bare if all(bare.values()) else names
+    if len({row.io for row in table}) > 1:  # it stands above the bars
+        names = {row.id: names[row.id].replace(f" {row.io} io", "", 1) for row in table}
     short: dict[str, str] = {}
     for name in names.values():
         told = name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 17]}…{name[-16:]}"
@@ -136,7 +140,8 @@ def _shared(table: Sequence[Row]) -> list[str]:
 def labels(rows: Sequence[Row], names: dict[str, str]) -> list[str]:
     """Names of the rows of one comparison with their roles."""
     fastest = "equally fast" if sum(row.fastest for row in rows) > 1 else "fastest"
-    roles = [["reference"] * row.is_reference + [fastest] * row.fastest for row in rows]
+    several = sum(map(drawn, rows)) > 1
+    roles = [["reference"] * row.is_reference + [fastest] * (row.fastest and several) for row in rows]
     return [names[row.id] + f" ({', '.join(mine)})" * bool(mine) for row, mine in zip(rows, roles, strict=True)]
 
 
@@ -156,7 +161,7 @@ def _answer(comparisons: Sequence[Sequence[Row]], names: dict[str, str], room: f
     found = [f"{name} leads at {word}{listing(where)}" for name, where in leads.items()]
     said = ", ".join([*found[:1], *(each.replace(f" leads at {word}", " at ") for each in found[1:])])
     if list(map(len, leads.values())) == [len(fastest)]:
-        said = f"{next(iter(leads))} leads at every {'batch size' if word else 'input'}"
+        said = f"{next(iter(leads))} leads {'at every batch size' if word else 'everywhere'}"
     options = [said, f"which way is fastest depends on the {'batch size' if word else 'inputs'}"]
     return cut(next((f"{model}: {each}" for each in options if len(model + each) + 2 <= room), model), int(room))
 
@@ -168,7 +173,9 @@ def _said(rows: Sequence[Row], names: dict[str, str], room: float) -> str:
     if not best:
         return "no way ran with right outputs"
     took, first = _written(best[0]), names[best[0].id]
-    if len(best) > 1:
+    if len(ranked) == 1:
+        options = [f"{first} takes {took}" if best[0].median is not None else f"{first} does {took}"]
+    elif len(best) > 1:
         options = [f"{listing([names[row.id] for row in best])} are equally fast: {took}"]
         options.append(f"{first} and {plural(len(best) - 1, 'other')} are equally fast: {took}")
         options.append(f"{len(best)} of {len(ranked)} ways are equally fast: {took}")
@@ -187,7 +194,7 @@ def _said(rows: Sequence[Row], names: dict[str, str], room: float) -> str:
 def _where(rows: Sequence[Row], comparisons: Sequence[Sequence[Row]]) -> str:
     """What tells one comparison from the others."""
     told = {
-        "batch": f"batch {rows[0].batch}", "io": f"calls from and to the {rows[0].io}",
+        "batch": f"batch {rows[0].batch}", "io": f"{rows[0].io} io",
         "call_mode": rows[0].call_mode or "repeated", "inputs": rows[0].inputs,
     }  # fmt: skip
     differ = [name for name in told if len({getattr(each[0], name) for each in comparisons}) > 1]
