@@ -69,7 +69,7 @@ def test_levels_of_a_case_are_one_case_and_the_cost_of_layers_is_by_their_own_re
         record = replace(unprofiled(layers, median), id=profile.record)
         (tmp_path / profile.level / "record.json").write_bytes(encode(record))
     said = shown(tmp_path)
-    assert "3.00x as long as an unprofiled one (3.00 ms and 1.00 ms)" in said
+    assert "a profiled call takes 3.00 ms, 3.00x an unprofiled one" in said
     assert "of an unprofiled call could be won" in said
     (one,) = judged(load_profiles([tmp_path]))
     assert {"host-bound", "tiny-kernels"} <= {each.code for each in one.found}

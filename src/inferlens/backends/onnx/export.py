@@ -126,7 +126,7 @@ def _export(model: Model, feed: tuple[Any, ...], precision: str, path: Path, pre
     preparation.facts["onnx_exporter"] = "TorchScript"
     preparation.warn(
         "export-fallback",
-        f"The torch.export-based ONNX exporter failed ({reason(first)}); the older, tracing one was used.",
+        f"The older, tracing ONNX exporter was used, for the newer one failed: {reason(first)}.",
         "Its nodes have no module paths, and control flow is fixed to what this input took.",
     )
 

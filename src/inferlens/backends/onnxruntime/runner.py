@@ -124,7 +124,7 @@ class OnnxRunner(Runner):
             self.preparation.warn(
                 "provider-fallback",
                 f"{strays.total()} of {len(nodes)} nodes run on the CPU: {', '.join(sorted(strays))}.",
-                "Where data crosses to the CPU and back, the GPU waits. Look for operators to replace in the model.",
+                "Replace these operators in the model: the GPU waits while data crosses to the CPU and back.",
             )
 
 

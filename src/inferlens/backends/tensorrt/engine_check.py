@@ -41,8 +41,8 @@ def checked_file(
     if made is None:
         preparation.warn(
             "unknown-origin",
-            "What this engine was built from is not known: its precision is not, and its outputs are not checked.",
-            "Build engines with inferlens build, which writes that beside them.",
+            "What this engine was built from is not known, nor its precision; its outputs are not checked.",
+            "Build it with inferlens build, which writes that beside it.",
         )
         return None, options
     if made.options.get("version_compatible") and not preparation.trust:

@@ -30,6 +30,7 @@ from inferlens.models.model import Model
 from inferlens.record.layer_profile import Layers
 from inferlens.spec.case import Case, Option
 from inferlens.spec.hints import Hint
+from inferlens.units import plural
 
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # these use CUDA graphs
 MODES_FOR = {"cuda_graph": GRAPH_MODES, "max_autotune": ("max-autotune",)}  # what other backends have an option for
@@ -192,8 +193,8 @@ class CompiledRunner(TorchRunner, LayerProfiler, KernelOrigins):
         if breaks:
             self.preparation.warn(
                 "graph-breaks",
-                f"The model compiled into {facts['graphs']} graphs: {breaks} graph breaks ({'; '.join(reasons[:3])}).",
-                "Between graphs Python runs; fullgraph=true shows where the first break is.",
+                f"{plural(breaks, 'graph break')}, {plural(facts['graphs'], 'graph')}: {'; '.join(reasons[:3])}.",
+                "Python runs between graphs; fullgraph=true shows where the first break is.",
             )
         skips = inductor.get("cudagraph_skips", 0)
         if self._graphs and self._compiler is None and skips:

@@ -13,8 +13,7 @@ from inferlens.analysis.findings.rule import Finding, found, rule
     "doubtful-profile",
     of="profile",
     about="trust",
-    hint="Judge by shares rather than by times, and by differences that are larger than this one; more --runs on a "
-    "quieter machine narrow it.",
+    hint="Judge by shares, not by times.",
 )
 def doubtful_profile(seen: Evidence) -> Iterator[Finding]:
     """What was profiled is not quite what runs unprofiled."""
@@ -23,15 +22,14 @@ def doubtful_profile(seen: Evidence) -> Iterator[Finding]:
         slower = min(account.cost, account.cost_low or account.cost) >= thresholds.COST
         if slower or max(account.cost, account.cost_high or account.cost) <= thresholds.FASTER:
             yield found(
-                "The layers' profile is doubtful: a profiled call takes {cost:ratio} as long as an unprofiled one "
-                "({profiled:duration} and {untouched:duration}).",
+                "Layer times are doubtful: a profiled call takes {profiled:duration}, {cost:ratio} an unprofiled one.",
                 {"cost": account.cost, "profiled": account.whole.median, "untouched": account.unprofiled},
                 subject="the layers",
             )
     if seen.latency and seen.busy >= thresholds.GPU_COST * seen.latency:
         yield found(
-            "The kernels' profile is doubtful: the GPU works {busy:duration} in a profiled run, and a whole unprofiled "
-            "call takes {latency:duration}.",
+            "Kernel times are doubtful: the GPU works {busy:duration} of a profiled run, an unprofiled call takes "
+            "{latency:duration}.",
             {"busy": seen.busy, "latency": seen.latency},
             subject="the kernels",
         )
@@ -43,7 +41,6 @@ def unstable(seen: Evidence) -> Iterator[Finding]:
     whole = seen.table.reconciliation.whole if seen.table else None
     if whole and whole.p95 is not None and 0 < thresholds.RUN_SPREAD * whole.median <= whole.p95:
         yield found(
-            "Profiled runs vary: their 95th percentile is {p95:duration}, {times:ratio} their median of "
-            "{median:duration}.",
+            "Profiled runs vary: their 95th percentile is {p95:duration}, {times:ratio} their median.",
             {"p95": whole.p95, "median": whole.median}, subject="the runs", times=whole.p95 / whole.median,
         )  # fmt: skip
