@@ -43,9 +43,11 @@ def drawn(
     width: int = 250,
     color: bool = False,
     median: float | None = 6e-3,
+    wide: bool = False,
     **options: Any,
 ) -> str:
-    return render(document(table, loaded(*profiles, median=median), **options), format, width=width, color=color)
+    shown = document(table, loaded(*profiles, median=median), **options)
+    return render(shown, format, width=width, color=color, wide=wide)
 
 
 def data(table: str, *profiles: Profile, **options: Any) -> Any:

@@ -18,22 +18,25 @@ if TYPE_CHECKING:
     from inferlens.views.table import Table
 
 LEVEL = "What to time, with commas: layer, kernel (on a GPU); or module, for layers as the table of modules."
-FINDINGS = 5
+FINDINGS, MODULES = 6, 12  # lines at the end of a profile
 REBUILD = "Build anew what was built before, such as engines, and measure the device's ceilings again."
 BOARD = "Write traces here, into a log folder for each case, such as pytorch_bs1."
-DEPTH = "How deep modules are unfolded. [dim]Default: to about 40 rows in tables, all in CSV and JSON.[/dim]"
+DEPTH = "How deep modules are unfolded. [dim]Default: those that take most in tables, all in CSV and JSON.[/dim]"
 REFERENCE = "The case of the first column, such as 'onnxruntime:cpu fp32'. \
 [dim]Default: the plain one that outputs were checked against, or else the first that ran.[/dim]"
 SHOWN_LEVEL = "Whose times are shown: layer or kernel. \
 [dim]Default: kernel if all that ran have kernels traced to modules, or else layer.[/dim]"
-FUSED = "Layers fused from several modules: whole (to the deepest module that contains them) or split (by FLOPs)."
+FUSED = "Layers fused from several modules: work (to the module that does most of the FLOPs), whole (to the deepest \
+module that contains them) or split (by FLOPs)."
 LAYERS_SORT = "time (what takes most first) or order (that of execution)."
 KERNELS_SORT = "time (what takes most first), order (that of execution) or calls (what is launched most first)."
 FLOORS_SORT = "won (the largest possible gain first), time (what takes most first) or order (that of execution)."
 KERNELS_BY = "name (a row for each kernel, with all its launches) or launch (a row for each)."
 FLOORS_BY = "layer (as the backend executes them) or module (of the model)."
 FLOORS_DEPTH = "With --by module: modules deeper than this are added to those above them. [dim]Default: none are.[/dim]"
-ROWS = "Only so many rows, those that come first. [dim]Default: 20 in tables, all in CSV and JSON.[/dim]"
+TOP_FINDINGS = "So many of each case. [dim]Default: the few that matter most of all cases; all in CSV and JSON.[/dim]"
+ROWS = "So many rows of each case, those that come first. \
+[dim]Default: what fits on a screen; all in CSV and JSON.[/dim]"
 PLOT = "Draw a picture (box plot or roofline) into this file instead; .svg, .png or .html decides its format."
 TRACE_FILE = "Write every run as a trace for Perfetto (ui.perfetto.dev) into this file instead; .json or .json.gz."
 
@@ -109,14 +112,19 @@ def _profile(plan: Plan, level: str, runs: int | None) -> None:
     """Profiles every case and shows the most important of it."""
     from inferlens.cli.progress import Bar
     from inferlens.execution.profile import RUNS, levels_of, run
+    from inferlens.views.profiled.cases import groups
+    from inferlens.views.profiled.findings import document as found_in
+    from inferlens.views.profiled.findings import judged
+    from inferlens.views.profiled.modules import document as modules_of
 
     levels = levels_of(level)
     with Bar(screen.errors()) as bar:
         profiles = run(plan, levels, runs or RUNS, bar)
     folders = [folder for _, folder in profiles]
-    show_findings(folders, top=FINDINGS, brief=True)
+    loaded = screen.profiles(folders)
+    screen.document(found_in(judged(loaded), lines=FINDINGS))
     screen.text("")
-    modules(folders)
+    screen.document(modules_of(groups(loaded), lines=MODULES))
     folder, above = folders[0], folders[0].parent
     tables = ", ".join(f"inferlens {each}s {folder}" for each in levels)
     tables += f", inferlens modules {above}, inferlens roofline {above}"
@@ -205,23 +213,19 @@ def notes(every: Sequence[Traced]) -> list[str]:
 
 def findings(
     paths: options.Profiles,
-    top: Annotated[int | None, typer.Option(min=1, help="Only so many of each case. [dim]Default: all.[/dim]")] = None,
+    top: Annotated[int | None, typer.Option(min=1, help=TOP_FINDINGS)] = None,
+    every: Annotated[bool, typer.Option("--all", help="All findings of each case.")] = False,
     format: options.Format = "table",
+    output: options.Output = None,
 ) -> None:
     """Say in plain words what takes more time than it has to in profiled cases, with the evidence and what to try.
 
-    Findings come from a closed list of rules, ranked by the time that could be won at most. What the rules could not
-    look at is listed beneath.
+    Findings come from a closed list of rules, ranked by the time that could be won at most.
     """
-    show_findings(paths, format, top)
-
-
-def show_findings(paths: Sequence[Path], format: str = "table", top: int | None = None, *, brief: bool = False) -> None:
-    """Prints the findings of the profiles under ``paths``; ``brief``: without what is not needed at a glance."""
     from inferlens.views.profiled.findings import document, judged
 
     loaded = screen.profiles(paths, format)
-    screen.document(document(judged(loaded), top=top, brief=brief), format)
+    screen.document(document(judged(loaded), top=top, whole=every), format, output=output)
 
 
 def modules(
@@ -229,8 +233,11 @@ def modules(
     level: Annotated[str | None, typer.Option(help=SHOWN_LEVEL)] = None,
     depth: Annotated[int | None, typer.Option(min=1, help=DEPTH)] = None,
     reference: Annotated[str | None, typer.Option(help=REFERENCE)] = None,
-    fused: Annotated[str, typer.Option(help=FUSED)] = "whole",
+    fused: Annotated[str, typer.Option(help=FUSED)] = "work",
+    wide: options.Wide = False,
+    columns: options.Columns = None,
     format: options.Format = "table",
+    output: options.Output = None,
     bars: options.Bars = False,
 ) -> None:
     """Show where the time goes by module of the model: modules as rows, backends as columns.
@@ -243,14 +250,17 @@ def modules(
 
     loaded = groups(screen.profiles(paths, format))
     shown = document(loaded, level=level, depth=depth, reference=reference, fused=fused)  # type: ignore[arg-type]
-    screen.document(shown, format, bars=bars)
+    screen.document(shown, format, wide=wide, columns=columns, output=output, bars=bars)
 
 
 def layers(
     paths: options.Profiles,
     sort: Annotated[str, typer.Option(help=LAYERS_SORT)] = "time",
     top: Top = None,
+    wide: options.Wide = False,
+    columns: options.Columns = None,
     format: options.Format = "table",
+    output: options.Output = None,
     bars: options.Bars = False,
     plot: Plot = None,
     trace: Annotated[Path | None, typer.Option(help=TRACE_FILE, show_default=False)] = None,
@@ -275,7 +285,8 @@ def layers(
     if trace:
         written(trace, perfetto.render(loaded, compressed=trace.suffix.lower() == ".gz"), "--trace")
     if not (plot or trace):
-        screen.document(document("layer", cases, sort=sort, top=top), format, bars=bars)
+        shown_as = document("layer", cases, sort=sort, top=top)
+        screen.document(shown_as, format, wide=wide, columns=columns, output=output, bars=bars)
 
 
 def picture_format(plot: Path | None, example: str) -> str:
@@ -299,7 +310,10 @@ def kernels(
     by: Annotated[str, typer.Option(help=KERNELS_BY)] = "name",
     sort: Annotated[str, typer.Option(help=KERNELS_SORT)] = "time",
     top: Top = None,
+    wide: options.Wide = False,
+    columns: options.Columns = None,
     format: options.Format = "table",
+    output: options.Output = None,
     bars: options.Bars = False,
 ) -> None:
     """Show the kernels of cases profiled with --level kernel: times, launches, occupancy, tensor cores, modules.
@@ -310,7 +324,8 @@ def kernels(
     from inferlens.views.profiled.layers_and_kernels import document
 
     cases = of_level(screen.profiles(paths, format), "kernel")
-    screen.document(document("kernel", cases, sort=sort, top=top, by=by), format, bars=bars)  # type: ignore[arg-type] # which it checks
+    shown = document("kernel", cases, sort=sort, top=top, by=by)  # type: ignore[arg-type] # which it checks
+    screen.document(shown, format, wide=wide, columns=columns, output=output, bars=bars)
 
 
 def roofline(

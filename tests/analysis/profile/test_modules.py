@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
 from inferlens.analysis.profile.layers import Runs, runs_of
 from inferlens.analysis.profile.modules import ModuleTable, ancestor, module_table, path_of, rule_of
 from inferlens.errors import InferlensError
+from inferlens.record.work import ModuleWork, Work
 from tests.analysis.profile.samples import eager, fused, layer, nasty, other, profile
 from tests.views.samples import case
 
@@ -30,7 +32,7 @@ def typical(cell) -> float | None:
     return None if cell is None or cell.times is None else cell.times.typical
 
 
-@pytest.mark.parametrize("rule", ["whole", "split"])
+@pytest.mark.parametrize("rule", ["work", "whole", "split"])
 @pytest.mark.parametrize("depth", [1, 2, None])
 @pytest.mark.parametrize("profiles", [ALL, ALL[:1], (nasty(),)])
 def test_every_column_adds_up_to_its_whole(profiles, depth, rule):
@@ -69,6 +71,29 @@ def test_fused_layers_stay_whole_above_their_modules_or_are_split_equally(rule, 
     assert typical(block) == pytest.approx(0.9e-3, rel=0.02)
     assert not block.shared
     assert not row(found, "conv1").cells[0].shared
+
+
+@pytest.mark.parametrize(
+    ("flops", "conv", "norm", "itself"),
+    [
+        ({"a.conv": 1e9, "a.norm": 0.0}, 1, None, None),  # the module that does the work
+        ({"a.conv": 1e9, "a.norm": 0.1e9}, 1, None, None),
+        ({"a.conv": 1e9, "a.norm": 1e9}, None, None, 1),  # two that do: what contains them
+        ({"a.norm": 1e9, "b": 0.0}, None, 1, None),
+        ({}, None, None, 1),
+    ],
+)
+def test_a_fused_layer_is_of_the_module_with_the_work(flops, conv, norm, itself):
+    of = profile(case(), [layer("fused", 1.0, "a.conv", "a.norm"), layer("b", 1.0, "b")])
+    counted = Work(modules=tuple(ModuleWork(module=name, flops=each) for name, each in flops.items()))
+    found = table(msgspec.structs.replace(of, work=counted))
+    for path, expected in (("a.conv", conv), ("a.norm", norm)):
+        cell = row(found, path).cells[0]
+        assert typical(cell) == (expected and pytest.approx(expected, rel=0.02))
+        assert cell.shared
+        assert cell.counted_in == (None if expected else "a" if itself else "a.conv" if conv else "a.norm")
+    assert typical(row(found, "a").cells[0]) == pytest.approx(1, rel=0.02)
+    assert bool([each for each in found.rows if each.kind == "itself"]) == bool(itself)
 
 
 def test_marks_are_where_they_can_be_trusted():
@@ -115,8 +140,6 @@ def test_folding():
     assert [".".join(each.path) for each in found.rows if each.kind == "module"] == ["conv1", "bn1", "layer1", "layer2"]
     assert [each.folded for each in found.rows if each.kind == "module"] == [0, 0, 6, 3]
     assert row(found, "layer1").cells == row(table(eager()), "layer1").cells
-    assert table(eager(), most_rows=11).depth == 2
-    assert table(eager(), most_rows=1).depth == 1
     assert table(eager(), depth=99).depth == 3
 
 

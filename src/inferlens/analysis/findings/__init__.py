@@ -20,7 +20,7 @@ from inferlens.record.record import Record
 if TYPE_CHECKING:
     from inferlens.trace.analysis import Analysis
 
-__all__ = ["Evidence", "Finding", "evidence_of", "findings", "trace_findings", "unseen"]
+__all__ = ["Evidence", "Finding", "evidence_of", "findings", "trace_findings", "unseen", "weight"]
 _UNKNOWN = 0.1  # of a run: so that a fallback or a graph break, which no profile shows the cost of, is not the last
 
 
@@ -81,5 +81,9 @@ def _of_a_run(of: Finding, seen: Evidence) -> Finding:
 
 def _rank(of: Finding) -> tuple[int, float]:
     """Lowest first."""
-    group = 0 if of.code == "doubtful-profile" else 1 if of.about == "time" else 2
-    return group, -next(each for each in (of.won, of.share, _UNKNOWN) if each is not None)
+    return 0 if of.code == "doubtful-profile" else 1 if of.about == "time" else 2, -weight(of)
+
+
+def weight(of: Finding) -> float:
+    """The part of a run that could be won, or that it is about, or what an unknown part counts as."""
+    return next(each for each in (of.won, of.share, _UNKNOWN) if each is not None)

@@ -178,14 +178,15 @@ class Pieces(Generic[Piece]):
 
     @property
     def where(self) -> str:
-        """The end of a sentence: ``: conv1``, or ``; most in conv1, layer1 and fc``."""
-        return f"; most in {self.longest}" if len(self) > 1 else f": {self.longest}"
+        """The end of a sentence: ``: conv1``, or ``, most in conv1``, which takes most."""
+        first = max(self.pieces, key=lambda each: each.seconds).name
+        return f", most in {first}" if len(self) > 1 else f": {first}"
 
     @property
     def kinds(self) -> str:
         """``7 Reorder and 2 Transpose``, or ``Reorder`` for a single one."""
         counts = Counter(each.kind for each in self.pieces).most_common()
-        return counts[0][0] if len(self) == 1 else few([f"{count:,} {kind}" for kind, count in counts], 4)
+        return counts[0][0] if len(self) == 1 else few([f"{count:,} {kind}" for kind, count in counts], 2)
 
 
 class HostWait(NamedTuple):

@@ -1,8 +1,9 @@
 """Modules as rows, backends as columns, time in the cells: several profiles of one model become one tree.
 
 A module is a path, its names in a tuple; the model itself is the empty one. No backend says how much of a layer that
-was fused from several modules belongs to each of them, so every rule for that is a convention: ``whole`` leaves the
-layer in the deepest module that contains them all, ``split`` divides it by their FLOPs.
+was fused from several modules belongs to each of them, so every rule for that is a convention: ``work`` gives the layer
+to the module that does most of its FLOPs, ``whole`` leaves it in the deepest module that contains them all, ``split``
+divides it by their FLOPs.
 
 In every column the rows that have no rows below them add up to the whole, in typical times (see :mod:`.layers`). For
 that, a module that is unfolded has a row ``itself`` where layers are its own, and what belongs to no module has rows of
@@ -34,7 +35,8 @@ from inferlens.stats.compare import least_apart, unseen_on
 
 # A column with more than this in layers of no known module has too little in its modules to be compared.
 MOST_UNKNOWN = 0.1
-RULES = ("whole", "split")
+RULES = ("work", "whole", "split")
+MOST_WORK = 2 / 3  # of a layer's FLOPs, for one of its modules to count as the one that does the work
 # Deeper names stay together: a tree of modules is not deeper, and a file that says so would take all memory.
 DEEPEST = 64
 
@@ -66,12 +68,20 @@ def rule_of(name: str, flops: Mapping[Path, float] | None = None) -> Rule:
     """
     check_choice("rule for fused layers", name, RULES)
 
-    def split(paths: Sequence[Path]) -> dict[Path, float]:
-        known = {path: flops[path] for path in paths if flops and flops.get(path, 0.0) > 0}
-        total = sum(known.values())
-        return {path: own / total for path, own in known.items()} or {path: 1 / len(paths) for path in paths}
+    def known(paths: Sequence[Path]) -> dict[Path, float]:
+        return {path: flops[path] for path in paths if flops and flops.get(path, 0.0) > 0}
 
-    return split if name == "split" else lambda paths: {ancestor(paths): 1.0}
+    def split(paths: Sequence[Path]) -> dict[Path, float]:
+        own = known(paths)
+        total = sum(own.values())
+        return {path: each / total for path, each in own.items()} or {path: 1 / len(paths) for path in paths}
+
+    def work(paths: Sequence[Path]) -> dict[Path, float]:
+        own = known(paths)
+        most = [path for path, each in own.items() if each >= MOST_WORK * sum(own.values())]
+        return {ancestor(most or list(own) or paths): 1.0}
+
+    return {"work": work, "whole": lambda paths: {ancestor(paths): 1.0}, "split": split}[name]
 
 
 class Cell(Struct, frozen=True, kw_only=True):
@@ -80,11 +90,13 @@ class Cell(Struct, frozen=True, kw_only=True):
     Attributes:
         times: of its layers and of those below it; ``None`` if none of them has a time of its own.
         shared: a layer was fused with modules outside of this one; ``untimed``: a layer has no time.
+        counted_in: the module that has the time of a layer that was fused from this one, where nothing is left here.
     """
 
     times: RunTimes | None
     shared: bool = False
     untimed: bool = False
+    counted_in: str | None = None
     fastest: bool = False
     slower: bool = False
 
@@ -134,6 +146,7 @@ class ModuleTimes:
         own: of layers that count as a module's own; ``total``: of those, and of the ones of modules below it.
         shared: modules of which a layer was fused with modules outside of them.
         untimed: modules with, at any depth, a layer that has no time.
+        given: modules of fused layers, and which of them, or above them, has most of the layer.
         order: all modules that layers name, those above them too, in the order of execution.
     """
 
@@ -143,6 +156,7 @@ class ModuleTimes:
     total: dict[Path, Array] = field(default_factory=dict)
     shared: set[Path] = field(default_factory=set)
     untimed: set[Path] = field(default_factory=set)
+    given: dict[Path, Path] = field(default_factory=dict)
     order: dict[Path, None] = field(default_factory=dict)
 
     @property
@@ -157,7 +171,8 @@ class ModuleTimes:
         if path not in self.order:
             return None
         times = self.runs.times(self.total[path]) if path in self.total else None
-        return Cell(times=times, shared=path in self.shared, untimed=path in self.untimed)
+        given = ".".join(self.given[path]) if times is None and path in self.given else None
+        return Cell(times=times, shared=path in self.shared, untimed=path in self.untimed, counted_in=given)
 
 
 def module_times(profile: Profile, runs: Runs, rule: Rule) -> ModuleTimes:
@@ -173,7 +188,10 @@ def module_times(profile: Profile, runs: Runs, rule: Rule) -> ModuleTimes:
             found.order.update(dict.fromkeys(_down_to(path)))
             found.shared.update(each for each in _down_to(path) if len(each) > top)
             found.untimed.update(() if timed else _down_to(path))
-        for path, share in rule(paths).items() if timed else ():
+        shares = rule(paths) if timed else {}
+        if shares:
+            found.given.update(dict.fromkeys(paths, max(shares, key=shares.__getitem__)))
+        for path, share in shares.items():
             found.own[path] = found.own.get(path, 0.0) + share * seconds
             for each in _down_to(path):
                 found.total[each] = found.total.get(each, 0.0) + share * seconds
@@ -188,9 +206,8 @@ def _down_to(path: Path) -> Iterator[Path]:
 def module_table(
     profiles: Sequence[tuple[Profile, Runs]],
     *,
-    rule: str = "whole",
+    rule: str = "work",
     depth: int | None = None,
-    most_rows: int | None = None,
     right: Sequence[bool] = (),
 ) -> ModuleTable:
     """The tree of modules of several profiles of one model, the first of which is the reference.
@@ -198,8 +215,7 @@ def module_table(
     Args:
         profiles: with their runs, of the same inputs on the same machine; at least one.
         rule: what becomes of fused layers, one of :data:`RULES`.
-        depth: modules deeper than this, 1 or more, are folded into those above; ``None``: so many that there are no
-            more than ``most_rows``, or if that is ``None`` too, none.
+        depth: modules deeper than this, 1 or more, are folded into those above; ``None``: none are.
         right: for each profile whether its outputs are right; what is wrong is not marked. Empty: all are.
 
     Raises:
@@ -211,9 +227,6 @@ def module_table(
     columns = [module_times(profile, runs, chosen) for profile, runs in profiles]
     paths = list(dict.fromkeys(path for one in columns for path in one.order))
     deepest = max(map(len, paths), default=0)
-    if depth is None and most_rows is not None:
-        fitting = (d for d in range(deepest, 1, -1) if sum(len(path) <= d for path in paths) <= most_rows)
-        depth = next(fitting, 1)
     shown = deepest if depth is None else min(max(depth, 1), deepest)
     ways = {(profile.timed, runs.share_of) for profile, runs in profiles}
     marked = tuple(

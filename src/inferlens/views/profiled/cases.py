@@ -34,13 +34,23 @@ class ProfiledCase:
         return not (self.record and self.record.agreement and self.record.agreement.agrees is False)
 
     @property
+    def device(self) -> str:
+        """The GPU or the CPU that it ran on."""
+        environment = self.profile.environment
+        gpu = environment.gpus[0].name if environment.gpus else "GPU"
+        return environment.cpu or "CPU" if self.profile.case.device == "cpu" else gpu
+
+    @property
+    def inputs(self) -> str:
+        """Names and sizes of the inputs: ``x=1x3x224x224``."""
+        specs = self.profile.model.inputs or self.profile.case.inputs
+        return ", ".join(f"{each.name}={'x'.join(map(str, each.shape))}" for each in specs)
+
+    @property
     def headline(self) -> str:
-        """Model, device and inputs."""
-        of = self.profile
-        gpu = of.environment.gpus[0].name if of.environment.gpus else "GPU"
-        device = of.environment.cpu or "CPU" if of.case.device == "cpu" else gpu
-        inputs = ", ".join(map(str, of.model.inputs or of.case.inputs))
-        return " · ".join(plain(word)[:200] for word in (of.case.model, device, inputs) if word)
+        """Model, inputs and device."""
+        words = self.profile.case.model, self.inputs, self.device
+        return " · ".join(plain(word)[:200] for word in words if word)
 
     @property
     def data(self) -> dict[str, Any]:
@@ -59,6 +69,30 @@ class ProfiledCase:
         """Whether all words are words of its label or name, or its backend."""
         case = self.profile.case
         return set(words.split()) <= {*case.label.split(), *self.name.split(), case.backend}
+
+
+def told_apart(cases: Sequence[ProfiledCase], *, backends: bool = True) -> tuple[str, list[str]]:
+    """What all cases share, on one line, and for each a name without that; ``backends``: with the backend's."""
+    every = {
+        "model": [one.profile.case.model for one in cases],
+        "inputs": [one.inputs for one in cases],
+        "precision": [one.profile.case.precision for one in cases],
+        "device": [one.device for one in cases],
+    }
+    shared = {key for key, words in every.items() if len(set(words)) == 1}
+    devices = {one.profile.case.device for one in cases}
+    devices = {one.profile.case.device for one in cases}
+    names = []
+    for place, one in enumerate(cases):
+        batch = one.profile.case.batch
+        name = one.name if "precision" not in shared else one.name.replace(f" {one.profile.case.precision}", "", 1)
+        words = {
+            "model": every["model"][place], "name": name if backends else "",
+            "inputs": f"batch {batch}" if batch else one.inputs,
+            "device": one.profile.case.device if len(devices) > 1 else one.device,
+        }  # fmt: skip
+        names.append(" · ".join(plain(word)[:80] for key, word in words.items() if word and key not in shared))
+    return " · ".join(plain(words[0])[:200] for key, words in every.items() if key in shared and words[0]), names
 
 
 def groups(loaded: LoadedProfiles, level: Level | None = None) -> list[list[ProfiledCase]]:

@@ -8,16 +8,20 @@ from typing import Any
 
 import msgspec
 
-from inferlens.analysis.findings import Finding, evidence_of, findings, unseen
+from inferlens.analysis.findings import Finding, evidence_of, findings, unseen, weight
 from inferlens.record.layer_profile import Profile
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.record.record import machine_name
-from inferlens.units import duration, listing, percent
+from inferlens.units import duration, listing, percent, plural
 from inferlens.views.plain import plain
-from inferlens.views.profiled.cases import ProfiledCase, of_level
-from inferlens.views.table import Document, Table
+from inferlens.views.profiled.cases import ProfiledCase, of_level, told_apart
+from inferlens.views.profiled.profile_tables import few, few_names
+from inferlens.views.renderers.terminal import wrap
+from inferlens.views.table import Column, Document, Line, Table
 
 SCHEMA = "inferlens.findings/1"
+LINES, ROOM = 18, 84  # of a screen that findings fill, and characters of each
+COLUMNS = (Column("", "could win", keep=1), Column("", "finding", numeric=False, fold=True))
 CASE = ("model", "case", "digest", "profile")
 # Names of a finding in CSV, as in JSON.
 FIELDS = ("rule", "about", "subject", "sentence", "seconds", "whole", "share", "advice")
@@ -58,36 +62,76 @@ def _judged(case: ProfiledCase, profiles: Sequence[Profile], loaded: LoadedProfi
     return Judged(case, tuple(findings(able, record)), tuple(unseen(evidence_of(able, record))))
 
 
-def document(cases: Sequence[Judged], *, top: int | None = None, brief: bool = False) -> Document:
-    """The findings of each case.
+def document(cases: Sequence[Judged], *, top: int | None = None, whole: bool = False, lines: int = LINES) -> Document:
+    """The findings of each case; for people the few that matter most of all cases together.
 
     Args:
         cases: as :func:`judged` makes them.
-        top: how many of each case; ``None``: all.
-        brief: for people: without the rules' names and what could not be looked at.
+        top: how many of each case; ``None``: all for programs.
+        whole: whether people get all findings of each case, too.
+        lines: of findings for people, where they ask for no number.
     """
     return Document(
-        lambda: list(_blocks(cases, top, brief)) or ["There are no profiles to look at."],
+        lambda: list(_each(cases, top) if whole or top else _most(cases, lines)),
         data=lambda: {"schema": SCHEMA, "cases": [_object(each, top) for each in cases]},
         csv=lambda: ((*CASE, "place", *FIELDS, "evidence"), _lines(cases, top)),
         title="Findings",
     )
 
 
-def _blocks(cases: Sequence[Judged], top: int | None, brief: bool) -> Iterator[Table | str]:
-    headline = ""
+def _most(cases: Sequence[Judged], lines: int) -> Iterator[Table | str]:
+    """What matters most, each rule once: of the case in which it matters most, and how many others have it too."""
+    if not cases:
+        yield "There are no profiles to look at."
+        return
+    head, names = told_apart([each.case for each in cases])
+    found: dict[str, list[tuple[Finding, str]]] = {}
+    for of, name in zip(cases, names, strict=True):
+        for each in of.found:
+            found.setdefault(each.code, []).append((each, name))
+    every = [sorted(one, key=lambda each: -weight(each[0])) for one in found.values()]
+    every.sort(key=lambda one: (one[0][0].about != "time", -weight(one[0][0])))
+    rows: list[Line] = []
+    shown = 0
+    for number, several in enumerate(every, 1):
+        first, name = several[0]
+        others = len({each for _, each in several} - {name})
+        also = f" and {plural(others, 'other')}" if others else ""
+        where = f" ({name}{also})" if len(cases) > 1 else ""
+        won = percent(first.won) if first.won else ""
+        sentence = f"{first.sentence.removesuffix('.')}{where}."
+        lines -= len(wrap(sentence, ROOM)) + len(wrap(f"Try: {first.hint}", ROOM))
+        if lines < 0 and rows:
+            break
+        shown += len(several)
+        rows += [Line(str(number), (won, plain(sentence))), Line("", ("", plain(f"Try: {first.hint}")), style="dim")]
+    failed = [f"{name}: {of.reason}" for of, name in zip(cases, names, strict=True) if of.reason]
+    notes = few([*failed, *_unseen(cases, names)])
+    if rest := sum(map(len, every)) - shown:
+        notes.append(f"{plural(rest, 'more finding')}: --all, or --format csv.")
+    said = () if rows else ("No rule has anything to say.",)
+    yield Table(head if len(names) > 1 else f"{head} · {names[0]}", "", COLUMNS, rows, notes=notes, sentences=said)
+
+
+def _unseen(cases: Sequence[Judged], names: Sequence[str]) -> list[str]:
+    found: dict[str, list[str]] = {}
+    for of, name in zip(cases, names, strict=True):
+        for each in of.unseen:
+            found.setdefault(each.partition(" (")[0], []).append(name)
+    every = [f"{what} of {few_names(those)}" if len(those) < len(cases) else what for what, those in found.items()]
+    return [f"Not looked at: {listing(every)}."] if every else []
+
+
+def _each(cases: Sequence[Judged], top: int | None) -> Iterator[Table | str]:
     for of in cases:
-        if brief and of.reason:
-            continue  # what is beneath says so
-        if of.case.headline != headline:
-            headline = of.case.headline
-            yield Table(headline, "", (), ())
-        said = [
-            f"{number}. {each.sentence} Try: {each.hint}{'' if brief else f' ({about(each)})'}"
-            for number, each in enumerate(of.found[:top], 1)
-        ] or [of.reason or "No rule has anything to say."]
-        notes = (f"Not looked at: {listing(of.unseen)}.",) if of.unseen and not brief else ()
-        yield Table(plain(of.case.name), "", (), (), notes=notes, sentences=tuple(map(plain, said)))
+        head, (name,) = told_apart([of.case])
+        rows = []
+        for number, each in enumerate(of.found[:top], 1):
+            rows.append(Line(str(number), (percent(each.won) if each.won else "", plain(each.sentence))))
+            rows.append(Line("", ("", plain(f"Try: {each.hint} ({about(each)})")), style="dim"))
+        notes = [f"Not looked at: {listing(of.unseen)}."] if of.unseen else []
+        said = () if rows else (of.reason or "No rule has anything to say.",)
+        yield Table(f"{head} · {name}", "", COLUMNS, rows, notes=notes, sentences=said)
 
 
 def about(of: Finding) -> str:

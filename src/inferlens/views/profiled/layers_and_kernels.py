@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from inferlens.analysis.profile.kernels import By, GpuAccount, KernelRow, KernelTable, kernel_table, short_name
-from inferlens.analysis.profile.layers import LayerRow, LayerTable, ProfileRow, Reconciliation, RunTimes, layer_table
+from inferlens.analysis.profile.kernels import (
+    By,
+    GpuAccount,
+    KernelRow,
+    KernelTable,
+    kernel_table,
+    short_name,
+    short_names,
+)
+from inferlens.analysis.profile.layers import LayerRow, LayerTable, ProfileRow, RunTimes, layer_table
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level, Tensor
-from inferlens.units import ABSENT, duration, kibibytes, microseconds, milliseconds, percent, plural
+from inferlens.units import ABSENT, kibibytes, microseconds, milliseconds, percent, plural
 from inferlens.views.profiled import profile_tables
 from inferlens.views.profiled.cases import ProfiledCase
 from inferlens.views.profiled.profile_tables import (
     FEW,
-    THE_MODEL,
     TIMES,
     ShownCase,
     by_time,
@@ -22,11 +29,13 @@ from inferlens.views.profiled.profile_tables import (
     sum_line,
     time_fields,
 )
-from inferlens.views.table import Column, Document, Line, Table, count, ruled, share
+from inferlens.views.table import Column, Document, Line, Table, count, ruled, share, text
 
 SORTS = {"layer": ("time", "order"), "kernel": ("time", "order", "calls")}
-_MOST_LISTED = 2
 _OVERLAP = 0.005  # of the busy time: less comes from the clock's rounding
+_COSTLY = 1.3  # times an unprofiled call: a profiled one that takes longer is said to
+_LEAST_TRACED = 0.9  # of the kernels' time: less is said
+_TENSOR_CORES = {True: "yes", False: "no", None: "?"}
 
 PartTable = LayerTable | KernelTable
 
@@ -39,57 +48,57 @@ def _sizes(sizes: Sequence[int]) -> str:
     return told or ABSENT
 
 
-def _few(noun: str) -> Callable[[Sequence[str]], str]:
-    """The names, or of many how many there are."""
-    return lambda names: profile_tables.modules(names) if len(names) <= _MOST_LISTED else plural(len(names), noun)
-
-
 def _layers(row: KernelRow) -> str:
     """Nothing where modules are the layers, which have a column."""
-    return "" if row.layers == row.modules else _few("layer")(row.layers)
+    names = () if row.layers == row.modules else row.layers
+    return plural(len(names), "layer") if len(names) > 1 else text("".join(names))
+
+
+def _operators(names: Sequence[str]) -> str:
+    return plural(len(names), "operator") if len(names) > 1 else text("".join(names))
 
 
 NUMBERS = {
     "layer": (
-        Column("times.mean", "mean", "ms", milliseconds, keep=2),
-        Column("times.median", "p50", "ms", milliseconds, keep=0, bars="drawn"),
-        Column("times", "±", "95 %", profile_tables.half, keep=6),
-        Column("times.p95", "p95", "ms", milliseconds, keep=7),
+        Column("times.median", "median", "ms", milliseconds, keep=0, bars="drawn"),
+        Column("times.p95", "p95", "ms", milliseconds, keep=5),
         Column("times.share", "share", write=share, keep=1, bars="beside"),
+        Column("times.mean", "mean", "ms", milliseconds, keep=6, wide=True),
+        Column("times", "±", "95 %", profile_tables.half, keep=7, wide=True),
     ),
     "kernel": (
         Column("times.typical", "time", "µs", microseconds, keep=0, bars="drawn"),
-        Column("times.median", "p50", "µs", microseconds, keep=10),
-        Column("times", "±", "95 %", profile_tables.half, keep=11),
-        Column("times.p95", "p95", "µs", microseconds, keep=12),
         Column("of_busy", "share", "of GPU", share, keep=1, bars="beside"),
-        Column("times.share", "share", "of run", share, keep=9),
+        Column("times.median", "median", "µs", microseconds, keep=10, wide=True),
+        Column("times", "±", "95 %", profile_tables.half, keep=11, wide=True),
+        Column("times.p95", "p95", "µs", microseconds, keep=12, wide=True),
+        Column("times.share", "share", "of run", share, keep=9, wide=True),
     ),
 }
 COLUMNS = {
     "layer": (
-        Column("place", "#", keep=10),
-        Column("kind", "kind", keep=5, numeric=False, most=20),
-        Column("modules", "modules", write=profile_tables.modules, keep=8, numeric=False),
-        Column("inputs", "input", write=shapes, keep=3, numeric=False, most=24),
-        Column("outputs", "output", write=shapes, keep=4, numeric=False, most=24),
-        Column("calls", "calls", write=lambda calls: "" if calls == 1 else str(calls), keep=9),
         *NUMBERS["layer"],
+        Column("kind", "kind", keep=2, numeric=False, most=16),
+        Column("", "layer", write=lambda row: _own_name(row), keep=9, numeric=False, wide=True),
+        Column("place", "#", keep=10, wide=True),
+        Column("calls", "calls", write=lambda calls: "" if calls == 1 else str(calls), keep=8, wide=True),
+        Column("inputs", "input", write=shapes, keep=4, numeric=False, most=24),
+        Column("outputs", "output", write=shapes, keep=3, numeric=False, most=24),
     ),
     "kernel": (
-        Column("place", "#", keep=17),
-        Column("calls", "calls", write=count, keep=4),
         *NUMBERS["kernel"],
-        Column("grid", "grid", write=_sizes, keep=7, most=18),
-        Column("block", "block", write=_sizes, keep=8, most=14),
-        Column("registers", "registers", keep=15),
-        Column("shared_memory", "shared", "KiB", kibibytes, keep=16),
-        Column("occupancy", "occupancy", write=share, keep=6),
-        Column("achieved", "achieved", "estimate", share, keep=5),
-        Column("tensor_cores", "tensor cores", "", {True: "yes", False: "no", None: "?"}.__getitem__, 2, numeric=False),
-        Column("", "layer", write=lambda row: _layers(row), keep=14, numeric=False, most=24),
-        Column("modules", "modules", write=_few("module"), keep=3, numeric=False),
-        Column("operators", "operator", write=_few("operator"), keep=13, numeric=False, most=24),
+        Column("calls", "calls", write=count, keep=2),
+        Column("tensor_cores", "tensor cores", "", _TENSOR_CORES.__getitem__, 3, numeric=False),
+        Column("occupancy", "occupancy", write=share, keep=6, wide=True),
+        Column("achieved", "achieved", "estimate", share, keep=5, wide=True),
+        Column("grid", "grid", write=_sizes, keep=7, most=18, wide=True),
+        Column("block", "block", write=_sizes, keep=8, most=14, wide=True),
+        Column("registers", "registers", keep=15, wide=True),
+        Column("shared_memory", "shared", "KiB", kibibytes, keep=16, wide=True),
+        Column("place", "#", keep=17, wide=True),
+        Column("", "layer", write=_layers, keep=14, numeric=False, most=24, wide=True),
+        Column("operators", "operator", write=_operators, keep=13, numeric=False, most=24, wide=True),
+        Column("modules", "module", write=profile_tables.modules, keep=4, numeric=False, most=26),
     ),
 }
 OWN = {
@@ -123,10 +132,11 @@ def document(
         f"{level}s",
         shown(level, cases, sort, by),
         top,
-        table=lambda of, table: _table(of, table, level, kind),
+        table=lambda of, table: _table(of, table, level),
         data=lambda of, table: _data(of, table, kind),
         names=("row", *OWN[level], *TIMES),
         lines=lambda of, table: _lines(of, table, level, kind),
+        in_one=True,
     )
 
 
@@ -146,37 +156,46 @@ def shown(level: Level, cases: Sequence[ProfiledCase], sort: str, by: By = "name
 
 
 def row_name(row: ProfileRow) -> str:
-    """What a row is called; the model itself, which eager PyTorch executes too, has the empty path."""
-    if not row.name and row.modules == ("",):
-        return THE_MODEL
-    return profile_tables.name_of(row.name if isinstance(row, LayerRow) else short_name(row.name))
+    """What a row is called: a layer by the modules that it came from, or else as its backend names it."""
+    if isinstance(row, LayerRow):
+        return profile_tables.modules(row.modules) if row.modules else profile_tables.name_of(row.name)
+    return profile_tables.name_of(short_name(row.name))
 
 
-def _table(of: ShownCase[PartTable], table: PartTable, level: Level, kind: str) -> Table:
+def _own_name(row: LayerRow) -> str:
+    """As the backend names it, where that is not its module."""
+    return text("" if row.modules in ((row.name,), ()) else row.name)
+
+
+def row_names(rows: Sequence[ProfileRow]) -> list[str]:
+    """The names of the rows of one table; different kernels have different ones."""
+    short = short_names(row.name for row in rows if isinstance(row, KernelRow))
+    return [profile_tables.name_of(short[row.name]) if row.name in short else row_name(row) for row in rows]
+
+
+def _table(of: ShownCase[PartTable], table: PartTable, level: Level) -> Table:
     profile, account = of.case.profile, table.reconciliation
 
-    def line(name: str, times: RunTimes) -> Line:
-        busy = None if name in ("GPU idle", "whole run") else _of_busy(table, times)
-        return sum_line(name, COLUMNS[level], NUMBERS[level], {"times": times, "of_busy": busy})
+    def line(name: str, times: RunTimes, **more: Any) -> Line:
+        busy = _of_busy(table, times)
+        return sum_line(name, COLUMNS[level], NUMBERS[level], {"times": times, "of_busy": busy}, **more)
 
-    lines = [Line.of(row_name(row), COLUMNS[level], row) for row in of.rows]
+    names = dict(zip((row.place for row in table.rows), row_names(table.rows), strict=True))
+    lines = [Line.of(names[row.place], COLUMNS[level], row) for row in of.rows]
     if of.rest:
-        lines.append(line(plural(len(of.rest), f"other {level}"), table.sum_of(of.rest)))
-    if isinstance(account, GpuAccount):
-        sums = {"all kernels": account.kernels, "GPU busy": account.busy, "GPU idle": account.idle}
-    else:
-        sums = {"in no layer": account.outside}
-    sums["whole run"] = account.whole
-    rows = f"{plural(len(table.rows), 'row')}, one for each {kind}"
+        more = f"{len(of.rest):,} more: --top {len(table.rows)}"
+        lines.append(line(more, table.sum_of(of.rest), style="dim"))
+    sums = {"all kernels": account.kernels} if isinstance(account, GpuAccount) else {
+        "in no layer": account.outside, "whole run": account.whole,
+    }  # fmt: skip
     absent = [f"{what}: {why}" for what, why in profile.found.absent.items()] if profile.found else []
     return Table(
         "",
-        level,
+        "module" if level == "layer" else "kernel",
         COLUMNS[level],
         ruled(lines, [line(name, times) for name, times in sums.items()]),
-        about=f"{rows} · {plural(account.runs, 'run')} · {profile.timed} times by {profile.clock}",
-        notes=[*absent, *(f"{warning.message} {warning.advice}" for warning in profile.warnings)],
-        sentences=sentences(table),
+        notes=[*_doubts(table), *(f"{each.message} {each.advice}" for each in profile.warnings), *absent],
+        sentences=[" ".join(answer(table))],
     )
 
 
@@ -187,43 +206,40 @@ def _of_busy(table: PartTable, times: RunTimes) -> float | None:
     return times.typical / busy if busy > 0 else None
 
 
-def sentences(table: PartTable) -> list[str]:
-    """Which rows take most, how they add up, and what profiling cost."""
+def answer(table: PartTable) -> list[str]:
+    """Which row takes most, and how busy the GPU was, or which layers ran at the same time."""
     account, first = table.reconciliation, by_time(table.rows)[:FEW]
-    added = _kernels_add_up(account) if isinstance(account, GpuAccount) else [_layers_add_up(account)]
-    most = "Nothing has a time."
-    if first and first[0].times and first[0].times.typical > 0:
-        whole = "of the GPU's busy time" if isinstance(account, GpuAccount) else "of a run"
-        one, few = (percent(_of_busy(table, times) or times.share or 0.0)
-                    for times in (first[0].times, table.sum_of(first)))  # fmt: skip
-        most = f"{profile_tables.short(row_name(first[0]))} takes most: {one} {whole}; the first {FEW} take {few}."
-    return [most, *added, profile_tables.cost(account)]
+    if not (first and first[0].times and first[0].times.typical > 0):
+        return ["Nothing has a time."]
+    whole = "of the GPU's time" if isinstance(account, GpuAccount) else "of a run"
+    one, some = (percent(_of_busy(table, times) or times.share or 0.0)
+                 for times in (first[0].times, table.sum_of(first)))  # fmt: skip
+    names = dict(zip((row.place for row in table.rows), row_names(table.rows), strict=True))
+    busy = account.busy.median if isinstance(account, GpuAccount) else 0.0
+    side = isinstance(account, GpuAccount) and -account.overlap.typical > _OVERLAP * account.busy.typical > 0
+    rest = f"; the first {FEW} take {some}" if len(table.rows) > FEW and not side else ""
+    said = [f"{profile_tables.short(names[first[0].place])} takes most: {one} {whole}{rest}."]
+    if not isinstance(account, GpuAccount):
+        return said + ["Some layers ran at the same time."] * account.overlaps
+    call = account.unprofiled or account.whole.median
+    works = f"The GPU works {milliseconds(busy)} of {milliseconds(call)} ms"
+    works += f" ({percent(busy / call)})" if call > 0 else ""
+    works += ", in kernels side by side" if side else ""
+    return [*said, f"{works}; {percent(account.with_tensor_cores)} of it uses tensor cores."]
 
 
-def _layers_add_up(account: Reconciliation) -> str:
-    layers, whole = milliseconds(account.layers.median), milliseconds(account.whole.median)
-    if account.overlaps:
-        return f"Layers add up to {layers} ms, more than the {whole} ms of the whole run: some ran at the same time."
-    left = f"{milliseconds(max(account.outside.median, 0.0))} ms"
-    left += "" if account.outside.share is None else f" ({percent(max(account.outside.share, 0.0))})"
-    return f"Layers add up to {layers} ms of {whole} ms (medians); {left} were in no layer."
+def _doubts(table: PartTable) -> list[str]:
+    """What weakens the answer."""
+    account = table.reconciliation
+    if isinstance(account, GpuAccount):
+        traced = f"Only {percent(account.attributed)} of the kernels' time is traced to modules."
+        return [traced] if account.attributed < _LEAST_TRACED else []
+    return [profile_tables.cost(account)] if (account.cost or 0.0) >= _COSTLY else []
 
 
-def _kernels_add_up(account: GpuAccount) -> list[str]:
-    """How busy the GPU was, who used tensor cores, and what is traced."""
-    whole, busy, idle = account.whole, account.busy, account.idle
-    part = f" ({percent(idle.typical / whole.typical)})" if whole.typical > 0 else ""
-    each = f", one each {duration(whole.median / account.launches)}" if account.launches else ""
-    side = -account.overlap.typical > _OVERLAP * busy.typical > 0
-    used, unused = account.with_tensor_cores, account.without_tensor_cores
-    return [
-        f"The GPU was busy for {milliseconds(busy.median)} ms of {milliseconds(whole.median)} ms (medians) and idle "
-        f"for {milliseconds(max(idle.median, 0.0))} ms{part}; {plural(account.launches, 'launch')} a run{each}."
-        + (" Some kernels ran side by side." if side else ""),
-        f"Kernels that use tensor cores have {percent(used)} of all kernels' time, those that do not {percent(unused)}"
-        f"; of {percent(max(1.0 - used - unused, 0.0))} the names do not say.",
-        f"Traced to modules: {percent(account.attributed)} of all kernels' time.",
-    ]
+def sentences(table: PartTable) -> list[str]:
+    """All that is said of a case, for programs."""
+    return [*answer(table), *_doubts(table)]
 
 
 def _data(of: ShownCase[PartTable], table: PartTable, kind: str) -> dict[str, Any]:

@@ -9,99 +9,35 @@ CUPTI timed the kernels of each layer: the same kernels, summed by layer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, get_args
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 
-from inferlens.analysis.profile.kernels import busy_of
-from inferlens.analysis.profile.layers import (
-    Reconciliation,
-    Runs,
-    RunTimes,
-    reconciliation,
-    runs_of,
-)
-from inferlens.analysis.profile.modules import MOST_UNKNOWN, RULES, Cell, ModuleRow, ModuleTable, module_table
+from inferlens.analysis.profile.modules import MOST_UNKNOWN, RULES, Cell, ModuleRow, ModuleTable, Path, module_table
 from inferlens.errors import check_choice
 from inferlens.record.layer_profile import Level
-from inferlens.units import listing, milliseconds, percent, plural, ratio
-from inferlens.views.profiled.cases import ProfiledCase, check_reference, named, referenced
-from inferlens.views.profiled.profile_tables import CASE, TIMES, name_of, short, time_fields
-from inferlens.views.records import FASTEST
-from inferlens.views.table import Column, Document, Line, Table, share
+from inferlens.units import ABSENT, listing, milliseconds, percent, plural, ratio
+from inferlens.views.profiled.cases import ProfiledCase, check_reference, told_apart
+from inferlens.views.profiled.module_columns import LEVELS, ModuleColumn, ModuleTree, columns
+from inferlens.views.profiled.profile_tables import CASE, THE_MODEL, TIMES, few, name_of, short, time_fields
+from inferlens.views.table import Column, Document, Line, Table, ruled, share
 
 SCHEMA = "inferlens.modules/1"
-LEVELS: tuple[Level, ...] = get_args(Level)
-MOST_ROWS = 40
-# How the clock of layers begins whose times are those of the kernels that they launched, and nothing else.
-KERNELS_CLOCK = "torch.profiler (CUPTI)"
-MOST_COST = 1.5  # of a profiled call over an unprofiled one: beyond, columns are not compared
+LINES, WIDTH = 16, 100  # that fit on a screen beside the headings; its columns
+FEW_ROWS = 4  # of a tree: with so few, modules that hold nearly all of the time are left out
+MOST_SHARES, MOST_COLUMNS = 3, 7  # columns with shares, and columns at all, unless more are asked for
+MOST_IN = 24  # characters of the name of the module that another's time is in
 MARKS = ("shared", "untimed", "fastest", "slower")
 CSV = (*CASE, "row", "module", "depth", "rule", *TIMES, *MARKS, "level", "share_of")
-SLOWER = "▼"
-SHARED = {"whole": "↑", "split": "≈"}
-SHARED_NOTES = {
-    "whole": "↑: fused with modules outside of this row; that time is in the deepest module that contains all of them.",
-    "split": "≈: a layer fused from several modules, split by their FLOPs, or equally where these are not known.",
-}
+MAIN, ALIKE = 2 / 3, 1.25  # of the time, for what is in a module to be looked at; modules that differ less are alike
 _NAMES = {
-    "itself": "(itself)",
-    "not attributed": "not attributed",
+    "not attributed": "in no module",
     "unknown module": "layers of no known module",
     "outside layers": "in no layer",
 }
-
-
-@dataclass(frozen=True)
-class ModuleColumn:
-    """A case in the tree of modules; ``runs`` say what its shares are of: of a run, or of all kernels."""
-
-    case: ProfiledCase
-    runs: Runs
-
-    @property
-    def of_kernels(self) -> bool:
-        """Whether its whole is all kernels, rather than a run."""
-        return self.runs.share_of == "kernels"
-
-    @cached_property
-    def account(self) -> Reconciliation:
-        """How its layers or kernels and the whole run fit together; shares are of the run."""
-        return reconciliation(replace(self.runs, share_of="run"), self.case.unprofiled)
-
-    @cached_property
-    def busy(self) -> RunTimes | None:
-        """How long the GPU ran any kernel, or the sum of layers that are timed as such; ``None`` if not known."""
-        kernels = self.case.profile.kernels
-        busy = busy_of(kernels, self.runs) if kernels else self.runs.sums
-        return self.runs.times(busy) if self.of_kernels and busy is not None else None
-
-    @property
-    def distorted(self) -> bool:
-        """Whether profiling made calls so much longer that a module's time may be mostly what timed it."""
-        return not self.of_kernels and (self.account.cost or 0.0) > MOST_COST
-
-
-@dataclass(frozen=True)
-class MissingColumn:
-    """A case that is no column: of what level it has nothing, and why."""
-
-    case: ProfiledCase
-    level: Level
-    why: str
-
-
-@dataclass(frozen=True)
-class ModuleTree:
-    """The columns of one model, the reference first, and their tree; ``None`` without any column."""
-
-    level: Level
-    shown: tuple[ModuleColumn, ...]
-    missing: tuple[MissingColumn, ...]
-    table: ModuleTable | None = None
 
 
 def document(
@@ -110,7 +46,8 @@ def document(
     level: Level | None = None,
     depth: int | None = None,
     reference: str | None = None,
-    fused: str = "whole",
+    fused: str = "work",
+    lines: int = LINES,
 ) -> Document:
     """The modules of each model.
 
@@ -118,9 +55,10 @@ def document(
         groups: profiles of every level that can be compared, of each model.
         level: ``layer`` or ``kernel``, whose times are shown; ``None``: kernels if every case that ran has them traced
             to modules, layers otherwise.
-        depth: how deep to unfold; ``None``: to about :data:`MOST_ROWS` rows for people, all for programs.
+        depth: how deep to unfold; ``None``: the modules that take most for people, all for programs.
         reference: words that name the case that is the first column.
         fused: what becomes of layers fused from several modules, one of ``RULES``.
+        lines: of a tree and its notes, for people, where no depth is asked for.
 
     Raises:
         InferlensError: for another level or rule, or a reference that fits none or several.
@@ -131,180 +69,246 @@ def document(
     check_reference([one for group in groups for one in group], reference)
     found = [columns(group, level, reference) for group in groups]
 
-    def trees(most_rows: int | None = None) -> list[ModuleTree]:
-        return [_tree(each, fused, depth, most_rows) for each in found]
+    trees = [_tree(each, fused, depth) for each in found]
 
     return Document(
-        blocks=lambda: [_table(each, each.table) for each in trees(MOST_ROWS)],
-        data=lambda: {"schema": SCHEMA, "models": [_data(each, each.table) for each in trees()]},
-        csv=lambda: (CSV, (line for each in trees() if each.table for line in _lines(each.shown, each.table))),
+        blocks=lambda: list(_blocks(trees, None if depth else lines)),
+        data=lambda: {"schema": SCHEMA, "models": [_data(each, each.table) for each in trees]},
+        csv=lambda: (CSV, (line for each in trees if each.table for line in _lines(each.shown, each.table))),
     )
 
 
-def _tree(of: ModuleTree, fused: str, depth: int | None, most_rows: int | None) -> ModuleTree:
+def _tree(of: ModuleTree, fused: str, depth: int | None) -> ModuleTree:
     if not of.shown:
         return of
     profiles = [(one.case.profile, one.runs) for one in of.shown]
     right = [one.case.right and not one.distorted for one in of.shown]
-    table = module_table(profiles, rule=fused, depth=depth, most_rows=most_rows, right=right)
-    return replace(of, table=table)
-
-
-# Columns
-
-
-def columns(group: Sequence[ProfiledCase], level: Level | None, reference: str | None) -> ModuleTree:
-    """The columns of profiles that can be compared, one for each case; ``level`` and ``reference`` as of a document.
-
-    Raises:
-        InferlensError: if ``reference`` fits several cases.
-    """
-    cases: dict[str, dict[Level, ProfiledCase]] = {}
-    for one in group:
-        cases.setdefault(one.profile.case.digest, {})[one.profile.level] = one
-    able = [_able(profiles) for profiles in cases.values()]
-    traced = [(of := each.get("kernel")) and of.runs.unknown(of.case.profile) <= MOST_UNKNOWN for each in able if each]
-    chosen: Level = level or ("kernel" if traced and all(traced) else "layer")
-    order = [chosen] if level else sorted(LEVELS, key=lambda each: each != chosen)
-    found: list[ModuleColumn | MissingColumn] = []
-    for profiles, each in zip(cases.values(), able, strict=True):
-        column = next((each[one] for one in order if one in each), None)
-        found.append(column or _missing(profiles, order))
-    mixed = len({one.of_kernels for one in found if isinstance(one, ModuleColumn)}) > 1
-    names = named([one.case for one in found], tell_level=mixed)
-    by_id = {case.profile.id: replace(one, case=case) for one, case in zip(found, names, strict=True)}
-    ordered = [by_id[case.profile.id] for case in referenced(names, reference)]
-    return ModuleTree(
-        level=chosen,
-        shown=tuple(one for one in ordered if isinstance(one, ModuleColumn)),
-        missing=tuple(one for one in ordered if isinstance(one, MissingColumn)),
-    )
-
-
-def _able(profiles: Mapping[Level, ProfiledCase]) -> dict[Level, ModuleColumn]:
-    """The columns that a case can be: of its layers; of the kernels that tell enough of their modules, or else most."""
-    every: dict[Level, ModuleColumn] = {}
-    unknown = 2.0
-    for level, case in sorted(profiles.items()):  # kernels first
-        profile, runs = case.profile, runs_of(case.profile)
-        if isinstance(runs, str):
-            continue
-        if level == "layer":
-            every[level] = ModuleColumn(case, runs)
-        if profile.timed == "GPU" and (level == "kernel" or profile.clock.startswith(KERNELS_CLOCK)):
-            share = max(runs.unknown(profile), MOST_UNKNOWN)
-            if share < unknown:
-                unknown, every["kernel"] = share, ModuleColumn(case, runs.of_kernels())
-    return every
-
-
-def _missing(profiles: Mapping[Level, ProfiledCase], order: Sequence[Level]) -> MissingColumn:
-    """Why a case is no column of any of the levels."""
-    level = next(each for each in (*order, *LEVELS) if each in profiles)
-    wanted = level if level in order else order[0]
-    return MissingColumn(profiles[level], wanted, str(runs_of(profiles[level].profile, wanted)))
+    return replace(of, table=module_table(profiles, rule=fused, depth=depth, right=right))
 
 
 # For people
 
 
-def _table(of: ModuleTree, table: ModuleTable | None) -> Table:
-    shown, first = of.shown, of.shown[0].case if of.shown else of.missing[0].case
-    missing = [f"{one.case.name} has no {one.level}s: {one.why} {one.case.profile.hint}" for one in of.missing]
-    if table is None:
-        return Table(first.headline, "module", (), (), sentences=missing)
-    kernels = {one.of_kernels for one in shown}
-    whole = "whole run" if kernels == {False} else "all kernels" if kernels == {True} else "whole run, or all kernels"
-    headings = [
-        heading
-        for place, one in enumerate(shown)
-        for heading in (
-            Column("", one.case.name, "ms", keep=place, bars="beside" if place else "drawn"),
-            Column("", "", "share", keep=len(shown) + place, bars="" if place else "beside"),
-        )
-    ]
+def _blocks(trees: Sequence[ModuleTree], most: int | None) -> Iterator[Table | str]:
+    """The trees, with as many rows as fit into ``most`` lines, or with all of them."""
+    drawn = [each for each in trees if each.table]
+    if most and len(drawn) > 1:
+        yield _together(trees, most)
+        return
+    for of in trees:
+        head, names = told_apart([one.case for one in of.shown or of.missing])
+        missing = _missing_notes(of)
+        if of.table is None:
+            yield Table(head, "", (), (), sentences=few(missing))
+            continue
+        said, notes = answer(of.table, names), few([*_notes(of.shown, names), *missing])
+        sums = _sums(of, of.table)
+        taken = sum(1 + len(text) // WIDTH for text in (head, said, *notes)) + bool(notes) + len(sums)
+        runs = plural(min(one.runs.count for one in of.shown), "run")
+        yield Table(head, "", (), (), about=f"{_times(of.shown)} · {runs}")
+        yield said
+        lines = _lines_of(of.table, len(names), most and max(most - taken, 1))
+        yield Table("", "module", _headings(names), ruled(lines, sums), notes=notes)
+
+
+def _together(trees: Sequence[ModuleTree], most: int) -> Table:
+    """One table of several trees: of each the whole, and the modules that take most, as many as fit on a screen."""
+    drawn = [(of, of.table) for of in trees if of.table]
+    head, names = told_apart([of.shown[0].case for of, _ in drawn], backends=False)
+    columns = list(dict.fromkeys(name for of, _ in drawn for name in _names_of(of)))
+    notes = [note for of in trees for note in (*_notes(of.shown, _names_of(of)), *_missing_notes(of))]
+    room = most + 1 - 3 * bool(notes) - 2 * (len(columns) > MOST_SHARES)
+    each = max(1, room // len(drawn) - 1)
+    lines: list[Line] = []
+    left = sum(_chosen(table.rows[1:], each)[1] for _, table in drawn)
+    for (of, table), name in list(zip(drawn, names, strict=True))[: room // (each + 1)]:
+        mine = [replace(_sums(of, table)[0], name=name), *_lines_of(table, len(of.shown), each, rest=False)]
+        for number, line in enumerate(mine):
+            pairs = dict(zip(_names_of(of), zip(line.cells[::2], line.cells[1::2], strict=True), strict=True))
+            cells = [cell for column in columns for cell in pairs.get(column, ("", ""))]
+            lines.append(replace(line, cells=cells, indent=f"  {line.indent}" if number else ""))
+    lines += [Line(f"{left:,} more: --depth 2", [""] * 2 * len(columns), style="dim", sums=True)] if left else []
+    about = f"The modules that take most, of {plural(len(drawn), 'profiled model')}"
+    return Table(head, "module", _headings(columns), lines, about=about, notes=few(list(dict.fromkeys(notes)))[:1])
+
+
+def _names_of(of: ModuleTree) -> list[str]:
+    return told_apart([one.case for one in of.shown])[1]
+
+
+def _missing_notes(of: ModuleTree) -> list[str]:
+    return [f"{one.case.name} has no {one.level}s: {one.why} {one.case.profile.hint}".strip() for one in of.missing]
+
+
+def _times(shown: Sequence[ModuleColumn]) -> str:
     times = {
         "kernel times, as shares of all kernels"
         if one.of_kernels
         else f"{one.case.profile.timed} times of layers, as shares of the whole run"
         for one in shown
     }
-    lines = [_line(row, table, {**_NAMES, "whole": whole}) for row in table.rows]
-    unprofiled = [one.account.unprofiled for one in shown]
-    if any(unprofiled):
-        cells = [cell for time in unprofiled for cell in (milliseconds(time), "")]
-        lines.append(Line("unprofiled call", cells, sums=True))
-    return Table(
-        first.headline,
-        "module",
-        headings,
-        lines,
-        about=f"{plural(min(one.runs.count for one in shown), 'run')} · {listing(sorted(times))} · "
-        f"unfolded {table.depth} of {table.deepest} deep",
-        notes=[*_legend(shown, table), *missing],
-        sentences=sentences(shown, table),
-    )
+    return listing(sorted(times))
 
 
-def _line(row: ModuleRow, table: ModuleTable, names: dict[str, str]) -> Line:
-    name = names.get(row.kind) or name_of(row.path[-1] if row.path else "")
-    full = name_of(".".join(row.path)) if row.path else name
-    full = f"{full} {name}" if row.kind == "itself" and row.path else full
-    more = f" +{row.folded}" if row.folded else ""
-    times = [cell.times if cell else None for cell in row.cells]
-    told = [(each.typical, each.share) if each else (None, None) for each in times]
-    cells = [text for time, part in told for text in (milliseconds(time), share(part))]
-    marks = []
-    for cell in row.cells:
-        one = cell or Cell(times=None)
-        mark = SHARED[table.rule] if one.shared else FASTEST if one.fastest else SLOWER if one.slower else ""
-        marks += [f" {mark}" if mark else "", ""]
-    style = {"whole": "bold", "module": ""}.get(row.kind, "dim")
-    indent = "".join("   " if each else "│  " for each in row.last[:-1])
-    indent += ("└─ " if row.last[-1] else "├─ ") if row.last else ""
-    return Line(name + more, cells, marks, indent=indent, full=full + more, style=style, sums=row.kind == "whole")
-
-
-def _legend(shown: Sequence[ModuleColumn], table: ModuleTable) -> Iterator[str]:
-    """What the marks mean that are there, and which columns have none."""
-    cells = [cell for row in table.rows for cell in row.cells if cell]
-    if any(cell.fastest for cell in cells):
-        yield f"{FASTEST}: faster than in every other column."
-    if any(cell.slower and not cell.fastest for cell in cells):
-        yield f"{SLOWER}: slower than with {shown[0].case.name}."
-    if any(cell.shared for cell in cells):
-        yield SHARED_NOTES[table.rule]
-    if folded := sum(row.folded for row in table.rows):
-        yield f"+N: modules below it; --depth {table.depth + 1} unfolds more of {folded:,}."
-    if wrong := [one.case.name for one in shown if not one.case.right]:
-        yield f"The outputs of {listing(wrong)} are wrong."
-    out = [one.case.name for one, marked in zip(shown, table.marked, strict=True) if not marked]
-    if out and len(shown) > 1:
-        yield (
-            f"Not compared with others: {listing(out)}. Such columns have wrong outputs, times of another kind, calls "
-            f"that profiling made over {MOST_COST}x as long, or more than {percent(MOST_UNKNOWN)} in no known module."
+def _headings(names: Sequence[str]) -> list[Column]:
+    """A column of times and one of shares for each case."""
+    return [
+        heading
+        for place, name in enumerate(names)
+        for heading in (
+            Column("", name, "ms", keep=place, bars="beside" if place else "drawn", wide=place >= MOST_COLUMNS),
+            Column(
+                "", "", "share", keep=len(names) + place, bars="" if place else "beside", wide=len(names) > MOST_SHARES
+            ),
         )
+    ]
 
 
-def sentences(shown: Sequence[ModuleColumn], table: ModuleTable) -> list[str]:
-    """Of each column, which module takes most, how much is in none, how busy the GPU is, and what profiling cost."""
-    modules = [row for row in table.rows if row.kind == "module"]
-    none = next(row for row in table.rows if row.kind == "not attributed")
-    depths = [len(row.path) for row in modules]
-    depth = next((each for each in sorted(set(depths)) if depths.count(each) > 1), 1)  # the first that has several
-    said = []
-    for place, one in enumerate(shown):
-        shares = {short(".".join(row.path)): _share(row, place) for row in modules if len(row.path) == depth}
-        most = max(shares, key=shares.__getitem__, default="")
-        before, cost = one.account.unprofiled, one.account.cost
-        parts = [f"most takes {most} ({percent(shares[most])})"] if most and shares[most] > 0 else []
-        parts.append(f"{share(_share(none, place))} in no module")
-        if one.busy and before:
-            busy = one.busy.median
-            parts.append(f"the GPU works {milliseconds(busy)} of {milliseconds(before)} ms ({percent(busy / before)})")
-        parts += [f"a profiled call takes {ratio(cost)} as long as an unprofiled one"] if cost is not None else []
-        said.append(f"{one.case.name}: {', '.join(parts)}.")
-    return said
+def _lines_of(table: ModuleTable, columns: int, most: int | None, *, rest: bool = True) -> list[Line]:
+    """The modules, and how many others there are."""
+    chosen, left = _chosen(table.rows[1:], most)
+    lines = [_line(row, indent, name) for row, indent, name in chosen]
+    if left and rest:
+        deeper = min(table.depth, max((len(row.path) for row, _, _ in chosen), default=0)) + 1
+        lines.append(Line(f"{left:,} more: --depth {deeper}", [""] * 2 * columns, style="dim", sums=True))
+    return lines
+
+
+def _sums(of: ModuleTree, table: ModuleTable) -> list[Line]:
+    """The whole, an unprofiled call, and how long the GPU works in it."""
+    kernels = {one.of_kernels for one in of.shown}
+    title = "whole run" if kernels == {False} else "all kernels" if kernels == {True} else "whole run, or all kernels"
+    sums = [replace(_line(table.rows[0], "", title), style="bold", sums=True)]
+    unprofiled = [one.account.unprofiled for one in of.shown]
+    if any(unprofiled):
+        sums.append(
+            Line("unprofiled call", [cell for time in unprofiled for cell in (milliseconds(time), "")], sums=True)
+        )
+    if any(one.busy and one.account.unprofiled for one in of.shown):
+        sums.append(Line("GPU at work", [cell for one in of.shown for cell in _at_work(one)], indent="  ", sums=True))
+    return sums
+
+
+def _at_work(one: ModuleColumn) -> tuple[str, str]:
+    before = one.account.unprofiled
+    return (milliseconds(one.busy.median), percent(one.busy.median / before)) if one.busy and before else ("", "")
+
+
+def _line(row: ModuleRow, indent: str, name: str) -> Line:
+    cells = [text for cell in row.cells for text in _cells(cell)]
+    full = name_of(".".join(row.path)) if row.kind == "module" else name
+    return Line(name, cells, indent=indent, full=full, style="" if row.kind == "module" else "dim")
+
+
+def _cells(cell: Cell | None) -> tuple[str, str]:
+    """Time and share; or where it is counted, of a module that was fused into another."""
+    if cell and cell.counted_in is not None:
+        return f"in {short(cell.counted_in, MOST_IN) if cell.counted_in else THE_MODEL}", ""
+    times = cell.times if cell else None
+    return (milliseconds(times.typical), share(times.share)) if times else (ABSENT, ABSENT)
+
+
+def _chosen(rows: Sequence[ModuleRow], most: int | None) -> tuple[list[tuple[ModuleRow, str, str]], int]:
+    """The rows that take most, in their order, with indentation and name; how many modules are not among them.
+
+    ``None``: all. A module in which there is nothing but one other module is shown as that one.
+    """
+    parents = _parents(rows)
+    inside = Counter(parents.values())
+    single = {parents[at] for at, row in enumerate(rows) if row.kind == "module" and inside[parents[at]] == 1}
+    kept = [at for at, row in enumerate(rows) if not (row.kind == "module" and at in single)]
+    frames = {at for at in kept if inside[at] and min(_shares(rows[at])) > MAIN} if most and most <= FEW_ROWS else set()
+    ranked = sorted(kept, key=lambda at: (at in frames, -max(_shares(rows[at]))))
+    shown = sorted(ranked[:most])
+    found = []
+    for at in shown:
+        above = at
+        while (above := parents[above]) >= 0 and above not in shown:
+            pass
+        depth = 0
+        outer = above
+        while outer >= 0:
+            depth += outer in shown
+            outer = parents[outer]
+        found.append((rows[at], "  " * depth, _name(rows[at], rows[above].path if above >= 0 else ())))
+    hidden = set(kept) - set(shown)
+    return found, sum(rows[at].kind == "module" for at in hidden) + sum(rows[at].folded for at in kept)
+
+
+def _parents(rows: Sequence[ModuleRow]) -> dict[int, int]:
+    """By each row's place, that of the row it lies in; -1 at the top."""
+    found: dict[int, int] = {}
+    open_at: dict[int, int] = {}
+    for at, row in enumerate(rows):
+        found[at] = open_at.get(row.depth - 1, -1)
+        open_at[row.depth] = at
+    return found
+
+
+def _name(row: ModuleRow, above: Path) -> str:
+    """The path from the module that it is shown in; with that one's name before a number."""
+    if row.kind in _NAMES:
+        return _NAMES[row.kind]
+    if row.kind == "itself":
+        return f"{name_of(row.path[-1])} itself" if row.path else f"{THE_MODEL} itself"
+    name = ".".join(row.path[len(above) :])
+    return name_of(f"{above[-1]}.{name}" if above and name[:1].isdigit() else name)
+
+
+def _shares(row: ModuleRow) -> list[float]:
+    return [cell.times.share or 0.0 for cell in row.cells if cell and cell.times] or [0.0]
+
+
+def _notes(shown: Sequence[ModuleColumn], names: Sequence[str]) -> Iterator[str]:
+    """What weakens the answer."""
+    named = list(zip(shown, names, strict=True))
+    if wrong := [name for one, name in named if not one.case.right]:
+        yield f"The outputs of {listing(wrong)} are wrong."
+    if costly := [f"{name} ({ratio(one.account.cost)})" for one, name in named if one.distorted]:
+        yield f"Profiling stretched the calls of {listing(costly)}: compare shares, not times."
+    elif len({(one.case.profile.timed, one.of_kernels) for one in shown}) > 1:
+        yield "Columns are timed in different ways: compare shares, not times."
+    if lost := [name for one, name in named if (one.runs.share(_unknown(one)) or 0.0) > MOST_UNKNOWN]:
+        yield f"Over {percent(MOST_UNKNOWN)} of {listing(lost)} is of no known module."
+
+
+def _unknown(one: ModuleColumn) -> Any:
+    known = [bool(part.modules) for part in one.case.profile.parts]
+    return one.runs.layers[[not each for each in known]].sum(axis=0)
+
+
+def answer(table: ModuleTable, names: Sequence[str]) -> str:
+    """Which module takes most in which columns: ``layer3 takes most: 34.3 % with pytorch, 27.7 % with tensorrt.``"""
+    said: dict[str, list[str]] = {}
+    for place, name in enumerate(names):
+        words, part = _hottest(table, place)
+        if words:
+            said.setdefault(words, []).append(f"{part} with {name}" if len(names) > 1 else part)
+    return " ".join(f"{words}: {', '.join(parts)}." for words, parts in said.items()) or "Nothing has a time."
+
+
+def _hottest(table: ModuleTable, place: int) -> tuple[str, str]:
+    """What takes most in a column, in words, and its share: of the modules that divide most of the time."""
+    children: dict[Path, list[ModuleRow]] = {}
+    for row in table.rows:
+        if row.kind == "module":
+            children.setdefault(row.path[:-1], []).append(row)
+    path: Path = ()
+    others: list[ModuleRow] = []
+    while inner := sorted(children.get(path, []), key=lambda row: -_share(row, place)):
+        first, *rest = inner
+        if _share(first, place) < MAIN or first.path not in children:
+            break
+        path, others = first.path, [*others, *rest]
+    candidates = [row for row in (*others, *inner[:1]) if _share(row, place) > 0]
+    if not candidates:
+        return "", ""
+    first = max(candidates, key=lambda row: _share(row, place))
+    alike = [row for row in inner if _share(row, place) * ALIKE > _share(first, place)]
+    if first is inner[0] and path and len(alike) == len(inner) > 2:
+        mean = sum(_share(row, place) for row in alike) / len(alike)
+        return f"Each of the {len(alike)} modules of {short('.'.join(path))} takes as much", percent(mean)
+    return f"{short('.'.join(first.path))} takes most", percent(_share(first, place))
 
 
 def _share(row: ModuleRow, place: int) -> float:
@@ -334,7 +338,7 @@ def _data(of: ModuleTree, table: ModuleTable | None) -> dict[str, Any]:
             {**msgspec.structs.asdict(row), "path": ".".join(row.path)} for row in (table.rows if table else ())
         ],
         "failed": [{**one.case.data, "level": one.level, "reason": one.why} for one in of.missing],
-        "sentences": sentences(of.shown, table) if table else [],
+        "sentences": [answer(table, [one.case.name for one in of.shown])] if table else [],
     }  # fmt: skip
 
 

@@ -22,13 +22,14 @@ from inferlens.views.picture import PALETTE, Theme, config, drawn
 from inferlens.views.plain import cut, plain
 from inferlens.views.profiled import layers_and_kernels
 from inferlens.views.profiled.layers_and_kernels import PartTable
-from inferlens.views.profiled.profile_tables import TOP, ShownCase, T, short
+from inferlens.views.profiled.profile_tables import ShownCase, T, short
 from inferlens.views.profiled.roofline import row_name
 from inferlens.views.table import share
 
 WIDTH, HEIGHT = 640, 360
 STEP = 20  # pixels from one box to the next
 NAMED = 5  # points with most to be won that have their name beside them
+TOP = 20  # boxes of a case, where no other number is asked for
 LONGEST_NAME, LONGEST_IN_TITLE, LONGEST_TITLE, LONGEST_LINE = 40, 28, 78, 104
 LINE, GAP, LETTER = 12, 13, 6.2  # in pixels: a line of names, from a point's middle to its name, a letter
 COLOURS = {"compute": PALETTE[4], "memory": PALETTE[0]}

@@ -56,7 +56,8 @@ def fragment(blocks: Sequence[Table | str]) -> str:
 
 
 def _table(table: Table) -> Iterator[str]:
-    yield f"<h2>{_text(table.title)}</h2>"
+    if table.title:
+        yield f"<h2>{_text(table.title)}</h2>"
     if table.about:
         yield f'<p class="soft">{_text(table.about)}</p>'
     if table.lines:

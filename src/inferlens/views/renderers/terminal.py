@@ -6,6 +6,7 @@ The same document gives the same text on every terminal of the same width; nothi
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from os.path import commonprefix
 
 from rich.cells import cell_len, set_cell_size
 
@@ -16,6 +17,7 @@ from inferlens.views.table import Document, Line, Table
 LEAST_WIDTH = 60
 GAP = 2
 ELLIPSIS = "…"
+_MOST_ALIKE = 5  # times that names which look the same are told apart
 _NARROWEST = 24  # of names, and of cells that fold
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "magenta": "35"}
 
@@ -110,14 +112,32 @@ def _grid(table: Table, shown: Sequence[int], widths: Sequence[int], color: bool
         yield from (_styled(line, "bold", color) for line in _beside(padded, widths, numeric))
         yield rule
     cells = [_cells(table, place) for place in shown]
-    for number, line in enumerate(table.lines):
-        row = [_name(line, widths[0], table.fold)]
+    for number, (line, name) in enumerate(zip(table.lines, _names(table.lines, widths[0], table.fold), strict=True)):
+        row = [name]
         for column, width, texts in zip(columns, widths[1:], cells, strict=True):
             text = plain(texts[number]) if not column.numeric else texts[number]
             row.append(wrap(text, width) if column.fold else [shorten(text, width)])
         yield from (_styled(each, line.style, color) for each in _beside(row, widths, numeric))
         if line.ends:
             yield rule
+
+
+def _names(lines: Sequence[Line], width: int, fold: bool) -> Iterator[list[str]]:
+    """The names on their lines; those that would look the same when shortened show where they begin to differ."""
+    names = [plain(line.name) for line in lines]
+    begins = [0] * len(names)
+    for _ in range(_MOST_ALIKE):
+        found = [_name(line, name, width, fold, begin) for line, name, begin in zip(lines, names, begins, strict=True)]
+        alike: dict[str, list[int]] = {}
+        for at, shown in enumerate(found):
+            alike.setdefault("\n".join(shown), []).append(at)
+        clashes = [places for places in alike.values() if len({names[at] for at in places}) > 1]
+        for places in clashes:
+            begin = len(commonprefix([names[at] for at in places]))  # noqa: RUF071 - no paths
+            begins = [begin if at in places else each for at, each in enumerate(begins)]
+        if not clashes:
+            break
+    yield from found
 
 
 def _beside(cells: Sequence[Sequence[str]], widths: Sequence[int], numeric: Sequence[bool]) -> Iterator[str]:
@@ -131,12 +151,19 @@ def _beside(cells: Sequence[Sequence[str]], widths: Sequence[int], numeric: Sequ
         yield (" " * GAP).join(padded).rstrip()
 
 
-def _name(line: Line, width: int, fold: bool) -> list[str]:
-    name, room = plain(line.name), width - cell_len(line.indent)
+def _name(line: Line, name: str, width: int, fold: bool, begin: int) -> list[str]:
+    """A name in so much room; where it is too long, with what stands from ``begin`` on rather than with its end."""
+    room = width - cell_len(line.indent)
     if fold:
         return [line.indent + part for part in wrap(name, room)] or [""]
-    if room < 4:  # an indentation that leaves no room for the name
+    if room < 4 and line.indent:  # an indentation that leaves no room for the name
         return [shorten(f"{line.indent.strip()} {name}", width)]
+    if begin and cell_len(name) > room:
+        start = set_cell_size(name, min(begin, room // 3)).rstrip()
+        end = name[max(begin - 2, len(start)) :]
+        name = f"{start}{ELLIPSIS}{end}"
+        if cell_len(name) > room:
+            return [line.indent + set_cell_size(name, room - 1).rstrip() + ELLIPSIS]
     return [line.indent + shorten(name, room)]
 
 

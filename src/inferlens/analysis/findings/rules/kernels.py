@@ -14,10 +14,7 @@ from inferlens.spec.hints import sentence
 from inferlens.units import plural
 
 _ACROSS = re.compile(r"HtoD|DtoH|Host ?To ?Device|Device ?To ?Host", re.IGNORECASE)
-_TRADE = (
-    "a trade of accuracy for time. Products keep 10 bits of mantissa instead of 23, so check the outputs. A lower "
-    "precision is the next step."
-)
+_TRADE = "a trade of accuracy for time, so check the outputs."
 
 
 @rule("tensor-cores-unused", of="profile")
@@ -32,11 +29,11 @@ def tensor_cores_unused(seen: Evidence) -> Iterator[Finding]:
         what = "{calls:#kernel call} of convolutions and matrix products {calls:uses|use} no tensor cores"
         paths = {path for each in _without_tensor_cores(seen) for path in each.kernel.modules}
         odd = seen.layers(each for each in odd if paths.intersection(each.layer.modules))
-    sizes = few(f"{each.name} ({' to '.join(map(str, channels_of(each)))})" for each in odd)
+    sizes = few((f"{each.name} ({' to '.join(map(str, channels_of(each)))})" for each in odd), 1)
     pad = f"make channels and features multiples of {seen.multiple} by padding" if odd else ""
     order = seen.hint("channels_last").ask if any(each.family == "convolution" for each in some) else ""
     yield found(
-        what + ": {much}{where}." + (" Channels of {sizes} are no multiples of {multiple}." if odd else ""),
+        what + ": {much}{where}" + ("; channels of {sizes} are no multiples of {multiple}." if odd else "."),
         {"multiple": seen.multiple}, some, sizes=sizes,
         hint=sentence([pad, f"try channels-last order ({order})" if order else "", "try another backend"]),
     )  # fmt: skip
@@ -81,8 +78,7 @@ def tf32_off(seen: Evidence) -> Iterator[Finding]:
 @rule(
     "host-copies",
     of="profile",
-    hint="Keep what the model needs on the GPU: make constants buffers of the model, call neither .item() nor .cpu() "
-    "in forward, and look for operators that the backend runs on the CPU.",
+    hint="Keep constants in buffers of the model; call neither .item() nor .cpu() in forward.",
 )
 def host_copies(seen: Evidence) -> Iterator[Finding]:
     """Copies as the profiler names them, ``Memcpy HtoD (Pageable -> Device)``, or a backend's copying layers."""
@@ -91,7 +87,7 @@ def host_copies(seen: Evidence) -> Iterator[Finding]:
     some = Pieces(copies, seen.call or 0.0, "a run", seen.call) if copies else layers
     if seen.on_gpu and seen.case.io != "host" and some.share >= thresholds.LAYOUT:
         yield found(
-            "{copies:,} {copies:copy|copies} between host and GPU inside of a run {copies:takes|take} {much}{where}.",
+            "{copies:,} {copies:copy|copies} between host and GPU {copies:takes|take} {much}{where}.",
             {"copies": some.calls, "seconds": some.seconds},
             subject=some.longest, seconds=some.seconds, whole=some.run, share=some.share,
             much=some.much, where=some.where,
@@ -101,7 +97,7 @@ def host_copies(seen: Evidence) -> Iterator[Finding]:
 @rule(
     "tiny-kernels",
     of="profile",
-    hint="A larger --batch, so that each has more to do; a backend that compiles the model may fuse more of them.",
+    hint="A larger --batch, or a backend that fuses more of them.",
 )
 def tiny_kernels(seen: Evidence) -> Iterator[Finding]:
     """A kernel of a few microseconds mostly starts and ends."""
@@ -109,18 +105,16 @@ def tiny_kernels(seen: Evidence) -> Iterator[Finding]:
     tiny = seen.kernels([e for e in kernels if 0 < e.seconds / max(e.kernel.calls, 1) < thresholds.TINY])
     if tiny.calls >= thresholds.FEW_LAUNCHES and tiny.share >= thresholds.TINY_SHARE:
         yield found(
-            "{tiny:,} of {calls:#kernel call} last less than {least:duration} each ({mean:duration} on average) and "
-            "take {much}.",
+            "{tiny:,} of {calls:#kernel call} last {mean:duration} on average, and take {much}.",
             {"tiny": tiny.calls, "calls": kernels.calls, "mean": tiny.seconds / tiny.calls}, tiny,
-            subject=plural(tiny.calls, "kernel call"), least=thresholds.TINY,
+            subject=plural(tiny.calls, "kernel call"),
         )  # fmt: skip
 
 
 @rule(
     "few-blocks",
     of="profile",
-    hint="A larger --batch, where throughput counts, fills it. For latency, another backend may split such work "
-    "further.",
+    hint="A larger --batch fills it; for latency, another backend may split the work further.",
 )
 def few_blocks(seen: Evidence) -> Iterator[Finding]:
     """A multiprocessor without a block has nothing to do."""
@@ -129,7 +123,7 @@ def few_blocks(seen: Evidence) -> Iterator[Finding]:
     if some.share >= thresholds.FEW_BLOCKS:
         idle = sum(each.seconds * (1 - each.blocks / seen.multiprocessors) for each in some)
         yield found(
-            "{calls:#kernel call} with fewer blocks than the GPU's {multiprocessors} multiprocessors "
-            "{calls:takes|take} {much}, and on average {empty:percent} of the GPU is empty meanwhile{where}.",
+            "{calls:#kernel call} {calls:has|have} too few blocks for {multiprocessors} multiprocessors: {much}, with "
+            "{empty:percent} of the GPU empty.",
             {"idle": idle, "multiprocessors": seen.multiprocessors}, some, seconds=idle, empty=idle / some.seconds,
         )  # fmt: skip

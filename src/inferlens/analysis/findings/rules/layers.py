@@ -88,13 +88,13 @@ def first_convolution(seen: Evidence) -> Iterator[Finding]:
     pad = f"pad the input channels to {seen.multiple} (zeros in the input and in the weights)"
     fold, order = "fold 2x2 pixels into channels before it", seen.hint("channels_last").ask
     yield found(
-        "{subject}, the first convolution, has {channels:#input channel}, takes {seconds:duration} and computes at "
-        "1/{slower:.1f} of the rate of the other convolutions: {seconds at their rate:duration} at theirs.",
+        "{subject}, the first convolution, takes {seconds:duration}; at the rate of the others it would take "
+        "{seconds at their rate:duration}.",
         {
             "channels": channels[0], "seconds": first.steady, "flops": mine, "rate of the others": rate,
             "seconds at their rate": goal,
         },
-        subject=first.name, seconds=first.steady - goal, share=seen.share(first.steady), slower=first.steady / goal,
+        subject=first.name, seconds=first.steady - goal, share=seen.share(first.steady),
         hint=sentence([
             pad if channels[0] < seen.multiple else "", fold if seen.multiple else "", f"use {order}" if order else "",
             f"try {_OTHERS}",
@@ -119,10 +119,11 @@ def reformats(seen: Evidence) -> Iterator[Finding]:
     if own.seconds * 2 > layers.seconds:
         hint = "Permute and cast less in the model: keep one memory order and one type from end to end."
     yield found(
-        "{what} only for memory order or type: {much}{where}.",
+        "{what} only {change} memory order or type: {much}{where}.",
         {"calls": layers.calls, "own": len(own)} if layers else {}, layers or kernels,
         subject=plural(len(layers), "layer") if layers else "", seconds=layers.seconds or kernels.seconds, hint=hint,
         what=plural(len(layers), "layer") if layers else plural(kernels.calls, "kernel call"),
+        change="change" if (len(layers) or kernels.calls) > 1 else "changes",
     )  # fmt: skip
 
 
@@ -132,8 +133,7 @@ def unfused_chains(seen: Evidence) -> Iterator[Finding]:
     some = seen.layers(_mergeable(seen.parts)[0])
     if some.share >= thresholds.CHAINS:
         yield found(
-            "{layers:#layer} right after a convolution, a matrix product or each other {layers:is|are} not fused "
-            "({kinds}) and {layers:takes|take} {much}{where}.",
+            "{layers:#layer} ({kinds}) {layers:is|are} not fused with what is before {layers:it|them}: {much}{where}.",
             {}, some, seconds=some.seconds,
             hint="Compile the model: backends that do fuse such layers." if seen.by_module else "",
         )  # fmt: skip
@@ -147,8 +147,7 @@ def batch_norm_not_folded(seen: Evidence) -> Iterator[Finding]:
         way = seen.hint("freeze").ask or seen.hint("graph_optimization", "all").ask
         way = way or "PyTorch's fuse_conv_bn_eval, or another backend that compiles the model"
         yield found(
-            "{layers:#batch norm} right after a convolution or a matrix product {layers:is|are} not folded into "
-            "{layers:its|their} weights, and {layers:takes|take} {much}{where}.",
+            "{layers:#batch norm} {layers:is|are} not folded into the weights before {layers:it|them}: {much}{where}.",
             {}, some, seconds=some.seconds, hint=f"Fold them into the weights: {way}.",
         )  # fmt: skip
 
@@ -156,16 +155,14 @@ def batch_norm_not_folded(seen: Evidence) -> Iterator[Finding]:
 @rule(
     "fp32-layers",
     of="profile",
-    hint="Look why: the backend may have no kernel in the case's precision, a cast in the model, or a rule that keeps "
-    "these layers accurate.",
+    hint="Look for a cast in the model, or for operators that the backend has in fp32 alone.",
 )
 def fp32_layers(seen: Evidence) -> Iterator[Finding]:
     """Layers that do not compute in what was asked for."""
     some = seen.layers(e for e in seen.parts if e.family not in (*MOVING, "normalisation") and _is_single(e))
     if seen.case.precision in ("fp16", "bf16") and some.share >= thresholds.IN_FP32:
         yield found(
-            "{layers:,} of {of:#layer} {layers:computes|compute} in fp32 although the case is {precision} ({kinds}), "
-            "and {layers:takes|take} {much}{where}.",
+            "{layers:,} of {of:#layer} {layers:computes|compute} in fp32, not in {precision} ({kinds}): {much}{where}.",
             {"of": len(seen.layers(seen.parts))}, some, precision=seen.case.precision,
         )  # fmt: skip
 
@@ -173,8 +170,7 @@ def fp32_layers(seen: Evidence) -> Iterator[Finding]:
 @rule(
     "outside-layers",
     of="profile",
-    hint="Look around the layers: at Python, checks of the inputs, copies of inputs and outputs. A larger --batch "
-    "spreads it over more items.",
+    hint="Look at Python, checks and copies around the layers; a larger --batch spreads it over more items.",
 )
 def outside_layers(seen: Evidence) -> Iterator[Finding]:
     """What profiling has added is taken from what is in no layer, all of it, so that only the rest is claimed."""

@@ -51,8 +51,7 @@ def fallback(seen: Evidence) -> Iterator[Finding]:
 @rule(
     "graph-breaks",
     of="profile",
-    hint="Take what breaks it out of forward; the option fullgraph=true, where the backend has it, names the line of "
-    "the first break.",
+    hint="Take what breaks it out of forward; the option fullgraph=true names the line of the first break.",
 )
 def graph_breaks(seen: Evidence) -> Iterator[Finding]:
     """Why the model was compiled in several pieces."""

@@ -29,8 +29,8 @@ def host_bound(seen: RecordEvidence | Evidence | TraceEvidence) -> Iterator[Find
     if wait := seen.host_wait:
         if gpu_waits(wait.idle, wait.whole):
             yield found(
-                "Bound by the host: the GPU waits for {share:percent} of {whole:duration}; it gets {calls:#piece} of "
-                "work of {mean:duration} on average.",
+                "Bound by the host: the GPU waits for {share:percent} of {whole:duration}, and has {calls:#kernel} of "
+                "{mean:duration} to run.",
                 wait.numbers, subject="the run", seconds=wait.idle, whole=wait.whole, share=wait.idle / wait.whole,
                 calls=wait.calls, mean=wait.mean, hint=_hint(seen),
             )  # fmt: skip
