@@ -98,7 +98,13 @@ def show(found: ABResult, file: Path | None, as_json: bool) -> None:
     if as_json:
         screen.document(document(found), "json")
     else:
-        screen.text(f"{found}\n\n{last}")
+        answer, _, rest = str(found).partition("\n\n")
+        screen.text(f"{bold(answer) if screen.terminal()['color'] else answer}\n\n{rest}\n\n{last}")
+
+
+def bold(text: str) -> str:
+    """As terminals print it."""
+    return f"\x1b[1m{text}\x1b[0m"
 
 
 def next_step(found: ABResult, arguments: list[str]) -> str:

@@ -62,7 +62,11 @@ def _side(model: Any, case: str = "", checkout: str = "") -> Asked:
     words |= _words(case) if case else {}
     checkout = words.pop("checkout", "") or checkout
     if checkout and not os.path.isdir(checkout):
-        raise InferlensError(f"There is no folder {checkout}.", expected="a checkout of the model's code")
+        raise InferlensError(
+            f"There is no folder {checkout}.",
+            expected="a checkout of the model's code",
+            hint=f"git worktree add ../{Path(checkout).name} REVISION",
+        )
     return Asked(model, words, checkout)
 
 

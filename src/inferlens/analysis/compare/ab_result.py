@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 import shlex
+import textwrap
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -13,7 +14,7 @@ from msgspec import Struct
 from inferlens.analysis.compare.cases import WRONG, Side, Verdict, check, metric_of
 from inferlens.analysis.findings import notes
 from inferlens.analysis.interference.samples import CaseRuns
-from inferlens.errors import InferlensError
+from inferlens.errors import InferlensError, one_line
 from inferlens.record.record import Agreement, Metric, Record
 from inferlens.spec.case import AXES, Case
 from inferlens.stats.intervals import Interval
@@ -30,6 +31,7 @@ from inferlens.units import (
 )
 
 LEAST_ROUNDS, MOST_ROUNDS = 3, 100
+WIDTH = 100  # columns of what is printed
 End = Literal["", "decided", "rounds", "time", "a side did not run"]
 _CODES = {"FASTER": 0, "SAME": 0, "SLOWER": 1, "UNDECIDED": 3, "DID NOT RUN": 4}
 # Notes of what the interval over several rounds covers, or the verdict says.
@@ -206,14 +208,22 @@ class ABResult(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         common, names, figures = self.sides
-        width = max(map(len, names))
-        lines = [
-            f"{letter}  {name:<{width}}  {figure}" for letter, name, figure in zip("AB", names, figures, strict=True)
+        width = min(max(map(len, names)), WIDTH - 5 - max(map(len, figures)))
+        rows = [
+            f"{letter}  {_short(name, width):<{width}}  {figure}"
+            for letter, name, figure in zip("AB", names, figures, strict=True)
         ]
-        return "\n".join([self.sentence, "", common, *lines, "", *self.remarks]).rstrip()
+        remarks = [textwrap.fill(each, WIDTH) for each in self.remarks]
+        return "\n".join([textwrap.fill(self.sentence, WIDTH), "", _short(common, WIDTH), *rows, "", *remarks]).rstrip()
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
+
+
+def _short(name: str, most: int) -> str:
+    """A name on one line, shortened in the middle where it does not fit."""
+    name = one_line(name)
+    return name if len(name) <= most else f"{name[: most // 2]}…{name[len(name) - (most - most // 2 - 1) :]}"
 
 
 def _names(cases: Sequence[Case], revisions: Sequence[str]) -> tuple[str, tuple[str, str]]:
