@@ -28,9 +28,9 @@ FILE = "Write the answer to this file; .md, .csv, .json, .html or .txt decides i
 
 
 def ab(
-    model: Annotated[str, typer.Argument(help=MODEL, metavar="MODEL")],
-    a: Annotated[str | None, typer.Argument(help=A, metavar="[A]", show_default=False)] = None,
-    b: Annotated[str | None, typer.Argument(help="The case that is compared with A.", metavar="[B]")] = None,
+    model: Annotated[str, typer.Argument(help=MODEL)],
+    a: Annotated[str | None, typer.Argument(help=A, metavar="A")] = None,
+    b: Annotated[str | None, typer.Argument(help="The case that is compared with A.", metavar="B")] = None,
     checkout: Annotated[str | None, typer.Option(help=CHECKOUT)] = None,
     backend: Annotated[str | None, typer.Option("--backend", "-b", help=BACKEND)] = None,
     precision: Annotated[str | None, typer.Option(help=f"Precision {SHARED}")] = None,
@@ -62,7 +62,10 @@ def ab(
 ) -> None:
     """Which of two is faster? Measures them against each other, in turns, until it is decided.
 
-    Two cases: inferlens ab resnet18 pytorch onnxruntime:cpu. Two models: inferlens ab base:build candidate:build.
+    Two cases: inferlens ab resnet18 pytorch onnxruntime:cpu
+
+    Two models: inferlens ab base:build candidate:build
+
     Did my change make it slower? inferlens ab mypackage.models:build --checkout ../old,.
 
     Exit codes: 1 if B is slower than A; 4 if one did not run; 3 if it is undecided; else 0. Bad input is 2.
