@@ -91,19 +91,20 @@ def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> I
     works, lacks = {name: each for name, each in can.items() if each.available}, missing(can)
     devices = listing(sorted({one.device for each in works.values() for one in each.supports}))
     yield f"{len(works)} of {plural(len(can), 'backend')} work here, on {devices or 'nothing'}."
-    yield works_table(works, wide)
+    usable = {name: each for name, each in works.items() if each.takes("module") or each.takes("onnx")}
+    yield works_table(usable if usable and not wide else works, wide)
     if lacks:
         yield _table("", "does not work", ("because", "what helps"), lacks)
     gpus = [f"{gpu.name}, {byte_count(gpu.memory)}" for gpu in here.gpus]
     driver = f", driver {here.driver} (CUDA {here.cuda_driver})" if here.driver else ""
     cpu = f"{here.cpu}, {plural(here.cpu_threads or 0, 'thread')}, {byte_count(here.memory)}"
-    yield f"{cpu} · {'; '.join(gpus) or 'no NVIDIA GPU'}{driver} · {here.python} · {here.system}"
+    yield f"{cpu} · {'; '.join(gpus) or 'no NVIDIA GPU'}{driver} · {here.python}{f' · {here.system}' if wide else ''}"
     if wide:
         yield f"libraries: {', '.join(f'{name} {version}' for name, version in here.libraries.items()) or 'none'}"
         contents = {title: names for each in can.values() for title, names in each.contents.items()}
         yield from (f"{title}: {', '.join(names) or 'none'}" for title, names in contents.items())
     first = next((cells[1] for cells in lacks.values() if cells[1].startswith("pip")), "inferlens bench fake:demo")
-    yield f"Next: {'inferlens bench resnet18' if any(each.takes('module') for each in works.values()) else first}"
+    yield f"Next: {'inferlens bench resnet18' if usable else first}"
 
 
 def works_table(can: Mapping[str, Capabilities], wide: bool = False) -> Table:
@@ -126,11 +127,13 @@ def works_table(can: Mapping[str, Capabilities], wide: bool = False) -> Table:
 
 
 def missing(can: Mapping[str, Capabilities]) -> dict[str, list[str]]:
-    """Why something does not work and what helps, by all that it holds for; a backend of which nothing works once."""
+    """Why something does not work and what helps, by what it holds for; one of which nothing works is there once."""
     found: dict[tuple[str, str], dict[str, None]] = {}
     for name, each in can.items():
         for absence in each.absent:
-            label = f"{name}:{absence.variant}".rstrip(":") + (f" on {absence.device}" if not absence.variant else "")
-            label = label if each.available and absence.device else name
+            label = f"{name}:{absence.variant}".rstrip(":") + (
+                f" on {absence.device}" if absence.device and not absence.variant else ""
+            )
+            label = label if each.available else name  # of which nothing works
             found.setdefault((absence.reason, absence.hint), {})[label] = None
     return {", ".join(labels): [reason, hint] for (reason, hint), labels in found.items()}
