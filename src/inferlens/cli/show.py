@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,9 +16,10 @@ TOP = "Ways to draw at most, the fastest first. [dim]Default: 30; of several bat
 THEME = "auto, light or dark. [dim]Default: light, and in HTML what the reader's system is set to.[/dim]"
 BASE = "What to compare with: a folder with records, at any height, or a record file."
 UNLIKE = "Compare although machines, drivers or inputs differ."
-FORMAT = f"{', '.join(name for name in FORMATS if name != 'csv')}, github (annotations of a workflow) or junit."
+FORMAT = f"{', '.join(FORMATS)}, github (annotations of a workflow) or junit."
 LOG = "Print what the process of a case wrote instead; CASE are words of its row, such as 'openvino fp16'."
-OUTPUT = "A file to write it to; the table is printed as well."
+OUTPUT = "Write it to this file too; .md, .csv, .json, .html, .txt, or .xml for junit decides its format."
+ROWS = "Only so many cases, the worst first."
 
 
 def show(
@@ -87,7 +88,10 @@ def compare(
     threshold: Annotated[str, typer.Option(help="The smallest difference that matters.")] = "2%",
     level: Annotated[str, typer.Option(help="How sure all verdicts together are to be.")] = "95%",
     unlike: Annotated[bool, typer.Option("--unlike", help=UNLIKE)] = False,
+    top: Annotated[int | None, typer.Option(min=1, help=ROWS, show_default="10")] = None,
     format: Annotated[str, typer.Option("--format", "-f", help=FORMAT)] = "table",
+    wide: options.Wide = False,
+    columns: options.Columns = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help=OUTPUT, show_default=False)] = None,
 ) -> None:
     """Compare two sets of records case by case: FASTER, SAME, SLOWER, UNDECIDED or DID NOT RUN.
@@ -104,11 +108,16 @@ def compare(
     from inferlens.views import compared as view
 
     check_choice("format", format, view.FORMATS)
+    if output and (output.suffix.lower() != ".xml" or format != "table"):
+        written = screen.format_of(format, output)
+    else:
+        written = "junit"
     words = {"threshold": parse_share(threshold), "level": parse_share(level)}
     compared = compared_cases(base, candidate, metric=metric, unlike=unlike, **words)
     screen.notes(compared.problems)
+    how: dict[str, Any] = {"wide": wide, "columns": columns, "top": top}
     if output:
-        screen.write(output, view.render(compared, format))
+        screen.write(output, view.render(compared, written, **how))
         screen.note(f"Wrote {output}.")
-    screen.text(view.render(compared, "table" if output else format, **screen.terminal()))
+    screen.text(view.render(compared, "table" if output else format, **how, **screen.terminal()))
     raise typer.Exit(compared.exit_code)

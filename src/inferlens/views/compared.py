@@ -1,37 +1,42 @@
-"""A comparison of two sets of records as a document, as annotations of GitHub, and as a test report."""
+"""A comparison of two sets of records as a document.
+
+The answer is first: how many are slower, and by how much at most. Then the cases, the worst first, each with one word
+where it must not be relied on.
+"""
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from xml.etree import ElementTree as Xml
+from importlib import import_module
 
 import msgspec
 
-from inferlens.analysis.compare.cases import Compared, ComparedCase, Side, Verdict, notes_of
-from inferlens.analysis.compare.environment_diff import about
+from inferlens.analysis.compare.cases import MISSING, Compared, ComparedCase, Side, Verdict, notes_of
+from inferlens.analysis.compare.environment_diff import Difference, about
 from inferlens.errors import check_choice
 from inferlens.record.record import Metric
 from inferlens.spec.case import Case
 from inferlens.units import ABSENT, change, change_range, listing, milliseconds, percent, plural, significant
 from inferlens.views import table
 from inferlens.views.plain import plain
-from inferlens.views.table import Column, Document, Notes, Table
+from inferlens.views.table import Column, Document, Table
 
 SCHEMA = "inferlens.comparison/1"
-DIGITS = 4  # one more than elsewhere: the two medians of a line are to be told apart
+TOP = 10
 _MOST_NAMES = 3
+_LONGEST = 44  # characters of a reason, and of a value in a list of what else differs
 _STYLES = {"FASTER": "green", "SLOWER": "bold red", "UNDECIDED": "yellow", "DID NOT RUN": "bold magenta", "SAME": ""}
-# What a case is to GitHub and to JUnit. Those that ran on neither side do not say that the candidate is worse.
-_KINDS: dict[Verdict, str] = {"SLOWER": "error", "DID NOT RUN": "error", "UNDECIDED": "warning"}
-_OUTCOMES: dict[Verdict, str] = {"SLOWER": "failure", "DID NOT RUN": "error", "UNDECIDED": "skipped"}
-_COUNTS = {"failures": "failure", "errors": "error", "skipped": "skipped"}
+_WORST_FIRST: tuple[Verdict, ...] = ("SLOWER", "DID NOT RUN", "UNDECIDED", "FASTER", "SAME")
+FOR_CI = ("github", "junit")  # formats of this document alone, which ``ci`` beside it writes
+FORMATS = (*table.FORMATS, *FOR_CI)
 
 
 @dataclass(frozen=True)
 class CaseLine:
-    """One case, as text; ``full`` tells it from the cases of all models."""
+    """One case, as text; ``full`` tells it from the cases of all models, ``why`` has what is to be said of it."""
 
     of: ComparedCase
     name: str
@@ -40,36 +45,54 @@ class CaseLine:
     candidate: str
     change: str
     interval: str
+    why: str
     notes: tuple[str, ...]
     verdict: Verdict
+
+    @property
+    def processes(self) -> str:
+        """How many each side has."""
+        return f"{self.of.base.processes} / {self.of.candidate.processes}" if self.of.compared else ABSENT
 
 
 @dataclass(frozen=True)
 class Group:
-    """The cases of one model, under a headline that says what all have in common."""
+    """The cases of one model."""
 
     model: str
-    headline: str
     lines: tuple[CaseLine, ...]
 
 
-def render(compared: Compared, format: str = "table", *, width: int = 120, color: bool = False) -> str:
+def render(
+    compared: Compared,
+    format: str = "table",
+    *,
+    width: int = 100,
+    color: bool = False,
+    wide: bool = False,
+    columns: str | None = None,
+    top: int | None = None,
+) -> str:
     """``compared``, which is what ``inferlens.compare`` returns, as text; ``width`` and ``color`` are the terminal's.
+
+    ``wide``, ``columns`` and ``top`` say which columns people see, and how many rows.
 
     Raises:
         InferlensError: if there is no such format.
     """
     check_choice("format", format, FORMATS)
-    if format in OWN:
-        return OWN[format](compared)
-    return table.render(document(compared), format, width=width, color=color)
+    if format in FOR_CI:
+        written: str = getattr(import_module("inferlens.views.ci"), format)(compared)
+        return written
+    return table.render(document(compared, top), format, width=width, color=color, wide=wide, columns=columns)
 
 
-def document(compared: Compared) -> Document:
-    """A table for each model, the verdict, and what else differs."""
+def document(compared: Compared, top: int | None = None) -> Document:
+    """The answer, the cases with the worst first, and what else differs; of the cases ``top``, by default ten."""
     return Document(
-        blocks=lambda: [*_tables(compared), *sentences(compared), *_differences(compared)],
+        blocks=lambda: [_table(compared, top or TOP), *_notes(compared), *_next(compared)],
         data=lambda: _data(compared),
+        csv=lambda: _csv(compared),
         title="Comparison – Inferlens",
     )
 
@@ -81,15 +104,10 @@ def groups(compared: Compared) -> list[Group]:
         models.setdefault(each.case.model, []).append(each)
     found = []
     for model, cases in models.items():
-        batches = {each.case.batch for each in cases}
-        batch = f"batch {cases[0].case.batch}" if len(batches) == 1 and cases[0].case.batch is not None else ""
-        sides = [side for each in cases for side in (each.base, each.candidate) if side.device]
-        devices = dict.fromkeys(side.device for side in [side for side in sides if side.ok] or sides)
-        headline = " · ".join(plain(word) for word in (model, listing(list(devices)), batch) if word)
         start = f"{plain(model)} " if len(models) > 1 else ""
         pairs = zip(cases, _names([each.case for each in cases]), strict=True)
         lines = (_line(each, name, f"{start}{name}", compared.metric) for each, name in pairs)
-        found.append(Group(plain(model), headline, tuple(lines)))
+        found.append(Group(plain(model), tuple(lines)))
     return found
 
 
@@ -102,16 +120,50 @@ def _line(of: ComparedCase, name: str, full: str, metric: Metric) -> CaseLine:
     interval = change_range(found.low, found.high) if found else ABSENT
     notes = [*([] if settled else [of.reason]), *notes_of(Base=of.base, Candidate=of.candidate)]
     base, candidate = (_median(side, metric) for side in (of.base, of.candidate))
-    return CaseLine(of, name, full, base, candidate, change(of.change), interval, tuple(map(plain, notes)), of.verdict)
+    why, changed = plain(_why(of)), _change(of)
+    return CaseLine(of, name, full, base, candidate, changed, interval, why, tuple(map(plain, notes)), of.verdict)
+
+
+def _change(of: ComparedCase) -> str:
+    """The change with how far it may be off, where that is known of processes: ``+10.0 ± 0.4 %``."""
+    if of.change is None or of.change_interval is None or not of.between:
+        return change(of.change)
+    half = max(of.change_interval.high - of.change, of.change - of.change_interval.low)
+    width = f"{max(100 * half, 0.1):.{int(half < 0.1)}f} %"
+    return f"{change(of.change).removesuffix(' %')} ± {width}" if half < 1 else f"{change(of.change)} unsteady"
+
+
+def _why(of: ComparedCase) -> str:
+    """What is to be said of a case, in few words; empty for most."""
+    if of.on_neither:
+        return f"on neither side, {_stopped(of.candidate)}"
+    for name, side in (("candidate", of.candidate), ("base", of.base)):
+        if not side.ok:
+            return f"not in the {name}" if side.state == MISSING else f"{name} {_stopped(side)}"
+    if of.verdict == "UNDECIDED":
+        return f"likely {of.likely}, measured once" if of.measured_once else "more processes decide"
+    words = ["measured once"] if of.measured_once else []
+    return ", ".join([*words, *(["outputs unchecked"] if of.unchecked else [])])
+
+
+def _stopped(side: Side) -> str:
+    reason = _short(side.reason.partition(". ")[0].rstrip("."))
+    return f"{side.state} ({reason})" if reason else side.state
+
+
+def _short(text: str) -> str:
+    text = plain(text)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1].rstrip()}…"
 
 
 def _median(side: Side, metric: Metric) -> str:
     if not side.ok or side.median is None:
-        return side.state
-    return significant(side.median, DIGITS) if metric == "throughput" else milliseconds(side.median, DIGITS)
+        return ABSENT
+    return significant(side.median) if metric == "throughput" else milliseconds(side.median)
 
 
-def _unit(metric: Metric) -> str:
+def unit(metric: Metric) -> str:
+    """That of the medians."""
     return "per s" if metric == "throughput" else "ms"
 
 
@@ -133,36 +185,103 @@ def _names(cases: Sequence[Case]) -> list[str]:
     return [plain(name) for name in found]
 
 
-def _tables(compared: Compared) -> Iterator[Table]:
-    metric, notes, found = _unit(compared.metric), Notes(), groups(compared)
+def _verdict(line: CaseLine) -> str:
+    return f"{line.verdict}: {line.why}" if line.why else line.verdict
+
+
+def _table(compared: Compared, top: int) -> Table:
+    metric = unit(compared.metric)
     columns = (
         Column("base", "base", metric, keep=1),
         Column("candidate", "candidate", metric, keep=1),
-        Column("change", "change"),
-        Column("interval", "interval", percent(compared.level), keep=2),
-        Column("verdict", "verdict", numeric=False),
+        Column("change", "change", percent(compared.level)),
+        Column("interval", "interval", percent(compared.level), keep=4, wide=True),
+        Column("processes", "processes", "of each", keep=4, wide=True),
+        Column("", "verdict", "", _verdict, numeric=False, fold=True),
     )
-    for group in found:
-        lines = [
-            table.Line.of(line.name + notes.marks(line.notes), columns, line, style=_STYLES[line.verdict])
-            for line in group.lines
-        ]
-        numbered = notes.numbered() if group is found[-1] else ()
-        yield Table(group.headline, "case", columns, lines, notes=numbered, fold=True)
-
-
-def _differences(compared: Compared) -> Iterator[Table]:
-    columns = [Column(side, side, numeric=False, fold=True) for side in ("base", "candidate")]
+    found = _lines(compared)
+    found.sort(key=lambda line: (line.of.on_neither, _WORST_FIRST.index(line.verdict), -abs(line.of.change or 0.0)))
+    one = len({each.case.precision for each in compared.cases}) == 1  # and the line above says which
     lines = []
-    for one in compared.differences:
-        name, style = plain(one.field) + about(one, compared.on_both), "bold red" if one.unlike else ""
-        lines.append(table.Line.of(name, columns, one, style=style))
-    if lines:
-        yield Table("", "what else differs", columns, lines, fold=True)
+    for line in found[:top]:
+        label = line.of.case.backend_label
+        name = line.full.replace(f"{label} {line.of.case.precision}", label, 1) if one else line.full
+        lines.append(table.Line.of(name, columns, line, style=_STYLES[line.verdict]))
+    left = len(found) - len(lines)
+    more = [f"{plural(left, 'more row')}: --top {len(found)}, or --format csv"] if left > 0 else []
+    return Table(answer(compared), "case", columns, lines, about=_headline(compared), notes=more, fold=True)
+
+
+def answer(compared: Compared) -> str:
+    """How many cases are slower, faster, and so on, and by how much at most: in one line."""
+    of = {verdict: [case for case in compared.of(verdict) if not case.on_neither] for verdict in _WORST_FIRST}
+    neither = sum(case.on_neither for case in compared.cases)
+    if not compared.comparisons:
+        return "Nothing could be compared."
+    words = {
+        "SLOWER": "slower", "FASTER": "faster", "SAME": f"the same within {percent(compared.threshold)}",
+        "UNDECIDED": "undecided", "DID NOT RUN": "did not run",
+    }  # fmt: skip
+    parts = [] if of["SLOWER"] else ["none slower"]
+    for verdict in ("SLOWER", "FASTER", "SAME", "UNDECIDED", "DID NOT RUN"):
+        if cases := of[verdict]:
+            most = max(abs(case.change or 0.0) for case in cases)
+            by = f" by {'up to ' if len(cases) > 1 else ''}{percent(most)}" if verdict in ("SLOWER", "FASTER") else ""
+            parts.append(f"{len(cases):,} {words[verdict]}{by}")
+    text = ", ".join([*parts, *([f"{neither:,} on neither side"] if neither else [])])
+    return f"{text[0].upper()}{text[1:]}."
+
+
+def _headline(compared: Compared) -> str:
+    """What all cases have in common: model, device, batch; and what was compared."""
+    sides = [side for each in compared.cases for side in (each.base, each.candidate) if side.device]
+    devices = list(dict.fromkeys(side.device for side in [side for side in sides if side.ok] or sides))
+    models, batches, precisions = (
+        {getattr(each.case, name) for each in compared.cases} for name in ("model", "batch", "precision")
+    )
+    counts = [side.processes for case in compared.cases if case.compared for side in (case.base, case.candidate)]
+    words = [next(iter(models)) if len(models) == 1 else plural(len(models), "model"), listing(devices)]
+    words += [*(precisions if len(precisions) == 1 else [])]
+    words += [f"batch {batch}" for batch in batches if len(batches) == 1 and batch is not None]
+    if counts:
+        most = plural(max(counts), "process")
+        of = most if min(counts) == max(counts) else f"{min(counts):,} to {most}"
+        words.append(f"median {compared.metric} of {of} on each side")
+    return " · ".join(plain(word) for word in words if word)
+
+
+def _notes(compared: Compared) -> list[str]:
+    """At most two: what else differs, what makes the two sides unlike first; and which runs count."""
+    found = [_difference(one, compared.on_both) for one in compared.differences[:_MOST_NAMES]]
+    left = len(compared.differences) - len(found)
+    unlike = [one.field for one in compared.differences if one.unlike]
+    start = "Not the same conditions, so changes are not the software's alone" if unlike else "What else differs"
+    more = f" ({left:,} more: --format json)" if left else ""
+    notes = [f"{start}: {'; '.join(found)}{more}."] if found else []
+    again = sum(max(case.base.runs, case.candidate.runs) > 1 for case in compared.cases)
+    return [*notes, *([f"{plural(again, 'case')} measured several times: the newest run counts."] if again else [])]
+
+
+def _difference(one: Difference, cases: int) -> str:
+    return f"{plain(one.field)}{about(one, cases)} {_short(one.base)} / {_short(one.candidate)}"
+
+
+def _next(compared: Compared) -> list[str]:
+    """What to do now."""
+    slower = max(compared.of("SLOWER"), key=lambda case: abs(case.change or 0.0), default=None)
+    if slower:
+        case = slower.case
+        words = ["inferlens", "profile", case.model, "-b", case.backend_label, "--precision", case.precision]
+        words += [] if case.batch is None else ["--batch", str(case.batch)]
+        return [f"Where does the time go?  {plain(shlex.join(words))}"]
+    if undecided := compared.of("UNDECIDED"):
+        model = plain(shlex.join([undecided[0].case.model]))
+        return [f"To decide, measure both sides again:  inferlens bench {model} --repeats 5"]
+    return []
 
 
 def _data(compared: Compared) -> dict[str, object]:
-    """Every field of every case, the exit code, and the closing sentences."""
+    """Every field of every case, the exit code, and what is said."""
     cases = [
         {"name": line.full, "digest": line.of.case.digest, **msgspec.structs.asdict(line.of)}
         for line in _lines(compared)
@@ -176,137 +295,32 @@ def _data(compared: Compared) -> dict[str, object]:
     }
 
 
+def _csv(compared: Compared) -> tuple[list[str], list[list[object]]]:
+    """A line for each case: seconds, or calls per second; the change as a share."""
+    names = ["model", "case", "verdict", "reason", "change", "change_low", "change_high", "ratio"]
+    of_side = ("state", "median", "processes", "samples")
+    lines: list[list[object]] = []
+    for group in groups(compared):
+        for line in group.lines:
+            of, ends = line.of, line.of.change_interval
+            found: list[object] = [of.case.model, line.name, of.verdict, of.reason, of.change]
+            found += [ends.low if ends else None, ends.high if ends else None, of.ratio]
+            lines.append([*found, *(getattr(side, name) for side in (of.base, of.candidate) for name in of_side)])
+    return [*names, *(f"{side}_{name}" for side in ("base", "candidate") for name in of_side)], lines
+
+
 def sentences(compared: Compared) -> list[str]:
-    """What is to be said of ``compared``, the most important first."""
+    """What is to be said of ``compared`` where there is no table, the most important first."""
     lines = _lines(compared)
-    slower, faster, same, undecided, stopped = (
-        [line for line in lines if line.verdict == verdict]
-        for verdict in ("SLOWER", "FASTER", "SAME", "UNDECIDED", "DID NOT RUN")
-    )
-    neither = [line for line in stopped if line.of.on_neither]
-    none = "None is slower." if compared.comparisons else ""
-    found = [_changed("slower", slower) or none, _changed("faster", faster)]
-    counted = {f"the same within {percent(compared.threshold)}": same, "undecided": undecided}
-    parts = [f"{len(mine):,} {what}" for what, mine in {**counted, "on neither side": neither}.items() if mine]
-    found += [f"{listing(parts)}." if parts else ""]
-    alone = [f"{line.full} ({_where(line)})" for line in stopped if not line.of.on_neither]
-    found += [f"{len(alone):,} cannot be compared: {_first(alone)}." if alone else ""]
-    fields = list(dict.fromkeys(one.field for one in compared.differences if one.unlike))
-    if fields:
-        found.append(f"The two sides differ in {listing(fields)}: the changes are not those of the software alone.")
-    return [sentence for sentence in (*found, _how_sure(compared)) if sentence]
-
-
-def _changed(what: str, found: Sequence[CaseLine]) -> str:
-    """``1 slower: NAME, +7.22 % (+6.10 to +8.30 %).``"""
-    worst = sorted(found, key=lambda line: -abs(line.of.change or 0.0))
-    told = [f"{line.full}, {line.change} ({line.interval})" for line in worst]
-    return f"{len(found):,} {what}: {_first(told)}." if found else ""
+    slower = sorted((line for line in lines if line.verdict == "SLOWER"), key=lambda line: -abs(line.of.change or 0.0))
+    told = [f"{line.full}, {line.change}" for line in slower]
+    alone = [f"{line.full} ({line.why})" for line in lines if line.verdict == "DID NOT RUN" and not line.of.on_neither]
+    found = [answer(compared), f"Slower: {_first(told)}." if told else ""]
+    found += [f"Not compared: {_first(alone)}." if alone else "", *_notes(compared)]
+    return [sentence for sentence in found if sentence]
 
 
 def _first(names: Sequence[str]) -> str:
     """The first few of them."""
     more = [f"and {len(names) - _MOST_NAMES:,} more"] if len(names) > _MOST_NAMES else []
     return "; ".join([*names[:_MOST_NAMES], *more])
-
-
-def _where(line: CaseLine) -> str:
-    return f"base: {line.of.base.state}" if line.of.candidate.ok else f"candidate: {line.of.candidate.state}"
-
-
-def _how_sure(compared: Compared) -> str:
-    """What the changes are of, and what their intervals cover."""
-    counts = [side.processes for case in compared.cases if case.compared for side in (case.base, case.candidate)]
-    if not counts:
-        return "Nothing could be compared."
-    better = "faster" if compared.metric == "throughput" else "slower"
-    start = f"Changes are of the median {compared.metric}; above 0 is {better}."
-    if max(counts) == 1:
-        return f"{start} With one process on each side only large changes are believed."
-    most = plural(max(counts), "process")
-    processes = most if min(counts) == max(counts) else f"{min(counts):,} to {most}"
-    return f"{start} {processes} on each side; all intervals hold with {percent(compared.level)} confidence."
-
-
-def _figures(line: CaseLine, metric: Metric) -> str:
-    """``9.420 to 10.10 ms, +7.22 % (+6.10 to +8.30 %)``, or less where there is less."""
-    if line.of.change is None:
-        return ""
-    interval = f" ({line.interval})" if line.interval != ABSENT else ""
-    return f"{line.base} to {line.candidate} {_unit(metric)}, {line.change}{interval}"
-
-
-def github(compared: Compared) -> str:
-    """Commands of GitHub Actions, one on each line, which show as annotations of the run.
-
-    GitHub shows ten of a kind for a step, so what was slowed down most comes first. The form of a command:
-    https://docs.github.com/actions/reference/workflow-commands-for-github-actions.
-    """
-    commands = [command("notice", "inferlens compare", " ".join(sentences(compared)))]
-    for one in compared.differences:
-        if one.unlike:
-            text = f"{plain(one.field)}: {plain(one.base)} and {plain(one.candidate)}"
-            commands.append(command("warning", "Not measured under the same conditions", text))
-    for line in sorted(_lines(compared), key=lambda line: -(line.of.ratio or 0.0)):
-        if line.verdict in _KINDS and not line.of.on_neither:
-            said = _figures(line, compared.metric)
-            message = "\n".join([*([f"Median {compared.metric}: {said}."] if said else []), *line.notes])
-            commands.append(command(_KINDS[line.verdict], f"{line.verdict}: {line.full}", message))
-    return "\n".join(commands) + "\n"
-
-
-def command(kind: str, title: str, message: str) -> str:
-    """``::KIND title=TITLE::MESSAGE``, each part escaped as it has to be at its place."""
-    named = _escaped(title).replace(":", "%3A").replace(",", "%2C")
-    return f"::{kind} title={named}::{_escaped(message)}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def junit(compared: Compared) -> str:
-    """A JUnit report, which most systems of continuous integration read: a suite a model, a test case a case."""
-    root = Xml.Element("testsuites", name="inferlens compare")
-    for group in groups(compared):
-        suite = Xml.SubElement(root, "testsuite", name=group.model)
-        created = max((side.created for line in group.lines for side in (line.of.base, line.of.candidate)), default="")
-        if created:
-            suite.set("timestamp", plain(created)[:19])
-        properties = Xml.SubElement(suite, "properties")
-        told = {"metric": compared.metric, "threshold": f"{compared.threshold:g}", "level": f"{compared.level:g}"}
-        for one in compared.differences:
-            told[f"differs: {one.field}{about(one, compared.on_both)}"] = f"{one.base} / {one.candidate}"
-        for name, value in told.items():
-            Xml.SubElement(properties, "property", name=plain(name), value=plain(value))
-        for line in group.lines:
-            _test_case(suite, group, line, compared.metric)
-        _count(suite)
-        Xml.SubElement(suite, "system-out").text = "\n".join(sentences(compared))
-    _count(root)
-    Xml.indent(root)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + Xml.tostring(root, encoding="unicode") + "\n"
-
-
-def _test_case(suite: Xml.Element, group: Group, line: CaseLine, metric: Metric) -> None:
-    case = Xml.SubElement(suite, "testcase", classname=group.model, name=line.name)
-    median = line.of.candidate.median
-    if median is not None and metric != "throughput":
-        case.set("time", f"{median:.9f}")
-    kind = "skipped" if line.of.on_neither else _OUTCOMES.get(line.verdict)
-    message = f"{line.verdict}: {_figures(line, metric) or next(iter(line.notes), '')}"
-    if kind:
-        Xml.SubElement(case, kind, message=message, type=line.verdict).text = "\n".join(line.notes) or line.of.reason
-    else:
-        Xml.SubElement(case, "system-out").text = "\n".join([message, *line.notes])
-
-
-def _count(element: Xml.Element) -> None:
-    """Sets how many test cases there are in it, and how many of each outcome."""
-    element.set("tests", str(len(list(element.iter("testcase")))))
-    for name, tag in _COUNTS.items():
-        element.set(name, str(len(list(element.iter(tag)))))
-
-
-OWN = {"github": github, "junit": junit}
-FORMATS = (*(name for name in table.FORMATS if name != "csv"), *OWN)

@@ -40,6 +40,7 @@ OK = "ok"
 MISSING = "missing"
 WRONG = "wrong"
 NOT_MEASURED = "not measured"
+UNCHECKED = "Outputs not checked"
 AUTOCORRELATED = (
     "Successive processes are correlated, so the interval is wider; inferlens ab, which measures in turns, avoids that."
 )
@@ -59,6 +60,7 @@ class Side(Struct, frozen=True, kw_only=True):
             ``not measured`` (the metric). All but ``ok`` have nothing to compare.
         device: name of the GPU, or of the CPU for cases on the CPU.
         records: the ids of its records, one for each process; ``created``: when the last of them started.
+        runs: how many runs there are of it, of which the newest counts.
         median: over its processes, in seconds, or calls per second; ``None`` unless ``ok``.
         interval: of ``median``, at the comparison's confidence.
     """
@@ -68,6 +70,7 @@ class Side(Struct, frozen=True, kw_only=True):
     device: str = ""
     records: tuple[str, ...] = ()
     created: str = ""
+    runs: int = 1
     processes: int = 0
     samples: int = 0
     median: float | None = None
@@ -106,6 +109,23 @@ class ComparedCase(Struct, frozen=True, kw_only=True):
     def compared(self) -> bool:
         """Whether both sides have something to compare."""
         return self.base.ok and self.candidate.ok
+
+    @property
+    def measured_once(self) -> bool:
+        """Whether there is one process on each side, which do not show how far processes differ."""
+        return self.base.processes == self.candidate.processes == 1
+
+    @property
+    def likely(self) -> str:
+        """What is likeliest of a case that is not decided: ``slower``, ``faster`` or ``the same``."""
+        if self.interval is None or self.ratio is None or self.interval.low <= 1 <= self.interval.high:
+            return "the same"
+        return "slower" if self.ratio > 1 else "faster"
+
+    @property
+    def unchecked(self) -> bool:
+        """Whether nothing is known of the outputs of a side."""
+        return any(note.startswith(UNCHECKED) for side in (self.base, self.candidate) for note in side.notes)
 
     @property
     def on_neither(self) -> bool:
@@ -288,6 +308,7 @@ def read(runs: CaseRuns | None, metric: Metric, level: float) -> tuple[Side, lis
         device=device_name(runs.first),
         records=tuple(record.id for record in runs.records),
         created=max(record.created for record in runs.records),
+        runs=runs.of_runs,
     )
     if state or found is None:
         return side, []
@@ -313,7 +334,7 @@ def _notes(runs: CaseRuns) -> Iterator[str]:
     for record in runs.ran:
         if record.agreement is None or record.agreement.agrees is None:
             why = record.agreement.reason if record.agreement else ""
-            yield f"Outputs not checked: {why or 'nothing was there to compare them with'}"
+            yield f"{UNCHECKED}: {why or 'nothing was there to compare them with'}"
     # Their codes alone: figures differ from case to case, and with them there would be a note for each.
     if codes := [note.code for note in notes.notes_of(runs) if note.level != "know" and note.code not in _SAID]:
         yield f"{listing(list(dict.fromkeys(codes)))}; inferlens notes says more."
