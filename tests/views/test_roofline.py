@@ -143,7 +143,7 @@ def test_a_roof_and_a_point_for_each_layer_that_computes() -> None:
     svg, missing = plots.rooflines(chosen, "svg")
     assert isinstance(svg, str)
     texts = "".join(Xml.fromstring(svg).itertext())
-    for text in ("pytorch fp32", "openvino fp32", "conv", "head", "FLOPs for each byte", "copies at 1.00 GB/s"):
+    for text in ("pytorch fp32", "openvino fp32", "conv", "head", "FLOPs for each byte", "memory at 1.00 GB/s"):
         assert text in texts
     assert "not drawn, without FLOPs: 10.0 ms" in texts
     assert "pytorch fp32: most to be won in conv" in texts

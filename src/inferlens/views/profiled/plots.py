@@ -136,13 +136,16 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
     import altair as alt
 
     points = [_point(row, found) for row in found.ranked if _has_point(row)]
-    ridge = [found.rate / found.ceilings.bandwidth] if found.rate else []  # from there on the rate is what counts
-    low, high = _ends([point["intensity"] for point in points] + ridge)
-    roof = [
-        {"intensity": each, "rate": min(each * found.ceilings.bandwidth, found.rate or math.inf)}
-        for each in (low, *ridge, high)
-    ]
-    floor, top = _ends([each["rate"] for each in points + roof])
+    ceilings, most = found.ceilings, found.rate or math.inf
+    low, high = _ends([point["intensity"] for point in points] + ([most / ceilings.bandwidth] if found.rate else []))
+
+    def roof_of(speed: float) -> list[dict[str, float]]:
+        ridge = [most / speed] if low < most / speed < high else []  # from there on the rate is what counts
+        return [{"intensity": each, "rate": min(each * speed, most)} for each in (low, *ridge, high)]
+
+    roof = roof_of(ceilings.bandwidth)
+    near = roof_of(ceilings.cached) if ceilings.cached > ceilings.bandwidth else []
+    floor, top = _ends([each["rate"] for each in [*points, *roof, *near]])
     left = sum(row.time for row in found.rows if not _has_point(row))
     across = (
         f"FLOPs for each byte (not drawn, without FLOPs: {milliseconds(left)} ms)" if left else "FLOPs for each byte"
@@ -171,20 +174,31 @@ def _roofline(of: ShownCase[Roofline], found: Roofline, theme: Theme) -> Any:
         alt.Chart(alt.Data(values=[each]))
         .mark_text(align=each["side"], dx=each["dx"], dy=each["dy"], color=theme.faint)
         .encode(x=x, y=y, text="name:N")
-        for each in _reached(found, roof, high)
+        for each in _reached(found, roof, near)
     ]
+    if near:
+        dashed = alt.Chart(alt.Data(values=near)).mark_line(strokeWidth=1.5, strokeDash=[4, 4], color=theme.faint)
+        reached.append(dashed.encode(x=x, y=y))
     layered = alt.layer(line, marks.encode(x=x, y=y, size=size, color=color, tooltip=tooltip), *reached, *names)
-    most = next(row for row in found.ranked if _has_point(row))
-    answer = f"most to be won in {short(row_name(found, most), LONGEST_IN_TITLE)}, {milliseconds(most.won)} ms"
-    return _titled(layered, of, answer, f"a point is a {found.by}, as large as its time", width=WIDTH, height=HEIGHT)
+    first = next(row for row in found.ranked if _has_point(row))
+    answer = f"most to be won in {short(row_name(found, first), LONGEST_IN_TITLE)}, {milliseconds(first.won)} ms"
+    return _titled(layered, of, answer, f"points are {found.by}s", width=WIDTH, height=HEIGHT)
 
 
-def _reached(found: Roofline, roof: Sequence[dict[str, Any]], high: float) -> list[dict[str, Any]]:
-    """What the device reaches at best, where it stands on the roof."""
-    said = [{**roof[0], "name": f"copies at {bandwidth(found.ceilings.bandwidth)}", "side": "left", "dx": 18, "dy": 8}]
+def _reached(
+    found: Roofline, roof: Sequence[dict[str, float]], near: Sequence[dict[str, float]]
+) -> list[dict[str, Any]]:
+    """What the device reaches at best, where it stands on the roof; ``near`` is that of data in the cache."""
+    begin, end = roof[0]["intensity"], roof[1]["intensity"]
+    middle = begin * (end / begin) ** 0.7  # above the slope, where no points are
+    slope = {"intensity": middle, "rate": middle * found.ceilings.bandwidth, "dx": -10, "dy": -4}
+    said = [{**slope, "name": f"memory at {bandwidth(found.ceilings.bandwidth)}", "side": "right"}]
+    if near:
+        name = f"cache at {bandwidth(found.ceilings.cached)}"
+        said.append({**near[-2], "name": name, "side": "left", "dx": 0, "dy": -9})
     if found.rate:
-        name = f"products in {found.precision} at {flop_rate(found.rate)}"
-        said.append({"intensity": high, "rate": found.rate, "name": name, "side": "right", "dx": 0, "dy": -9})
+        name = f"{found.precision} at {flop_rate(found.rate)}"
+        said.append({**roof[-1], "name": name, "side": "right", "dx": 0, "dy": -9})
     return said
 
 
