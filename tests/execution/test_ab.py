@@ -108,7 +108,7 @@ def test_when_the_time_is_up_no_round_is_begun(
     [
         ("fake:fast trouble=raise", "fake:steady", {"interleave": "processes"}, "A, failed: RuntimeError", 1),
         ("fake:steady", "fake:fast trouble=raise", {"interleave": "processes"}, "B, failed: RuntimeError", 2),
-        ("fake:steady", "fake:fast error=0.1", {}, "B, wrong", 2),
+        ("fake:steady", "fake:fast error=0.1", {}, "B, outputs wrong: ", 2),
         ("fake:steady", "fake:fast cuda", {}, "only on cpu", 1),
     ],
 )

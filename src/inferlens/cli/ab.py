@@ -24,6 +24,7 @@ INTERLEAVE = (
     "calls: both processes of a round run at once and take turns; or processes: one runs after the other, the default \
 on a GPU."
 )
+HAS_A_LOG = ("failed", "timed out", "out of memory", "crashed")
 FILE = "Write the answer to this file; .md, .csv, .json, .html or .txt decides its format."
 
 
@@ -111,7 +112,10 @@ def bold(text: str) -> str:
 
 
 def next_step(found: ABResult, arguments: list[str]) -> str:
-    """What to do now: the command that decides it, or the one that shows the records."""
+    """What to do now: the command that decides it, or the one that shows the log of a failure, or the records."""
+    for case, side in ((found.a, found.base), (found.b, found.candidate)):
+        if side.state in HAS_A_LOG:
+            return f"What it printed: inferlens show --log {shlex.quote(case.label)} {shlex.quote(found.output)}"
     if not found.more:
         return f"The records: inferlens show {shlex.quote(found.output)}"
     given = iter(arguments)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from inferlens.analysis.compare.ab_result import LEAST_ROUNDS, ABResult, ABRule, End, notes_of
-from inferlens.analysis.compare.cases import MISSING, Side, Verdict, read
+from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, read
 from inferlens.analysis.interference.samples import CaseRuns, in_common, steady_samples
 from inferlens.errors import InferlensError
 from inferlens.execution.expand import Planned
@@ -204,8 +204,13 @@ class ABRun:
         reason = found.reason if found else f"There is no verdict before {LEAST_ROUNDS} rounds."
         if self._failed:
             failed = {"A": base, "B": candidate}.items()
-            said = [f"{name}, {side.state}: {side.reason.rstrip('.')}." for name, side in failed if not side.ok]
-            reason = " ".join(each for each in said if MISSING not in each)
+            words = {WRONG: "outputs wrong"}
+            said = [
+                f"{name}, {words.get(side.state, side.state)}: {side.reason.rstrip('.')}."
+                for name, side in failed
+                if not side.ok and side.state != MISSING
+            ]
+            reason = " ".join(said)
         return ABResult(
             a=self.pair[0].case,
             b=self.pair[1].case,

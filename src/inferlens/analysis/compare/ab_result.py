@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from inferlens.analysis.compare.cases import WRONG, Side, Verdict, check, metric_of
+from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, check, metric_of
 from inferlens.analysis.findings import notes
 from inferlens.analysis.interference.samples import CaseRuns
 from inferlens.errors import InferlensError, one_line
@@ -167,7 +167,7 @@ class ABResult(Struct, frozen=True, kw_only=True):
 
     def _figure(self, side: Side) -> str:
         if side.median is None:
-            return f"outputs {side.state}" if side.state == WRONG else side.state
+            return {WRONG: "outputs wrong", MISSING: "not measured"}.get(side.state, side.state)
         return f"{rate(side.median)} calls/s" if self.rule.metric == "throughput" else duration(side.median)
 
     @property
