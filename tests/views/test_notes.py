@@ -78,7 +78,8 @@ def test_as_data(tmp_path: Path) -> None:
     assert found["pytorch fp32 batch 1 cpu"] == [("few-samples", "weakens"), ("export-fallback", "know")]
     table = list(csv.DictReader(io.StringIO(inferlens("notes", ".", "--format", "csv", cwd=tmp_path).stdout)))
     assert [row["code"] for row in table if row["level"] == "changes"] == ["wrong-outputs"]
-    assert "**" in inferlens("notes", ".", "--format", "markdown", cwd=tmp_path).stdout
+    assert inferlens("notes", ".", "-o", "notes.md", cwd=tmp_path).stdout == ""
+    assert "| changes the answer | Wrong outputs" in (tmp_path / "notes.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("words", [("nowhere",), (".",), (".", "--format", "chart")])
@@ -96,4 +97,6 @@ def test_the_first_demo_says_nothing_against_itself_and_a_failed_case_has_its_lo
     done = inferlens("show", "results", "--log", "fake:fast trouble=raise", cwd=tmp_path)
     assert done.stdout.rstrip().endswith("RuntimeError: this backend was told to fail")
     assert (done.returncode, "failed" in done.stderr) == (0, True)
+    inferlens("show", "results", "--log", "fake:fast trouble=raise", "-o", "log.txt", cwd=tmp_path)
+    assert (tmp_path / "log.txt").read_text(encoding="utf-8") == done.stdout
     assert inferlens("show", "results", "--log", "fake:steady", cwd=tmp_path).returncode == 2

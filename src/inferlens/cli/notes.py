@@ -16,6 +16,7 @@ def notes(
     all: Annotated[bool, typer.Option("--all", help=ALL)] = False,
     format: options.Format = "table",
     json: options.Json = False,
+    output: options.Output = None,
 ) -> None:
     """Say what changes the answer of records, what weakens it, and what is good to know; each with what to do.
 
@@ -27,8 +28,9 @@ def notes(
     from inferlens.record.store import load_records
     from inferlens.views.notes import document
 
-    format = "json" if json else format
+    format = screen.format_of("json" if json else format, output)
     loaded = load_records(paths)
     screen.notes(loaded.problems)
     given = " ".join(shlex.quote(str(path)) for path in paths)
-    screen.document(document(loaded.records, every=all or format != "table", paths=given), format)
+    every = all or format != "table" or output is not None
+    screen.document(document(loaded.records, every=every, paths=given), format, output=output)

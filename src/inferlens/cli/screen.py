@@ -177,14 +177,17 @@ def write(output: Path, drawn: str | bytes, option: str = "--output") -> None:
         raise InferlensError(f"{output} cannot be written: {error.strerror}.", hint=hint) from error
 
 
-def log(found: Log) -> None:
-    """Prints what a case's process wrote; what it is, and where all of it is, is a remark."""
+def log(found: Log, output: Path | None = None) -> None:
+    """Prints what a case's process wrote, or writes it to a file; what it is, and where all of it is, is a remark."""
     note(f"{found.record.case.label}: {found.record.status}. {found.record.reason}".rstrip())
     if found.cut:
         note(
             f"The last lines; all of them are in {found.path}." if found.path else "The last lines, as the record has."
         )
-    if found.text:
+    if output is not None:
+        write(output, f"{found.text}\n")
+        note(f"Wrote {output}.")
+    elif found.text:
         text(found.text)
     else:
         note("It printed nothing.")

@@ -49,7 +49,7 @@ def show(
     if log is not None:
         from inferlens.record.log import log_of
 
-        screen.log(log_of(loaded, log))
+        screen.log(log_of(loaded, log), output)
         return
     how = {"bars": bars, "wide": wide, "columns": columns, "output": output}
     screen.show(loaded.records, "json" if json else format, reference, every_run=runs == "all", **how)
