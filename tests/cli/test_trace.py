@@ -104,6 +104,21 @@ def test_frames_of_polars(folder: Path) -> None:
     assert trace.advice()[0].seconds > 0
 
 
+def test_what_is_shown_can_be_chosen_and_written(folder: Path) -> None:
+    wide = inferlens("trace", "gpu.json", "--wide", cwd=folder).stdout
+    assert "  SMs  " in wide, "a table of GPUs"
+    assert "  SMs  " not in inferlens("trace", "gpu.json", cwd=folder).stdout
+    shown = inferlens("trace", "gpu.json", "--view", "kernels", "--columns", "min,grid", cwd=folder)
+    assert (shown.returncode, "grid" in shown.stderr) == (2, True), "which is told apart with --by operator alone"
+    shown = inferlens("trace", "gpu.json", "--view", "kernels", "--columns", "calls,min", cwd=folder)
+    assert [line.split() for line in shown.stdout.splitlines() if line.startswith("kernel")] == [
+        ["kernel", "calls", "µs"]
+    ]
+    done = inferlens("trace", "gpu.json", "--view", "kernels", "-o", "kernels.csv", cwd=folder)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert len((folder / "kernels.csv").read_text().splitlines()) == 4
+
+
 def test_damage_is_remarked_on_and_too_little_memory_is_one_error(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,7 +117,7 @@ def _look(shown: ShownTrace) -> str:
     """Where to look next: a command that can be pasted, or its options where the names would take several lines."""
     question, options = shown.views[-1].look if shown.views else ("", "")
     said = f"{question}  inferlens trace {shlex.join(shown.words)} {options}".rstrip()
-    return said if len(said) <= _WIDEST else f"{question}  inferlens trace FILE {options}"
+    return said if len(said) <= _WIDEST and "-" not in shown.words else f"{question}  inferlens trace FILE {options}"
 
 
 def _csv(every: Sequence[ShownTrace]) -> tuple[list[str], list[list[Any]]]:

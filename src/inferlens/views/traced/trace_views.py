@@ -47,7 +47,7 @@ _BOUND = {
     "GPU": "GPU busy {busy}: the GPU is the bottleneck.",
     "host": "GPU busy {busy}: the host is the bottleneck, the GPU waits for it {host} of a step.",
     "both": "GPU busy {busy}: neither the host nor the GPU alone is the bottleneck.",
-    "CPU only": "No kernel ran on a GPU: all of a step is the host's.",
+    "CPU only": "No kernel ran on a GPU.",
 }
 Row = Mapping[str, Any]
 
@@ -144,10 +144,11 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
     about = [listing([*names]), f"{plural(made.steps, 'step')} of {duration(made.step_time)}"]
     about += [f"{plural(made.left_out, 'step')} cut off"] if made.left_out else []
     parts = _shares("parts", "", "a step's time", made.parts, step)
-    kernels = ("Which kernels take it?", "--view kernels"), ("Which operators take it?", "--view operators")
-    look = kernels[made.bound not in ("GPU", "both")]
     if not made.gpus:
-        return TraceView(" · ".join(filter(None, about)), said, [parts], look)
+        data = operators(analysis)
+        times, of = _on_gpu(analysis, data)
+        said[1:1] = _most(zip(data.columns["name"], times, strict=True), of)
+        return TraceView(" · ".join(filter(None, about)), said, [parts], _look(analysis))
     causes = [f"{cause} {percent(time)}" for cause, time in sorted(idle.items(), key=lambda pair: -pair[1])]
     more = [f"{len(advice) - _ADVICE} more pieces of advice"] if len(advice) > _ADVICE else []
     more += [f"{plural(len(made.gpus) - 1, 'more GPU')}"] if len(made.gpus) > 1 else []
@@ -157,7 +158,14 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
         TraceTable("gpus", "GPUs", "GPU", GPUS, _gpus(made), wide=True),
         replace(_shares("idle", "Why the GPU is idle", "cause", made.idle, step), wide=True),
     ]
-    return TraceView(" · ".join(about), said, tables, look)
+    return TraceView(" · ".join(about), said, tables, _look(analysis))
+
+
+def _look(analysis: Analysis) -> tuple[str, str]:
+    """Where to look next: at what sets the pace."""
+    if analysis.overview.bound in ("GPU", "both"):
+        return "Which kernels take it?", "--view kernels"
+    return "Which operators take it?", "--view operators"
 
 
 def _use(gpu: GpuUse) -> str:
@@ -246,7 +254,8 @@ def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
         if by_operator
         else ("Who launches them?", "--view kernels --by operator")
     )
-    return TraceView(about, _most(times, "the GPU's time"), [table], look)
+    said = _most(times, "the GPU's time") if len(data) else ["No kernel ran on a GPU."]
+    return TraceView(about, said, [table], look if len(data) else _look(analysis))
 
 
 def short(row: Row) -> str:
@@ -263,7 +272,7 @@ def _modules(analysis: Analysis, selection: Selection) -> TraceView:
     table = TraceTable("modules", "", "module", MODULES, data, tree=True, top=top, rank=rank)
     about = f"modules{_in_steps(analysis)}"
     said = _heaviest([row for row in data.rows() if row["path"] != NO_MODULE], rank)
-    return TraceView(about, said, [table], ("Which kernels?", "--view kernels --by operator"))
+    return TraceView(about, said, [table], _look(analysis))
 
 
 def _heaviest(rows: Sequence[Row], key: str) -> list[str]:
@@ -296,15 +305,20 @@ def _memory(analysis: Analysis, selection: Selection) -> TraceView:
         TraceTable("curve", "Memory over time", "time", CURVE, curve, _moment, wide=True),
     ]
     said = _peak(devices[0], held) if devices else "The trace has no memory events: profile with profile_memory=True."
-    return TraceView(f"memory{_in_steps(analysis)}", [said], tables, ("Which kernels?", "--view kernels"))
+    return TraceView(f"memory{_in_steps(analysis)}", [said], tables, _look(analysis))
 
 
 def _peak(device: memory.AllocatedMemory, held: Columns) -> str:
     on_top = "" if device.absolute else " on top of what was there before"
     rows = [row for row in held.rows() if row["device"] == device.name]
     most = max(rows, key=lambda row: row["held"], default=None)
-    who = f"; most of it by {plain(most['operator'])}, {byte_count(most['held'])}" if most else ""
-    return f"{device.name} holds {byte_count(device.peak)} at its peak{on_top}{who}."
+    who = {memory.BEFORE: "from before the trace", memory.NO_OPERATOR: "for no operator"}
+    part = (
+        f", {byte_count(most['held'])} of it {who.get(most['operator'], 'for ' + plain(most['operator']))}"
+        if most
+        else ""
+    )
+    return f"{device.name} holds {byte_count(device.peak)} at its peak{on_top}{part}."
 
 
 def _moment(row: Row) -> str:
@@ -321,7 +335,8 @@ def _steps(analysis: Analysis, selection: Selection) -> TraceView:
         if times
         else ["There is none."]
     )
-    most = sorted(PARTS, key=lambda part: -sum(row[part] for row in rows))[:_PARTS]
+    took = {part: sum(row[part] for row in rows) for part in PARTS}
+    most = [part for part in sorted(PARTS, key=lambda part: -took[part])[:_PARTS] if took[part]]
     columns = [replace(each, wide=each.wide or (each.key in PARTS and each.key not in most)) for each in STEPS]
     table = TraceTable("steps", "", "step", columns, data, "step", top=selection.top, rank="time")
     slowest = max(rows, key=lambda row: float(row["time"]))["step"] if rows else ""
