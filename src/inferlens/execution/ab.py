@@ -13,7 +13,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from os import PathLike
+from typing import Any, Literal
 
 from inferlens.analysis.compare.ab_result import LEAST_ROUNDS, ABResult, ABRule, End, notes_of
 from inferlens.analysis.compare.cases import MISSING, WRONG, Side, Verdict, read
@@ -26,7 +27,7 @@ from inferlens.execution.sides import Asked, asked_for, check_inputs, compared_o
 from inferlens.measure import environment
 from inferlens.record.record import Agreement, Record
 from inferlens.spec.case import Case
-from inferlens.spec.plan import texts
+from inferlens.spec.plan import Duration, Texts, texts
 from inferlens.stats.compare import Sequential
 from inferlens.units import listing
 
@@ -39,7 +40,7 @@ def ab(
     b: str | None = None,
     example_inputs: Any = None,
     *,
-    checkout: str | Sequence[str] | None = None,
+    checkout: Texts | None = None,
     backend: str | None = None,
     precision: str | None = None,
     batch: int | None = None,
@@ -48,23 +49,23 @@ def ab(
     io: str | None = None,
     cold: bool | None = None,
     rotate: bool | None = None,
-    option: Mapping[str, Any] | Sequence[str] | None = None,
-    input: Sequence[str] | None = None,
-    weights: str | None = None,
+    option: Texts | Mapping[str, Any] | None = None,
+    input: Texts | None = None,
+    weights: str | PathLike[str] | None = None,
     trust: bool | None = None,
     seed: int | None = None,
-    metric: str = "latency",
+    metric: Literal["latency", "throughput", "GPU time"] = "latency",
     threshold: float | str = 0.02,
     level: float | str = 0.95,
     max_rounds: int = 20,
-    within: float | str = 600.0,
-    interleave: str | None = None,
+    within: Duration = 600.0,
+    interleave: Literal["calls", "processes"] | None = None,
     iterations: int | None = None,
-    seconds: float | str | None = None,
-    max_time: float | str | None = None,
+    seconds: Duration | None = None,
+    max_time: Duration | None = None,
     warmup: int | None = None,
-    timeout: float | str | None = None,
-    output: str = "results",
+    timeout: Duration | None = None,
+    output: str | PathLike[str] = "results",
     observer: Observer | None = None,
     on_round: Callable[[ABResult], None] = lambda _: None,
 ) -> ABResult:
