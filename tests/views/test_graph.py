@@ -53,7 +53,7 @@ def test_nodes_show_time_share_modules_and_dimensions() -> None:
     root = drawn(graph_of(residual()))
     text = words(root)
     assert [len(groups(root, kind)) for kind in ("node", "edge", "cluster")] == [9, 10, 3]
-    for said in ("1.00 ms · 14.3 %", "1x64x56x56", "= Conv + Add + Relu", "b + relu", "blocks · 5.00 ms · 71.4 %"):
+    for said in ("1.00 ms · 14.3 %", "1x64x56x56", "= Conv + Add + Relu", "b + relu", "5.00 ms · 71.4 %", "blocks.0"):
         assert said in text
     assert any("module: blocks.0.relu" in tip for tip in tooltips(root))
     assert set(tooltips(root, "edge")) == {
@@ -61,6 +61,36 @@ def test_nodes_show_time_share_modules_and_dimensions() -> None:
     }
     text = words(drawn(graph_of(residual(), regions="fused"), fused=True))
     assert {"fused from 3", "blocks.0.relu"} <= set(text.splitlines())
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_labels_stay_in_their_boxes_in_a_wide_font(fused: bool) -> None:
+    """A capital is about 0.7 of its size wide in the widest of the usual fonts, other signs are 0.63."""
+    names = ["CONVOLUTION_BACKWARD_DATA", "downsample.0.conv", "卷积层归一化激活函数", "mwmwmwmwmw"]
+    layers = [
+        reads(f"t{at}", f"t{at + 1}", f"block.{name}", f"block.{name}.bn", kind=name, operators=(name, "Relu"))
+        for at, name in enumerate(names)
+    ]
+    root = drawn(graph_of(source(*layers, inputs=tensors("t0"))), fused=fused)
+    boxes = [*groups(root, "node"), *groups(root, "cluster")]
+    assert len(boxes) > len(names)
+    for box in boxes:
+        drawn_at = " ".join(each.get("points") or each.get("d") or "" for each in box.iter())
+        right = max(float(x) for x in re.findall(r"(-?[\d.]+),", drawn_at))
+        for each in box.iter(f"{SVG}text"):
+            text, size, left = each.text or "", float(each.get("font-size", "0")), float(each.get("x", "0"))
+            signs = [
+                1.0
+                if sign in "mw" or ord(sign) > 0x2E80
+                else 0.4
+                if sign in " .·\xa0lift"
+                else 0.7
+                if sign.isupper()
+                else 0.63
+                for sign in text
+            ]
+            width = size * sum(signs) * (1.1 if each.get("font-weight") == "bold" else 1.0)
+            assert left + (width / 2 if each.get("text-anchor") == "middle" else width) <= right, text
 
 
 def test_precisions_differ_in_letters_and_colour() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from inferlens.analysis.profile.kernels import short_name
+from inferlens.analysis.profile.kernels import short_name, short_names
 from inferlens.trace import tensor_cores
 
 CUTLASS = "cutlass_tensorop_f16_s16816fprop_optimized_f16_64x64_64x5_nhwc_align8"
@@ -62,14 +64,35 @@ def test_short_names(name: str, short: str) -> None:
     assert short_name(name) == short
 
 
-def test_hostile_names_take_no_time() -> None:
-    for name in (
-        "<" * 50_000,
-        "a<" * 20_000,
-        "::" * 20_000,
-        "(anonymous namespace)::" * 5_000,
-        "x" * 100_000,
-        "_a" * 50_000,
-    ):
-        short_name(name)
-        tensor_cores.uses_tensor_cores(name)
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["void lib::f<int, 64>(int)", "void lib::f<int, 128>(int)"], ["f<…, 64>", "f<…, 128>"]),
+        (["void f<A<B, C>, (X)1>()", "void f<A<B, C>, (X)2>()"], ["f<A, (X)1>", "f<A, (X)2>"]),
+        (
+            [
+                f"__myl_Resh_0x{'1ad6971d148218f6b77609637857b027'}",
+                f"__myl_Resh_0x{'572fdb6a4376533d573c878212f74910'}",
+            ],
+            ["__myl_Resh_0x1ad6", "__myl_Resh_0x572f"],
+        ),
+        (["void a::f(int)", "void b::f(int)"], ["void a::f(int)", "void b::f(int)"]),
+        (["gemm", "relu"], ["gemm", "relu"]),
+    ],
+)
+def test_different_kernels_have_different_names(names: list[str], expected: list[str]) -> None:
+    assert [short_names(names)[name] for name in names] == expected
+
+
+def test_hostile_names_are_shortened_at_once_and_stay_apart() -> None:
+    names = [
+        "<" * 50_000, "a<" * 20_000, "::" * 20_000, "(anonymous namespace)::" * 5_000, "x" * 100_000, "_a" * 50_000,
+        f"a<{'b,' * 50_000}>", f"a<{'b,' * 50_000}c>",
+    ]  # fmt: skip
+    begin = time.perf_counter()
+    short = short_names(names)
+    used = {tensor_cores.uses_tensor_cores(name) for name in names}
+    assert time.perf_counter() - begin < 10, "a table of them comes at once, a quadratic rule would take minutes"
+    assert all(short.values())
+    assert len(set(short.values())) == len(names)
+    assert used == {None}

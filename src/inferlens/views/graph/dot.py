@@ -8,9 +8,13 @@ colours differently. Names come from files: each is cleaned and escaped where it
 from __future__ import annotations
 
 import html
+import math
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
 
 from inferlens.analysis.profile.graph import Graph, Node, Region
 from inferlens.analysis.profile.modules import Path, path_of
@@ -28,6 +32,8 @@ BANDS = {
 MANY = 400  # nodes, from which on less time is spent on placing each
 LONGEST = 500  # characters of a name that are kept at all
 TOOLTIP = 2_500  # characters: Graphviz reads no string of more than 16 KiB, and each may become six bytes
+_FONTS = re.compile(r'<FONT POINT-SIZE="([\d.]+)"[^>]*>(<B>)?([^<]*)')
+_WIDE, _NARROW = frozenset("mwMW@%+=<>~…→"), frozenset(" ijlftIr.,:;|!'`()[]{}/\\-·")
 _ROW, _NOTE, _PARTS = 36, 110, 8  # characters of a row and of a note; rows of what a layer was fused from
 _THEME = THEMES["light"]
 _FRAME, _DARK = "#57606A", "#24292F"
@@ -105,7 +111,7 @@ def _drawn(graph: Graph, name: str, most: float, fused: bool) -> Iterator[str]:
             (tensor,) = node.outputs or node.inputs
             said = f"{_short(node.name) or '(no name)'}  {_shape(tensor)}"
             label = f'label={_quoted(said)} shape=box style="rounded,filled" fillcolor="{_DARK}" height=0.3'
-            label += ' fontcolor="#FFFFFF"'
+            label += f' fontcolor="#FFFFFF" width={_extent(said, 10.5) / 72 + 0.25:.2f}'
             tip = [f"{node.role} of the model", node.name, f"{_shape(tensor)} {tensor.dtype}"]
         else:
             label, tip = f"label=<{_box(node, inside.get(index, ()), most, fused)}>", _tooltip(node)
@@ -120,10 +126,16 @@ def _clusters(regions: Sequence[Region], name: str, inside: dict[int, Path], lev
     """Regions as clusters; ``inside`` becomes the deepest region of each node."""
     for region in regions:
         inside.update(dict.fromkeys(region.nodes, region.path))
-        label = " · ".join(filter(None, (_short(region.label, 50), _time(region))))
+        above = region.path[: -region.label.count(".") - 1]
+        label = _table(
+            [
+                _words(_short(_numbered(region.label, above), 50), 12, bold=True),
+                *([_words(_time(region), 11)] if _time(region) else []),
+            ]
+        )
         yield f'subgraph cluster_{name}_{level}_{region.nodes[0]} {{ margin=10 style="rounded,filled" color="#D0D7DE"'
         yield f'fillcolor="{("#F6F8FA", "#EEF1F4")[level % 2]}" tooltip={_quoted(".".join(region.path))}'
-        yield f"label=<{_words(label, 12, bold=True)}>"
+        yield f"label=<{label}>"
         yield from _clusters(region.inner, name, inside, level + 1)
         yield " ".join(f"{name}_{index}" for index in region.nodes if inside[index] == region.path)
         yield "}"
@@ -135,7 +147,9 @@ def _box(node: Node, inside: Path, most: float, fused: bool) -> str:
     fill = heat(node.share, most)
     colour = ink(fill)
     name = _short(
-        (named([".".join(node.module or ())], inside) or "several layers") if folded else node.kind or node.name
+        (_numbered(named([".".join(node.module or ())], inside), inside) or "several layers")
+        if folded
+        else node.kind or node.name
     )
     sizes = list(dict.fromkeys(filter(None, map(_shape, node.outputs))))
     size = f"{sizes[0]} +{len(sizes) - 1}" if sizes[1:] else "".join(sizes)
@@ -165,6 +179,11 @@ def named(paths: Sequence[str], inside: Path = ()) -> str:
     """Modules seen from the one they are drawn in: ``conv1 + bn1``."""
     known = [path_of(path) for path in paths]
     return " + ".join(filter(None, (".".join(p[len(inside) :] if p[: len(inside)] == inside else p) for p in known)))
+
+
+def _numbered(name: str, inside: Path) -> str:
+    """A number alone says nothing: ``layer1.0``."""
+    return f"{inside[-1]}.{name}" if inside and name[:1].isdigit() else name
 
 
 def _tooltip(node: Node) -> list[str]:
@@ -200,9 +219,33 @@ def _words(text: str, size: float, colour: str = _THEME.faint, *, bold: bool = F
 def _table(rows: Sequence[str] | Iterator[str], first: str = "", **attributes: object) -> str:
     """A table of an HTML-like label, a cell in each row, after the cell ``first`` in the first."""
     given = {"border": 0, "cellborder": 0, "cellspacing": 0, "cellpadding": 0, **attributes}
-    cells = "".join(f'<TR>{"" if at else first}<TD ALIGN="LEFT">{row}</TD></TR>' for at, row in enumerate(rows))
+    cells = "".join(
+        f'<TR>{"" if at else first}<TD ALIGN="LEFT" WIDTH="{_width(row)}">{row}</TD></TR>'
+        for at, row in enumerate(rows)
+    )
     chosen = "".join(f' {name.upper()}="{value}"' for name, value in given.items())
     return f"<TABLE{chosen}>{cells}</TABLE>"
+
+
+def _width(row: str) -> int:
+    """Points that the words of a row take in the widest of the usual fonts: who looks may not have Graphviz's own."""
+    return math.ceil(sum(_extent(html.unescape(words), float(size), bold) for size, bold, words in _FONTS.findall(row)))
+
+
+def _extent(text: str, size: float, bold: object = False) -> float:
+    widths = (
+        1.4
+        if cell_len(char) > 1
+        else 1.0
+        if char in _WIDE
+        else 0.4
+        if char in _NARROW
+        else 0.72
+        if char.isupper()
+        else 0.64
+        for char in text
+    )
+    return size * sum(widths) * (1.12 if bold else 1.0)
 
 
 def _quoted(*lines: str) -> str:
