@@ -119,7 +119,7 @@ def test_a_profiled_model_has_floors_in_every_form(tmp_path: Path, monkeypatch: 
         assert made.ceilings.basis.endswith("1 thread")
     assert profiles[0].ceilings == profiles[1].ceilings
     table = inferlens("roofline", "results", cwd=tmp_path)
-    assert "The largest possible gain is in" in table.stdout, table.stderr
+    assert "Where in each: inferlens roofline results --top 5" in table.stdout, table.stderr
     data = json.loads(inferlens("roofline", "results", "-f", "json", "--by", "module", cwd=tmp_path).stdout)
     for each in data["cases"]:
         assert sum(row["flops"] or 0 for row in each["rows"]) == pytest.approx(FLOPS)

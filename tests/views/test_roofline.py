@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as Xml
 
@@ -10,15 +11,19 @@ import pytest
 
 from inferlens.errors import InferlensError
 from inferlens.record.layer_profile import Kernel, Kernels, Profile
+from inferlens.record.profile_store import load_profiles
 from inferlens.units import bandwidth, flop_rate, megaflops
 from inferlens.views.picture import THEMES
 from inferlens.views.profiled import plots
-from inferlens.views.profiled.roofline import roofed
+from inferlens.views.profiled.roofline import document, roofed
+from inferlens.views.table import render
 from tests.analysis.profile.floors import CHAIN, ceilings, module, nasty, timed, work_of, worked
 from tests.analysis.profile.samples import eager, failed
 from tests.views import profiled
 from tests.views.profiled import loaded, row
 from tests.views.samples import case
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "h200"
 
 
 def fast() -> Profile:
@@ -41,6 +46,10 @@ def drawn(*profiles: Profile, **options: Any) -> str:
     return profiled.drawn("roofline", *profiles, **{"median": None, **options})
 
 
+def widely(profile: Profile) -> str:
+    return render(document(roofed(loaded(profile))), width=200, wide=True)
+
+
 # The last is a profile of an earlier version.
 UNCOUNTED = msgspec.structs.replace(eager(), case=case("torch_compile:default"), id="uncounted")
 ALL = (slow(), fast(), failed(case("torchscript:trace"), "It <broke>."), UNCOUNTED)
@@ -49,36 +58,62 @@ ALL = (slow(), fast(), failed(case("torchscript:trace"), "It <broke>."), UNCOUNT
 def test_the_layer_with_most_to_win_comes_first() -> None:
     """The one place that holds what is said of floors."""
     text = drawn(slow())
-    assert row(text, "conv") == [
-        "1", "Module", "60.0", "71.3", "%", "20.0", "4.77", "4.00", "20.0", "compute", "3.00x", "40.0",
-    ]  # fmt: skip
-    assert [each.split()[0] for each in text.splitlines() if " Module " in each] == ["conv", "head", "norm", "relu"]
-    assert row(text, "whole run")[-1] == "51.5"
-    assert "copies 1.00 GB/s · matrix products in fp32 1.00 GFLOP/s (measured: by hand)" in text
-    assert " ".join(text.split()).endswith(
-        "The largest possible gain is in conv: 40.0 of 60.0 ms, 3.00x its floor. The floors add up to 32.5 ms of "
-        "84.2 ms. At most 51.5 ms (61.2 %) could be gained in the layers, and 0.200 ms are in no layer."
-    )
-    assert "Profiling made a call 1.98x as long (84.2 instead of 42.6 ms)" in drawn(slow(), median=42.1e-3)
+    assert row(text, "conv") == ["40.0", "60.0", "20.0", "3.00x", "compute", "Module"]
+    assert [each.split()[0] for each in text.splitlines() if " Module" in each] == ["conv", "head", "norm", "relu"]
+    assert row(text, "all layers")[0] == "51.5"
+    assert "best here: fp32 1.00 GFLOP/s, memory 1.00 GB/s" in text
+    assert "At most 51.5 of 84.0 ms could be won, most in conv: 40.0 ms." in text
+    assert text.rstrip().endswith("What to try: inferlens findings RESULTS")
+    assert row(widely(slow()), "conv")[:8] == ["40.0", "60.0", "20.0", "3.00x", "compute", "Module", "71.3", "%"]
     for sort, names in (("order", ["conv", "norm", "relu", "head"]), ("time", ["conv", "head", "norm", "relu"])):
         (found,) = profiled.data("roofline", slow(), sort=sort)["cases"]
         assert [each["name"] for each in found["rows"]] == names
-    assert row(drawn(slow(), top=1), "3 other layers")[-1] == "11.5"
+    assert row(drawn(slow(), top=1), "3 more: --top 4, or --format csv")[0] == "11.5"
+    assert "Profiling made a call 1.98x as long" in drawn(slow(), median=42.1e-3)
+
+
+def test_rows_of_repeated_blocks_are_one() -> None:
+    blocks = work_of(*(module(f"blocks.{n}.fc", flops=10, weights=1, outputs=1, given=1, returned=1) for n in range(4)))
+    layers = [timed(f"blocks.{n}.fc", 20e-3 + n * 1e-3, f"blocks.{n}.fc", kind="Linear") for n in range(4)]
+    text = drawn(worked(layers, blocks))
+    assert row(text, "blocks.*.fc (4x)") == ["46.0", "86.0", "40.0", "2.15x", "compute", "Linear"]
+    assert "blocks.2.fc" not in text
+    assert row(drawn(worked(layers, blocks), sort="order"), "blocks.2.fc")[0] == "12.0"
+
+
+def test_of_several_cases_each_is_a_row() -> None:
+    text = drawn(*ALL)
+    assert "Most could be won with pytorch fp32: at most 51.5 of 84.0 ms." in text
+    assert row(text, "pytorch fp32") == ["51.5", "84.0", "32.5", "2.58x", "conv"]
+    assert row(text, "openvino fp32") == ["12.0", "40.0", "27.0", "1.44x", "head"]
+    assert "1 case without floors: It <broke>." in text
+    assert "1 case without floors: Its work was not counted." in text
+    assert text.rstrip().endswith("Where in each: inferlens roofline RESULTS --top 5")
+    assert "No floors: It <broke>." in drawn(*ALL, top=3)
+
+
+def test_a_run_far_from_all_limits_is_bound_by_something_else() -> None:
+    text = drawn(worked([timed(name, 0.5, name) for name in ("conv", "norm", "relu", "head")]))
+    assert "Neither arithmetic nor memory bounds it: the layers take 56.3x their floors." in text
 
 
 def test_what_is_not_known_is_said() -> None:
     text = drawn(fast())
-    assert row(text, "Reorder")[-1] == "–"
-    assert "What was done in 1.00 ms (2.49 %) is not known." in text
+    assert row(text, "Reorder")[0] == "–"
+    assert "of 10.3 % of the time nobody" in drawn(worked([*fast().layers.layers[:2], timed("Reorder", 4.5e-3)]))  # type: ignore[union-attr]
     work = msgspec.structs.replace(CHAIN, uncovered={"aten._fft_r2c": 2})
     disturbed = ceilings().__class__(device="x", bandwidth=1e9, rates={}, disturbed="Others were busy.")
     lost = worked([timed("conv+norm+relu", 25e-3, "conv", "norm", "relu")], work, ceilings=disturbed)
+    (told,) = profiled.data("roofline", lost, median=None)["cases"]
+    assert told["notes"] == [
+        "Others were busy.",
+        "No rate of fp32 is known (it was not measured), so floors count bytes alone.",
+        "In no layer: the work of 1 module, such as head.",
+        "FLOPs not counted: aten._fft_r2c.",
+    ]
     text = drawn(lost)
-    assert "FLOPs not counted: aten._fft_r2c." in text
-    assert "In no layer: the work of 1 module, such as head." in text
-    assert row(text, "whole run")[-2] == "–", "floors do not add up to the model's"
-    assert "No rate of fp32 is known (it was not measured), so floors count bytes alone." in text
     assert "Others were busy." in text
+    assert "FLOPs not counted" not in text, "two notes at most"
     text = drawn(worked([timed("a", 70e-3), timed("b", 13.8e-3)]))
     assert "The whole model cannot take less than 21.0 ms here, and takes 84.0 ms." in text
     assert "the model" in drawn(worked([timed("", 70e-3, "")], work_of(module("", flops=1))))
@@ -86,8 +121,18 @@ def test_what_is_not_known_is_said() -> None:
 
 def test_by_module() -> None:
     text = drawn(fast(), by="module")
-    assert row(text, "conv")[-4:] == ["20.0", "compute", "1.25x", "5.00"]
-    assert row(text, "of no known module")[-1] == "–"
+    assert row(text, "conv") == ["5.00", "25.0", "20.0", "1.25x", "compute", "Module"]
+    assert row(text, "of no known module")[0] == "–"
+
+
+@pytest.mark.parametrize("folder", sorted({each.parents[2] for each in EXAMPLES.rglob("profile-*")} | {EXAMPLES}))
+def test_examples_fit_on_a_screen(folder: Path) -> None:
+    cases = load_profiles([folder])
+    for shown in ([cases], [load_profiles([each.parent]) for each in folder.rglob("profile-*")][:8]):
+        for each in shown:
+            lines = render(document(roofed(each), results="examples/h200/kernels"), width=100).splitlines()
+            assert len(lines) <= 24, lines
+            assert max(map(len, lines)) <= 100, lines
 
 
 def test_json_has_the_ceilings_and_why_there_are_no_floors() -> None:
@@ -113,13 +158,14 @@ def test_kernels_have_floors_as_well() -> None:
     told = Kernels(kernels=kernels, whole=(45e-3,) * 8, busy=(39e-3,) * 8, launches=3)
     of_kernels = msgspec.structs.replace(slow(), layers=None, kernels=told, level="kernel", id="kernels")
     text = drawn(of_kernels)
-    assert row(text, "sm80_xmma_fprop")[-4:] == ["20.0", "compute", "1.25x", "5.00"]
-    assert row(text, "in no kernel")[0] == "6.00"
-    assert "cutlass_80_tensorop" in text
-    assert "cutlass::Kernel2" not in text
+    assert row(text, "conv") == ["5.00", "25.0", "20.0", "1.25x", "compute", "convolution"]
+    assert row(text, "norm +1")[-1] == "pointwise"
+    wide = widely(of_kernels)
+    assert "cutlass_80_tensorop" in wide
+    assert "cutlass::Kernel2" not in wide
     rows = profiled.lines("roofline", of_kernels)
     assert [each["row"] for each in rows] == ["kernel", "kernel", "kernel", "in no kernel", "whole"]
-    assert row(drawn(of_kernels, by="module"), "head")[-1] == "2.00"
+    assert row(drawn(of_kernels, by="module"), "head")[0] == "2.00"
 
 
 def test_numbers_in_the_unit_that_reads_best() -> None:

@@ -335,12 +335,15 @@ def roofline(
     sort: Annotated[str, typer.Option(help=FLOORS_SORT)] = "won",
     top: Top = None,
     format: options.Format = "table",
+    wide: options.Wide = False,
+    columns: options.Columns = None,
+    output: options.Output = None,
     plot: Plot = None,
 ) -> None:
     """Show how far layers are from the least time that their work takes on this device, and how much could be gained.
 
-    That floor is the longer of two times: FLOPs at the rate of large matrix products, and bytes at the bandwidth of
-    large copies, both measured on the same device.
+    That floor is the longer of two times: FLOPs at the best rate of products, and bytes at the bandwidth of copies, as
+    measured on the same device. Of several cases each is a row; of one case its layers are, those that repeat as one.
     """
     from inferlens.views.profiled.roofline import document, roofed
 
@@ -353,4 +356,5 @@ def roofline(
 
         written(plot, rooflines(cases, drawn_as), "--plot")
     else:
-        screen.document(document(cases, top=top), format)
+        shown = document(cases, top=top, results=str(paths[0]))
+        screen.document(shown, format, wide=wide, columns=columns, output=output)

@@ -1,17 +1,24 @@
-"""Layers or modules against the least time that their work takes: the largest possible gain first."""
+"""Layers or modules against the least time that their work takes: what could be won, and where most of it is.
+
+For people rows that do the same in repeated blocks of a model are one, and of several cases each is a row; programs get
+all rows of all cases.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from dataclasses import replace as copied
 from typing import Any
 
 from msgspec.structs import replace
 
+from inferlens.analysis.findings import families
 from inferlens.analysis.profile.kernels import short_name
 from inferlens.analysis.profile.layers import profiling_cost, runs_of
 from inferlens.analysis.profile.roofline import Floor, Roofline, RowsBy, roofline
 from inferlens.errors import check_choice
-from inferlens.record.layer_profile import Profile
 from inferlens.record.profile_store import LoadedProfiles
 from inferlens.units import (
     ABSENT,
@@ -26,30 +33,66 @@ from inferlens.units import (
     ratio,
     significant,
 )
+from inferlens.views.plain import plain
 from inferlens.views.profiled import profile_tables
 from inferlens.views.profiled.cases import of_level
-from inferlens.views.profiled.profile_tables import FEW, THE_MODEL, ShownCase, name_of, sum_line
+from inferlens.views.profiled.profile_tables import FEW, THE_MODEL, ShownCase, name_of
 from inferlens.views.table import Column, Document, Line, Table, ruled, share
 
 SORTS = ("won", "time", "order")
+ROWS, CASES, NOTES = 8, 12, 2  # that a screen has room for, unless more are asked for
+UNKNOWN = 0.05  # of the time, for a note to say that nobody knows what is done in it
+COSTLY = 1.3  # times as long as an unprofiled call
+FAR = 20.0  # times the floors, for what bounds a run to be something else
+ATTENTION = re.compile(r"(?<!dot_product_)(?:flash|sdpa|_mha)", re.IGNORECASE)
+SHORTER = {"matrix product": "product", "normalisation": "norm", "elementwise": "pointwise"}
 NUMBERS = (
     Column("time", "time", "ms", milliseconds, keep=1),
-    Column("share", "share", write=share, keep=8),
-    Column("flops", "work", "MFLOP", megaflops, keep=6),
-    Column("bytes", "bytes", "MiB", mebibytes, keep=7),
-    Column("intensity", "intensity", "FLOP/B", lambda each: ABSENT if each is None else significant(each), keep=9),
+    Column("share", "share", write=share, keep=8, wide=True),
+    Column("flops", "work", "MFLOP", megaflops, keep=6, wide=True),
+    Column("bytes", "bytes", "MiB", mebibytes, keep=7, wide=True),
+    Column("intensity", "intensity", "FLOP/B", lambda each: ABSENT if each is None else significant(each), keep=9,
+           wide=True),
     Column("floor", "floor", "ms", milliseconds, keep=2),
-    Column("bound", "bound", keep=5, numeric=False),
+    Column("bound", "bound by", keep=5, numeric=False),
     Column("distance", "distance", write=ratio, keep=3),
     Column("won", "to win", "ms", milliseconds, keep=0),
-)
-COLUMNS = (
-    Column("place", "#", keep=11),
-    Column("kind", "kind", keep=10, numeric=False, most=20),
-    Column("", "modules", keep=4, numeric=False,
-           write=lambda row: ABSENT if row.modules == (row.name,) else profile_tables.modules(row.modules)),
-    *NUMBERS,
 )  # fmt: skip
+SHOWN = ("won", "time", "floor", "distance", "bound", "share", "flops", "bytes", "intensity")
+BY_KEY = {column.key: column for column in NUMBERS}
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Rows that do the same in repeated blocks of the model, and what they add up to."""
+
+    rows: Sequence[Floor]
+    total: Floor
+
+
+def _kind(each: Alike) -> str:
+    """What a layer is in its backend's words, and what a kernel computes, as far as its name tells."""
+    kind, name = each.total.kind, each.total.name[:1000]
+    if kind != "kernel":
+        return plain(kind) or ABSENT
+    return "attention" if ATTENTION.search(name) else SHORTER.get(found := families.of_kernel(name), found) or ABSENT
+
+
+COLUMNS = (
+    *(copied(BY_KEY[key], key=f"total.{key}") for key in SHOWN[:5]),
+    Column("", "kind", write=_kind, keep=6, numeric=False, most=11),
+    *(copied(BY_KEY[key], key=f"total.{key}") for key in SHOWN[5:]),
+    Column(
+        "", "layer", write=lambda each: plain(short_name(each.total.name)), keep=10, numeric=False, most=60, wide=True
+    ),
+    Column("total.place", "#", keep=11, wide=True),
+)
+OF_CASES = (
+    Column("won", "to win", "ms", milliseconds, keep=0),
+    Column("time", "time", "ms", milliseconds, keep=1),
+    Column("floor", "floor", "ms", milliseconds, keep=2),
+    Column("distance", "distance", write=ratio, keep=3),
+)
 TOTALS = [name for name in Roofline.__struct_fields__ if name != "rows"]
 
 
@@ -75,36 +118,147 @@ def roofed(
     return profile_tables.shown(made, ranked, sort)
 
 
-def document(cases: Sequence[ShownCase[Roofline]], *, top: int | None = None) -> Document:
-    """The floors of each case: the ``top`` rows; ``None``: :data:`.profile_tables.TOP` for people, all for programs."""
+def document(cases: Sequence[ShownCase[Roofline]], *, top: int | None = None, results: str = "RESULTS") -> Document:
+    """The floors of each case: the ``top`` rows; ``None``: what fits on a screen for people, all for programs.
+
+    ``results`` is where the profiles are, for the command that says more.
+    """
     names = ("precision", "row", "place", "name", "kind", "modules", *(column.key for column in NUMBERS))
-    return profile_tables.document("roofline", cases, top, table=_table, data=_data, names=names, lines=_lines)
+    made = profile_tables.document(
+        "roofline", cases, top, table=lambda of, found: _table(of, found, ROWS), data=_data, names=names, lines=_lines
+    )  # fmt: skip
+    return copied(made, blocks=lambda: list(_blocks(cases, top, results)))
 
 
-def _table(of: ShownCase[Roofline], found: Roofline) -> Table:
-    # A module has no place in the order of execution, and its name says which it is.
-    columns = [column for column in COLUMNS if found.by != "module" or column.title not in ("#", "modules")]
-    lines = [Line.of(row_name(found, row), columns, row) for row in of.rows]
-    outside = Floor(time=found.outside, share=found.outside / found.time if found.time else None)
-    # The whole's distance is from what all floors add up to, and not known where some work is in none.
-    distance = found.time / found.floor if found.floor and not found.unplaced else None
-    whole = replace(found.sum_of(found.rows), time=found.time, share=1.0, distance=distance)
-    sums = {f"in no {found.timed}": outside, "whole run": whole}
-    if of.rest:
-        lines.append(sum_line(plural(len(of.rest), f"other {found.by}"), columns, NUMBERS, found.sum_of(of.rest)))
-    rate = f"matrix products in {found.precision} {flop_rate(found.rate)}" if found.rate else "no rate"
-    about = f"{plural(len(found.rows), found.by)} · copies {bandwidth(found.ceilings.bandwidth)} · {rate}"
-    runs = runs_of(of.case.profile)
-    account = None if isinstance(runs, str) else profiling_cost(runs, of.case.unprofiled)
-    return Table(
-        "",
-        found.by,
-        columns,
-        ruled(lines, [sum_line(name, columns, NUMBERS, row) for name, row in sums.items()]),
-        about=f"{about} (measured: {found.ceilings.basis or found.ceilings.device})",
-        notes=notes(of.case.profile, found),
-        sentences=sentences(found) + ([profile_tables.cost(account)] if account and account.cost is not None else []),
+def _blocks(cases: Sequence[ShownCase[Roofline]], top: int | None, results: str) -> Iterator[Table | str]:
+    """The rows of the only case, or of each if a number is asked for; else a row for each case."""
+    if len(cases) > 1 and top is None:
+        yield from _together(cases, results)
+        return
+    for of in cases:
+        title = f"{of.case.headline} · {of.case.name}"
+        if isinstance(of.table, str):
+            yield Table(title, "", (), ())
+            yield f"No floors: {of.table} {of.case.profile.hint}".strip()
+            continue
+        yield Table(title, "", (), (), about=ceilings(of.table))
+        yield answer(of.table)
+        yield _table(of, of.table, top or ROWS)
+        yield f"What to try: inferlens findings {results}"
+
+
+def _table(of: ShownCase[Roofline], found: Roofline, top: int) -> Table:
+    groups = [Alike([row], row) for row in of.ranked] if of.in_order else alike(found, of.ranked)
+    rows, rest = groups[:top], groups[top:]
+    modules = found.by == "module" or any(row.modules for row in found.rows)
+    own = found.by == "kernel" or any(row.modules and row.modules != (row.name,) for row in found.rows)
+    dropped = {"layer", "#"} if found.by == "module" or not (modules and own) else set()
+    columns = [
+        copied(column, title=found.timed) if column.title == "layer" else column
+        for column in COLUMNS
+        if column.title not in dropped
+    ]
+    lines = [Line.of(where(each) if modules else row_name(found, each.total), columns, each) for each in rows]
+
+    def summed(name: str, those: Sequence[Alike], style: str) -> Line:
+        total = found.sum_of(row for each in those for row in each.rows)
+        if those is groups:
+            far = found.known / found.floor if found.floor else None
+            total = replace(total, floor=found.floor or None, won=found.won if found.known else None, distance=far)
+        cells = [column.text(Alike((), total)) for column in columns]
+        return Line(name, [ABSENT if column.title in ("layer", "kernel", "#") else cell
+                           for column, cell in zip(columns, cells, strict=True)], style=style)  # fmt: skip
+
+    if rest:
+        lines.append(summed(f"{len(rest):,} more: --top {len(groups)}, or --format csv", rest, "dim"))
+    sums = [summed(f"all {found.timed}s", groups, "bold")]
+    first = "module" if modules else found.by
+    return Table("", first, columns, ruled(lines, sums), notes=notes(of, found)[:NOTES])
+
+
+def _together(cases: Sequence[ShownCase[Roofline]], results: str) -> Iterator[Table | str]:
+    """A row for each case, those first in which most could be won, and where that is."""
+    profiles = [of.case.profile for of in cases]
+    models = {profile.case.model for profile in profiles}
+    batches = {(profile.case.model, profile.case.batch) for profile in profiles}
+    found, why = [], dict[str, int]()
+    for one in cases:
+        case = one.case.profile.case
+        words = [one.case.profile.model.name if len(models) > 1 else "", one.case.name]
+        name = " ".join(filter(None, [*words, f"batch {case.batch}" if len(batches) > len(models) else ""]))
+        if isinstance(one.table, str):
+            reason = f"{one.table} {one.case.profile.hint}".strip()
+            why[reason] = why.get(reason, 0) + 1
+        else:
+            known = one.table.known > 0
+            every = Floor(
+                time=sum(row.time for row in one.table.rows), floor=one.table.floor if known else None,
+                won=one.table.won if known else None,
+                distance=one.table.known / one.table.floor if one.table.floor else None,
+            )  # fmt: skip
+            found.append((one.table, every, profile_tables.short(name)))
+    found.sort(key=lambda each: -(each[1].won or 0.0))
+    columns = (*OF_CASES, Column("name", "most in", keep=4, numeric=False, most=26))
+    lines, room = [], CASES - 2 * min(len(why), NOTES)
+    for table, every, name in found[:room]:
+        best = next(iter(alike(table, table.ranked)), None)
+        lines.append(Line.of(name, columns, replace(every, name=where(best) if best and best.total.won else "")))
+    if len(found) > room:
+        lines.append(Line(f"{len(found) - room:,} more: --format csv", [ABSENT] * len(columns), style="dim"))
+    headlines = list(dict.fromkeys(one.case.headline.split(" · ")[1] for one in cases))
+    of = listing(sorted(map(profile_tables.short, models))) if len(models) < 3 else plural(len(models), "model")
+    yield Table(f"{of} · {listing(headlines[:2])}", "", (), ())
+    near = [each for each in found if each[1].won and (each[1].distance or 0.0) <= FAR]
+    if near:
+        _, every, name = near[0]
+        yield f"Most could be won with {name}: at most {milliseconds(every.won)} of {milliseconds(every.time)} ms."
+    missing = [f"{plural(count, 'case')} without floors: {reason}" for reason, count in why.items()]
+    yield Table("", "case", columns, lines, notes=missing[:NOTES])
+    yield f"Where in each: inferlens roofline {results} --top 5"
+
+
+def alike(found: Roofline, ranked: Sequence[Floor]) -> list[Alike]:
+    """Rows of the same kernel and work, in modules that differ in numbers alone, as one; in the order of ``ranked``."""
+    groups: dict[object, list[Floor]] = {}
+    for row in ranked:
+        modules = tuple(re.sub(r"\d+", "*", path) for path in row.modules)
+        same = short_name(row.name) if found.by == "kernel" else row.kind
+        key = (modules, same, row.flops, row.bytes, row.bound) if row.modules else row.place
+        groups.setdefault(key, []).append(row)
+    made = []
+    for rows in groups.values():
+        bound = rows[0].bound
+        total = replace(
+            found.sum_of(rows), name=rows[0].name, kind=rows[0].kind, place=rows[0].place, bound=bound,
+            modules=rows[0].modules,
+        )  # fmt: skip
+        made.append(Alike(rows, total if len(rows) > 1 else rows[0]))
+    value = (lambda each: each.total.time) if ranked and ranked == sorted(ranked, key=lambda row: -row.time) else (
+        lambda each: -1.0 if each.total.won is None else each.total.won
+    )  # fmt: skip
+    return sorted(made, key=value, reverse=True)
+
+
+def where(each: Alike) -> str:
+    """The modules that rows are of, with ``*`` where they differ: ``encoder.layers.*.mlp.0 +1``."""
+    paths = [row.modules[0] if row.modules else None for row in each.rows]
+    if paths[0] is None:
+        return profile_tables.short(short_name(each.total.name)) if each.total.name else "of no known module"
+    split = [re.split(r"(\d+)", path or "") for path in paths]
+    name = "".join(words[0] if len(set(words)) == 1 else "*" for words in zip(*split, strict=True))
+    more, count = len(each.total.modules) - 1, len(each.rows)
+    return (
+        profile_tables.short(name or THE_MODEL)
+        + (f" +{more}" if more > 0 else "")
+        + (f" ({count}x)" if count > 1 else "")
     )
+
+
+def ceilings(found: Roofline) -> str:
+    """What the device reaches at best, as far as it was measured."""
+    rate = f"{found.precision} {flop_rate(found.rate)}, " if found.rate else ""
+    basis = found.ceilings.basis.rpartition(" of ")[2] or found.ceilings.basis
+    return f"best here: {rate}memory {bandwidth(found.ceilings.bandwidth)}" + (f", by {basis}" if basis else "")
 
 
 def row_name(found: Roofline, row: Floor) -> str:
@@ -116,59 +270,55 @@ def row_name(found: Roofline, row: Floor) -> str:
     return "of no known module" if found.by == "module" else name_of("")
 
 
-def sentences(found: Roofline) -> list[str]:
-    """Where the largest possible gain is, and how much could be gained in all."""
+def answer(found: Roofline) -> str:
+    """How much could be gained at most, and where most of it is."""
+    timed = sum(row.time for row in found.rows)
     if not any(row.floor is not None for row in found.rows):
-        return [
-            f"No {found.by} has a floor: none has a known module that was counted. The whole model cannot take less "
-            f"than {milliseconds(found.least)} ms here, and takes {milliseconds(found.time)} ms."
-        ]
-
-    def part(seconds: float) -> str:
-        return f"{milliseconds(seconds)} ms ({percent(seconds / found.time)})" if found.time else "0 ms"
-
-    first = found.ranked[0]
-    most = (
-        f"The largest possible gain is in {profile_tables.short(row_name(found, first))}: {milliseconds(first.won)} of "
+        return (
+            f"Which {found.timed} does what is not known. The whole model cannot take less than "
+            f"{milliseconds(found.least)} ms here, and takes {milliseconds(found.time)} ms."
+        )
+    first = next(iter(alike(found, found.ranked)))
+    if not first.total.won:
+        return f"Nothing can be won: no {found.by} takes longer than its floor."
+    if found.floor and found.known > FAR * found.floor:
+        far = ratio(found.known / found.floor)
+        return f"Neither arithmetic nor memory bounds it: the {found.timed}s take {far} their floors."
+    return (
+        f"At most {milliseconds(found.won)} of {milliseconds(timed)} ms could be won, most in "
+        f"{profile_tables.short(where(first), 36)}: {milliseconds(first.total.won)} ms."
     )
-    most += f"{milliseconds(first.time)} ms" + (f", {ratio(first.distance)} its floor." if first.distance else ".")
-    said = [
-        most if first.won else f"No {found.by} takes longer than its floor.",
-        f"The floors add up to {milliseconds(found.floor)} ms of {milliseconds(found.time)} ms. At most "
-        f"{part(found.won)} could be gained in the {found.by}s, and {milliseconds(max(found.outside, 0.0))} ms are in "
-        f"no {found.timed}.",
-    ]
-    unknown = sum(row.time for row in found.rows if row.floor is None)
-    if unknown > 0:
-        said.append(f"What was done in {part(unknown)} is not known.")
-    return said
 
 
-def notes(profile: Profile, found: Roofline) -> list[str]:
-    """What the work and the ceilings rest on, and what is missing of them."""
-    said = [
-        "Floor: the longer of FLOPs at the rate and bytes at the bandwidth. Bytes: weights, and what crosses a "
-        f"{found.by}'s border, each once. FLOPs: matrix products, convolutions, attention."
-    ]
-    if profile.work and profile.work.uncovered:
-        said.append(f"FLOPs not counted: {listing(list(profile.work.uncovered)[:FEW])}.")
-    if found.unplaced:
-        names = [profile_tables.short(path) if path else THE_MODEL for path in found.unplaced]
-        said.append(f"In no {found.timed}: the work of {plural(len(names), 'module')}, such as {names[0]}.")
+def notes(of: ShownCase[Roofline], found: Roofline) -> list[str]:
+    """What weakens the answer, the weightiest first."""
+    profile = of.case.profile
+    said = [found.ceilings.disturbed] if found.ceilings.disturbed else []
     if found.rate is None:
         why = found.ceilings.absent.get(found.precision, "it was not measured")
         said.append(f"No rate of {found.precision} is known ({why}), so floors count bytes alone.")
-    if found.ceilings.disturbed:
-        said.append(found.ceilings.disturbed)
+    timed = sum(row.time for row in found.rows)
+    unknown = sum(row.time for row in found.rows if row.floor is None)
+    if timed and unknown > UNKNOWN * timed:
+        said.append(f"–: of {percent(unknown / timed)} of the time nobody can tell which work is done in it.")
+    if found.unplaced:
+        names = [profile_tables.short(path) if path else THE_MODEL for path in found.unplaced]
+        said.append(f"In no {found.timed}: the work of {plural(len(names), 'module')}, such as {names[0]}.")
+    if profile.work and profile.work.uncovered:
+        said.append(f"FLOPs not counted: {listing(list(profile.work.uncovered)[:FEW])}.")
+    runs = runs_of(profile)
+    account = None if isinstance(runs, str) else profiling_cost(runs, of.case.unprofiled)
+    if account and account.cost and account.cost > COSTLY and profile.timed == "host":
+        said.append(f"Profiling made a call {ratio(account.cost)} as long, and so may do what is to be won.")
     return said
 
 
 def _data(of: ShownCase[Roofline], found: Roofline) -> dict[str, Any]:
-    profile, work = of.case.profile, of.case.profile.work
+    work = of.case.profile.work
     return {
         **{name: getattr(found, name) for name in TOTALS},
         "counted": work.note if work else "", "uncovered": work.uncovered if work else {},
-        "sentences": sentences(found), "notes": notes(profile, found),
+        "sentences": [answer(found)], "notes": notes(of, found),
     }  # fmt: skip
 
 
