@@ -246,7 +246,7 @@ def test_runs_are_rows_and_other_views_are_each_runs(logs: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split()[0] for line in done.stdout.splitlines() if line.startswith("bs")]
     assert rows == ["bs1", "bs8", "bs16"] * 2, "of the table of runs, then what takes most in each"
-    assert "100 % of the GPU's time (0.200 of 0.200 ms) goes to gemm." in done.stdout
+    assert "100 % of the GPU's time goes to gemm." in done.stdout
     done = inferlens("trace", "runs", "--view", "kernels", "--top", "1", cwd=logs.parent)
     assert [f"{name} · kernels" in done.stdout for name in ("bs1", "bs8", "bs16")] == [True] * 3
     (logs / "bs8" / "host_bs8.1.pt.trace.json").write_text("nothing of it")

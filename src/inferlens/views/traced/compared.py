@@ -63,7 +63,7 @@ def compared(before: Analysis, after: Analysis, view: str, selection: Selection)
         return _events(before, after, selection)
     data = several.rows_compared(view, before, after)
     columns = (*_ROWS, _SHAPES) if view == "operators" else _ROWS
-    label = short if view == "kernels" else "path" if view == "modules" else "name"
+    label = short(data, selection.top) if view == "kernels" else "path" if view == "modules" else "name"
     table = TraceTable(view, "", view[:-1], columns, data, label, top=selection.top)
     said = f"{view.capitalize()} take {_sum(data)}"
     return TraceView(
@@ -99,7 +99,7 @@ def _events(before: Analysis, after: Analysis, selection: Selection) -> TraceVie
     states = list(data.columns["state"])
     both = states.count(several.BOTH)
     said = f"{both:,} of {len(data):,} events are in both; {_new_and_gone(states)}."
-    table = TraceTable("execution", "", "event", _EVENTS, data, short, top=selection.top)
+    table = TraceTable("execution", "", "event", _EVENTS, data, short(data, selection.top), top=selection.top)
     return TraceView("one step of each, side by side", [said], [table], ("Added up?", "--view kernels"))
 
 

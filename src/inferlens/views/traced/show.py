@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from inferlens.views.traced.several_traces import MOST, ranks, runs
 from inferlens.views.traced.trace_views import BY, TOP, VIEWS, Selection, TraceTable, TraceView
 
 Load = Callable[[Path], Analysis]
+_TIMES = re.compile(r" \([^()]* ms\)")  # for which the row of a trace among others has no room
 _WIDEST = 100  # columns of a command that stays on one line
 
 
@@ -209,7 +211,8 @@ def _answers(every: Sequence[ShownTrace], view: str, place: int) -> TraceView:
     """What one view says of each trace: its first sentence."""
     names = min(max(len(shown.name) for shown in every), _WIDEST * 2 // 5)
     column = Column("", "", numeric=False, most=_WIDEST - names - 2)
-    lines = [Line(shown.name, [next(iter(shown.views[place].answer), "")]) for shown in every[:MOST]]
+    said = (_TIMES.sub("", next(iter(shown.views[place].answer), "")) for shown in every)
+    lines = [Line(shown.name, [sentence]) for shown, sentence in zip(every[:MOST], said, strict=False)]
     left = [f"{plural(len(every) - MOST, 'more trace')}: --wide"] if len(every) > MOST else []
     table = Table("", "trace", [column], lines, notes=left)
     return TraceView(f"{view} of {len(every)} traces", (), [table], ("One of them?", f"--view {view}"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -220,21 +221,24 @@ def _in_steps(analysis: Analysis) -> str:
     return f" in {plural(analysis.tables_of, 'step')}" if analysis.step is None else f" in step {analysis.step}"
 
 
-def _most(times: Iterable[tuple[str, float]], of: str) -> list[str]:
+def _most(
+    times: Iterable[tuple[str, float]], of: str, label: Callable[[Row], str] = lambda row: str(row["name"])
+) -> list[str]:
     """What takes most of some time, in a sentence: as few names as take half of it, three at most."""
     sums: dict[str, float] = {}
     for name, seconds in times:
         sums[name] = sums.get(name, 0.0) + seconds
     whole, part, names = sum(sums.values()), 0.0, []
     for name, seconds in sorted(sums.items(), key=lambda pair: -pair[1])[:3] if whole > 0 else ():
-        names.append(_cut(plain(name)))
+        names.append(_cut(plain(label({"name": name}))))
         part += seconds
         if part >= whole / 2:
             break
     if not names:
         return ["Nothing here takes any time."]
+    said = [name if count == 1 else f"{count} like {name}" for name, count in Counter(names).items()]
     return [
-        f"{percent(part / whole)} of {of} ({milliseconds(part)} of {milliseconds(whole)} ms) goes to {listing(names)}."
+        f"{percent(part / whole)} of {of} ({milliseconds(part)} of {milliseconds(whole)} ms) goes to {listing(said)}."
     ]
 
 
@@ -246,23 +250,25 @@ def _cut(name: str) -> str:
 def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
     by_operator = "operator" in selection.by
     data = kernels(analysis, by_operator=by_operator)
-    times = zip(map(short, data.rows()), map(float, data.columns["total"]), strict=True)
-    table = TraceTable("kernels", "", "kernel", LAUNCHED if by_operator else KERNELS, data, short, top=selection.top)
+    label = short(data, selection.top)
+    times = zip(data.columns["name"], map(float, data.columns["total"]), strict=True)
+    table = TraceTable("kernels", "", "kernel", LAUNCHED if by_operator else KERNELS, data, label, top=selection.top)
     about = f"kernels, copies and fills · {plural(int(sum(data.columns['calls'])), 'launch')}{_in_steps(analysis)}"
     look = (
         ("Of which modules?", "--view modules")
         if by_operator
         else ("Who launches them?", "--view kernels --by operator")
     )
-    said = _most(times, "the GPU's time") if len(data) else ["No kernel ran on a GPU."]
+    said = _most(times, "the GPU's time", label) if len(data) else ["No kernel ran on a GPU."]
     return TraceView(about, said, [table], look if len(data) else _look(analysis))
 
 
-def short(row: Row) -> str:
-    """A kernel's name without its namespaces and most of its arguments; copies and fills have none."""
-    from inferlens.analysis.profile.kernels import short_name
+def short(data: Columns, top: int | None = None) -> Callable[[Row], str]:
+    """Names of kernels without namespaces and most arguments; the ``top`` ones are still told apart."""
+    from inferlens.analysis.profile.kernels import short_name, short_names
 
-    return short_name(row["name"])
+    names = short_names(dict.fromkeys(data.columns["name"][:top]))
+    return lambda row: names.get(row["name"]) or short_name(row["name"])
 
 
 def _modules(analysis: Analysis, selection: Selection) -> TraceView:
