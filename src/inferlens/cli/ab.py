@@ -25,7 +25,6 @@ INTERLEAVE = (
 on a GPU."
 )
 HAS_A_LOG = ("failed", "timed out", "out of memory", "crashed")
-FILE = "Write the answer to this file; .md, .csv, .json, .html or .txt decides its format."
 
 
 def ab(
@@ -58,7 +57,7 @@ def ab(
     warmup: options.Warmup = None,
     timeout: Annotated[str | None, typer.Option(help="Time each process may take in all.", show_default="15m")] = None,
     output: Annotated[str, typer.Option(help="Folder of the records.")] = "results",
-    file: Annotated[Path | None, typer.Option("--file", "-o", help=FILE)] = None,
+    file: options.File = None,
     json: Annotated[bool, typer.Option("--json", help="The answer as data.")] = False,
 ) -> None:
     """Which of two is faster? Measures them against each other, in turns, until it is decided.

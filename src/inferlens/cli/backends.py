@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
@@ -17,27 +17,31 @@ if TYPE_CHECKING:
 
 def backends(
     name: Annotated[str | None, typer.Argument(help="A backend, to list its variants and options.")] = None,
+    output: options.Output = None,
 ) -> None:
     """List the backends, or one backend's variants and options with their types and defaults."""
     from inferlens.backends import BACKENDS
     from inferlens.cli import screen
     from inferlens.views.table import Document
 
+    data: dict[str, Any]
     if name is None:
         every = {each: BACKENDS.get(each) for each in BACKENDS.names()}
         rows = {each: [" ".join(filter(None, of.variants)), of.summary] for each, of in every.items()}
+        data = {each: {"variants": of.variants, "summary": of.summary} for each, of in every.items()}
         table = _table("", "backend", ("variants", "what it is"), rows)
         said = "Options of one: inferlens backends NAME. What works here: inferlens doctor"
     else:
         of = BACKENDS.get(name)
-        rows = {}
+        rows, data = {}, {}
         for option, values, default, description in option_rows(of):
+            data[option] = {"values": values, "default": default, "description": description}
             choices = f" ({values})" if "|" in values and values != "true|false" else ""
             rows[f"{option}={default}"] = [description + choices]
         variants = f"{name}:{', '.join(of.variants)}. " if of.variants != ("",) else ""
         table = _table(f"{name}: {of.summary}", "option and default", ("what it does",), rows)
         said = f"{variants}{f'Give one as --option {name}.NAME=VALUE' if rows else 'It has no options.'}"
-    screen.document(Document(lambda: [table, said], data=dict), "table")
+    screen.document(Document(lambda: [table, said], data=lambda: data), output=output)
 
 
 def _table(title: str, first: str, titles: Sequence[str], rows: Mapping[str, Sequence[str]]) -> Table:
@@ -67,6 +71,7 @@ def option_rows(backend: type[Backend]) -> list[tuple[str, str, str, str]]:
 def doctor(
     wide: options.Wide = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for machines.")] = False,
+    output: options.Output = None,
 ) -> None:
     """Say which backends work on this machine, what the others lack and the command that helps.
 
@@ -81,7 +86,7 @@ def doctor(
     here = environment.collect()
     can = probe(BACKENDS.names())
     document = Document(lambda: list(_blocks(here, can, wide)), data=lambda: {"environment": here, "backends": can})
-    screen.document(document, "json" if json else "table")
+    screen.document(document, "json" if json else "table", output=output)
 
 
 def _blocks(here: Environment, can: Mapping[str, Capabilities], wide: bool) -> Iterator[Table | str]:

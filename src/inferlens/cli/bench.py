@@ -27,7 +27,7 @@ STOP = "When a series ends: half-width, when the median's interval is narrow, or
 HALF_WIDTH = "How far the median's 95 % interval may reach to either side of it."
 ITERATIONS = "Latency samples of each case. [dim]Default: as --stop says.[/dim]"
 SECONDS = "Time for the latency samples. [dim]Default: as --stop says.[/dim]"
-OWN = ("reference", "format", "json", "bars", "dry_run")  # options that are no words of a plan
+OWN = ("reference", "format", "json", "bars", "file", "dry_run")  # options that are no words of a plan
 
 
 def bench(
@@ -61,6 +61,7 @@ def bench(
     format: Annotated[str, typer.Option(help=options.FORMAT)] = "table",
     json: options.Json = False,
     bars: options.Bars = False,
+    file: options.File = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the cases and run none.")] = False,
 ) -> None:
     """Measure a model on every backend that works here.
@@ -77,19 +78,20 @@ def bench(
     format = "json" if json else format
     plan, interrupted = read_plan(words), False
     screen.check(format)  # an unknown format is refused before hours of measuring
+    screen.format_of("table", file)
     if dry_run:
-        screen.document(listed(cases_of(plan)), "json" if json else "table")
+        screen.document(listed(cases_of(plan)), "json" if json else "table", file=file)
         return
     with Bar(screen.errors(), reference) as bar:
         try:
             run(plan, bar)
         except KeyboardInterrupt:
             interrupted = True
-    report(plan, bar.records, interrupted, format, reference, bars)
+    report(plan, bar.records, interrupted, format, reference, bars=bars, file=file)
 
 
 def report(
-    plan: Plan, records: Sequence[Record], interrupted: bool, format: str, reference: str | None, bars: bool = False
+    plan: Plan, records: Sequence[Record], interrupted: bool, format: str, reference: str | None, **how: Any
 ) -> None:
     """Shows what was measured and says where it is kept.
 
@@ -100,7 +102,7 @@ def report(
     from inferlens.record.store import safe_name
 
     if records:
-        screen.show(records, format, reference, bars=bars)
+        screen.show(records, format, reference, **how)
         folders = sorted({str(Path(plan.output) / safe_name(record.model.name)) for record in records})
         screen.note(f"Kept in {', '.join(folders)}. Look again: inferlens show {folders[0]}")
     if interrupted:

@@ -70,6 +70,7 @@ def profile(
     ] = None,
     timeout: options.Timeout = None,
     output: Annotated[str | None, typer.Option(help="Folder of records and profiles.", show_default="results")] = None,
+    file: options.File = None,
     torch_profiler: Annotated[bool, _traces("Take traces with torch.profiler instead.", "--torch-profiler")] = False,
     wait: Annotated[int | None, _traces("Steps not traced, before each trace.", min=0, show_default="1")] = None,
     warmup: Annotated[int | None, _traces("Steps then traced and not kept.", min=0, show_default="1")] = None,
@@ -101,15 +102,16 @@ def profile(
         "shapes": shapes, "tensorboard": tensorboard,
     }  # fmt: skip
     if torch_profiler:
-        refuse({"level": level, "runs": runs, "max_time": max_time}, "with")
+        refuse({"level": level, "runs": runs, "max_time": max_time, "file": file}, "with")
         take(read_plan(words), wanted)
         return
     refuse(wanted, "without")
-    _profile(read_plan(words), level or "layer", runs)
+    screen.format_of("table", file)  # refused before anything is measured
+    _profile(read_plan(words), level or "layer", runs, file)
 
 
-def _profile(plan: Plan, level: str, runs: int | None) -> None:
-    """Profiles every case and shows the most important of it."""
+def _profile(plan: Plan, level: str, runs: int | None, file: Path | None) -> None:
+    """Profiles every case and shows the most important of it; the table of modules, all of it, goes to the file."""
     from inferlens.cli.progress import Bar
     from inferlens.execution.profile import RUNS, levels_of, run
     from inferlens.views.profiled.cases import groups
@@ -125,6 +127,8 @@ def _profile(plan: Plan, level: str, runs: int | None) -> None:
     screen.document(found_in(judged(loaded), lines=FINDINGS))
     screen.text("")
     screen.document(modules_of(groups(loaded), lines=MODULES))
+    if file:
+        screen.document(modules_of(groups(loaded)), output=file)
     folder, above = folders[0], folders[0].parent
     tables = ", ".join(f"inferlens {each}s {folder}" for each in levels)
     tables += f", inferlens modules {above}, inferlens roofline {above}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -92,11 +92,11 @@ def show(records: Sequence[Record], format: str, reference: str | None, *, every
 
     if view := check(format):
         drawn = view(reference=reference).render(records)
-        if output := how.get("output"):
+        if not how.get("output"):
+            text(drawn.decode() if isinstance(drawn, bytes) else drawn)
+        if output := how.get("output") or how.get("file"):
             write(output, drawn)
             note(f"Wrote {output}.")
-        else:
-            text(drawn.decode() if isinstance(drawn, bytes) else drawn)
     else:
         document(of_records(records, reference, every_run=every_run), format, **how)
 
@@ -108,9 +108,19 @@ def document(
     wide: bool = False,
     columns: str | None = None,
     output: Path | None = None,
+    file: Path | None = None,
     bars: bool = False,
 ) -> None:
-    """Prints a document to standard output, made for this terminal; or writes it to the file ``output``.
+    """Prints a document to standard output, made for this terminal; or writes it to a file.
+
+    Args:
+        shown: the document.
+        format: one of every table's.
+        wide: whether to show all columns.
+        columns: those to show instead.
+        output: the file to write it to, rather than to print it.
+        file: a file to write it to as well.
+        bars: whether to draw times as bars.
 
     Raises:
         InferlensError: if the file's ending is none of :data:`ENDINGS` and no format is given, or it cannot be written.
@@ -118,25 +128,31 @@ def document(
     from inferlens.views.bars import barred
     from inferlens.views.table import render
 
-    format = format_of(format, output)
-    if bars:
-        shown, columns = barred(shown, WIDTH_OF_A_PIPE if output else terminal()["width"], columns), None
+    def drawn(format: str, terminal: Mapping[str, Any]) -> str:
+        width = terminal.get("width", WIDTH_OF_A_PIPE)
+        document, only = (barred(shown, width, columns), None) if bars else (shown, columns)
+        return render(document, format, **terminal, wide=wide, columns=only)
+
     if output is None:
-        text(render(shown, format, **terminal(), wide=wide, columns=columns))
-        return
-    write(output, render(shown, format, wide=wide, columns=columns))
-    note(f"Wrote {output}.")
+        text(drawn(format, terminal()))
+    if target := output or file:
+        write(target, drawn(format_of(format if output else "table", target), {}))
+        note(f"Wrote {target}.")
 
 
 def format_of(format: str, output: Path | None) -> str:
-    """The format that is asked for, or that the ending of the file says.
+    """The format that is asked for, or that the ending of the file says; told before anything is read or measured.
 
     Raises:
-        InferlensError: if that is none of :data:`ENDINGS`, and no format is given.
+        InferlensError: if the ending is none of :data:`ENDINGS` and no format is given, or no file can be there.
     """
-    from inferlens.errors import check_choice
+    from inferlens.errors import InferlensError, check_choice
 
-    if output is None or format != "table":
+    if output is None:
+        return format
+    if output.is_dir() or not output.parent.is_dir():
+        raise InferlensError(f"{output} cannot be written.", expected="a file in a folder that is there")
+    if format != "table":
         return format
     check_choice("ending of a file", output.suffix.lower(), ENDINGS)
     return ENDINGS[output.suffix.lower()]
