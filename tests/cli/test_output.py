@@ -1,4 +1,4 @@
-"""``-o FILE``: every command writes what it shows to a file, in the format of the file's ending, whole or not at all."""
+"""``-o FILE``: each command writes what it shows to a file, in the format of its ending, whole or not at all."""
 
 from __future__ import annotations
 
