@@ -162,6 +162,12 @@ def test_how_a_case_ended() -> None:
         assert (unchecked.code, unchecked.level) == ("unchecked", "weakens")
 
 
+def test_what_has_the_same_cause_is_said_once() -> None:
+    uneven = measured(FIT, "throughput", [70.0, 90, 40])
+    assert codes(uneven) == ["slow-throughput"]
+    assert codes(replace(uneven, marks=marks("steal", disturbed=250))) == ["disturbed", "slow-throughput"]
+
+
 def test_one_odd_process_does_not_speak_for_the_case() -> None:
     odd = of(1 + 0.2 * AT + noise(2))
     assert [codes(*records) for records in ((odd, FIT), (odd, FIT, FIT))] == [["unsteady"], []]

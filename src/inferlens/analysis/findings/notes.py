@@ -39,6 +39,8 @@ LEVEL_OF: dict[str, Level] = {
     "host-bound": "know", "copy-bound": "know", "gpu-floor": "know", "power-cap": "know", "cpu-quota": "know",
     "waves": "know", "in-turns": "know", "graph-breaks": "know", "export-fallback": "know", "bad-exit": "know",
 }  # fmt: skip
+# What needs no note beside another: it has the same cause and the same cure.
+IMPLIES = {"disturbed": ("uneven-throughput",), "slow-throughput": ("uneven-throughput",)}
 WORDS = 20
 
 
@@ -91,7 +93,9 @@ def notes_of(runs: CaseRuns) -> tuple[Note, ...]:
     for each in (*_ended(runs), *_warned(runs)):
         kept.setdefault((each.code, re.sub(r"\d[\d,.]*", "", each.message)), each)
     said = {code for code, _ in kept}
-    return ordered((*kept.values(), *(each for each in _worked_out(runs) if each.code not in said)))
+    every = (*kept.values(), *(each for each in _worked_out(runs) if each.code not in said))
+    implied = {code for each in every for code in IMPLIES.get(each.code, ())}
+    return ordered(each for each in every if each.code not in implied)
 
 
 def ordered(notes: Iterable[Note]) -> tuple[Note, ...]:

@@ -24,6 +24,7 @@ from inferlens.record.machine import (
     Marks,
 )
 from inferlens.record.record import Warning
+from inferlens.units import percent
 
 ADVICE: dict[Kind, str] = {
     "throttled": "Let it cool down, or see to its cooling; fewer cases in a row help as well.",
@@ -114,11 +115,12 @@ def warnings(marks: Marks) -> tuple[Warning, ...]:
     if marks.disturbed and not marks.clean:
         kinds.sort(key=lambda kind: -marks.touched[kind])
         reasons = " and ".join(_why(marks, kind) for kind in kinds[:2])
-        message = f"{reasons[:1].upper()}{reasons[1:]}, during {len(marks.disturbed):,} of {marks.count:,} samples."
+        share = percent(len(marks.disturbed) / marks.count)
+        message = f"{reasons[:1].upper()}{reasons[1:]} during {share} of the samples."
         found.append(Warning("disturbed", message, ADVICE[kinds[0]]))
     for kind, (code, when) in OWN_DOING.items():
         if kind in marks.touched:
-            message = f"{marks.touched[kind]:,} of {marks.count:,} samples were taken {when}."
+            message = f"{percent(marks.touched[kind] / marks.count)} of the samples were taken {when}."
             found.append(Warning(code, message, ADVICE[kind]))
     return tuple(found)
 

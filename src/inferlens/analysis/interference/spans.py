@@ -74,7 +74,7 @@ def foreign(log: MachineLog) -> list[Span]:
         share = active[i] if active else None
         here = count[i] if count else None
         if share is not None and share > FOREIGN_ACTIVE:
-            words[i] = f"others used {share:.0%} of the GPU's time"
+            words[i] = f"other programs used {share:.0%} of the GPU's time"
         elif here is not None and known and here > (known[-1] if share is not None else min(known)):
             words[i] = "another process came to the GPU"
         known += [] if here is None else [here]
@@ -91,7 +91,7 @@ def cpu_busy(log: MachineLog) -> list[Span]:
         others, free = cpu.others[i] or 0.0, cpus - (cpu.busy[i] or 0.0)
         crowded = others > OTHERS_BUSY and free < LEAST_FREE
         shared = others > OTHERS_SHARE * cpus and free < FREE_ENOUGH
-        return f"others used {others:.1f} of {cpus} CPUs" if crowded or shared else ""
+        return f"other programs used {others:.1f} of {cpus} CPUs" if crowded or shared else ""
 
     return _intervals("cpu busy", cpu.times, cpu.others, why)
 

@@ -93,12 +93,12 @@ def uneven_throughput(seen: RecordEvidence) -> Iterator[Finding]:
     rates = steady_samples(seen.record, "throughput").samples
     middle = median(rates) if rates else 0.0
     if middle > 0:
-        width, said = half_width(rates), "The median of the throughput windows is known to {width:percent} only."
+        width = half_width(rates)
         if math.isinf(width):  # too few for an interval
             width = max(max(rates) - middle, middle - min(rates)) / middle
-            said = "Throughput windows differ from their median by {width:percent}."
         if width > UNEVEN:
-            yield found(said, {"width": width})
+            known = "known to {width:percent} only" if width < 1 else "hardly known"
+            yield found(f"Throughput is {known}: its windows differ.", {"width": width})
 
 
 @rule("slow-throughput", of="record", hint="Measure again, with --mode throughput; until then trust the latency.")
