@@ -11,8 +11,9 @@ from inferlens.trace.analysis import Analysis
 from inferlens.trace.columns import Columns
 from inferlens.units import ABSENT, duration, microseconds, milliseconds, ratio, significant
 from inferlens.views.table import Column, text
+from inferlens.views.traced.answers import short
 from inferlens.views.traced.trace_columns import shapes
-from inferlens.views.traced.trace_views import LEAST, Selection, TraceTable, TraceView, short
+from inferlens.views.traced.trace_views import LEAST, Selection, TraceTable, TraceView
 
 COMPARED = ("overview", "operators", "kernels", "modules", "timeline")
 

@@ -8,8 +8,9 @@ from inferlens.trace.columns import Columns
 from inferlens.units import duration, milliseconds, plural
 from inferlens.views.plain import plain
 from inferlens.views.table import Column
+from inferlens.views.traced.answers import Row
 from inferlens.views.traced.trace_columns import RANKS, RUNS
-from inferlens.views.traced.trace_views import Row, TraceTable, TraceView
+from inferlens.views.traced.trace_views import TraceTable, TraceView
 
 MOST = 12  # rows that people get
 

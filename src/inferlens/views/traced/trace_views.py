@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from inferlens.analysis.findings import trace_findings
 from inferlens.trace import memory
-from inferlens.trace.analysis import Analysis, GpuUse, Overview
+from inferlens.trace.analysis import Analysis, Overview
 from inferlens.trace.columns import Columns
 from inferlens.trace.modules import NO_MODULE, module_tree
 from inferlens.trace.steps import PARTS
 from inferlens.trace.tables import CUT_OFF, kernels, operators, stepping, timeline
-from inferlens.units import ABSENT, byte_count, duration, listing, milliseconds, percent, plural
+from inferlens.units import ABSENT, duration, listing, milliseconds, percent, plural
 from inferlens.views.plain import plain
 from inferlens.views.table import Column, Line, Table, text
+from inferlens.views.traced import answers
+from inferlens.views.traced.answers import Row
 from inferlens.views.traced.trace_columns import (
     CURVE,
     GPUS,
@@ -41,16 +42,12 @@ BY = ("name", "shapes", "stack", "operator")
 _ADVICE = 2  # pieces of it that people get
 _PARTS = 4  # of a step, that the table of steps has
 LEAST = 0.0005  # of a step: what people need not see
-_UNKNOWN = 0.01  # of the kernels' time: less need not be said
-_IDLE = 0.05  # of a slice: less counts as idle
-_LONGEST = 40  # characters of a name in a sentence
 _BOUND = {
     "GPU": "GPU busy {busy}: the GPU is the bottleneck.",
     "host": "GPU busy {busy}: the host is the bottleneck, the GPU waits for it {host} of a step.",
     "both": "GPU busy {busy}: neither the host nor the GPU alone is the bottleneck.",
     "CPU only": "No kernel ran on a GPU.",
 }
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -148,12 +145,12 @@ def _overview(analysis: Analysis, _: Selection) -> TraceView:
     if not made.gpus:
         data = operators(analysis)
         times, of = _on_gpu(analysis, data)
-        said[1:1] = _most(zip(data.columns["name"], times, strict=True), of)
+        said[1:1] = answers.most(zip(data.columns["name"], times, strict=True), of)
         return TraceView(" · ".join(filter(None, about)), said, [parts], _look(analysis))
     causes = [f"{cause} {percent(time)}" for cause, time in sorted(idle.items(), key=lambda pair: -pair[1])]
     more = [f"{len(advice) - _ADVICE} more pieces of advice"] if len(advice) > _ADVICE else []
     more += [f"{plural(len(made.gpus) - 1, 'more GPU')}"] if len(made.gpus) > 1 else []
-    beneath = [f"GPU idle: {', '.join(causes)} of a step.", _use(made.gpus[0])]
+    beneath = [f"GPU idle: {', '.join(causes)} of a step.", answers.gpu_use(made.gpus[0])]
     tables = [
         replace(parts, sentences=[*beneath, *([f"({', '.join(more)}: --format json)"] if more else [])]),
         TraceTable("gpus", "GPUs", "GPU", GPUS, _gpus(made), wide=True),
@@ -167,16 +164,6 @@ def _look(analysis: Analysis) -> tuple[str, str]:
     if analysis.overview.bound in ("GPU", "both"):
         return "Which kernels take it?", "--view kernels"
     return "Which operators take it?", "--view operators"
-
-
-def _use(gpu: GpuUse) -> str:
-    """How well a GPU is filled while it works."""
-    unknown = gpu.tensor_untold or 0.0
-    more = f" ({percent(unknown)} unknown)" if unknown > _UNKNOWN else ""
-    known = (("SM efficiency", gpu.sm_efficiency), ("occupancy", gpu.occupancy), ("tensor cores", gpu.tensor_share))
-    said = [f"kernels {percent(gpu.utilization)} of the time"]
-    said += [f"{name} {percent(value)}" for name, value in known if value is not None]
-    return f"GPU {gpu.device}: {', '.join(said)}{more}."
 
 
 def _gpus(made: Overview) -> Columns:
@@ -204,7 +191,7 @@ def _operators(analysis: Analysis, selection: Selection) -> TraceView:
     data = operators(analysis, *keys)
     more = (Column(key, key, keep=1, write=shapes if key == "shapes" else text, most=36, numeric=False) for key in keys)
     times, of = _on_gpu(analysis, data)
-    said = _most(zip(data.columns["name"], times, strict=True), of)
+    said = answers.most(zip(data.columns["name"], times, strict=True), of)
     table = TraceTable("operators", "", "operator", (*OPERATORS, *more), data, top=selection.top)
     about = f"operators · {plural(int(sum(data.columns['calls'])), 'call')}{_in_steps(analysis)}"
     look = ("Which kernels?", "--view kernels --by operator") if keys else ("Of which shapes?", "--by shapes")
@@ -221,36 +208,10 @@ def _in_steps(analysis: Analysis) -> str:
     return f" in {plural(analysis.tables_of, 'step')}" if analysis.step is None else f" in step {analysis.step}"
 
 
-def _most(
-    times: Iterable[tuple[str, float]], of: str, label: Callable[[Row], str] = lambda row: str(row["name"])
-) -> list[str]:
-    """What takes most of some time, in a sentence: as few names as take half of it, three at most."""
-    sums: dict[str, float] = {}
-    for name, seconds in times:
-        sums[name] = sums.get(name, 0.0) + seconds
-    whole, part, names = sum(sums.values()), 0.0, []
-    for name, seconds in sorted(sums.items(), key=lambda pair: -pair[1])[:3] if whole > 0 else ():
-        names.append(_cut(plain(label({"name": name}))))
-        part += seconds
-        if part >= whole / 2:
-            break
-    if not names:
-        return ["Nothing here takes any time."]
-    said = [name if count == 1 else f"{count} like {name}" for name, count in Counter(names).items()]
-    return [
-        f"{percent(part / whole)} of {of} ({milliseconds(part)} of {milliseconds(whole)} ms) goes to {listing(said)}."
-    ]
-
-
-def _cut(name: str) -> str:
-    half = _LONGEST // 2
-    return name if len(name) <= _LONGEST else f"{name[: half - 1]}…{name[-half:]}"
-
-
 def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
     by_operator = "operator" in selection.by
     data = kernels(analysis, by_operator=by_operator)
-    label = short(data, selection.top)
+    label = answers.short(data, selection.top)
     times = zip(data.columns["name"], map(float, data.columns["total"]), strict=True)
     table = TraceTable("kernels", "", "kernel", LAUNCHED if by_operator else KERNELS, data, label, top=selection.top)
     about = f"kernels, copies and fills · {plural(int(sum(data.columns['calls'])), 'launch')}{_in_steps(analysis)}"
@@ -259,16 +220,8 @@ def _kernels(analysis: Analysis, selection: Selection) -> TraceView:
         if by_operator
         else ("Who launches them?", "--view kernels --by operator")
     )
-    said = _most(times, "the GPU's time", label) if len(data) else ["No kernel ran on a GPU."]
+    said = answers.most(times, "the GPU's time", label) if len(data) else ["No kernel ran on a GPU."]
     return TraceView(about, said, [table], look if len(data) else _look(analysis))
-
-
-def short(data: Columns, top: int | None = None) -> Callable[[Row], str]:
-    """Names of kernels without namespaces and most arguments; the ``top`` ones are still told apart."""
-    from inferlens.analysis.profile.kernels import short_name, short_names
-
-    names = short_names(dict.fromkeys(data.columns["name"][:top]))
-    return lambda row: names.get(row["name"]) or short_name(row["name"])
 
 
 def _modules(analysis: Analysis, selection: Selection) -> TraceView:
@@ -277,22 +230,8 @@ def _modules(analysis: Analysis, selection: Selection) -> TraceView:
     top = None if selection.depth else selection.top
     table = TraceTable("modules", "", "module", MODULES, data, tree=True, top=top, rank=rank)
     about = f"modules{_in_steps(analysis)}"
-    said = _heaviest([row for row in data.rows() if row["path"] != NO_MODULE], rank)
+    said = answers.heaviest([row for row in data.rows() if row["path"] != NO_MODULE], rank)
     return TraceView(about, said, [table], _look(analysis))
-
-
-def _heaviest(rows: Sequence[Row], key: str) -> list[str]:
-    """The module that the time is in: the innermost with half of it, or else the one that takes most in the model."""
-    if not rows:
-        return ["No module is known: profile with stacks and modules, or name scopes."]
-    outermost = [row for row in rows if not row["depth"]]
-    whole = sum(row[key] or 0.0 for row in outermost) or 1.0
-    inner = rows if len(outermost) > 1 else rows[1:] or rows
-    half = [row for row in inner if (row[key] or 0.0) >= whole / 2]
-    most = max(half or inner, key=lambda row: (row["depth"] if half else 0, row[key] or 0.0))
-    of = "the modules' GPU time" if key == "device_total" else "the modules' time"
-    share = f"{percent((most[key] or 0.0) / whole)} of {of} ({milliseconds(most[key])} of {milliseconds(whole)} ms)"
-    return [f"{share} is in {plain(most['path'])}."]
 
 
 def _memory(analysis: Analysis, selection: Selection) -> TraceView:
@@ -310,21 +249,12 @@ def _memory(analysis: Analysis, selection: Selection) -> TraceView:
         replace(table, brief=lambda rows: sorted(rows, key=lambda row: -row["held"])),
         TraceTable("curve", "Memory over time", "time", CURVE, curve, _moment, wide=True),
     ]
-    said = _peak(devices[0], held) if devices else "The trace has no memory events: profile with profile_memory=True."
-    return TraceView(f"memory{_in_steps(analysis)}", [said], tables, _look(analysis))
-
-
-def _peak(device: memory.AllocatedMemory, held: Columns) -> str:
-    on_top = "" if device.absolute else " on top of what was there before"
-    rows = [row for row in held.rows() if row["device"] == device.name]
-    most = max(rows, key=lambda row: row["held"], default=None)
-    who = {memory.BEFORE: "from before the trace", memory.NO_OPERATOR: "for no operator"}
-    part = (
-        f", {byte_count(most['held'])} of it {who.get(most['operator'], 'for ' + plain(most['operator']))}"
-        if most
-        else ""
+    said = (
+        answers.peak(devices[0], held)
+        if devices
+        else "The trace has no memory events: profile with profile_memory=True."
     )
-    return f"{device.name} holds {byte_count(device.peak)} at its peak{on_top}{part}."
+    return TraceView(f"memory{_in_steps(analysis)}", [said], tables, _look(analysis))
 
 
 def _moment(row: Row) -> str:
@@ -337,7 +267,7 @@ def _steps(analysis: Analysis, selection: Selection) -> TraceView:
     times = [row["time"] for row in rows if row["note"] != CUT_OFF]
     odd = [f"Step {row['step']} is {row['note']}" for row in rows if row["note"] not in ("", CUT_OFF)]
     said = (
-        [f"A step takes {_between(times)}.", *([f"{listing(odd[:2])}."] if odd else [])]
+        [f"A step takes {answers.between(times)}.", *([f"{listing(odd[:2])}."] if odd else [])]
         if times
         else ["There is none."]
     )
@@ -352,11 +282,6 @@ def _steps(analysis: Analysis, selection: Selection) -> TraceView:
         else ("Which kernels?", "--view kernels")
     )
     return TraceView(plural(len(data), "step"), said, [table], look)
-
-
-def _between(times: Sequence[float]) -> str:
-    least, most = duration(min(times)), duration(max(times))
-    return least if least == most else f"{duration(sum(times) / len(times))}, from {least} to {most}"
 
 
 def _timeline(analysis: Analysis, _: Selection) -> TraceView:
@@ -374,27 +299,7 @@ def _timeline(analysis: Analysis, _: Selection) -> TraceView:
     slices = TraceTable(name, title, first, TIMELINE, data, lambda row: milliseconds(row["begin"]), wide=True)
     tables: list[TraceTable | Table] = [Table("", "what ran", columns, lines), slices]
     look = ("What is in a step?", "--view steps")
-    return TraceView(f"timeline of {duration(whole)}", _pause(rows, busy, whole), tables, look)
-
-
-def _pause(rows: Sequence[Row], busy: str, whole: float) -> list[str]:
-    """How much of the time something works, and when it does not for longest."""
-    if not whole:
-        return ["There is nothing in this trace."]
-    what, who = ("A kernel runs", "the GPU") if busy == "kernel" else ("An operator runs", "the host")
-    worked = sum(row[busy] * row["length"] for row in rows)
-    longest = (0.0, 0.0)
-    since: float | None = None
-    for row in rows:
-        if row[busy] >= _IDLE:
-            since = None
-            continue
-        since = row["begin"] if since is None else since
-        end = row["begin"] + row["length"]
-        longest = max(longest, (since, end), key=lambda pair: pair[1] - pair[0])
-    begin, end = longest
-    pause = f"; {who} is idle longest from {milliseconds(begin)} to {milliseconds(end)} ms" if end > begin else ""
-    return [f"{what} {percent(worked / whole)} of the time{pause}."]
+    return TraceView(f"timeline of {duration(whole)}", answers.pause(rows, busy, whole), tables, look)
 
 
 VIEWS: dict[str, Callable[[Analysis, Selection], TraceView]] = {

@@ -1,0 +1,116 @@
+"""What the views of a trace say in a sentence: where most of the time or memory is, and how far steps differ."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from inferlens.trace import memory
+from inferlens.trace.analysis import GpuUse
+from inferlens.trace.columns import Columns
+from inferlens.units import byte_count, duration, listing, milliseconds, percent
+from inferlens.views.plain import plain
+
+_UNKNOWN = 0.01  # of the kernels' time: less need not be said
+_IDLE = 0.05  # of a slice: less counts as idle
+_LONGEST = 40  # characters of a name in a sentence
+Row = Mapping[str, Any]
+
+
+def gpu_use(gpu: GpuUse) -> str:
+    """How well a GPU is filled while it works."""
+    unknown = gpu.tensor_untold or 0.0
+    more = f" ({percent(unknown)} unknown)" if unknown > _UNKNOWN else ""
+    known = (("SM efficiency", gpu.sm_efficiency), ("occupancy", gpu.occupancy), ("tensor cores", gpu.tensor_share))
+    said = [f"kernels {percent(gpu.utilization)} of the time"]
+    said += [f"{name} {percent(value)}" for name, value in known if value is not None]
+    return f"GPU {gpu.device}: {', '.join(said)}{more}."
+
+
+def most(
+    times: Iterable[tuple[str, float]], of: str, label: Callable[[Row], str] = lambda row: str(row["name"])
+) -> list[str]:
+    """What takes most of some time, in a sentence: as few names as take half of it, three at most."""
+    sums: dict[str, float] = {}
+    for name, seconds in times:
+        sums[name] = sums.get(name, 0.0) + seconds
+    whole, part, names = sum(sums.values()), 0.0, []
+    for name, seconds in sorted(sums.items(), key=lambda pair: -pair[1])[:3] if whole > 0 else ():
+        names.append(_cut(plain(label({"name": name}))))
+        part += seconds
+        if part >= whole / 2:
+            break
+    if not names:
+        return ["Nothing here takes any time."]
+    said = [name if count == 1 else f"{count} like {name}" for name, count in Counter(names).items()]
+    return [
+        f"{percent(part / whole)} of {of} ({milliseconds(part)} of {milliseconds(whole)} ms) goes to {listing(said)}."
+    ]
+
+
+def _cut(name: str) -> str:
+    half = _LONGEST // 2
+    return name if len(name) <= _LONGEST else f"{name[: half - 1]}…{name[-half:]}"
+
+
+def short(data: Columns, top: int | None = None) -> Callable[[Row], str]:
+    """Names of kernels without namespaces and most arguments; the ``top`` ones are still told apart."""
+    from inferlens.analysis.profile.kernels import short_name, short_names
+
+    names = short_names(dict.fromkeys(data.columns["name"][:top]))
+    return lambda row: names.get(row["name"]) or short_name(row["name"])
+
+
+def heaviest(rows: Sequence[Row], key: str) -> list[str]:
+    """The module that the time is in: the innermost with half of it, or else the one that takes most in the model."""
+    if not rows:
+        return ["No module is known: profile with stacks and modules, or name scopes."]
+    outermost = [row for row in rows if not row["depth"]]
+    whole = sum(row[key] or 0.0 for row in outermost) or 1.0
+    inner = rows if len(outermost) > 1 else rows[1:] or rows
+    half = [row for row in inner if (row[key] or 0.0) >= whole / 2]
+    found = max(half or inner, key=lambda row: (row["depth"] if half else 0, row[key] or 0.0))
+    of = "the modules' GPU time" if key == "device_total" else "the modules' time"
+    share = f"{percent((found[key] or 0.0) / whole)} of {of} ({milliseconds(found[key])} of {milliseconds(whole)} ms)"
+    return [f"{share} is in {plain(found['path'])}."]
+
+
+def peak(device: memory.AllocatedMemory, held: Columns) -> str:
+    """The most memory that a device held, and who held most of it."""
+    on_top = "" if device.absolute else " on top of what was there before"
+    rows = [row for row in held.rows() if row["device"] == device.name]
+    first = max(rows, key=lambda row: row["held"], default=None)
+    who = {memory.BEFORE: "from before the trace", memory.NO_OPERATOR: "for no operator"}
+    part = (
+        f", {byte_count(first['held'])} of it {who.get(first['operator'], 'for ' + plain(first['operator']))}"
+        if first
+        else ""
+    )
+    return f"{device.name} holds {byte_count(device.peak)} at its peak{on_top}{part}."
+
+
+def between(times: Sequence[float]) -> str:
+    """The mean of some times, and how far they reach."""
+    least, longest = duration(min(times)), duration(max(times))
+    return least if least == longest else f"{duration(sum(times) / len(times))}, from {least} to {longest}"
+
+
+def pause(rows: Sequence[Row], busy: str, whole: float) -> list[str]:
+    """How much of the time something works, and when it does not for longest."""
+    if not whole:
+        return ["There is nothing in this trace."]
+    what, who = ("A kernel runs", "the GPU") if busy == "kernel" else ("An operator runs", "the host")
+    worked = sum(row[busy] * row["length"] for row in rows)
+    longest = (0.0, 0.0)
+    since: float | None = None
+    for row in rows:
+        if row[busy] >= _IDLE:
+            since = None
+            continue
+        since = row["begin"] if since is None else since
+        end = row["begin"] + row["length"]
+        longest = max(longest, (since, end), key=lambda pair: pair[1] - pair[0])
+    begin, end = longest
+    pause = f"; {who} is idle longest from {milliseconds(begin)} to {milliseconds(end)} ms" if end > begin else ""
+    return [f"{what} {percent(worked / whole)} of the time{pause}."]
